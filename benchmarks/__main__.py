@@ -1,0 +1,5 @@
+"""``python -m benchmarks COMMAND``."""
+
+from .cli import main
+
+main()

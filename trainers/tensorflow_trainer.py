@@ -1,0 +1,37 @@
+"""Ray's ``TensorflowTrainer`` under a plan."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ray.train.tensorflow import TensorflowTrainer
+
+from tune_policies.plan import TrialPlan
+
+from .train_loop import check_train_v2, planned_arguments
+
+
+def build_tensorflow_trainer(
+    train_loop: Callable[..., Any],
+    *,
+    plan: TrialPlan,
+    train_loop_config: dict[str, Any] | None = None,
+    **trainer_kwargs: Any,
+) -> TensorflowTrainer:
+    """Return Ray's own ``TensorflowTrainer`` with the scaling config of ``plan``, its limits applied in each worker.
+
+    TensorFlow's collectives use NCCL only where the strategy in ``train_loop`` asks for it by name
+    (``CommunicationImplementation.NCCL``); workers that share a GPU must not.
+
+    Args:
+        train_loop: What each worker runs; takes the config, or nothing.
+        plan: The plan of a policy with ``num_workers`` of 1 or more.
+        train_loop_config: Passed to ``train_loop``.
+        **trainer_kwargs: Anything else that ``TensorflowTrainer`` takes.
+
+    Raises:
+        InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` name what the plan sets, or Ray Train
+            is not its version 2.
+        MemoryLimitError: In a worker: its GPU memory cannot be limited.
+    """
+    check_train_v2(TensorflowTrainer)
+    return TensorflowTrainer(**planned_arguments(train_loop, plan, trainer_kwargs), train_loop_config=train_loop_config)

@@ -1,0 +1,58 @@
+"""Ray's ``TorchTrainer`` under a plan."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.plan import TrialPlan
+
+from .train_loop import check_train_v2, planned_arguments
+
+
+def build_torch_trainer(
+    train_loop: Callable[..., Any],
+    *,
+    plan: TrialPlan,
+    train_loop_config: dict[str, Any] | None = None,
+    torch_config: TorchConfig | None = None,
+    **trainer_kwargs: Any,
+) -> TorchTrainer:
+    """Return Ray's own ``TorchTrainer`` with the scaling config of ``plan``, its limits applied in each worker.
+
+    Workers that share a GPU talk through gloo: NCCL refuses two processes on one device.
+
+    Args:
+        train_loop: What each worker runs; takes the config, or nothing.
+        plan: The plan of a policy with ``num_workers`` of 1 or more.
+        train_loop_config: Passed to ``train_loop``.
+        torch_config: The process group's settings; its backend may be left open.
+        **trainer_kwargs: Anything else that ``TorchTrainer`` takes.
+
+    Raises:
+        InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` name what the plan sets, workers that
+            share a GPU are to use NCCL, or Ray Train is not its version 2.
+        MemoryLimitError: In a worker: its GPU memory cannot be limited.
+    """
+    check_train_v2(TorchTrainer)
+    return TorchTrainer(
+        **planned_arguments(train_loop, plan, trainer_kwargs),
+        train_loop_config=train_loop_config,
+        torch_config=_without_nccl_on_shared_gpus(torch_config or TorchConfig(), plan),
+    )
+
+
+def _without_nccl_on_shared_gpus(config: TorchConfig, plan: TrialPlan) -> TorchConfig:
+    if not plan.shares_gpu:
+        return config
+    if config.backend is None:
+        return replace(config, backend="gloo")
+    if "nccl" in config.backend:
+        raise InvalidResourcesError(
+            f"torch_config asks for backend {config.backend!r}, but workers with "
+            f"{plan.per_worker.gpus:g} GPU share a device, "
+            "which NCCL refuses: leave the backend out, or plan whole GPUs"
+        )
+    return config

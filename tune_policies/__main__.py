@@ -1,0 +1,5 @@
+"""``python -m tune_policies`` is the command ``tune-policies``."""
+
+from tune_policies.cli import main
+
+main()

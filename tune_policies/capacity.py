@@ -1,0 +1,120 @@
+"""What exists: the nodes of a cluster with their devices, and the nodes that could still be added.
+
+A capacity is a value. It can be saved as JSON where the cluster is, and planned against elsewhere.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.resources import Bytes, Count, Resources, format_amount
+from tune_policies.values import Value
+
+
+class GpuDevice(Value):
+    """One physical GPU.
+
+    Attributes:
+        index: Its number on the node, from 0.
+        name: The model, as its driver calls it.
+        memory_bytes: Total GPU memory.
+        uuid: The driver's identifier.
+    """
+
+    index: Count
+    name: str
+    memory_bytes: Bytes
+    uuid: str | None = None
+
+
+class NodeCapacity(Value):
+    """One alive node.
+
+    Attributes:
+        node_id: Ray's identifier, in hexadecimal.
+        resources: Everything the node has, used or not.
+        accelerator_type: Ray's name of its device type, such as ``"A100"``.
+        labels: Ray's node labels.
+        devices: Its physical GPUs; ``None``: not read.
+    """
+
+    node_id: str
+    resources: Resources
+    accelerator_type: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    devices: tuple[GpuDevice, ...] | None = None
+
+    @property
+    def smallest_gpu_memory_bytes(self) -> int | None:
+        """GPU memory of the smallest device, which Ray may hand out first; ``None``: not known."""
+        return min((device.memory_bytes for device in self.devices or ()), default=None)
+
+    def __str__(self) -> str:
+        has = self.resources
+        kind = f" ({self.accelerator_type})" if self.accelerator_type else ""
+        # What is missing is worth saying of a node: "8 CPU, 0 GPU".
+        parts = [f"{format_amount(has.cpus)} CPU", f"{format_amount(has.gpus)} GPU{kind}"]
+        rest = has.replaced(cpus=0, gpus=0)
+        return ", ".join(parts if rest.memory_bytes is None and not rest.custom else [*parts, str(rest)])
+
+
+class NodeTypeCapacity(Value):
+    """A type of node that the autoscaler could still add.
+
+    Attributes:
+        name: The name of the type in the cluster's configuration.
+        resources: What one such node will have.
+        max_nodes_to_add: How many more may be added.
+        accelerator_type: Ray's name of its device type.
+        labels: Ray's node labels.
+    """
+
+    name: str
+    resources: Resources
+    max_nodes_to_add: Count
+    accelerator_type: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class ClusterCapacity(Value):
+    """The alive nodes, the node types that can be added, and when this was read.
+
+    Attributes:
+        nodes: The alive nodes. Their order means nothing.
+        node_types: What the autoscaler could still add.
+        read_at: When the cluster was read; ``None``: it was written by hand.
+    """
+
+    nodes: tuple[NodeCapacity, ...] = ()
+    node_types: tuple[NodeTypeCapacity, ...] = ()
+    read_at: datetime | None = None
+
+    @model_validator(mode="after")
+    def _node_ids_must_differ(self) -> Self:
+        counts = Counter(node.node_id for node in self.nodes)
+        if twice := sorted(node_id for node_id, count in counts.items() if count > 1):
+            raise InvalidResourcesError(f"each node needs a node_id of its own, but {twice[0]!r} comes twice")
+        return self
+
+    @classmethod
+    def of(cls, *nodes: Resources | NodeCapacity) -> "ClusterCapacity":
+        """Build a capacity by hand, one node for each argument.
+
+        ``ClusterCapacity.of(Resources(cpus=8, gpus=4), Resources(cpus=16))`` has two nodes.
+        """
+        return cls(
+            nodes=tuple(
+                node if isinstance(node, NodeCapacity) else NodeCapacity(node_id=f"node-{i}", resources=node)
+                for i, node in enumerate(nodes)
+            )
+        )
+
+    def gpu_nodes(self, accelerator_type: str | None = None) -> Iterator[NodeCapacity]:
+        """Yield the nodes with GPUs; of one device type only, if it is given."""
+        for node in self.nodes:
+            if node.resources.gpus > 0 and accelerator_type in (None, node.accelerator_type):
+                yield node

@@ -1,0 +1,59 @@
+"""What can go wrong, named by what the caller should do about it.
+
+::
+
+    ResourcePolicyError
+    ├── InvalidResourcesError (ValueError)   the amounts make no sense: fix the call
+    ├── InfeasibleRequestError               sound amounts, the cluster is too small: ask for less, or add nodes
+    ├── ProbeError                           the cluster or a GPU could not be read: start Ray, check the driver
+    └── MemoryLimitError                     the GPU-memory limit could not be applied: too late, or no device
+
+Ray carries errors between processes, so each keeps all its data in ``args`` and survives pickling.
+"""
+
+
+class ResourcePolicyError(Exception):
+    """Anything that this package raises on purpose."""
+
+
+class InvalidResourcesError(ResourcePolicyError, ValueError):
+    """The amounts, or the fields of a policy, make no sense on any cluster."""
+
+
+class InfeasibleRequestError(ResourcePolicyError):
+    """The request is sound, but not even one trial fits the cluster.
+
+    Attributes:
+        asked: What one trial needs, as text: ``"2 CPU, 1 GPU"``.
+        offered: What the best node (or the cluster) has, as text.
+        short_of: Name of the resource that is missing, spelled as in Ray: ``"GPU"``, ``"CPU"``,
+            ``"memory"``, a custom resource, or ``"GPU memory"``.
+        suggestion: The nearest request that would work, and what else can be done.
+        tried: The errors of each choice, where several were tried in turn.
+    """
+
+    def __init__(
+        self,
+        asked: str,
+        offered: str,
+        short_of: str,
+        suggestion: str,
+        tried: "tuple[InfeasibleRequestError, ...]" = (),
+    ) -> None:
+        super().__init__(asked, offered, short_of, suggestion, tried)
+        self.asked = asked
+        self.offered = offered
+        self.short_of = short_of
+        self.suggestion = suggestion
+        self.tried = tried
+
+    def __str__(self) -> str:
+        return f"one trial needs {self.asked}, but {self.offered}: short of {self.short_of}. {self.suggestion}"
+
+
+class ProbeError(ResourcePolicyError):
+    """The cluster, or a GPU in it, could not be read."""
+
+
+class MemoryLimitError(ResourcePolicyError):
+    """A GPU-memory limit could not be applied, so the trial must not run beside its neighbours."""

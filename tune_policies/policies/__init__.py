@@ -1,0 +1,17 @@
+"""The policies, one module for each close family."""
+
+from tune_policies.policies.cpu import CpuPolicy
+from tune_policies.policies.even_split import EvenSplitPolicy
+from tune_policies.policies.gpu import GpuPolicy
+from tune_policies.policies.gpu_memory import GpuMemoryPolicy
+from tune_policies.policies.wrappers import CappedPolicy, FirstFeasiblePolicy, ReservingPolicy
+
+__all__ = [
+    "CappedPolicy",
+    "CpuPolicy",
+    "EvenSplitPolicy",
+    "FirstFeasiblePolicy",
+    "GpuMemoryPolicy",
+    "GpuPolicy",
+    "ReservingPolicy",
+]

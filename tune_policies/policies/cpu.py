@@ -1,0 +1,45 @@
+"""Trials that train on CPUs."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from tune_policies.capacity import ClusterCapacity
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.packing import Request
+from tune_policies.plan import TrialPlan
+from tune_policies.planning import build_plan
+from tune_policies.policy import ResourcePolicy
+from tune_policies.resources import Amount, Bytes, Count, Resources
+
+
+def _above_zero(cpus: float) -> float:
+    if cpus == 0:
+        raise InvalidResourcesError("cpus must be above 0 for a worker without GPUs, got 0: ask for 1, or 0.5")
+    return cpus
+
+
+class CpuPolicy(ResourcePolicy):
+    """The same CPUs for every worker, and no GPU.
+
+    Attributes:
+        cpus: CPUs of each worker, above 0.
+        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved.
+        num_workers: Train workers in a trial; 0: the trial itself trains.
+
+    Raises:
+        InvalidResourcesError: A field is wrong.
+    """
+
+    cpus: Annotated[Amount, AfterValidator(_above_zero)] = 1
+    memory: Bytes | None = None
+    num_workers: Count = 0
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        worker = Resources(cpus=self.cpus, memory_bytes=self.memory)
+        request = Request(worker=worker, num_workers=self.num_workers)
+        reasons = [f"{worker} per worker, as asked for, and no GPU"]
+        if self.memory and any(node.resources.memory_bytes is None for node in capacity.nodes):
+            reasons.append("host memory of some nodes is not known, so it limits nothing there")
+        return build_plan(capacity, request, reasons)

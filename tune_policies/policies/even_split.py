@@ -1,0 +1,131 @@
+"""The cluster divided among a known number of trials."""
+
+from collections.abc import Callable
+from typing import Self
+
+from pydantic import model_validator
+
+from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.packing import Request, count_trials, equal_gpu_share
+from tune_policies.plan import TrialPlan
+from tune_policies.planning import build_plan, infeasible
+from tune_policies.policies.gpu import share_of_gpu_memory
+from tune_policies.policy import ResourcePolicy
+from tune_policies.resources import (
+    TICKS,
+    Amount,
+    Count,
+    GpuAmount,
+    PositiveCount,
+    Resources,
+    from_ticks,
+    to_ticks,
+)
+
+
+class EvenSplitPolicy(ResourcePolicy):
+    """Divides what the cluster has among the trials, as evenly as its nodes and devices allow.
+
+    All trials run at once if each can have the least that is asked for. If not, they run in waves, and the
+    policy takes the smallest number at once that needs no further wave: 20 trials in 3 waves are 7 at once,
+    not 8, 8 and 4. What is left is shared out again: first GPUs, then CPUs.
+
+    Attributes:
+        num_trials: Trials of the whole experiment.
+        min_cpus: The fewest CPUs of a worker.
+        min_gpus: The fewest GPUs of a worker; 0: trials take no GPU.
+        num_workers: Train workers in a trial; 0: the trial itself trains.
+        balance_waves: Whether to even out the waves; if not, as many as fit run at once.
+
+    Raises:
+        InvalidResourcesError: A field is wrong, or neither CPUs nor GPUs are asked for.
+    """
+
+    num_trials: PositiveCount
+    min_cpus: Amount = 1
+    min_gpus: GpuAmount = 0
+    num_workers: Count = 0
+    balance_waves: bool = True
+
+    @model_validator(mode="after")
+    def _must_ask_for_something(self) -> Self:
+        if self.min_cpus == 0 and self.min_gpus == 0:
+            raise InvalidResourcesError("min_cpus and min_gpus are both 0: give one of them an amount above 0")
+        return self
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        nodes = capacity.nodes
+        least = self._request(self.min_cpus, self._least_share(nodes))
+        fit = count_trials(nodes, least)
+        if fit == 0:
+            raise infeasible(capacity, least)
+        at_once, waves = self._at_once(fit)
+        share = self._largest_share(nodes, at_once)
+        cpus = self._largest_cpus(nodes, share, at_once)
+        reasons = [f"{self.num_trials} trials share the cluster: {self._request(cpus, share).worker} per worker"]
+        if waves > 1:
+            reasons.append(
+                f"at most {fit} fit, with {least.worker} per worker: {waves} waves, for which {at_once} at once do"
+            )
+        request = self._request(cpus, share)
+        gpu_nodes = tuple(node for node in capacity.gpu_nodes() if to_ticks(node.resources.gpus) >= share)
+        memory = share_of_gpu_memory(gpu_nodes, share) if share else None
+        plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), reasons)
+        return plan.capped(at_once, limited_by="num_trials" if waves == 1 else plan.limited_by)
+
+    def _request(self, cpus: float, share_ticks: int) -> Request:
+        return Request(worker=Resources(cpus=cpus, gpus=from_ticks(share_ticks)), num_workers=self.num_workers)
+
+    def _least_share(self, nodes: tuple[NodeCapacity, ...]) -> int:
+        wish = to_ticks(self.min_gpus)
+        return equal_gpu_share(wish, nodes) if 0 < wish < TICKS else wish
+
+    def _at_once(self, fit: int) -> tuple[int, int]:
+        """Return how many trials run at once, and in how many waves."""
+        at_once = min(self.num_trials, fit)
+        waves = -(-self.num_trials // at_once)
+        return (-(-self.num_trials // waves) if self.balance_waves else at_once), waves
+
+    def _largest_share(self, nodes: tuple[NodeCapacity, ...], at_once: int) -> int:
+        """Return the largest GPU share, in ticks, with which ``at_once`` trials still fit."""
+        least = self._least_share(nodes)
+        if least == 0:
+            return 0
+
+        def fits(share: int) -> bool:
+            return count_trials(nodes, self._request(self.min_cpus, share)) >= at_once
+
+        whole = max((to_ticks(node.resources.gpus) // TICKS for node in nodes), default=0)
+        for gpus in range(whole, max(1, least // TICKS) - 1, -1):
+            if fits(gpus * TICKS):
+                return gpus * TICKS
+        for k in range(2, TICKS // least + 1):
+            share = equal_gpu_share(TICKS // k, nodes)
+            if fits(share):
+                return share
+        return least
+
+    def _largest_cpus(self, nodes: tuple[NodeCapacity, ...], share: int, at_once: int) -> float:
+        """Return the most CPUs with which ``at_once`` trials still fit: whole above 1, as threads are."""
+        least = to_ticks(self.min_cpus)
+        most = max(to_ticks(node.resources.cpus) for node in nodes)
+        ticks = _largest(
+            least,
+            max(least, most),
+            lambda cpus: count_trials(nodes, self._request(from_ticks(cpus), share)) >= at_once,
+        )
+        whole = ticks // TICKS * TICKS
+        return from_ticks(whole if whole >= max(least, TICKS) else max(least, min(ticks, TICKS)))
+
+
+def _largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """Return the largest number from ``low`` to ``high`` for which ``holds``; it holds at ``low``."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low

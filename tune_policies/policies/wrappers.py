@@ -1,0 +1,180 @@
+"""Policies that wrap policies: try in turn, cap, leave room."""
+
+from typing import Any
+
+from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.plan import TrialPlan
+from tune_policies.policy import InnerPolicy, ResourcePolicy
+from tune_policies.resources import TICKS, Amount, Bytes, Count, PositiveCount, Resources, to_ticks
+
+
+class FirstFeasiblePolicy(ResourcePolicy):
+    """The first of several policies that fits; the reasons say why the others did not.
+
+    ``FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=2))`` takes a GPU where there is one.
+
+    Attributes:
+        policies: The choices, the best first. At least one.
+
+    Raises:
+        InvalidResourcesError: A field is wrong, or there is no choice.
+    """
+
+    policies: tuple[InnerPolicy, ...]
+
+    def __init__(self, /, *choices: ResourcePolicy, **data: Any) -> None:
+        if choices and "policies" in data:
+            raise InvalidResourcesError("give the policies one way: as arguments, or as policies=(…)")
+        super().__init__(**({"policies": choices} if choices else data))
+        if not self.policies:
+            raise InvalidResourcesError("FirstFeasiblePolicy needs at least one policy to try")
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        errors: list[InfeasibleRequestError] = []
+        for policy in self.policies:
+            try:
+                plan = policy.plan(capacity)
+            except InfeasibleRequestError as error:
+                errors.append(error)
+            else:
+                skipped = zip(self.policies, errors, strict=False)
+                return plan.with_reasons(*(f"not {type(other).__name__}: {error}" for other, error in skipped))
+        if len(errors) == 1:
+            raise errors[0]
+        last = errors[-1]
+        raise InfeasibleRequestError(
+            " or else ".join(error.asked for error in errors),
+            last.offered,
+            " and ".join(dict.fromkeys(error.short_of for error in errors)),
+            last.suggestion,
+            tuple(errors),
+        )
+
+
+class CappedPolicy(ResourcePolicy):
+    """Never more trials at once than that. Pass ``max_concurrent_trials`` of the plan to Tune.
+
+    Attributes:
+        inner: The policy that decides everything else.
+        max_concurrent_trials: The most trials at once.
+
+    Raises:
+        InvalidResourcesError: A field is wrong.
+    """
+
+    inner: InnerPolicy
+    max_concurrent_trials: PositiveCount
+
+    def __init__(self, /, *args: Any, **data: Any) -> None:
+        super().__init__(**_named(args, ("inner", "max_concurrent_trials"), data))
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        plan = self.inner.plan(capacity)
+        return plan.capped(
+            self.max_concurrent_trials,
+            limited_by="max_concurrent_trials",
+            reasons=(f"{plan.max_concurrent_trials} would fit, but at most {self.max_concurrent_trials} may run",),
+        )
+
+
+class ReservingPolicy(ResourcePolicy):
+    """Leaves so much of the cluster free for others.
+
+    What is left free comes from as few nodes as possible: from nodes without GPUs first, unless GPUs are to be
+    left free too.
+
+    Attributes:
+        inner: The policy that plans with the rest.
+        cpus: CPUs to leave free.
+        gpus: GPUs to leave free, whole.
+        memory: Host memory to leave free: bytes, or a text such as ``"4GiB"``.
+
+    Raises:
+        InvalidResourcesError: A field is wrong.
+    """
+
+    inner: InnerPolicy
+    cpus: Amount = 0
+    gpus: Count = 0
+    memory: Bytes | None = None
+
+    def __init__(self, /, *args: Any, **data: Any) -> None:
+        super().__init__(**_named(args, ("inner",), data))
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        wish = Resources(cpus=self.cpus, gpus=self.gpus, memory_bytes=self.memory)
+        try:
+            plan = self.inner.plan(_without(capacity, wish))
+        except InfeasibleRequestError as error:
+            raise InfeasibleRequestError(
+                error.asked,
+                f"with {wish} left free, {error.offered}",
+                error.short_of,
+                f"{error.suggestion} Or leave less free.",
+                error.tried,
+            ) from error
+        return plan.with_reasons(f"{wish} left free for others")
+
+
+def _named(args: tuple[Any, ...], names: tuple[str, ...], data: dict[str, Any]) -> dict[str, Any]:
+    if len(args) > len(names):
+        raise InvalidResourcesError(f"takes {', '.join(names)} by position, got {len(args)} arguments")
+    given = dict(zip(names, args, strict=False))
+    if twice := sorted(given.keys() & data.keys()):
+        raise InvalidResourcesError(f"{', '.join(twice)} given twice: by position and by name")
+    return {**given, **data}
+
+
+def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
+    """Return ``capacity`` less ``wish``.
+
+    Raises:
+        InfeasibleRequestError: The cluster does not have so much.
+    """
+    left = wish.ticks
+
+    def preference(node: NodeCapacity) -> tuple[object, ...]:
+        has = _takeable(node)
+        alone = all(has.get(name, 0) >= amount for name, amount in wish.ticks.items())
+        # One node that can give it all; then CPUs that serve no GPU; then the node that keeps the most.
+        return (not alone, has.get("GPU", 0), -has.get("CPU", 0), node.node_id)
+
+    kept = {}
+    for node in sorted(capacity.nodes, key=preference):
+        taken = {name: min(amount, _takeable(node).get(name, 0)) for name, amount in left.items()}
+        left = {name: amount - taken[name] for name, amount in left.items()}
+        kept[node.node_id] = _reduced(node, taken)
+    memory_known = all(node.resources.memory_bytes is not None for node in capacity.nodes)
+    if not memory_known:
+        left.pop("memory", None)
+    short_of = sorted(name for name, amount in left.items() if amount > 0)
+    if short_of:
+        raise InfeasibleRequestError(
+            f"{wish} left free beside it",
+            "the whole cluster has less",
+            short_of[0],
+            "Leave less free, or add nodes.",
+        )
+    return capacity.model_copy(update={"nodes": tuple(kept[node.node_id] for node in capacity.nodes)})
+
+
+def _takeable(node: NodeCapacity) -> dict[str, int]:
+    # A device is left free as a whole: the shares on one device are all alike.
+    ticks = node.resources.ticks
+    return ticks | {"GPU": ticks.get("GPU", 0) // TICKS * TICKS}
+
+
+def _reduced(node: NodeCapacity, taken: dict[str, int]) -> NodeCapacity:
+    has = node.resources
+    memory = has.memory_bytes
+    changes = {
+        "cpus": (to_ticks(has.cpus) - taken.get("CPU", 0)) / TICKS,
+        "gpus": (to_ticks(has.gpus) - taken.get("GPU", 0)) / TICKS,
+        # None would mean "not known": a node with nothing left keeps its last byte.
+        "memory_bytes": None if memory is None else max(1, memory - taken.get("memory", 0)),
+    }
+    return node.model_copy(update={"resources": has.replaced(**changes)})

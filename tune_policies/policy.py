@@ -1,0 +1,61 @@
+"""The one interface, and how a policy is written as plain data.
+
+In YAML and JSON a policy is a mapping whose ``kind`` is the name of its class and whose other keys are the
+fields. A user's own subclass of ``ResourcePolicy`` can be named the same way, once it is imported.
+"""
+
+from abc import abstractmethod
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, SerializeAsAny, SerializerFunctionWrapHandler, model_serializer
+
+from tune_policies.capacity import ClusterCapacity
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.plan import TrialPlan
+from tune_policies.values import Value, suggest
+
+
+class ResourcePolicy(Value):
+    """Decides what a trial gets. A frozen value without I/O, clock or state."""
+
+    @abstractmethod
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan for ``capacity``: the same for the same capacity, in whatever order its nodes are.
+
+        Raises:
+            InfeasibleRequestError: Not even one trial fits. Nothing else is ever raised.
+        """
+
+    @model_serializer(mode="wrap")
+    def _with_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"kind": type(self).__name__, **serialize(self)}
+
+
+def build_policy(data: object) -> ResourcePolicy:
+    """Build a policy from plain data with a ``kind``.
+
+    Raises:
+        InvalidResourcesError: ``data`` is not a mapping, its ``kind`` is missing or unknown, or a field is wrong.
+    """
+    kinds = {cls.__name__: cls for cls in _kinds_below(ResourcePolicy)}
+    if not isinstance(data, dict):
+        raise InvalidResourcesError(f"a policy must be a mapping with a 'kind', got {type(data).__name__}: {data!r}")
+    fields = dict(data)
+    kind = fields.pop("kind", None)
+    if not isinstance(kind, str) or kind not in kinds:
+        what = "a policy needs a 'kind'" if kind is None else f"unknown kind {kind!r}"
+        raise InvalidResourcesError(f"{what}{suggest(str(kind or ''), kinds)} (known: {', '.join(sorted(kinds))})")
+    policy: ResourcePolicy = kinds[kind].from_dict(fields)
+    return policy
+
+
+def _kinds_below(cls: type[Any]) -> list[type[Any]]:
+    return [kind for subclass in cls.__subclasses__() for kind in (subclass, *_kinds_below(subclass))]
+
+
+def _policy(value: object) -> ResourcePolicy:
+    return value if isinstance(value, ResourcePolicy) else build_policy(value)
+
+
+InnerPolicy = Annotated[SerializeAsAny[ResourcePolicy], BeforeValidator(_policy)]
+"""A policy inside another: an object, or plain data with a ``kind``."""

@@ -1,0 +1,47 @@
+"""Makes Ray's own configuration objects from a plan."""
+
+from typing import Any
+
+from ray.train import ScalingConfig
+from ray.tune import TuneConfig
+
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.plan import TrialPlan
+
+
+def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
+    """Return the ``ScalingConfig`` of a trial's workers; ``kwargs`` are further fields of it.
+
+    Raises:
+        InvalidResourcesError: The plan has no Train workers, or ``kwargs`` name what the plan sets.
+    """
+    if plan.num_workers == 0:
+        raise InvalidResourcesError(
+            "the plan has num_workers=0, so the trial itself trains and there is no ScalingConfig: "
+            "give the policy num_workers=1 or more"
+        )
+    fields: dict[str, Any] = {
+        "num_workers": plan.num_workers,
+        "use_gpu": plan.use_gpu,
+        "resources_per_worker": plan.resources_per_worker,
+    }
+    if plan.accelerator_type is not None:
+        fields["accelerator_type"] = plan.accelerator_type
+    if twice := sorted(fields.keys() & kwargs.keys()):
+        raise InvalidResourcesError(f"{', '.join(twice)} comes from the plan: change the policy instead")
+    return ScalingConfig(**fields, **kwargs)
+
+
+def to_tune_config(plan: TrialPlan, **kwargs: Any) -> TuneConfig:
+    """Return a ``TuneConfig`` with the plan's ``max_concurrent_trials``; ``kwargs`` are further fields.
+
+    Raises:
+        InvalidResourcesError: ``kwargs`` ask for more trials at once than the plan has room for.
+    """
+    room = plan.max_concurrent_trials
+    asked = kwargs.pop("max_concurrent_trials", None) or room
+    if asked > room:
+        raise InvalidResourcesError(
+            f"max_concurrent_trials={asked}, but the plan has room for {room} at once: leave it out"
+        )
+    return TuneConfig(max_concurrent_trials=asked, **kwargs)

@@ -1,0 +1,159 @@
+"""Amounts of schedulable hardware, in the ticks in which Ray counts them.
+
+Ray keeps whole ticks of 1/10 000. Amounts are compared and divided in ticks here too: in floats,
+``1.0 // 0.1`` is 9, and a trial would lose its tenth slice of a GPU.
+"""
+
+import math
+from functools import cached_property
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field, ValidationInfo
+
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.units import format_bytes, parse_bytes
+from tune_policies.values import Value
+
+TICKS: Final = 10_000
+"""Ticks in one whole CPU, GPU or custom resource (``RESOURCE_UNIT_SCALING`` in Ray)."""
+
+_RESERVED_NAMES: Final = frozenset({"cpu", "gpu", "memory", "object_store_memory"})
+
+
+def to_ticks(amount: float) -> int:
+    """Return ``amount`` in whole ticks, rounded down as Ray does.
+
+    0.57 is 5700 ticks, although ``0.57 * 10_000`` is a little less in floats.
+    """
+    return math.floor(round(amount * TICKS, 4))
+
+
+def from_ticks(ticks: int) -> float:
+    """Return the amount that Ray reads as exactly ``ticks``; an ``int`` where it is whole."""
+    if ticks % TICKS == 0:
+        return ticks // TICKS
+    amount = ticks / TICKS
+    # Ray truncates `amount * 10_000`: 0.0384 would come out one tick short, and a 27th trial would fit.
+    return amount if int(amount * TICKS) == ticks else math.nextafter(amount, math.inf)
+
+
+def check_amount(amount: object, *, name: str) -> float:
+    """Return ``amount`` in whole ticks, as a number.
+
+    Raises:
+        InvalidResourcesError: It is not a number, negative, not finite, or finer than a tick.
+    """
+    if isinstance(amount, bool) or not isinstance(amount, int | float):
+        raise InvalidResourcesError(f"{name} must be a number, got {amount!r}")
+    if not math.isfinite(amount) or amount < 0:
+        raise InvalidResourcesError(f"{name} must be a finite number, 0 or above, got {amount!r}")
+    if amount > 0 and to_ticks(amount) == 0:
+        raise InvalidResourcesError(
+            f"{name} is counted by Ray in steps of 0.0001, got {amount!r}: ask for 0.0001 or more"
+        )
+    return to_ticks(amount) / TICKS
+
+
+def check_gpus(amount: object, *, name: str = "gpus") -> float:
+    """Return ``amount`` if Ray can hand it out: a fraction of one GPU, or whole GPUs.
+
+    Raises:
+        InvalidResourcesError: It is not an amount, or above 1 and not whole.
+    """
+    checked = check_amount(amount, name=name)
+    if checked > 1 and not float(checked).is_integer():
+        raise InvalidResourcesError(
+            f"{name} above 1 must be whole, got {amount!r}: ask for {math.floor(checked)} or {math.ceil(checked)}"
+        )
+    return checked
+
+
+def _amount(value: object, info: ValidationInfo) -> float:
+    return check_amount(value, name=str(info.field_name))
+
+
+def _gpus(value: object, info: ValidationInfo) -> float:
+    return check_gpus(value, name=str(info.field_name))
+
+
+def _bytes(value: object, info: ValidationInfo) -> int:
+    return parse_bytes(value, name=str(info.field_name))
+
+
+def _whole(value: object, *, least: int, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidResourcesError(f"{name} must be a whole number, {least} or above, got {value!r}")
+    return value
+
+
+def _count(value: object, info: ValidationInfo) -> int:
+    return _whole(value, least=0, name=str(info.field_name))
+
+
+def _positive_count(value: object, info: ValidationInfo) -> int:
+    return _whole(value, least=1, name=str(info.field_name))
+
+
+def _custom(value: object, info: ValidationInfo) -> object:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise InvalidResourcesError(f"{info.field_name} must map names of Ray resources to amounts, got {value!r}")
+    for name in value:
+        if name.lower() in _RESERVED_NAMES:
+            raise InvalidResourcesError(f"custom resource {name!r} has a field of its own: use that")
+    checked = {name: check_amount(value[name], name=name) for name in sorted(value)}
+    return {name: amount for name, amount in checked.items() if amount > 0}
+
+
+Amount = Annotated[float, BeforeValidator(_amount)]
+"""A number of units, 0 or above, in whole ticks of 0.0001."""
+GpuAmount = Annotated[float, BeforeValidator(_gpus)]
+"""A number of GPUs: a fraction up to 1, whole above."""
+Bytes = Annotated[int, BeforeValidator(_bytes)]
+"""Bytes above 0, from a number or a text such as ``"6GiB"``."""
+Count = Annotated[int, BeforeValidator(_count)]
+"""A whole number, 0 or above."""
+PositiveCount = Annotated[int, BeforeValidator(_positive_count)]
+"""A whole number, 1 or above."""
+
+
+class Resources(Value):
+    """An amount of hardware: what a node has, or what a trial or worker reserves.
+
+    Attributes:
+        cpus: Logical CPUs.
+        gpus: Logical GPUs: a fraction up to 1, whole above.
+        memory_bytes: Host memory. ``None`` on a node: not known; in a request: none reserved.
+        custom: Any other Ray resource by its name, for instance ``{"TPU": 4}``.
+
+    Raises:
+        InvalidResourcesError: An amount is negative, not finite, not a number, finer than 0.0001, or a
+            fraction of GPUs above 1.
+    """
+
+    cpus: Amount = 0
+    gpus: GpuAmount = 0
+    memory_bytes: Bytes | None = None
+    custom: Annotated[dict[str, float], BeforeValidator(_custom)] = Field(default_factory=dict)
+
+    @cached_property
+    def ticks(self) -> dict[str, int]:
+        """Everything above 0 by Ray's name: ticks of 1/10 000, but ``memory`` in bytes."""
+        amounts = {"CPU": to_ticks(self.cpus), "GPU": to_ticks(self.gpus), "memory": self.memory_bytes or 0}
+        amounts |= {name: to_ticks(amount) for name, amount in self.custom.items()}
+        return {name: amount for name, amount in amounts.items() if amount > 0}
+
+    def __str__(self) -> str:
+        amounts = {"CPU": self.cpus, "GPU": self.gpus, **dict(sorted(self.custom.items()))}
+        parts = [f"{format_amount(amount)} {name}" for name, amount in amounts.items() if amount > 0]
+        if self.memory_bytes is not None:
+            parts.append(f"{format_bytes(self.memory_bytes)} of host memory")
+        return ", ".join(parts) or "nothing"
+
+    def replaced(self, **changes: Any) -> "Resources":
+        """Return a copy with some fields changed, checked like a new one."""
+        return Resources(**{**self.model_dump(), **changes})
+
+
+def format_amount(amount: float) -> str:
+    """Return ``amount`` without the digits that floats add: ``"0.5"``, ``"4"``."""
+    return f"{round(amount, 4):g}" if amount < 100_000 else f"{amount:.0f}"

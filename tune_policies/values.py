@@ -1,0 +1,88 @@
+"""The base of every value here: frozen, compared by content, and the same in Python, YAML and JSON.
+
+Pydantic checks the fields. What it finds reaches the user as one ``InvalidResourcesError`` that lists all
+mistakes, each with its field, what was given, and the fields that exist.
+"""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tune_policies.errors import InvalidResourcesError
+
+
+class Value(BaseModel):
+    """A frozen value that explains a wrong field instead of quoting a schema."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __init__(self, /, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise InvalidResourcesError(_explain(type(self), error)) from None
+
+    @classmethod
+    def from_dict(cls, data: object) -> Self:
+        """Build the value from plain data, as read from YAML or JSON.
+
+        Raises:
+            InvalidResourcesError: ``data`` is not a mapping, or a field of it is wrong.
+        """
+        if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+            raise InvalidResourcesError(
+                f"{cls.__name__} must be a mapping of field names to values, got {_shorten(data)}"
+            )
+        return cls(**data)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Build the value from what :meth:`to_json` wrote.
+
+        Raises:
+            InvalidResourcesError: ``text`` is not JSON, or not this value.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise InvalidResourcesError(_explain(cls, error)) from None
+
+    def to_json(self) -> str:
+        """Return the value as indented JSON."""
+        return self.model_dump_json(indent=2)
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'A100'?"`` for the known name nearest to ``name``, or ``""``."""
+    by_lower = {candidate.lower(): candidate for candidate in sorted(known)}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
+
+
+def _explain(cls: type[Value], error: ValidationError) -> str:
+    return "\n".join(_explain_one(cls, detail) for detail in error.errors())
+
+
+def _explain_one(cls: type[Value], detail: Any) -> str:
+    location = ".".join(str(part) for part in detail["loc"])
+    match detail["type"]:
+        case "value_error":  # raised by one of our own checks: the message is complete
+            message = str(detail["ctx"]["error"])
+            # Our own checks of a field name that field; a nested value needs the way to it as well.
+            return message if len(detail["loc"]) <= 1 else f"{location}: {message}"
+        case "extra_forbidden":
+            name = str(detail["loc"][-1])
+            fields = cls.model_fields if len(detail["loc"]) == 1 else {}
+            known = f" ({cls.__name__} has {', '.join(fields)})" if fields else ""
+            return f"unknown field {location!r}{suggest(name, fields)}{known}"
+        case "missing":
+            return f"{cls.__name__} needs {location!r}, which is missing"
+        case _:
+            return f"{location or cls.__name__}: {detail['msg']}, got {_shorten(detail['input'])}"
+
+
+def _shorten(data: object) -> str:
+    text = repr(data)
+    return text if len(text) <= 80 else f"{text[:77]}..."
