@@ -106,14 +106,12 @@ def _too_large(capacity: ClusterCapacity, request: Request) -> InfeasibleRequest
     def has_most(name: str) -> int:
         return max(node.resources.ticks.get(name, 0) for node in capacity.nodes)
 
-    nearest = max(capacity.nodes, key=how_near)
-    # What no node has comes first; else what is missing on the node that comes nearest.
-    nowhere = [name for name in needed if has_most(name) < needed[name]]
-    short_of = (nowhere or [name for name in missing(nearest) if name in needed] or missing(nearest))[0]
-    if short_of in needed:
+    best = max(capacity.nodes, key=how_near)
+    short_of = missing(best)[0]
+    # What no node has enough of is the better answer, shown on the node that has the most of it.
+    if nowhere := [name for name in needed if has_most(name) < needed[name]]:
+        short_of = nowhere[0]
         best = max(capacity.nodes, key=lambda node: (node.resources.ticks.get(short_of, 0), how_near(node)))
-    else:
-        best = nearest
     return InfeasibleRequestError(
         str(request), f"the largest node offers {best}", short_of, _smaller_request(capacity, request, short_of)
     )

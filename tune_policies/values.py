@@ -70,8 +70,8 @@ def _explain_one(cls: type[Value], detail: Any) -> str:
     match detail["type"]:
         case "value_error":  # raised by one of our own checks: the message is complete
             message = str(detail["ctx"]["error"])
-            # Our own checks of a field name that field; a nested value needs the way to it as well.
-            return message if len(detail["loc"]) <= 1 else f"{location}: {message}"
+            names_its_field = len(detail["loc"]) == 1 and message.startswith(location)
+            return message if not location or names_its_field else f"{location}: {message}"
         case "extra_forbidden":
             name = str(detail["loc"][-1])
             fields = cls.model_fields if len(detail["loc"]) == 1 else {}

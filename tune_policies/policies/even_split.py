@@ -73,7 +73,8 @@ class EvenSplitPolicy(ResourcePolicy):
         gpu_nodes = tuple(node for node in capacity.gpu_nodes() if to_ticks(node.resources.gpus) >= share)
         memory = share_of_gpu_memory(gpu_nodes, share) if share else None
         plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), reasons)
-        return plan.capped(at_once, limited_by="num_trials" if waves == 1 else plan.limited_by)
+        limited_by = "num_trials" if waves == 1 else plan.limited_by
+        return plan.capped(at_once, limited_by=limited_by).model_copy(update={"limited_by": limited_by})
 
     def _request(self, cpus: float, share_ticks: int) -> Request:
         return Request(worker=Resources(cpus=cpus, gpus=from_ticks(share_ticks)), num_workers=self.num_workers)

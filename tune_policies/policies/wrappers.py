@@ -107,8 +107,9 @@ class ReservingPolicy(ResourcePolicy):
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
         wish = Resources(cpus=self.cpus, gpus=self.gpus, memory_bytes=self.memory)
+        rest = _without(capacity, wish)
         try:
-            plan = self.inner.plan(_without(capacity, wish))
+            plan = self.inner.plan(rest)
         except InfeasibleRequestError as error:
             raise InfeasibleRequestError(
                 error.asked,

@@ -1,0 +1,37 @@
+# Everything runs in .venv, which is made on first use and again only when the project's needs change.
+
+PYTHON ?= python3
+BIN := .venv/bin
+comma := ,
+# TensorFlow brings the CUDA libraries only when it is asked to.
+EXTRAS := all$(if $(shell command -v nvidia-smi),$(comma)tensorflow-gpu)
+
+.PHONY: install demo test test-gpu check bench clean
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	touch $@
+
+demo: install
+	$(BIN)/python examples/demo.py
+
+test: install
+	$(BIN)/python -m pytest
+
+test-gpu: install
+	$(BIN)/python -m pytest -m gpu
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: install
+	$(BIN)/python -m benchmarks planning
+
+clean:
+	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

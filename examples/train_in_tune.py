@@ -1,0 +1,71 @@
+"""Tune a PyTorch Train run: each trial trains on two workers, and the plan counts them all."""
+
+import ray.train.torch
+import torch
+from ray import tune
+from ray.train import RunConfig
+from ray.tune.integration.ray_train import TuneReportCallback
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainers import build_torch_trainer, peak_gpu_memory_bytes, with_plan
+from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuMemoryPolicy, probe_cluster
+
+POLICY = FirstFeasiblePolicy(
+    GpuMemoryPolicy(gpu_memory="4GiB", num_workers=2),
+    CpuPolicy(cpus=1, num_workers=2),
+    CpuPolicy(cpus=0.5, num_workers=2),  # a machine with a single CPU
+)
+
+
+def train_on_worker(config):
+    images, labels = load_digits(return_X_y=True)
+    x, x_test, y, y_test = map(torch.as_tensor, train_test_split(images.astype("float32") / 16, labels, random_state=0))
+    loader = ray.train.torch.prepare_data_loader(DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True))
+    torch.manual_seed(0)
+    model = ray.train.torch.prepare_model(
+        torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=config["lr"])
+    device = ray.train.torch.get_device()
+
+    for epoch in range(10):
+        loader.sampler.set_epoch(epoch)
+        for batch, target in loader:
+            loss = torch.nn.functional.cross_entropy(model(batch), target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            accuracy = (model(x_test.to(device)).argmax(1).cpu() == y_test).float().mean().item()
+        ray.train.report({"accuracy": accuracy, "peak_gpu_memory_bytes": peak_gpu_memory_bytes()})
+
+
+def main(storage_path=None):
+    plan = POLICY.plan(probe_cluster())
+    print(plan.explain())
+
+    def trial(config):  # the driver: it starts the workers and waits for them
+        build_torch_trainer(
+            train_on_worker,
+            plan=plan,
+            train_loop_config=config,
+            run_config=RunConfig(callbacks=[TuneReportCallback()], storage_path=storage_path),
+        ).fit()
+
+    results = tune.run(
+        with_plan(trial, plan),
+        config={"lr": tune.grid_search([3e-3, 1e-2])},
+        max_concurrent_trials=plan.max_concurrent_trials,  # or more drivers start than have room for workers
+        metric="accuracy",
+        mode="max",
+        storage_path=storage_path,
+        verbose=1,
+    )
+    return plan, results
+
+
+if __name__ == "__main__":
+    _, results = main()
+    print(f"best accuracy: {results.best_result['accuracy']:.3f}")

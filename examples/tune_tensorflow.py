@@ -1,0 +1,51 @@
+"""Tune a TensorFlow classifier of handwritten digits: on shares of a GPU if there is one, else on CPUs."""
+
+from ray import tune
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from trainers import peak_gpu_memory_bytes, with_plan
+from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuMemoryPolicy, probe_cluster
+
+POLICY = FirstFeasiblePolicy(GpuMemoryPolicy(gpu_memory="4GiB"), CpuPolicy(cpus=1))
+
+
+def train_digits(config):
+    import tensorflow as tf  # here, not above: a driver has no use for it
+
+    images, labels = load_digits(return_X_y=True)
+    x, x_test, y, y_test = train_test_split(images.astype("float32") / 16, labels, random_state=0)
+    tf.keras.utils.set_random_seed(0)
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Dense(128, activation="relu"), tf.keras.layers.Dense(10, activation="softmax")]
+    )
+    model.compile(
+        optimizer=tf.keras.optimizers.Adam(config["lr"]),
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
+
+    for _ in range(5):
+        model.fit(x, y, batch_size=64, epochs=4, verbose=0)
+        accuracy = model.evaluate(x_test, y_test, verbose=0, return_dict=True)["accuracy"]
+        tune.report({"accuracy": accuracy, "peak_gpu_memory_bytes": peak_gpu_memory_bytes()})
+
+
+def main(storage_path=None):
+    plan = POLICY.plan(probe_cluster())
+    print(plan.explain())
+    results = tune.run(
+        with_plan(train_digits, plan),
+        config={"lr": tune.grid_search([1e-3, 1e-2])},
+        max_concurrent_trials=plan.max_concurrent_trials,
+        metric="accuracy",
+        mode="max",
+        storage_path=storage_path,
+        verbose=1,
+    )
+    return plan, results
+
+
+if __name__ == "__main__":
+    _, results = main()
+    print(f"best accuracy: {results.best_result['accuracy']:.3f}")

@@ -1,0 +1,32 @@
+"""What all tests share: the GPU marker skips where there is no GPU, and a Ray that a module has to itself."""
+
+import importlib.util
+import os
+
+import pytest
+from hypothesis import settings
+
+# How long an example takes is no claim of these tests.
+settings.register_profile("default", deadline=None)
+settings.load_profile("default")
+
+# Before Ray is imported anywhere: no usage report, no token between the test's own nodes.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+# A Ray that runs on this machine is somebody else's.
+os.environ.pop("RAY_ADDRESS", None)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("gpu") and not _has_gpu():
+            item.add_marker(pytest.mark.skip(reason="needs a GPU that torch can use"))
+
+
+def _has_gpu():
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()

@@ -1,0 +1,213 @@
+"""The test of the planner is Ray: as many trials as the plan says are scheduled at once, and one more is not.
+
+Each trial is made of the placement groups that Tune and Train would ask for, on real nodes with logical GPUs.
+"""
+
+import time
+import warnings
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import ray
+from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
+from ray.util.placement_group import placement_group, remove_placement_group
+
+from tests.on_ray.rays import cluster_of
+from tune_policies import (
+    CappedPolicy,
+    CpuPolicy,
+    EvenSplitPolicy,
+    FirstFeasiblePolicy,
+    GpuPolicy,
+    ProbeWarning,
+    ReservingPolicy,
+    probe_cluster,
+)
+
+GIB = 2**30
+
+
+def node(cpus, gpus=0, **more):
+    return {"num_cpus": cpus, "num_gpus": gpus, "object_store_memory": 100 * 2**20, **more}
+
+
+def typed(name):
+    return {"resources": {f"accelerator_type:{name}": 1}}
+
+
+CLUSTERS = {
+    "3 GPUs": [node(16, 3)],
+    "1 GPU, 10 CPUs": [node(10, 1)],
+    "2 nodes of 1 GPU": [node(6, 1), node(6, 1)],
+    "2 CPUs, 4 GPUs": [node(2, 4)],
+    "32 CPUs, 8 GPUs": [node(32, 8)],
+    "4 CPUs": [node(4)],
+    "uneven nodes": [node(8, 4), node(5, 1), node(16)],
+    "A100 and T4": [node(8, 1, **typed("A100")), node(8, 2, **typed("T4"))],
+    "little host memory": [node(8, memory=4 * GIB), node(8, memory=3 * GIB)],
+}
+
+# Policies of which as many trials run as fit, so that one more must wait.
+FILLING = {
+    "3 GPUs": [
+        GpuPolicy(gpus=0.4),
+        GpuPolicy(gpus=0.3),
+        GpuPolicy(gpus=1 / 3),
+        GpuPolicy(gpus=0.6),
+        GpuPolicy(gpus=2),
+        GpuPolicy(gpus=0.5, num_workers=2),
+    ],
+    "1 GPU, 10 CPUs": [
+        GpuPolicy(gpus=0.1),
+        GpuPolicy(gpus=0.0384),
+        GpuPolicy(gpus=0.15, num_workers=3),
+        CpuPolicy(cpus=0.57),
+        FirstFeasiblePolicy(GpuPolicy(gpus=2), CpuPolicy(cpus=3)),
+    ],
+    "2 nodes of 1 GPU": [
+        GpuPolicy(),
+        GpuPolicy(num_workers=2),
+        GpuPolicy(gpus=0.3),
+        GpuPolicy(gpus=0.3, num_workers=4),
+        CpuPolicy(cpus=4),
+        CpuPolicy(cpus=4, num_workers=2),
+        CpuPolicy(cpus=2, num_workers=5),
+    ],
+    "2 CPUs, 4 GPUs": [
+        GpuPolicy(),
+        GpuPolicy(gpus=0.7),
+        GpuPolicy(gpus=0.25),
+        GpuPolicy(cpus=1),
+        GpuPolicy(gpus=2, num_workers=2),
+        GpuPolicy(gpus=0.2, cpus=0),
+    ],
+    "32 CPUs, 8 GPUs": [
+        GpuPolicy(gpus=0.6, num_workers=8),
+        GpuPolicy(gpus=0.3, num_workers=5),
+        GpuPolicy(gpus=3),
+        GpuPolicy(gpus=0.15),
+        GpuPolicy(gpus=0.07),
+        EvenSplitPolicy(num_trials=80, min_gpus=0.3, balance_waves=False),
+    ],
+    "4 CPUs": [
+        CpuPolicy(),
+        CpuPolicy(num_workers=2),
+        CpuPolicy(num_workers=4),
+        CpuPolicy(cpus=0.3),
+        CpuPolicy(cpus=1.5),
+        CpuPolicy(cpus=0.3, num_workers=3),
+    ],
+    "uneven nodes": [
+        GpuPolicy(),
+        GpuPolicy(gpus=0.4),
+        GpuPolicy(gpus=2),
+        GpuPolicy(gpus=0.4, num_workers=3),
+        CpuPolicy(cpus=3),
+        CpuPolicy(cpus=3, num_workers=2),
+        CpuPolicy(cpus=2, num_workers=6),
+    ],
+    "A100 and T4": [
+        GpuPolicy(accelerator_type="A100", gpus=0.2),
+        GpuPolicy(accelerator_type="T4", gpus=0.2),
+        GpuPolicy(accelerator_type="T4", gpus=0.5, num_workers=2),
+        GpuPolicy(gpus=0.5),
+    ],
+    "little host memory": [
+        CpuPolicy(memory="1500MiB"),
+        CpuPolicy(memory="1GiB", cpus=0.5),
+        CpuPolicy(memory="1500MiB", num_workers=2),
+        CpuPolicy(memory="900MiB", num_workers=3),
+    ],
+}
+
+# Policies that leave room on purpose: all of their trials must fit.
+SPARING = {
+    "32 CPUs, 8 GPUs": [
+        EvenSplitPolicy(num_trials=20, min_gpus=0.3),
+        EvenSplitPolicy(num_trials=20, min_gpus=0.5),
+        CappedPolicy(GpuPolicy(), 5),
+        ReservingPolicy(GpuPolicy(), gpus=3, cpus=4),
+    ],
+    "uneven nodes": [
+        EvenSplitPolicy(num_trials=7),
+        EvenSplitPolicy(num_trials=3, min_gpus=1, num_workers=2),
+        ReservingPolicy(CpuPolicy(cpus=2), cpus=9),
+    ],
+}
+
+
+def shapes(policies_by_cluster):
+    pairs = [(name, policy) for name, policies in policies_by_cluster.items() for policy in policies]
+    ids = [f"{name}: {type(policy).__name__} {policy}" for name, policy in pairs]
+    return pytest.mark.parametrize(("cluster", "policy"), pairs, indirect=["cluster"], ids=ids, scope="module")
+
+
+@pytest.fixture(scope="module")
+def cluster(request):
+    with cluster_of(*CLUSTERS[request.param]) as started:
+        ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ProbeWarning)  # logical GPUs have no NVML
+            capacity = probe_cluster()
+        yield SimpleNamespace(nodes=CLUSTERS[request.param], capacity=capacity)
+
+
+@contextmanager
+def trials(plan, count):
+    """Yield whether ``count`` trials of ``plan`` are scheduled at once; free them again, and wait for that."""
+    groups = []
+    before = ray.available_resources()
+    try:
+        for _ in range(count):
+            groups.append(resource_dict_to_pg_factory(plan.resources_per_trial).to_placement_group())
+        if plan.num_workers:
+            pin = {f"accelerator_type:{plan.accelerator_type}": 0.001} if plan.accelerator_type else {}
+            bundle = {name: amount for name, amount in plan.resources_per_worker.items() if amount} | pin
+            groups += [placement_group([bundle] * plan.num_workers) for _ in range(count)]
+        yield groups
+    finally:
+        for group in groups:
+            remove_placement_group(group)
+        wait_until(lambda: ray.available_resources() == pytest.approx(before))  # Ray adds fractions up in floats
+
+
+def wait_until(holds, timeout_s=30):
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "Ray has not freed the trials of the last test"
+        time.sleep(0.1)
+
+
+def all_scheduled(groups, timeout_s):
+    deadline = time.monotonic() + timeout_s
+    return all(group.wait(max(0, deadline - time.monotonic())) for group in groups)
+
+
+def test_there_are_at_least_forty_shapes():
+    assert sum(map(len, FILLING.values())) >= 40
+
+
+@shapes(FILLING)
+def test_what_is_planned_is_scheduled_at_once_and_one_more_is_not(cluster, policy):
+    plan = policy.plan(cluster.capacity)
+
+    with trials(plan, plan.max_concurrent_trials) as groups:
+        assert all_scheduled(groups, 30)
+    with trials(plan, plan.max_concurrent_trials + 1) as groups:
+        assert not all_scheduled(groups, 2)
+
+
+@shapes(SPARING)
+def test_what_is_planned_with_room_to_spare_is_scheduled_at_once(cluster, policy):
+    plan = policy.plan(cluster.capacity)
+
+    with trials(plan, plan.max_concurrent_trials) as groups:
+        assert all_scheduled(groups, 30)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS, indirect=True, scope="module")
+def test_the_probe_reads_what_the_nodes_were_started_with(cluster):
+    read = [(node.resources.cpus, node.resources.gpus) for node in cluster.capacity.nodes]
+
+    assert sorted(read) == sorted((node["num_cpus"], node["num_gpus"]) for node in cluster.nodes)

@@ -1,0 +1,116 @@
+"""Which module may import what: the core needs no Ray, and imports point one way."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import trainers
+import tune_policies
+
+ROOT = Path(__file__).parents[2]
+SHELL = {"probe", "ray_adapter"}
+FOREIGN = {"ray", "torch", "tensorflow", "pynvml"}
+
+
+def modules(package):
+    return sorted(path for path in (ROOT / package).rglob("*.py") if "tune_policies/trainers" not in path.as_posix())
+
+
+def imported(path, *, at_run_time_only=True):
+    """Names that a module imports when it is imported itself; what stands in a function or under TYPE_CHECKING not."""
+    names = set()
+
+    def visit(node):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if at_run_time_only:
+                return
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        elif isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add(node.module)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return names
+
+
+def top_level(names):
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("path", modules("tune_policies"), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_only_the_shell_imports_ray_and_the_frameworks(path):
+    forbidden = set() if path.stem in SHELL else FOREIGN
+
+    assert not top_level(imported(path)) & forbidden
+
+
+@pytest.mark.parametrize(
+    ("package", "forbidden"),
+    [("tune_policies", {"trainers", "benchmarks", "tests"}), ("trainers", {"benchmarks", "tests"})],
+)
+def test_imports_point_from_benchmarks_to_trainers_to_tune_policies(package, forbidden):
+    found = {name for path in modules(package) for name in top_level(imported(path, at_run_time_only=False))}
+
+    assert not found & forbidden
+
+
+@pytest.mark.parametrize("path", modules("trainers") + modules("benchmarks"), ids=lambda path: path.name)
+def test_trainers_and_benchmarks_import_themselves_relatively(path):
+    """Or they would find a user's package of the same name when they are loaded as tune_policies.trainers."""
+    assert path.parent.name not in top_level(imported(path, at_run_time_only=False))
+
+
+PLAN_WITHOUT_RAY = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"ray", "torch", "tensorflow", "pynvml"}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Blocked())
+from tune_policies import ClusterCapacity, GpuPolicy, Resources, load_policy
+plan = load_policy(sys.argv[1]).plan(ClusterCapacity.of(Resources(cpus=8, gpus=2)))
+print(plan.max_concurrent_trials, plan.resources_per_trial)
+"""
+
+
+def test_planning_works_where_ray_and_the_frameworks_are_missing(tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("kind: GpuPolicy\ngpus: 0.5\n")
+
+    done = subprocess.run(
+        [sys.executable, "-c", PLAN_WITHOUT_RAY, policy], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+
+    assert done.stdout.strip() == "4 {'cpu': 2, 'gpu': 0.5}", done.stderr
+
+
+def test_importing_the_packages_imports_no_framework():
+    code = (
+        "import sys, tune_policies; assert not {'ray', 'torch', 'tensorflow'} & sys.modules.keys();"
+        "import trainers; assert not {'ray', 'torch', 'tensorflow'} & sys.modules.keys()"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", [tune_policies, trainers], ids=lambda package: package.__name__)
+def test_everything_public_can_be_imported_and_is_listed_in_order(package):
+    assert package.__all__ == sorted(package.__all__)
+    assert all(getattr(package, name) for name in package.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    for package in (tune_policies, trainers):
+        with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+            package.nonsense  # noqa: B018

@@ -1,0 +1,57 @@
+import pickle
+
+import pytest
+
+from tests.clusters import gpu_node
+from tune_policies import ClusterCapacity, InvalidResourcesError, NodeTypeCapacity, Resources
+
+
+def test_a_capacity_is_written_by_hand_one_node_for_each_argument():
+    capacity = ClusterCapacity.of(Resources(cpus=8, gpus=4), gpu_node("a", gpus=2))
+
+    assert [node.resources.gpus for node in capacity.nodes] == [4, 2]
+
+
+def test_a_capacity_survives_json_and_pickle():
+    more = NodeTypeCapacity(name="gpu", resources=Resources(gpus=4), max_nodes_to_add=3, labels={"zone": "a"})
+    capacity = ClusterCapacity(
+        nodes=(gpu_node("a", gpu_memory_gib=80, accelerator_type="A100", memory_gib=64),), node_types=(more,)
+    )
+
+    assert ClusterCapacity.from_json(capacity.to_json()) == capacity
+    assert pickle.loads(pickle.dumps(capacity)) == capacity
+
+
+def test_the_smallest_device_of_a_node_decides():
+    small, large = (gpu_node("a", gpu_memory_gib=gib).devices[0] for gib in (16, 80))
+    node = gpu_node("a", gpus=2).model_copy(update={"devices": (large, small)})
+
+    assert node.smallest_gpu_memory_bytes == 16 * 2**30
+
+
+@pytest.mark.parametrize("devices", [None, ()], ids=["not read", "none found"])
+def test_unknown_gpu_memory_stays_unknown(devices):
+    node = gpu_node("a").model_copy(update={"devices": devices})
+
+    assert node.smallest_gpu_memory_bytes is None
+
+
+def test_two_nodes_with_one_id_are_refused():
+    with pytest.raises(InvalidResourcesError, match="'a' comes twice"):
+        ClusterCapacity.of(gpu_node("a"), gpu_node("a"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "Invalid JSON"), ('{"node": []}', "unknown field 'node'"), ("[]", "ClusterCapacity")],
+)
+def test_foreign_json_is_refused(text, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        ClusterCapacity.from_json(text)
+
+
+def test_a_nested_mistake_is_found_by_its_path():
+    text = '{"nodes": [{"node_id": "a", "resources": {"gpus": 1.5}}]}'
+
+    with pytest.raises(InvalidResourcesError, match=r"nodes\.0: resources: gpus above 1 must be whole, got 1\.5"):
+        ClusterCapacity.from_json(text)

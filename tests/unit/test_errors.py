@@ -1,0 +1,30 @@
+import pickle
+
+import pytest
+
+from tune_policies import (
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    MemoryLimitError,
+    ProbeError,
+    ResourcePolicyError,
+)
+
+ERRORS = [
+    InvalidResourcesError("gpus above 1 must be whole, got 1.5"),
+    InfeasibleRequestError("1 GPU", "no node has a GPU", "GPU", "Add one."),
+    ProbeError("no Ray"),
+    MemoryLimitError("no device"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_every_error_has_the_one_base_and_survives_the_way_between_processes(error):
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert isinstance(copy, ResourcePolicyError)
+    assert (type(copy), str(copy), copy.__dict__) == (type(error), str(error), error.__dict__)
+
+
+def test_wrong_amounts_are_value_errors():
+    assert issubclass(InvalidResourcesError, ValueError)

@@ -1,0 +1,80 @@
+import pickle
+
+import pytest
+
+from tests.clusters import nodes
+from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError, Resources, TrialPlan, TrialSlot
+
+MIXED = TrialPlan(
+    slots=(
+        TrialSlot(trial=Resources(gpus=0.25), max_concurrent_trials=8),
+        TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=4),
+    ),
+    limited_by="GPU",
+)
+
+
+def test_a_plan_survives_json_and_pickle():
+    plan = GpuPolicy(gpus=0.3, num_workers=2).plan(nodes((8, 4)))
+
+    assert TrialPlan.from_json(plan.to_json()) == plan
+    assert pickle.loads(pickle.dumps(plan)) == plan
+
+
+def test_tune_gets_lower_case_names_and_the_device_type():
+    slot = TrialSlot(trial=Resources(cpus=2, gpus=0.5), max_concurrent_trials=1, accelerator_type="A100")
+    plan = TrialPlan(slots=(slot,), limited_by="GPU")
+
+    assert plan.resources_per_trial == {"cpu": 2, "gpu": 0.5, "accelerator_type:A100": 0.001}
+
+
+def test_a_driver_holds_a_little_host_memory_and_no_cpu():
+    plan = CpuPolicy(num_workers=2).plan(nodes((4, 0)))
+
+    assert plan.resources_per_trial == {"cpu": 0, "memory": 2**20}
+    assert plan.resources_per_worker == {"CPU": 1}
+
+
+def test_without_train_workers_nothing_is_reserved_for_them():
+    plan = CpuPolicy().plan(nodes((4, 0)))
+
+    assert plan.per_worker == Resources()
+    assert plan.resources_per_worker == {}
+
+
+@pytest.mark.parametrize(("trials", "waves"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
+def test_waves_are_counted_up(trials, waves):
+    assert CpuPolicy().plan(nodes((4, 0))).num_waves(trials) == waves
+
+
+def test_a_negative_number_of_trials_is_refused():
+    with pytest.raises(InvalidResourcesError, match="num_trials must be 0 or above, got -1"):
+        MIXED.num_waves(-1)
+
+
+def test_a_plan_with_two_kinds_of_slots_counts_both_and_answers_for_the_first():
+    assert (MIXED.max_concurrent_trials, MIXED.trial, MIXED.use_gpu) == (12, Resources(gpus=0.25), True)
+
+
+@pytest.mark.parametrize(("cap", "kept"), [(3, [3]), (8, [8]), (10, [8, 2]), (12, [8, 4]), (99, [8, 4])])
+def test_a_cap_keeps_the_better_kind_of_slots(cap, kept):
+    capped = MIXED.capped(cap, limited_by="cap")
+
+    assert [slot.max_concurrent_trials for slot in capped.slots] == kept
+
+
+def test_the_explanation_says_how_many_what_each_gets_what_limits_and_why():
+    text = GpuPolicy(gpus=0.4).plan(nodes((16, 3))).explain()
+
+    assert text.splitlines() == [
+        "6 trials at once, limited by GPU",
+        "  each trial: 2 CPU, 0.5 GPU",
+        "  - 0.4 GPU became 0.5: only 2 such on a GPU, and unequal shares may wait for ever",
+        "  - 2 CPU per worker, so that no GPU is left without CPUs",
+        "  - GPU memory was not read on every node, so each worker is held to its share of the device it gets",
+    ]
+
+
+def test_workers_without_resources_are_refused():
+    with pytest.raises(InvalidResourcesError, match="num_workers=2 does not go with per_worker=nothing"):
+        TrialSlot(trial=Resources(cpus=1), max_concurrent_trials=1, num_workers=2)

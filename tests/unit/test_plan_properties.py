@@ -1,0 +1,160 @@
+"""What holds for every cluster and every policy, checked against a placement made node by node, device by device."""
+
+import pickle
+import random
+
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.strategies import clusters, fixed_size, leaves, wrapped
+from tune_policies import (
+    ClusterCapacity,
+    GpuMemoryPolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    ReservingPolicy,
+)
+from tune_policies.policy import build_policy
+
+TICKS = 10_000
+
+
+class Node:
+    """Free amounts of one node, in ticks; each GPU by itself."""
+
+    def __init__(self, node):
+        self.cpus = round(node.resources.cpus * TICKS)
+        self.gpus = [TICKS] * int(node.resources.gpus)
+        self.memory = node.resources.memory_bytes
+        self.accelerator_type = node.accelerator_type
+        self.typed_workers = 1000  # each holds 0.001 of the one unit of accelerator_type:… that Ray gives a node
+
+    def take(self, worker, accelerator_type):
+        """Take a worker's resources if they are there."""
+        cpus, gpus, memory = round(worker.cpus * TICKS), round(worker.gpus * TICKS), worker.memory_bytes or 0
+        if accelerator_type not in (None, self.accelerator_type) or cpus > self.cpus:
+            return False
+        if self.memory is not None and memory > self.memory:
+            return False
+        if accelerator_type is not None and self.typed_workers == 0:
+            return False
+        if gpus and not self._take_gpus(gpus):
+            return False
+        if accelerator_type is not None:
+            self.typed_workers -= 1
+        self.cpus -= cpus
+        if self.memory is not None:
+            self.memory -= memory
+        return True
+
+    def _take_gpus(self, gpus):
+        if gpus < TICKS:
+            fitting = [i for i, free in enumerate(self.gpus) if free >= gpus]
+            if not fitting:
+                return False
+            self.gpus[fitting[0]] -= gpus
+            return True
+        whole = [i for i, free in enumerate(self.gpus) if free == TICKS][: gpus // TICKS]
+        if len(whole) < gpus // TICKS:
+            return False
+        for i in whole:
+            self.gpus[i] = 0
+        return True
+
+
+def placed_trials(capacity, plan, wanted):
+    """How many of the wanted trials find room, drivers first on the fullest node, workers wherever they fit."""
+    free = [Node(node) for node in capacity.nodes]
+    random.Random(wanted).shuffle(free)
+    placed = 0
+    for _ in range(wanted):
+        if plan.num_workers:
+            homes = sorted(free, key=lambda node: float("inf") if node.memory is None else node.memory)
+            if not any(node.take(plan.trial, None) for node in homes):
+                break
+        workers = max(1, plan.num_workers)
+        if not all(any(node.take(plan.worker, plan.accelerator_type) for node in free) for _ in range(workers)):
+            break
+        placed += 1
+    return placed
+
+
+def plan_or_skip(policy, capacity):
+    try:
+        return policy.plan(capacity)
+    except InfeasibleRequestError as error:
+        event("infeasible")
+        pickle.loads(pickle.dumps(error))
+        assume(False)
+
+
+@settings(max_examples=200)
+@given(clusters(), wrapped)
+def test_no_node_and_no_device_is_ever_asked_for_more_than_it_has(capacity, policy):
+    plan = plan_or_skip(policy, capacity)
+
+    assert placed_trials(capacity, plan, plan.max_concurrent_trials) == plan.max_concurrent_trials
+
+
+@settings(max_examples=200)
+@given(clusters(), fixed_size)
+def test_there_is_no_room_for_one_more_trial(capacity, policy):
+    plan = plan_or_skip(policy, capacity)
+
+    more = plan.max_concurrent_trials + 1
+    assert placed_trials(capacity, plan, more) == plan.max_concurrent_trials
+
+
+@settings(max_examples=200)
+@given(clusters(), st.builds(GpuPolicy, gpus=st.floats(0.001, 0.999), cpus=st.just(0)))
+def test_the_sum_of_gpu_shares_on_a_node_agrees_with_its_devices(capacity, policy):
+    """Ray's scheduler and autoscaler keep the sum; a trial admitted by it alone would wait for ever."""
+    plan = plan_or_skip(policy, capacity)
+
+    share = round(plan.worker.gpus * TICKS)
+    by_sum = sum(round(node.resources.gpus * TICKS) // share for node in capacity.nodes)
+    assert plan.max_concurrent_trials == by_sum
+
+
+@settings(max_examples=200)
+@given(clusters(), wrapped, st.randoms())
+def test_the_order_of_the_nodes_means_nothing(capacity, policy, rng):
+    shuffled = list(capacity.nodes)
+    rng.shuffle(shuffled)
+    other = ClusterCapacity(nodes=tuple(shuffled))
+
+    answers = []
+    for each in (capacity, other):
+        try:
+            answers.append(policy.plan(each))
+        except InfeasibleRequestError as error:  # and nothing else is ever raised
+            answers.append(str(error))
+    assert answers[0] == answers[1]
+
+
+@settings(max_examples=100)
+@given(wrapped)
+def test_a_policy_survives_plain_data_and_pickle(policy):
+    assert build_policy(policy.model_dump()) == policy
+    assert pickle.loads(pickle.dumps(policy)) == policy
+
+
+@settings(max_examples=100)
+@given(clusters(), st.sampled_from([0.5, 1, 2, 5]), st.integers(0, 2), leaves)
+def test_what_is_reserved_stays_free(capacity, cpus, gpus, policy):
+    plan = plan_or_skip(ReservingPolicy(policy, cpus=cpus, gpus=gpus), capacity)
+
+    taken = plan.max_concurrent_trials * max(1, plan.num_workers)
+    assert taken * plan.worker.cpus <= sum(node.resources.cpus for node in capacity.nodes) - cpus + 1e-6
+    assert taken * plan.worker.gpus <= sum(node.resources.gpus for node in capacity.nodes) - gpus + 1e-6
+
+
+@settings(max_examples=200)
+@given(clusters(), st.builds(GpuMemoryPolicy, gpu_memory=st.sampled_from(["1GiB", "5GiB", "6GiB", "16GiB", "40GiB"])))
+def test_the_workers_of_a_device_fit_its_memory(capacity, policy):
+    plan = plan_or_skip(policy, capacity)
+
+    workers_per_gpu = max(1, int(1 / plan.worker.gpus))
+    used = list(capacity.gpu_nodes(plan.accelerator_type))
+    assert plan.gpu_memory_bytes >= policy.gpu_memory
+    assert all(workers_per_gpu * plan.gpu_memory_bytes <= node.smallest_gpu_memory_bytes for node in used)

@@ -1,0 +1,330 @@
+"""What comes out for the clusters that people have. The same shapes are asked of a real Ray in on_ray."""
+
+import pytest
+
+from tests.clusters import GIB, gpu_node, nodes
+from tune_policies import (
+    CappedPolicy,
+    ClusterCapacity,
+    CpuPolicy,
+    EvenSplitPolicy,
+    FirstFeasiblePolicy,
+    GpuMemoryPolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    ReservingPolicy,
+    Resources,
+)
+
+T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
+A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
+
+
+@pytest.mark.parametrize(
+    ("capacity", "policy", "at_once", "worker", "limited_by"),
+    [
+        pytest.param(nodes((64, 3)), GpuPolicy(gpus=0.4), 6, (10, 0.5), "GPU", id="0.4 on 3 GPUs: 2 a GPU, not 7"),
+        pytest.param(nodes((64, 1)), GpuPolicy(gpus=0.1), 10, (6, 0.1), "GPU", id="ten tenths on a GPU"),
+        pytest.param(nodes((64, 1)), GpuPolicy(gpus=1 / 3), 3, (21, 0.3333), "GPU", id="thirds"),
+        pytest.param(nodes((64, 1)), GpuPolicy(gpus=0.6), 1, (64, 1), "GPU", id="0.6 is a whole GPU"),
+        pytest.param(nodes((2, 4)), GpuPolicy(), 4, (0.5, 1), "GPU", id="few CPUs strand no GPU"),
+        pytest.param(nodes((0, 4)), GpuPolicy(), 4, (0, 1), "GPU", id="no CPUs at all"),
+        pytest.param(nodes((8, 4)), GpuPolicy(cpus=4), 2, (4, 1), "CPU", id="CPUs asked for strand GPUs"),
+        pytest.param(nodes((8, 1), (32, 4)), GpuPolicy(), 5, (8, 1), "GPU", id="fewest CPUs per GPU decide"),
+        pytest.param(nodes((10, 4)), GpuPolicy(), 4, (2, 1), "GPU", id="CPUs above 1 are whole"),
+        pytest.param(nodes((64, 4)), GpuPolicy(gpus=2), 2, (32, 2), "GPU", id="2 GPUs of a node"),
+        pytest.param(nodes((64, 3), (64, 3)), GpuPolicy(gpus=2), 2, (64, 2), "GPU", id="a GPU of each node stays"),
+        pytest.param(
+            nodes((32, 4)), EvenSplitPolicy(num_trials=20, min_gpus=0.5), 7, (4, 0.5), "GPU", id="3 waves of 7, not 8"
+        ),
+        pytest.param(
+            nodes((32, 4)),
+            EvenSplitPolicy(num_trials=20, min_gpus=0.5, balance_waves=False),
+            8,
+            (4, 0.5),
+            "GPU",
+            id="waves left as they fall",
+        ),
+        pytest.param(
+            nodes((64, 8)),
+            EvenSplitPolicy(num_trials=20, min_gpus=0.3),
+            20,
+            (3, 0.3333),
+            "num_trials",
+            id="all at once with a third",
+        ),
+        pytest.param(
+            nodes((64, 8)), EvenSplitPolicy(num_trials=3, min_gpus=1), 3, (21, 2), "num_trials", id="2 GPUs each"
+        ),
+        pytest.param(nodes((16, 0)), EvenSplitPolicy(num_trials=5), 5, (3, 0), "num_trials", id="3 CPUs each"),
+        pytest.param(nodes((8, 0)), EvenSplitPolicy(num_trials=9), 5, (1, 0), "CPU", id="2 waves of 5, not 8 and 1"),
+        pytest.param(
+            nodes((24, 0)),
+            EvenSplitPolicy(num_trials=10, min_cpus=3),
+            5,
+            (4, 0),
+            "CPU",
+            id="what a wave leaves is used",
+        ),
+        pytest.param(
+            nodes((2, 0)), EvenSplitPolicy(num_trials=3, min_cpus=0.5), 3, (0.6666, 0), "num_trials", id="part of a CPU"
+        ),
+        pytest.param(nodes((4, 0)), CpuPolicy(num_workers=2), 2, (1, 0), "CPU", id="drivers hold no CPU"),
+        pytest.param(
+            nodes((3, 0), (3, 0)), CpuPolicy(cpus=2, num_workers=2), 1, (2, 0), "CPU", id="a gang over 2 nodes"
+        ),
+        pytest.param(
+            ClusterCapacity.of(Resources(cpus=64, memory_bytes="16GiB")),
+            CpuPolicy(memory="6GiB"),
+            2,
+            (1, 0),
+            "memory",
+            id="host memory limits",
+        ),
+        pytest.param(
+            ClusterCapacity.of(Resources(cpus=64, memory_bytes="16GiB")),
+            CpuPolicy(memory="8GiB", num_workers=1),
+            1,
+            (1, 0),
+            "memory",
+            id="drivers take host memory from workers",
+        ),
+        pytest.param(
+            ClusterCapacity.of(gpu_node("a", **T4)),
+            GpuMemoryPolicy(gpu_memory="6GiB"),
+            2,
+            (32, 0.5),
+            "GPU",
+            id="16 GiB",
+        ),
+        pytest.param(
+            ClusterCapacity.of(gpu_node("a", **A100)),
+            GpuMemoryPolicy(gpu_memory="6GiB"),
+            13,
+            (4, 0.0769),
+            "GPU",
+            id="80 GiB",
+        ),
+        pytest.param(
+            ClusterCapacity.of(gpu_node("a", **A100)),
+            GpuMemoryPolicy(gpu_memory="6GiB", max_trials_per_gpu=4),
+            4,
+            (16, 0.25),
+            "GPU",
+            id="no more than asked for on a GPU",
+        ),
+        pytest.param(
+            nodes((64, 4)), CappedPolicy(GpuPolicy(), 3), 3, (16, 1), "max_concurrent_trials", id="capped below"
+        ),
+        pytest.param(nodes((64, 4)), CappedPolicy(GpuPolicy(), 9), 4, (16, 1), "GPU", id="a cap that does not bind"),
+        pytest.param(nodes((8, 0)), ReservingPolicy(CpuPolicy(), cpus=3), 5, (1, 0), "CPU", id="CPUs left free"),
+        pytest.param(nodes((64, 4)), ReservingPolicy(GpuPolicy(), gpus=1), 3, (21, 1), "GPU", id="a GPU left free"),
+        pytest.param(
+            nodes((8, 4), (8, 0)),
+            ReservingPolicy(GpuPolicy(), cpus=4),
+            4,
+            (2, 1),
+            "GPU",
+            id="CPUs beside GPUs are kept",
+        ),
+    ],
+)
+def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
+    plan = policy.plan(capacity)
+
+    assert (plan.max_concurrent_trials, plan.worker.cpus, plan.worker.gpus, plan.limited_by) == (
+        at_once,
+        *worker,
+        limited_by,
+    )
+
+
+@pytest.mark.parametrize(
+    ("capacity", "policy", "message"),
+    [
+        pytest.param(
+            nodes((6, 1), (6, 1)),
+            GpuPolicy(gpus=2),
+            "one trial needs 2 GPU, but the largest node offers 6 CPU, 1 GPU: short of GPU. "
+            "Ask for at most 1 GPU per worker, or for num_workers=2 with 1 GPU each, or add a larger node.",
+            id="2 GPUs on two nodes of 1",
+        ),
+        pytest.param(
+            nodes((8, 0)),
+            GpuPolicy(),
+            "one trial needs 1 GPU, but the largest node offers 8 CPU, 0 GPU: short of GPU. Ask for no GPU "
+            "(CpuPolicy, or FirstFeasiblePolicy with a CpuPolicy last), or add a GPU node.",
+            id="no GPU",
+        ),
+        pytest.param(
+            nodes((4, 0), (2, 0)),
+            CpuPolicy(cpus=8),
+            "one trial needs 8 CPU, but the largest node offers 4 CPU, 0 GPU: short of CPU. "
+            "Ask for at most 4 CPU per worker, or add a larger node.",
+            id="too many CPUs",
+        ),
+        pytest.param(
+            nodes((4, 0)),
+            CpuPolicy(num_workers=6),
+            "one trial needs 6 workers of 1 CPU, but the cluster holds 4 such workers at once: short of CPU. "
+            "Ask for num_workers=4, or add nodes.",
+            id="too many workers",
+        ),
+        pytest.param(
+            ClusterCapacity.of(),
+            CpuPolicy(),
+            "one trial needs 1 CPU, but the cluster has no alive node: short of nodes. Start Ray nodes, then probe again.",
+            id="empty cluster",
+        ),
+        pytest.param(
+            ClusterCapacity.of(gpu_node("a", **T4)),
+            GpuPolicy(accelerator_type="H100"),
+            "one trial needs 1 GPU on H100, but the cluster's GPUs are T4: short of H100. "
+            "Leave accelerator_type out, or name one that is there, or add such a node.",
+            id="no such device type",
+        ),
+        pytest.param(
+            ClusterCapacity.of(gpu_node("a", **T4)),
+            GpuMemoryPolicy(gpu_memory="24GiB"),
+            "one trial needs 1 GPU with 24 GiB of GPU memory, but the largest GPU has 16 GiB: short of GPU memory. "
+            "Ask for at most 16GiB, or add a GPU with more memory.",
+            id="too much GPU memory",
+        ),
+        pytest.param(
+            nodes((8, 1)),
+            GpuMemoryPolicy(gpu_memory="6GiB"),
+            "one trial needs 1 GPU with 6 GiB of GPU memory, but the GPU memory of 1 of 1 GPU nodes was not read: "
+            "short of GPU memory. Install nvidia-ml-py on the GPU nodes and probe again, name an accelerator_type whose "
+            "devices were read, or take GpuPolicy with a share of a GPU.",
+            id="GPU memory not read",
+        ),
+        pytest.param(
+            nodes((8, 2), (64, 0)),
+            GpuPolicy(cpus=32),
+            "one trial needs 32 CPU, 1 GPU, but the largest node offers 8 CPU, 2 GPU: short of CPU. "
+            "Ask for at most 8 CPU per worker, or add a larger node.",
+            id="each is there, but not on one node",
+        ),
+        pytest.param(
+            nodes((8, 0)),
+            ReservingPolicy(CpuPolicy(), cpus=8),
+            "one trial needs 1 CPU, but with 8 CPU left free, the largest node offers 0 CPU, 0 GPU: short of CPU. "
+            "Ask for less CPU per worker, or add a larger node. Or leave less free.",
+            id="all is to be left free",
+        ),
+        pytest.param(
+            nodes((8, 0)),
+            ReservingPolicy(CpuPolicy(), gpus=1),
+            "one trial needs 1 GPU left free beside it, but the whole cluster has less: short of GPU. "
+            "Leave less free, or add nodes.",
+            id="more to be left free than there is",
+        ),
+        pytest.param(
+            nodes((2, 0)),
+            FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=4)),
+            "one trial needs 1 GPU or else 4 CPU, but the largest node offers 2 CPU, 0 GPU: short of GPU and CPU. "
+            "Ask for at most 2 CPU per worker, or add a larger node.",
+            id="no choice fits",
+        ),
+    ],
+)
+def test_an_infeasible_wish_is_answered_with_what_there_is_and_what_would_work(capacity, policy, message):
+    with pytest.raises(InfeasibleRequestError) as caught:
+        policy.plan(capacity)
+
+    assert str(caught.value) == message
+
+
+def test_what_a_message_suggests_works():
+    capacity = nodes((6, 1), (6, 1))
+
+    assert GpuPolicy(gpus=1).plan(capacity).max_concurrent_trials == 2
+    assert GpuPolicy(gpus=1, num_workers=2).plan(capacity).max_concurrent_trials == 1
+
+
+def test_on_mixed_devices_the_share_fits_the_smallest_if_that_runs_more_trials():
+    plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(
+        ClusterCapacity.of(gpu_node("a", **A100), gpu_node("b", gpus=8, **T4))
+    )
+
+    assert (plan.max_concurrent_trials, plan.accelerator_type, plan.gpu_memory_bytes) == (18, None, 8 * GIB)
+
+
+def test_on_mixed_devices_the_smaller_ones_are_left_out_if_that_runs_more_trials():
+    plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(
+        ClusterCapacity.of(gpu_node("a", **A100), gpu_node("b", gpus=2, **T4))
+    )
+
+    assert (plan.max_concurrent_trials, plan.accelerator_type) == (13, "A100")
+    assert "only A100; left out: 2 T4 (16 GiB)" in plan.reasons
+
+
+def test_devices_that_were_not_read_are_left_out_if_the_others_have_a_type():
+    plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(
+        ClusterCapacity.of(gpu_node("a", **A100), gpu_node("b", accelerator_type="L4"))
+    )
+
+    assert plan.accelerator_type == "A100"
+    assert "only A100; left out: 1 L4 (memory not read)" in plan.reasons
+
+
+def test_a_worker_gets_at_least_the_gpu_memory_that_it_asked_for():
+    """A third is 0.3333 to Ray, but three workers of 6 GiB fill an 18 GiB card."""
+    plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=18)))
+
+    assert plan.gpu_memory_bytes == 6 * GIB
+
+
+def test_a_gpu_share_states_its_gpu_memory_where_it_was_read():
+    plan = GpuPolicy(gpus=0.25).plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80)))
+
+    assert plan.gpu_memory_bytes == 20 * GIB
+
+
+def test_the_reasons_say_why_earlier_choices_were_not_taken():
+    plan = FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=2)).plan(nodes((4, 0)))
+
+    assert not plan.use_gpu
+    assert plan.reasons[0].startswith("not GpuPolicy: one trial needs 1 GPU, but the largest node offers 4 CPU, 0 GPU")
+
+
+def test_each_choice_that_failed_is_kept_in_the_error():
+    with pytest.raises(InfeasibleRequestError) as caught:
+        FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=4)).plan(nodes((2, 0)))
+
+    assert [error.short_of for error in caught.value.tried] == ["GPU", "CPU"]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: GpuPolicy(gpus=1.5), "gpus above 1 must be whole, got 1.5: ask for 1 or 2"),
+        (lambda: GpuPolicy(gpus=0), "gpus must be above 0, got 0: for trials without GPUs take CpuPolicy"),
+        (lambda: GpuPolicy(gpus=0.00005), "gpus is counted by Ray in steps of 0.0001"),
+        (lambda: GpuPolicy(gpus=float("nan")), "gpus must be a finite number, 0 or above, got nan"),
+        (lambda: CpuPolicy(cpus=-1), "cpus must be a finite number, 0 or above, got -1"),
+        (lambda: CpuPolicy(cpus=float("inf")), "cpus must be a finite number, 0 or above, got inf"),
+        (lambda: CpuPolicy(cpus=0), "cpus must be above 0 for a worker without GPUs"),
+        (lambda: CpuPolicy(num_workers=1.5), "num_workers must be a whole number, 0 or above, got 1.5"),
+        (lambda: GpuMemoryPolicy(gpu_memory="6 gigs"), "gpu_memory must be above 0: a number of bytes, or a number"),
+        (lambda: GpuMemoryPolicy(), "GpuMemoryPolicy needs 'gpu_memory', which is missing"),
+        (lambda: GpuPolicy(accelerator_type="A10O"), "unknown accelerator type 'A10O'; did you mean 'A10G'?"),
+        (lambda: GpuPolicy(accelerator_type="a100"), "unknown accelerator type 'a100'; did you mean 'A100'?"),
+        (lambda: EvenSplitPolicy(num_trials=0), "num_trials must be a whole number, 1 or above, got 0"),
+        (lambda: EvenSplitPolicy(num_trials=2, min_cpus=0), "min_cpus and min_gpus are both 0"),
+        (lambda: CappedPolicy(CpuPolicy(), 0), "max_concurrent_trials must be a whole number, 1 or above, got 0"),
+        (lambda: CappedPolicy(CpuPolicy(), 1, 2), "takes inner, max_concurrent_trials by position, got 3 arguments"),
+        (lambda: CappedPolicy(CpuPolicy(), inner=CpuPolicy()), "inner given twice"),
+        (lambda: ReservingPolicy(CpuPolicy(), gpus=0.5), "gpus must be a whole number, 0 or above, got 0.5"),
+        (lambda: FirstFeasiblePolicy(policies=()), "needs at least one policy to try"),
+        (lambda: FirstFeasiblePolicy(CpuPolicy(), policies=()), "give the policies one way"),
+        (lambda: FirstFeasiblePolicy("CpuPolicy"), "a policy must be a mapping with a 'kind', got str: 'CpuPolicy'"),
+    ],
+    ids=range(21),
+)
+def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(build, message):
+    with pytest.raises(InvalidResourcesError) as caught:
+        build()
+
+    assert message in str(caught.value)

@@ -1,0 +1,101 @@
+"""What every policy promises. A new policy is added to the list, and must pass."""
+
+import inspect
+import json
+import pickle
+
+import pytest
+
+import tune_policies
+from tests.clusters import gpu_node
+from tune_policies import (
+    CappedPolicy,
+    ClusterCapacity,
+    CpuPolicy,
+    EvenSplitPolicy,
+    FirstFeasiblePolicy,
+    GpuMemoryPolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    ReservingPolicy,
+    ResourcePolicy,
+    TrialPlan,
+)
+from tune_policies.policy import build_policy
+
+CAPACITY = ClusterCapacity.of(
+    gpu_node("a", gpus=4, cpus=16, gpu_memory_gib=16, accelerator_type="T4", memory_gib=64),
+    gpu_node("b", gpus=1, cpus=8, gpu_memory_gib=80, accelerator_type="A100", memory_gib=64),
+    gpu_node("c", gpus=0, cpus=32, memory_gib=128),
+)
+POLICIES = [
+    CpuPolicy(cpus=2, memory="2GiB", num_workers=2),
+    GpuPolicy(gpus=0.3, num_workers=2),
+    GpuMemoryPolicy(gpu_memory="6GiB"),
+    EvenSplitPolicy(num_trials=20, min_gpus=0.3),
+    FirstFeasiblePolicy(GpuPolicy(gpus=8), CpuPolicy()),
+    CappedPolicy(GpuPolicy(), 2),
+    ReservingPolicy(CpuPolicy(), cpus=4, gpus=1, memory="8GiB"),
+]
+
+every_policy = pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+
+
+def test_the_list_has_every_policy_that_is_public():
+    public = {
+        value
+        for name in tune_policies.__all__
+        if inspect.isclass(value := getattr(tune_policies, name)) and issubclass(value, ResourcePolicy)
+    }
+
+    assert public - {ResourcePolicy} == {type(policy) for policy in POLICIES}
+
+
+@every_policy
+def test_it_gives_the_same_plan_for_the_same_capacity(policy):
+    assert policy.plan(CAPACITY) == policy.plan(CAPACITY)
+
+
+@every_policy
+def test_its_plan_explains_itself(policy):
+    plan = policy.plan(CAPACITY)
+
+    assert plan.limited_by
+    assert plan.reasons
+
+
+@every_policy
+def test_it_says_of_an_empty_cluster_what_is_missing(policy):
+    with pytest.raises(InfeasibleRequestError, match="one trial needs"):
+        policy.plan(ClusterCapacity.of())
+
+
+@every_policy
+def test_it_cannot_be_changed(policy):
+    field = next(iter(type(policy).model_fields))
+
+    with pytest.raises(ValueError, match="frozen"):
+        setattr(policy, field, None)
+
+
+@every_policy
+def test_it_is_the_same_in_python_and_json(policy):
+    data = json.loads(policy.to_json())
+
+    assert data["kind"] == type(policy).__name__
+    assert build_policy(data) == policy
+
+
+@every_policy
+def test_it_and_its_plan_can_be_pickled(policy):
+    plan = policy.plan(CAPACITY)
+
+    assert pickle.loads(pickle.dumps((policy, plan))) == (policy, plan)
+    assert TrialPlan.from_json(plan.to_json()) == plan
+
+
+@every_policy
+def test_it_names_an_unknown_field_and_those_that_exist(policy):
+    with pytest.raises(InvalidResourcesError, match=rf"unknown field 'flavour' \({type(policy).__name__} has "):
+        build_policy({**json.loads(policy.to_json()), "flavour": 1})

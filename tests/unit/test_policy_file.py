@@ -1,0 +1,70 @@
+import json
+
+import pytest
+import yaml
+
+from tune_policies import (
+    CappedPolicy,
+    CpuPolicy,
+    FirstFeasiblePolicy,
+    GpuMemoryPolicy,
+    InvalidResourcesError,
+    load_policy,
+)
+
+POLICY = FirstFeasiblePolicy(GpuMemoryPolicy(gpu_memory="6GiB"), CappedPolicy(CpuPolicy(cpus=2), 8))
+DATA = {
+    "kind": "FirstFeasiblePolicy",
+    "policies": [
+        {"kind": "GpuMemoryPolicy", "gpu_memory": "6GiB"},
+        {"kind": "CappedPolicy", "inner": {"kind": "CpuPolicy", "cpus": 2}, "max_concurrent_trials": 8},
+    ],
+}
+
+
+@pytest.mark.parametrize("write", [yaml.safe_dump, json.dumps, lambda _: POLICY.to_json()], ids=["yaml", "json", "own"])
+def test_the_same_policy_comes_from_yaml_and_json(tmp_path, write):
+    path = tmp_path / "policy.yaml"
+    path.write_text(write(DATA))
+
+    assert load_policy(path) == POLICY
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- GpuPolicy", "a policy must be a mapping with a 'kind', got list"),
+        ("GpuPolicy", "a policy must be a mapping with a 'kind', got str"),
+        ("", "a policy must be a mapping with a 'kind', got NoneType"),
+        ("gpus: 1", "a policy needs a 'kind' (known: CappedPolicy, CpuPolicy"),
+        ("kind: GpuPolcy", "unknown kind 'GpuPolcy'; did you mean 'GpuPolicy'?"),
+        ("kind: 7", "unknown kind 7"),
+        ("kind: GpuPolicy\ngpu: 1", "unknown field 'gpu'; did you mean 'gpus'? (GpuPolicy has gpus, cpus"),
+        ("kind: GpuPolicy\n1: 1", "GpuPolicy must be a mapping of field names to values"),
+        ("kind: GpuMemoryPolicy\ngpu_memory: 6 gigs", "gpu_memory must be above 0: a number of bytes"),
+        ("kind: CappedPolicy\ninner: {kind: GpuPolicy, gpus: 1.5}\nmax_concurrent_trials: 1", "inner: gpus above 1"),
+        ("kind: [", "is neither YAML nor JSON"),
+        ("!!python/object/apply:os.system ['true']", "is neither YAML nor JSON"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_name_and_the_rule(tmp_path, text, message):
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+
+    with pytest.raises(InvalidResourcesError) as caught:
+        load_policy(path)
+
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "No such file"), (b"\xff\xfe\x00kind", "is neither YAML nor JSON")]
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path, content, message):
+    path = tmp_path / "policy.yaml"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(InvalidResourcesError, match=message):
+        load_policy(path)

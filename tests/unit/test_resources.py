@@ -1,0 +1,68 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tune_policies import InvalidResourcesError, Resources
+from tune_policies.resources import from_ticks, to_ticks
+
+
+@given(st.integers(min_value=1, max_value=10**9))
+def test_ray_reads_back_exactly_the_ticks_that_were_meant(ticks):
+    """Ray truncates the product with 10 000, so 0.0384 would come out a tick short."""
+    assert int(from_ticks(ticks) * 10_000) == ticks
+
+
+@given(st.integers(min_value=1, max_value=10**9))
+def test_ticks_survive_the_way_through_an_amount(ticks):
+    assert to_ticks(ticks / 10_000) == to_ticks(from_ticks(ticks)) == ticks
+
+
+def test_finer_amounts_are_rounded_down_as_ray_does():
+    assert to_ticks(1 / 3) == 3333
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"cpus": -1}, "cpus must be a finite number, 0 or above, got -1"),
+        ({"gpus": float("nan")}, "gpus must be a finite number, 0 or above, got nan"),
+        ({"cpus": float("inf")}, "cpus must be a finite number, 0 or above, got inf"),
+        ({"gpus": 1.5}, "gpus above 1 must be whole, got 1.5: ask for 1 or 2"),
+        ({"gpus": 0.00005}, "gpus is counted by Ray in steps of 0.0001, got 5e-05: ask for 0.0001 or more"),
+        ({"cpus": "4"}, "cpus must be a number, got '4'"),
+        ({"cpus": True}, "cpus must be a number, got True"),
+        ({"memory_bytes": "6 gigs"}, "memory_bytes must be above 0"),
+        ({"custom": {"TPU": -4}}, "TPU must be a finite number"),
+        ({"custom": {"GPU": 1}}, "custom resource 'GPU' has a field of its own"),
+        ({"custom": 4}, "custom must map names of Ray resources to amounts, got 4"),
+        ({"gpu": 1}, "unknown field 'gpu'; did you mean 'gpus'?"),
+    ],
+    ids=str,
+)
+def test_amounts_that_make_no_sense_are_refused_with_a_way_out(fields, message):
+    with pytest.raises(InvalidResourcesError) as caught:
+        Resources(**fields)
+
+    assert message in str(caught.value)
+
+
+def test_all_mistakes_are_listed_at_once():
+    with pytest.raises(InvalidResourcesError) as caught:
+        Resources(cpus=-1, gpus=1.5)
+
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_resources_are_compared_by_content():
+    assert Resources(cpus=1, gpus=0.57) == Resources(cpus=1.0, gpus=0.57)
+
+
+def test_resources_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        Resources(cpus=1).cpus = 2
+
+
+def test_resources_read_like_a_sentence():
+    resources = Resources(cpus=2, gpus=0.5, memory_bytes="4GiB", custom={"TPU": 4})
+
+    assert str(resources) == "2 CPU, 0.5 GPU, 4 TPU, 4 GiB of host memory"

@@ -1,0 +1,40 @@
+import pytest
+
+from tune_policies import InvalidResourcesError
+from tune_policies.units import format_bytes, format_request, parse_bytes
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("6GiB", 6 * GIB), ("6 GiB", 6 * GIB), ("1.5gib", 3 * GIB // 2), ("500MB", 500_000_000), (1024, 1024), ("7", 7)],
+)
+def test_memory_is_read_with_its_unit(text, expected):
+    assert parse_bytes(text) == expected
+
+
+@pytest.mark.parametrize(
+    "amount", ["6 gigs", "", "GiB", "-1GiB", 0, -5, float("nan"), float("inf"), True, None, [6]], ids=repr
+)
+def test_an_unreadable_amount_is_named_with_the_rule_and_the_way_out(amount):
+    with pytest.raises(InvalidResourcesError) as caught:
+        parse_bytes(amount, name="gpu_memory")
+
+    assert "gpu_memory must be above 0" in str(caught.value)
+    assert "as in '6GiB'" in str(caught.value)
+    assert repr(amount) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("amount", "expected"), [(6 * GIB, "6 GiB"), (3 * GIB // 2, "1.5 GiB"), (2**20, "1 MiB"), (12, "12 B")]
+)
+def test_memory_is_shown_in_binary_units(amount, expected):
+    assert format_bytes(amount) == expected
+
+
+@pytest.mark.parametrize("amount", [1, 2**20, 5 * GIB, 15_843_721_216])
+def test_a_suggested_amount_can_be_asked_for_and_is_no_more(amount):
+    suggested = parse_bytes(format_request(amount))
+
+    assert amount - 2**20 < suggested <= amount
