@@ -3,11 +3,11 @@
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 import ray
+import wrapt
 from threadpoolctl import threadpool_limits
 
 from tune_policies.accelerators import GPU_VISIBILITY_VARIABLES
@@ -65,7 +65,14 @@ class ProcessSetup(Value):
 
         # Ray counts the parameters to know whether to pass a config; callable objects and partials have them too.
         set_up_first.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        set_up_first.__name__ = _name(function)  # Tune names trials after it
         return set_up_first
+
+
+def _name(function: Callable[..., Any]) -> str:
+    if isinstance(function, functools.partial):
+        return _name(function.func)
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def hide_gpus() -> None:
@@ -79,5 +86,5 @@ def set_num_threads(num_threads: int) -> None:
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = str(num_threads)
     threadpool_limits(num_threads)
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(num_threads)
+    # PyTorch takes no more from the variable than the machine has cores.
+    wrapt.register_post_import_hook(lambda torch: torch.set_num_threads(num_threads), "torch")

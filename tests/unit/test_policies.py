@@ -174,7 +174,8 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
         pytest.param(
             ClusterCapacity.of(),
             CpuPolicy(),
-            "one trial needs 1 CPU, but the cluster has no alive node: short of nodes. Start Ray nodes, then probe again.",
+            "one trial needs 1 CPU, but the cluster has no alive node: short of nodes. "
+            "Start Ray nodes, then probe again.",
             id="empty cluster",
         ),
         pytest.param(
@@ -195,8 +196,8 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
             nodes((8, 1)),
             GpuMemoryPolicy(gpu_memory="6GiB"),
             "one trial needs 1 GPU with 6 GiB of GPU memory, but the GPU memory of 1 of 1 GPU nodes was not read: "
-            "short of GPU memory. Install nvidia-ml-py on the GPU nodes and probe again, name an accelerator_type whose "
-            "devices were read, or take GpuPolicy with a share of a GPU.",
+            "short of GPU memory. Install nvidia-ml-py on the GPU nodes and probe again, name an accelerator_type "
+            "whose devices were read, or take GpuPolicy with a share of a GPU.",
             id="GPU memory not read",
         ),
         pytest.param(

@@ -1,0 +1,126 @@
+"""Ray's own trainers under a plan."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import ray.train
+from ray.train import RunConfig
+from ray.train.tensorflow import TensorflowTrainer
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from tests.clusters import nodes
+from tests.on_ray.rays import local_ray
+from trainers import build_tensorflow_trainer, build_torch_trainer
+from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def real_ray():
+    with local_ray(num_cpus=4, num_gpus=2):
+        yield
+
+
+CPU_PLAN = CpuPolicy(cpus=1, num_workers=2).plan(nodes((4, 2)))
+SHARED_GPU_PLAN = GpuPolicy(gpus=0.5, cpus=1, num_workers=2).plan(nodes((4, 2)))
+WHOLE_GPU_PLAN = GpuPolicy(cpus=1, num_workers=2).plan(nodes((4, 2)))
+
+both_builders = pytest.mark.parametrize("build", [build_torch_trainer, build_tensorflow_trainer])
+
+
+def write_what_the_worker_sees(config):
+    rank = ray.train.get_context().get_world_rank()
+    seen = {
+        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "cpus": ray.get_runtime_context().get_assigned_resources().get("CPU"),
+        "workers": ray.train.get_context().get_world_size(),
+    }
+    Path(config["folder"], f"{rank}.json").write_text(json.dumps(seen))
+
+
+@pytest.mark.parametrize(
+    ("build", "num_workers", "cls"),
+    [(build_torch_trainer, 2, TorchTrainer), (build_tensorflow_trainer, 1, TensorflowTrainer)],
+)
+def test_rays_own_trainer_runs_the_plans_workers_each_with_its_own(tmp_path, build, num_workers, cls):
+    plan = CpuPolicy(cpus=1, num_workers=num_workers).plan(nodes((4, 2)))
+
+    trainer = build(
+        write_what_the_worker_sees,
+        plan=plan,
+        train_loop_config={"folder": str(tmp_path)},
+        run_config=RunConfig(storage_path=str(tmp_path / "results")),
+    )
+    trainer.fit()
+
+    seen = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
+    assert type(trainer) is cls
+    assert seen == [{"gpus": "", "threads": "1", "cpus": 1, "workers": num_workers}] * num_workers
+
+
+def test_a_train_loop_without_a_config_is_taken_too(tmp_path):
+    def train_loop():
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+    plan = CpuPolicy(num_workers=1).plan(nodes((4, 2)))
+
+    result = build_torch_trainer(train_loop, plan=plan, run_config=RunConfig(storage_path=str(tmp_path))).fit()
+
+    assert result.error is None
+
+
+def test_workers_that_share_a_gpu_never_meet_nccl():
+    trainer = build_torch_trainer(lambda: None, plan=SHARED_GPU_PLAN, torch_config=TorchConfig(timeout_s=77))
+
+    assert (trainer.backend_config.backend, trainer.backend_config.timeout_s) == ("gloo", 77)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
+def test_nccl_asked_for_on_a_shared_gpu_is_refused(backend):
+    with pytest.raises(InvalidResourcesError, match=r"0\.5 GPU share a device, which NCCL refuses"):
+        build_torch_trainer(lambda: None, plan=SHARED_GPU_PLAN, torch_config=TorchConfig(backend=backend))
+
+
+def test_workers_with_whole_gpus_keep_rays_choice_of_backend():
+    trainer = build_torch_trainer(lambda: None, plan=WHOLE_GPU_PLAN)
+
+    assert trainer.backend_config.backend == "nccl"
+
+
+def test_a_worker_that_cannot_be_held_to_its_share_fails_the_run(tmp_path):
+    """There is no device behind a logical GPU."""
+    plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=1).plan(nodes((4, 2)))
+
+    trainer = build_torch_trainer(lambda: None, plan=plan, run_config=RunConfig(storage_path=str(tmp_path)))
+
+    with pytest.raises(ray.train.WorkerGroupError, match="torch sees no GPU, so nothing can hold it to its share"):
+        trainer.fit()
+
+
+@both_builders
+def test_a_plan_without_workers_is_refused(build):
+    with pytest.raises(InvalidResourcesError, match="give the policy num_workers=1 or more"):
+        build(lambda: None, plan=CpuPolicy().plan(nodes((4, 2))))
+
+
+@both_builders
+def test_a_scaling_config_beside_the_plan_is_refused(build):
+    with pytest.raises(InvalidResourcesError, match="scaling_config comes from the plan"):
+        build(lambda: None, plan=CPU_PLAN, scaling_config=CPU_PLAN.scaling_config())
+
+
+@both_builders
+def test_what_rays_trainer_does_not_know_it_refuses_itself(build):
+    with pytest.raises(TypeError, match="flavour"):
+        build(lambda: None, plan=CPU_PLAN, flavour="sweet")
+
+
+@both_builders
+def test_the_old_train_is_refused_with_the_way_out(build, monkeypatch):
+    monkeypatch.setattr(TorchTrainer, "__module__", "ray.train.torch.torch_trainer")
+    monkeypatch.setattr(TensorflowTrainer, "__module__", "ray.train.tensorflow.tensorflow_trainer")
+
+    with pytest.raises(InvalidResourcesError, match="set RAY_TRAIN_V2_ENABLED=1"):
+        build(lambda: None, plan=CPU_PLAN)

@@ -1,0 +1,202 @@
+"""A plan in Tune's trials: what they reserve, what they see, and that the user's own trainable stays as it is."""
+
+import functools
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+from ray import tune
+
+from tests.on_ray.rays import local_ray
+from trainers import with_plan
+from tune_policies import (
+    ClusterCapacity,
+    CpuPolicy,
+    GpuPolicy,
+    InvalidResourcesError,
+    ProbeWarning,
+    Resources,
+    probe_cluster,
+)
+
+
+@pytest.fixture(scope="module")
+def capacity():
+    with local_ray(num_cpus=4, num_gpus=2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ProbeWarning)
+            found = probe_cluster()
+        yield found
+
+
+def what_the_trial_sees(config):
+    import ray
+
+    return {
+        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "assigned": ray.get_runtime_context().get_assigned_resources(),
+        "x": config.get("x"),
+    }
+
+
+def report(config):
+    tune.report(what_the_trial_sees(config))
+
+
+class Reporting(tune.Trainable):
+    def setup(self, config):
+        self.seen_in_setup = os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    def step(self):
+        return {**what_the_trial_sees(self.config), "seen_in_setup": self.seen_in_setup, "done": True}
+
+
+class Callable:
+    def __call__(self, config):
+        report(config)
+
+
+def run(trainable, tmp_path, **kwargs):
+    results = tune.run(
+        trainable, storage_path=str(tmp_path), verbose=0, raise_on_failed_trial=False, **{"num_samples": 1, **kwargs}
+    )
+    return results.trials
+
+
+def threads_of_torch(config):
+    import torch
+
+    tune.report({"threads": torch.get_num_threads()})
+
+
+@pytest.mark.parametrize(
+    "trainable",
+    [report, Reporting, functools.partial(report), Callable()],
+    ids=["function", "class", "partial", "object"],
+)
+def test_a_cpu_trial_sees_no_gpu_and_has_a_thread_for_each_cpu(capacity, tmp_path, trainable):
+    """Without a plan Ray shows every GPU of the node to a trial that asked for none."""
+    plan = CpuPolicy(cpus=2).plan(capacity)
+
+    (trial,) = run(with_plan(trainable, plan), tmp_path, config={"x": 7})
+
+    seen = trial.last_result
+    assert (seen["gpus"], seen["threads"], seen["x"]) == ("", "2", 7)
+    assert seen["assigned"]["CPU"] == 2
+    assert seen.get("seen_in_setup", "") == ""
+
+
+def test_a_trial_on_a_share_sees_its_one_device(capacity, tmp_path):
+    plan = GpuPolicy(gpus=0.3).plan(capacity)
+
+    (trial,) = run(with_plan(report, plan), tmp_path)
+
+    assert trial.last_result["gpus"] in ("0", "1")
+    assert trial.last_result["assigned"]["GPU"] == pytest.approx(0.3333)
+
+
+def test_the_tuner_takes_it_too(capacity, tmp_path):
+    plan = CpuPolicy(cpus=3).plan(capacity)
+
+    results = tune.Tuner(
+        with_plan(report, plan),
+        tune_config=plan.tune_config(num_samples=2),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+    ).fit()
+
+    assert [result.metrics["threads"] for result in results] == ["3", "3"]
+
+
+def test_resources_per_trial_alone_is_what_tune_takes(capacity, tmp_path):
+    plan = CpuPolicy(cpus=3).plan(capacity)
+
+    (trial,) = run(report, tmp_path, resources_per_trial=plan.resources_per_trial)
+
+    assert trial.last_result["assigned"]["CPU"] == 3
+
+
+@pytest.mark.parametrize("cpus", [1, 3])
+def test_torch_has_a_thread_for_each_cpu(capacity, tmp_path, cpus):
+    plan = CpuPolicy(cpus=cpus).plan(capacity)
+
+    (trial,) = run(with_plan(threads_of_torch, plan), tmp_path)
+
+    assert trial.last_result["threads"] == cpus
+
+
+def test_the_users_own_trainable_is_left_untouched(capacity):
+    plan = CpuPolicy().plan(capacity)
+    before = dict(vars(report)), Reporting.__init__, Reporting.default_resource_request
+
+    with_plan(report, plan)
+    with_plan(Reporting, plan)
+
+    assert (dict(vars(report)), Reporting.__init__, Reporting.default_resource_request) == before
+
+
+def test_a_trial_keeps_the_name_of_its_trainable(capacity):
+    plan = CpuPolicy().plan(capacity)
+
+    assert with_plan(report, plan).__name__ == "report"
+    assert with_plan(functools.partial(report), plan).__name__ == "report"
+    assert with_plan(Callable(), plan).__name__ == "Callable"
+    assert "Reporting" in with_plan(Reporting, plan).__name__
+
+
+@pytest.mark.parametrize("thing", [None, "report", int], ids=repr)
+def test_what_is_no_trainable_is_refused(capacity, thing):
+    with pytest.raises(InvalidResourcesError, match="a trainable is a function of a config or a subclass"):
+        with_plan(thing, CpuPolicy().plan(capacity))
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_a_framework_that_cannot_be_held_to_its_share_fails_the_trial(capacity, tmp_path, framework):
+    """There is no device behind a logical GPU, so nothing could keep the trial within its share."""
+
+    def train(config):
+        __import__(framework)
+        tune.report({"reached": True})
+
+    plan = GpuPolicy(gpus=0.5).plan(capacity)
+
+    (trial,) = run(with_plan(train, plan), tmp_path)
+
+    assert trial.status == "ERROR"
+    error = Path(trial.error_file).read_text()
+    assert f"MemoryLimitError: Ray gave this process a share of a GPU, but {framework} sees no GPU" in error
+
+
+def test_more_trials_at_once_than_planned_are_refused(capacity):
+    plan = CpuPolicy().plan(capacity)
+
+    with pytest.raises(InvalidResourcesError, match="max_concurrent_trials=9, but the plan has room for 4 at once"):
+        plan.tune_config(max_concurrent_trials=9)
+
+
+def test_fewer_trials_at_once_than_planned_are_kept(capacity):
+    assert CpuPolicy().plan(capacity).tune_config(max_concurrent_trials=2).max_concurrent_trials == 2
+
+
+def test_a_scaling_config_needs_train_workers(capacity):
+    with pytest.raises(InvalidResourcesError, match="num_workers=0, so the trial itself trains"):
+        CpuPolicy().plan(capacity).scaling_config()
+
+
+def test_a_scaling_config_takes_what_the_plan_does_not_set(capacity):
+    plan = GpuPolicy(num_workers=2).plan(capacity)
+
+    config = plan.scaling_config(placement_strategy="SPREAD")
+
+    assert (config.num_workers, config.use_gpu, config.placement_strategy) == (2, True, "SPREAD")
+    assert config.resources_per_worker == {"CPU": 2, "GPU": 1}
+    with pytest.raises(InvalidResourcesError, match="num_workers comes from the plan"):
+        plan.scaling_config(num_workers=4)
+
+
+def test_a_scaling_config_names_the_device_type():
+    node = ClusterCapacity.of(Resources(cpus=4, gpus=1)).nodes[0].model_copy(update={"accelerator_type": "A100"})
+    plan = GpuPolicy(accelerator_type="A100", num_workers=1).plan(ClusterCapacity.of(node))
+
+    assert plan.scaling_config().accelerator_type == "A100"
