@@ -37,7 +37,7 @@ def measure_planning(node_counts: list[int], repetitions: int) -> None:
 
 
 def _capacity(num_nodes: int) -> ClusterCapacity:
-    return ClusterCapacity.of(*(Resources(cpus=8 + 8 * (i % 4), gpus=1 + 3 * (i % 2)) for i in range(num_nodes)))
+    return ClusterCapacity.of(*(Resources(cpus=8 + 8 * (i % 4), gpus=1 + 3 * (i // 4 % 2)) for i in range(num_nodes)))
 
 
 def _rule_of_thumb(capacity: ClusterCapacity) -> int:

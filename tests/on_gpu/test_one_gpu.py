@@ -1,0 +1,135 @@
+"""What only a real GPU can show: the probe reads it, and a share of it holds. Run by `make test-gpu`."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+import ray
+import ray.train
+from ray import tune
+
+from tests.on_ray.rays import local_ray
+from trainers import build_torch_trainer, peak_gpu_memory_bytes, with_plan
+from tune_policies import CpuPolicy, GpuMemoryPolicy, GpuPolicy, ProbeWarning, probe_cluster
+
+pytestmark = pytest.mark.gpu
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def capacity():
+    with local_ray(num_cpus=8), warnings.catch_warnings():
+        warnings.simplefilter("error", ProbeWarning)
+        yield probe_cluster()
+
+
+def run(trainable, tmp_path, num_samples=1):
+    return tune.run(
+        trainable, num_samples=num_samples, storage_path=str(tmp_path), verbose=0, raise_on_failed_trial=False
+    ).trials
+
+
+def take(config, gib):
+    import torch
+
+    held = torch.empty(int(gib * GIB), dtype=torch.uint8, device="cuda")
+    tune.report({"bytes": held.numel(), "peak": peak_gpu_memory_bytes(), "visible": torch.cuda.device_count()})
+
+
+def test_the_probe_reads_model_memory_and_uuid(capacity):
+    import torch
+
+    device = next(capacity.gpu_nodes()).devices[0]
+
+    assert device.name == torch.cuda.get_device_name(0)
+    assert device.memory_bytes >= torch.cuda.get_device_properties(0).total_memory
+    assert device.uuid.startswith("GPU-")
+
+
+def test_a_plan_by_memory_fits_the_device(capacity):
+    plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(capacity)
+    node = next(capacity.gpu_nodes())
+
+    workers_per_gpu = plan.max_concurrent_trials // int(node.resources.gpus)
+    assert workers_per_gpu == node.smallest_gpu_memory_bytes // (6 * GIB)
+
+
+def test_a_trial_within_its_share_runs_and_reports_what_it_used(capacity, tmp_path):
+    plan = GpuPolicy(gpus=0.25).plan(capacity)
+
+    (trial,) = run(with_plan(lambda config: take(config, 2), plan), tmp_path)
+
+    assert trial.last_result["bytes"] == 2 * GIB
+    assert 2 * GIB <= trial.last_result["peak"] < 2.5 * GIB
+    assert trial.last_result["visible"] == 1
+
+
+def test_a_trial_that_takes_more_than_its_share_fails_alone(capacity, tmp_path):
+    plan = GpuPolicy(gpus=0.25).plan(capacity)
+    share = plan.gpu_memory_bytes / GIB
+
+    def train(config):
+        take(config, 2 * share if config["greedy"] else 2)
+
+    trials = tune.run(
+        with_plan(train, plan),
+        config={"greedy": tune.grid_search([True, False, False])},
+        storage_path=str(tmp_path),
+        verbose=0,
+        raise_on_failed_trial=False,
+    ).trials
+
+    assert [trial.status for trial in trials] == ["ERROR", "TERMINATED", "TERMINATED"]
+    assert "OutOfMemoryError" in Path(trials[0].error_file).read_text()
+
+
+def test_a_cpu_trial_sees_no_gpu(capacity, tmp_path):
+    def train(config):
+        import torch
+
+        tune.report({"cuda": torch.cuda.is_available(), "peak": peak_gpu_memory_bytes()})
+
+    (trial,) = run(with_plan(train, CpuPolicy().plan(capacity)), tmp_path)
+
+    assert (trial.last_result["cuda"], trial.last_result["peak"]) == (False, None)
+
+
+def test_two_train_workers_share_a_gpu_through_gloo_and_keep_their_limit(capacity, tmp_path):
+    plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=2).plan(capacity)
+
+    def train_loop():
+        import torch
+        import torch.distributed
+
+        total = torch.ones(1, device="cuda")
+        torch.distributed.all_reduce(total)
+        assert total.item() == 2
+        assert torch.distributed.get_backend() == "gloo"
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            torch.empty(int(0.6 * torch.cuda.get_device_properties(0).total_memory), dtype=torch.uint8, device="cuda")
+
+    result = build_torch_trainer(
+        train_loop, plan=plan, run_config=ray.train.RunConfig(storage_path=str(tmp_path))
+    ).fit()
+
+    assert result.error is None
+
+
+def test_tensorflow_is_held_to_its_share(capacity, tmp_path):
+    tensorflow = pytest.importorskip("tensorflow")
+    if not tensorflow.config.list_physical_devices("GPU"):
+        pytest.skip("this tensorflow sees no GPU")
+    plan = GpuPolicy(gpus=0.25).plan(capacity)
+    share = plan.gpu_memory_bytes
+
+    def train(config):
+        import tensorflow as tf
+
+        (device,) = tf.config.list_physical_devices("GPU")
+        (logical,) = tf.config.get_logical_device_configuration(device)
+        tune.report({"limit": logical.memory_limit * 2**20})
+
+    (trial,) = run(with_plan(train, plan), tmp_path)
+
+    assert share - 2 * GIB < trial.last_result["limit"] < share - GIB

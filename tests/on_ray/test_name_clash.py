@@ -1,0 +1,87 @@
+"""A user's project with its own ``trainers`` and ``benchmarks`` uses these under their second names."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tune_policies
+
+INSTALLED = Path(tune_policies.__file__).parents[1]
+
+SCRIPT = """
+import os, sys
+import ray
+import trainers
+from ray import tune
+from tune_policies import CpuPolicy, probe_cluster
+from tune_policies.trainers import build_torch_trainer, with_plan
+
+assert trainers.OWNER == "user", trainers.__file__
+
+def train_fn(config):
+    import trainers, tune_policies  # the user's own, and this project's
+    tune.report({"owner": trainers.OWNER, "from": tune_policies.__file__, "gpus": os.environ["CUDA_VISIBLE_DEVICES"]})
+
+if __name__ == "__main__":
+    ray.init(address="local", num_cpus=2, runtime_env=RUNTIME_ENV, logging_level="ERROR", log_to_driver=False)
+    plan = CpuPolicy(cpus=1).plan(probe_cluster())
+    trial, = tune.run(with_plan(train_fn, plan), storage_path=sys.argv[1], verbose=0).trials
+    print("owner", trial.last_result["owner"], "from", trial.last_result["from"], "gpus", [trial.last_result["gpus"]])
+    ray.shutdown()
+"""
+
+# What Ray ships comes before the working directory, and in this order: the user's own first.
+SHIPPED = f'{{"py_modules": ["trainers", r"{INSTALLED / "tune_policies"}", r"{INSTALLED / "trainers"}"]}}'
+
+
+@pytest.fixture
+def project(tmp_path):
+    for name in ("trainers", "benchmarks"):
+        package = tmp_path / "project" / name
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text('OWNER = "user"\n')
+    (tmp_path / "project" / "benchmarks" / "__main__.py").write_text('print("the user\'s own")\n')
+    return tmp_path / "project"
+
+
+def run(project, *arguments):
+    # The project's own folder is on the path, as it is for a script or `python -m` there; ours is installed.
+    environment = {**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{INSTALLED}"}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.mark.parametrize(
+    ("runtime_env", "found_in"),
+    [("None", str(INSTALLED)), (SHIPPED, "py_modules")],
+    ids=["installed", "shipped by Ray"],
+)
+def test_both_packages_of_one_name_work_in_the_program_and_in_its_trials(project, tmp_path, runtime_env, found_in):
+    (project / "tune_it.py").write_text(SCRIPT.replace("RUNTIME_ENV", runtime_env))
+
+    done = run(project, "tune_it.py", tmp_path / "results")
+
+    assert "owner user from " in done.stdout, done.stderr
+    assert found_in in done.stdout
+    assert "gpus ['']" in done.stdout
+
+
+def test_the_benchmarks_run_under_their_second_name(project):
+    theirs = run(project, "-m", "benchmarks")
+    ours = run(project, "-m", "tune_policies.benchmarks", "planning", "--nodes", "10", "--repetitions", "3")
+
+    assert theirs.stdout == "the user's own\n"
+    assert "Time of one plan" in ours.stdout, ours.stderr
+
+
+def test_a_missing_package_is_named(tmp_path):
+    code = "import tune_policies.siblings as s; s.load_sibling('tune_policies.nothing', known_by='x.py')"
+
+    done = run(tmp_path, "-c", code)
+
+    assert "ModuleNotFoundError: the package 'nothing' of tune-policies is not installed" in done.stderr

@@ -1,0 +1,132 @@
+"""Every command and snippet of every page runs as it is written.
+
+A ``console`` block holds commands behind ``$``; the lines below one are what it prints. A ``yaml`` or ``json`` block
+begins with the name of the file that it is. The ``python`` blocks of a page are one program, in their order.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+# `make test` is what runs this test, `make clean` would delete its environment, and `make test-gpu` has a machine of
+# its own, and what `make demo` runs is run and looked at by tests/on_ray/test_examples.py: of these, make is asked what
+# it would do.
+DRY_RUN = ("make test", "make clean", "make test-gpu", "make demo")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+IN_ITS_ENVIRONMENT = Path(sys.prefix) == ROOT / ".venv"
+
+
+def blocks(page, language):
+    return [body for found, body in FENCE.findall(page.read_text()) if found == language]
+
+
+def files(page):
+    for body in blocks(page, "yaml") + blocks(page, "json"):
+        first, _, rest = body.partition("\n")
+        yield first.lstrip("# "), rest
+
+
+def commands(page):
+    """Yield each command with the lines that stand below it."""
+    for body in blocks(page, "console"):
+        for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            yield command, output
+
+
+def name(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def environment():
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "RAY_TRAIN_V2_ENABLED": "1", "COLUMNS": "120"}
+
+
+def run_command(command, folder):
+    if command.startswith("make"):
+        folder = ROOT
+        if command in DRY_RUN:
+            command = command.replace("make", "make --dry-run", 1)
+    elif command.startswith("pip install"):
+        folder, command = ROOT, f"python -m {command} --dry-run --no-deps --quiet"
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow) for page in PAGES if any(commands(page))], ids=name
+)
+@pytest.mark.timeout(600)
+def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path):
+    if not IN_ITS_ENVIRONMENT and any(command.startswith("make") for command, _ in commands(page)):
+        pytest.skip("make uses .venv, and this is another environment")
+    for file, content in files(page):
+        (tmp_path / file).write_text(content)
+
+    for command, output in commands(page):
+        done = run_command(command, tmp_path)
+
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        assert not output.strip() or done.stdout == output, command
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name)
+def test_the_python_of_a_page_runs(page, tmp_path):
+    for file, content in files(page):
+        (tmp_path / file).write_text(content)
+    program = tmp_path / "page.py"
+    program.write_text("\n".join(blocks(page, "python")))
+
+    done = subprocess.run(
+        [sys.executable, program],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_of_a_page_leads_to_a_file(page):
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_has_no_block_that_nobody_runs(page):
+    languages = {language for language, _ in FENCE.findall(page.read_text())}
+
+    assert languages <= {"", "console", "python", "yaml", "json"}
+
+
+def test_the_commands_that_are_only_asked_for_are_still_there():
+    done = run_command("make test", ROOT)
+
+    assert "-m pytest" in done.stdout
+    assert all(shlex.split(command)[1] in (ROOT / "Makefile").read_text() for command in DRY_RUN)
