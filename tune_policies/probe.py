@@ -4,6 +4,7 @@ Totals, not what is free just now: Ray reports less than is free while placement
 """
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import ray
 import ray.cloudpickle
+from ray._private.utils import read_ray_address
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -41,7 +43,8 @@ def probe_cluster(address: str | None = None, *, timeout_s: float = 30.0) -> Clu
     ``address``, else to ``RAY_ADDRESS``, else to a Ray that runs on this machine, else to one that it starts.
 
     Args:
-        address: As for ``ray.init``; only where the program is not connected yet.
+        address: As for ``ray.init``: ``host:port``, ``ray://host:port``, ``"auto"``, or ``"local"`` to start one.
+            Only where the program is not connected yet.
         timeout_s: Deadline for connecting, and again for reading the GPUs, in seconds.
 
     Raises:
@@ -77,7 +80,11 @@ def _connection(address: str | None, timeout_s: float) -> Iterator[None]:
             )
         yield
         return
-    _check_reachable(address or os.environ.get("RAY_ADDRESS"), timeout_s)
+    named = address or os.environ.get("RAY_ADDRESS") or "auto"
+    # A cluster that died leaves its address in a file, and Ray goes by it; there is no public way to ask which.
+    target = read_ray_address() if named == "auto" else named
+    if target is not None and target != "local":
+        _check_reachable(target, timeout_s)
     try:
         ray.init(address=address, logging_level="ERROR", log_to_driver=False)
     except (RayError, OSError, RuntimeError, ValueError) as error:
@@ -88,16 +95,16 @@ def _connection(address: str | None, timeout_s: float) -> Iterator[None]:
         ray.shutdown()
 
 
-def _check_reachable(address: str | None, timeout_s: float) -> None:
+def _check_reachable(address: str, timeout_s: float) -> None:
     """Raise ``ProbeError`` unless a Ray answers at ``address`` in time.
 
     ``ray.init`` retries for minutes where nothing answers, cannot be interrupted, and may end the process. So
     the first try is made by a child process, which can be.
     """
-    if address is None or address in ("auto", "local"):
-        return
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    way_out = "check the address and that Ray runs there (`ray start --head`), or unset RAY_ADDRESS"
+    way_out = (
+        "check that Ray runs there (`ray start --head`), name another address or address='local', or unset RAY_ADDRESS"
+    )
     if not host or not port.isdigit():
         raise ProbeError(f"Ray address {address!r} is not host:port, ray://host:port, 'auto' or 'local': {way_out}")
     deadline = time.monotonic() + timeout_s
@@ -109,8 +116,15 @@ def _check_reachable(address: str | None, timeout_s: float) -> None:
     except (OSError, OverflowError, subprocess.TimeoutExpired) as error:
         raise ProbeError(f"no Ray answers at {address!r} within {timeout_s:g} s: {way_out}") from error
     except subprocess.CalledProcessError as error:
-        lines = error.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-        raise ProbeError(f"Ray at {address!r} refuses the connection: {lines[-1]}") from error
+        raise ProbeError(f"Ray at {address!r} refuses the connection: {_last_error(error.stderr)}") from error
+
+
+def _last_error(stderr: bytes) -> str:
+    """Return the message with which a Python program ended, in one line."""
+    lines = stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+    # The message follows the last line of the traceback, which is indented as all of it.
+    start = max((i for i, line in enumerate(lines) if re.match(r"[\w.]+: ", line)), default=len(lines) - 1)
+    return " ".join(line.strip() for line in lines[start:])
 
 
 def _read_gpus(node_ids: list[str], timeout_s: float) -> tuple[dict[str, tuple[GpuDevice, ...]], dict[str, str]]:

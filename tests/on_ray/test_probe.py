@@ -3,6 +3,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import tempfile
 
 import pytest
 import ray
@@ -10,8 +11,18 @@ import ray.cloudpickle
 
 from tests.on_ray.rays import cluster_of, local_ray
 from tune_policies import InvalidResourcesError, ProbeError, ProbeWarning, devices, probe_cluster
+from tune_policies.probe import _last_error
 
 
+@pytest.fixture
+def no_other_ray(monkeypatch):
+    """A place where no Ray has left its address; short, as Ray puts sockets there."""
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        yield
+
+
+@pytest.mark.usefixtures("no_other_ray")
 def test_without_a_ray_one_is_started_and_nothing_is_left_behind():
     capacity = probe_cluster()
 
@@ -94,14 +105,32 @@ def closed_port():
 
 
 def test_a_port_where_nothing_listens_is_an_error_at_once(closed_port):
-    with pytest.raises(ProbeError, match=r"no Ray answers at '127.0.0.1:\d+' within 30 s: check the address"):
+    with pytest.raises(ProbeError, match=r"no Ray answers at '127.0.0.1:\d+' within 30 s: check that Ray runs there"):
         probe_cluster(f"127.0.0.1:{closed_port}")
 
 
 def test_a_port_that_never_answers_is_an_error_at_the_deadline(silent_port):
     """Ray's own client would retry for minutes, and then end the process."""
-    with pytest.raises(ProbeError, match="within 2 s: check the address"):
+    with pytest.raises(ProbeError, match="within 2 s: check that Ray runs there"):
         probe_cluster(f"127.0.0.1:{silent_port}", timeout_s=2)
+
+
+def test_the_address_of_a_cluster_that_died_is_an_error_at_once(closed_port, tmp_path, monkeypatch):
+    """`ray start` leaves the address in a file, by which Ray goes where no other is named."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text(f"127.0.0.1:{closed_port}")
+
+    with pytest.raises(ProbeError, match=rf"no Ray answers at '127.0.0.1:{closed_port}' .* address='local'"):
+        probe_cluster()
+
+
+def test_the_reason_of_a_refusal_is_told_whole():
+    stderr = (
+        b"Traceback (most recent call last):\n  File x\nRuntimeError: Version mismatch: the cluster has\n    Ray: 2.1\n"
+    )
+
+    assert _last_error(stderr) == "RuntimeError: Version mismatch: the cluster has Ray: 2.1"
 
 
 @pytest.mark.parametrize("address", ["cluster", "host:", ":6379", "host:port"])
