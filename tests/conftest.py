@@ -8,7 +8,8 @@ from hypothesis import settings
 
 # How long an example takes is no claim of these tests.
 settings.register_profile("default", deadline=None)
-settings.load_profile("default")
+settings.register_profile("thorough", deadline=None, max_examples=3000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # Before Ray is imported anywhere: no usage report, no token between the test's own nodes.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

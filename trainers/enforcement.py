@@ -6,6 +6,7 @@ at the end of that import.
 
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
@@ -40,8 +41,8 @@ class GpuShare(Value):
 def enforce(share: GpuShare) -> None:
     """Hold every framework of this process to ``share``, now or when it is imported.
 
-    A framework that sees no GPU uses no GPU memory, so it is let be where another one is held; where none is, the
-    GPU that Ray gave is out of everybody's reach, and that is an error.
+    A framework that sees no GPU uses no GPU memory, so it is let be where another one is held already. Where none is,
+    the GPU that Ray gave is out of everybody's reach: an error. Each framework is held to the share by itself.
 
     Raises:
         MemoryLimitError: The limit could not be applied. The import of a framework may raise it later.
@@ -60,6 +61,15 @@ def enforce(share: GpuShare) -> None:
 
     for name in _LIMITERS.keys() - set(present):
         wrapt.register_post_import_hook(limit_late, name)
+    for name in _NOT_LIMITED:
+        wrapt.register_post_import_hook(_warn_not_limited, name)
+
+
+def _warn_not_limited(module: ModuleType) -> None:
+    warnings.warn(
+        f"{module.__name__} is not held to this process's share of the GPU: use its own settings for that",
+        stacklevel=2,
+    )
 
 
 def _sees_no_gpu(framework: str) -> MemoryLimitError:
@@ -120,6 +130,10 @@ _LIMITERS: Final[dict[str, Callable[[Any, GpuShare], bool]]] = {
     "torch": limit_torch,
     "tensorflow": limit_tensorflow,
 }
+
+
+_NOT_LIMITED: Final = ("jax", "cupy")
+"""Frameworks that use GPU memory and are not limited here."""
 
 
 def _read_total_bytes() -> int:

@@ -76,7 +76,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def hide_gpus() -> None:
-    """Hide every GPU from this process. By default Ray shows them all to a trial that asked for none."""
+    """Hide every GPU from this process. By default a newer Ray shows them all to a trial that asked for none."""
     for variable in GPU_VISIBILITY_VARIABLES:
         os.environ[variable] = ""
 

@@ -49,7 +49,7 @@ def _without_nccl_on_shared_gpus(config: TorchConfig, plan: TrialPlan) -> TorchC
         return config
     if config.backend is None:
         return replace(config, backend="gloo")
-    if "nccl" in config.backend:
+    if "nccl" in config.backend.lower():  # torch takes it in any case
         raise InvalidResourcesError(
             f"torch_config asks for backend {config.backend!r}, but workers with "
             f"{plan.per_worker.gpus:g} GPU share a device, "

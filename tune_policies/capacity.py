@@ -6,6 +6,7 @@ A capacity is a value. It can be saved as JSON where the cluster is, and planned
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import count
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -50,8 +51,13 @@ class NodeCapacity(Value):
 
     @property
     def smallest_gpu_memory_bytes(self) -> int | None:
-        """GPU memory of the smallest device, which Ray may hand out first; ``None``: not known."""
-        return min((device.memory_bytes for device in self.devices or ()), default=None)
+        """GPU memory of the smallest device, which Ray may hand out first; ``None``: not known.
+
+        Nor is it where Ray counts more GPUs than there are devices: several would then be the same one.
+        """
+        if self.devices is None or len(self.devices) < self.resources.gpus:
+            return None
+        return min((device.memory_bytes for device in self.devices), default=None)
 
     def __str__(self) -> str:
         has = self.resources
@@ -106,10 +112,12 @@ class ClusterCapacity(Value):
 
         ``ClusterCapacity.of(Resources(cpus=8, gpus=4), Resources(cpus=16))`` has two nodes.
         """
+        taken = {node.node_id for node in nodes if isinstance(node, NodeCapacity)}
+        free_ids = (node_id for i in count() if (node_id := f"node-{i}") not in taken)
         return cls(
             nodes=tuple(
-                node if isinstance(node, NodeCapacity) else NodeCapacity(node_id=f"node-{i}", resources=node)
-                for i, node in enumerate(nodes)
+                node if isinstance(node, NodeCapacity) else NodeCapacity(node_id=next(free_ids), resources=node)
+                for node in nodes
             )
         )
 

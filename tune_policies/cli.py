@@ -86,10 +86,12 @@ def _fail(error: ResourcePolicyError, status: int) -> None:
 
 
 def _probe(address: str | None, timeout_s: float) -> ClusterCapacity:
-    from tune_policies.probe import probe_cluster  # Ray takes seconds to import; a saved capacity needs none
+    # Ray takes seconds to import; a saved capacity needs none.
+    from tune_policies.probe import ProbeWarning, probe_cluster
 
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+        warnings.simplefilter("ignore")  # Ray 2.50 leaves files open
+        warnings.simplefilter("always", ProbeWarning)
         found = probe_cluster(address, timeout_s=timeout_s)
     for warning in caught:
         print(f"warning: {warning.message}", file=sys.stderr)

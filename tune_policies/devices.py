@@ -12,6 +12,7 @@ def read_gpus() -> list[dict[str, object]]:
 
     Raises:
         ImportError: There is no NVML binding.
+        LookupError: The node's ``CUDA_VISIBLE_DEVICES`` names no whole GPU, but a MIG device, say.
         pynvml.NVMLError: There is no driver, or it does not answer.
     """
     import os
@@ -43,4 +44,12 @@ def read_gpus() -> list[dict[str, object]]:
     wanted = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     if not wanted:
         return gpus
-    return [gpu for gpu in gpus if any(name in (str(gpu["index"]), gpu["uuid"]) for name in wanted)]
+    chosen = [
+        gpu
+        for gpu in gpus
+        # CUDA takes the beginning of a UUID, too.
+        if any(name == str(gpu["index"]) or str(gpu["uuid"]).startswith(name) for name in wanted if name)
+    ]
+    if not chosen:
+        raise LookupError(f"CUDA_VISIBLE_DEVICES={','.join(wanted)} names none of the GPUs that NVML lists")
+    return chosen

@@ -71,8 +71,8 @@ def gpu_slots(node: NodeCapacity, share_ticks: int) -> int:
     return gpus // TICKS * (TICKS // share_ticks) + gpus % TICKS // share_ticks
 
 
-def equal_gpu_share(wish_ticks: int, nodes: Iterable[NodeCapacity]) -> int:
-    """Round a wish below one GPU up to the k-th part of one, in ticks.
+def equal_gpu_share(most_per_gpu: int, nodes: Iterable[NodeCapacity]) -> int:
+    """Return the share of a GPU with which at most so many workers are on one, in ticks.
 
     Ray's scheduler and autoscaler add up the GPU shares of a node, but each share must find its place on one
     device. With ``floor(10 000 / k)`` for everybody both counts agree; with anything else Ray admits a trial
@@ -80,10 +80,10 @@ def equal_gpu_share(wish_ticks: int, nodes: Iterable[NodeCapacity]) -> int:
     loses on each device adds up to one share too many; then a smaller k is taken.
     """
     devices = max((to_ticks(node.resources.gpus) // TICKS for node in nodes), default=1)
-    for k in range(TICKS // wish_ticks, 0, -1):
+    for k in range(min(most_per_gpu, TICKS), 0, -1):
         share = TICKS // k
         lost_on_node = devices * (TICKS - k * share)
-        if lost_on_node < share:
+        if lost_on_node < share:  # so on one device as well: of the shares for 141, there would be room for 142
             return share
     return TICKS
 
@@ -151,16 +151,18 @@ def _count_drivers(nodes: Iterable[NodeCapacity], wanted: int) -> int:
 def limiting_resource(nodes: Iterable[NodeCapacity], request: Request) -> str:
     """Return the resource that stops one more trial, by Ray's name; ties go to the scarcest kind.
 
-    On each node the resource with the fewest slots is the one that stops it; the answer is the one that does
-    so for the most slots.
+    On each node that can hold a worker, the resource with the fewest slots is the one that stops it; the answer is
+    the one that does so for the most slots.
     """
+    nodes = tuple(nodes)
+    if count_trials(nodes, request) < count_workers(nodes, request) // request.processes:
+        return "memory"  # which the drivers hold
     stops: dict[str, int] = {}
     for node in nodes:
         slots = slots_on_node(node, request)
-        if not slots or max(slots.values()) == 0:
-            continue
-        name = min(slots, key=lambda resource: (slots[resource], _scarcity(resource)))
-        stops[name] = stops.get(name, 0) + max(1, slots[name])
+        if slots and min(slots.values()) > 0:
+            name = min(slots, key=lambda resource: (slots[resource], _scarcity(resource)))
+            stops[name] = stops.get(name, 0) + slots[name]
     if not stops:
         return "GPU" if request.worker.gpus else "CPU"
     return min(stops, key=lambda resource: (-stops[resource], _scarcity(resource)))

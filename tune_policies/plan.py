@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.resources import Bytes, Count, PositiveCount, Resources, from_ticks
+from tune_policies.resources import Bytes, Count, PositiveCount, Resources, check_count, from_ticks
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
 
@@ -174,8 +174,7 @@ class TrialPlan(Value):
 
     def num_waves(self, num_trials: int) -> int:
         """Return how many rounds ``num_trials`` trials take, if all last equally long."""
-        if num_trials < 0:
-            raise InvalidResourcesError(f"num_trials must be 0 or above, got {num_trials}")
+        num_trials = check_count(num_trials, least=0, name="num_trials")
         return -(-num_trials // self.max_concurrent_trials)
 
     def capped(self, max_concurrent_trials: int, *, limited_by: str, reasons: tuple[str, ...] = ()) -> "TrialPlan":

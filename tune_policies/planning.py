@@ -1,6 +1,7 @@
 """From one trial's request to a plan, or to an error that names the nearest request that would work."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError
@@ -61,8 +62,8 @@ def infeasible(capacity: ClusterCapacity, request: Request) -> InfeasibleRequest
         )
     if request.accelerator_type and not any(capacity.gpu_nodes(request.accelerator_type)):
         return _no_such_type(capacity, request)
-    if (workers := count_workers(capacity.nodes, request)) > 0:
-        return _too_many_workers(capacity, request, workers)
+    if count_workers(capacity.nodes, request) > 0:
+        return _too_many_workers(capacity, request)
     return _too_large(capacity, request)
 
 
@@ -75,26 +76,28 @@ def _no_such_type(capacity: ClusterCapacity, request: Request) -> InfeasibleRequ
     )
 
 
-def _too_many_workers(capacity: ClusterCapacity, request: Request, workers: int) -> InfeasibleRequestError:
-    fewer = next(
-        (
-            n
-            for n in range(min(workers, request.num_workers - 1), 0, -1)
-            if count_trials(capacity.nodes, _with_workers(request, n))
-        ),
-        None,
+def _too_many_workers(capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
+    workers = count_workers(capacity.nodes, request, num_drivers=1)
+    beside = "" if workers == count_workers(capacity.nodes, request) else f"beside a driver with {DRIVER} "
+    fewer = largest(
+        0,
+        request.num_workers - 1,
+        lambda n: n == 0 or count_trials(capacity.nodes, _changed(request, num_workers=n)) > 0,
     )
-    way_out = f"Ask for num_workers={fewer}, or add nodes." if fewer else "Add nodes."
+    short_of = limiting_resource(capacity.nodes, request)
     return InfeasibleRequestError(
         str(request),
-        f"the cluster holds {workers} such {'worker' if workers == 1 else 'workers'} at once",
-        limiting_resource(capacity.nodes, request),
-        way_out,
+        f"{beside}the cluster holds {workers} such {'worker' if workers == 1 else 'workers'} at once",
+        short_of,
+        f"Ask for num_workers={fewer}, or add nodes." if fewer else _smaller_request(capacity, request, short_of),
     )
 
 
 def _too_large(capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
     needed = request.worker.ticks
+    nodes = capacity.nodes
+    if request.accelerator_type is not None:
+        nodes = tuple(node for node in nodes if node.accelerator_type == request.accelerator_type)
 
     def missing(node: NodeCapacity) -> list[str]:
         return [name for name, slots in slots_on_node(node, request).items() if slots == 0]
@@ -104,53 +107,82 @@ def _too_large(capacity: ClusterCapacity, request: Request) -> InfeasibleRequest
         return (-len(missing(node)), *(has.get(name, 0) for name in sorted(needed, reverse=True)), node.node_id)
 
     def has_most(name: str) -> int:
-        return max(node.resources.ticks.get(name, 0) for node in capacity.nodes)
+        return max(node.resources.ticks.get(name, 0) for node in nodes)
 
-    best = max(capacity.nodes, key=how_near)
+    best = max(nodes, key=how_near)
     short_of = missing(best)[0]
     # What no node has enough of is the better answer, shown on the node that has the most of it.
     if nowhere := [name for name in needed if has_most(name) < needed[name]]:
         short_of = nowhere[0]
-        best = max(capacity.nodes, key=lambda node: (node.resources.ticks.get(short_of, 0), how_near(node)))
+        best = max(nodes, key=lambda node: (node.resources.ticks.get(short_of, 0), how_near(node)))
     return InfeasibleRequestError(
         str(request), f"the largest node offers {best}", short_of, _smaller_request(capacity, request, short_of)
     )
 
 
 def _smaller_request(capacity: ClusterCapacity, request: Request, short_of: str) -> str:
-    most = max(
-        (
-            node.resources.ticks.get(short_of, 0)
-            for node in capacity.nodes
-            if all(slots for name, slots in slots_on_node(node, request).items() if name != short_of)
-        ),
-        default=0,
-    )
-    if short_of == "GPU" and most == 0:
+    """Return the nearest request that would work, tried out; or what to add, where less of one thing is not enough."""
+    most = _largest_that_fits(capacity, request, short_of)
+    if most is None:
+        return f"Add a node with more {short_of}, or ask for less in every respect."
+    if most == 0 and short_of == "GPU":
         return "Ask for no GPU (CpuPolicy, or FirstFeasiblePolicy with a CpuPolicy last), or add a GPU node."
     if most == 0:
-        return f"Ask for less {short_of} per worker, or add a larger node."
-    if short_of == "memory":
-        return f"Ask for at most {format_request(most)} of host memory per worker, or add a larger node."
-    nearest = f"Ask for at most {format_amount(from_ticks(most))} {short_of} per worker"
-    if short_of == "GPU" and request.num_workers == 0:
-        each, parts = _split_over_workers(capacity, request, most)
-        if parts:
-            nearest += f", or for num_workers={parts} with {each} GPU each"
+        return f"Ask for no {short_of}, or add a node with more."
+    amount = format_request(most) + " of host memory" if short_of == "memory" else f"{_amount(most)} {short_of}"
+    nearest = f"Ask for at most {amount} per worker"
+    if short_of == "GPU" and request.num_workers == 0 and to_ticks(request.worker.gpus) % most == 0:
+        parts = to_ticks(request.worker.gpus) // most
+        if count_trials(capacity.nodes, _changed(request, num_workers=parts, worker={"gpus": from_ticks(most)})):
+            nearest += f", or for num_workers={parts} with {_amount(most)} GPU each"
     return f"{nearest}, or add a larger node."
 
 
-def _split_over_workers(capacity: ClusterCapacity, request: Request, most_ticks: int) -> tuple[str, int | None]:
-    """Return the GPUs of each worker, and how many workers make up the same wish, if the cluster holds them."""
-    asked = to_ticks(request.worker.gpus)
-    if asked % most_ticks:
-        return "", None
-    parts = asked // most_ticks
-    worker = request.worker.replaced(gpus=from_ticks(most_ticks))
-    split = request.model_copy(update={"worker": worker, "num_workers": parts})
-    fits = count_trials(capacity.nodes, split) > 0
-    return format_amount(from_ticks(most_ticks)), parts if fits else None
+def _largest_that_fits(capacity: ClusterCapacity, request: Request, resource: str) -> int | None:
+    """Return the most of one resource, in ticks or bytes, with which a trial fits; ``None``: no less of it helps."""
+    asked = request.worker.ticks.get(resource, 0)
+    is_all = set(request.worker.ticks) <= {resource}
+
+    def fits(ticks: int) -> bool:
+        if ticks == 0 and is_all:
+            return resource == "GPU"  # a policy without GPUs asks for CPUs instead
+        amount = (ticks or None) if resource == "memory" else from_ticks(ticks)
+        return count_trials(capacity.nodes, _changed(request, worker={_FIELDS[resource]: amount})) > 0
+
+    least = 1 if is_all and resource != "GPU" else 0
+    if asked <= least or not fits(least):
+        return None
+    return _rounded(resource, largest(least, asked - 1, lambda ticks: fits(_rounded(resource, ticks))))
 
 
-def _with_workers(request: Request, num_workers: int) -> Request:
-    return request.model_copy(update={"num_workers": num_workers})
+def _rounded(resource: str, ticks: int) -> int:
+    """Return a little less that reads well: whole CPUs and GPUs above 1."""
+    return ticks if resource == "memory" or ticks < TICKS else ticks // TICKS * TICKS
+
+
+def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """Return the largest number for which ``holds``: it does at ``low``, and nowhere after it first fails."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+_FIELDS: Final = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_bytes"}
+
+
+def _amount(ticks: int) -> str:
+    return format_amount(from_ticks(ticks))
+
+
+def _changed(
+    request: Request, *, num_workers: int | None = None, worker: dict[str, float | None] | None = None
+) -> Request:
+    return Request(
+        worker=request.worker.replaced(**(worker or {})),
+        num_workers=request.num_workers if num_workers is None else num_workers,
+        accelerator_type=request.accelerator_type,
+    )

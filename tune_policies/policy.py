@@ -4,8 +4,9 @@ In YAML and JSON a policy is a mapping whose ``kind`` is the name of its class a
 fields. A user's own subclass of ``ResourcePolicy`` can be named the same way, once it is imported.
 """
 
+import json
 from abc import abstractmethod
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, SerializeAsAny, SerializerFunctionWrapHandler, model_serializer
 
@@ -25,6 +26,36 @@ class ResourcePolicy(Value):
         Raises:
             InfeasibleRequestError: Not even one trial fits. Nothing else is ever raised.
         """
+
+    @classmethod
+    def from_dict(cls, data: object) -> Self:
+        """Build the policy from plain data, with or without its ``kind``.
+
+        Raises:
+            InvalidResourcesError: ``data`` is not a mapping, of another kind, or a field of it is wrong.
+        """
+        if not isinstance(data, dict) or "kind" not in data:
+            return super().from_dict(data)
+        policy = build_policy(data)
+        if not isinstance(policy, cls):
+            raise InvalidResourcesError(
+                f"this is a {data['kind']}, not a {cls.__name__}: use build_policy or load_policy"
+            )
+        return policy
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Build the policy from what ``to_json`` wrote.
+
+        Raises:
+            InvalidResourcesError: ``text`` is not JSON, or not this policy.
+        """
+        try:
+            return cls.from_dict(json.loads(text))
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, InvalidResourcesError):
+                raise
+            raise InvalidResourcesError(f"{cls.__name__}: this is no JSON: {error}") from error
 
     @model_serializer(mode="wrap")
     def _with_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -1,6 +1,9 @@
 """Reads a policy from a YAML or JSON file."""
 
+import json
+from collections.abc import Hashable
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -16,14 +19,36 @@ def load_policy(path: str | Path) -> ResourcePolicy:
     Raises:
         InvalidResourcesError: The file cannot be read, is not YAML, or does not describe a policy.
     """
-    path = Path(path)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidResourcesError(f"cannot read the policy file {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # not there, not text, or a name that no file can have
+        raise InvalidResourcesError(f"cannot read the policy file {path}: {error}") from error
+    try:
+        data = _parse(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidResourcesError(f"{path} is neither YAML nor JSON: {error}") from error
     try:
         return build_policy(data)
     except InvalidResourcesError as error:
         raise InvalidResourcesError(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise InvalidResourcesError(f"{path} contains itself: a policy inside a policy must end somewhere") from error
+
+
+def _parse(text: str) -> object:
+    try:
+        # JSON first: YAML 1.1 refuses its tabs, and reads 1e1 as a text.
+        return json.loads(text)
+    except ValueError:
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - it is a SafeLoader
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key that comes twice, of which YAML would keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} comes twice", node.start_mark)
+        return super().construct_mapping(node, deep)

@@ -62,6 +62,10 @@ def probe_cluster(address: str | None = None, *, timeout_s: float = 30.0) -> Clu
             raise ProbeError("Ray answers, but has no alive node: start one with `ray start`")
         with_gpus = [node for node in alive if node["Resources"].get("GPU", 0) > 0]
         gpus, failures = _read_gpus([node["NodeID"] for node in with_gpus], timeout_s)
+    for node in with_gpus:
+        declared, found = node["Resources"]["GPU"], gpus.get(node["NodeID"])
+        if found is not None and len(found) < declared:
+            failures[node["NodeID"]] = f"Ray counts {declared:g} GPUs, but NVML lists {len(found)}"
     if failures:
         text = "; ".join(f"node {node_id[:8]}: {why}" for node_id, why in sorted(failures.items()))
         warnings.warn(f"GPU memory is not known where the GPUs were not read: {text}", ProbeWarning, stacklevel=2)

@@ -7,6 +7,7 @@ from ray.tune import TuneConfig
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
+from tune_policies.resources import check_count
 
 
 def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
@@ -39,7 +40,8 @@ def to_tune_config(plan: TrialPlan, **kwargs: Any) -> TuneConfig:
         InvalidResourcesError: ``kwargs`` ask for more trials at once than the plan has room for.
     """
     room = plan.max_concurrent_trials
-    asked = kwargs.pop("max_concurrent_trials", None) or room
+    asked = kwargs.pop("max_concurrent_trials", None)
+    asked = room if asked is None else check_count(asked, least=1, name="max_concurrent_trials")
     if asked > room:
         raise InvalidResourcesError(
             f"max_concurrent_trials={asked}, but the plan has room for {room} at once: leave it out"

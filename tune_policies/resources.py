@@ -6,18 +6,22 @@ Ray keeps whole ticks of 1/10 000. Amounts are compared and divided in ticks her
 
 import math
 from functools import cached_property
+from numbers import Integral
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, ValidationInfo
 
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.units import format_bytes, parse_bytes
-from tune_policies.values import Value
+from tune_policies.units import format_bytes, is_number, parse_bytes
+from tune_policies.values import Value, shorten
 
 TICKS: Final = 10_000
 """Ticks in one whole CPU, GPU or custom resource (``RESOURCE_UNIT_SCALING`` in Ray)."""
 
-_RESERVED_NAMES: Final = frozenset({"cpu", "gpu", "memory", "object_store_memory"})
+_MOST: Final = 10**11
+"""Above this, floats no longer tell one tick from the next."""
+
+_RESERVED_NAMES: Final = frozenset({"CPU", "GPU", "memory", "object_store_memory"})
 
 
 def to_ticks(amount: float) -> int:
@@ -43,10 +47,11 @@ def check_amount(amount: object, *, name: str) -> float:
     Raises:
         InvalidResourcesError: It is not a number, negative, not finite, or finer than a tick.
     """
-    if isinstance(amount, bool) or not isinstance(amount, int | float):
+    if not is_number(amount):
         raise InvalidResourcesError(f"{name} must be a number, got {amount!r}")
-    if not math.isfinite(amount) or amount < 0:
-        raise InvalidResourcesError(f"{name} must be a finite number, 0 or above, got {amount!r}")
+    if not 0 <= amount <= _MOST:  # which nan is not either
+        raise InvalidResourcesError(f"{name} must be a finite number from 0 to {_MOST:.0e}, got {shorten(amount)}")
+    amount = float(amount)
     if amount > 0 and to_ticks(amount) == 0:
         raise InvalidResourcesError(
             f"{name} is counted by Ray in steps of 0.0001, got {amount!r}: ask for 0.0001 or more"
@@ -80,25 +85,30 @@ def _bytes(value: object, info: ValidationInfo) -> int:
     return parse_bytes(value, name=str(info.field_name))
 
 
-def _whole(value: object, *, least: int, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidResourcesError(f"{name} must be a whole number, {least} or above, got {value!r}")
-    return value
+def check_count(value: object, *, least: int, name: str) -> int:
+    """Return ``value`` if it is a whole number, ``least`` or above.
+
+    Raises:
+        InvalidResourcesError: It is not.
+    """
+    if not is_number(value) or not isinstance(value, Integral) or not least <= value <= _MOST:
+        raise InvalidResourcesError(f"{name} must be a whole number, {least} or above, got {shorten(value)}")
+    return int(value)
 
 
 def _count(value: object, info: ValidationInfo) -> int:
-    return _whole(value, least=0, name=str(info.field_name))
+    return check_count(value, least=0, name=str(info.field_name))
 
 
 def _positive_count(value: object, info: ValidationInfo) -> int:
-    return _whole(value, least=1, name=str(info.field_name))
+    return check_count(value, least=1, name=str(info.field_name))
 
 
 def _custom(value: object, info: ValidationInfo) -> object:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise InvalidResourcesError(f"{info.field_name} must map names of Ray resources to amounts, got {value!r}")
     for name in value:
-        if name.lower() in _RESERVED_NAMES:
+        if name in _RESERVED_NAMES:
             raise InvalidResourcesError(f"custom resource {name!r} has a field of its own: use that")
     checked = {name: check_amount(value[name], name=name) for name in sorted(value)}
     return {name: amount for name, amount in checked.items() if amount > 0}

@@ -4,14 +4,19 @@ Parsing is pydantic's ``ByteSize``: decimal units (kB, MB, GB, TB) are powers of
 (KiB, MiB, GiB, TiB) powers of 1024.
 """
 
-from typing import Final
+from numbers import Real
+from typing import Final, TypeGuard
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.values import shorten
 
 MIB: Final = 2**20
 GIB: Final = 2**30
+
+_MOST: Final = 2**63 - 1
+"""What Ray can count."""
 
 _BYTE_SIZE: Final = TypeAdapter(ByteSize)
 
@@ -30,15 +35,19 @@ def parse_bytes(amount: object, *, name: str = "memory") -> int:
         f"{name} must be above 0: a number of bytes, or a number with a unit "
         "(B, kB, MB, GB, TB, KiB, MiB, GiB, TiB) as in '6GiB'"
     )
-    if isinstance(amount, bool) or not isinstance(amount, int | float | str):
-        raise InvalidResourcesError(f"{hint}; got {amount!r}")
-    try:
-        parsed = int(_BYTE_SIZE.validate_python(amount))
-    except (ValidationError, OverflowError):  # pydantic lets infinity through to int()
-        raise InvalidResourcesError(f"{hint}; got {amount!r}") from None
-    if parsed <= 0:
-        raise InvalidResourcesError(f"{hint}; got {amount!r}")
-    return parsed
+    if isinstance(amount, str):
+        try:
+            amount = _BYTE_SIZE.validate_python(amount)
+        except (ValidationError, OverflowError, ValueError):
+            raise InvalidResourcesError(f"{hint}; got {shorten(amount)}") from None
+    if not is_number(amount) or not 1 <= amount <= _MOST:
+        raise InvalidResourcesError(f"{hint}; got {shorten(amount)}")
+    return int(amount)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether ``value`` is a real number, of Python or of NumPy; a truth value is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def format_request(amount: int) -> str:

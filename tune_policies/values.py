@@ -33,7 +33,7 @@ class Value(BaseModel):
         """
         if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
             raise InvalidResourcesError(
-                f"{cls.__name__} must be a mapping of field names to values, got {_shorten(data)}"
+                f"{cls.__name__} must be a mapping of field names to values, got {shorten(data)}"
             )
         return cls(**data)
 
@@ -80,9 +80,13 @@ def _explain_one(cls: type[Value], detail: Any) -> str:
         case "missing":
             return f"{cls.__name__} needs {location!r}, which is missing"
         case _:
-            return f"{location or cls.__name__}: {detail['msg']}, got {_shorten(detail['input'])}"
+            return f"{location or cls.__name__}: {detail['msg']}, got {shorten(detail['input'])}"
 
 
-def _shorten(data: object) -> str:
-    text = repr(data)
+def shorten(data: object) -> str:
+    """Return ``data`` as it would be written in Python, cut where it is long."""
+    try:
+        text = repr(data)
+    except ValueError:  # Python refuses to write out a number of thousands of digits
+        return f"a {type(data).__name__} that is too long to write"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -9,6 +9,7 @@ import ray.train
 from ray.train import RunConfig
 from ray.train.tensorflow import TensorflowTrainer
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2.api.exceptions import WorkerGroupError
 
 from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
@@ -77,7 +78,7 @@ def test_workers_that_share_a_gpu_never_meet_nccl():
     assert (trainer.backend_config.backend, trainer.backend_config.timeout_s) == ("gloo", 77)
 
 
-@pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
+@pytest.mark.parametrize("backend", ["nccl", "NCCL", "cpu:gloo,cuda:nccl"])
 def test_nccl_asked_for_on_a_shared_gpu_is_refused(backend):
     with pytest.raises(InvalidResourcesError, match=r"0\.5 GPU share a device, which NCCL refuses"):
         build_torch_trainer(lambda: None, plan=SHARED_GPU_PLAN, torch_config=TorchConfig(backend=backend))
@@ -95,7 +96,7 @@ def test_a_worker_that_cannot_be_held_to_its_share_fails_the_run(tmp_path):
 
     trainer = build_torch_trainer(lambda: None, plan=plan, run_config=RunConfig(storage_path=str(tmp_path)))
 
-    with pytest.raises(ray.train.WorkerGroupError, match="torch sees no GPU, so nothing can hold it to its share"):
+    with pytest.raises(WorkerGroupError, match="torch sees no GPU, so nothing can hold it to its share"):
         trainer.fit()
 
 

@@ -36,6 +36,19 @@ def test_unknown_gpu_memory_stays_unknown(devices):
     assert node.smallest_gpu_memory_bytes is None
 
 
+def test_more_gpus_than_devices_leave_gpu_memory_unknown():
+    """Ray would hand out one device several times."""
+    node = gpu_node("a", gpus=1, gpu_memory_gib=80)
+
+    assert node.model_copy(update={"resources": Resources(gpus=4)}).smallest_gpu_memory_bytes is None
+
+
+def test_generated_ids_give_way_to_those_that_are_given():
+    capacity = ClusterCapacity.of(gpu_node("node-1"), Resources(cpus=1), Resources(cpus=2))
+
+    assert [node.node_id for node in capacity.nodes] == ["node-1", "node-0", "node-2"]
+
+
 def test_two_nodes_with_one_id_are_refused():
     with pytest.raises(InvalidResourcesError, match="'a' comes twice"):
         ClusterCapacity.of(gpu_node("a"), gpu_node("a"))

@@ -47,9 +47,10 @@ def test_waves_are_counted_up(trials, waves):
     assert CpuPolicy().plan(nodes((4, 0))).num_waves(trials) == waves
 
 
-def test_a_negative_number_of_trials_is_refused():
-    with pytest.raises(InvalidResourcesError, match="num_trials must be 0 or above, got -1"):
-        MIXED.num_waves(-1)
+@pytest.mark.parametrize("trials", [-1, 2.5])
+def test_a_number_of_trials_that_cannot_be_is_refused(trials):
+    with pytest.raises(InvalidResourcesError, match=rf"num_trials must be a whole number, 0 or above, got {trials}"):
+        MIXED.num_waves(trials)
 
 
 def test_a_plan_with_two_kinds_of_slots_counts_both_and_answers_for_the_first():

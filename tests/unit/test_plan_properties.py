@@ -2,11 +2,12 @@
 
 import pickle
 import random
+import re
 
-from hypothesis import assume, event, given, settings
+from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.strategies import clusters, fixed_size, leaves, wrapped
+from tests.unit.strategies import clusters, fixed_size, leaves, num_workers, sized_by_the_user, wrapped
 from tune_policies import (
     ClusterCapacity,
     GpuMemoryPolicy,
@@ -88,7 +89,6 @@ def plan_or_skip(policy, capacity):
         assume(False)
 
 
-@settings(max_examples=200)
 @given(clusters(), wrapped)
 def test_no_node_and_no_device_is_ever_asked_for_more_than_it_has(capacity, policy):
     plan = plan_or_skip(policy, capacity)
@@ -96,7 +96,6 @@ def test_no_node_and_no_device_is_ever_asked_for_more_than_it_has(capacity, poli
     assert placed_trials(capacity, plan, plan.max_concurrent_trials) == plan.max_concurrent_trials
 
 
-@settings(max_examples=200)
 @given(clusters(), fixed_size)
 def test_there_is_no_room_for_one_more_trial(capacity, policy):
     plan = plan_or_skip(policy, capacity)
@@ -105,7 +104,6 @@ def test_there_is_no_room_for_one_more_trial(capacity, policy):
     assert placed_trials(capacity, plan, more) == plan.max_concurrent_trials
 
 
-@settings(max_examples=200)
 @given(clusters(), st.builds(GpuPolicy, gpus=st.floats(0.001, 0.999), cpus=st.just(0)))
 def test_the_sum_of_gpu_shares_on_a_node_agrees_with_its_devices(capacity, policy):
     """Ray's scheduler and autoscaler keep the sum; a trial admitted by it alone would wait for ever."""
@@ -116,7 +114,6 @@ def test_the_sum_of_gpu_shares_on_a_node_agrees_with_its_devices(capacity, polic
     assert plan.max_concurrent_trials == by_sum
 
 
-@settings(max_examples=200)
 @given(clusters(), wrapped, st.randoms())
 def test_the_order_of_the_nodes_means_nothing(capacity, policy, rng):
     shuffled = list(capacity.nodes)
@@ -132,14 +129,47 @@ def test_the_order_of_the_nodes_means_nothing(capacity, policy, rng):
     assert answers[0] == answers[1]
 
 
-@settings(max_examples=100)
+def follow(policy, suggestion):
+    """The policy with what an error suggests, or None where it suggests no amount of what the policy is about."""
+    if isinstance(policy, GpuMemoryPolicy):
+        found = re.match(r"Ask for at most (\S+), add a larger GPU", suggestion)
+        return build_policy({**policy.model_dump(), "gpu_memory": found[1]}) if found else None
+    if found := re.match(r"Ask for num_workers=(\d+)", suggestion):
+        return policy.model_copy(update={"num_workers": int(found[1])})
+    if found := re.match(r"Ask for at most (\S+) (CPU|GPU|of host memory) per worker", suggestion):
+        field = {"CPU": "cpus", "GPU": "gpus", "of host memory": "memory"}[found[2]]
+        amount = found[1] if field == "memory" else float(found[1])
+        return build_policy({**policy.model_dump(), field: amount})
+    return None
+
+
+@settings(suppress_health_check=[HealthCheck.filter_too_much])
+@given(clusters(), sized_by_the_user(num_workers))
+def test_what_an_error_suggests_works(capacity, policy):
+    first = why_not(policy, capacity)
+    smaller = first and follow(policy, first.suggestion)
+    assume(smaller)
+
+    second = why_not(smaller, capacity)
+
+    # With GPU memory enough, there may still be too few CPUs, or GPUs for so many workers.
+    assert second is None or "GPU memory" == first.short_of != second.short_of
+
+
+def why_not(policy, capacity):
+    try:
+        policy.plan(capacity)
+    except InfeasibleRequestError as error:
+        return error
+    return None
+
+
 @given(wrapped)
 def test_a_policy_survives_plain_data_and_pickle(policy):
     assert build_policy(policy.model_dump()) == policy
     assert pickle.loads(pickle.dumps(policy)) == policy
 
 
-@settings(max_examples=100)
 @given(clusters(), st.sampled_from([0.5, 1, 2, 5]), st.integers(0, 2), leaves)
 def test_what_is_reserved_stays_free(capacity, cpus, gpus, policy):
     plan = plan_or_skip(ReservingPolicy(policy, cpus=cpus, gpus=gpus), capacity)
@@ -149,7 +179,6 @@ def test_what_is_reserved_stays_free(capacity, cpus, gpus, policy):
     assert taken * plan.worker.gpus <= sum(node.resources.gpus for node in capacity.nodes) - gpus + 1e-6
 
 
-@settings(max_examples=200)
 @given(clusters(), st.builds(GpuMemoryPolicy, gpu_memory=st.sampled_from(["1GiB", "5GiB", "6GiB", "16GiB", "40GiB"])))
 def test_the_workers_of_a_device_fit_its_memory(capacity, policy):
     plan = plan_or_skip(policy, capacity)

@@ -111,7 +111,7 @@ A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
             GpuMemoryPolicy(gpu_memory="6GiB", max_trials_per_gpu=4),
             4,
             (16, 0.25),
-            "GPU",
+            "max_trials_per_gpu",
             id="no more than asked for on a GPU",
         ),
         pytest.param(
@@ -188,16 +188,17 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
         pytest.param(
             ClusterCapacity.of(gpu_node("a", **T4)),
             GpuMemoryPolicy(gpu_memory="24GiB"),
-            "one trial needs 1 GPU with 24 GiB of GPU memory, but the largest GPU has 16 GiB: short of GPU memory. "
-            "Ask for at most 16GiB, or add a GPU with more memory.",
+            "one trial needs 1 GPU with 24 GiB of GPU memory, but the GPUs that Ray could choose from have 16 GiB "
+            "on the smallest: short of GPU memory. "
+            "Ask for at most 16GiB, add a larger GPU, or give the larger ones an accelerator type.",
             id="too much GPU memory",
         ),
         pytest.param(
             nodes((8, 1)),
             GpuMemoryPolicy(gpu_memory="6GiB"),
             "one trial needs 1 GPU with 6 GiB of GPU memory, but the GPU memory of 1 of 1 GPU nodes was not read: "
-            "short of GPU memory. Install nvidia-ml-py on the GPU nodes and probe again, name an accelerator_type "
-            "whose devices were read, or take GpuPolicy with a share of a GPU.",
+            "short of GPU memory. Install nvidia-ml-py on the GPU nodes and probe again, give the nodes that were read "
+            "an accelerator type, or take GpuPolicy with a share of a GPU.",
             id="GPU memory not read",
         ),
         pytest.param(
@@ -211,7 +212,7 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
             nodes((8, 0)),
             ReservingPolicy(CpuPolicy(), cpus=8),
             "one trial needs 1 CPU, but with 8 CPU left free, the largest node offers 0 CPU, 0 GPU: short of CPU. "
-            "Ask for less CPU per worker, or add a larger node. Or leave less free.",
+            "Add a node with more CPU, or ask for less in every respect. Or leave less free.",
             id="all is to be left free",
         ),
         pytest.param(
@@ -258,7 +259,7 @@ def test_on_mixed_devices_the_smaller_ones_are_left_out_if_that_runs_more_trials
     )
 
     assert (plan.max_concurrent_trials, plan.accelerator_type) == (13, "A100")
-    assert "only A100; left out: 2 T4 (16 GiB)" in plan.reasons
+    assert "left out as only A100 is used: 2 T4 (16 GiB)" in plan.reasons
 
 
 def test_devices_that_were_not_read_are_left_out_if_the_others_have_a_type():
@@ -267,7 +268,66 @@ def test_devices_that_were_not_read_are_left_out_if_the_others_have_a_type():
     )
 
     assert plan.accelerator_type == "A100"
-    assert "only A100; left out: 1 L4 (memory not read)" in plan.reasons
+    assert "left out as only A100 is used: 1 L4 (memory not read)" in plan.reasons
+
+
+@pytest.mark.parametrize(
+    ("total_gib", "asked", "at_most"), [(141, "1GiB", 141), (24, "200MiB", 122), (80, "744MiB", 110)]
+)
+def test_the_many_small_workers_of_a_device_fit_its_memory(total_gib, asked, at_most):
+    """A share of 0.0070, for 141 workers, has room for 142 in Ray's count."""
+    plan = GpuMemoryPolicy(gpu_memory=asked).plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=total_gib)))
+
+    assert plan.max_concurrent_trials <= at_most
+    assert plan.max_concurrent_trials * plan.gpu_memory_bytes <= total_gib * GIB
+
+
+def test_a_gpu_on_which_no_worker_fits_makes_no_share_smaller():
+    """The second node has too few CPUs, so its 8 GiB mean nothing, and nor would memory that was not read."""
+    small = gpu_node("b", cpus=2, gpu_memory_gib=8), gpu_node("c", cpus=2)
+
+    plan = GpuMemoryPolicy(gpu_memory="6GiB", cpus=8).plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80), *small))
+    shared = GpuPolicy(gpus=0.5, cpus=8).plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80), *small))
+
+    assert plan.max_concurrent_trials == 8
+    assert "left out for want of CPUs: 1 unknown type (8 GiB), 1 unknown type (memory not read)" in plan.reasons
+    assert shared.gpu_memory_bytes == 40 * GIB
+
+
+@pytest.mark.parametrize(
+    ("policy", "note"),
+    [
+        (ReservingPolicy(CpuPolicy(), cpus=1), "pass max_concurrent_trials to Tune"),
+        (ReservingPolicy(GpuPolicy(gpus=0.5), gpus=1), "perhaps none as a whole"),
+        (ReservingPolicy(CpuPolicy(), memory="1GiB"), "host memory of some nodes is not known"),
+    ],
+    ids=["CPUs", "shares of a GPU", "host memory"],
+)
+def test_a_reservation_says_what_it_does_not_hold(policy, note):
+    plan = policy.plan(nodes((8, 1), (8, 1)))
+
+    assert any(note in reason for reason in plan.reasons)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "policy", "limited_by"),
+    [
+        pytest.param(
+            nodes((16, 8), (8, 0), (8, 0), (8, 0)), GpuPolicy(cpus=4), "CPU", id="nodes without GPUs do not count"
+        ),
+        pytest.param(
+            nodes((30, 4)), EvenSplitPolicy(num_trials=20, min_gpus=0.5), "GPU", id="CPUs that are handed out do not"
+        ),
+        pytest.param(
+            ClusterCapacity.of(Resources(cpus=64, memory_bytes="2MiB")),
+            CpuPolicy(num_workers=1),
+            "memory",
+            id="what the drivers hold does",
+        ),
+    ],
+)
+def test_the_plan_is_limited_by_what_stops_one_more_trial(capacity, policy, limited_by):
+    assert policy.plan(capacity).limited_by == limited_by
 
 
 def test_a_worker_gets_at_least_the_gpu_memory_that_it_asked_for():
@@ -303,9 +363,9 @@ def test_each_choice_that_failed_is_kept_in_the_error():
         (lambda: GpuPolicy(gpus=1.5), "gpus above 1 must be whole, got 1.5: ask for 1 or 2"),
         (lambda: GpuPolicy(gpus=0), "gpus must be above 0, got 0: for trials without GPUs take CpuPolicy"),
         (lambda: GpuPolicy(gpus=0.00005), "gpus is counted by Ray in steps of 0.0001"),
-        (lambda: GpuPolicy(gpus=float("nan")), "gpus must be a finite number, 0 or above, got nan"),
-        (lambda: CpuPolicy(cpus=-1), "cpus must be a finite number, 0 or above, got -1"),
-        (lambda: CpuPolicy(cpus=float("inf")), "cpus must be a finite number, 0 or above, got inf"),
+        (lambda: GpuPolicy(gpus=float("nan")), "gpus must be a finite number from 0 to 1e+11, got nan"),
+        (lambda: CpuPolicy(cpus=-1), "cpus must be a finite number from 0 to 1e+11, got -1"),
+        (lambda: CpuPolicy(cpus=float("inf")), "cpus must be a finite number from 0 to 1e+11, got inf"),
         (lambda: CpuPolicy(cpus=0), "cpus must be above 0 for a worker without GPUs"),
         (lambda: CpuPolicy(num_workers=1.5), "num_workers must be a whole number, 0 or above, got 1.5"),
         (lambda: GpuMemoryPolicy(gpu_memory="6 gigs"), "gpu_memory must be above 0: a number of bytes, or a number"),

@@ -84,7 +84,17 @@ def test_it_is_the_same_in_python_and_json(policy):
     data = json.loads(policy.to_json())
 
     assert data["kind"] == type(policy).__name__
-    assert build_policy(data) == policy
+    assert build_policy(data) == type(policy).from_json(policy.to_json()) == type(policy).from_dict(data) == policy
+
+
+@every_policy
+def test_it_is_not_made_from_another_kind(policy):
+    other = {"kind": "CpuPolicy"} if not isinstance(policy, CpuPolicy) else {"kind": "GpuPolicy"}
+
+    with pytest.raises(InvalidResourcesError, match=f"this is a {other['kind']}, not a {type(policy).__name__}"):
+        type(policy).from_dict(other)
+    with pytest.raises(InvalidResourcesError, match="this is no JSON"):
+        type(policy).from_json("{")
 
 
 @every_policy

@@ -22,6 +22,18 @@ DATA = {
 }
 
 
+def test_json_that_yaml_would_misread_is_read_as_json(tmp_path):
+    path = tmp_path / "policy.json"
+    path.write_text('{\n\t"kind": "CpuPolicy",\n\t"cpus": 1e1\n}')
+
+    assert load_policy(path) == CpuPolicy(cpus=10)
+
+
+def test_a_path_that_cannot_be_is_an_error_with_its_name():
+    with pytest.raises(InvalidResourcesError, match="cannot read the policy file a"):
+        load_policy("a\0b")
+
+
 @pytest.mark.parametrize("write", [yaml.safe_dump, json.dumps, lambda _: POLICY.to_json()], ids=["yaml", "json", "own"])
 def test_the_same_policy_comes_from_yaml_and_json(tmp_path, write):
     path = tmp_path / "policy.yaml"
@@ -44,6 +56,11 @@ def test_the_same_policy_comes_from_yaml_and_json(tmp_path, write):
         ("kind: GpuMemoryPolicy\ngpu_memory: 6 gigs", "gpu_memory must be above 0: a number of bytes"),
         ("kind: CappedPolicy\ninner: {kind: GpuPolicy, gpus: 1.5}\nmax_concurrent_trials: 1", "inner: gpus above 1"),
         ("kind: [", "is neither YAML nor JSON"),
+        ("kind: CpuPolicy\ncpus: 2024-13-45", "is neither YAML nor JSON: month must be in 1..12"),
+        ("kind: CpuPolicy\ncpus: 1\ncpus: 5", "is neither YAML nor JSON: 'cpus' comes twice"),
+        ("[" * 3000, "is neither YAML nor JSON"),
+        ("&a {kind: CappedPolicy, max_concurrent_trials: 1, inner: *a}", "contains itself"),
+        ("kind: CpuPolicy\ncpus: 1" + "0" * 400, "cpus must be a finite number from 0 to 1e+11, got 1000000"),
         ("!!python/object/apply:os.system ['true']", "is neither YAML nor JSON"),
     ],
 )
@@ -59,7 +76,7 @@ def test_a_wrong_file_is_refused_with_its_name_and_the_rule(tmp_path, text, mess
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "No such file"), (b"\xff\xfe\x00kind", "is neither YAML nor JSON")]
+    ("content", "message"), [(None, "No such file"), (b"\xff\xfe\x00kind", "cannot read the policy file")]
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, content, message):
     path = tmp_path / "policy.yaml"

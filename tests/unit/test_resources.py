@@ -24,14 +24,17 @@ def test_finer_amounts_are_rounded_down_as_ray_does():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"cpus": -1}, "cpus must be a finite number, 0 or above, got -1"),
-        ({"gpus": float("nan")}, "gpus must be a finite number, 0 or above, got nan"),
-        ({"cpus": float("inf")}, "cpus must be a finite number, 0 or above, got inf"),
+        ({"cpus": -1}, "cpus must be a finite number from 0 to 1e+11, got -1"),
+        ({"gpus": float("nan")}, "gpus must be a finite number from 0 to 1e+11, got nan"),
+        ({"cpus": float("inf")}, "cpus must be a finite number from 0 to 1e+11, got inf"),
         ({"gpus": 1.5}, "gpus above 1 must be whole, got 1.5: ask for 1 or 2"),
         ({"gpus": 0.00005}, "gpus is counted by Ray in steps of 0.0001, got 5e-05: ask for 0.0001 or more"),
         ({"cpus": "4"}, "cpus must be a number, got '4'"),
         ({"cpus": True}, "cpus must be a number, got True"),
         ({"memory_bytes": "6 gigs"}, "memory_bytes must be above 0"),
+        ({"cpus": 10**400}, "cpus must be a finite number from 0 to 1e+11, got 1000000"),
+        ({"cpus": 1e306}, "cpus must be a finite number from 0 to 1e+11, got 1e+306"),
+        ({"memory_bytes": 10**400}, "memory_bytes must be above 0"),
         ({"custom": {"TPU": -4}}, "TPU must be a finite number"),
         ({"custom": {"GPU": 1}}, "custom resource 'GPU' has a field of its own"),
         ({"custom": 4}, "custom must map names of Ray resources to amounts, got 4"),
@@ -44,6 +47,16 @@ def test_amounts_that_make_no_sense_are_refused_with_a_way_out(fields, message):
         Resources(**fields)
 
     assert message in str(caught.value)
+
+
+def test_numbers_of_numpy_are_taken():
+    numpy = pytest.importorskip("numpy")
+
+    assert Resources(cpus=numpy.int64(4), gpus=numpy.float32(0.5)) == Resources(cpus=4, gpus=0.5)
+
+
+def test_a_custom_resource_may_differ_from_rays_own_by_its_case():
+    assert Resources(custom={"gpu": 1}).ticks == {"gpu": 10_000}
 
 
 def test_all_mistakes_are_listed_at_once():

@@ -1,16 +1,15 @@
 """The cluster divided among a known number of trials."""
 
-from collections.abc import Callable
 from typing import Self
 
 from pydantic import model_validator
 
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.packing import Request, count_trials, equal_gpu_share
+from tune_policies.packing import Request, count_trials, equal_gpu_share, gpu_slots, limiting_resource
 from tune_policies.plan import TrialPlan
-from tune_policies.planning import build_plan, infeasible
-from tune_policies.policies.gpu import share_of_gpu_memory
+from tune_policies.planning import build_plan, infeasible, largest
+from tune_policies.policies.gpu import share_of_gpu_memory, usable_gpu_nodes
 from tune_policies.policy import ResourcePolicy
 from tune_policies.resources import (
     TICKS,
@@ -70,10 +69,10 @@ class EvenSplitPolicy(ResourcePolicy):
                 f"at most {fit} fit, with {least.worker} per worker: {waves} waves, for which {at_once} at once do"
             )
         request = self._request(cpus, share)
-        gpu_nodes = tuple(node for node in capacity.gpu_nodes() if to_ticks(node.resources.gpus) >= share)
-        memory = share_of_gpu_memory(gpu_nodes, share) if share else None
+        gpu_nodes = tuple(node for node in usable_gpu_nodes(capacity, None, cpus) if share and gpu_slots(node, share))
+        memory = share_of_gpu_memory(gpu_nodes, share)
         plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), reasons)
-        limited_by = "num_trials" if waves == 1 else plan.limited_by
+        limited_by = "num_trials" if waves == 1 else limiting_resource(nodes, least)
         return plan.capped(at_once, limited_by=limited_by).model_copy(update={"limited_by": limited_by})
 
     def _request(self, cpus: float, share_ticks: int) -> Request:
@@ -81,7 +80,7 @@ class EvenSplitPolicy(ResourcePolicy):
 
     def _least_share(self, nodes: tuple[NodeCapacity, ...]) -> int:
         wish = to_ticks(self.min_gpus)
-        return equal_gpu_share(wish, nodes) if 0 < wish < TICKS else wish
+        return equal_gpu_share(TICKS // wish, nodes) if 0 < wish < TICKS else wish
 
     def _at_once(self, fit: int) -> tuple[int, int]:
         """Return how many trials run at once, and in how many waves."""
@@ -103,7 +102,7 @@ class EvenSplitPolicy(ResourcePolicy):
             if fits(gpus * TICKS):
                 return gpus * TICKS
         for k in range(2, TICKS // least + 1):
-            share = equal_gpu_share(TICKS // k, nodes)
+            share = equal_gpu_share(k, nodes)
             if fits(share):
                 return share
         return least
@@ -112,21 +111,10 @@ class EvenSplitPolicy(ResourcePolicy):
         """Return the most CPUs with which ``at_once`` trials still fit: whole above 1, as threads are."""
         least = to_ticks(self.min_cpus)
         most = max(to_ticks(node.resources.cpus) for node in nodes)
-        ticks = _largest(
+        ticks = largest(
             least,
             max(least, most),
             lambda cpus: count_trials(nodes, self._request(from_ticks(cpus), share)) >= at_once,
         )
         whole = ticks // TICKS * TICKS
         return from_ticks(whole if whole >= max(least, TICKS) else max(least, min(ticks, TICKS)))
-
-
-def _largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Return the largest number from ``low`` to ``high`` for which ``holds``; it holds at ``low``."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -47,7 +47,7 @@ class GpuPolicy(ResourcePolicy):
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
         wish = to_ticks(self.gpus)
         nodes = tuple(capacity.gpu_nodes(self.accelerator_type))
-        share = equal_gpu_share(wish, nodes) if wish < TICKS else wish
+        share = equal_gpu_share(TICKS // wish, nodes) if wish < TICKS else wish
         reasons = []
         if share != wish:
             reasons.append(
@@ -78,7 +78,7 @@ def plan_gpu_share(
     Raises:
         InfeasibleRequestError: Not even one trial fits.
     """
-    nodes = tuple(node for node in capacity.gpu_nodes(accelerator_type) if gpu_slots(node, share_ticks))
+    nodes = tuple(node for node in usable_gpu_nodes(capacity, accelerator_type, cpus) if gpu_slots(node, share_ticks))
     reasons = list(reasons)
     if cpus is None and nodes:
         cpus = cpus_that_strand_no_gpu(nodes, share_ticks)
@@ -97,6 +97,13 @@ def plan_gpu_share(
         gpu_memory_bytes=memory,
     )
     return build_plan(capacity, request, reasons)
+
+
+def usable_gpu_nodes(
+    capacity: ClusterCapacity, accelerator_type: str | None, cpus: float | None
+) -> tuple[NodeCapacity, ...]:
+    """Return the GPU nodes on which Ray may place a worker: of that type, if given, and with so many CPUs."""
+    return tuple(node for node in capacity.gpu_nodes(accelerator_type) if node.resources.cpus >= (cpus or 0))
 
 
 def share_of_gpu_memory(nodes: tuple[NodeCapacity, ...], share_ticks: int) -> int | None:

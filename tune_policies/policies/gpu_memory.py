@@ -9,22 +9,18 @@ from tune_policies.errors import InfeasibleRequestError
 from tune_policies.packing import Request, equal_gpu_share
 from tune_policies.plan import TrialPlan
 from tune_policies.planning import infeasible
-from tune_policies.policies.gpu import AcceleratorType, plan_gpu_share
+from tune_policies.policies.gpu import AcceleratorType, plan_gpu_share, usable_gpu_nodes
 from tune_policies.policy import ResourcePolicy
 from tune_policies.resources import TICKS, Amount, Bytes, Count, PositiveCount, Resources
 from tune_policies.units import format_bytes, format_request
 
 
 class _Choice(NamedTuple):
-    """One way to use the cluster: any device, or the devices of one type."""
+    """One way to use the cluster: any GPU, or the GPUs of one type. The memory of each was read."""
 
     accelerator_type: str | None
     nodes: tuple[NodeCapacity, ...]
-    workers_per_gpu: int
-
-    @property
-    def smallest(self) -> int:
-        return min(node.smallest_gpu_memory_bytes or 0 for node in self.nodes)
+    smallest_bytes: int
 
 
 class GpuMemoryPolicy(ResourcePolicy):
@@ -56,6 +52,8 @@ class GpuMemoryPolicy(ResourcePolicy):
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
         plans, shortages = [], []
         for choice in self._choices(capacity):
+            if choice.smallest_bytes < self.gpu_memory:
+                continue
             try:
                 plans.append(self._plan_choice(capacity, choice))
             except InfeasibleRequestError as error:
@@ -72,32 +70,30 @@ class GpuMemoryPolicy(ResourcePolicy):
             wishes = [self.accelerator_type]
         choices = []
         for wish in wishes:
-            nodes = tuple(capacity.gpu_nodes(wish))
+            nodes = usable_gpu_nodes(capacity, wish, self.cpus)
             memories = [node.smallest_gpu_memory_bytes for node in nodes]
+            known = [memory for memory in memories if memory is not None]
             # A device that was not read may be too small, and Ray may place a worker on it.
-            if not nodes or None in memories:
-                continue
-            k = min(memory for memory in memories if memory is not None) // self.gpu_memory
-            if self.max_trials_per_gpu is not None:
-                k = min(k, self.max_trials_per_gpu)
-            if k > 0:
-                choices.append(_Choice(wish, nodes, min(k, TICKS)))
+            if known and len(known) == len(memories):
+                choices.append(_Choice(wish, nodes, min(known)))
         return choices
 
     def _plan_choice(self, capacity: ClusterCapacity, choice: _Choice) -> TrialPlan:
-        share = equal_gpu_share(TICKS // choice.workers_per_gpu, choice.nodes)
+        fit = choice.smallest_bytes // self.gpu_memory
+        share = equal_gpu_share(min(fit, self.max_trials_per_gpu or fit), choice.nodes)
         k = TICKS // share
-        noun = "worker" if k == 1 else "workers"
+        is_capped = self.max_trials_per_gpu is not None and self.max_trials_per_gpu < fit
         reasons = [
-            f"{format_bytes(self.gpu_memory)} a worker: {k} {noun} on a GPU of "
-            f"{format_bytes(choice.smallest)}"
-            + (f", at most {self.max_trials_per_gpu} asked for" if self.max_trials_per_gpu == k else "")
+            f"{format_bytes(self.gpu_memory)} a worker: {k} {'worker' if k == 1 else 'workers'} on a GPU of "
+            f"{format_bytes(choice.smallest_bytes)}" + (", as max_trials_per_gpu says" if is_capped else "")
         ]
-        if choice.accelerator_type is not None and self.accelerator_type is None:
-            left_out = _describe(node for node in capacity.gpu_nodes() if node not in choice.nodes)
-            if left_out:
-                reasons.append(f"only {choice.accelerator_type}; left out: {left_out}")
-        return plan_gpu_share(
+        left_out = _describe(node for node in capacity.gpu_nodes(self.accelerator_type) if node not in choice.nodes)
+        if left_out:
+            why = (
+                "for want of CPUs" if choice.accelerator_type is None else f"as only {choice.accelerator_type} is used"
+            )
+            reasons.append(f"left out {why}: {left_out}")
+        plan = plan_gpu_share(
             capacity,
             share,
             cpus=self.cpus,
@@ -105,6 +101,9 @@ class GpuMemoryPolicy(ResourcePolicy):
             num_workers=self.num_workers,
             reasons=reasons,
         )
+        if is_capped and plan.limited_by == "GPU":
+            return plan.model_copy(update={"limited_by": "max_trials_per_gpu"})
+        return plan
 
     def _infeasible(self, capacity: ClusterCapacity) -> InfeasibleRequestError:
         request = Request(
@@ -113,31 +112,25 @@ class GpuMemoryPolicy(ResourcePolicy):
             accelerator_type=self.accelerator_type,
             gpu_memory_bytes=self.gpu_memory,
         )
-        nodes = tuple(capacity.gpu_nodes(self.accelerator_type))
+        nodes = usable_gpu_nodes(capacity, self.accelerator_type, self.cpus)
         if not nodes:
             return infeasible(capacity, request)
-        memories = [node.smallest_gpu_memory_bytes for node in nodes]
-        known = [memory for memory in memories if memory is not None]
-        if known and max(known) < self.gpu_memory:
+        if choices := self._choices(capacity):
+            most = max(choice.smallest_bytes for choice in choices)
             return InfeasibleRequestError(
                 str(request),
-                f"the largest GPU has {format_bytes(max(known))}",
+                f"the GPUs that Ray could choose from have {format_bytes(most)} on the smallest",
                 "GPU memory",
-                f"Ask for at most {format_request(max(known))}, or add a GPU with more memory.",
+                f"Ask for at most {format_request(most)}, add a larger GPU, or give the larger ones an accelerator "
+                "type.",
             )
-        if len(known) < len(memories):
-            return InfeasibleRequestError(
-                str(request),
-                f"the GPU memory of {len(memories) - len(known)} of {len(memories)} GPU nodes was not read",
-                "GPU memory",
-                "Install nvidia-ml-py on the GPU nodes and probe again, name an accelerator_type whose devices "
-                "were read, or take GpuPolicy with a share of a GPU.",
-            )
+        unread = sum(node.smallest_gpu_memory_bytes is None for node in nodes)
         return InfeasibleRequestError(
             str(request),
-            f"some GPUs that Ray may choose have only {format_bytes(min(known))}",
+            f"the GPU memory of {unread} of {len(nodes)} GPU nodes was not read",
             "GPU memory",
-            f"Ask for at most {format_request(min(known))}, or start Ray on the larger ones with an accelerator type.",
+            "Install nvidia-ml-py on the GPU nodes and probe again, give the nodes that were read an accelerator "
+            "type, or take GpuPolicy with a share of a GPU.",
         )
 
 

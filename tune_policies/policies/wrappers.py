@@ -84,7 +84,8 @@ class ReservingPolicy(ResourcePolicy):
     """Leaves so much of the cluster free for others.
 
     What is left free comes from as few nodes as possible: from nodes without GPUs first, unless GPUs are to be
-    left free too.
+    left free too. Nothing but ``max_concurrent_trials`` holds further trials back, so pass it to Tune. Where trials
+    take shares of a GPU, Ray may spread them: as much is left free, but perhaps no device as a whole.
 
     Attributes:
         inner: The policy that plans with the rest.
@@ -118,7 +119,12 @@ class ReservingPolicy(ResourcePolicy):
                 f"{error.suggestion} Or leave less free.",
                 error.tried,
             ) from error
-        return plan.with_reasons(f"{wish} left free for others")
+        notes = [f"{wish} left free for others: pass max_concurrent_trials to Tune, nothing else holds trials back"]
+        if self.gpus and plan.shares_gpu:
+            notes.append("Ray may spread shares of a GPU, so the GPUs are left free in sum, perhaps none as a whole")
+        if self.memory and any(node.resources.memory_bytes is None for node in capacity.nodes):
+            notes.append("host memory of some nodes is not known, so it may not be left free")
+        return plan.with_reasons(*notes)
 
 
 def _named(args: tuple[Any, ...], names: tuple[str, ...], data: dict[str, Any]) -> dict[str, Any]:
