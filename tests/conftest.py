@@ -1,4 +1,4 @@
-"""What all tests share: the GPU marker skips where there is no GPU, and a Ray that a module has to itself."""
+"""What all tests share: what is set before Ray is imported, and that the GPU tests skip where there is no GPU."""
 
 import importlib.util
 import os
