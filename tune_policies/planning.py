@@ -140,6 +140,8 @@ def _smaller_request(capacity: ClusterCapacity, request: Request, short_of: str)
 
 def _largest_that_fits(capacity: ClusterCapacity, request: Request, resource: str) -> int | None:
     """Return the most of one resource, in ticks or bytes, with which a trial fits; ``None``: no less of it helps."""
+    if resource not in _FIELDS:
+        return None
     asked = request.worker.ticks.get(resource, 0)
     is_all = set(request.worker.ticks) <= {resource}
 

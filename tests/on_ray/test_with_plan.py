@@ -117,6 +117,23 @@ def test_resources_per_trial_alone_is_what_tune_takes(capacity, tmp_path):
     assert trial.last_result["assigned"]["CPU"] == 3
 
 
+def threads_of_tensorflow(config):
+    import tensorflow as tf
+
+    tf.linalg.matmul(tf.ones((2, 2)), tf.ones((2, 2)))
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    tune.report({"threads": names.count("tf_Compute")})
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+def test_tensorflow_has_a_thread_for_each_cpu(capacity, tmp_path):
+    plan = CpuPolicy(cpus=3).plan(capacity)
+
+    (trial,) = run(with_plan(threads_of_tensorflow, plan), tmp_path)
+
+    assert trial.last_result["threads"] == 3
+
+
 @pytest.mark.parametrize("cpus", [1, 3])
 def test_torch_has_a_thread_for_each_cpu(capacity, tmp_path, cpus):
     plan = CpuPolicy(cpus=cpus).plan(capacity)

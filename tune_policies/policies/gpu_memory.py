@@ -87,7 +87,8 @@ class GpuMemoryPolicy(ResourcePolicy):
             f"{format_bytes(self.gpu_memory)} a worker: {k} {'worker' if k == 1 else 'workers'} on a GPU of "
             f"{format_bytes(choice.smallest_bytes)}" + (", as max_trials_per_gpu says" if is_capped else "")
         ]
-        left_out = _describe(node for node in capacity.gpu_nodes(self.accelerator_type) if node not in choice.nodes)
+        used = {node.node_id for node in choice.nodes}
+        left_out = _describe(node for node in capacity.gpu_nodes(self.accelerator_type) if node.node_id not in used)
         if left_out:
             why = (
                 "for want of CPUs" if choice.accelerator_type is None else f"as only {choice.accelerator_type} is used"
