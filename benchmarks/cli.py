@@ -1,4 +1,4 @@
-"""The command ``python -m benchmarks``. Results go to stdout, progress to stderr."""
+"""The command ``python -m benchmarks``. Results go to stdout."""
 
 from typing import Annotated
 

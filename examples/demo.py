@@ -32,7 +32,9 @@ def describe(plan, trial):
 def main():
     console = Console()
     console.rule("What the cluster offers")
-    subprocess.run([sys.executable, "-m", "tune_policies", "probe"], check=True)
+    probe = subprocess.run([sys.executable, "-m", "tune_policies", "probe"], check=False)
+    if probe.returncode != 0:
+        sys.exit(probe.returncode)  # it has said why
     ray.init(logging_level="ERROR", log_to_driver=False)
     table = Table(title="Handwritten digits: every trial")
     for heading in ("Part", "Config", "Accuracy", "Each trial had", "GPU memory used"):

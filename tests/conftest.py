@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -17,6 +18,14 @@ os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 # A Ray that runs on this machine is somebody else's.
 os.environ.pop("RAY_ADDRESS", None)
+
+
+@pytest.fixture(scope="session")
+def environment_of_its_own():
+    """An environment for programs that start a Ray: no other Ray has left its address in this one's folder."""
+    # Short, as Ray puts sockets there.
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield {**os.environ, "RAY_TMPDIR": folder, "HOME": folder}
 
 
 def pytest_collection_modifyitems(items):

@@ -58,15 +58,21 @@ class ProcessSetup(Value):
     def before(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a new function that sets up its process and then calls ``function``, which stays as it is."""
 
-        @functools.wraps(function)
-        def set_up_first(*args: Any) -> Any:
+        def set_up_first(*args: Any, **kwargs: Any) -> Any:
             self.apply()
-            return function(*args)
+            return function(*args, **kwargs)
 
+        def set_up_first_and_yield(*args: Any, **kwargs: Any) -> Any:
+            self.apply()
+            return (yield from function(*args, **kwargs))
+
+        # Tune takes a generator's items as its results, and knows one by its code.
+        chosen = set_up_first_and_yield if inspect.isgeneratorfunction(function) else set_up_first
+        wrapper = functools.wraps(function)(chosen)
         # Ray counts the parameters to know whether to pass a config; callable objects and partials have them too.
-        set_up_first.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-        set_up_first.__name__ = _name(function)  # Tune names trials after it
-        return set_up_first
+        wrapper.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        wrapper.__name__ = _name(function)  # Tune names trials after it
+        return wrapper
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -6,6 +6,7 @@ Exit status: 0 done, 1 the request cannot be met, 2 wrong usage.
 import sys
 import warnings
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -31,8 +32,19 @@ TimeoutS = Annotated[
 ]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tune-policies {version('tune-policies')}")
+        raise typer.Exit
+
+
 @app.callback()
-def tune_policies() -> None:
+def tune_policies(
+    *,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     """What each Ray trial gets, how many run at once, and why."""
 
 
@@ -59,15 +71,20 @@ def plan(
     timeout_s: TimeoutS = 30.0,
 ) -> None:
     """Show what each trial gets, how many run at once, what limits them, and why."""
+    if json and trials is not None:
+        raise typer.BadParameter("--trials adds a line of text: leave it out with --json")
+    if capacity is not None and address is not None:
+        raise typer.BadParameter("--capacity is planned for without a cluster: leave --address out")
     chosen = load_policy(policy)
     found = _probe(address, timeout_s) if capacity is None else _load_capacity(capacity)
     answer = chosen.plan(found)
     if json:
         print(answer.to_json())
         return
-    print(answer.explain())
+    lines = [answer.explain()]
     if trials is not None:
-        print(_waves(answer, trials))
+        lines.append(_waves(answer, trials))
+    print("\n".join(lines))
 
 
 def main() -> None:
@@ -117,9 +134,9 @@ def _waves(answer: TrialPlan, trials: int) -> str:
 def _node_table(capacity: ClusterCapacity) -> Table:
     table = Table(title=f"{len(capacity.nodes)} {'node' if len(capacity.nodes) == 1 else 'nodes'}")
     for heading in ("Nodes", "CPU", "GPU"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     for heading in ("Accelerator", "GPU memory", "Host memory", "Other resources"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for shape, count in sorted(Counter(map(_shape, capacity.nodes)).items(), reverse=True):
         table.add_row(str(count), *shape)
     return table

@@ -107,7 +107,9 @@ def _check_reachable(address: str, timeout_s: float) -> None:
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     way_out = (
-        "check that Ray runs there (`ray start --head`), name another address or address='local', or unset RAY_ADDRESS"
+        "check that Ray runs there (`ray start --head`), or name another address; 'local' starts a Ray for the moment. "
+        "Without an address, RAY_ADDRESS counts, and then what the last `ray start` on this machine left in "
+        "ray_current_cluster"
     )
     if not host or not port.isdigit():
         raise ProbeError(f"Ray address {address!r} is not host:port, ray://host:port, 'auto' or 'local': {way_out}")
@@ -117,7 +119,9 @@ def _check_reachable(address: str, timeout_s: float) -> None:
         left = max(0.1, deadline - time.monotonic())
         child = [sys.executable, "-c", _CONNECT, address]
         subprocess.run(child, timeout=left, check=True, capture_output=True)  # noqa: S603
-    except (OSError, OverflowError, subprocess.TimeoutExpired) as error:
+    except (OSError, OverflowError) as error:
+        raise ProbeError(f"no Ray answers at {address!r} ({error}): {way_out}") from error
+    except subprocess.TimeoutExpired as error:
         raise ProbeError(f"no Ray answers at {address!r} within {timeout_s:g} s: {way_out}") from error
     except subprocess.CalledProcessError as error:
         raise ProbeError(f"Ray at {address!r} refuses the connection: {_last_error(error.stderr)}") from error

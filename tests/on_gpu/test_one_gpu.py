@@ -128,6 +128,8 @@ def test_tensorflow_is_held_to_its_share(capacity, tmp_path):
 
         (device,) = tf.config.list_physical_devices("GPU")
         (logical,) = tf.config.get_logical_device_configuration(device)
+        with pytest.raises(tf.errors.ResourceExhaustedError):
+            tf.zeros((2 * share,), tf.uint8)
         tune.report({"limit": logical.memory_limit * 2**20})
 
     (trial,) = run(with_plan(train, plan), tmp_path)

@@ -1,6 +1,5 @@
 """The demo, as `make demo` runs it."""
 
-import os
 import re
 import subprocess
 import sys
@@ -13,7 +12,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_demo_finds_good_classifiers_and_says_what_each_trial_had(tmp_path):
+def test_the_demo_finds_good_classifiers_and_says_what_each_trial_had(tmp_path, environment_of_its_own):
     done = subprocess.run(
         [sys.executable, EXAMPLES / "demo.py"],
         capture_output=True,
@@ -21,7 +20,7 @@ def test_the_demo_finds_good_classifiers_and_says_what_each_trial_had(tmp_path):
         timeout=380,
         check=False,
         cwd=tmp_path,
-        env={**os.environ, "COLUMNS": "140", "HOME": str(tmp_path)},
+        env={**environment_of_its_own, "COLUMNS": "140"},
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

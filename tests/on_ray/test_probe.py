@@ -52,13 +52,14 @@ def test_a_gpu_node_without_nvml_still_counts_even_when_its_cpus_are_taken():
         def ready(self):
             return True
 
-    with local_ray(num_cpus=1, num_gpus=2):
+    # More GPUs than any machine has, so that on none there is a device behind each.
+    with local_ray(num_cpus=1, num_gpus=64):
         busy = Busy.remote()
         ray.get(busy.ready.remote(), timeout=60)
-        with pytest.warns(ProbeWarning, match=r"GPU memory is not known .* NVML Shared Library Not Found"):
+        with pytest.warns(ProbeWarning, match="GPU memory is not known .* NVML"):
             (node,) = probe_cluster().nodes
 
-    assert (node.resources.gpus, node.devices) == (2, None)
+    assert (node.resources.gpus, node.smallest_gpu_memory_bytes) == (64, None)
 
 
 def test_a_node_that_does_not_answer_in_time_is_not_read_and_named():
@@ -105,7 +106,7 @@ def closed_port():
 
 
 def test_a_port_where_nothing_listens_is_an_error_at_once(closed_port):
-    with pytest.raises(ProbeError, match=r"no Ray answers at '127.0.0.1:\d+' within 30 s: check that Ray runs there"):
+    with pytest.raises(ProbeError, match=r"no Ray answers at '127.0.0.1:\d+' \(.*refused\): check that Ray runs there"):
         probe_cluster(f"127.0.0.1:{closed_port}")
 
 
@@ -121,7 +122,7 @@ def test_the_address_of_a_cluster_that_died_is_an_error_at_once(closed_port, tmp
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text(f"127.0.0.1:{closed_port}")
 
-    with pytest.raises(ProbeError, match=rf"no Ray answers at '127.0.0.1:{closed_port}' .* address='local'"):
+    with pytest.raises(ProbeError, match=rf"no Ray answers at '127.0.0.1:{closed_port}' .* in ray_current_cluster"):
         probe_cluster()
 
 

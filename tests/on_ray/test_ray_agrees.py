@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
 from tests.on_ray.rays import cluster_of
 from tune_policies import (
@@ -180,8 +180,14 @@ def available():
 def wait_until(holds, timeout_s=30):
     deadline = time.monotonic() + timeout_s
     while not holds():
-        assert time.monotonic() < deadline, "Ray has not freed the trials of the last test"
+        assert time.monotonic() < deadline, (
+            "Ray has not scheduled all trials but one, or not freed those of the last test"
+        )
         time.sleep(0.1)
+
+
+def num_scheduled(groups):
+    return sum(placement_group_table(group)["state"] == "CREATED" for group in groups)
 
 
 def all_scheduled(groups, timeout_s):
@@ -200,6 +206,7 @@ def test_what_is_planned_is_scheduled_at_once_and_one_more_is_not(cluster, polic
     with trials(plan, plan.max_concurrent_trials) as groups:
         assert all_scheduled(groups, 30)
     with trials(plan, plan.max_concurrent_trials + 1) as groups:
+        wait_until(lambda: num_scheduled(groups) == len(groups) - 1)
         assert not all_scheduled(groups, 2)
 
 

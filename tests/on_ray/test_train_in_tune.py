@@ -13,7 +13,7 @@ from tune_policies import CpuPolicy, probe_cluster
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)  # with a CPU for each driver they would wait for ever
-def test_two_train_runs_on_two_cpus_finish_side_by_side(tmp_path):
+def test_two_train_runs_on_two_cpus_finish(tmp_path):
     with local_ray(num_cpus=2):
         plan = CpuPolicy(cpus=1, num_workers=1).plan(probe_cluster())
 

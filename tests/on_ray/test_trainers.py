@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import ray.train
+import torch
 from ray.train import RunConfig
 from ray.train.tensorflow import TensorflowTrainer
 from ray.train.torch import TorchConfig, TorchTrainer
@@ -90,6 +91,7 @@ def test_workers_with_whole_gpus_keep_rays_choice_of_backend():
     assert trainer.backend_config.backend == "nccl"
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device behind the logical GPU can be limited")
 def test_a_worker_that_cannot_be_held_to_its_share_fails_the_run(tmp_path):
     """There is no device behind a logical GPU."""
     plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=1).plan(nodes((4, 2)))

@@ -53,6 +53,10 @@ class Reporting(tune.Trainable):
         return {**what_the_trial_sees(self.config), "seen_in_setup": self.seen_in_setup, "done": True}
 
 
+def yielding(config):
+    yield what_the_trial_sees(config)
+
+
 class Callable:
     def __call__(self, config):
         report(config)
@@ -73,8 +77,8 @@ def threads_of_torch(config):
 
 @pytest.mark.parametrize(
     "trainable",
-    [report, Reporting, functools.partial(report), Callable()],
-    ids=["function", "class", "partial", "object"],
+    [report, yielding, Reporting, functools.partial(report), Callable()],
+    ids=["function", "generator", "class", "partial", "object"],
 )
 def test_a_cpu_trial_sees_no_gpu_and_has_a_thread_for_each_cpu(capacity, tmp_path, trainable):
     """Without a plan Ray shows every GPU of the node to a trial that asked for none."""
@@ -95,6 +99,24 @@ def test_a_trial_on_a_share_sees_its_one_device(capacity, tmp_path):
 
     assert trial.last_result["gpus"] in ("0", "1")
     assert trial.last_result["assigned"]["GPU"] == pytest.approx(0.3333)
+
+
+def with_data(config, data=None):
+    tune.report({"data": data})
+
+
+@pytest.mark.parametrize("plan_first", [True, False])
+def test_it_goes_together_with_parameters_either_way(capacity, tmp_path, plan_first):
+    plan = CpuPolicy().plan(capacity)
+    both = (
+        tune.with_parameters(with_plan(with_data, plan), data=[7])
+        if plan_first
+        else with_plan(tune.with_parameters(with_data, data=[7]), plan)
+    )
+
+    (trial,) = run(both, tmp_path)
+
+    assert trial.last_result["data"] == [7]
 
 
 def test_the_tuner_takes_it_too(capacity, tmp_path):
@@ -145,12 +167,12 @@ def test_torch_has_a_thread_for_each_cpu(capacity, tmp_path, cpus):
 
 def test_the_users_own_trainable_is_left_untouched(capacity):
     plan = CpuPolicy().plan(capacity)
-    before = dict(vars(report)), Reporting.__init__, Reporting.default_resource_request
+    before = dict(vars(report)), dict(vars(Reporting))
 
     with_plan(report, plan)
     with_plan(Reporting, plan)
 
-    assert (dict(vars(report)), Reporting.__init__, Reporting.default_resource_request) == before
+    assert (dict(vars(report)), dict(vars(Reporting))) == before
 
 
 def test_a_trial_keeps_the_name_of_its_trainable(capacity):
@@ -170,9 +192,10 @@ def test_what_is_no_trainable_is_refused(capacity, thing):
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_a_framework_that_cannot_be_held_to_its_share_fails_the_trial(capacity, tmp_path, framework):
-    """There is no device behind a logical GPU, so nothing could keep the trial within its share."""
+    """Without a device behind its GPU, nothing could keep the trial within its share."""
 
     def train(config):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where there is one after all
         __import__(framework)
         tune.report({"reached": True})
 

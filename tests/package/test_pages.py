@@ -48,12 +48,13 @@ def name(page):
     return page.relative_to(ROOT).as_posix()
 
 
-def environment():
+@pytest.fixture
+def environment(environment_of_its_own):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "RAY_TRAIN_V2_ENABLED": "1", "COLUMNS": "120"}
+    return {**environment_of_its_own, "PATH": path, "COLUMNS": "120"}
 
 
-def run_command(command, folder):
+def run_command(command, folder, environment):
     if command.startswith("make"):
         folder = ROOT
         if command in DRY_RUN:
@@ -63,7 +64,7 @@ def run_command(command, folder):
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command],
         cwd=folder,
-        env=environment(),
+        env=environment,
         capture_output=True,
         text=True,
         timeout=280,
@@ -75,14 +76,14 @@ def run_command(command, folder):
     "page", [pytest.param(page, marks=pytest.mark.slow) for page in PAGES if any(commands(page))], ids=name
 )
 @pytest.mark.timeout(600)
-def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path):
+def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path, environment):
     if not IN_ITS_ENVIRONMENT and any(command.startswith("make") for command, _ in commands(page)):
         pytest.skip("make uses .venv, and this is another environment")
     for file, content in files(page):
         (tmp_path / file).write_text(content)
 
     for command, output in commands(page):
-        done = run_command(command, tmp_path)
+        done = run_command(command, tmp_path, environment)
 
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         assert not output.strip() or done.stdout == output, command
@@ -91,7 +92,7 @@ def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path):
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name)
-def test_the_python_of_a_page_runs(page, tmp_path):
+def test_the_python_of_a_page_runs(page, tmp_path, environment):
     for file, content in files(page):
         (tmp_path / file).write_text(content)
     program = tmp_path / "page.py"
@@ -100,7 +101,7 @@ def test_the_python_of_a_page_runs(page, tmp_path):
     done = subprocess.run(
         [sys.executable, program],
         cwd=tmp_path,
-        env=environment(),
+        env=environment,
         capture_output=True,
         text=True,
         timeout=280,
@@ -125,8 +126,8 @@ def test_a_page_has_no_block_that_nobody_runs(page):
     assert languages <= {"", "console", "python", "yaml", "json"}
 
 
-def test_the_commands_that_are_only_asked_for_are_still_there():
-    done = run_command("make test", ROOT)
+def test_the_commands_that_are_only_asked_for_are_still_there(environment):
+    done = run_command("make test", ROOT, environment)
 
     assert "-m pytest" in done.stdout
     assert all(shlex.split(command)[1] in (ROOT / "Makefile").read_text() for command in DRY_RUN)
