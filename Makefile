@@ -11,7 +11,7 @@ EXTRAS := all$(if $(shell command -v nvidia-smi),$(comma)tensorflow-gpu)
 install: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tune-policies needs Python 3.11 or newer: make PYTHON=…")'
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tune-policies needs Python 3.11 or newer: make PYTHON=python3.11")'
 	test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
