@@ -18,7 +18,7 @@ def with_plan(trainable: Callable[..., Any] | type[tune.Trainable], plan: TrialP
     Each trial reserves the plan's resources. Before the user's code runs in it, a trial without GPUs has all GPUs
     hidden, its thread count set to its CPUs, and a trial on a share of a GPU is held to its share of GPU memory.
     Also pass ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``) where the plan is
-    capped or its trials start Train workers: resources alone do not hold those back.
+    capped, leaves room for others, or starts Train workers in its trials: resources alone do not hold those back.
 
     Args:
         trainable: A function of a config, or a ``tune.Trainable`` class. It is left untouched.

@@ -49,7 +49,7 @@ def probe_cluster(address: str | None = None, *, timeout_s: float = 30.0) -> Clu
 
     Raises:
         InvalidResourcesError: ``timeout_s`` is not above 0.
-        ProbeError: Ray cannot be reached in time, or has no alive node.
+        ProbeError: Ray cannot be reached in time, goes away while it is read, or has no alive node.
 
     Warns:
         ProbeWarning: The GPUs of a node could not be read in time; its ``devices`` are ``None``.
@@ -57,11 +57,14 @@ def probe_cluster(address: str | None = None, *, timeout_s: float = 30.0) -> Clu
     if not timeout_s > 0:
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
     with _connection(address, timeout_s):
-        alive = [node for node in ray.nodes() if node["Alive"]]
-        if not alive:
-            raise ProbeError("Ray answers, but has no alive node: start one with `ray start`")
-        with_gpus = [node for node in alive if node["Resources"].get("GPU", 0) > 0]
-        gpus, failures = _read_gpus([node["NodeID"] for node in with_gpus], timeout_s)
+        try:
+            alive = [node for node in ray.nodes() if node["Alive"]]
+            with_gpus = [node for node in alive if node["Resources"].get("GPU", 0) > 0]
+            gpus, failures = _read_gpus([node["NodeID"] for node in with_gpus], timeout_s)
+        except RayError as error:
+            raise ProbeError(f"Ray went away while it was read: {error}. Probe again once it is back") from error
+    if not alive:
+        raise ProbeError("Ray answers, but has no alive node: start one with `ray start`")
     for node in with_gpus:
         declared, found = node["Resources"]["GPU"], gpus.get(node["NodeID"])
         if found is not None and len(found) < declared:

@@ -8,6 +8,7 @@ import tempfile
 import pytest
 import ray
 import ray.cloudpickle
+import ray.exceptions
 
 from tests.on_ray.rays import cluster_of, local_ray
 from tune_policies import InvalidResourcesError, ProbeError, ProbeWarning, devices, probe_cluster
@@ -39,6 +40,18 @@ def test_the_ray_of_the_program_is_used_and_kept():
         assert ray.is_initialized()
     assert (node.resources.cpus, node.resources.custom, node.accelerator_type) == (3, {"TPU": 4}, "A100")
     assert node.resources.memory_bytes > 2**20
+
+
+def test_no_error_of_rays_own_reaches_the_user(monkeypatch):
+    """Raised by hand: a Ray that dies at this moment ends the whole program after a minute, by itself."""
+
+    def gone():
+        raise ray.exceptions.RaySystemError("connection lost")
+
+    with local_ray(num_cpus=1):
+        monkeypatch.setattr(ray, "nodes", gone)
+        with pytest.raises(ProbeError, match=r"Ray went away while it was read: .*connection lost"):
+            probe_cluster()
 
 
 def test_another_ray_than_the_programs_cannot_be_named():
