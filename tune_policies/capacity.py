@@ -12,7 +12,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.resources import Bytes, Count, Resources, format_amount
+from tune_policies.resources import Amount, Bytes, Count, Resources, format_amount
 from tune_policies.values import Value
 
 
@@ -41,6 +41,11 @@ class NodeCapacity(Value):
         accelerator_type: Ray's name of its device type, such as ``"A100"``.
         labels: Ray's node labels.
         devices: Its physical GPUs; ``None``: not read.
+        address: Its IP address, by which a user may exclude it.
+        is_head: Whether it is the cluster's head node.
+        usable_cpus: CPUs that its cgroup quota, its CPU affinity and ``SLURM_CPUS_PER_TASK`` allow, which Ray may
+            not know; ``None``: not read.
+        in_use: What was reserved when it was read. It takes no part in planning, which goes by totals.
     """
 
     node_id: str
@@ -48,6 +53,10 @@ class NodeCapacity(Value):
     accelerator_type: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     devices: tuple[GpuDevice, ...] | None = None
+    address: str | None = None
+    is_head: bool = False
+    usable_cpus: Amount | None = None
+    in_use: Resources | None = None
 
     @property
     def smallest_gpu_memory_bytes(self) -> int | None:
@@ -90,13 +99,19 @@ class ClusterCapacity(Value):
     """The alive nodes, the node types that can be added, and when this was read.
 
     Attributes:
-        nodes: The alive nodes. Their order means nothing.
-        node_types: What the autoscaler could still add.
+        nodes: The alive nodes that take work. Their order means nothing.
+        draining: Alive nodes that are being drained: Ray places nothing new on them, so no plan counts them.
+        node_types: What the autoscaler could still add; empty: nothing; ``None``: there is an autoscaler, but what it
+            could add is not known.
+        max_nodes_to_add: The most nodes of all types together that the autoscaler may still add; ``None``: each type's
+            own limit is the only one.
         read_at: When the cluster was read; ``None``: it was written by hand.
     """
 
     nodes: tuple[NodeCapacity, ...] = ()
-    node_types: tuple[NodeTypeCapacity, ...] = ()
+    draining: tuple[NodeCapacity, ...] = ()
+    node_types: tuple[NodeTypeCapacity, ...] | None = ()
+    max_nodes_to_add: Count | None = None
     read_at: datetime | None = None
 
     @model_validator(mode="after")

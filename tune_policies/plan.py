@@ -30,6 +30,7 @@ class TrialSlot(Value):
         per_worker: Reserved by Train for each of its workers.
         gpu_memory_bytes: GPU memory that a worker may use on each of its devices; ``None``: not known.
         accelerator_type: Ray's name of the device type that workers are placed on; ``None``: any.
+        label_selector: Ray's label selector, by which trials and workers are placed on some nodes only; empty: any.
     """
 
     trial: Resources
@@ -38,6 +39,7 @@ class TrialSlot(Value):
     per_worker: Resources = Field(default_factory=Resources)
     gpu_memory_bytes: Bytes | None = None
     accelerator_type: str | None = None
+    label_selector: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _workers_must_agree(self) -> Self:
@@ -79,11 +81,14 @@ class TrialPlan(Value):
         slots: The kinds of slots, the best first.
         limited_by: What stops one more trial: a resource by Ray's name, or the field of a policy.
         reasons: How the plan came about, a sentence each.
+        nodes_to_add: Nodes that the autoscaler must add before all the trials can run, by the name of their type;
+            empty: the alive nodes hold them.
     """
 
     slots: tuple[TrialSlot, ...] = Field(min_length=1)
     limited_by: str
     reasons: tuple[str, ...] = ()
+    nodes_to_add: dict[str, PositiveCount] = Field(default_factory=dict)
 
     @property
     def trial(self) -> Resources:
@@ -187,7 +192,8 @@ class TrialPlan(Value):
             if taken:
                 slots.append(slot.model_copy(update={"max_concurrent_trials": taken}))
                 left -= taken
-        return TrialPlan(slots=tuple(slots), limited_by=limited_by, reasons=(*self.reasons, *reasons))
+        changes = {"slots": tuple(slots), "limited_by": limited_by, "reasons": (*self.reasons, *reasons)}
+        return self.model_copy(update=changes)
 
     def with_reasons(self, *reasons: str) -> "TrialPlan":
         """Return the same plan with further reasons in front of its own."""
