@@ -5,7 +5,9 @@ from tune_policies import ClusterCapacity, GpuDevice, NodeCapacity, Resources
 GIB = 2**30
 
 
-def gpu_node(node_id, *, gpus=1, cpus=64, gpu_memory_gib=None, accelerator_type=None, memory_gib=None):
+def gpu_node(
+    node_id, *, gpus=1, cpus=64, gpu_memory_gib=None, accelerator_type=None, memory_gib=None, custom=None, labels=None
+):
     """One node; its devices are read if their memory is given."""
     devices = None
     if gpu_memory_gib is not None:
@@ -16,9 +18,10 @@ def gpu_node(node_id, *, gpus=1, cpus=64, gpu_memory_gib=None, accelerator_type=
     memory = None if memory_gib is None else memory_gib * GIB
     return NodeCapacity(
         node_id=node_id,
-        resources=Resources(cpus=cpus, gpus=gpus, memory_bytes=memory),
+        resources=Resources(cpus=cpus, gpus=gpus, memory_bytes=memory, custom=custom or {}),
         accelerator_type=accelerator_type,
         devices=devices,
+        labels=labels or {},
     )
 
 

@@ -22,6 +22,7 @@ from tune_policies.policies import (
     GpuMemoryPolicy,
     GpuPolicy,
     ReservingPolicy,
+    SelectingPolicy,
 )
 from tune_policies.policy import ResourcePolicy
 from tune_policies.policy_file import load_policy
@@ -50,6 +51,7 @@ __all__ = [
     "ResourcePolicy",
     "ResourcePolicyError",
     "Resources",
+    "SelectingPolicy",
     "TrialPlan",
     "TrialSlot",
     "load_policy",

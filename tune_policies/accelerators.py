@@ -29,6 +29,45 @@ ACCELERATOR_TYPES: Final = frozenset(
     | {"M3", "M3-Pro", "M3-Max", "Apple-Silicon"}
 )
 
+_NOMINAL_GB: Final = {
+    "V100": 16,
+    "P100": 12,
+    "T4": 16,
+    "P4": 8,
+    "K80": 12,
+    "A10G": 24,
+    "L4": 24,
+    "L40S": 48,
+    "A100": 40,
+    "A100-40G": 40,
+    "A100-80G": 80,
+    "H100": 80,
+    "H200": 141,
+    "H20": 96,
+    "B200": 180,
+    "RTX-PRO-6000": 96,
+    "Intel-GPU-Max-1550": 128,
+    "Intel-GPU-Max-1100": 48,
+    "AMD-Instinct-MI100": 32,
+    "AMD-Instinct-MI210": 64,
+    "AMD-Instinct-MI300A": 128,
+    "AMD-Instinct-MI300X-OAM": 192,
+    "AMD-Instinct-MI300X-HF": 192,
+    "AMD-Instinct-MI325X-OAM": 256,
+    "AMD-Instinct-MI350X-OAM": 288,
+    "AMD-Instinct-MI355X-OAM": 288,
+}
+"""Decimal gigabytes of one device by the vendors' data sheets, of the smallest variant that carries the name.
+
+Types that Ray hands out in parts (two dies of one board), or of which no data sheet was at hand, are left out.
+"""
+
+_KEPT_PERCENT: Final = 95
+"""What a driver reports at the least: error correction and the driver itself take some of the nominal size."""
+
+DEVICE_RESOURCES: Final = frozenset({"GPU", "TPU", "HPU", "NPU", "neuron_cores", "RBLN", "FURIOSA", "MBLT", "TTNPU"})
+"""Ray's resources whose units are single devices, so that a fraction must find its place on one of them."""
+
 ACCELERATOR_TYPE_PREFIX: Final = "accelerator_type:"
 """Ray gives a node one unit of ``accelerator_type:A100``; work for that type holds a little of it."""
 
@@ -41,6 +80,12 @@ GPU_VISIBILITY_VARIABLES: Final = (
     "ZE_AFFINITY_MASK",  # Intel
 )
 """Set to the empty string they hide every GPU, as Ray does under ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO``."""
+
+
+def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
+    """Return GPU memory in bytes that every device of the type has at the least; ``None``: not known."""
+    nominal = _NOMINAL_GB.get(accelerator_type or "")
+    return None if nominal is None else nominal * 10**9 * _KEPT_PERCENT // 100
 
 
 def check_accelerator_type(name: str) -> str:

@@ -4,14 +4,17 @@ A capacity is a value. It can be saved as JSON where the cluster is, and planned
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from datetime import datetime
+from functools import cached_property
 from itertools import count
-from typing import Self
+from typing import NamedTuple, Self
 
 from pydantic import Field, model_validator
 
+from tune_policies.accelerators import gpu_memory_of_type
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.labels import NODE_ID
 from tune_policies.resources import Amount, Bytes, Count, Resources, format_amount
 from tune_policies.values import Value
 
@@ -58,15 +61,34 @@ class NodeCapacity(Value):
     usable_cpus: Amount | None = None
     in_use: Resources | None = None
 
-    @property
+    @cached_property
     def smallest_gpu_memory_bytes(self) -> int | None:
         """GPU memory of the smallest device, which Ray may hand out first; ``None``: not known.
 
-        Nor is it where Ray counts more GPUs than there are devices: several would then be the same one.
+        What was not read comes from the table of known types. It is not known where Ray counts more GPUs than
+        there are devices: several would then be the same one.
         """
-        if self.devices is None or len(self.devices) < self.resources.gpus:
+        if self.resources.gpus == 0:
             return None
-        return min((device.memory_bytes for device in self.devices), default=None)
+        if self.devices is None:
+            return gpu_memory_of_type(self.accelerator_type)
+        if len(self.devices) < self.resources.gpus:
+            return None
+        return min([device.memory_bytes for device in self.devices], default=None)
+
+    @property
+    def ray_labels(self) -> dict[str, str]:
+        """The labels by which Ray selects: those that are given, and the node's own identifier."""
+        return {NODE_ID: self.node_id, **self.labels}
+
+    @cached_property
+    def shape(self) -> Hashable:
+        """What a planner sees of the node: nodes of one shape are alike to it."""
+        has = self.resources
+        return (
+            *(has.cpus, has.gpus, has.memory_bytes, tuple(has.custom.items()) if has.custom else ()),
+            *(self.accelerator_type, self.smallest_gpu_memory_bytes, self.devices is None, self.usable_cpus),
+        )
 
     def __str__(self) -> str:
         has = self.resources
@@ -75,6 +97,13 @@ class NodeCapacity(Value):
         parts = [f"{format_amount(has.cpus)} CPU", f"{format_amount(has.gpus)} GPU{kind}"]
         rest = has.replaced(cpus=0, gpus=0)
         return ", ".join(parts if rest.memory_bytes is None and not rest.custom else [*parts, str(rest)])
+
+
+class NodeGroup(NamedTuple):
+    """Nodes of one shape: one of them, and how many there are."""
+
+    node: NodeCapacity
+    num_nodes: int
 
 
 class NodeTypeCapacity(Value):
@@ -121,6 +150,17 @@ class ClusterCapacity(Value):
             raise InvalidResourcesError(f"each node needs a node_id of its own, but {twice[0]!r} comes twice")
         return self
 
+    @cached_property
+    def groups(self) -> tuple[NodeGroup, ...]:
+        """The nodes by shape, so that a plan costs as much as there are shapes."""
+        shapes = [node.shape for node in self.nodes]
+        one_of = dict(zip(shapes, self.nodes, strict=True))
+        return tuple(NodeGroup(one_of[shape], count) for shape, count in Counter(shapes).items())
+
+    def with_nodes(self, nodes: Iterable[NodeCapacity]) -> "ClusterCapacity":
+        """Return the same cluster with other alive nodes, which are not checked again."""
+        return self.model_copy(update={"nodes": tuple(nodes)})
+
     @classmethod
     def of(cls, *nodes: Resources | NodeCapacity) -> "ClusterCapacity":
         """Build a capacity by hand, one node for each argument.
@@ -141,3 +181,9 @@ class ClusterCapacity(Value):
         for node in self.nodes:
             if node.resources.gpus > 0 and accelerator_type in (None, node.accelerator_type):
                 yield node
+
+    def gpu_groups(self, accelerator_type: str | None = None) -> Iterator[NodeGroup]:
+        """Yield the nodes with GPUs by shape; of one device type only, if it is given."""
+        for group in self.groups:
+            if group.node.resources.gpus > 0 and accelerator_type in (None, group.node.accelerator_type):
+                yield group

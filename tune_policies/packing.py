@@ -2,22 +2,24 @@
 
 A *worker* is one process that trains: the trial itself, or each of a trial's Train workers. The workers of
 a plan are all alike, so it does not matter in which order Ray places them: the cluster holds as many as its
-nodes hold one by one.
+nodes hold one by one. Nodes of one shape are counted once and multiplied.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
-from tune_policies.capacity import NodeCapacity
+from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
+from tune_policies.capacity import NodeCapacity, NodeGroup
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.labels import format_selector
 from tune_policies.resources import TICKS, Bytes, Count, Resources, to_ticks
 from tune_policies.units import MIB, format_bytes
 from tune_policies.values import Value
 
-DRIVER: Final = Resources(memory_bytes=MIB)
+DRIVER_BYTES: Final = MIB
+DRIVER: Final = Resources(memory_bytes=DRIVER_BYTES)
 """What Tune reserves for a trial whose training runs in Train workers.
 
 A Train driver only waits, so it must not hold a CPU that its own workers queue for. Ray refuses a trial that
@@ -33,12 +35,15 @@ class Request(Value):
         num_workers: Train workers in the trial; 0: the trial itself trains.
         accelerator_type: Ray's name of the device type that the workers must have.
         gpu_memory_bytes: GPU memory that each worker wants. It takes no part in packing: the GPU share does.
+        label_selector: Ray's label selector for trials and workers. It takes no part in packing either: the policy has
+            chosen the nodes by it.
     """
 
     worker: Resources
     num_workers: Count = 0
     accelerator_type: str | None = None
     gpu_memory_bytes: Bytes | None = None
+    label_selector: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _must_ask_for_something(self) -> Self:
@@ -57,32 +62,38 @@ class Request(Value):
             each += f" with {format_bytes(self.gpu_memory_bytes)} of GPU memory"
         if self.accelerator_type:
             each += f" on {self.accelerator_type}"
+        if self.label_selector:
+            each += f" on nodes with {format_selector(self.label_selector)}"
         return f"{self.num_workers} workers of {each}" if self.num_workers else each
 
 
-def gpu_slots(node: NodeCapacity, share_ticks: int) -> int:
-    """Return how many times ``share_ticks`` of GPU fit the devices of ``node``.
+def device_slots(amount: float, share_ticks: int) -> int:
+    """Return how many times ``share_ticks`` fit ``amount`` devices of one node.
 
-    A share below one GPU stays on one device; a share above takes whole devices.
+    A share below one device stays on one device; a share above takes whole devices.
     """
-    gpus = to_ticks(node.resources.gpus)
+    ticks = to_ticks(amount)
     if share_ticks >= TICKS:
-        return gpus // share_ticks
-    return gpus // TICKS * (TICKS // share_ticks) + gpus % TICKS // share_ticks
+        return ticks // share_ticks
+    return ticks // TICKS * (TICKS // share_ticks) + ticks % TICKS // share_ticks
 
 
-def equal_gpu_share(most_per_gpu: int, nodes: Iterable[NodeCapacity]) -> int:
-    """Return the share of a GPU with which at most so many workers are on one, in ticks.
+def equal_device_share(most_per_device: int, most_devices: float) -> int:
+    """Return the share of a device with which at most so many workers are on one, in ticks.
 
-    Ray's scheduler and autoscaler add up the GPU shares of a node, but each share must find its place on one
+    Ray's scheduler and autoscaler add up the shares of a node, but each share must find its place on one
     device. With ``floor(10 000 / k)`` for everybody both counts agree; with anything else Ray admits a trial
-    that no device can hold, and it waits for ever. On a node with many GPUs and a large k, what rounding
+    that no device can hold, and it waits for ever. On a node with many devices and a large k, what rounding
     loses on each device adds up to one share too many; then a smaller k is taken.
+
+    Args:
+        most_per_device: Workers on one device at the most.
+        most_devices: Devices of the node that has the most.
     """
-    devices = max((to_ticks(node.resources.gpus) // TICKS for node in nodes), default=1)
-    for k in range(min(most_per_gpu, TICKS), 0, -1):
+    devices = to_ticks(most_devices) // TICKS
+    for k in range(min(most_per_device, TICKS), 0, -1):
         share = TICKS // k
-        lost_on_node = devices * (TICKS - k * share)
+        lost_on_node = max(1, devices) * (TICKS - k * share)
         if lost_on_node < share:  # so on one device as well: of the shares for 141, there would be room for 142
             return share
     return TICKS
@@ -98,15 +109,16 @@ def slots_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0)
         request: What they need.
         num_drivers: Train drivers that may all be on this node; where Ray puts them cannot be known.
     """
-    has = node.resources.ticks
+    resources = node.resources
+    has = resources.ticks
     slots: dict[str, int] = {}
     for name, needed in request.worker.ticks.items():
-        if name == "GPU":
-            slots[name] = gpu_slots(node, needed)
-        elif name == "memory":
-            if node.resources.memory_bytes is not None:
-                left = node.resources.memory_bytes - num_drivers * (DRIVER.memory_bytes or MIB)
+        if name == "memory":
+            if resources.memory_bytes is not None:
+                left = resources.memory_bytes - num_drivers * DRIVER_BYTES
                 slots[name] = max(0, left) // needed
+        elif name in DEVICE_RESOURCES:
+            slots[name] = device_slots(has.get(name, 0) / TICKS, needed)
         else:
             slots[name] = has.get(name, 0) // needed
     if request.accelerator_type is not None:
@@ -116,55 +128,65 @@ def slots_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0)
     return slots
 
 
-def count_workers(nodes: Iterable[NodeCapacity], request: Request, *, num_drivers: int = 0) -> int:
+def workers_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0) -> int:
+    """Return how many workers ``node`` holds at once, beside so many Train drivers."""
+    return min(slots_on_node(node, request, num_drivers=num_drivers).values(), default=0)
+
+
+def count_workers(groups: Iterable[NodeGroup], request: Request, *, num_drivers: int = 0) -> int:
     """Return how many workers the nodes hold at once."""
-    return sum(min(slots_on_node(node, request, num_drivers=num_drivers).values(), default=0) for node in nodes)
+    return sum(count * workers_on_node(node, request, num_drivers=num_drivers) for node, count in groups)
 
 
-def count_trials(nodes: tuple[NodeCapacity, ...], request: Request) -> int:
+def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
     """Return how many trials run at once, drivers included, wherever Ray puts the drivers."""
-    most = count_workers(nodes, request) // request.processes
+    most = count_workers(groups, request) // request.processes
     if request.num_workers == 0:
         return most
     if request.worker.memory_bytes is None:
-        return min(most, _count_drivers(nodes, most))
+        return min(most, _count_drivers(groups, most))
     # More drivers leave less host memory for workers, so the answer is where the two meet.
-    low, high = 0, most
+    return largest(
+        0, most, lambda trials: count_workers(groups, request, num_drivers=trials) >= trials * request.processes
+    )
+
+
+def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """Return the largest number for which ``holds``: it does at ``low``, and nowhere after it first fails."""
     while low < high:
         middle = (low + high + 1) // 2
-        if count_workers(nodes, request, num_drivers=middle) >= middle * request.processes:
+        if holds(middle):
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def _count_drivers(nodes: Iterable[NodeCapacity], wanted: int) -> int:
+def _count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
     room = 0
-    for node in nodes:
+    for node, count in groups:
         if node.resources.memory_bytes is None:
             return wanted
-        room += node.resources.memory_bytes // (DRIVER.memory_bytes or MIB)
+        room += count * (node.resources.memory_bytes // DRIVER_BYTES)
     return room
 
 
-def limiting_resource(nodes: Iterable[NodeCapacity], request: Request) -> str:
+def limiting_resource(groups: Collection[NodeGroup], request: Request) -> str:
     """Return the resource that stops one more trial, by Ray's name; ties go to the scarcest kind.
 
     On each node that can hold a worker, the resource with the fewest slots is the one that stops it; the answer is
     the one that does so for the most slots.
     """
-    nodes = tuple(nodes)
-    if count_trials(nodes, request) < count_workers(nodes, request) // request.processes:
+    if count_trials(groups, request) < count_workers(groups, request) // request.processes:
         return "memory"  # which the drivers hold
     stops: dict[str, int] = {}
-    for node in nodes:
+    for node, count in groups:
         slots = slots_on_node(node, request)
         if slots and min(slots.values()) > 0:
             name = min(slots, key=lambda resource: (slots[resource], _scarcity(resource)))
-            stops[name] = stops.get(name, 0) + slots[name]
+            stops[name] = stops.get(name, 0) + slots[name] * count
     if not stops:
-        return "GPU" if request.worker.gpus else "CPU"
+        return next((name for name in request.worker.ticks if name in DEVICE_RESOURCES), "CPU")
     return min(stops, key=lambda resource: (-stops[resource], _scarcity(resource)))
 
 

@@ -4,19 +4,20 @@ A plan is a value; what Ray takes is computed from it. The two methods that retu
 to ``ray_adapter`` when they are called, so that planning needs no Ray.
 """
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
+from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.resources import Bytes, Count, PositiveCount, Resources, check_count, from_ticks
+from tune_policies.labels import format_selector
+from tune_policies.resources import Bytes, Count, PositiveCount, Resources, check_count, from_ticks, to_ticks
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
 
 if TYPE_CHECKING:
     from ray.train import ScalingConfig
-    from ray.tune import TuneConfig
+    from ray.tune import PlacementGroupFactory, TuneConfig
 
 
 class TrialSlot(Value):
@@ -64,6 +65,8 @@ class TrialSlot(Value):
         each = str(self.worker)
         if self.accelerator_type:
             each += f" on {self.accelerator_type}"
+        if self.label_selector:
+            each += f" on nodes with {format_selector(self.label_selector)}"
         if self.gpu_memory_bytes is not None:
             each += f", {format_bytes(self.gpu_memory_bytes)} of GPU memory"
         if self.num_workers:
@@ -131,13 +134,38 @@ class TrialPlan(Value):
         return self.slots[0].accelerator_type
 
     @property
+    def label_selector(self) -> dict[str, str]:
+        """Ray's label selector for trials and workers; empty: any node."""
+        return self.slots[0].label_selector
+
+    @property
+    def reuse(self) -> Literal["process", "release"]:
+        """What becomes of a Ray task's process after it, for ``remote_options``: it is used again, or it ends.
+
+        Frameworks keep devices and their memory until the process ends, so a task with devices should release them.
+        """
+        return "release" if DEVICE_RESOURCES & self.worker.ticks.keys() else "process"
+
+    @property
     def max_concurrent_trials(self) -> int:
         """How many trials run at once, over all kinds of slots."""
         return sum(slot.max_concurrent_trials for slot in self.slots)
 
     @property
-    def resources_per_trial(self) -> dict[str, float]:
-        """What ``tune.run(resources_per_trial=…)`` and ``tune.with_resources`` take."""
+    def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
+        """What ``tune.run(resources_per_trial=…)`` and ``tune.with_resources`` take.
+
+        A dict, or where nodes are selected by label a ``PlacementGroupFactory``: Tune takes labels in no other form.
+        """
+        if self.label_selector:
+            from tune_policies.ray_adapter import to_placement_group_factory
+
+            return to_placement_group_factory(self)
+        return self.trial_amounts
+
+    @property
+    def trial_amounts(self) -> dict[str, float]:
+        """What Tune reserves for a trial, by Tune's names of the resources, wherever it is placed."""
         amounts = _ray_amounts(self.trial)
         if self.num_workers == 0 and self.accelerator_type:
             amounts[ACCELERATOR_TYPE_PREFIX + self.accelerator_type] = ACCELERATOR_TYPE_AMOUNT
@@ -177,6 +205,32 @@ class TrialPlan(Value):
 
         return to_tune_config(self, **kwargs)
 
+    def remote_options(self, reuse: Literal["process", "release"] = "process") -> dict[str, Any]:
+        """Return what ``@ray.remote(**options)`` and ``.options(**options)`` take, for one worker of the plan.
+
+        Args:
+            reuse: ``"process"`` for actors, which keep their data on the device, and for ``.options``.
+                ``"release"`` for tasks that must give the device back: their process ends after one call
+                (``max_calls=1``), which Ray takes in the decorator of a task only. ``plan.reuse`` says which is right
+                for tasks of this plan. Of itself Ray ends the process after a task with GPUs, and after no other.
+
+        Raises:
+            InvalidResourcesError: ``reuse`` is neither.
+        """
+        if reuse not in ("process", "release"):
+            raise InvalidResourcesError(f"reuse must be 'process' or 'release', got {reuse!r}")
+        worker = self.worker
+        options: dict[str, Any] = {"num_cpus": worker.cpus, "num_gpus": from_ticks(to_ticks(worker.gpus))}
+        if worker.memory_bytes is not None:
+            options["memory"] = worker.memory_bytes
+        if worker.custom:
+            options["resources"] = {name: from_ticks(to_ticks(amount)) for name, amount in worker.custom.items()}
+        if self.accelerator_type is not None:
+            options["accelerator_type"] = self.accelerator_type
+        if self.label_selector:
+            options["label_selector"] = dict(self.label_selector)
+        return options | ({"max_calls": 1} if reuse == "release" else {})
+
     def num_waves(self, num_trials: int) -> int:
         """Return how many rounds ``num_trials`` trials take, if all last equally long."""
         num_trials = check_count(num_trials, least=0, name="num_trials")
@@ -206,6 +260,9 @@ class TrialPlan(Value):
         for slot in self.slots:
             prefix = "each trial: " if len(self.slots) == 1 else f"{slot.max_concurrent_trials} with "
             lines.append(f"  {prefix}{slot}")
+        if self.nodes_to_add:
+            added = ", ".join(f"{count} {name}" for name, count in sorted(self.nodes_to_add.items()))
+            lines.append(f"  nodes that the autoscaler must add first: {added}")
         return "\n".join([*lines, *(f"  - {reason}" for reason in self.reasons)])
 
 

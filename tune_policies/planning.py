@@ -1,16 +1,17 @@
 """From one trial's request to a plan, or to an error that names the nearest request that would work."""
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Iterable
 
-from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
+from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.packing import (
     DRIVER,
     Request,
     count_trials,
     count_workers,
-    gpu_slots,
+    device_slots,
+    largest,
     limiting_resource,
     slots_on_node,
 )
@@ -25,7 +26,7 @@ def build_plan(capacity: ClusterCapacity, request: Request, reasons: Iterable[st
     Raises:
         InfeasibleRequestError: Not even one fits.
     """
-    count = count_trials(capacity.nodes, request)
+    count = count_trials(capacity.groups, request)
     if count == 0:
         raise infeasible(capacity, request)
     notes = list(reasons)
@@ -41,16 +42,50 @@ def build_plan(capacity: ClusterCapacity, request: Request, reasons: Iterable[st
         max_concurrent_trials=count,
         gpu_memory_bytes=request.gpu_memory_bytes,
         accelerator_type=request.accelerator_type,
+        label_selector=request.label_selector,
     )
-    return TrialPlan(slots=(slot,), limited_by=limiting_resource(capacity.nodes, request), reasons=tuple(notes))
+    return TrialPlan(
+        slots=(slot,),
+        limited_by=limiting_resource(capacity.groups, request),
+        reasons=(*notes, *_about_the_nodes(capacity)),
+    )
 
 
-def cpus_that_strand_no_gpu(nodes: Iterable[NodeCapacity], share_ticks: int) -> float:
-    """Return CPUs per worker such that on every node the GPUs run out first.
+def _about_the_nodes(capacity: ClusterCapacity) -> Iterable[str]:
+    """Yield what a user should know of the nodes, whatever is planned on them."""
+    differs: dict[tuple[float, float], int] = {}
+    for node, count in capacity.groups:
+        if node.usable_cpus is not None and to_ticks(node.usable_cpus) < to_ticks(node.resources.cpus):
+            amounts = (node.resources.cpus, node.usable_cpus)
+            differs[amounts] = differs.get(amounts, 0) + count
+    for (counted, usable), count in sorted(differs.items()):
+        yield (
+            f"Ray counts {format_amount(counted)} CPU on {_nodes(count)} where the cgroup, the CPU affinity or SLURM "
+            f"allows {format_amount(usable)}: start Ray there with --num-cpus={max(1, int(usable))}"
+        )
+    if capacity.draining:
+        yield f"not counted: {_nodes(len(capacity.draining))} being drained"
 
-    The node with the fewest CPUs per GPU slot decides. Whole CPUs, as threads are whole; below 1 if need be.
+
+def _nodes(count: int) -> str:
+    return f"{count} {'node' if count == 1 else 'nodes'}"
+
+
+def cpus_that_strand_no_device(groups: Iterable[NodeGroup], resource: str, share_ticks: int) -> float:
+    """Return CPUs per worker such that on every node the devices run out first.
+
+    The node with the fewest CPUs per slot decides. Whole CPUs, as threads are whole; below 1 if need be.
+
+    Args:
+        groups: Nodes, of which those without a slot take no part. At least one has some.
+        resource: Ray's name of the devices.
+        share_ticks: Devices of one worker, in ticks of 1/10 000.
     """
-    fewest = min(to_ticks(node.resources.cpus) // slots for node in nodes if (slots := gpu_slots(node, share_ticks)))
+    fewest = min(
+        to_ticks(node.resources.cpus) // slots
+        for node, _ in groups
+        if (slots := device_slots(node.resources.ticks.get(resource, 0) / TICKS, share_ticks))
+    )
     return from_ticks(fewest if fewest < TICKS else fewest // TICKS * TICKS)
 
 
@@ -60,15 +95,15 @@ def infeasible(capacity: ClusterCapacity, request: Request) -> InfeasibleRequest
         return InfeasibleRequestError(
             str(request), "the cluster has no alive node", "nodes", "Start Ray nodes, then probe again."
         )
-    if request.accelerator_type and not any(capacity.gpu_nodes(request.accelerator_type)):
+    if request.accelerator_type not in {None, *(node.accelerator_type for node, _ in capacity.groups)}:
         return _no_such_type(capacity, request)
-    if count_workers(capacity.nodes, request) > 0:
+    if count_workers(capacity.groups, request) > 0:
         return _too_many_workers(capacity, request)
     return _too_large(capacity, request)
 
 
 def _no_such_type(capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
-    there = sorted({str(node.accelerator_type or "of unknown type") for node in capacity.gpu_nodes()})
+    there = sorted({str(node.accelerator_type or "of unknown type") for node, _ in capacity.gpu_groups()})
     offered = f"the cluster's GPUs are {', '.join(there)}" if there else "no node has a GPU"
     way_out = "Leave accelerator_type out, or name one that is there" if there else "Ask for CPUs"
     return InfeasibleRequestError(
@@ -77,14 +112,14 @@ def _no_such_type(capacity: ClusterCapacity, request: Request) -> InfeasibleRequ
 
 
 def _too_many_workers(capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
-    workers = count_workers(capacity.nodes, request, num_drivers=1)
-    beside = "" if workers == count_workers(capacity.nodes, request) else f"beside a driver with {DRIVER} "
+    workers = count_workers(capacity.groups, request, num_drivers=1)
+    beside = "" if workers == count_workers(capacity.groups, request) else f"beside a driver with {DRIVER} "
     fewer = largest(
         0,
         request.num_workers - 1,
-        lambda n: n == 0 or count_trials(capacity.nodes, _changed(request, num_workers=n)) > 0,
+        lambda n: n == 0 or count_trials(capacity.groups, request.model_copy(update={"num_workers": n})) > 0,
     )
-    short_of = limiting_resource(capacity.nodes, request)
+    short_of = limiting_resource(capacity.groups, request)
     return InfeasibleRequestError(
         str(request),
         f"{beside}the cluster holds {workers} such {'worker' if workers == 1 else 'workers'} at once",
@@ -95,26 +130,25 @@ def _too_many_workers(capacity: ClusterCapacity, request: Request) -> Infeasible
 
 def _too_large(capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
     needed = request.worker.ticks
-    nodes = capacity.nodes
+    nodes = [node for node, _ in capacity.groups]
     if request.accelerator_type is not None:
-        nodes = tuple(node for node in nodes if node.accelerator_type == request.accelerator_type)
+        nodes = [node for node in nodes if node.accelerator_type == request.accelerator_type]
 
     def missing(node: NodeCapacity) -> list[str]:
         return [name for name, slots in slots_on_node(node, request).items() if slots == 0]
 
-    def how_near(node: NodeCapacity) -> tuple[object, ...]:
-        has = node.resources.ticks
-        return (-len(missing(node)), *(has.get(name, 0) for name in sorted(needed, reverse=True)), node.node_id)
+    def has_of(node: NodeCapacity, name: str) -> int:
+        return node.resources.ticks.get(name, 0)
 
-    def has_most(name: str) -> int:
-        return max(node.resources.ticks.get(name, 0) for node in nodes)
+    def how_near(node: NodeCapacity) -> tuple[object, ...]:
+        return (-len(missing(node)), *(has_of(node, name) for name in sorted(needed, reverse=True)), str(node))
 
     best = max(nodes, key=how_near)
     short_of = missing(best)[0]
     # What no node has enough of is the better answer, shown on the node that has the most of it.
-    if nowhere := [name for name in needed if has_most(name) < needed[name]]:
+    if nowhere := [name for name in needed if max(has_of(node, name) for node in nodes) < needed[name]]:
         short_of = nowhere[0]
-        best = max(nodes, key=lambda node: (node.resources.ticks.get(short_of, 0), how_near(node)))
+        best = max(nodes, key=lambda node: (has_of(node, short_of), how_near(node)))
     return InfeasibleRequestError(
         str(request), f"the largest node offers {best}", short_of, _smaller_request(capacity, request, short_of)
     )
@@ -125,66 +159,44 @@ def _smaller_request(capacity: ClusterCapacity, request: Request, short_of: str)
     most = _largest_that_fits(capacity, request, short_of)
     if most is None:
         return f"Add a node with more {short_of}, or ask for less in every respect."
-    if most == 0 and short_of == "GPU":
-        return "Ask for no GPU (CpuPolicy, or FirstFeasiblePolicy with a CpuPolicy last), or add a GPU node."
+    if most == 0 and short_of in DEVICE_RESOURCES:
+        way_out = "CpuPolicy, or FirstFeasiblePolicy with a CpuPolicy last"
+        return f"Ask for no {short_of} ({way_out}), or add a {short_of} node."
     if most == 0:
         return f"Ask for no {short_of}, or add a node with more."
     amount = format_request(most) + " of host memory" if short_of == "memory" else f"{_amount(most)} {short_of}"
     nearest = f"Ask for at most {amount} per worker"
     if short_of == "GPU" and request.num_workers == 0 and to_ticks(request.worker.gpus) % most == 0:
         parts = to_ticks(request.worker.gpus) // most
-        if count_trials(capacity.nodes, _changed(request, num_workers=parts, worker={"gpus": from_ticks(most)})):
+        smaller = request.model_copy(update={"num_workers": parts, "worker": request.worker.with_ticks("GPU", most)})
+        if count_trials(capacity.groups, smaller):
             nearest += f", or for num_workers={parts} with {_amount(most)} GPU each"
     return f"{nearest}, or add a larger node."
 
 
 def _largest_that_fits(capacity: ClusterCapacity, request: Request, resource: str) -> int | None:
     """Return the most of one resource, in ticks or bytes, with which a trial fits; ``None``: no less of it helps."""
-    if resource not in _FIELDS:
+    if resource.startswith(ACCELERATOR_TYPE_PREFIX):
         return None
     asked = request.worker.ticks.get(resource, 0)
     is_all = set(request.worker.ticks) <= {resource}
 
     def fits(ticks: int) -> bool:
         if ticks == 0 and is_all:
-            return resource == "GPU"  # a policy without GPUs asks for CPUs instead
-        amount = (ticks or None) if resource == "memory" else from_ticks(ticks)
-        return count_trials(capacity.nodes, _changed(request, worker={_FIELDS[resource]: amount})) > 0
+            return resource in DEVICE_RESOURCES  # a policy without devices asks for CPUs instead
+        smaller = request.model_copy(update={"worker": request.worker.with_ticks(resource, ticks)})
+        return count_trials(capacity.groups, smaller) > 0
 
-    least = 1 if is_all and resource != "GPU" else 0
+    least = 1 if is_all and resource not in DEVICE_RESOURCES else 0
     if asked <= least or not fits(least):
         return None
     return _rounded(resource, largest(least, asked - 1, lambda ticks: fits(_rounded(resource, ticks))))
 
 
 def _rounded(resource: str, ticks: int) -> int:
-    """Return a little less that reads well: whole CPUs and GPUs above 1."""
+    """Return a little less that reads well: whole CPUs and devices above 1."""
     return ticks if resource == "memory" or ticks < TICKS else ticks // TICKS * TICKS
-
-
-def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Return the largest number for which ``holds``: it does at ``low``, and nowhere after it first fails."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-_FIELDS: Final = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_bytes"}
 
 
 def _amount(ticks: int) -> str:
     return format_amount(from_ticks(ticks))
-
-
-def _changed(
-    request: Request, *, num_workers: int | None = None, worker: dict[str, float | None] | None = None
-) -> Request:
-    return Request(
-        worker=request.worker.replaced(**(worker or {})),
-        num_workers=request.num_workers if num_workers is None else num_workers,
-        accelerator_type=request.accelerator_type,
-    )

@@ -27,6 +27,11 @@ class ResourcePolicy(Value):
             InfeasibleRequestError: Not even one trial fits. Nothing else is ever raised.
         """
 
+    @property
+    def choices(self) -> tuple["ResourcePolicy", ...]:
+        """The policies among which this one takes the first that fits: itself, unless it is one of choices."""
+        return (self,)
+
     @classmethod
     def from_dict(cls, data: object) -> Self:
         """Build the policy from plain data, with or without its ``kind``.

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ray.train import ScalingConfig
-from ray.tune import TuneConfig
+from ray.tune import PlacementGroupFactory, TuneConfig
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
@@ -28,9 +28,18 @@ def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
     }
     if plan.accelerator_type is not None:
         fields["accelerator_type"] = plan.accelerator_type
+    if plan.label_selector:
+        fields["label_selector"] = dict(plan.label_selector)
     if twice := sorted(fields.keys() & kwargs.keys()):
         raise InvalidResourcesError(f"{', '.join(twice)} comes from the plan: change the policy instead")
     return ScalingConfig(**fields, **kwargs)
+
+
+def to_placement_group_factory(plan: TrialPlan) -> PlacementGroupFactory:
+    """Return what Tune reserves for a trial, on the nodes that the plan's label selector selects."""
+    names = {"cpu": "CPU", "gpu": "GPU"}
+    bundle = {names.get(name, name): amount for name, amount in plan.trial_amounts.items() if amount > 0}
+    return PlacementGroupFactory([bundle], bundle_label_selector=[dict(plan.label_selector)])
 
 
 def to_tune_config(plan: TrialPlan, **kwargs: Any) -> TuneConfig:

@@ -122,6 +122,8 @@ Bytes = Annotated[int, BeforeValidator(_bytes)]
 """Bytes above 0, from a number or a text such as ``"6GiB"``."""
 Count = Annotated[int, BeforeValidator(_count)]
 """A whole number, 0 or above."""
+CustomAmounts = Annotated[dict[str, float], BeforeValidator(_custom)]
+"""Amounts of other Ray resources by their names, those of 0 left out."""
 PositiveCount = Annotated[int, BeforeValidator(_positive_count)]
 """A whole number, 1 or above."""
 
@@ -143,7 +145,7 @@ class Resources(Value):
     cpus: Amount = 0
     gpus: GpuAmount = 0
     memory_bytes: Bytes | None = None
-    custom: Annotated[dict[str, float], BeforeValidator(_custom)] = Field(default_factory=dict)
+    custom: CustomAmounts = Field(default_factory=dict)
 
     @cached_property
     def ticks(self) -> dict[str, int]:
@@ -158,6 +160,18 @@ class Resources(Value):
         if self.memory_bytes is not None:
             parts.append(f"{format_bytes(self.memory_bytes)} of host memory")
         return ", ".join(parts) or "nothing"
+
+    def with_ticks(self, name: str, ticks: int) -> "Resources":
+        """Return a copy with another amount of one resource, by Ray's name: in ticks, but ``memory`` in bytes."""
+        match name:
+            case "CPU":
+                return self.replaced(cpus=from_ticks(ticks))
+            case "GPU":
+                return self.replaced(gpus=from_ticks(ticks))
+            case "memory":
+                return self.replaced(memory_bytes=ticks or None)
+            case _:
+                return self.replaced(custom={**self.custom, name: from_ticks(ticks)})
 
     def replaced(self, **changes: Any) -> "Resources":
         """Return a copy with some fields changed, checked like a new one."""

@@ -5,7 +5,7 @@ mistakes, each with its field, what was given, and the fields that exist.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -49,9 +49,30 @@ class Value(BaseModel):
         except ValidationError as error:
             raise InvalidResourcesError(_explain(cls, error)) from None
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with some fields changed, unchecked, without what the original has computed and kept."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]  # a cached property would still answer for the original
+        return copied
+
     def to_json(self) -> str:
         """Return the value as indented JSON."""
         return self.model_dump_json(indent=2)
+
+
+def with_positional(args: tuple[Any, ...], names: tuple[str, ...], data: dict[str, Any]) -> dict[str, Any]:
+    """Return ``data`` with ``args`` under their names, for values whose first fields may be given by position.
+
+    Raises:
+        InvalidResourcesError: There are too many, or one is given both ways.
+    """
+    if len(args) > len(names):
+        raise InvalidResourcesError(f"takes {', '.join(names)} by position, got {len(args)} arguments")
+    given = dict(zip(names, args, strict=False))
+    if twice := sorted(given.keys() & data.keys()):
+        raise InvalidResourcesError(f"{', '.join(twice)} given twice: by position and by name")
+    return {**given, **data}
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from tune_policies import (
     GpuMemoryPolicy,
     GpuPolicy,
     ReservingPolicy,
+    SelectingPolicy,
 )
 
 shares = st.sampled_from([0.0384, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.3333, 0.34, 0.4, 0.5, 0.57, 0.6, 0.9])
@@ -19,6 +20,8 @@ gpu_amounts = shares | st.integers(1, 5)
 cpu_amounts = st.sampled_from([0.1, 0.25, 0.5, 0.57, 1, 1.5, 2, 3, 8])
 num_workers = st.integers(0, 4)
 accelerator_types = st.sampled_from([None, "T4", "A100"])
+wished_types = accelerator_types | st.sampled_from([("A100", "T4"), ("H100", "A100")])
+custom = st.sampled_from([{}, {}, {"license": 1}, {"license": 0.3}, {"NPU": 0.25}])
 gibs = st.integers(1, 64)
 
 
@@ -33,6 +36,8 @@ def clusters(draw):
                 gpu_memory_gib=draw(st.none() | st.sampled_from([8, 16, 17.5, 80])),
                 accelerator_type=draw(accelerator_types),
                 memory_gib=draw(st.none() | gibs),
+                custom=draw(st.sampled_from([{}, {"license": 2}, {"license": 5, "NPU": 2}])),
+                labels=draw(st.sampled_from([{}, {"zone": "eu"}, {"zone": "us", "disk": "ssd"}])),
             )
             for i in range(draw(st.integers(1, 4)))
         )
@@ -43,27 +48,45 @@ def sized_by_the_user(num_workers):
     """Policies whose worker has what the user asked for, so that as many run as fit."""
     return (
         st.builds(
-            CpuPolicy, cpus=cpu_amounts, memory=st.none() | gibs.map(lambda gib: f"{gib}GiB"), num_workers=num_workers
+            CpuPolicy,
+            cpus=cpu_amounts,
+            memory=st.none() | gibs.map(lambda gib: f"{gib}GiB"),
+            num_workers=num_workers,
+            custom=custom,
         )
         | st.builds(
             GpuPolicy,
             gpus=gpu_amounts,
             cpus=st.none() | cpu_amounts,
-            accelerator_type=accelerator_types,
+            accelerator_type=wished_types,
             num_workers=num_workers,
+            min_gpu_memory=st.none() | st.sampled_from(["10GiB", "17GiB", "50GiB"]),
+            custom=custom,
         )
         | st.builds(
             GpuMemoryPolicy,
             gpu_memory=st.sampled_from(["100MiB", "1GiB", "5GiB", "6GiB", "16GiB", "40GiB"]),
             cpus=st.none() | cpu_amounts,
-            accelerator_type=accelerator_types,
+            accelerator_type=wished_types,
             num_workers=num_workers,
+            custom=custom,
             max_trials_per_gpu=st.none() | st.integers(1, 4),
         )
     )
 
 
-fixed_size = sized_by_the_user(st.just(0))
+def selecting(inner):
+    return st.builds(
+        SelectingPolicy,
+        inner=inner,
+        label_selector=st.sampled_from(
+            [{}, {"zone": "eu"}, {"zone": "!us"}, {"zone": "in(eu, us)", "disk": "!ssd"}, {"zone": "!in(eu,us)"}]
+        ),
+        exclude_nodes=st.sampled_from([(), ("node-0",), ("node-1", "node-2")]),
+    )
+
+
+fixed_size = sized_by_the_user(st.just(0)) | selecting(sized_by_the_user(st.just(0)))
 leaves = sized_by_the_user(num_workers) | st.builds(
     EvenSplitPolicy,
     num_trials=st.integers(1, 50),
@@ -85,6 +108,7 @@ wrapped = st.recursive(
             gpus=st.integers(0, 2),
             memory=st.none() | gibs.map(lambda gib: f"{gib}GiB"),
         )
+        | selecting(inner)
     ),
     max_leaves=4,
 )

@@ -79,3 +79,31 @@ def test_the_explanation_says_how_many_what_each_gets_what_limits_and_why():
 def test_workers_without_resources_are_refused():
     with pytest.raises(InvalidResourcesError, match="num_workers=2 does not go with per_worker=nothing"):
         TrialSlot(trial=Resources(cpus=1), max_concurrent_trials=1, num_workers=2)
+
+
+def test_remote_options_are_what_a_task_or_an_actor_of_the_plan_asks_for():
+    plan = TrialPlan(
+        slots=(
+            TrialSlot(
+                trial=Resources(cpus=2, gpus=0.5, memory_bytes=2**30, custom={"license": 1}),
+                max_concurrent_trials=1,
+                accelerator_type="A100",
+                label_selector={"zone": "eu"},
+            ),
+        ),
+        limited_by="GPU",
+    )
+    options = {
+        "num_cpus": 2,
+        "num_gpus": 0.5,
+        "memory": 2**30,
+        "resources": {"license": 1},
+        "accelerator_type": "A100",
+        "label_selector": {"zone": "eu"},
+    }
+
+    assert plan.remote_options() == options
+    assert plan.remote_options(reuse="release") == {**options, "max_calls": 1}
+    assert plan.reuse == "release"
+    with pytest.raises(InvalidResourcesError, match="reuse must be 'process' or 'release', got 'never'"):
+        plan.remote_options(reuse="never")

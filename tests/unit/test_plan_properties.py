@@ -27,8 +27,18 @@ class Node:
         self.cpus = round(node.resources.cpus * TICKS)
         self.gpus = [TICKS] * int(node.resources.gpus)
         self.memory = node.resources.memory_bytes
+        self.custom = {name: round(amount * TICKS) for name, amount in node.resources.custom.items()}
+        self.labels = {"ray.io/node-id": node.node_id, **node.labels}
         self.accelerator_type = node.accelerator_type
         self.typed_workers = 1000  # each holds 0.001 of the one unit of accelerator_type:… that Ray gives a node
+
+    def is_selected(self, selector):
+        """Whether Ray may place work here; a condition is ``a``, ``!a``, ``in(a,b)`` or ``!in(a,b)``."""
+        for key, condition in selector.items():
+            listed = condition.removeprefix("!").removeprefix("in(").removesuffix(")").split(",")
+            if (self.labels.get(key) in listed) == condition.startswith("!"):
+                return False
+        return True
 
     def take(self, worker, accelerator_type):
         """Take a worker's resources if they are there."""
@@ -39,11 +49,16 @@ class Node:
             return False
         if accelerator_type is not None and self.typed_workers == 0:
             return False
+        custom = {name: round(amount * TICKS) for name, amount in worker.custom.items()}
+        if any(self.custom.get(name, 0) < amount for name, amount in custom.items()):
+            return False
         if gpus and not self._take_gpus(gpus):
             return False
         if accelerator_type is not None:
             self.typed_workers -= 1
         self.cpus -= cpus
+        for name, amount in custom.items():
+            self.custom[name] -= amount
         if self.memory is not None:
             self.memory -= memory
         return True
@@ -65,7 +80,7 @@ class Node:
 
 def placed_trials(capacity, plan, wanted):
     """How many of the wanted trials find room, drivers first on the fullest node, workers wherever they fit."""
-    free = [Node(node) for node in capacity.nodes]
+    free = [node for node in map(Node, capacity.nodes) if node.is_selected(plan.label_selector)]
     random.Random(wanted).shuffle(free)
     placed = 0
     for _ in range(wanted):
@@ -132,7 +147,7 @@ def test_the_order_of_the_nodes_means_nothing(capacity, policy, rng):
 def follow(policy, suggestion):
     """The policy with what an error suggests, or None where it suggests no amount of what the policy is about."""
     if isinstance(policy, GpuMemoryPolicy):
-        found = re.match(r"Ask for at most (\S+), add a larger GPU", suggestion)
+        found = re.match(r"Ask for at most (\S+), or add a larger GPU", suggestion)
         return build_policy({**policy.model_dump(), "gpu_memory": found[1]}) if found else None
     if found := re.match(r"Ask for num_workers=(\d+)", suggestion):
         return policy.model_copy(update={"num_workers": int(found[1])})
@@ -184,6 +199,11 @@ def test_the_workers_of_a_device_fit_its_memory(capacity, policy):
     plan = plan_or_skip(policy, capacity)
 
     workers_per_gpu = max(1, int(1 / plan.worker.gpus))
-    used = list(capacity.gpu_nodes(plan.accelerator_type))
+    used = [
+        node
+        for node in capacity.nodes
+        if node.resources.gpus > 0 and plan.accelerator_type in (None, node.accelerator_type)
+        if Node(node).is_selected(plan.label_selector)
+    ]
     assert plan.gpu_memory_bytes >= policy.gpu_memory
     assert all(workers_per_gpu * plan.gpu_memory_bytes <= node.smallest_gpu_memory_bytes for node in used)

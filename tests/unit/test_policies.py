@@ -15,7 +15,9 @@ from tune_policies import (
     InvalidResourcesError,
     ReservingPolicy,
     Resources,
+    SelectingPolicy,
 )
+from tune_policies.accelerators import gpu_memory_of_type
 
 T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
 A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
@@ -188,17 +190,16 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
         pytest.param(
             ClusterCapacity.of(gpu_node("a", **T4)),
             GpuMemoryPolicy(gpu_memory="24GiB"),
-            "one trial needs 1 GPU with 24 GiB of GPU memory, but the GPUs that Ray could choose from have 16 GiB "
-            "on the smallest: short of GPU memory. "
-            "Ask for at most 16GiB, add a larger GPU, or give the larger ones an accelerator type.",
+            "one trial needs 1 GPU with 24 GiB of GPU memory, but the largest GPUs have 16 GiB: short of GPU memory. "
+            "Ask for at most 16GiB, or add a larger GPU.",
             id="too much GPU memory",
         ),
         pytest.param(
             nodes((8, 1)),
             GpuMemoryPolicy(gpu_memory="6GiB"),
             "one trial needs 1 GPU with 6 GiB of GPU memory, but the GPU memory of 1 of 1 GPU nodes was not read: "
-            "short of GPU memory. Install nvidia-ml-py on the GPU nodes and probe again, give the nodes that were read "
-            "an accelerator type, or take GpuPolicy with a share of a GPU.",
+            "short of GPU memory. Install nvidia-ml-py on the GPU nodes and probe again, give them an accelerator "
+            "type, or take GpuPolicy with a share of a GPU.",
             id="GPU memory not read",
         ),
         pytest.param(
@@ -262,13 +263,13 @@ def test_on_mixed_devices_the_smaller_ones_are_left_out_if_that_runs_more_trials
     assert "left out as only A100 is used: 2 T4 (16 GiB)" in plan.reasons
 
 
-def test_devices_that_were_not_read_are_left_out_if_the_others_have_a_type():
+def test_devices_of_unknown_memory_are_left_out_by_the_type_of_the_others():
     plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(
-        ClusterCapacity.of(gpu_node("a", **A100), gpu_node("b", accelerator_type="L4"))
+        ClusterCapacity.of(gpu_node("a", **A100), gpu_node("b", accelerator_type="B300"))
     )
 
     assert plan.accelerator_type == "A100"
-    assert "left out as only A100 is used: 1 L4 (memory not read)" in plan.reasons
+    assert "left out as only A100 is used: 1 B300 (memory not read)" in plan.reasons
 
 
 @pytest.mark.parametrize(
@@ -389,3 +390,129 @@ def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(build, message)
         build()
 
     assert message in str(caught.value)
+
+
+MIXED = ClusterCapacity.of(
+    gpu_node("a", gpus=4, gpu_memory_gib=80, accelerator_type="A100"),
+    gpu_node("b", gpus=2, gpu_memory_gib=22, accelerator_type="L4"),
+    gpu_node("c", gpus=2, gpu_memory_gib=80, accelerator_type="H100"),
+    gpu_node("d", gpus=0, cpus=8),
+)
+
+
+def test_of_several_types_the_first_that_fits_is_taken():
+    plan = GpuPolicy(gpus=4, accelerator_type=("H100", "A100", "L4")).plan(MIXED)
+
+    assert plan.accelerator_type == "A100"
+    assert "not GpuPolicy: one trial needs 4 GPU on H100" in plan.reasons[0]
+
+
+def test_several_types_are_choices_of_a_policy():
+    policy = GpuPolicy(accelerator_type=("H100", "A100"))
+
+    assert policy.choices == (GpuPolicy(accelerator_type="H100"), GpuPolicy(accelerator_type="A100"))
+    assert FirstFeasiblePolicy(policy, CpuPolicy()).choices == (*policy.choices, CpuPolicy())
+
+
+@pytest.mark.parametrize(
+    ("capacity", "count", "accelerator_type", "label_selector"),
+    [
+        pytest.param(MIXED, 6, None, {"ray.io/node-id": "in(a,c)"}, id="nodes without the label of their type"),
+        pytest.param(
+            ClusterCapacity(
+                nodes=tuple(
+                    node.model_copy(update={"labels": {"ray.io/accelerator-type": node.accelerator_type or "none"}})
+                    for node in MIXED.nodes
+                )
+            ),
+            6,
+            None,
+            {"ray.io/accelerator-type": "in(A100,H100)"},
+            id="several types, by Ray's label",
+        ),
+        pytest.param(ClusterCapacity(nodes=MIXED.nodes[:2]), 4, "A100", {}, id="one type of two"),
+        pytest.param(ClusterCapacity(nodes=(MIXED.nodes[0], MIXED.nodes[3])), 4, None, {}, id="all GPUs are large"),
+    ],
+)
+def test_any_gpu_with_enough_memory_is_told_to_ray_in_the_simplest_way(
+    capacity, count, accelerator_type, label_selector
+):
+    plan = GpuPolicy(min_gpu_memory="24GiB").plan(capacity)
+
+    assert plan.max_concurrent_trials == count
+    assert (plan.accelerator_type, plan.label_selector) == (accelerator_type, label_selector)
+
+
+def test_gpu_memory_that_was_not_read_comes_from_the_table_of_known_types_and_the_plan_says_so():
+    plan = GpuPolicy(min_gpu_memory="20GiB", gpus=0.5).plan(ClusterCapacity.of(gpu_node("a", accelerator_type="L4")))
+
+    assert plan.gpu_memory_bytes == gpu_memory_of_type("L4") // 2
+    assert "GPU memory was not read, so it is that of the table of known types: 1 L4 (21.2 GiB)" in plan.reasons
+
+
+def test_gpu_memory_that_nobody_knows_is_not_enough():
+    with pytest.raises(InfeasibleRequestError, match=r"the GPUs there are 1 B300 \(memory not read\)"):
+        GpuPolicy(min_gpu_memory="1GiB").plan(ClusterCapacity.of(gpu_node("a", accelerator_type="B300")))
+
+
+def test_devices_large_enough_are_used_together_whatever_their_type():
+    plan = GpuMemoryPolicy(gpu_memory="30GiB").plan(MIXED)
+
+    assert plan.max_concurrent_trials == 12
+    assert plan.label_selector == {"ray.io/node-id": "in(a,c)"}
+    assert "left out as their memory is too small: 2 L4 (22 GiB)" in plan.reasons
+
+
+def test_excluded_nodes_do_not_count_and_ray_is_told():
+    head = gpu_node("head", gpus=0).model_copy(update={"is_head": True})
+    other = gpu_node("b", gpus=0, cpus=2).model_copy(update={"address": "10.0.0.2"})
+    policy = SelectingPolicy(CpuPolicy(), exclude_head=True, exclude_nodes=("10.0.0.2",))
+
+    plan = policy.plan(ClusterCapacity.of(head, other, gpu_node("c", gpus=0, cpus=3)))
+
+    assert plan.max_concurrent_trials == 3
+    assert plan.label_selector == {"ray.io/node-id": "!in(b,head)"}
+
+
+def test_what_an_inner_policy_selects_and_what_an_outer_one_excludes_are_told_to_ray_together():
+    plan = SelectingPolicy(GpuPolicy(min_gpu_memory="24GiB"), exclude_nodes=("c",)).plan(MIXED)
+    narrower = SelectingPolicy(
+        SelectingPolicy(CpuPolicy(), label_selector={"zone": "!eu"}), label_selector={"zone": "us"}
+    )
+
+    assert (plan.accelerator_type, plan.label_selector) == ("A100", {"ray.io/node-id": "!c"})
+    assert narrower.plan(ClusterCapacity.of(gpu_node("a", labels={"zone": "us"}))).label_selector == {"zone": "us"}
+
+
+def test_a_selection_without_nodes_says_what_labels_there_are():
+    capacity = ClusterCapacity.of(gpu_node("a", labels={"zone": "eu"}), gpu_node("b"))
+
+    with pytest.raises(InfeasibleRequestError, match="of 2 nodes none is left; zone is eu, not set"):
+        SelectingPolicy(CpuPolicy(), label_selector={"zone": "us"}).plan(capacity)
+
+
+def test_nodes_that_are_drained_do_not_count():
+    capacity = ClusterCapacity(nodes=(gpu_node("a", cpus=2),), draining=(gpu_node("b"),))
+
+    plan = CpuPolicy().plan(capacity)
+
+    assert plan.max_concurrent_trials == 2
+    assert "not counted: 1 node being drained" in plan.reasons
+
+
+def test_cpus_that_ray_counts_and_the_quota_does_not_allow_are_told():
+    node = gpu_node("a", cpus=64).model_copy(update={"usable_cpus": 7.5})
+
+    plan = CpuPolicy().plan(ClusterCapacity.of(node))
+
+    assert any("Ray counts 64 CPU on 1 node where" in reason and "--num-cpus=7" in reason for reason in plan.reasons)
+
+
+def test_custom_resources_are_planned_and_packed_by_device_where_they_are_devices():
+    capacity = ClusterCapacity.of(Resources(cpus=8, custom={"license": 3, "NPU": 2}))
+
+    licensed = CpuPolicy(custom={"license": 1}).plan(capacity)
+
+    assert (licensed.max_concurrent_trials, licensed.limited_by) == (3, "license")
+    assert licensed.resources_per_trial == {"cpu": 1, "license": 1}
+    assert CpuPolicy(custom={"NPU": 0.4}).plan(capacity).max_concurrent_trials == 4

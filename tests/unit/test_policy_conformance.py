@@ -18,6 +18,7 @@ from tune_policies import (
     InfeasibleRequestError,
     InvalidResourcesError,
     ReservingPolicy,
+    SelectingPolicy,
     TrialPlan,
     policies,
 )
@@ -36,6 +37,7 @@ POLICIES = [
     FirstFeasiblePolicy(GpuPolicy(gpus=8), CpuPolicy()),
     CappedPolicy(GpuPolicy(), 2),
     ReservingPolicy(CpuPolicy(), cpus=4, gpus=1, memory="8GiB"),
+    SelectingPolicy(GpuPolicy(), exclude_nodes=("b",)),
 ]
 
 every_policy = pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)

@@ -4,6 +4,7 @@ from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.even_split import EvenSplitPolicy
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
+from tune_policies.policies.selecting import SelectingPolicy
 from tune_policies.policies.wrappers import CappedPolicy, FirstFeasiblePolicy, ReservingPolicy
 
 __all__ = [
@@ -14,4 +15,5 @@ __all__ = [
     "GpuMemoryPolicy",
     "GpuPolicy",
     "ReservingPolicy",
+    "SelectingPolicy",
 ]

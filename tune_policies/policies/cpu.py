@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InvalidResourcesError
@@ -10,7 +10,7 @@ from tune_policies.packing import Request
 from tune_policies.plan import TrialPlan
 from tune_policies.planning import build_plan
 from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import Amount, Bytes, Count, Resources
+from tune_policies.resources import Amount, Bytes, Count, CustomAmounts, Resources
 
 
 def _above_zero(cpus: float) -> float:
@@ -26,6 +26,7 @@ class CpuPolicy(ResourcePolicy):
         cpus: CPUs of each worker, above 0.
         memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved.
         num_workers: Train workers in a trial; 0: the trial itself trains.
+        custom: Other Ray resources of each worker by their names.
 
     Raises:
         InvalidResourcesError: A field is wrong.
@@ -34,12 +35,13 @@ class CpuPolicy(ResourcePolicy):
     cpus: Annotated[Amount, AfterValidator(_above_zero)] = 1
     memory: Bytes | None = None
     num_workers: Count = 0
+    custom: CustomAmounts = Field(default_factory=dict)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        worker = Resources(cpus=self.cpus, memory_bytes=self.memory)
+        worker = Resources(cpus=self.cpus, memory_bytes=self.memory, custom=self.custom)
         request = Request(worker=worker, num_workers=self.num_workers)
         reasons = [f"{worker} per worker, as asked for, and no GPU"]
-        if self.memory and any(node.resources.memory_bytes is None for node in capacity.nodes):
+        if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
             reasons.append("host memory of some nodes is not known, so it limits nothing there")
         return build_plan(capacity, request, reasons)

@@ -4,12 +4,12 @@ from typing import Self
 
 from pydantic import model_validator
 
-from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.capacity import ClusterCapacity, NodeGroup
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.packing import Request, count_trials, equal_gpu_share, gpu_slots, limiting_resource
+from tune_policies.packing import Request, count_trials, device_slots, equal_device_share, largest, limiting_resource
 from tune_policies.plan import TrialPlan
-from tune_policies.planning import build_plan, infeasible, largest
-from tune_policies.policies.gpu import share_of_gpu_memory, usable_gpu_nodes
+from tune_policies.planning import build_plan, infeasible
+from tune_policies.policies.gpu import gpus_of_type, share_of_gpu_memory
 from tune_policies.policy import ResourcePolicy
 from tune_policies.resources import (
     TICKS,
@@ -55,32 +55,34 @@ class EvenSplitPolicy(ResourcePolicy):
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        nodes = capacity.nodes
-        least = self._request(self.min_cpus, self._least_share(nodes))
-        fit = count_trials(nodes, least)
+        groups = capacity.groups
+        least = self._request(self.min_cpus, self._least_share(groups))
+        fit = count_trials(groups, least)
         if fit == 0:
             raise infeasible(capacity, least)
         at_once, waves = self._at_once(fit)
-        share = self._largest_share(nodes, at_once)
-        cpus = self._largest_cpus(nodes, share, at_once)
+        share = self._largest_share(groups, at_once)
+        cpus = self._largest_cpus(groups, share, at_once)
         reasons = [f"{self.num_trials} trials share the cluster: {self._request(cpus, share).worker} per worker"]
         if waves > 1:
             reasons.append(
                 f"at most {fit} fit, with {least.worker} per worker: {waves} waves, for which {at_once} at once do"
             )
         request = self._request(cpus, share)
-        gpu_nodes = tuple(node for node in usable_gpu_nodes(capacity, None, cpus) if share and gpu_slots(node, share))
-        memory = share_of_gpu_memory(gpu_nodes, share)
+        usable = gpus_of_type(capacity, None).where(
+            lambda node: share > 0 and node.resources.cpus >= cpus and device_slots(node.resources.gpus, share) > 0
+        )
+        memory = share_of_gpu_memory(usable, share)
         plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), reasons)
-        limited_by = "num_trials" if waves == 1 else limiting_resource(nodes, least)
+        limited_by = "num_trials" if waves == 1 else limiting_resource(groups, least)
         return plan.capped(at_once, limited_by=limited_by).model_copy(update={"limited_by": limited_by})
 
     def _request(self, cpus: float, share_ticks: int) -> Request:
         return Request(worker=Resources(cpus=cpus, gpus=from_ticks(share_ticks)), num_workers=self.num_workers)
 
-    def _least_share(self, nodes: tuple[NodeCapacity, ...]) -> int:
+    def _least_share(self, groups: tuple[NodeGroup, ...]) -> int:
         wish = to_ticks(self.min_gpus)
-        return equal_gpu_share(TICKS // wish, nodes) if 0 < wish < TICKS else wish
+        return equal_device_share(TICKS // wish, _most_gpus(groups)) if 0 < wish < TICKS else wish
 
     def _at_once(self, fit: int) -> tuple[int, int]:
         """Return how many trials run at once, and in how many waves."""
@@ -88,33 +90,37 @@ class EvenSplitPolicy(ResourcePolicy):
         waves = -(-self.num_trials // at_once)
         return (-(-self.num_trials // waves) if self.balance_waves else at_once), waves
 
-    def _largest_share(self, nodes: tuple[NodeCapacity, ...], at_once: int) -> int:
+    def _largest_share(self, groups: tuple[NodeGroup, ...], at_once: int) -> int:
         """Return the largest GPU share, in ticks, with which ``at_once`` trials still fit."""
-        least = self._least_share(nodes)
+        least = self._least_share(groups)
         if least == 0:
             return 0
 
         def fits(share: int) -> bool:
-            return count_trials(nodes, self._request(self.min_cpus, share)) >= at_once
+            return count_trials(groups, self._request(self.min_cpus, share)) >= at_once
 
-        whole = max((to_ticks(node.resources.gpus) // TICKS for node in nodes), default=0)
-        for gpus in range(whole, max(1, least // TICKS) - 1, -1):
+        most = _most_gpus(groups)
+        for gpus in range(int(most), max(1, least // TICKS) - 1, -1):
             if fits(gpus * TICKS):
                 return gpus * TICKS
         for k in range(2, TICKS // least + 1):
-            share = equal_gpu_share(k, nodes)
+            share = equal_device_share(k, most)
             if fits(share):
                 return share
         return least
 
-    def _largest_cpus(self, nodes: tuple[NodeCapacity, ...], share: int, at_once: int) -> float:
+    def _largest_cpus(self, groups: tuple[NodeGroup, ...], share: int, at_once: int) -> float:
         """Return the most CPUs with which ``at_once`` trials still fit: whole above 1, as threads are."""
         least = to_ticks(self.min_cpus)
-        most = max(to_ticks(node.resources.cpus) for node in nodes)
+        most = max(to_ticks(node.resources.cpus) for node, _ in groups)
         ticks = largest(
             least,
             max(least, most),
-            lambda cpus: count_trials(nodes, self._request(from_ticks(cpus), share)) >= at_once,
+            lambda cpus: count_trials(groups, self._request(from_ticks(cpus), share)) >= at_once,
         )
         whole = ticks // TICKS * TICKS
         return from_ticks(whole if whole >= max(least, TICKS) else max(least, min(ticks, TICKS)))
+
+
+def _most_gpus(groups: tuple[NodeGroup, ...]) -> float:
+    return max((node.resources.gpus for node, _ in groups), default=0)

@@ -1,17 +1,32 @@
 """Trials with whole GPUs, or an equal share of one."""
 
-from typing import Annotated
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Annotated, NamedTuple
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from tune_policies.accelerators import check_accelerator_type
-from tune_policies.capacity import ClusterCapacity, NodeCapacity
-from tune_policies.errors import InvalidResourcesError
-from tune_policies.packing import Request, equal_gpu_share, gpu_slots
+from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
+from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.labels import ACCELERATOR_TYPE, NODE_ID, is_one_of
+from tune_policies.packing import Request, device_slots, equal_device_share
 from tune_policies.plan import TrialPlan
-from tune_policies.planning import build_plan, cpus_that_strand_no_gpu
+from tune_policies.planning import build_plan, cpus_that_strand_no_device, infeasible
+from tune_policies.policies.wrappers import plan_first_feasible
 from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import TICKS, Amount, Count, GpuAmount, Resources, format_amount, from_ticks, to_ticks
+from tune_policies.resources import (
+    TICKS,
+    Amount,
+    Bytes,
+    Count,
+    CustomAmounts,
+    GpuAmount,
+    Resources,
+    format_amount,
+    from_ticks,
+    to_ticks,
+)
 from tune_policies.units import format_bytes
 
 
@@ -21,8 +36,49 @@ def _above_zero(gpus: float) -> float:
     return gpus
 
 
-AcceleratorType = Annotated[str, AfterValidator(check_accelerator_type)]
-"""A device type that Ray knows, such as ``"A100"``."""
+def _wishes(value: object) -> object:
+    if not isinstance(value, list | tuple):
+        return value
+    if not value or not all(isinstance(name, str) for name in value) or len(set(value)) < len(value):
+        raise InvalidResourcesError(
+            f"accelerator_type must name device types, each once, the best first: got {value!r}"
+        )
+    return tuple(value)
+
+
+def _known(wish: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    for name in (wish,) if isinstance(wish, str) else wish:
+        check_accelerator_type(name)
+    return wish
+
+
+AcceleratorTypes = Annotated[str | tuple[str, ...], BeforeValidator(_wishes), AfterValidator(_known)]
+"""A device type that Ray knows, such as ``"A100"``; or several, the best first."""
+
+
+class Selection(NamedTuple):
+    """GPU nodes to plan on, and what tells Ray to place work on no other.
+
+    Attributes:
+        groups: The nodes, by shape.
+        accelerator_type: The one type that they have, where Ray is told the type.
+        label_selector: What Ray is told where there are several types.
+    """
+
+    groups: tuple[NodeGroup, ...]
+    accelerator_type: str | None = None
+    label_selector: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """GPU memory of the smallest device; ``None``: not known of all."""
+        memories = [node.smallest_gpu_memory_bytes for node, _ in self.groups]
+        known = [memory for memory in memories if memory is not None]
+        return min(known) if known and len(known) == len(memories) else None
+
+    def where(self, holds: Callable[[NodeCapacity], bool]) -> "Selection":
+        """Return the part of it on which Ray may place work: the rest has no room for it anyway."""
+        return self._replace(groups=tuple(group for group in self.groups if holds(group.node)))
 
 
 class GpuPolicy(ResourcePolicy):
@@ -31,8 +87,11 @@ class GpuPolicy(ResourcePolicy):
     Attributes:
         gpus: GPUs of each worker: whole, or below 1 a share, which is rounded up to the k-th part of a GPU.
         cpus: CPUs of each worker; ``None``: as many as strand no GPU.
-        accelerator_type: Only devices of this type, such as ``"A100"``.
+        accelerator_type: Only devices of this type, such as ``"A100"``; of several, ``("H100", "A100")``, the first
+            of which a trial fits.
         num_workers: Train workers in a trial; 0: the trial itself trains.
+        min_gpu_memory: Only devices with at least so much memory each: bytes, or a text such as ``"24GiB"``.
+        custom: Other Ray resources of each worker by their names.
 
     Raises:
         InvalidResourcesError: A field is wrong.
@@ -40,77 +99,147 @@ class GpuPolicy(ResourcePolicy):
 
     gpus: Annotated[GpuAmount, AfterValidator(_above_zero)] = 1
     cpus: Amount | None = None
-    accelerator_type: AcceleratorType | None = None
+    accelerator_type: AcceleratorTypes | None = None
     num_workers: Count = 0
+    min_gpu_memory: Bytes | None = None
+    custom: CustomAmounts = Field(default_factory=dict)
+
+    @property
+    def choices(self) -> tuple[ResourcePolicy, ...]:
+        """One policy for each type that is wished for."""
+        if self.accelerator_type is None or isinstance(self.accelerator_type, str):
+            return (self,)
+        return tuple(self.model_copy(update={"accelerator_type": name}) for name in self.accelerator_type)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        if self.accelerator_type is not None and not isinstance(self.accelerator_type, str):
+            return plan_first_feasible(self.choices, capacity)
         wish = to_ticks(self.gpus)
-        nodes = tuple(capacity.gpu_nodes(self.accelerator_type))
-        share = equal_gpu_share(TICKS // wish, nodes) if wish < TICKS else wish
+        selection = gpus_of_type(capacity, self.accelerator_type)
         reasons = []
+        if self.min_gpu_memory is not None:
+            selection = self._large_enough(capacity, selection.groups)
+            kinds = describe_gpus(selection.groups)
+            reasons.append(f"GPUs with at least {format_bytes(self.min_gpu_memory)}: {kinds}")
+        most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
+        share = equal_device_share(TICKS // wish, most_devices) if wish < TICKS else wish
         if share != wish:
             reasons.append(
                 f"{format_amount(self.gpus)} GPU became {format_amount(from_ticks(share))}: "
                 f"only {TICKS // share} such on a GPU, and unequal shares may wait for ever"
             )
-        return plan_gpu_share(
-            capacity,
-            share,
-            cpus=self.cpus,
-            accelerator_type=self.accelerator_type,
+        request = Request(
+            worker=Resources(cpus=self.cpus or 0, gpus=from_ticks(share), custom=self.custom),
             num_workers=self.num_workers,
-            reasons=reasons,
         )
+        return plan_gpu_share(capacity, selection, request, choose_cpus=self.cpus is None, reasons=reasons)
+
+    def _large_enough(self, capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> Selection:
+        least = self.min_gpu_memory or 0
+        large = [group for group in groups if (group.node.smallest_gpu_memory_bytes or 0) >= least]
+        if large:
+            return select_gpus(capacity, large)
+        request = Request(
+            worker=Resources(cpus=self.cpus or 0, gpus=self.gpus, custom=self.custom),
+            num_workers=self.num_workers,
+            accelerator_type=self.accelerator_type if isinstance(self.accelerator_type, str) else None,
+            gpu_memory_bytes=least,
+        )
+        if not (kinds := describe_gpus(groups)):
+            raise infeasible(capacity, request)
+        way_out = "Ask for less, add larger GPUs, or install nvidia-ml-py on nodes whose memory was not read."
+        raise InfeasibleRequestError(str(request), f"the GPUs there are {kinds}", "GPU memory", way_out)
 
 
 def plan_gpu_share(
-    capacity: ClusterCapacity,
-    share_ticks: int,
-    *,
-    cpus: float | None,
-    accelerator_type: str | None,
-    num_workers: int,
-    reasons: list[str],
+    capacity: ClusterCapacity, selection: Selection, request: Request, *, choose_cpus: bool, reasons: Iterable[str] = ()
 ) -> TrialPlan:
-    """Return the plan for workers with ``share_ticks`` of GPU each (1/10 000), on nodes of one type or any.
+    """Return the plan for workers with a share of a GPU each, or whole ones, on the selected nodes.
+
+    Args:
+        capacity: The cluster.
+        selection: The nodes to use.
+        request: What a trial needs, without what the selection adds.
+        choose_cpus: Give each worker as many CPUs as strand no GPU.
+        reasons: What led here.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
     """
-    nodes = tuple(node for node in usable_gpu_nodes(capacity, accelerator_type, cpus) if gpu_slots(node, share_ticks))
-    reasons = list(reasons)
-    if cpus is None and nodes:
-        cpus = cpus_that_strand_no_gpu(nodes, share_ticks)
-        reasons.append(f"{format_amount(cpus)} CPU per worker, so that no GPU is left without CPUs")
-    memory = share_of_gpu_memory(nodes, share_ticks)
-    if share_ticks < TICKS and nodes:
-        reasons.append(
+    share_ticks, cpus = to_ticks(request.worker.gpus), request.worker.cpus
+    usable = selection.where(
+        lambda node: node.resources.cpus >= cpus and device_slots(node.resources.gpus, share_ticks) > 0
+    )
+    notes = list(reasons)
+    worker = request.worker
+    if choose_cpus and usable.groups:
+        worker = worker.replaced(cpus=cpus_that_strand_no_device(usable.groups, "GPU", share_ticks))
+        notes.append(f"{format_amount(worker.cpus)} CPU per worker, so that no GPU is left without CPUs")
+    memory = share_of_gpu_memory(usable, share_ticks)
+    if share_ticks < TICKS and usable.groups:
+        notes.append(
             "GPU memory was not read on every node, so each worker is held to its share of the device it gets"
             if memory is None
             else f"{format_bytes(memory)} of GPU memory per worker: its share of the smallest device in use"
         )
-    request = Request(
-        worker=Resources(cpus=cpus or 0, gpus=from_ticks(share_ticks)),
-        num_workers=num_workers,
-        accelerator_type=accelerator_type,
-        gpu_memory_bytes=memory,
-    )
-    return build_plan(capacity, request, reasons)
+    if memory is not None and (unread := [group for group in usable.groups if group.node.devices is None]):
+        notes.append(f"GPU memory was not read, so it is that of the table of known types: {describe_gpus(unread)}")
+    changes = {
+        "worker": worker,
+        "accelerator_type": selection.accelerator_type,
+        "label_selector": dict(selection.label_selector),
+        "gpu_memory_bytes": memory,
+    }
+    if selection.label_selector:
+        chosen = {node.shape for node, _ in selection.groups}
+        capacity = capacity.with_nodes(node for node in capacity.nodes if node.shape in chosen)
+    return build_plan(capacity, request.model_copy(update=changes), notes)
 
 
-def usable_gpu_nodes(
-    capacity: ClusterCapacity, accelerator_type: str | None, cpus: float | None
-) -> tuple[NodeCapacity, ...]:
-    """Return the GPU nodes on which Ray may place a worker: of that type, if given, and with so many CPUs."""
-    return tuple(node for node in capacity.gpu_nodes(accelerator_type) if node.resources.cpus >= (cpus or 0))
+def gpus_of_type(capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
+    """Return the nodes with GPUs; of one device type only, if it is given."""
+    return Selection(tuple(capacity.gpu_groups(accelerator_type)), accelerator_type)
 
 
-def share_of_gpu_memory(nodes: tuple[NodeCapacity, ...], share_ticks: int) -> int | None:
-    """Return what ``share_ticks`` of the smallest device hold, in bytes; ``None``: some were not read."""
-    memories = [node.smallest_gpu_memory_bytes for node in nodes]
-    known = [memory for memory in memories if memory is not None]
-    if not known or len(known) < len(memories):
-        return None
+def select_gpus(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> Selection:
+    """Return some of the GPU nodes, with the simplest thing that keeps Ray from placing work on the others.
+
+    That is nothing where there are no others, then the one device type, then Ray's label of several types, which nodes
+    that start later have too, and at last the list of the nodes.
+    """
+    groups = tuple(groups)
+    chosen = {node.shape for node, _ in groups}
+    others = [node for node, _ in capacity.gpu_groups() if node.shape not in chosen]
+    if not others:
+        return Selection(groups)
+    types = {node.accelerator_type for node, _ in groups}
+    if None not in types and not types & {node.accelerator_type for node in others}:
+        if len(types) == 1:
+            return Selection(groups, types.pop())
+        inside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes if node.shape in chosen}
+        outside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes if node.shape not in chosen}
+        names = {name for name in inside if name}
+        if len(names) == len(inside) and not names & outside:
+            return Selection(groups, label_selector={ACCELERATOR_TYPE: is_one_of(names)})
+    node_ids = (node.node_id for node in capacity.nodes if node.shape in chosen)
+    return Selection(groups, label_selector={NODE_ID: is_one_of(node_ids)})
+
+
+def share_of_gpu_memory(selection: Selection, share_ticks: int) -> int | None:
+    """Return what ``share_ticks`` of the smallest device hold, in bytes; ``None``: not known of all."""
+    smallest = selection.memory_bytes
     # Not share_ticks / 10 000 of it: a third is 0.3333 to Ray, and the rest of the device would go to waste.
-    return min(known) // max(1, TICKS // share_ticks)
+    return None if smallest is None else smallest // max(1, TICKS // share_ticks)
+
+
+def describe_gpus(groups: Iterable[NodeGroup]) -> str:
+    """Return the GPUs of the nodes by type and memory: ``"4 A100 (80.0 GiB), 2 T4 (memory not read)"``."""
+    kinds: dict[tuple[str, int | None], int] = {}
+    for node, count in groups:
+        kind = (node.accelerator_type or "unknown type", node.smallest_gpu_memory_bytes)
+        kinds[kind] = kinds.get(kind, 0) + count * (int(node.resources.gpus) or 1)
+    return ", ".join(
+        f"{count} {name} ({format_bytes(memory) if memory else 'memory not read'})"
+        for (name, memory), count in sorted(kinds.items(), key=str)
+    )

@@ -1,42 +1,44 @@
 """As many trials on a GPU as its memory holds."""
 
-from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from pydantic import Field
+
+from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InfeasibleRequestError
-from tune_policies.packing import Request, equal_gpu_share
+from tune_policies.packing import Request, equal_device_share
 from tune_policies.plan import TrialPlan
 from tune_policies.planning import infeasible
-from tune_policies.policies.gpu import AcceleratorType, plan_gpu_share, usable_gpu_nodes
+from tune_policies.policies.gpu import (
+    AcceleratorTypes,
+    Selection,
+    describe_gpus,
+    gpus_of_type,
+    plan_gpu_share,
+    select_gpus,
+)
+from tune_policies.policies.wrappers import plan_first_feasible
 from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import TICKS, Amount, Bytes, Count, PositiveCount, Resources
+from tune_policies.resources import TICKS, Amount, Bytes, Count, CustomAmounts, PositiveCount, Resources, from_ticks
 from tune_policies.units import format_bytes, format_request
-
-
-class _Choice(NamedTuple):
-    """One way to use the cluster: any GPU, or the GPUs of one type. The memory of each was read."""
-
-    accelerator_type: str | None
-    nodes: tuple[NodeCapacity, ...]
-    smallest_bytes: int
 
 
 class GpuMemoryPolicy(ResourcePolicy):
     """As many workers on a GPU as its memory holds: 2 of 6 GiB on a 16 GiB card, 13 on an 80 GiB one.
 
     Ray gives every trial the same share of a GPU, so on mixed devices the policy compares: all GPUs with the
-    share that fits the smallest, or the GPUs of one type only. It takes what runs the most trials at once, and
-    says which devices it leaves out.
+    share that fits the smallest, only those with more memory, or the GPUs of one type. It takes what runs the
+    most trials at once, and says which devices it leaves out.
 
     Attributes:
         gpu_memory: GPU memory that one worker needs in all, its framework's own use included: bytes, or a text
             such as ``"6GiB"``.
         cpus: CPUs of each worker; ``None``: as many as strand no GPU.
-        accelerator_type: Only devices of this type, such as ``"A100"``.
+        accelerator_type: Only devices of this type, such as ``"A100"``; of several, ``("H100", "A100")``, the first
+            of which a trial fits.
         num_workers: Train workers in a trial; 0: the trial itself trains.
         max_trials_per_gpu: At most so many workers on a GPU, even where its memory holds more.
+        custom: Other Ray resources of each worker by their names.
 
     Raises:
         InvalidResourcesError: A field is wrong.
@@ -44,104 +46,109 @@ class GpuMemoryPolicy(ResourcePolicy):
 
     gpu_memory: Bytes
     cpus: Amount | None = None
-    accelerator_type: AcceleratorType | None = None
+    accelerator_type: AcceleratorTypes | None = None
     num_workers: Count = 0
     max_trials_per_gpu: PositiveCount | None = None
+    custom: CustomAmounts = Field(default_factory=dict)
+
+    @property
+    def choices(self) -> tuple[ResourcePolicy, ...]:
+        """One policy for each type that is wished for."""
+        if self.accelerator_type is None or isinstance(self.accelerator_type, str):
+            return (self,)
+        return tuple(self.model_copy(update={"accelerator_type": name}) for name in self.accelerator_type)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        if self.accelerator_type is not None and not isinstance(self.accelerator_type, str):
+            return plan_first_feasible(self.choices, capacity)
+        usable = self._usable(capacity, self.accelerator_type)
         plans, shortages = [], []
-        for choice in self._choices(capacity):
-            if choice.smallest_bytes < self.gpu_memory:
-                continue
+        for choice in self._choices(capacity, usable):
             try:
-                plans.append(self._plan_choice(capacity, choice))
+                plans.append(self._plan_choice(capacity, usable, choice))
             except InfeasibleRequestError as error:
                 shortages.append(error)  # too few CPUs or workers there; another choice may do
         if plans:
-            # Ties go to the larger share, then to all devices before one type, then by name.
-            return min(plans, key=lambda p: (-p.max_concurrent_trials, -p.worker.gpus, p.accelerator_type or ""))
-        raise shortages[0] if shortages else self._infeasible(capacity)
+            # Ties go to the larger share, then to the simplest: all devices, one type by name, a list of nodes.
+            return min(
+                plans,
+                key=lambda plan: (
+                    *(-plan.max_concurrent_trials, -plan.worker.gpus, len(plan.label_selector)),
+                    *(plan.accelerator_type or "", str(plan.label_selector)),
+                ),
+            )
+        raise shortages[0] if shortages else self._infeasible(capacity, usable)
 
-    def _choices(self, capacity: ClusterCapacity) -> list[_Choice]:
-        types = {node.accelerator_type for node in capacity.gpu_nodes()}
-        wishes: list[str | None] = [None, *sorted(name for name in types if name is not None)]
-        if self.accelerator_type is not None:
-            wishes = [self.accelerator_type]
-        choices = []
-        for wish in wishes:
-            nodes = usable_gpu_nodes(capacity, wish, self.cpus)
-            memories = [node.smallest_gpu_memory_bytes for node in nodes]
-            known = [memory for memory in memories if memory is not None]
-            # A device that was not read may be too small, and Ray may place a worker on it.
-            if known and len(known) == len(memories):
-                choices.append(_Choice(wish, nodes, min(known)))
-        return choices
+    def _usable(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
+        return gpus_of_type(capacity, accelerator_type).where(lambda node: node.resources.cpus >= (self.cpus or 0))
 
-    def _plan_choice(self, capacity: ClusterCapacity, choice: _Choice) -> TrialPlan:
-        fit = choice.smallest_bytes // self.gpu_memory
-        share = equal_gpu_share(min(fit, self.max_trials_per_gpu or fit), choice.nodes)
+    def _choices(self, capacity: ClusterCapacity, usable: Selection) -> Iterable[Selection]:
+        """Yield the ways to use the GPUs, all of whose memory is known and enough."""
+        if usable.memory_bytes is not None and usable.memory_bytes >= self.gpu_memory:
+            yield usable
+        sizes = {node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups}
+        for least in sorted(size for size in sizes if size >= self.gpu_memory):
+            yield select_gpus(capacity, (g for g in usable.groups if (g.node.smallest_gpu_memory_bytes or 0) >= least))
+        if usable.accelerator_type is None:
+            for name in sorted({node.accelerator_type for node, _ in usable.groups if node.accelerator_type}):
+                choice = self._usable(capacity, name)
+                if (choice.memory_bytes or 0) >= self.gpu_memory:
+                    yield choice
+
+    def _plan_choice(self, capacity: ClusterCapacity, usable: Selection, choice: Selection) -> TrialPlan:
+        smallest = choice.memory_bytes or 0
+        fit = smallest // self.gpu_memory
+        most_devices = max(node.resources.gpus for node, _ in choice.groups)
+        share = equal_device_share(min(fit, self.max_trials_per_gpu or fit), most_devices)
         k = TICKS // share
         is_capped = self.max_trials_per_gpu is not None and self.max_trials_per_gpu < fit
         reasons = [
             f"{format_bytes(self.gpu_memory)} a worker: {k} {'worker' if k == 1 else 'workers'} on a GPU of "
-            f"{format_bytes(choice.smallest_bytes)}" + (", as max_trials_per_gpu says" if is_capped else "")
+            f"{format_bytes(smallest)}" + (", as max_trials_per_gpu says" if is_capped else "")
         ]
-        used = {node.node_id for node in choice.nodes}
-        left_out = _describe(node for node in capacity.gpu_nodes(self.accelerator_type) if node.node_id not in used)
-        if left_out:
-            why = (
-                "for want of CPUs" if choice.accelerator_type is None else f"as only {choice.accelerator_type} is used"
-            )
-            reasons.append(f"left out {why}: {left_out}")
-        plan = plan_gpu_share(
-            capacity,
-            share,
-            cpus=self.cpus,
-            accelerator_type=choice.accelerator_type,
-            num_workers=self.num_workers,
-            reasons=reasons,
-        )
+        reasons += self._left_out(capacity, usable, choice)
+        request = self._request(from_ticks(share))
+        plan = plan_gpu_share(capacity, choice, request, choose_cpus=self.cpus is None, reasons=reasons)
         if is_capped and plan.limited_by == "GPU":
             return plan.model_copy(update={"limited_by": "max_trials_per_gpu"})
         return plan
 
-    def _infeasible(self, capacity: ClusterCapacity) -> InfeasibleRequestError:
-        request = Request(
-            worker=Resources(cpus=self.cpus or 0, gpus=1),
-            num_workers=self.num_workers,
-            accelerator_type=self.accelerator_type,
-            gpu_memory_bytes=self.gpu_memory,
+    def _left_out(self, capacity: ClusterCapacity, usable: Selection, choice: Selection) -> list[str]:
+        used = {node.shape for node, _ in choice.groups}
+        could = {node.shape for node, _ in usable.groups}
+        left = [group for group in capacity.gpu_groups(usable.accelerator_type) if group.node.shape not in used]
+        without_cpus = describe_gpus(group for group in left if group.node.shape not in could)
+        others = describe_gpus(group for group in left if group.node.shape in could)
+        why = (
+            f"as only {choice.accelerator_type} is used" if choice.accelerator_type else "as their memory is too small"
         )
-        nodes = usable_gpu_nodes(capacity, self.accelerator_type, self.cpus)
-        if not nodes:
+        reasons = [f"left out {why}: {others}"] if others else []
+        return [*reasons, f"left out for want of CPUs: {without_cpus}"] if without_cpus else reasons
+
+    def _request(self, gpus: float) -> Request:
+        worker = Resources(cpus=self.cpus or 0, gpus=gpus, custom=self.custom)
+        return Request(worker=worker, num_workers=self.num_workers)
+
+    def _infeasible(self, capacity: ClusterCapacity, usable: Selection) -> InfeasibleRequestError:
+        wish = {"accelerator_type": usable.accelerator_type, "gpu_memory_bytes": self.gpu_memory}
+        request = self._request(1).model_copy(update=wish)
+        if not usable.groups:
             return infeasible(capacity, request)
-        if choices := self._choices(capacity):
-            most = max(choice.smallest_bytes for choice in choices)
+        memories = [node.smallest_gpu_memory_bytes for node, _ in usable.groups]
+        if known := [memory for memory in memories if memory is not None]:
+            unread = " that were read" if len(known) < len(memories) else ""
             return InfeasibleRequestError(
                 str(request),
-                f"the GPUs that Ray could choose from have {format_bytes(most)} on the smallest",
+                f"the largest GPUs{unread} have {format_bytes(max(known))}",
                 "GPU memory",
-                f"Ask for at most {format_request(most)}, add a larger GPU, or give the larger ones an accelerator "
-                "type.",
+                f"Ask for at most {format_request(max(known))}, or add a larger GPU.",
             )
-        unread = sum(node.smallest_gpu_memory_bytes is None for node in nodes)
+        count = sum(count for _, count in usable.groups)
         return InfeasibleRequestError(
             str(request),
-            f"the GPU memory of {unread} of {len(nodes)} GPU nodes was not read",
+            f"the GPU memory of {count} of {count} GPU nodes was not read",
             "GPU memory",
-            "Install nvidia-ml-py on the GPU nodes and probe again, give the nodes that were read an accelerator "
-            "type, or take GpuPolicy with a share of a GPU.",
+            "Install nvidia-ml-py on the GPU nodes and probe again, give them an accelerator type, or take GpuPolicy "
+            "with a share of a GPU.",
         )
-
-
-def _describe(nodes: Iterable[NodeCapacity]) -> str:
-    kinds = Counter(
-        (node.accelerator_type or "unknown type", node.smallest_gpu_memory_bytes)
-        for node in nodes
-        for _ in range(int(node.resources.gpus) or 1)
-    )
-    return ", ".join(
-        f"{count} {name} ({format_bytes(memory) if memory else 'memory not read'})"
-        for (name, memory), count in sorted(kinds.items(), key=str)
-    )

@@ -1,5 +1,6 @@
 """Policies that wrap policies: try in turn, cap, leave room."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
@@ -7,6 +8,7 @@ from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import InnerPolicy, ResourcePolicy
 from tune_policies.resources import TICKS, Amount, Bytes, Count, PositiveCount, Resources, to_ticks
+from tune_policies.values import with_positional
 
 
 class FirstFeasiblePolicy(ResourcePolicy):
@@ -30,27 +32,40 @@ class FirstFeasiblePolicy(ResourcePolicy):
         if not self.policies:
             raise InvalidResourcesError("FirstFeasiblePolicy needs at least one policy to try")
 
+    @property
+    def choices(self) -> tuple[ResourcePolicy, ...]:
+        """What is tried in turn, without further choices inside."""
+        return tuple(choice for policy in self.policies for choice in policy.choices)
+
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        errors: list[InfeasibleRequestError] = []
-        for policy in self.policies:
-            try:
-                plan = policy.plan(capacity)
-            except InfeasibleRequestError as error:
-                errors.append(error)
-            else:
-                skipped = zip(self.policies, errors, strict=False)
-                return plan.with_reasons(*(f"not {type(other).__name__}: {error}" for other, error in skipped))
-        if len(errors) == 1:
-            raise errors[0]
-        last = errors[-1]
-        raise InfeasibleRequestError(
-            " or else ".join(error.asked for error in errors),
-            last.offered,
-            " and ".join(dict.fromkeys(error.short_of for error in errors)),
-            last.suggestion,
-            tuple(errors),
-        )
+        return plan_first_feasible(self.policies, capacity)
+
+
+def plan_first_feasible(policies: Iterable[ResourcePolicy], capacity: ClusterCapacity) -> TrialPlan:
+    """Return the plan of the first policy that fits; its reasons say why the ones before it did not.
+
+    Raises:
+        InfeasibleRequestError: None of them fits.
+    """
+    errors: list[InfeasibleRequestError] = []
+    notes: list[str] = []
+    for policy in policies:
+        try:
+            return policy.plan(capacity).with_reasons(*notes)
+        except InfeasibleRequestError as error:
+            errors.append(error)
+            notes.append(f"not {type(policy).__name__}: {error}")
+    if len(errors) == 1:
+        raise errors[0]
+    last = errors[-1]
+    raise InfeasibleRequestError(
+        " or else ".join(error.asked for error in errors),
+        last.offered,
+        " and ".join(dict.fromkeys(error.short_of for error in errors)),
+        last.suggestion,
+        tuple(errors),
+    )
 
 
 class CappedPolicy(ResourcePolicy):
@@ -68,7 +83,7 @@ class CappedPolicy(ResourcePolicy):
     max_concurrent_trials: PositiveCount
 
     def __init__(self, /, *args: Any, **data: Any) -> None:
-        super().__init__(**_named(args, ("inner", "max_concurrent_trials"), data))
+        super().__init__(**with_positional(args, ("inner", "max_concurrent_trials"), data))
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
@@ -103,7 +118,7 @@ class ReservingPolicy(ResourcePolicy):
     memory: Bytes | None = None
 
     def __init__(self, /, *args: Any, **data: Any) -> None:
-        super().__init__(**_named(args, ("inner",), data))
+        super().__init__(**with_positional(args, ("inner",), data))
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
@@ -122,18 +137,9 @@ class ReservingPolicy(ResourcePolicy):
         notes = [f"{wish} left free for others: pass max_concurrent_trials to Tune, nothing else holds trials back"]
         if self.gpus and plan.shares_gpu:
             notes.append("Ray may spread shares of a GPU, so the GPUs are left free in sum, perhaps none as a whole")
-        if self.memory and any(node.resources.memory_bytes is None for node in capacity.nodes):
+        if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
             notes.append("host memory of some nodes is not known, so it may not be left free")
         return plan.with_reasons(*notes)
-
-
-def _named(args: tuple[Any, ...], names: tuple[str, ...], data: dict[str, Any]) -> dict[str, Any]:
-    if len(args) > len(names):
-        raise InvalidResourcesError(f"takes {', '.join(names)} by position, got {len(args)} arguments")
-    given = dict(zip(names, args, strict=False))
-    if twice := sorted(given.keys() & data.keys()):
-        raise InvalidResourcesError(f"{', '.join(twice)} given twice: by position and by name")
-    return {**given, **data}
 
 
 def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
@@ -142,20 +148,24 @@ def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
     Raises:
         InfeasibleRequestError: The cluster does not have so much.
     """
-    left = wish.ticks
+    left = dict(wish.ticks)
 
     def preference(node: NodeCapacity) -> tuple[object, ...]:
         has = _takeable(node)
         alone = all(has.get(name, 0) >= amount for name, amount in wish.ticks.items())
         # One node that can give it all; then CPUs that serve no GPU; then the node that keeps the most.
-        return (not alone, has.get("GPU", 0), -has.get("CPU", 0), node.node_id)
+        return (not alone, has.get("GPU", 0), -has.get("CPU", 0))
 
-    kept = {}
-    for node in sorted(capacity.nodes, key=preference):
-        taken = {name: min(amount, _takeable(node).get(name, 0)) for name, amount in left.items()}
+    preferences = {node.shape: preference(node) for node, _ in capacity.groups}
+    kept: dict[str, NodeCapacity] = {}
+    for node in sorted(capacity.nodes, key=lambda node: (preferences[node.shape], node.node_id)):
+        if not any(left.values()):
+            break
+        has = _takeable(node)
+        taken = {name: min(amount, has.get(name, 0)) for name, amount in left.items()}
         left = {name: amount - taken[name] for name, amount in left.items()}
         kept[node.node_id] = _reduced(node, taken)
-    memory_known = all(node.resources.memory_bytes is not None for node in capacity.nodes)
+    memory_known = all(node.resources.memory_bytes is not None for node, _ in capacity.groups)
     if not memory_known:
         left.pop("memory", None)
     short_of = sorted(name for name, amount in left.items() if amount > 0)
@@ -166,7 +176,7 @@ def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
             short_of[0],
             "Leave less free, or add nodes.",
         )
-    return capacity.model_copy(update={"nodes": tuple(kept[node.node_id] for node in capacity.nodes)})
+    return capacity.with_nodes(kept.get(node.node_id, node) for node in capacity.nodes)
 
 
 def _takeable(node: NodeCapacity) -> dict[str, int]:

@@ -1,0 +1,69 @@
+"""Label selectors in Ray's form."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tune_policies import InvalidResourcesError
+from tune_policies.labels import check_selector, format_selector, matcher, merged
+
+conditions = st.builds(
+    lambda negated, values: ("!" if negated else "") + (values[0] if len(values) == 1 else f"in({','.join(values)})"),
+    st.booleans(),
+    st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True),
+)
+selectors = st.dictionaries(st.sampled_from(["zone", "disk"]), conditions)
+labels = st.dictionaries(st.sampled_from(["zone", "disk"]), st.sampled_from("abcd"))
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "holds"),
+    [
+        ("eu", "eu", True),
+        ("eu", "us", False),
+        ("eu", None, False),
+        ("!eu", "eu", False),
+        ("!eu", None, True),
+        ("in(eu,us)", "us", True),
+        ("in(eu,us)", None, False),
+        ("!in(eu,us)", "us", False),
+        ("!in(eu,us)", "asia", True),
+    ],
+)
+def test_a_condition_holds_for_a_value_or_a_missing_label(condition, value, holds):
+    assert matcher({"zone": condition})({} if value is None else {"zone": value}) is holds
+
+
+@given(selectors, selectors, labels)
+def test_a_merged_selector_selects_what_both_select(one, other, node):
+    both = matcher(merged(one, other))
+
+    assert both(node) == (matcher(one)(node) and matcher(other)(node))
+
+
+def test_blanks_are_taken_out_as_ray_would_match_no_node_with_them():
+    assert check_selector({"zone": "in(eu, us)"}) == {"zone": "in(eu,us)"}
+
+
+@pytest.mark.parametrize(
+    ("selector", "message"),
+    [
+        ("zone=eu", "must map label keys to conditions, got 'zone=eu'"),
+        ({"zone": ""}, "'' is not a condition on label 'zone': write 'a', '!a', 'in\\(a,b\\)' or '!in\\(a,b\\)'"),
+        ({"zone": "in()"}, "'in\\(\\)' is not a condition"),
+        ({"zone": "!!eu"}, "'!!eu' is not a condition"),
+        ({"zone": 1}, "1 is not a condition"),
+        ({"zo ne": "eu"}, "'zo ne' is not a label key"),
+        ({1: "eu"}, "1 is not a label key"),
+    ],
+)
+def test_a_wrong_selector_is_refused_with_the_form_that_ray_takes(selector, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        check_selector(selector)
+
+
+def test_a_long_selector_is_cut_in_messages():
+    text = format_selector({"ray.io/node-id": f"in({','.join('abcdef' * 9 for _ in range(9))})"})
+
+    assert len(text) == 120
+    assert text.endswith("...")

@@ -1,0 +1,127 @@
+"""Label selectors: by which of Ray's node labels work is placed.
+
+A selector maps the key of a label to a condition on its value, in the form that Ray takes: ``"eu"``, ``"!eu"``,
+``"in(eu,us)"`` or ``"!in(eu,us)"``. A node without the label meets only the conditions with ``!``.
+Source: ``ray._private.label_utils`` and the guide "Use labels to control scheduling" of Ray 2.60.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Final, NamedTuple, Self
+
+from pydantic import BeforeValidator
+
+from tune_policies.errors import InvalidResourcesError
+
+NODE_ID: Final = "ray.io/node-id"
+"""The label with its own identifier that Ray gives to every node."""
+
+ACCELERATOR_TYPE: Final = "ray.io/accelerator-type"
+"""The label with its device type that Ray gives to a node whose devices it has detected."""
+
+_KEY: Final = re.compile(
+    r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*/)?"
+    r"[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?"
+)
+_VALUE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?")
+_CONDITION: Final = re.compile(r"(?P<excluded>!?)(?:in\((?P<list>[^()]*)\)|(?P<one>[^()!]*))")
+
+
+class _Condition(NamedTuple):
+    """What the value of one label must be: one of ``values``; with ``is_excluded``, none of them."""
+
+    values: frozenset[str]
+    is_excluded: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        match = _CONDITION.fullmatch(text)
+        if match is None:
+            return None
+        # "in()" is met by no node: Ray refuses it, but it is what conditions that contradict each other come to.
+        listed = (
+            [match["one"]] if match["list"] is None else [part for part in match["list"].split(",") if match["list"]]
+        )
+        values = [value.strip() for value in listed]
+        if not all(_VALUE.fullmatch(value) for value in values):
+            return None
+        return cls(frozenset(values), is_excluded=bool(match["excluded"]))
+
+    def holds_for(self, value: str | None) -> bool:
+        return (value in self.values) != self.is_excluded
+
+    def __and__(self, other: "_Condition") -> "_Condition":
+        if self.is_excluded and other.is_excluded:
+            return _Condition(self.values | other.values, is_excluded=True)
+        if self.is_excluded or other.is_excluded:
+            wanted, unwanted = (other, self) if self.is_excluded else (self, other)
+            return _Condition(wanted.values - unwanted.values, is_excluded=False)
+        return _Condition(self.values & other.values, is_excluded=False)
+
+    def __str__(self) -> str:
+        listed = ",".join(sorted(self.values))
+        return ("!" if self.is_excluded else "") + (listed if len(self.values) == 1 else f"in({listed})")
+
+
+def check_selector(value: object) -> dict[str, str]:
+    """Return ``value``, a label selector, in the form that Ray understands.
+
+    Blanks are taken out: to Ray 2.60, ``"in(eu, us)"`` is sound, and no node ever meets it.
+
+    Raises:
+        InvalidResourcesError: It is not a mapping of label keys to conditions; the message names the wrong one.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidResourcesError(f"a label selector must map label keys to conditions, got {value!r}")
+    checked = {}
+    for key, condition in sorted(value.items(), key=str):
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
+            raise InvalidResourcesError(
+                f"{key!r} is not a label key: letters, digits, '.', '_' and '-', with an optional domain such as "
+                "'ray.io/' in front"
+            )
+        parsed = _Condition.parse(condition) if isinstance(condition, str) else None
+        if parsed is None or not parsed.values:
+            raise InvalidResourcesError(
+                f"{condition!r} is not a condition on label {key!r}: write 'a', '!a', 'in(a,b)' or '!in(a,b)'"
+            )
+        checked[key] = str(parsed)
+    return checked
+
+
+LabelSelector = Annotated[dict[str, str], BeforeValidator(check_selector)]
+"""A label selector in Ray's form."""
+
+
+def matcher(selector: Mapping[str, str]) -> Callable[[Mapping[str, str]], bool]:
+    """Return what says whether a node with these labels is one that the selector selects."""
+    conditions = _parsed(selector)
+    return lambda labels: all(condition.holds_for(labels.get(key)) for key, condition in conditions.items())
+
+
+def merged(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+    """Return the selector that selects what both select."""
+    conditions = _parsed(one)
+    for key, condition in _parsed(other).items():
+        conditions[key] = conditions[key] & condition if key in conditions else condition
+    return {key: str(condition) for key, condition in sorted(conditions.items())}
+
+
+def is_one_of(values: Iterable[str]) -> str:
+    """Return the condition that a label has one of ``values``."""
+    return str(_Condition(frozenset(values), is_excluded=False))
+
+
+def is_none_of(values: Iterable[str]) -> str:
+    """Return the condition that a label has none of ``values``, or is missing."""
+    return str(_Condition(frozenset(values), is_excluded=True))
+
+
+def format_selector(selector: Mapping[str, str]) -> str:
+    """Return the selector for a message, cut where it lists many nodes."""
+    text = ", ".join(f"{key}={condition}" for key, condition in sorted(selector.items()))
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def _parsed(selector: Mapping[str, str]) -> dict[str, _Condition]:
+    return {key: parsed for key, condition in selector.items() if (parsed := _Condition.parse(condition)) is not None}

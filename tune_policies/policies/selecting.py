@@ -1,0 +1,79 @@
+"""Some nodes only: by label, or without some."""
+
+from typing import Any
+
+from pydantic import Field
+
+from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.errors import InfeasibleRequestError
+from tune_policies.labels import NODE_ID, LabelSelector, format_selector, is_none_of, matcher, merged
+from tune_policies.plan import TrialPlan
+from tune_policies.policy import InnerPolicy, ResourcePolicy
+from tune_policies.values import with_positional
+
+
+class SelectingPolicy(ResourcePolicy):
+    """Plans on some of the nodes, and has Ray place trials and workers on no other.
+
+    ``SelectingPolicy(GpuPolicy(), label_selector={"zone": "!eu"}, exclude_head=True)`` keeps trials off the zone and
+    the head node. What is excluded by name reaches Ray as a condition on the label ``ray.io/node-id``.
+
+    Attributes:
+        inner: The policy that decides everything else.
+        label_selector: Conditions on node labels, in Ray's form: ``"a"``, ``"!a"``, ``"in(a,b)"`` or ``"!in(a,b)"``.
+        exclude_nodes: Nodes to keep trials off: Ray's node IDs, or IP addresses.
+        exclude_head: Whether to keep trials off the head node, too.
+
+    Raises:
+        InvalidResourcesError: A field is wrong.
+    """
+
+    inner: InnerPolicy
+    label_selector: LabelSelector = Field(default_factory=dict)
+    exclude_nodes: tuple[str, ...] = ()
+    exclude_head: bool = False
+
+    def __init__(self, /, *args: Any, **data: Any) -> None:
+        super().__init__(**with_positional(args, ("inner",), data))
+
+    @property
+    def choices(self) -> tuple[ResourcePolicy, ...]:
+        """The same selection for each of the inner policy's choices."""
+        return tuple(self.model_copy(update={"inner": choice}) for choice in self.inner.choices)
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        excluded = [node for node in capacity.nodes if self._excludes(node)]
+        selector = dict(self.label_selector)
+        if excluded:
+            selector = merged(selector, {NODE_ID: is_none_of(node.node_id for node in excluded)})
+        if not selector:
+            return self.inner.plan(capacity)
+        is_selected = matcher(selector)
+        chosen = capacity.with_nodes(node for node in capacity.nodes if is_selected(node.ray_labels))
+        left_out = len(capacity.nodes) - len(chosen.nodes)
+        if capacity.nodes and not chosen.nodes:
+            raise self._nothing_left(capacity, selector)
+        plan = self.inner.plan(chosen)
+        slots = tuple(
+            slot.model_copy(update={"label_selector": merged(slot.label_selector, selector)}) for slot in plan.slots
+        )
+        reason = f"{left_out} of {len(capacity.nodes)} nodes left out: only those with {format_selector(selector)}"
+        return plan.model_copy(update={"slots": slots}).with_reasons(reason)
+
+    def _excludes(self, node: NodeCapacity) -> bool:
+        names = {node.node_id, node.address}
+        return (self.exclude_head and node.is_head) or any(name in names for name in self.exclude_nodes)
+
+    def _nothing_left(self, capacity: ClusterCapacity, selector: dict[str, str]) -> InfeasibleRequestError:
+        there = [
+            f"{key} is {', '.join(sorted({node.ray_labels.get(key, 'not set') for node in capacity.nodes}))}"
+            for key in selector
+            if key != NODE_ID
+        ]
+        return InfeasibleRequestError(
+            f"a node with {format_selector(selector)}",
+            f"of {len(capacity.nodes)} nodes none is left" + (f"; {'; '.join(there)}" if there else ""),
+            "nodes",
+            "Select by labels that nodes have, exclude fewer, or add such a node.",
+        )
