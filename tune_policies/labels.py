@@ -24,6 +24,7 @@ _KEY: Final = re.compile(
     r"[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?"
 )
 _VALUE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?")
+_NODE_ID: Final = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{48}\b")
 _CONDITION: Final = re.compile(r"(?P<excluded>!?)(?:in\((?P<list>[^()]*)\)|(?P<one>[^()!]*))")
 
 
@@ -118,8 +119,9 @@ def is_none_of(values: Iterable[str]) -> str:
 
 
 def format_selector(selector: Mapping[str, str]) -> str:
-    """Return the selector for a message, cut where it lists many nodes."""
-    text = ", ".join(f"{key}={condition}" for key, condition in sorted(selector.items()))
+    """Return the selector for a message: node identifiers shortened as Ray does, and cut where it lists many."""
+    parts = (f"{key}={condition}" for key, condition in sorted(selector.items()))
+    text = _NODE_ID.sub(r"\1", ", ".join(parts))
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 

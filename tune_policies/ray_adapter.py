@@ -1,7 +1,9 @@
 """Makes Ray's own configuration objects from a plan."""
 
+import dataclasses
 from typing import Any
 
+import ray
 from ray.train import ScalingConfig
 from ray.tune import PlacementGroupFactory, TuneConfig
 
@@ -14,7 +16,8 @@ def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
     """Return the ``ScalingConfig`` of a trial's workers; ``kwargs`` are further fields of it.
 
     Raises:
-        InvalidResourcesError: The plan has no Train workers, or ``kwargs`` name what the plan sets.
+        InvalidResourcesError: The plan has no Train workers, ``kwargs`` name what the plan sets, or the installed Ray
+            cannot express the plan.
     """
     if plan.num_workers == 0:
         raise InvalidResourcesError(
@@ -30,6 +33,10 @@ def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
         fields["accelerator_type"] = plan.accelerator_type
     if plan.label_selector:
         fields["label_selector"] = dict(plan.label_selector)
+    if missing := sorted(fields.keys() - {field.name for field in dataclasses.fields(ScalingConfig)}):
+        raise InvalidResourcesError(
+            f"Ray {ray.__version__} has no ScalingConfig({', '.join(missing)}=…), which this plan needs: take a newer Ray"
+        )
     if twice := sorted(fields.keys() & kwargs.keys()):
         raise InvalidResourcesError(f"{', '.join(twice)} comes from the plan: change the policy instead")
     return ScalingConfig(**fields, **kwargs)

@@ -63,7 +63,11 @@ def test_a_wrong_selector_is_refused_with_the_form_that_ray_takes(selector, mess
 
 
 def test_a_long_selector_is_cut_in_messages():
-    text = format_selector({"ray.io/node-id": f"in({','.join('abcdef' * 9 for _ in range(9))})"})
+    text = format_selector({"zone": f"in({','.join(f'zone-{i}' for i in range(99))})"})
 
     assert len(text) == 120
     assert text.endswith("...")
+
+
+def test_node_identifiers_are_shortened_in_messages():
+    assert format_selector({"ray.io/node-id": f"!{'01234567' * 7}"}) == "ray.io/node-id=!01234567"
