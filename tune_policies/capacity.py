@@ -4,10 +4,10 @@ A capacity is a value. It can be saved as JSON where the cluster is, and planned
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from datetime import datetime
 from functools import cached_property
-from itertools import count
+from itertools import chain, count
 from typing import NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -61,7 +61,7 @@ class NodeCapacity(Value):
     usable_cpus: Amount | None = None
     in_use: Resources | None = None
 
-    @cached_property
+    @property
     def smallest_gpu_memory_bytes(self) -> int | None:
         """GPU memory of the smallest device, which Ray may hand out first; ``None``: not known.
 
@@ -81,14 +81,13 @@ class NodeCapacity(Value):
         """The labels by which Ray selects: those that are given, and the node's own identifier."""
         return {NODE_ID: self.node_id, **self.labels}
 
-    @cached_property
+    @property
     def shape(self) -> Hashable:
         """What a planner sees of the node: nodes of one shape are alike to it."""
         has = self.resources
-        return (
-            *(has.cpus, has.gpus, has.memory_bytes, tuple(has.custom.items()) if has.custom else ()),
-            *(self.accelerator_type, self.smallest_gpu_memory_bytes, self.devices is None, self.usable_cpus),
-        )
+        custom = tuple(has.custom.items()) if has.custom else ()
+        gpu_memory = (self.smallest_gpu_memory_bytes, self.devices is None) if has.gpus else ()
+        return (has.cpus, has.gpus, has.memory_bytes, custom, self.accelerator_type, gpu_memory, self.usable_cpus)
 
     def __str__(self) -> str:
         has = self.resources
@@ -151,15 +150,33 @@ class ClusterCapacity(Value):
         return self
 
     @cached_property
+    def nodes_by_shape(self) -> dict[Hashable, tuple[NodeCapacity, ...]]:
+        """The nodes of each shape, so that a plan costs as much as there are shapes."""
+        nodes_of: dict[Hashable, list[NodeCapacity]] = {}
+        for node in self.nodes:
+            nodes_of.setdefault(node.shape, []).append(node)
+        return {shape: tuple(nodes) for shape, nodes in nodes_of.items()}
+
+    @cached_property
     def groups(self) -> tuple[NodeGroup, ...]:
-        """The nodes by shape, so that a plan costs as much as there are shapes."""
-        shapes = [node.shape for node in self.nodes]
-        one_of = dict(zip(shapes, self.nodes, strict=True))
-        return tuple(NodeGroup(one_of[shape], count) for shape, count in Counter(shapes).items())
+        """One node of each shape, and how many there are."""
+        return tuple(NodeGroup(nodes[0], len(nodes)) for nodes in self.nodes_by_shape.values())
+
+    def nodes_of(self, groups: Iterable[NodeGroup]) -> Iterator[NodeCapacity]:
+        """Yield the nodes of some of the groups."""
+        for node, _ in groups:
+            yield from self.nodes_by_shape.get(node.shape, ())
 
     def with_nodes(self, nodes: Iterable[NodeCapacity]) -> "ClusterCapacity":
         """Return the same cluster with other alive nodes, which are not checked again."""
         return self.model_copy(update={"nodes": tuple(nodes)})
+
+    def where(self, holds: Callable[[NodeCapacity], bool]) -> "ClusterCapacity":
+        """Return the same cluster with only some of its alive nodes."""
+        kept = {shape: tuple(filter(holds, nodes)) for shape, nodes in self.nodes_by_shape.items()}
+        chosen = self.with_nodes(chain.from_iterable(kept.values()))
+        chosen.__dict__["nodes_by_shape"] = {shape: nodes for shape, nodes in kept.items() if nodes}  # known already
+        return chosen
 
     @classmethod
     def of(cls, *nodes: Resources | NodeCapacity) -> "ClusterCapacity":

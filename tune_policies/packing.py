@@ -8,12 +8,11 @@ nodes hold one by one. Nodes of one shape are counted once and multiplied.
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.capacity import NodeCapacity, NodeGroup
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.labels import format_selector
 from tune_policies.resources import TICKS, Bytes, Count, Resources, to_ticks
 from tune_policies.units import MIB, format_bytes
 from tune_policies.values import Value
@@ -35,15 +34,12 @@ class Request(Value):
         num_workers: Train workers in the trial; 0: the trial itself trains.
         accelerator_type: Ray's name of the device type that the workers must have.
         gpu_memory_bytes: GPU memory that each worker wants. It takes no part in packing: the GPU share does.
-        label_selector: Ray's label selector for trials and workers. It takes no part in packing either: the policy has
-            chosen the nodes by it.
     """
 
     worker: Resources
     num_workers: Count = 0
     accelerator_type: str | None = None
     gpu_memory_bytes: Bytes | None = None
-    label_selector: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _must_ask_for_something(self) -> Self:
@@ -62,8 +58,6 @@ class Request(Value):
             each += f" with {format_bytes(self.gpu_memory_bytes)} of GPU memory"
         if self.accelerator_type:
             each += f" on {self.accelerator_type}"
-        if self.label_selector:
-            each += f" on nodes with {format_selector(self.label_selector)}"
         return f"{self.num_workers} workers of {each}" if self.num_workers else each
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.labels import format_selector
+from tune_policies.labels import format_selector, merged
 from tune_policies.resources import Bytes, Count, PositiveCount, Resources, check_count, from_ticks, to_ticks
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
@@ -248,6 +248,14 @@ class TrialPlan(Value):
                 left -= taken
         changes = {"slots": tuple(slots), "limited_by": limited_by, "reasons": (*self.reasons, *reasons)}
         return self.model_copy(update=changes)
+
+    def on_nodes(self, label_selector: dict[str, str]) -> "TrialPlan":
+        """Return the same plan, placed only on nodes that the selector selects beside what it selected before."""
+        slots = (
+            slot.model_copy(update={"label_selector": merged(slot.label_selector, label_selector)})
+            for slot in self.slots
+        )
+        return self.model_copy(update={"slots": tuple(slots)})
 
     def with_reasons(self, *reasons: str) -> "TrialPlan":
         """Return the same plan with further reasons in front of its own."""

@@ -20,15 +20,28 @@ from tune_policies.resources import TICKS, Resources, format_amount, from_ticks,
 from tune_policies.units import format_request
 
 
-def build_plan(capacity: ClusterCapacity, request: Request, reasons: Iterable[str] = ()) -> TrialPlan:
+def build_plan(
+    capacity: ClusterCapacity,
+    request: Request,
+    reasons: Iterable[str] = (),
+    *,
+    groups: tuple[NodeGroup, ...] | None = None,
+) -> TrialPlan:
     """Return the plan with as many trials at once as the cluster holds.
+
+    Args:
+        capacity: The cluster.
+        request: What a trial needs.
+        reasons: How the request came about, a sentence each.
+        groups: The only nodes to use; ``None``: all. Ray is kept to them by labels, which the plan is still to name.
 
     Raises:
         InfeasibleRequestError: Not even one fits.
     """
-    count = count_trials(capacity.groups, request)
+    groups = capacity.groups if groups is None else groups
+    count = count_trials(groups, request)
     if count == 0:
-        raise infeasible(capacity, request)
+        raise infeasible(groups, request)
     notes = list(reasons)
     if request.num_workers:
         notes.append(
@@ -42,11 +55,10 @@ def build_plan(capacity: ClusterCapacity, request: Request, reasons: Iterable[st
         max_concurrent_trials=count,
         gpu_memory_bytes=request.gpu_memory_bytes,
         accelerator_type=request.accelerator_type,
-        label_selector=request.label_selector,
     )
     return TrialPlan(
         slots=(slot,),
-        limited_by=limiting_resource(capacity.groups, request),
+        limited_by=limiting_resource(groups, request),
         reasons=(*notes, *_about_the_nodes(capacity)),
     )
 
@@ -89,21 +101,21 @@ def cpus_that_strand_no_device(groups: Iterable[NodeGroup], resource: str, share
     return from_ticks(fewest if fewest < TICKS else fewest // TICKS * TICKS)
 
 
-def infeasible(capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
+def infeasible(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
     """Return the error for a request of which not even one trial fits: what is short, and what would work."""
-    if not capacity.nodes:
+    if not groups:
         return InfeasibleRequestError(
             str(request), "the cluster has no alive node", "nodes", "Start Ray nodes, then probe again."
         )
-    if request.accelerator_type not in {None, *(node.accelerator_type for node, _ in capacity.groups)}:
-        return _no_such_type(capacity, request)
-    if count_workers(capacity.groups, request) > 0:
-        return _too_many_workers(capacity, request)
-    return _too_large(capacity, request)
+    if request.accelerator_type not in {None, *(node.accelerator_type for node, _ in groups)}:
+        return _no_such_type(groups, request)
+    if count_workers(groups, request) > 0:
+        return _too_many_workers(groups, request)
+    return _too_large(groups, request)
 
 
-def _no_such_type(capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
-    there = sorted({str(node.accelerator_type or "of unknown type") for node, _ in capacity.gpu_groups()})
+def _no_such_type(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
+    there = sorted({str(node.accelerator_type or "of unknown type") for node, _ in groups if node.resources.gpus > 0})
     offered = f"the cluster's GPUs are {', '.join(there)}" if there else "no node has a GPU"
     way_out = "Leave accelerator_type out, or name one that is there" if there else "Ask for CPUs"
     return InfeasibleRequestError(
@@ -111,26 +123,26 @@ def _no_such_type(capacity: ClusterCapacity, request: Request) -> InfeasibleRequ
     )
 
 
-def _too_many_workers(capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
-    workers = count_workers(capacity.groups, request, num_drivers=1)
-    beside = "" if workers == count_workers(capacity.groups, request) else f"beside a driver with {DRIVER} "
+def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
+    workers = count_workers(groups, request, num_drivers=1)
+    beside = "" if workers == count_workers(groups, request) else f"beside a driver with {DRIVER} "
     fewer = largest(
         0,
         request.num_workers - 1,
-        lambda n: n == 0 or count_trials(capacity.groups, request.model_copy(update={"num_workers": n})) > 0,
+        lambda n: n == 0 or count_trials(groups, request.model_copy(update={"num_workers": n})) > 0,
     )
-    short_of = limiting_resource(capacity.groups, request)
+    short_of = limiting_resource(groups, request)
     return InfeasibleRequestError(
         str(request),
         f"{beside}the cluster holds {workers} such {'worker' if workers == 1 else 'workers'} at once",
         short_of,
-        f"Ask for num_workers={fewer}, or add nodes." if fewer else _smaller_request(capacity, request, short_of),
+        f"Ask for num_workers={fewer}, or add nodes." if fewer else _smaller_request(groups, request, short_of),
     )
 
 
-def _too_large(capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
+def _too_large(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
     needed = request.worker.ticks
-    nodes = [node for node, _ in capacity.groups]
+    nodes = [node for node, _ in groups]
     if request.accelerator_type is not None:
         nodes = [node for node in nodes if node.accelerator_type == request.accelerator_type]
 
@@ -150,13 +162,13 @@ def _too_large(capacity: ClusterCapacity, request: Request) -> InfeasibleRequest
         short_of = nowhere[0]
         best = max(nodes, key=lambda node: (has_of(node, short_of), how_near(node)))
     return InfeasibleRequestError(
-        str(request), f"the largest node offers {best}", short_of, _smaller_request(capacity, request, short_of)
+        str(request), f"the largest node offers {best}", short_of, _smaller_request(groups, request, short_of)
     )
 
 
-def _smaller_request(capacity: ClusterCapacity, request: Request, short_of: str) -> str:
+def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: str) -> str:
     """Return the nearest request that would work, tried out; or what to add, where less of one thing is not enough."""
-    most = _largest_that_fits(capacity, request, short_of)
+    most = _largest_that_fits(groups, request, short_of)
     if most is None:
         return f"Add a node with more {short_of}, or ask for less in every respect."
     if most == 0 and short_of in DEVICE_RESOURCES:
@@ -169,12 +181,12 @@ def _smaller_request(capacity: ClusterCapacity, request: Request, short_of: str)
     if short_of == "GPU" and request.num_workers == 0 and to_ticks(request.worker.gpus) % most == 0:
         parts = to_ticks(request.worker.gpus) // most
         smaller = request.model_copy(update={"num_workers": parts, "worker": request.worker.with_ticks("GPU", most)})
-        if count_trials(capacity.groups, smaller):
+        if count_trials(groups, smaller):
             nearest += f", or for num_workers={parts} with {_amount(most)} GPU each"
     return f"{nearest}, or add a larger node."
 
 
-def _largest_that_fits(capacity: ClusterCapacity, request: Request, resource: str) -> int | None:
+def _largest_that_fits(groups: tuple[NodeGroup, ...], request: Request, resource: str) -> int | None:
     """Return the most of one resource, in ticks or bytes, with which a trial fits; ``None``: no less of it helps."""
     if resource.startswith(ACCELERATOR_TYPE_PREFIX):
         return None
@@ -185,7 +197,7 @@ def _largest_that_fits(capacity: ClusterCapacity, request: Request, resource: st
         if ticks == 0 and is_all:
             return resource in DEVICE_RESOURCES  # a policy without devices asks for CPUs instead
         smaller = request.model_copy(update={"worker": request.worker.with_ticks(resource, ticks)})
-        return count_trials(capacity.groups, smaller) > 0
+        return count_trials(groups, smaller) > 0
 
     least = 1 if is_all and resource not in DEVICE_RESOURCES else 0
     if asked <= least or not fits(least):

@@ -35,7 +35,8 @@ def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
         fields["label_selector"] = dict(plan.label_selector)
     if missing := sorted(fields.keys() - {field.name for field in dataclasses.fields(ScalingConfig)}):
         raise InvalidResourcesError(
-            f"Ray {ray.__version__} has no ScalingConfig({', '.join(missing)}=…), which this plan needs: take a newer Ray"
+            f"the plan needs ScalingConfig({', '.join(missing)}=…), which Ray {ray.__version__} does not have: take a "
+            "newer Ray"
         )
     if twice := sorted(fields.keys() & kwargs.keys()):
         raise InvalidResourcesError(f"{', '.join(twice)} comes from the plan: change the policy instead")

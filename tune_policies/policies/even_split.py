@@ -59,7 +59,7 @@ class EvenSplitPolicy(ResourcePolicy):
         least = self._request(self.min_cpus, self._least_share(groups))
         fit = count_trials(groups, least)
         if fit == 0:
-            raise infeasible(capacity, least)
+            raise infeasible(groups, least)
         at_once, waves = self._at_once(fit)
         share = self._largest_share(groups, at_once)
         cpus = self._largest_cpus(groups, share, at_once)

@@ -1,7 +1,6 @@
 """Trials with whole GPUs, or an equal share of one."""
 
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable
 from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -57,17 +56,17 @@ AcceleratorTypes = Annotated[str | tuple[str, ...], BeforeValidator(_wishes), Af
 
 
 class Selection(NamedTuple):
-    """GPU nodes to plan on, and what tells Ray to place work on no other.
+    """GPU nodes to plan on.
 
     Attributes:
         groups: The nodes, by shape.
-        accelerator_type: The one type that they have, where Ray is told the type.
-        label_selector: What Ray is told where there are several types.
+        accelerator_type: The one type that they have, where Ray is to be told the type.
+        by_label: Whether Ray is to be told the nodes by label: there are others, and no one type sets these apart.
     """
 
     groups: tuple[NodeGroup, ...]
     accelerator_type: str | None = None
-    label_selector: Mapping[str, str] = MappingProxyType({})
+    by_label: bool = False
 
     @property
     def memory_bytes(self) -> int | None:
@@ -133,7 +132,8 @@ class GpuPolicy(ResourcePolicy):
             worker=Resources(cpus=self.cpus or 0, gpus=from_ticks(share), custom=self.custom),
             num_workers=self.num_workers,
         )
-        return plan_gpu_share(capacity, selection, request, choose_cpus=self.cpus is None, reasons=reasons)
+        plan = plan_gpu_share(capacity, selection, request, choose_cpus=self.cpus is None, reasons=reasons)
+        return with_labels(plan, capacity, selection)
 
     def _large_enough(self, capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> Selection:
         least = self.min_gpu_memory or 0
@@ -147,7 +147,7 @@ class GpuPolicy(ResourcePolicy):
             gpu_memory_bytes=least,
         )
         if not (kinds := describe_gpus(groups)):
-            raise infeasible(capacity, request)
+            raise infeasible(capacity.groups, request)
         way_out = "Ask for less, add larger GPUs, or install nvidia-ml-py on nodes whose memory was not read."
         raise InfeasibleRequestError(str(request), f"the GPUs there are {kinds}", "GPU memory", way_out)
 
@@ -156,6 +156,8 @@ def plan_gpu_share(
     capacity: ClusterCapacity, selection: Selection, request: Request, *, choose_cpus: bool, reasons: Iterable[str] = ()
 ) -> TrialPlan:
     """Return the plan for workers with a share of a GPU each, or whole ones, on the selected nodes.
+
+    Where Ray is to be told the nodes by label, :func:`with_labels` is still to do so.
 
     Args:
         capacity: The cluster.
@@ -185,16 +187,9 @@ def plan_gpu_share(
         )
     if memory is not None and (unread := [group for group in usable.groups if group.node.devices is None]):
         notes.append(f"GPU memory was not read, so it is that of the table of known types: {describe_gpus(unread)}")
-    changes = {
-        "worker": worker,
-        "accelerator_type": selection.accelerator_type,
-        "label_selector": dict(selection.label_selector),
-        "gpu_memory_bytes": memory,
-    }
-    if selection.label_selector:
-        chosen = {node.shape for node, _ in selection.groups}
-        capacity = capacity.with_nodes(node for node in capacity.nodes if node.shape in chosen)
-    return build_plan(capacity, request.model_copy(update=changes), notes)
+    changes = {"worker": worker, "accelerator_type": selection.accelerator_type, "gpu_memory_bytes": memory}
+    groups = selection.groups if selection.by_label else None
+    return build_plan(capacity, request.model_copy(update=changes), notes, groups=groups)
 
 
 def gpus_of_type(capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
@@ -205,25 +200,35 @@ def gpus_of_type(capacity: ClusterCapacity, accelerator_type: str | None) -> Sel
 def select_gpus(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> Selection:
     """Return some of the GPU nodes, with the simplest thing that keeps Ray from placing work on the others.
 
-    That is nothing where there are no others, then the one device type, then Ray's label of several types, which nodes
-    that start later have too, and at last the list of the nodes.
+    That is nothing where there are no others, then the one device type, then labels.
     """
     groups = tuple(groups)
     chosen = {node.shape for node, _ in groups}
-    others = [node for node, _ in capacity.gpu_groups() if node.shape not in chosen]
+    others = {node.accelerator_type for node, _ in capacity.gpu_groups() if node.shape not in chosen}
+    types = {node.accelerator_type for node, _ in groups}
     if not others:
         return Selection(groups)
-    types = {node.accelerator_type for node, _ in groups}
-    if None not in types and not types & {node.accelerator_type for node in others}:
-        if len(types) == 1:
-            return Selection(groups, types.pop())
-        inside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes if node.shape in chosen}
-        outside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes if node.shape not in chosen}
-        names = {name for name in inside if name}
-        if len(names) == len(inside) and not names & outside:
-            return Selection(groups, label_selector={ACCELERATOR_TYPE: is_one_of(names)})
-    node_ids = (node.node_id for node in capacity.nodes if node.shape in chosen)
-    return Selection(groups, label_selector={NODE_ID: is_one_of(node_ids)})
+    if len(types) == 1 and None not in types and not types & others:
+        return Selection(groups, types.pop())
+    return Selection(groups, by_label=True)
+
+
+def with_labels(plan: TrialPlan, capacity: ClusterCapacity, selection: Selection) -> TrialPlan:
+    """Return the plan with the labels by which Ray places its work on the selected nodes only, where need be.
+
+    They are those of the types, which nodes that start later have too; where these do not set the nodes apart, the
+    selector lists the nodes.
+    """
+    if not selection.by_label:
+        return plan
+    chosen = {node.shape for node, _ in selection.groups}
+    others = (group for group in capacity.groups if group.node.shape not in chosen)
+    inside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(selection.groups)}
+    outside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(others)}
+    names = {name for name in inside if name}
+    if names == inside and not names & outside:
+        return plan.on_nodes({ACCELERATOR_TYPE: is_one_of(names)})
+    return plan.on_nodes({NODE_ID: is_one_of(node.node_id for node in capacity.nodes_of(selection.groups))})
 
 
 def share_of_gpu_memory(selection: Selection, share_ticks: int) -> int | None:

@@ -16,6 +16,7 @@ from tune_policies.policies.gpu import (
     gpus_of_type,
     plan_gpu_share,
     select_gpus,
+    with_labels,
 )
 from tune_policies.policies.wrappers import plan_first_feasible
 from tune_policies.policy import ResourcePolicy
@@ -66,18 +67,19 @@ class GpuMemoryPolicy(ResourcePolicy):
         plans, shortages = [], []
         for choice in self._choices(capacity, usable):
             try:
-                plans.append(self._plan_choice(capacity, usable, choice))
+                plans.append((self._plan_choice(capacity, usable, choice), choice))
             except InfeasibleRequestError as error:
                 shortages.append(error)  # too few CPUs or workers there; another choice may do
         if plans:
-            # Ties go to the larger share, then to the simplest: all devices, one type by name, a list of nodes.
-            return min(
+            # Ties go to the larger share, then to the simplest: all devices, one type by name, a choice by label.
+            plan, choice = min(
                 plans,
-                key=lambda plan: (
-                    *(-plan.max_concurrent_trials, -plan.worker.gpus, len(plan.label_selector)),
-                    *(plan.accelerator_type or "", str(plan.label_selector)),
+                key=lambda each: (
+                    *(-each[0].max_concurrent_trials, -each[0].worker.gpus, each[1].by_label),
+                    *(each[0].accelerator_type or "", each[1].memory_bytes),
                 ),
             )
+            return with_labels(plan, capacity, choice)
         raise shortages[0] if shortages else self._infeasible(capacity, usable)
 
     def _usable(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
@@ -134,7 +136,7 @@ class GpuMemoryPolicy(ResourcePolicy):
         wish = {"accelerator_type": usable.accelerator_type, "gpu_memory_bytes": self.gpu_memory}
         request = self._request(1).model_copy(update=wish)
         if not usable.groups:
-            return infeasible(capacity, request)
+            return infeasible(capacity.groups, request)
         memories = [node.smallest_gpu_memory_bytes for node, _ in usable.groups]
         if known := [memory for memory in memories if memory is not None]:
             unread = " that were read" if len(known) < len(memories) else ""

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.labels import NODE_ID, LabelSelector, format_selector, is_none_of, matcher, merged
 from tune_policies.plan import TrialPlan
@@ -43,27 +43,28 @@ class SelectingPolicy(ResourcePolicy):
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        excluded = [node for node in capacity.nodes if self._excludes(node)]
         selector = dict(self.label_selector)
-        if excluded:
-            selector = merged(selector, {NODE_ID: is_none_of(node.node_id for node in excluded)})
+        if excluded := self._excluded(capacity):
+            selector = merged(selector, {NODE_ID: is_none_of(excluded)})
         if not selector:
             return self.inner.plan(capacity)
         is_selected = matcher(selector)
-        chosen = capacity.with_nodes(node for node in capacity.nodes if is_selected(node.ray_labels))
+        chosen = capacity.where(lambda node: is_selected(node.ray_labels))
         left_out = len(capacity.nodes) - len(chosen.nodes)
         if capacity.nodes and not chosen.nodes:
             raise self._nothing_left(capacity, selector)
-        plan = self.inner.plan(chosen)
-        slots = tuple(
-            slot.model_copy(update={"label_selector": merged(slot.label_selector, selector)}) for slot in plan.slots
-        )
         reason = f"{left_out} of {len(capacity.nodes)} nodes left out: only those with {format_selector(selector)}"
-        return plan.model_copy(update={"slots": slots}).with_reasons(reason)
+        return self.inner.plan(chosen).on_nodes(selector).with_reasons(reason)
 
-    def _excludes(self, node: NodeCapacity) -> bool:
-        names = {node.node_id, node.address}
-        return (self.exclude_head and node.is_head) or any(name in names for name in self.exclude_nodes)
+    def _excluded(self, capacity: ClusterCapacity) -> list[str]:
+        if not self.exclude_nodes and not self.exclude_head:
+            return []
+        names = frozenset(self.exclude_nodes)
+        return [
+            node.node_id
+            for node in capacity.nodes
+            if node.node_id in names or node.address in names or (self.exclude_head and node.is_head)
+        ]
 
     def _nothing_left(self, capacity: ClusterCapacity, selector: dict[str, str]) -> InfeasibleRequestError:
         there = [

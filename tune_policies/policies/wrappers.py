@@ -156,15 +156,17 @@ def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
         # One node that can give it all; then CPUs that serve no GPU; then the node that keeps the most.
         return (not alone, has.get("GPU", 0), -has.get("CPU", 0))
 
-    preferences = {node.shape: preference(node) for node, _ in capacity.groups}
     kept: dict[str, NodeCapacity] = {}
-    for node in sorted(capacity.nodes, key=lambda node: (preferences[node.shape], node.node_id)):
+    for shape_of, _ in sorted(capacity.groups, key=lambda group: (preference(group.node), str(group.node))):
         if not any(left.values()):
             break
-        has = _takeable(node)
-        taken = {name: min(amount, has.get(name, 0)) for name, amount in left.items()}
-        left = {name: amount - taken[name] for name, amount in left.items()}
-        kept[node.node_id] = _reduced(node, taken)
+        for node in sorted(capacity.nodes_by_shape[shape_of.shape], key=lambda node: node.node_id):
+            has = _takeable(node)
+            taken = {name: min(amount, has.get(name, 0)) for name, amount in left.items()}
+            if not any(taken.values()):
+                break
+            left = {name: amount - taken[name] for name, amount in left.items()}
+            kept[node.node_id] = _reduced(node, taken)
     memory_known = all(node.resources.memory_bytes is not None for node, _ in capacity.groups)
     if not memory_known:
         left.pop("memory", None)
