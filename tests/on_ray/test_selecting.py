@@ -1,0 +1,101 @@
+"""Trials and workers run on the nodes that a plan selects by label, and on no other."""
+
+import pytest
+import ray
+from ray import tune
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from tests.on_ray.rays import cluster_of
+from trainers import with_plan
+from tune_policies import CpuPolicy, GpuPolicy, SelectingPolicy, probe_cluster
+
+
+def where_it_runs(config):
+    tune.report({"node_id": ray.get_runtime_context().get_node_id()})
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """The node IDs by zone; the head has none."""
+    zones = ({}, {"labels": {"zone": "eu"}}, {"labels": {"zone": "us"}})
+    with cluster_of(*({"num_cpus": 2, "object_store_memory": 100 * 2**20, **zone} for zone in zones)) as cluster:
+        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        yield {node.labels.get("zone"): node.node_id for node in probe_cluster().nodes}
+
+
+def plan_on(policy):
+    return policy.plan(probe_cluster())
+
+
+def test_trials_of_tune_run_are_on_selected_nodes_only(nodes, tmp_path):
+    plan = plan_on(SelectingPolicy(CpuPolicy(), label_selector={"zone": "in(us, asia)"}))
+
+    done = tune.run(
+        where_it_runs,
+        resources_per_trial=plan.resources_per_trial,
+        num_samples=4,
+        storage_path=str(tmp_path),
+        verbose=0,
+    )
+
+    assert {trial["node_id"] for trial in done.results.values()} == {nodes["us"]}
+
+
+def test_trials_of_a_tuner_are_on_selected_nodes_only(nodes, tmp_path):
+    plan = plan_on(SelectingPolicy(CpuPolicy(), label_selector={"zone": "!eu"}, exclude_head=True))
+    run_config = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
+
+    tuner = tune.Tuner(
+        with_plan(where_it_runs, plan), tune_config=plan.tune_config(num_samples=3), run_config=run_config
+    )
+
+    assert {result.metrics["node_id"] for result in tuner.fit()} == {nodes["us"]}
+
+
+def test_workers_of_a_train_run_run_beside_no_excluded_node(nodes, tmp_path):
+    excluded = (nodes[None], nodes["us"])
+    plan = plan_on(SelectingPolicy(CpuPolicy(num_workers=2), exclude_nodes=excluded))
+
+    def say_where():
+        context = ray.get_runtime_context()
+        (tmp_path / context.get_worker_id()).write_text(context.get_node_id())
+
+    DataParallelTrainer(say_where, scaling_config=plan.scaling_config()).fit()
+
+    assert [path.read_text() for path in tmp_path.iterdir()] == [nodes["eu"]] * 2
+
+
+def test_actors_and_tasks_take_the_options_of_a_plan(nodes):
+    plan = plan_on(SelectingPolicy(CpuPolicy(), label_selector={"zone": "!us"}, exclude_head=True))
+
+    class Where:
+        def node_id(self):
+            return ray.get_runtime_context().get_node_id()
+
+    actors = [
+        ray.remote(**plan.remote_options())(Where).remote(),
+        ray.remote(Where).options(**plan.remote_options()).remote(),
+    ]
+    assert set(ray.get([actor.node_id.remote() for actor in actors])) == {nodes["eu"]}
+
+
+def test_a_task_that_releases_gives_its_process_up_and_one_that_does_not_keeps_it(nodes):
+    plan = plan_on(CpuPolicy())
+
+    def process_id():
+        import os
+
+        return os.getpid()
+
+    released = ray.remote(**plan.remote_options(reuse="release"))(process_id)
+    kept = ray.remote(**plan.remote_options(), label_selector={"zone": "eu"})(process_id)
+
+    assert len({ray.get(released.remote()) for _ in range(3)}) == 3
+    assert len({ray.get(kept.remote()) for _ in range(3)}) == 1
+    assert (plan.reuse, GpuPolicy().plan(_one_gpu()).reuse) == ("process", "release")
+
+
+def _one_gpu():
+    from tests.clusters import nodes as cluster
+
+    return cluster((1, 1))
