@@ -1,7 +1,10 @@
 """Makes Ray's own configuration objects from a plan."""
 
+from dataclasses import fields as fields_of
+from importlib.util import find_spec
 from typing import Any
 
+import ray
 from ray.train import ScalingConfig
 from ray.tune import TuneConfig
 
@@ -14,7 +17,8 @@ def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
     """Return the ``ScalingConfig`` of a trial's workers; ``kwargs`` are further fields of it.
 
     Raises:
-        InvalidResourcesError: The plan has no Train workers, or ``kwargs`` name what the plan sets.
+        InvalidResourcesError: The plan has no Train workers, ``kwargs`` name what the plan sets, or the installed Ray
+            cannot do it.
     """
     if plan.num_workers == 0:
         raise InvalidResourcesError(
@@ -28,9 +32,28 @@ def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
     }
     if plan.accelerator_type is not None:
         fields["accelerator_type"] = plan.accelerator_type
+    if plan.use_tpu:
+        fields |= _tpu_fields(plan)
     if twice := sorted(fields.keys() & kwargs.keys()):
         raise InvalidResourcesError(f"{', '.join(twice)} comes from the plan: change the policy instead")
     return ScalingConfig(**fields, **kwargs)
+
+
+def _tpu_fields(plan: TrialPlan) -> dict[str, Any]:
+    if "use_tpu" not in {field.name for field in fields_of(ScalingConfig)}:
+        raise InvalidResourcesError(
+            "Ray Train version 1 is active, which knows no TPU: set RAY_TRAIN_V2_ENABLED=1 in the environment before "
+            "Ray is imported"
+        )
+    if plan.topology is None:
+        return {"use_tpu": True}
+    # Older versions reserve one slice at most, and take the number in a pod type for chips where it counts cores.
+    if find_spec("ray.util.tpu") is None:
+        raise InvalidResourcesError(
+            f"whole TPU slices need the reservation of Ray 2.60 or newer, and this is Ray {ray.__version__}: "
+            "pip install -U ray, or leave topology out"
+        )
+    return {"use_tpu": True, "topology": plan.topology}
 
 
 def to_tune_config(plan: TrialPlan, **kwargs: Any) -> TuneConfig:
