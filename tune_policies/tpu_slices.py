@@ -1,8 +1,8 @@
 """TPU slices: hosts whose chips are wired together, and which are of use only as a whole.
 
-Ray Train runs the workers of a trial on whole slices. A slice of several hosts it reserves through the first of them,
-which alone has the resource ``TPU-{pod type}-head``; the others it finds by the slice's name in their labels. A slice of
-one host is that host. Sources: ``ray.util.tpu``, ``ray._private.accelerators.tpu`` (Ray 2.60).
+Ray Train runs the workers of a trial on whole slices. It reserves a slice of several hosts through the first of them,
+which alone has the resource ``TPU-{pod type}-head``, and finds the others by the slice's name in their labels. A slice
+of one host is that host. Sources: ``ray.util.tpu``, ``ray._private.accelerators.tpu`` (Ray 2.60).
 """
 
 import math

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from tests.clusters import gpu_node
 from tune_policies import (
+    AcceleratorPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -20,6 +21,7 @@ cpu_amounts = st.sampled_from([0.1, 0.25, 0.5, 0.57, 1, 1.5, 2, 3, 8])
 num_workers = st.integers(0, 4)
 accelerator_types = st.sampled_from([None, "T4", "A100"])
 gibs = st.integers(1, 64)
+other_devices = st.sampled_from([None, None, {"NPU": 1}, {"NPU": 8}, {"NPU": 3, "HPU": 2}, {"TPU": 4}, {"TPU": 8}])
 
 
 @st.composite
@@ -33,6 +35,7 @@ def clusters(draw):
                 gpu_memory_gib=draw(st.none() | st.sampled_from([8, 16, 17.5, 80])),
                 accelerator_type=draw(accelerator_types),
                 memory_gib=draw(st.none() | gibs),
+                custom=draw(other_devices),
             )
             for i in range(draw(st.integers(1, 4)))
         )
@@ -59,6 +62,26 @@ def sized_by_the_user(num_workers):
             accelerator_type=accelerator_types,
             num_workers=num_workers,
             max_trials_per_gpu=st.none() | st.integers(1, 4),
+        )
+        | st.builds(
+            AcceleratorPolicy,
+            resource=st.sampled_from(["GPU", "NPU"]),
+            amount=gpu_amounts,
+            cpus=st.none() | cpu_amounts,
+            num_workers=num_workers,
+        )
+        | st.builds(
+            AcceleratorPolicy,
+            resource=st.sampled_from(["HPU", "TTNPU"]),
+            amount=st.integers(1, 5),
+            cpus=st.none() | cpu_amounts,
+            num_workers=num_workers,
+        )
+        | st.builds(
+            AcceleratorPolicy,
+            resource=st.just("TPU"),
+            amount=st.sampled_from([1, 2, 4, 8]),
+            cpus=st.none() | cpu_amounts,
         )
     )
 

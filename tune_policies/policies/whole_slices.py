@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tune_policies.accelerators import families_of
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.packing import Request, count_workers
@@ -159,16 +160,31 @@ def _way_out(capacity: ClusterCapacity, wanted: SliceRequest, usable: int) -> st
             pass
         else:
             return f"Ask for at most {format_amount(plan.worker.cpus)} CPU per worker, or add slices."
-    if fitting := _topologies_there(capacity, shape.accelerator_type):
+    if smaller := _tpus_that_fit(capacity, wanted):
+        num_workers = wanted.num_slices * shape.chips // smaller
+        return f"Ask for amount={smaller} and num_workers={num_workers}, or add slices with larger hosts."
+    if fitting := _topologies_there(capacity, shape):
         return f"Ask for topology={' or '.join(map(repr, fitting))}, which is there, or add such a slice."
     return "Add such a slice: Ray labels its hosts with ray.io/tpu-… when it finds them."
 
 
-def _topologies_there(capacity: ClusterCapacity, accelerator_type: str) -> list[str]:
-    """Return the topologies of which the cluster has an intact slice of that type."""
-    named = {node.labels.get(TOPOLOGY) for node in capacity.nodes} & TOPOLOGIES[accelerator_type]
-    shapes = [SliceShape(topology, accelerator_type) for topology in named if topology]
-    return sorted(shape.topology for shape in shapes if find_slices(capacity.nodes, shape).intact)
+def _tpus_that_fit(capacity: ClusterCapacity, wanted: SliceRequest) -> int | None:
+    """Return the most chips per worker, fewer than wanted, that every host of some slice can give."""
+    for tpus in sorted((amount for amount in families_of("TPU")[0].amounts if amount < wanted.tpus), reverse=True):
+        workers = wanted.num_slices * wanted.shape.chips // tpus
+        try:
+            plan_slices(capacity, wanted._replace(tpus=tpus, num_workers=workers))
+        except InfeasibleRequestError:
+            continue
+        return tpus
+    return None
+
+
+def _topologies_there(capacity: ClusterCapacity, shape: SliceShape) -> list[str]:
+    """Return the other topologies of which the cluster has an intact slice of that type."""
+    named = {node.labels.get(TOPOLOGY) for node in capacity.nodes} & TOPOLOGIES[shape.accelerator_type]
+    others = [shape._replace(topology=topology) for topology in named if topology not in (None, shape.topology)]
+    return sorted(other.topology for other in others if find_slices(capacity.nodes, other).intact)
 
 
 def _chips(count: int) -> str:
