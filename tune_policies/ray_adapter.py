@@ -1,8 +1,7 @@
 """Makes Ray's own configuration objects from a plan."""
 
 from dataclasses import fields as fields_of
-from importlib.util import find_spec
-from typing import Any
+from typing import Any, Final
 
 import ray
 from ray.train import ScalingConfig
@@ -11,6 +10,9 @@ from ray.tune import TuneConfig
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
 from tune_policies.resources import check_count
+
+_FIRST_WITH_SLICES: Final = (2, 60)
+"""Older versions reserve one slice at most, and take the number in a pod type for chips where it counts cores."""
 
 
 def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
@@ -47,8 +49,7 @@ def _tpu_fields(plan: TrialPlan) -> dict[str, Any]:
         )
     if plan.topology is None:
         return {"use_tpu": True}
-    # Older versions reserve one slice at most, and take the number in a pod type for chips where it counts cores.
-    if find_spec("ray.util.tpu") is None:
+    if tuple(int(part) for part in ray.__version__.split(".")[:2]) < _FIRST_WITH_SLICES:
         raise InvalidResourcesError(
             f"whole TPU slices need the reservation of Ray 2.60 or newer, and this is Ray {ray.__version__}: "
             "pip install -U ray, or leave topology out"
