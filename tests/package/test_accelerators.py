@@ -1,5 +1,9 @@
 """What the core knows about accelerators agrees with the installed Ray, which is not started for that."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import ray
 import ray.util.accelerators.accelerators
@@ -8,6 +12,8 @@ from hypothesis import strategies as st
 from packaging.version import Version
 from ray._private.accelerators import get_all_accelerator_managers
 
+from tests.unit.test_accelerator_policy import with_devices
+from tune_policies import AcceleratorPolicy
 from tune_policies.accelerator_families import FAMILIES
 from tune_policies.accelerators import ACCELERATOR_TYPES
 from tune_policies.tpu_slices import TOPOLOGIES, SliceShape
@@ -96,3 +102,30 @@ def test_a_slice_has_the_pod_type_and_the_hosts_that_ray_infers():
 
             assert shape.pod_type == infer_tpu_pod_type_from_topology(topology, accelerator_type)
             assert shape.has_one_host == (shape.chips <= per_host)
+
+
+@pytest.mark.parametrize(("resource", "amount", "use_tpu"), [("HPU", 2, False), ("NPU", 0.5, False), ("TPU", 4, True)])
+def test_rays_scaling_config_takes_a_plan_for_any_family(resource, amount, use_tpu):
+    plan = AcceleratorPolicy(resource=resource, amount=amount, num_workers=1).plan(with_devices((8, {resource: 4})))
+
+    config = plan.scaling_config()
+
+    assert config.resources_per_worker[resource] == amount
+    assert (config.use_gpu, config.use_tpu, config.topology) == (False, use_tpu, None)
+
+
+PLAN_FOR_TPUS = """
+from tune_policies import AcceleratorPolicy, ClusterCapacity, Resources
+plan = AcceleratorPolicy(resource="TPU", num_workers=1).plan(ClusterCapacity.of(Resources(cpus=8, custom={"TPU": 4})))
+plan.scaling_config()
+"""
+
+
+def test_version_1_of_ray_train_is_refused_for_tpus_with_the_way_out():
+    environment = {**os.environ, "RAY_TRAIN_V2_ENABLED": "0"}
+
+    done = subprocess.run(
+        [sys.executable, "-c", PLAN_FOR_TPUS], capture_output=True, text=True, env=environment, check=False
+    )
+
+    assert "knows no TPU: set RAY_TRAIN_V2_ENABLED=1 in the environment" in done.stderr

@@ -72,7 +72,7 @@ def sized_by_the_user(num_workers):
         )
         | st.builds(
             AcceleratorPolicy,
-            resource=st.sampled_from(["HPU", "TTNPU"]),
+            resource=st.just("HPU"),
             amount=st.integers(1, 5),
             cpus=st.none() | cpu_amounts,
             num_workers=num_workers,
