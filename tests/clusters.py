@@ -28,3 +28,23 @@ def gpu_node(
 def nodes(*shapes):
     """A cluster from (cpus, gpus) pairs."""
     return ClusterCapacity.of(*(Resources(cpus=cpus, gpus=gpus) for cpus, gpus in shapes))
+
+
+def slice_hosts(name, *, topology="2x2x2", accelerator_type="TPU-V4", pod_type="v4-16", num_hosts=2, tpus=4, cpus=8):
+    """The hosts of a TPU slice with the labels and resources that Ray gives them."""
+    return [
+        NodeCapacity(
+            node_id=f"{name}-{i}",
+            resources=Resources(
+                cpus=cpus, custom={"TPU": tpus, name: 1} | ({f"TPU-{pod_type}-head": 1} if i == 0 else {})
+            ),
+            accelerator_type=accelerator_type,
+            labels={
+                "ray.io/tpu-slice-name": name,
+                "ray.io/tpu-topology": topology,
+                "ray.io/tpu-worker-id": str(i),
+                "ray.io/tpu-pod-type": pod_type,
+            },
+        )
+        for i in range(num_hosts)
+    ]

@@ -1,33 +1,23 @@
-"""What is known about accelerators without asking a machine: type names, and the variables that hide GPUs.
+"""What is known about accelerators without asking a machine: names, the variables that hide GPUs, amounts.
 
-The type names are those of ``ray.util.accelerators`` (Ray 2.60), by which Ray places work on a device type.
+All of it follows from the table of families.
 """
 
+import math
 from typing import Final
 
+from tune_policies.accelerator_families import FAMILIES, AcceleratorFamily
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.values import suggest
 
-ACCELERATOR_TYPES: Final = frozenset(
-    # NVIDIA
-    {"V100", "P100", "T4", "P4", "K80", "A10G", "L4", "L40S", "A100", "A100-40G", "A100-80G", "H100"}
-    | {"H200", "H20", "B200", "B300", "GB200", "GB300", "RTX-PRO-6000"}
-    # Intel
-    | {"Intel-GPU-Max-1550", "Intel-GPU-Max-1100", "Intel-GAUDI"}
-    # AMD
-    | {"AMD-Instinct-MI100", "AMD-Instinct-MI210", "AMD-Instinct-MI250X", "AMD-Instinct-MI250X-MI250"}
-    | {"AMD-Instinct-MI300A", "AMD-Instinct-MI300X-OAM", "AMD-Instinct-MI300X-HF", "AMD-Instinct-MI308X"}
-    | {"AMD-Instinct-MI325X-OAM", "AMD-Instinct-MI350X-OAM", "AMD-Instinct-MI355X-OAM"}
-    | {"AMD-Radeon-R9-200-HD-7900", "AMD-Radeon-HD-7900"}
-    # AWS, Google, Huawei, MetaX, Furiosa, Mobilint
-    | {"aws-neuron-core"}
-    | {"TPU-V2", "TPU-V3", "TPU-V4", "TPU-V5P", "TPU-V5LITEPOD", "TPU-V6E", "TPU-V7X"}
-    | {"Ascend910B", "Ascend910B4", "MXC500", "MXC550", "FURIOSA_RNGD"}
-    | {"MOBILINT_ARIES", "MOBILINT_REGULUS"}
-    # Apple
-    | {"M1", "M1-Pro", "M1-Max", "M1-Ultra", "M2", "M2-Pro", "M2-Max", "M2-Ultra"}
-    | {"M3", "M3-Pro", "M3-Max", "Apple-Silicon"}
-)
+ACCELERATOR_TYPES: Final = frozenset(name for family in FAMILIES for name in family.types)
+"""The names of ``ray.util.accelerators``, by which Ray places work on a device type."""
+
+DEVICE_RESOURCES: Final = frozenset(family.resource for family in FAMILIES)
+"""Ray's resources whose units are single devices, so that a fraction must find its place on one of them.
+
+Ray calls them unit-instance resources (``custom_unit_instance_resources`` in its configuration, and ``GPU``).
+"""
 
 _NOMINAL_GB: Final = {
     "V100": 16,
@@ -65,19 +55,17 @@ Types that Ray hands out in parts (two dies of one board), or of which no data s
 _KEPT_PERCENT: Final = 95
 """What a driver reports at the least: error correction and the driver itself take some of the nominal size."""
 
-DEVICE_RESOURCES: Final = frozenset({"GPU", "TPU", "HPU", "NPU", "neuron_cores", "RBLN", "FURIOSA", "MBLT", "TTNPU"})
-"""Ray's resources whose units are single devices, so that a fraction must find its place on one of them."""
-
 ACCELERATOR_TYPE_PREFIX: Final = "accelerator_type:"
 """Ray gives a node one unit of ``accelerator_type:A100``; work for that type holds a little of it."""
 
 ACCELERATOR_TYPE_AMOUNT: Final = 0.001
 """What Ray's own ``accelerator_type=`` holds of it, so a node takes at most 1000 such bundles."""
 
-GPU_VISIBILITY_VARIABLES: Final = (
-    "CUDA_VISIBLE_DEVICES",  # NVIDIA, MetaX
-    "HIP_VISIBLE_DEVICES",  # AMD
-    "ZE_AFFINITY_MASK",  # Intel
+GPU_VISIBILITY_VARIABLES: Final = tuple(
+    # A dict, as NVIDIA and MetaX share one.
+    dict.fromkeys(
+        family.visibility_variable for family in FAMILIES if family.resource == "GPU" and family.visibility_variable
+    )
 )
 """Set to the empty string they hide every GPU, as Ray does under ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO``."""
 
@@ -94,7 +82,56 @@ def check_accelerator_type(name: str) -> str:
     Raises:
         InvalidResourcesError: It does not; the message names the nearest that exists.
     """
-    if name not in ACCELERATOR_TYPES:
-        way_out = suggest(name, ACCELERATOR_TYPES) or f"; known: {', '.join(sorted(ACCELERATOR_TYPES))}"
-        raise InvalidResourcesError(f"unknown accelerator type {name!r}{way_out}")
+    return _known(name, ACCELERATOR_TYPES, "accelerator type")
+
+
+def check_device_resource(name: str) -> str:
+    """Return ``name`` if it is a resource whose units are devices, such as ``"TPU"``.
+
+    Raises:
+        InvalidResourcesError: It is not; the message names the nearest that is.
+    """
+    return _known(name, DEVICE_RESOURCES, "accelerator resource")
+
+
+def check_type_of_resource(accelerator_type: str, resource: str) -> str:
+    """Return ``accelerator_type`` if devices of that type are counted as ``resource``.
+
+    Raises:
+        InvalidResourcesError: They are not.
+    """
+    types = {name for family in families_of(resource) for name in family.types}
+    if accelerator_type not in types:
+        known = f"its types are {', '.join(sorted(types))}" if types else "Ray names no types of it"
+        raise InvalidResourcesError(f"accelerator_type {accelerator_type!r} is not of resource {resource!r}: {known}")
+    return accelerator_type
+
+
+def check_device_amount(amount: float, resource: str) -> float:
+    """Return ``amount`` if a process may have so much of ``resource``.
+
+    Raises:
+        InvalidResourcesError: It may not; the message names the amounts next to it.
+    """
+    family = families_of(resource)[0]  # all GPUs are alike in this
+    if not family.allows(amount):
+        candidates = family.amounts or (math.floor(amount), math.floor(amount) + 1)
+        below = [allowed for allowed in candidates if 0 < allowed < amount]
+        above = [allowed for allowed in candidates if allowed > amount]
+        nearest = " or ".join(str(allowed) for allowed in (*below[-1:], *above[:1]))
+        raise InvalidResourcesError(
+            f"amount={amount:g} of {resource} cannot be: a worker gets {family.allowed}. Ask for {nearest}"
+        )
+    return amount
+
+
+def families_of(resource: str) -> tuple[AcceleratorFamily, ...]:
+    """Return the families whose devices Ray counts as ``resource``."""
+    return tuple(family for family in FAMILIES if family.resource == resource)
+
+
+def _known(name: str, known: frozenset[str], what: str) -> str:
+    if name not in known:
+        way_out = suggest(name, known) or f"; known: {', '.join(sorted(known))}"
+        raise InvalidResourcesError(f"unknown {what} {name!r}{way_out}")
     return name

@@ -31,6 +31,7 @@ class TrialSlot(Value):
         per_worker: Reserved by Train for each of its workers.
         gpu_memory_bytes: GPU memory that a worker may use on each of its devices; ``None``: not known.
         accelerator_type: Ray's name of the device type that workers are placed on; ``None``: any.
+        topology: TPU slices of this topology are reserved as a whole for each trial; ``None``: no slices.
         label_selector: Ray's label selector, by which trials and workers are placed on some nodes only; empty: any.
     """
 
@@ -40,6 +41,7 @@ class TrialSlot(Value):
     per_worker: Resources = Field(default_factory=Resources)
     gpu_memory_bytes: Bytes | None = None
     accelerator_type: str | None = None
+    topology: str | None = None
     label_selector: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -65,6 +67,8 @@ class TrialSlot(Value):
         each = str(self.worker)
         if self.accelerator_type:
             each += f" on {self.accelerator_type}"
+        if self.topology:
+            each += f" in whole {self.topology} slices"
         if self.label_selector:
             each += f" on nodes with {format_selector(self.label_selector)}"
         if self.gpu_memory_bytes is not None:
@@ -119,6 +123,11 @@ class TrialPlan(Value):
         return self.worker.gpus > 0
 
     @property
+    def use_tpu(self) -> bool:
+        """Whether a worker has TPUs."""
+        return self.worker.custom.get("TPU", 0) > 0
+
+    @property
     def shares_gpu(self) -> bool:
         """Whether a worker has neighbours on its GPU."""
         return self.slots[0].shares_gpu
@@ -132,6 +141,11 @@ class TrialPlan(Value):
     def accelerator_type(self) -> str | None:
         """Ray's name of the device type that workers are placed on; ``None``: any."""
         return self.slots[0].accelerator_type
+
+    @property
+    def topology(self) -> str | None:
+        """The topology of the TPU slices that a trial takes as a whole; ``None``: no slices."""
+        return self.slots[0].topology
 
     @property
     def label_selector(self) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Makes Ray's own configuration objects from a plan."""
 
-import dataclasses
-from typing import Any
+from dataclasses import fields as fields_of
+from typing import Any, Final
 
 import ray
 from ray.train import ScalingConfig
@@ -10,6 +10,9 @@ from ray.tune import PlacementGroupFactory, TuneConfig
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
 from tune_policies.resources import check_count
+
+_FIRST_WITH_SLICES: Final = (2, 60)
+"""Older versions reserve one slice at most, and take the number in a pod type for chips where it counts cores."""
 
 
 def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
@@ -31,9 +34,11 @@ def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
     }
     if plan.accelerator_type is not None:
         fields["accelerator_type"] = plan.accelerator_type
+    if plan.use_tpu:
+        fields |= _tpu_fields(plan)
     if plan.label_selector:
         fields["label_selector"] = dict(plan.label_selector)
-    if missing := sorted(fields.keys() - {field.name for field in dataclasses.fields(ScalingConfig)}):
+    if missing := sorted(fields.keys() - {field.name for field in fields_of(ScalingConfig)}):
         raise InvalidResourcesError(
             f"the plan needs ScalingConfig({', '.join(missing)}=…), which Ray {ray.__version__} does not have: take a "
             "newer Ray"
@@ -48,6 +53,22 @@ def to_placement_group_factory(plan: TrialPlan) -> PlacementGroupFactory:
     names = {"cpu": "CPU", "gpu": "GPU"}
     bundle = {names.get(name, name): amount for name, amount in plan.trial_amounts.items() if amount > 0}
     return PlacementGroupFactory([bundle], bundle_label_selector=[dict(plan.label_selector)])
+
+
+def _tpu_fields(plan: TrialPlan) -> dict[str, Any]:
+    if "use_tpu" not in {field.name for field in fields_of(ScalingConfig)}:
+        raise InvalidResourcesError(
+            "Ray Train version 1 is active, which knows no TPU: set RAY_TRAIN_V2_ENABLED=1 in the environment before "
+            "Ray is imported"
+        )
+    if plan.topology is None:
+        return {"use_tpu": True}
+    if tuple(int(part) for part in ray.__version__.split(".")[:2]) < _FIRST_WITH_SLICES:
+        raise InvalidResourcesError(
+            f"whole TPU slices need the reservation of Ray 2.60 or newer, and this is Ray {ray.__version__}: "
+            "pip install -U ray, or leave topology out"
+        )
+    return {"use_tpu": True, "topology": plan.topology}
 
 
 def to_tune_config(plan: TrialPlan, **kwargs: Any) -> TuneConfig:

@@ -1,46 +1,67 @@
-"""What the core knows about accelerators agrees with the installed Ray."""
+"""Trials see the devices that they were given, whatever the family; Ray hands out what the core says it does."""
 
-import os
+from collections import Counter
 
 import pytest
 import ray
-import ray.util.accelerators
-from ray._private.accelerators import get_accelerator_manager_for_resource
 
+from tests.on_ray.devices import VARIABLES, all_of, devices_of_each_trial
 from tests.on_ray.rays import local_ray
-from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPES, GPU_VISIBILITY_VARIABLES
+from tune_policies import AcceleratorPolicy, probe_cluster
+from tune_policies.accelerator_families import FAMILIES
+from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT
 
 
-def test_every_device_type_of_the_installed_ray_is_known():
-    """A newer Ray shows here what is missing."""
-    names = {value for key, value in vars(ray.util.accelerators).items() if key.isupper() and isinstance(value, str)}
+@pytest.fixture(scope="module")
+def capacity():
+    """One Ray that counts devices of every family but GPUs; there need be none behind them."""
+    counted = {family.resource: 4 for family in FAMILIES if family.resource != "GPU"}
+    with pytest.MonkeyPatch.context() as patch:
+        # On a node with TPUs Ray asks these, and Google's metadata server for those that are not set.
+        patch.setenv("TPU_NAME", "slice")
+        patch.setenv("TPU_WORKER_ID", "0")
+        patch.setenv("TPU_TOPOLOGY", "2x2")
+        patch.setenv("TPU_ACCELERATOR_TYPE", "v6e-4")
+        with local_ray(num_cpus=4, num_gpus=0, resources={**counted, "accelerator_type:A100": 1}):
+            yield probe_cluster()
 
-    assert names - ACCELERATOR_TYPES == set()
+
+@pytest.mark.parametrize(
+    ("family", "resource"),
+    [("AWS Neuron", "neuron_cores"), ("Google TPU", "TPU"), ("Intel Gaudi", "HPU"), ("Huawei Ascend", "NPU")],
+)
+def test_trials_side_by_side_see_their_own_devices_and_together_all(capacity, tmp_path, family, resource):
+    plan = AcceleratorPolicy(resource=resource, amount=2).plan(capacity)
+
+    seen = devices_of_each_trial(plan, VARIABLES[family], tmp_path)
+
+    assert [len(devices) for devices in seen] == [2, 2]
+    assert all_of(seen) == ["0", "1", "2", "3"]
 
 
-def test_the_variable_by_which_ray_shows_gpus_is_one_that_hides_them():
-    assert get_accelerator_manager_for_resource("GPU").get_visible_accelerator_ids_env_var() in GPU_VISIBILITY_VARIABLES
+def test_trials_on_shares_of_an_npu_see_the_one_that_they_are_on(capacity, tmp_path):
+    plan = AcceleratorPolicy(resource="NPU", amount=0.5, cpus=1).plan(capacity)
+
+    seen = devices_of_each_trial(plan, VARIABLES["Huawei Ascend"], tmp_path)
+
+    assert [len(devices) for devices in seen] == [1, 1, 1, 1]
+    assert max(Counter(all_of(seen)).values()) <= 2
 
 
-def test_ray_holds_as_much_of_a_device_type_as_the_plan_counts():
-    with local_ray(num_cpus=1, resources={"accelerator_type:A100": 1}):
+@pytest.mark.parametrize("resource", ["GPU", "NPU"])
+def test_ray_refuses_more_than_one_device_and_a_part(capacity, resource):
+    """No manager of a family says so, and yet it cannot be had."""
+    options = {"num_gpus": 1.5} if resource == "GPU" else {"resources": {resource: 1.5}}
 
-        @ray.remote(num_cpus=0, accelerator_type="A100")
-        def held():
-            return ray.get_runtime_context().get_assigned_resources()
+    with pytest.raises(ValueError, match=f"{resource} resource quantities >1 must.*be whole numbers"):
+        ray.remote(**options)(int).remote()
 
-        assigned = ray.get(held.remote(), timeout=60)
+
+def test_ray_holds_as_much_of_a_device_type_as_the_plan_counts(capacity):
+    @ray.remote(num_cpus=0, accelerator_type="A100")
+    def held():
+        return ray.get_runtime_context().get_assigned_resources()
+
+    assigned = ray.get(held.remote(), timeout=60)
 
     assert assigned["accelerator_type:A100"] == pytest.approx(ACCELERATOR_TYPE_AMOUNT)
-
-
-def test_ray_may_show_a_task_without_gpus_every_gpu_of_its_node():
-    """Why a CPU trial has to hide them. The setting is the default of newer Rays; 2.50 still had the other one."""
-    shown = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
-    with local_ray(num_cpus=1, num_gpus=2, runtime_env=shown):
-
-        @ray.remote(num_cpus=1)
-        def visible():
-            return os.environ.get("CUDA_VISIBLE_DEVICES")
-
-        assert ray.get(visible.remote(), timeout=60) != ""

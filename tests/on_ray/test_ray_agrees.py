@@ -15,6 +15,7 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 
 from tests.on_ray.rays import cluster_of
 from tune_policies import (
+    AcceleratorPolicy,
     CappedPolicy,
     CpuPolicy,
     EvenSplitPolicy,
@@ -46,6 +47,7 @@ CLUSTERS = {
     "uneven nodes": [node(8, 4), node(5, 1), node(16)],
     "A100 and T4": [node(8, 1, **typed("A100")), node(8, 2, **typed("T4"))],
     "little host memory": [node(8, memory=4 * GIB), node(8, memory=3 * GIB)],
+    "NPUs and HPUs": [node(8, resources={"NPU": 3, "HPU": 4}), node(4, resources={"NPU": 1, "HPU": 3})],
 }
 
 # Policies of which as many trials run as fit, so that one more must wait.
@@ -118,6 +120,11 @@ FILLING = {
         CpuPolicy(memory="1GiB", cpus=0.5),
         CpuPolicy(memory="1500MiB", num_workers=2),
         CpuPolicy(memory="900MiB", num_workers=3),
+    ],
+    "NPUs and HPUs": [
+        AcceleratorPolicy(resource="NPU", amount=0.3),
+        AcceleratorPolicy(resource="NPU", amount=0.4, num_workers=3),
+        AcceleratorPolicy(resource="HPU", amount=2),
     ],
 }
 

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from tests.clusters import gpu_node
 from tune_policies import (
+    AcceleratorPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -23,6 +24,7 @@ accelerator_types = st.sampled_from([None, "T4", "A100"])
 wished_types = accelerator_types | st.sampled_from([("A100", "T4"), ("H100", "A100")])
 custom = st.sampled_from([{}, {}, {"license": 1}, {"license": 0.3}, {"NPU": 0.25}])
 gibs = st.integers(1, 64)
+other_devices = st.sampled_from([{}, {}, {"NPU": 1}, {"NPU": 8}, {"NPU": 3, "HPU": 2}, {"TPU": 4}, {"TPU": 8}])
 
 
 @st.composite
@@ -36,7 +38,7 @@ def clusters(draw):
                 gpu_memory_gib=draw(st.none() | st.sampled_from([8, 16, 17.5, 80])),
                 accelerator_type=draw(accelerator_types),
                 memory_gib=draw(st.none() | gibs),
-                custom=draw(st.sampled_from([{}, {"license": 2}, {"license": 5, "NPU": 2}])),
+                custom=draw(other_devices) | draw(st.sampled_from([{}, {"license": 2}, {"license": 5}])),
                 labels=draw(st.sampled_from([{}, {"zone": "eu"}, {"zone": "us", "disk": "ssd"}])),
             )
             for i in range(draw(st.integers(1, 4)))
@@ -71,6 +73,26 @@ def sized_by_the_user(num_workers):
             num_workers=num_workers,
             custom=custom,
             max_trials_per_gpu=st.none() | st.integers(1, 4),
+        )
+        | st.builds(
+            AcceleratorPolicy,
+            resource=st.sampled_from(["GPU", "NPU"]),
+            amount=gpu_amounts,
+            cpus=st.none() | cpu_amounts,
+            num_workers=num_workers,
+        )
+        | st.builds(
+            AcceleratorPolicy,
+            resource=st.just("HPU"),
+            amount=st.integers(1, 5),
+            cpus=st.none() | cpu_amounts,
+            num_workers=num_workers,
+        )
+        | st.builds(
+            AcceleratorPolicy,
+            resource=st.just("TPU"),
+            amount=st.sampled_from([1, 2, 4, 8]),
+            cpus=st.none() | cpu_amounts,
         )
     )
 

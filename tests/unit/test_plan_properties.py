@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.strategies import clusters, fixed_size, leaves, num_workers, sized_by_the_user, wrapped
 from tune_policies import (
+    AcceleratorPolicy,
     ClusterCapacity,
     GpuMemoryPolicy,
     GpuPolicy,
@@ -21,11 +22,12 @@ TICKS = 10_000
 
 
 class Node:
-    """Free amounts of one node, in ticks; each GPU by itself."""
+    """Free amounts of one node, in ticks; each device by itself."""
 
     def __init__(self, node):
         self.cpus = round(node.resources.cpus * TICKS)
-        self.gpus = [TICKS] * int(node.resources.gpus)
+        counts = {"GPU": node.resources.gpus, **node.resources.custom}
+        self.devices = {name: [TICKS] * int(counts.get(name, 0)) for name in ("GPU", "NPU", "HPU", "TPU")}
         self.memory = node.resources.memory_bytes
         self.custom = {name: round(amount * TICKS) for name, amount in node.resources.custom.items()}
         self.labels = {"ray.io/node-id": node.node_id, **node.labels}
@@ -42,17 +44,19 @@ class Node:
 
     def take(self, worker, accelerator_type):
         """Take a worker's resources if they are there."""
-        cpus, gpus, memory = round(worker.cpus * TICKS), round(worker.gpus * TICKS), worker.memory_bytes or 0
+        cpus, memory = round(worker.cpus * TICKS), worker.memory_bytes or 0
+        wanted = {"GPU": worker.gpus, **worker.custom}
         if accelerator_type not in (None, self.accelerator_type) or cpus > self.cpus:
             return False
         if self.memory is not None and memory > self.memory:
             return False
         if accelerator_type is not None and self.typed_workers == 0:
             return False
-        custom = {name: round(amount * TICKS) for name, amount in worker.custom.items()}
+        custom = {name: round(amount * TICKS) for name, amount in worker.custom.items() if name not in self.devices}
         if any(self.custom.get(name, 0) < amount for name, amount in custom.items()):
             return False
-        if gpus and not self._take_gpus(gpus):
+        devices = {name: round(amount * TICKS) for name, amount in wanted.items() if name in self.devices}
+        if not all(self._take_devices(name, amount) for name, amount in devices.items() if amount):
             return False
         if accelerator_type is not None:
             self.typed_workers -= 1
@@ -63,18 +67,19 @@ class Node:
             self.memory -= memory
         return True
 
-    def _take_gpus(self, gpus):
-        if gpus < TICKS:
-            fitting = [i for i, free in enumerate(self.gpus) if free >= gpus]
+    def _take_devices(self, name, ticks):
+        free = self.devices.get(name, [])
+        if ticks < TICKS:
+            fitting = [i for i, left in enumerate(free) if left >= ticks]
             if not fitting:
                 return False
-            self.gpus[fitting[0]] -= gpus
+            free[fitting[0]] -= ticks
             return True
-        whole = [i for i, free in enumerate(self.gpus) if free == TICKS][: gpus // TICKS]
-        if len(whole) < gpus // TICKS:
+        whole = [i for i, left in enumerate(free) if left == TICKS][: ticks // TICKS]
+        if len(whole) < ticks // TICKS:
             return False
         for i in whole:
-            self.gpus[i] = 0
+            free[i] = 0
         return True
 
 
@@ -151,8 +156,11 @@ def follow(policy, suggestion):
         return build_policy({**policy.model_dump(), "gpu_memory": found[1]}) if found else None
     if found := re.match(r"Ask for num_workers=(\d+)", suggestion):
         return policy.model_copy(update={"num_workers": int(found[1])})
+    if found := re.match(r"Ask for amount=(\d+)", suggestion):
+        return build_policy({**policy.model_dump(), "amount": int(found[1])})
     if found := re.match(r"Ask for at most (\S+) (CPU|GPU|of host memory) per worker", suggestion):
-        field = {"CPU": "cpus", "GPU": "gpus", "of host memory": "memory"}[found[2]]
+        devices = "amount" if isinstance(policy, AcceleratorPolicy) else "gpus"
+        field = {"CPU": "cpus", "GPU": devices, "of host memory": "memory"}[found[2]]
         amount = found[1] if field == "memory" else float(found[1])
         return build_policy({**policy.model_dump(), field: amount})
     return None

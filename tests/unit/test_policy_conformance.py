@@ -8,6 +8,7 @@ import pytest
 import tune_policies
 from tests.clusters import gpu_node
 from tune_policies import (
+    AcceleratorPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -27,9 +28,10 @@ from tune_policies.policy import build_policy
 CAPACITY = ClusterCapacity.of(
     gpu_node("a", gpus=4, cpus=16, gpu_memory_gib=16, accelerator_type="T4", memory_gib=64),
     gpu_node("b", gpus=1, cpus=8, gpu_memory_gib=80, accelerator_type="A100", memory_gib=64),
-    gpu_node("c", gpus=0, cpus=32, memory_gib=128),
+    gpu_node("c", gpus=0, cpus=32, memory_gib=128, custom={"NPU": 4}),
 )
 POLICIES = [
+    AcceleratorPolicy(resource="NPU", amount=0.3, num_workers=2),
     CpuPolicy(cpus=2, memory="2GiB", num_workers=2),
     GpuPolicy(gpus=0.3, num_workers=2),
     GpuMemoryPolicy(gpu_memory="6GiB"),

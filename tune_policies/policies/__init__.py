@@ -1,5 +1,6 @@
 """The policies, one module for each close family."""
 
+from tune_policies.policies.accelerator import AcceleratorPolicy
 from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.even_split import EvenSplitPolicy
 from tune_policies.policies.gpu import GpuPolicy
@@ -8,6 +9,7 @@ from tune_policies.policies.selecting import SelectingPolicy
 from tune_policies.policies.wrappers import CappedPolicy, FirstFeasiblePolicy, ReservingPolicy
 
 __all__ = [
+    "AcceleratorPolicy",
     "CappedPolicy",
     "CpuPolicy",
     "EvenSplitPolicy",

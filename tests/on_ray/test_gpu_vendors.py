@@ -1,0 +1,71 @@
+"""Trials see their GPUs in the variable of the vendor. Each vendor has a Ray of its own, as Ray decides once."""
+
+import os
+import warnings
+
+import pytest
+import ray
+from packaging.version import Version
+from ray._private.accelerators import get_accelerator_manager_for_resource
+
+from tests.on_ray.devices import VARIABLES, all_of, devices_of_each_trial
+from tests.on_ray.rays import local_ray
+from tune_policies import AcceleratorPolicy, ProbeWarning, probe_cluster
+from tune_policies.accelerators import GPU_VISIBILITY_VARIABLES
+
+# Ray decides which vendor's GPUs a machine has by what these packages say. Those of the vendors need the hardware, so
+# packages that only count stand in for them here; all that follows, in Ray and in the trial, is real.
+AMDSMI = """
+class AmdSmiInitFlags: INIT_AMD_GPUS = 2
+class AmdSmiMemoryType: VRAM = 0
+class AmdSmiLibraryException(Exception): pass
+def amdsmi_init(flags): pass
+def amdsmi_shut_down(): pass
+def amdsmi_get_processor_handles(): return list(range(4))
+"""
+DPCTL = """
+class SyclContext:
+    def __init__(self, selector): self.device_count = 4 if selector == "level_zero:gpu" else 0
+"""
+PACKAGES = {"NVIDIA GPU": {}, "AMD GPU": {"amdsmi.py": AMDSMI}, "Intel GPU": {"dpctl.py": DPCTL}}
+
+
+@pytest.fixture(scope="module")
+def vendor(request, tmp_path_factory):
+    """A Ray with four GPUs of one vendor."""
+    packages = tmp_path_factory.mktemp("packages")
+    for name, source in PACKAGES[request.param].items():
+        if Version(ray.__version__) < Version("2.60"):
+            pytest.skip("the table is of Ray 2.60; older ones ask AMD's C library, and have another variable for Intel")
+        (packages / name).write_text(source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(packages), prepend=os.pathsep)
+        with local_ray(num_cpus=4, num_gpus=4):
+            yield request.param
+
+
+@pytest.mark.parametrize("vendor", PACKAGES, indirect=True, scope="module")
+def test_trials_side_by_side_see_their_own_gpus_and_together_all(vendor, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProbeWarning)
+        plan = AcceleratorPolicy(resource="GPU", amount=2).plan(probe_cluster())
+
+    seen = devices_of_each_trial(plan, VARIABLES[vendor], tmp_path)
+
+    assert [len(devices) for devices in seen] == [2, 2]
+    assert all_of(seen) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("vendor", ["NVIDIA GPU"], indirect=True, scope="module")
+def test_ray_may_show_a_task_without_gpus_every_gpu_of_its_node(vendor):
+    """Why a CPU trial has to hide them. The setting is the default of newer Rays; 2.50 still had the other one."""
+
+    @ray.remote(num_cpus=1, runtime_env={"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}})
+    def visible():
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    assert ray.get(visible.remote(), timeout=60) != ""
+
+
+def test_the_variable_by_which_ray_shows_gpus_is_one_that_hides_them():
+    assert get_accelerator_manager_for_resource("GPU").get_visible_accelerator_ids_env_var() in GPU_VISIBILITY_VARIABLES

@@ -1,0 +1,120 @@
+"""Ray Train reserves as many whole TPU slices as planned, and not one more. The hosts are real raylets without TPUs."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+import ray
+import ray.train
+from packaging.version import Version
+from ray import tune
+from ray.train import RunConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from tests.clusters import slice_hosts
+from tests.on_ray.rays import cluster_of
+from trainers import with_plan
+from tune_policies import AcceleratorPolicy, ClusterCapacity, InvalidResourcesError, probe_cluster
+
+POLICY = AcceleratorPolicy(resource="TPU", amount=4, accelerator_type="TPU-V4", topology="2x2x2", num_workers=2)
+
+IS_OLDER = Version(ray.__version__) < Version("2.60")
+
+only_where_train_reserves_slices = pytest.mark.skipif(IS_OLDER, reason="this Ray cannot reserve whole slices")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two slices of two hosts. Ray itself makes the labels and the resources, from what Google's machines set."""
+    with cluster_of() as started, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TPU_ACCELERATOR_TYPE", "v4-16")
+        patch.setenv("TPU_TOPOLOGY", "2x2x2")
+        for name in "ab":
+            patch.setenv("TPU_NAME", f"slice-{name}")
+            for i in range(2):
+                patch.setenv("TPU_WORKER_ID", str(i))
+                started.add_node(num_cpus=4, resources={"TPU": 4})
+        ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
+        yield started
+
+
+def on_worker(config):
+    """Write where the worker is and what it sees, wait for the workers of all trials, and try for one more slice."""
+    from ray._private.accelerators.tpu import reserve_tpu_slice
+
+    folder = Path(config["folder"])
+    context = ray.train.get_context()
+    found = {"trial": config["trial"], "slice": os.environ["TPU_NAME"], "chips": os.environ["TPU_VISIBLE_CHIPS"]}
+    name = f"{config['trial']}-{context.get_world_rank()}.json"
+    (folder / f"{name}.tmp").write_text(json.dumps(found))
+    (folder / f"{name}.tmp").rename(folder / name)
+    deadline = time.monotonic() + 90
+    while len(list(folder.glob("*.json"))) < config["num_workers"]:
+        assert time.monotonic() < deadline, "the planned trials do not run at once"
+        time.sleep(0.05)
+    if context.get_world_rank() == 0:
+        with pytest.raises(TimeoutError, match="Failed to reserve TPU head"):
+            reserve_tpu_slice("2x2x2", "TPU-V4", timeout_s=2)
+    (folder / f"{name}.done").touch()
+
+
+@only_where_train_reserves_slices
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_train_runs_as_many_trials_as_planned_each_on_a_slice_of_its_own_and_there_is_no_slice_left(cluster, tmp_path):
+    plan = POLICY.plan(probe_cluster())
+    running, stored = tmp_path / "running", str(tmp_path / "results")
+    running.mkdir()
+    num_workers = plan.max_concurrent_trials * plan.num_workers
+
+    def trial(config):
+        DataParallelTrainer(
+            on_worker,
+            train_loop_config={**config, "folder": str(running), "num_workers": num_workers},
+            scaling_config=plan.scaling_config(),
+            run_config=RunConfig(storage_path=stored),
+        ).fit()
+
+    tune.run(
+        with_plan(trial, plan),
+        config={"trial": tune.grid_search([1, 2])},
+        max_concurrent_trials=plan.max_concurrent_trials,
+        storage_path=stored,
+        verbose=0,
+    )
+
+    seen = [json.loads(path.read_text()) for path in running.glob("*.json")]
+    assert plan.max_concurrent_trials == 2
+    assert len({(found["trial"], found["slice"]) for found in seen}) == 2 == len({found["slice"] for found in seen})
+    assert {found["chips"] for found in seen} == {"0,1,2,3"}
+    assert len(list(running.glob("*.done"))) == num_workers
+
+
+@only_where_train_reserves_slices
+def test_the_probe_reads_by_what_ray_knows_a_slice(cluster):
+    from ray.util.tpu import get_num_tpu_slices
+
+    planned = POLICY.plan(probe_cluster()).max_concurrent_trials
+
+    assert planned == get_num_tpu_slices("2x2x2", "TPU-V4") == 2
+
+
+@only_where_train_reserves_slices
+@pytest.mark.parametrize("num_workers", [2, 4])
+def test_rays_scaling_config_takes_what_the_plan_says(cluster, num_workers):
+    plan = POLICY.model_copy(update={"num_workers": num_workers}).plan(probe_cluster())
+
+    config = plan.scaling_config()
+
+    assert (config.use_tpu, config.topology, config.accelerator_type) == (True, "2x2x2", "TPU-V4")
+    assert (config.num_workers, config.num_tpus_per_worker) == (num_workers, 4)
+
+
+@pytest.mark.skipif(not IS_OLDER, reason="this Ray can reserve whole slices")
+def test_an_older_ray_is_refused_with_the_version_that_is_needed():
+    plan = POLICY.plan(ClusterCapacity.of(*slice_hosts("a")))
+
+    with pytest.raises(InvalidResourcesError, match=r"need the reservation of Ray 2\.60 or newer, and this is Ray 2"):
+        plan.scaling_config()

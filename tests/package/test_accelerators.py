@@ -1,0 +1,131 @@
+"""What the core knows about accelerators agrees with the installed Ray, which is not started for that."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import ray
+import ray.util.accelerators.accelerators
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+from ray._private.accelerators import get_all_accelerator_managers
+
+from tests.unit.test_accelerator_policy import with_devices
+from tune_policies import AcceleratorPolicy
+from tune_policies.accelerator_families import FAMILIES
+from tune_policies.accelerators import ACCELERATOR_TYPES
+from tune_policies.tpu_slices import TOPOLOGIES, SliceShape
+
+MANAGERS = {manager.__name__: manager for manager in get_all_accelerator_managers()}
+TABLE = "tune_policies/accelerator_families.py"
+# The table is of Ray 2.60. Older versions know less, and have another variable for one family.
+IS_OLDER = Version(ray.__version__) < Version("2.60")
+FORMER_VARIABLES = {"IntelGPUAcceleratorManager": "ONEAPI_DEVICE_SELECTOR"} if IS_OLDER else {}
+
+only_what_is_known_today = pytest.mark.skipif(IS_OLDER, reason="the table is of Ray 2.60, and this Ray knows less")
+every_family = pytest.mark.parametrize(
+    "family", [family for family in FAMILIES if family.ray_manager in MANAGERS], ids=str
+)
+
+
+def test_every_family_of_the_installed_ray_has_a_row():
+    missing = sorted(MANAGERS.keys() - {family.ray_manager for family in FAMILIES})
+
+    assert not missing, f"add a row to FAMILIES in {TABLE} for {', '.join(missing)}"
+
+
+@only_what_is_known_today
+def test_every_row_is_a_family_of_the_installed_ray():
+    gone = sorted(str(family) for family in FAMILIES if family.ray_manager not in MANAGERS)
+
+    assert not gone, f"this Ray has none of these rows of {TABLE}: {', '.join(gone)}"
+
+
+@every_family
+def test_a_row_has_the_names_that_ray_uses(family):
+    manager = MANAGERS[family.ray_manager]
+    variable = FORMER_VARIABLES.get(family.ray_manager, family.visibility_variable)
+
+    assert manager.get_resource_name() == family.resource
+    assert manager.get_visible_accelerator_ids_env_var() == variable
+
+
+amounts = st.sampled_from([0.0001, 0.25, 0.5, 0.9999, 1, 1.0, 1.5, 2, 2.5, 3, 4, 4.0, 7, 8, 8.5, 16, 1000, 10**6]) | (
+    st.integers(1, 10**11) | st.floats(0.0001, 10**6)
+)
+
+
+@every_family
+@given(amount=amounts)
+def test_a_row_allows_the_amounts_that_ray_hands_out(family, amount):
+    """Beside what the family's manager says, Ray wants whole devices above one; tests/on_ray has the proof."""
+    is_valid, _ = MANAGERS[family.ray_manager].validate_resource_request_quantity(amount)
+
+    assert family.allows(amount) == (is_valid and (amount < 1 or float(amount).is_integer()))
+
+
+def test_every_device_type_of_the_installed_ray_is_known():
+    missing = sorted(types_of_ray() - ACCELERATOR_TYPES)
+
+    assert not missing, f"add to the types of their family in {TABLE}: {', '.join(missing)}"
+
+
+@only_what_is_known_today
+def test_every_device_type_that_is_known_is_one_of_ray():
+    assert ACCELERATOR_TYPES - types_of_ray() == set()
+
+
+def types_of_ray():
+    # The package exports some of them only.
+    names = vars(ray.util.accelerators.accelerators)
+    return {value for key, value in names.items() if isinstance(value, str) and not key.startswith("__")}
+
+
+@only_what_is_known_today
+def test_the_topologies_are_those_that_ray_reserves():
+    from ray._private.accelerators.tpu import VALID_TPU_TOPOLOGY
+
+    assert {f"TPU-{version.upper()}": known for version, known in VALID_TPU_TOPOLOGY.items()} == TOPOLOGIES
+
+
+@only_what_is_known_today
+def test_a_slice_has_the_pod_type_and_the_hosts_that_ray_infers():
+    from ray._private.accelerators.tpu import get_chips_per_host, infer_tpu_pod_type_from_topology
+    from ray.util.tpu import get_tpu_version_from_type
+
+    for accelerator_type, topologies in TOPOLOGIES.items():
+        for topology in topologies:
+            shape = SliceShape(topology, accelerator_type)
+            per_host = get_chips_per_host(topology, get_tpu_version_from_type(accelerator_type))
+
+            assert shape.pod_type == infer_tpu_pod_type_from_topology(topology, accelerator_type)
+            assert shape.has_one_host == (shape.chips <= per_host)
+
+
+@pytest.mark.parametrize(("resource", "amount", "use_tpu"), [("HPU", 2, False), ("NPU", 0.5, False), ("TPU", 4, True)])
+def test_rays_scaling_config_takes_a_plan_for_any_family(resource, amount, use_tpu):
+    plan = AcceleratorPolicy(resource=resource, amount=amount, num_workers=1).plan(with_devices((8, {resource: 4})))
+
+    config = plan.scaling_config()
+
+    assert config.resources_per_worker[resource] == amount
+    assert (config.use_gpu, config.use_tpu, config.topology) == (False, use_tpu, None)
+
+
+PLAN_FOR_TPUS = """
+from tune_policies import AcceleratorPolicy, ClusterCapacity, Resources
+plan = AcceleratorPolicy(resource="TPU", num_workers=1).plan(ClusterCapacity.of(Resources(cpus=8, custom={"TPU": 4})))
+plan.scaling_config()
+"""
+
+
+def test_version_1_of_ray_train_is_refused_for_tpus_with_the_way_out():
+    environment = {**os.environ, "RAY_TRAIN_V2_ENABLED": "0"}
+
+    done = subprocess.run(
+        [sys.executable, "-c", PLAN_FOR_TPUS], capture_output=True, text=True, env=environment, check=False
+    )
+
+    assert "knows no TPU: set RAY_TRAIN_V2_ENABLED=1 in the environment" in done.stderr

@@ -1,0 +1,97 @@
+"""The table of families, what follows from it, and the page that shows it."""
+
+from pathlib import Path
+
+import pytest
+
+from tune_policies import InvalidResourcesError
+from tune_policies.accelerator_families import FAMILIES
+from tune_policies.accelerators import (
+    ACCELERATOR_TYPES,
+    GPU_VISIBILITY_VARIABLES,
+    check_accelerator_type,
+    check_device_amount,
+    check_device_resource,
+    check_type_of_resource,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "accelerators.md"
+
+
+def row(family):
+    variable = f"`{family.visibility_variable}`" if family.visibility_variable else "none"
+    limits = ", ".join(family.memory_limits) or "none"
+    cells = (str(family), f"`{family.resource}`", variable, family.allowed, limits, family.detection)
+    return f"| {' | '.join(cells)} |"
+
+
+def test_the_page_shows_the_table_as_it_is():
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and "---" not in line]
+
+    assert rows[1:] == [row(family) for family in FAMILIES]
+
+
+def test_no_device_type_belongs_to_two_families():
+    assert sum(len(family.types) for family in FAMILIES) == len(ACCELERATOR_TYPES)
+
+
+def test_gpus_are_hidden_from_every_framework_by_three_variables():
+    assert GPU_VISIBILITY_VARIABLES == ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+
+
+def test_all_families_of_gpus_are_handed_out_alike():
+    """So the amounts of a resource can be checked without knowing the family."""
+    assert len({(family.can_be_split, family.amounts) for family in FAMILIES if family.resource == "GPU"}) == 1
+
+
+@pytest.mark.parametrize(
+    ("amount", "resource"), [(0.25, "GPU"), (2, "GPU"), (0.5, "NPU"), (3, "HPU"), (8, "TPU"), (1, "TTNPU")]
+)
+def test_an_amount_that_ray_hands_out_is_taken(amount, resource):
+    assert check_device_amount(amount, resource) == amount
+
+
+@pytest.mark.parametrize(
+    ("amount", "resource", "message"),
+    [
+        (0.5, "HPU", "amount=0.5 of HPU cannot be: a worker gets whole numbers. Ask for 1$"),
+        (2.5, "neuron_cores", "whole numbers. Ask for 2 or 3$"),
+        (3, "TPU", "amount=3 of TPU cannot be: a worker gets 1, 2, 4 or 8. Ask for 2 or 4$"),
+        (0.5, "TPU", "Ask for 1$"),
+        (16, "TPU", "Ask for 8$"),
+        (1.5, "NPU", "amount=1.5 of NPU cannot be: a worker gets a part of one, or whole numbers. Ask for 1 or 2$"),
+        (0, "GPU", "Ask for 1$"),
+    ],
+)
+def test_an_amount_that_cannot_be_is_refused_with_those_next_to_it(amount, resource, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        check_device_amount(amount, resource)
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "message"),
+    [
+        (check_accelerator_type, "tpu-v6", "unknown accelerator type 'tpu-v6'; did you mean 'TPU-V6E'?"),
+        (
+            check_device_resource,
+            "neuron_core",
+            "unknown accelerator resource 'neuron_core'; did you mean 'neuron_cores'",
+        ),
+        (check_device_resource, "tpu", "did you mean 'TPU'"),
+        (check_device_resource, "abacus", "unknown accelerator resource 'abacus'; known: FURIOSA, GPU, HPU, MBLT, NPU"),
+    ],
+)
+def test_a_name_that_ray_does_not_know_is_refused_with_the_nearest(check, name, message):
+    with pytest.raises(InvalidResourcesError) as caught:
+        check(name)
+
+    assert message in str(caught.value)
+
+
+def test_a_device_type_of_another_family_is_refused_with_the_types_of_this_one():
+    with pytest.raises(
+        InvalidResourcesError, match="'A100' is not of resource 'NPU': its types are Ascend910B, Ascend"
+    ):
+        check_type_of_resource("A100", "NPU")
+    with pytest.raises(InvalidResourcesError, match="'A100' is not of resource 'RBLN': Ray names no types of it"):
+        check_type_of_resource("A100", "RBLN")

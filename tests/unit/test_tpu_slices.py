@@ -1,0 +1,201 @@
+"""Only whole, intact TPU slices are planned with."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.clusters import gpu_node, slice_hosts
+from tune_policies import (
+    AcceleratorPolicy,
+    ClusterCapacity,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    NodeCapacity,
+    ReservingPolicy,
+)
+
+V4 = {"resource": "TPU", "amount": 4, "accelerator_type": "TPU-V4", "topology": "2x2x2", "num_workers": 2}
+A, B, C = (slice_hosts(name) for name in "abc")
+
+
+def policy(**changes):
+    return AcceleratorPolicy(**V4 | changes)
+
+
+def changed(host, **changes):
+    return host.model_copy(update=changes)
+
+
+def without_custom(host, name):
+    custom = {key: amount for key, amount in host.resources.custom.items() if key != name}
+    return changed(host, resources=host.resources.replaced(custom=custom))
+
+
+def test_a_trial_takes_a_whole_slice():
+    plan = policy().plan(ClusterCapacity.of(*A, *B))
+
+    assert (plan.max_concurrent_trials, plan.limited_by) == (2, "TPU slices")
+    assert plan.resources_per_worker == {"CPU": 8, "TPU": 4}
+    assert (plan.topology, plan.accelerator_type, plan.use_tpu) == ("2x2x2", "TPU-V4", True)
+    assert plan.explain().splitlines()[1] == (
+        "  each trial: 2 workers with 8 CPU, 4 TPU on TPU-V4 in whole 2x2x2 slices; "
+        "the driver holds 1 MiB of host memory"
+    )
+
+
+def test_a_trial_may_take_several_slices():
+    assert policy(num_workers=4).plan(ClusterCapacity.of(*A, *B, *C)).max_concurrent_trials == 1
+
+
+def test_the_workers_of_a_slice_share_its_hosts():
+    plan = policy(amount=1, num_workers=8).plan(ClusterCapacity.of(*A, *B))
+
+    assert (plan.max_concurrent_trials, plan.resources_per_worker) == (2, {"CPU": 2, "TPU": 1})
+
+
+BROKEN = {
+    "a host is missing": (B[:1], "4 of its 8 chips are there"),
+    "a host has lost a chip": (
+        [B[0], changed(B[1], resources=B[1].resources.replaced(custom={"TPU": 3}))],
+        "7 of its 8 chips are there",
+    ),
+    "no host is the first": (
+        [changed(host, labels=host.labels | {"ray.io/tpu-worker-id": "1"}) for host in B],
+        "0 of its hosts have the label ray.io/tpu-worker-id=0",
+    ),
+    "the first host has no head resource": (
+        [without_custom(B[0], "TPU-v4-16-head"), B[1]],
+        "its first host lacks the resource TPU-v4-16-head",
+    ),
+    "a host has too few CPUs": (
+        [B[0], changed(B[1], resources=B[1].resources.replaced(cpus=3))],
+        "its hosts hold 1 of 2 such workers",
+    ),
+    "a host is of unknown type": ([B[0], changed(B[1], accelerator_type=None)], "its hosts hold 1 of 2 such workers"),
+}
+
+
+@pytest.mark.parametrize(("hosts", "why"), BROKEN.values(), ids=BROKEN)
+def test_a_slice_that_is_not_intact_is_left_out_and_named(hosts, why):
+    plan = policy(cpus=4).plan(ClusterCapacity.of(*A, *hosts))
+
+    assert plan.max_concurrent_trials == 1
+    assert f"left out slice 'b': {why}" in plan.reasons
+
+
+def test_hosts_of_other_slices_do_not_make_one():
+    """Two halves have eight chips together, but they are not wired to each other."""
+    with pytest.raises(InfeasibleRequestError, match=r"has no intact slices.*slice 'a': 4 of its 8 chips"):
+        policy().plan(ClusterCapacity.of(A[0], B[1]))
+
+
+def test_nodes_without_the_labels_are_no_slice():
+    bare = [gpu_node(name, gpus=0, accelerator_type="TPU-V4", custom={"TPU": 4}) for name in "ab"]
+
+    with pytest.raises(InfeasibleRequestError, match="Add such a slice: Ray labels its hosts"):
+        policy().plan(ClusterCapacity.of(*bare))
+
+
+def test_a_slice_of_one_host_is_that_host_under_whatever_name():
+    hosts = [
+        *slice_hosts("s", topology="2x4", accelerator_type="TPU-V6E", pod_type="v6e-8", num_hosts=1, tpus=8),
+        gpu_node("t", gpus=0, cpus=8, accelerator_type="TPU-V6E", custom={"TPU": 8}).model_copy(
+            update={"labels": {"ray.io/tpu-pod-type": "v6e-8"}}
+        ),
+    ]
+
+    plan = policy(accelerator_type="TPU-V6E", topology="2x4", amount=8, num_workers=1).plan(ClusterCapacity.of(*hosts))
+
+    assert plan.max_concurrent_trials == 2
+
+
+def test_a_slice_that_ray_takes_for_one_host_does_not_count_on_two():
+    """Ray Train would place its workers one by one, on hosts of any slice."""
+    hosts = slice_hosts("s", topology="2x4", accelerator_type="TPU-V6E", pod_type="v6e-8")
+
+    with pytest.raises(InfeasibleRequestError, match="4 of its 8 chips are there"):
+        policy(accelerator_type="TPU-V6E", topology="2x4").plan(ClusterCapacity.of(*hosts))
+
+
+def test_another_topology_of_the_same_pod_type_does_not_count_but_is_warned_of():
+    """Ray Train reserves by pod type alone."""
+    v6e = {"accelerator_type": "TPU-V6E", "pod_type": "v6e-16", "num_hosts": 4}
+    hosts = [*slice_hosts("square", topology="4x4", **v6e), *slice_hosts("long", topology="2x8", **v6e)]
+
+    plan = policy(accelerator_type="TPU-V6E", topology="4x4", num_workers=4).plan(ClusterCapacity.of(*hosts))
+
+    assert plan.max_concurrent_trials == 1
+    assert "Ray Train goes by pod type v6e-16, so a trial may get hosts of 2x8 instead" in plan.reasons
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_workers": 0}, "num_workers=0 does not fill whole slices: .* so 2 workers .* Ask for num_workers=2$"),
+        ({"num_workers": 3}, "Ask for num_workers=2 or 4$"),
+        ({"topology": "2x2"}, "TPU-V4 has no slices of topology '2x2'; did you mean '2x2x"),
+        ({"topology": "banana"}, "TPU-V4 has no slices of topology 'banana'; known: 2x2x1, 2x2x2, 2x2x4,"),
+        ({"amount": 8, "topology": "2x2x1"}, "amount=8 of TPU does not divide the 4 chips of a 2x2x1 slice: ask for 4"),
+        ({"cpus": 0}, "cpus=0 on TPU slices: Ray Train reserves a whole CPU"),
+    ],
+)
+def test_workers_that_cannot_fill_slices_are_refused_when_the_policy_is_made(changes, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        policy(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "hosts", "suggestion"),
+    [
+        ({"num_workers": 6}, [*A, *B], "Ask for num_workers=4, or add slices."),
+        ({"cpus": 9}, A, "Ask for at most 8 CPU per worker, or add slices."),
+        ({"topology": "2x2x4", "num_workers": 4}, A, "Ask for topology='2x2x2', which is there, or add such a slice."),
+        (
+            {"amount": 8, "num_workers": 2},
+            [*A, *B],
+            "Ask for amount=4 and num_workers=4, or add slices with larger hosts.",
+        ),
+        ({"cpus": 1}, [without_custom(host, "TPU") for host in A], "Add such a slice: Ray labels its hosts with"),
+    ],
+)
+def test_too_few_slices_are_an_error_that_names_what_would_work(changes, hosts, suggestion):
+    with pytest.raises(InfeasibleRequestError) as caught:
+        policy(**changes).plan(ClusterCapacity.of(*hosts))
+
+    assert caught.value.short_of == "TPU slices"
+    assert caught.value.suggestion.startswith(suggestion)
+
+
+def test_a_plan_for_slices_can_be_wrapped():
+    plan = ReservingPolicy(policy(), cpus=8).plan(ClusterCapacity.of(*A, *B))
+
+    assert (plan.topology, plan.max_concurrent_trials) == ("2x2x2", 1)
+
+
+@given(
+    st.lists(st.sampled_from(["intact", "half", "headless", "other"]), max_size=6),
+    st.integers(1, 3),
+    st.sampled_from([1, 2, 4]),
+    st.randoms(),
+)
+def test_as_many_trials_are_planned_as_there_are_intact_slices_for(kinds, slices_per_trial, tpus, rng):
+    cluster: list[NodeCapacity] = []
+    for i, kind in enumerate(kinds):
+        hosts = slice_hosts(f"slice-{i}")
+        match kind:
+            case "half":
+                hosts = hosts[:1]
+            case "headless":
+                hosts = [without_custom(host, "TPU-v4-16-head") for host in hosts]
+            case "other":
+                hosts = slice_hosts(f"slice-{i}", topology="2x2x1", pod_type="v4-8", num_hosts=1)
+        cluster += hosts
+    rng.shuffle(cluster)
+    wanted = policy(amount=tpus, num_workers=slices_per_trial * 8 // tpus)
+    expected = kinds.count("intact") // slices_per_trial
+
+    try:
+        planned = wanted.plan(ClusterCapacity.of(*cluster)).max_concurrent_trials
+    except InfeasibleRequestError:
+        planned = 0
+    assert planned == expected

@@ -1,0 +1,177 @@
+"""Trials with devices of any family that Ray knows."""
+
+from collections.abc import Iterable
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, model_validator
+
+from tune_policies.accelerators import (
+    check_accelerator_type,
+    check_device_amount,
+    check_device_resource,
+    check_type_of_resource,
+    families_of,
+)
+from tune_policies.capacity import ClusterCapacity, NodeGroup
+from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.packing import Request, device_slots, equal_device_share
+from tune_policies.plan import TrialPlan
+from tune_policies.planning import build_plan, cpus_that_strand_no_device, infeasible
+from tune_policies.policies.gpu import GpuPolicy
+from tune_policies.policies.whole_slices import SliceRequest, check_slice_request, plan_slices
+from tune_policies.policy import ResourcePolicy
+from tune_policies.resources import TICKS, Amount, Count, Resources, format_amount, from_ticks, to_ticks
+from tune_policies.tpu_slices import SliceShape
+
+
+class AcceleratorPolicy(ResourcePolicy):
+    """The same devices of any family, or share of one, for every worker: TPUs, HPUs, NPUs, Neuron cores, GPUs.
+
+    Attributes:
+        resource: Ray's name of the devices, such as ``"TPU"``.
+        amount: Devices of each worker: what the family allows. Where it can be split, a share below 1 is rounded up to
+            the k-th part of a device.
+        cpus: CPUs of each worker; ``None``: as many as strand no device.
+        accelerator_type: Only devices of this type, such as ``"TPU-V6E"``.
+        topology: Whole TPU slices of this topology, such as ``"4x4"``, for each trial; needs ``accelerator_type``.
+        num_workers: Train workers in a trial; 0: the trial itself trains. With a topology, as many as fill slices.
+
+    Raises:
+        InvalidResourcesError: A field is wrong, or Ray does not hand out such amounts.
+    """
+
+    resource: Annotated[str, AfterValidator(check_device_resource)]
+    amount: Amount = 1
+    cpus: Amount | None = None
+    accelerator_type: Annotated[str, AfterValidator(check_accelerator_type)] | None = None
+    topology: str | None = None
+    num_workers: Count = 0
+
+    @model_validator(mode="after")
+    def _must_be_what_ray_hands_out(self) -> Self:
+        check_device_amount(self.amount, self.resource)
+        if self.accelerator_type is not None:
+            check_type_of_resource(self.accelerator_type, self.resource)
+        if self.topology is not None:
+            if self.resource != "TPU" or self.accelerator_type is None:
+                raise InvalidResourcesError(
+                    f"topology={self.topology!r} is of TPU slices: it goes with resource='TPU' and an accelerator_type "
+                    "such as 'TPU-V6E'"
+                )
+            check_slice_request(self._slice_request(self.topology, self.accelerator_type))
+        elif self.resource == "TPU" and self.num_workers > 1:
+            raise InvalidResourcesError(
+                f"num_workers={self.num_workers} with TPU: Ray Train runs several TPU workers on whole slices only, so "
+                "give topology and accelerator_type, or ask for num_workers=1"
+            )
+        return self
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        if self.topology is not None and self.accelerator_type is not None:
+            return plan_slices(capacity, self._slice_request(self.topology, self.accelerator_type))
+        if self.resource == "GPU":
+            return GpuPolicy(
+                gpus=self.amount,
+                cpus=self.cpus,
+                accelerator_type=self.accelerator_type,
+                num_workers=self.num_workers,
+            ).plan(capacity)
+        return self._plan_devices(capacity)
+
+    def _slice_request(self, topology: str, accelerator_type: str) -> SliceRequest:
+        return SliceRequest(SliceShape(topology, accelerator_type), int(self.amount), self.cpus, self.num_workers)
+
+    def _plan_devices(self, capacity: ClusterCapacity) -> TrialPlan:
+        request = self._request(capacity.groups)
+        share = request.worker.custom[self.resource]
+        asked = f"{format_amount(self.amount)} {self.resource}"
+        reasons = [f"{asked} per worker, as asked for"]
+        if share != self.amount:
+            reasons = [
+                f"{asked} became {format_amount(share)}: only {int(1 / share)} such on a device, and unequal shares "
+                "may wait for ever"
+            ]
+        if self.cpus is None:
+            reasons.append(
+                f"{format_amount(request.worker.cpus)} CPU per worker, so that no {self.resource} is left without CPUs"
+            )
+        try:
+            plan = build_plan(capacity, request, reasons)
+        except InfeasibleRequestError as error:
+            raise self._infeasible(capacity, request, error) from None
+        return plan.model_copy(update={"limited_by": self._what_is_short(plan.limited_by)})
+
+    def _request(self, groups: Iterable[NodeGroup]) -> Request:
+        """Return what a trial needs, with the share and the CPUs that suit the nodes."""
+        usable = [group for group in self._with_it(groups) if group.node.resources.cpus >= (self.cpus or 0)]
+        share = to_ticks(self.amount)
+        if share < TICKS:
+            share = equal_device_share(TICKS // share, max(map(self._devices, usable), default=1))
+        cpus = self.cpus
+        if cpus is None:
+            with_room = [group for group in usable if device_slots(self._devices(group), share)]
+            cpus = cpus_that_strand_no_device(with_room, self.resource, share) if with_room else 0
+        return Request(
+            worker=Resources(cpus=cpus, custom={self.resource: from_ticks(share)}),
+            num_workers=self.num_workers,
+            accelerator_type=self.accelerator_type,
+        )
+
+    def _devices(self, group: NodeGroup) -> float:
+        return group.node.resources.custom.get(self.resource, 0)
+
+    def _with_it(self, groups: Iterable[NodeGroup]) -> tuple[NodeGroup, ...]:
+        return tuple(
+            group
+            for group in groups
+            if self._devices(group) > 0 and self.accelerator_type in (None, group.node.accelerator_type)
+        )
+
+    def _infeasible(
+        self, capacity: ClusterCapacity, request: Request, error: InfeasibleRequestError
+    ) -> InfeasibleRequestError:
+        name = self.resource
+        there = [group for group in capacity.groups if self._devices(group) > 0]
+        if not capacity.nodes:
+            return error
+        if not there:
+            makers = " or ".join(str(family) for family in families_of(name))
+            return InfeasibleRequestError(
+                str(request),
+                f"no node has {name} ({makers})",
+                name,
+                f"Add a node with {name}, or ask for what is there.",
+            )
+        of_type = self._with_it(there)
+        if not of_type:
+            types = ", ".join(sorted({node.accelerator_type or "of unknown type" for node, _ in there}))
+            return InfeasibleRequestError(
+                str(request),
+                f"the cluster's {name} are {types}",
+                str(self.accelerator_type),
+                "Leave accelerator_type out, or name one that is there, or add such a node.",
+            )
+        found = infeasible(of_type, request.model_copy(update={"accelerator_type": None}))
+        suggestion = found.suggestion
+        if found.short_of == name and (smaller := self._amount_that_fits(capacity)):
+            suggestion = f"Ask for amount={smaller}, or add a larger node."
+        return InfeasibleRequestError(str(request), found.offered, self._what_is_short(found.short_of), suggestion)
+
+    def _what_is_short(self, resource: str) -> str:
+        # The policy's own CPUs never run out before the devices; where both run out at once, the devices are short.
+        return self.resource if resource == "CPU" and self.cpus is None else resource
+
+    def _amount_that_fits(self, capacity: ClusterCapacity) -> int | None:
+        """Return the largest smaller amount of which a trial fits; ``None``: none does."""
+        most = max(int(self._devices(group)) for group in self._with_it(capacity.groups))
+        allowed = families_of(self.resource)[0].amounts or (most,)
+        for smaller in sorted(allowed, reverse=True):
+            if 0 < smaller < self.amount:
+                request = self.model_copy(update={"amount": smaller})._request(capacity.groups)
+                try:
+                    build_plan(capacity, request)
+                except InfeasibleRequestError:
+                    continue
+                return smaller
+        return None
