@@ -115,10 +115,13 @@ def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str
     others = [stop for stop in slots if slots[stop] == held and stop != name]
     if left[name] < request.worker.ticks[name] or not others:
         return _TOO_SMALL.format("worker" if request.num_workers else "trial")
+
+    def is_used_up(stop: str) -> bool:  # but for the ten-thousandths that shares of 1/k leave on each device
+        return left.get(stop, 0) * 100 < request.worker.ticks.get(stop, 1)
+
     # What is used up says more than what is merely too little.
-    stop = min(others, key=lambda other: (left.get(other, 0) > 0, other))
-    has_some = "too little" if left.get(stop) else "no"
-    return f"their nodes have {has_some} {stop}" + (" left" if held else "")
+    stop = min(others, key=lambda other: (not is_used_up(other), other))
+    return f"their nodes have {'no' if is_used_up(stop) else 'too little'} {stop}" + (" left" if held else "")
 
 
 def _who_holds_back(nodes: tuple[NodeCapacity, ...], plan: TrialPlan) -> str:

@@ -45,6 +45,11 @@ def explained(capacity, policy):
             GpuPolicy(cpus=2),
             ["6 of 12 CPU: their nodes have no GPU left", "4 of 12 CPU: their nodes have no GPU"],
         ),
+        (
+            nodes((8, 1)),
+            GpuPolicy(gpus=0.3, cpus=1),
+            ["5 of 8 CPU: their nodes have no GPU left", "0.0001 of 1 GPU: less than one more trial needs"],
+        ),
         (nodes((4, 3)), CpuPolicy(cpus=1), ["3 of 3 GPU: no trial asks for GPU"]),
         (nodes((8, 3)), GpuPolicy(gpus=2, cpus=8), ["1 of 3 GPU: less than one more trial needs"]),
         (
@@ -75,6 +80,7 @@ def explained(capacity, policy):
         "GPUs without CPUs",
         "CPUs that are too few for one more",
         "CPUs beside full GPUs, and on nodes without any",
+        "CPUs beside a GPU of which the shares leave next to nothing",
         "GPUs that no trial asks for",
         "fewer GPUs than a trial takes",
         "nodes of another type",
