@@ -1,6 +1,6 @@
 """The command ``tune-policies``. Results go to stdout, everything else to stderr.
 
-Exit status: 0 done, 1 the request cannot be met, 2 wrong usage.
+Exit status: 0 done, 1 the request cannot be met or ``doctor`` found problems, 2 wrong usage.
 """
 
 import json as json_text
@@ -14,11 +14,13 @@ import typer
 from rich.console import Console
 
 from tune_policies.capacity import ClusterCapacity
+from tune_policies.doctor.report import diagnosis_view
 from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.idle import idle
+from tune_policies.names import counted
 from tune_policies.plan import TrialPlan
 from tune_policies.policy_file import load_policy
-from tune_policies.tables import cluster_view, counted
+from tune_policies.tables import cluster_view
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -89,6 +91,25 @@ def plan(
     found = _probe(address, timeout_s, cluster_config) if capacity is None else _load_capacity(capacity)
     answer = chosen.plan(found)
     print(_plan_as_json(answer, trials) if json else _plan_as_text(found, answer, trials))
+
+
+@app.command()
+def doctor(*, json: Json = False, address: Address = None, timeout_s: TimeoutS = 30.0) -> None:
+    """Look for what is wrong for GPU work on the nodes of a Ray, or on this machine where none runs.
+
+    Exit status: 0 nothing, or only notes; 1 there are problems, or Ray cannot be reached; 2 wrong usage.
+    """
+    from tune_policies.doctor.cluster_reader import examine
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray 2.50 leaves files open
+        diagnosis = examine(address, timeout_s=timeout_s)
+    if json:
+        print(diagnosis.to_json())
+    else:
+        Console().print(diagnosis_view(diagnosis))
+    if not diagnosis.is_healthy:
+        raise typer.Exit(1)
 
 
 def main() -> None:

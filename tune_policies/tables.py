@@ -4,7 +4,7 @@ Labels and resources of a cluster's own have names of any length, so they stand 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from rich import box
@@ -13,13 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.names import counted, shorten_names
 from tune_policies.resources import Resources, format_amount, from_ticks
 from tune_policies.units import format_bytes
 
 _NOT_REPEATED: Final = frozenset({"ray.io/node-id", "ray.io/accelerator-type"})
 """Labels that are not shown: a node's own identifier, and the type, which has a column."""
-
-_MOST_NAMES: Final = 5
 
 
 def cluster_view(capacity: ClusterCapacity) -> RenderableType:
@@ -36,17 +35,6 @@ def cluster_view(capacity: ClusterCapacity) -> RenderableType:
     elif capacity.node_types:
         parts += ["", _node_types(capacity)]
     return Group(*parts)
-
-
-def counted(count: int, noun: str) -> str:
-    """Return the noun with its number: ``"1 node"``, ``"3 nodes"``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def shorten_names(names: Sequence[str]) -> str:
-    """Return names in one line; of many only the first."""
-    shown = ", ".join(names[:_MOST_NAMES])
-    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
 
 
 def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
