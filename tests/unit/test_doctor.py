@@ -169,7 +169,7 @@ def test_one_thing_that_is_wrong_is_one_finding(node, expected):
         healthy(driver_version="470.82.01", cuda_version="12.4"),
         healthy(ray=counts(gpus=7), gpus=(gpu(0, is_mig=True),), visible_devices="MIG-1,MIG-2"),
         without_driver(ray=counts(accelerator_type="AMD-Instinct-MI300X-OAM"), num_nvidia_on_pci=0),
-        without_driver(ray=counts(gpus=0), num_nvidia_on_pci=0, has_amd_driver=True),
+        healthy(ray=None, visible_devices="0,1"),
     ],
     ids=[
         "memory that Ray gave away",
@@ -178,11 +178,17 @@ def test_one_thing_that_is_wrong_is_one_finding(node, expected):
         "an old driver with the package of forward compatibility",
         "MIG devices that were named",
         "GPUs of AMD",
-        "a CPU node beside GPU nodes",
+        "all GPUs named where no Ray runs",
     ],
 )
 def test_what_is_in_order_is_not_found(node):
-    assert said(node, healthy("b")) == []
+    assert said(node) == []
+
+
+def test_a_cpu_node_beside_gpu_nodes_is_in_order():
+    cpu_node = without_driver(name="b", ray=counts(gpus=0), num_nvidia_on_pci=0, has_amd_driver=True)
+
+    assert said(healthy("a"), cpu_node) == []
 
 
 def test_the_same_finding_on_many_nodes_is_one_with_their_names():
