@@ -8,7 +8,7 @@ import sys
 import warnings
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,7 +16,7 @@ from rich.console import Console
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.doctor.report import diagnosis_view
 from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
-from tune_policies.idle import idle
+from tune_policies.idle import ROUNDING, idle
 from tune_policies.names import counted
 from tune_policies.plan import TrialPlan
 from tune_policies.policy_file import load_policy
@@ -28,8 +28,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Address = Annotated[
     str | None, typer.Option(help="Ray's address, as for ray.init; else RAY_ADDRESS, else this machine.")
 ]
-_WORTH_A_LINE: Final = 0.001
-
 TimeoutS = Annotated[
     float, typer.Option("--timeout-s", min=0.1, help="Deadline for the cluster to answer, in seconds.")
 ]
@@ -163,8 +161,7 @@ def _plan_as_text(capacity: ClusterCapacity, answer: TrialPlan, trials: int | No
     if answer.nodes_to_add:
         added = ", ".join(f"{count} {name}" for name, count in sorted(answer.nodes_to_add.items()))
         lines.append(f"needs nodes that the autoscaler must add first: {added}")
-    # Shares of 1/k lose a few ten-thousandths of each GPU, which are no news.
-    if left := [part for part in idle(capacity, answer) if part.amount >= _WORTH_A_LINE * part.total]:
+    if left := [part for part in idle(capacity, answer) if part.reason != ROUNDING]:
         lines += ["stays idle:", *(f"  {part}" for part in left)]
     if trials is not None:
         waves = _waves(answer, trials)["waves"]

@@ -13,12 +13,15 @@ from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.packing import Request, slots_on_node
 from tune_policies.plan import TrialPlan, TrialSlot
-from tune_policies.resources import format_amount, from_ticks
+from tune_policies.resources import TICKS, format_amount, from_ticks
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
 
 Parts = Counter[tuple[str, str]]
 """Idle ticks (of host memory: bytes) by resource and reason."""
+
+ROUNDING: Final = "lost to rounding, as Ray counts in steps of 0.0001"
+"""The reason for what shares of 1/k of a device leave of it: next to nothing."""
 
 _TOO_SMALL: Final = "less than one more {} needs"
 
@@ -111,17 +114,26 @@ def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str
         return f"on nodes of another type than {wanted_type}"
     if name not in request.worker.ticks:
         return f"no trial asks for {name}"
+    needed = request.worker.ticks[name]
     held = min(slots.values(), default=0)
+    if name != "memory" and left[name] <= _lost_to_rounding(needed, left[name] + held * needed):
+        return ROUNDING
     others = [stop for stop in slots if slots[stop] == held and stop != name]
-    if left[name] < request.worker.ticks[name] or not others:
+    if left[name] < needed or not others:
         return _TOO_SMALL.format("worker" if request.num_workers else "trial")
 
-    def is_used_up(stop: str) -> bool:  # but for the ten-thousandths that shares of 1/k leave on each device
+    def is_used_up(stop: str) -> bool:  # but for what rounding leaves
         return left.get(stop, 0) * 100 < request.worker.ticks.get(stop, 1)
 
     # What is used up says more than what is merely too little.
     stop = min(others, key=lambda other: (not is_used_up(other), other))
     return f"their nodes have {'no' if is_used_up(stop) else 'too little'} {stop}" + (" left" if held else "")
+
+
+def _lost_to_rounding(share: int, has: int) -> int:
+    """Return the ticks that shares of floor(1/k) leave on all the devices of a node that has so much."""
+    lost = TICKS % share
+    return has // TICKS * lost if lost < TICKS // share else 0
 
 
 def _who_holds_back(nodes: tuple[NodeCapacity, ...], plan: TrialPlan) -> str:

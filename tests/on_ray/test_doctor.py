@@ -20,6 +20,8 @@ from tune_policies.doctor.cluster_reader import examine
 # More than any machine has.
 MANY_GPUS, MANY_CPUS = 64, 4096
 
+SHOW_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"  # Ray 2.50 hides the GPUs from a task that asks for none
+
 on_a_cpu_build = pytest.mark.skipif(torch.version.cuda is not None, reason="needs a build of torch for CPUs")
 
 
@@ -49,7 +51,7 @@ def looked_at(other_torch, environment_of_its_own):
     path = os.pathsep.join([str(other_torch), os.environ.get("PYTHONPATH", "")])
     two_nodes = (
         {"num_cpus": MANY_CPUS, "num_gpus": MANY_GPUS},
-        {"num_cpus": 1, "env_vars": {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "0"}},
+        {"num_cpus": 1, "env_vars": {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "0", SHOW_GPUS: "0"}},
     )
     with cluster_of(*two_nodes) as cluster, pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster_reader, "_AT_ONCE", 1)

@@ -18,7 +18,7 @@ from tune_policies import (
     Resources,
 )
 from tune_policies.capacity import NodeTypeCapacity
-from tune_policies.idle import idle
+from tune_policies.idle import ROUNDING, idle
 from tune_policies.plan import TrialPlan, TrialSlot
 
 TYPED = ClusterCapacity.of(
@@ -48,7 +48,7 @@ def explained(capacity, policy):
         (
             nodes((8, 1)),
             GpuPolicy(gpus=0.3, cpus=1),
-            ["5 of 8 CPU: their nodes have no GPU left", "0.0001 of 1 GPU: less than one more trial needs"],
+            ["5 of 8 CPU: their nodes have no GPU left", f"0.0001 of 1 GPU: {ROUNDING}"],
         ),
         (nodes((4, 3)), CpuPolicy(cpus=1), ["3 of 3 GPU: no trial asks for GPU"]),
         (nodes((8, 3)), GpuPolicy(gpus=2, cpus=8), ["1 of 3 GPU: less than one more trial needs"]),
