@@ -1,11 +1,14 @@
 """What the doctor concludes from the facts of nodes."""
 
 import pytest
+from rich.console import Console
 
 from tests.clusters import GIB
 from tune_policies.doctor.diagnosis import diagnose
 from tune_policies.doctor.drivers import is_older, minimum_driver
 from tune_policies.doctor.facts import Framework, Gpu, NodeFacts, RayCounts
+from tune_policies.doctor.findings import Diagnosis
+from tune_policies.doctor.report import diagnosis_view
 
 TORCH = Framework(name="torch", version="2.13.0", cuda="12.8")
 
@@ -197,6 +200,20 @@ def test_the_same_finding_on_many_nodes_is_one_with_their_names():
     findings = diagnose([healthy("c", frameworks=cpu_build), healthy("b"), healthy("a", frameworks=cpu_build)])
 
     assert [finding.nodes for finding in findings] == [("a", "c")]
+
+
+def test_the_report_counts_many_nodes_and_names_the_first_within_80_columns():
+    nodes = tuple(healthy(f"10.0.0.{i}", ray=counts(gpus=4 if i else 2)) for i in range(8))
+    console = Console(width=80)
+
+    with console.capture() as capture:
+        console.print(diagnosis_view(Diagnosis(address="10.0.0.1:6379", nodes=nodes, findings=diagnose(nodes))))
+
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    assert lines[0] == "Looked at 8 nodes of the Ray at 10.0.0.1:6379."
+    assert lines[1] == "problem  7 nodes (10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4, 10.0.0.5 and 2 more):"
+    assert lines[2].strip() == "Ray counts 4 GPUs, but only 2 can be used"
+    assert lines[-1] == "1 problem"
 
 
 def test_problems_come_before_notes():

@@ -35,5 +35,5 @@ def _where(finding: Finding, diagnosis: Diagnosis) -> str:
         return ""
     if len(finding.nodes) == len(diagnosis.nodes) > 1:
         return f"all {len(diagnosis.nodes)} nodes: "
-    many = f"{len(finding.nodes)} nodes, " if len(finding.nodes) > 1 else ""
-    return f"{many}{shorten_names(finding.nodes)}: "
+    names = shorten_names(finding.nodes)
+    return f"{names}: " if len(finding.nodes) == 1 else f"{len(finding.nodes)} nodes ({names}): "
