@@ -1,25 +1,26 @@
 """The command ``tune-policies``. Results go to stdout, everything else to stderr.
 
-Exit status: 0 done, 1 the request cannot be met, 2 wrong usage.
+Exit status: 0 done, 1 the request cannot be met or ``doctor`` found problems, 2 wrong usage.
 """
 
+import json as json_text
 import sys
 import warnings
-from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.capacity import ClusterCapacity
+from tune_policies.doctor.report import diagnosis_view
 from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
+from tune_policies.idle import ROUNDING, idle
+from tune_policies.names import counted
 from tune_policies.plan import TrialPlan
 from tune_policies.policy_file import load_policy
-from tune_policies.resources import format_amount
-from tune_policies.units import format_bytes
+from tune_policies.tables import cluster_view
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -29,6 +30,13 @@ Address = Annotated[
 ]
 TimeoutS = Annotated[
     float, typer.Option("--timeout-s", min=0.1, help="Deadline for the cluster to answer, in seconds.")
+]
+
+ClusterConfig = Annotated[
+    Path | None,
+    typer.Option(
+        help="The cluster's file (`ray up`, or KubeRay), for what an autoscaler could add.", show_default=False
+    ),
 ]
 
 
@@ -49,13 +57,15 @@ def tune_policies(
 
 
 @app.command()
-def probe(*, json: Json = False, address: Address = None, timeout_s: TimeoutS = 30.0) -> None:
-    """Show what the cluster offers, a line a node shape."""
-    capacity = _probe(address, timeout_s)
+def probe(
+    *, json: Json = False, address: Address = None, timeout_s: TimeoutS = 30.0, cluster_config: ClusterConfig = None
+) -> None:
+    """Show what the cluster offers, a line a node shape, and what an autoscaler could add."""
+    capacity = _probe(address, timeout_s, cluster_config)
     if json:
         print(capacity.to_json())
     else:
-        Console().print(_node_table(capacity))
+        Console().print(cluster_view(capacity))
 
 
 @app.command()
@@ -69,22 +79,35 @@ def plan(
     json: Json = False,
     address: Address = None,
     timeout_s: TimeoutS = 30.0,
+    cluster_config: ClusterConfig = None,
 ) -> None:
-    """Show what each trial gets, how many run at once, what limits them, and why."""
-    if json and trials is not None:
-        raise typer.BadParameter("--trials adds a line of text: leave it out with --json")
-    if capacity is not None and address is not None:
-        raise typer.BadParameter("--capacity is planned for without a cluster: leave --address out")
+    """Show what each trial gets, how many run at once, what limits them and why, and what stays idle."""
+    if capacity is not None and (address is not None or cluster_config is not None):
+        name = "--address" if address is not None else "--cluster-config"
+        raise typer.BadParameter(f"--capacity is planned for without a cluster: leave {name} out")
     chosen = load_policy(policy)
-    found = _probe(address, timeout_s) if capacity is None else _load_capacity(capacity)
+    found = _probe(address, timeout_s, cluster_config) if capacity is None else _load_capacity(capacity)
     answer = chosen.plan(found)
+    print(_plan_as_json(answer, trials) if json else _plan_as_text(found, answer, trials))
+
+
+@app.command()
+def doctor(*, json: Json = False, address: Address = None, timeout_s: TimeoutS = 30.0) -> None:
+    """Look for what is wrong for GPU work on the nodes of a Ray, or on this machine where none runs.
+
+    Exit status: 0 nothing, or only notes; 1 there are problems, or Ray cannot be reached; 2 wrong usage.
+    """
+    from tune_policies.doctor.cluster_reader import examine
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray 2.50 leaves files open
+        diagnosis = examine(address, timeout_s=timeout_s)
     if json:
-        print(answer.to_json())
-        return
-    lines = [answer.explain()]
-    if trials is not None:
-        lines.append(_waves(answer, trials))
-    print("\n".join(lines))
+        print(diagnosis.to_json())
+    else:
+        Console().print(diagnosis_view(diagnosis))
+    if not diagnosis.is_healthy:
+        raise typer.Exit(1)
 
 
 def main() -> None:
@@ -102,14 +125,15 @@ def _fail(error: ResourcePolicyError, status: int) -> None:
     sys.exit(status)
 
 
-def _probe(address: str | None, timeout_s: float) -> ClusterCapacity:
+def _probe(address: str | None, timeout_s: float, cluster_config: Path | None) -> ClusterCapacity:
     # Ray takes seconds to import; a saved capacity needs none.
     from tune_policies.probe import ProbeWarning, probe_cluster
 
+    options: dict[str, Any] = {"cluster_config": cluster_config} if cluster_config is not None else {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")  # Ray 2.50 leaves files open
         warnings.simplefilter("always", ProbeWarning)
-        found = probe_cluster(address, timeout_s=timeout_s)
+        found = probe_cluster(address, timeout_s=timeout_s, **options)
     for warning in caught:
         print(f"warning: {warning.message}", file=sys.stderr)
     return found
@@ -126,32 +150,24 @@ def _load_capacity(path: Path) -> ClusterCapacity:
         raise InvalidResourcesError(f"{path} is not what `tune-policies probe --json` writes: {error}") from error
 
 
-def _waves(answer: TrialPlan, trials: int) -> str:
-    waves = answer.num_waves(trials)
-    return f"{trials} {'trial' if trials == 1 else 'trials'} run in {waves} {'wave' if waves == 1 else 'waves'}"
+def _plan_as_json(answer: TrialPlan, trials: int | None) -> str:
+    if trials is None:
+        return answer.to_json()
+    return json_text.dumps({**answer.model_dump(mode="json"), **_waves(answer, trials)}, indent=2, ensure_ascii=False)
 
 
-def _node_table(capacity: ClusterCapacity) -> Table:
-    table = Table(title=f"{len(capacity.nodes)} {'node' if len(capacity.nodes) == 1 else 'nodes'}")
-    for heading in ("Nodes", "CPU", "GPU"):
-        table.add_column(heading, justify="right", overflow="fold")
-    for heading in ("Accelerator", "GPU memory", "Host memory", "Other resources"):
-        table.add_column(heading, overflow="fold")
-    for shape, count in sorted(Counter(map(_shape, capacity.nodes)).items(), reverse=True):
-        table.add_row(str(count), *shape)
-    return table
+def _plan_as_text(capacity: ClusterCapacity, answer: TrialPlan, trials: int | None) -> str:
+    lines = [answer.explain()]
+    if answer.nodes_to_add:
+        added = ", ".join(f"{count} {name}" for name, count in sorted(answer.nodes_to_add.items()))
+        lines.append(f"needs nodes that the autoscaler must add first: {added}")
+    if left := [part for part in idle(capacity, answer) if part.reason != ROUNDING]:
+        lines += ["stays idle:", *(f"  {part}" for part in left)]
+    if trials is not None:
+        waves = _waves(answer, trials)["waves"]
+        lines.append(f"{counted(trials, 'trial')} {'runs' if trials == 1 else 'run'} in {counted(waves, 'wave')}")
+    return "\n".join(lines)
 
 
-def _shape(node: NodeCapacity) -> tuple[str, ...]:
-    has = node.resources
-    memory = node.smallest_gpu_memory_bytes
-    models = sorted({device.name for device in node.devices or ()})
-    gpu_memory = format_bytes(memory) if memory else "not read"
-    return (
-        format_amount(has.cpus),
-        format_amount(has.gpus),
-        node.accelerator_type or ", ".join(models) or "-",
-        gpu_memory if has.gpus else "-",
-        format_bytes(has.memory_bytes) if has.memory_bytes else "not known",
-        ", ".join(f"{format_amount(amount)} {name}" for name, amount in sorted(has.custom.items())) or "-",
-    )
+def _waves(answer: TrialPlan, trials: int) -> dict[str, int]:
+    return {"trials": trials, "waves": answer.num_waves(trials)}

@@ -7,6 +7,9 @@ import sys
 import pytest
 
 from tests.clusters import nodes
+from tune_policies import ClusterCapacity, Resources, cli
+from tune_policies.capacity import NodeTypeCapacity
+from tune_policies.plan import TrialPlan, TrialSlot
 
 
 def run(*arguments):
@@ -45,6 +48,47 @@ def test_plan_prints_json_for_machines(capacity, policy):
     assert json.loads(done.stdout)["slots"][0]["max_concurrent_trials"] == 16
 
 
+def test_plan_says_what_stays_idle_and_why(tmp_path, policy):
+    capacity = tmp_path / "capacity.json"
+    capacity.write_text(nodes((16, 2), (4, 8)).to_json())
+
+    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.3\ncpus: 2\n"), "--capacity", capacity)
+
+    assert done.stdout.splitlines()[-3:] == [
+        "stays idle:",
+        "  4 of 20 CPU: their nodes have no GPU left",
+        "  7.3334 of 10 GPU: their nodes have no CPU left",
+    ]
+
+
+def test_the_ten_thousandths_that_shares_of_a_gpu_lose_are_no_news(tmp_path, policy):
+    capacity = tmp_path / "capacity.json"
+    capacity.write_text(nodes((3, 1)).to_json())
+
+    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.3\n"), "--capacity", capacity)
+
+    assert "idle" not in done.stdout
+
+
+def test_waves_are_a_further_key_of_the_json_only_where_they_are_asked_for(capacity, policy):
+    arguments = ("plan", policy("kind: CpuPolicy\n"), "--capacity", capacity, "--json")
+    plain, with_waves = (json.loads(run(*arguments, *more).stdout) for more in ((), ("--trials", 40)))
+
+    assert with_waves == {**plain, "trials": 40, "waves": 3}
+    assert TrialPlan.from_dict(plain).max_concurrent_trials == 16
+
+
+def test_nodes_that_must_be_added_first_are_named():
+    """Shown by the function behind the command: which policy adds nodes is no matter of the command line."""
+    slot = TrialSlot(trial=Resources(cpus=4), max_concurrent_trials=4)
+    plan = TrialPlan(slots=(slot,), limited_by="CPU", nodes_to_add={"cpu-worker": 2})
+    worker = NodeTypeCapacity(name="cpu-worker", resources=Resources(cpus=8), max_nodes_to_add=3)
+
+    text = cli._plan_as_text(ClusterCapacity(node_types=(worker,)), plan, None)
+
+    assert text.splitlines()[-1] == "needs nodes that the autoscaler must add first: 2 cpu-worker"
+
+
 def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):
     done = run("plan", policy("kind: GpuPolicy\ngpus: 4\n"), "--capacity", capacity)
 
@@ -60,9 +104,18 @@ def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):
         (["plan", "POLICY", "--capacity", "POLICY"], "is not what `tune-policies probe --json` writes"),
         (["plan", "/nowhere.yaml", "--capacity", "CAPACITY"], "cannot read the policy file /nowhere.yaml"),
         (["plan", "POLICY", "--capacity", "CAPACITY", "--trials", "-1"], "greater than or equal to 0"),
+        (["plan", "POLICY", "--capacity", "CAPACITY", "--cluster-config", "c.yaml"], "leave --cluster-config out"),
         (["prob"], "No such command 'prob'"),
     ],
-    ids=["no policy", "no capacity file", "not a capacity", "no policy file", "negative trials", "no such command"],
+    ids=[
+        "no policy",
+        "no capacity file",
+        "not a capacity",
+        "no policy file",
+        "negative trials",
+        "two clusters",
+        "no such command",
+    ],
 )
 def test_wrong_usage_ends_with_2_and_a_message(capacity, policy, arguments, message):
     paths = {"POLICY": policy("kind: CpuPolicy\n"), "CAPACITY": capacity}

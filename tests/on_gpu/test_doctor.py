@@ -1,0 +1,24 @@
+"""What the doctor reads of real GPUs."""
+
+import pytest
+
+from tune_policies.doctor.cluster_reader import examine
+
+pytestmark = pytest.mark.gpu
+
+
+def test_the_gpus_and_their_driver_are_read():
+    import torch
+
+    (node,) = examine("local").nodes
+
+    assert node.nvml_error is None
+    assert torch.cuda.get_device_name(0) in {gpu.name for gpu in node.gpus}
+    assert node.driver_version
+    assert node.cuda_version
+
+
+def test_a_gpu_that_torch_can_use_needs_no_other_driver_or_build():
+    findings = [found.what for found in examine("local").findings]
+
+    assert not [what for what in findings if what.startswith("torch ") or "driver does not answer" in what]

@@ -1,0 +1,200 @@
+"""The doctor on real clusters, whose GPUs are logical: real to Ray, without a device behind them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+
+import pytest
+import ray
+import ray.cloudpickle
+import torch
+
+from tests.on_ray.rays import cluster_of, local_ray
+from tune_policies import InvalidResourcesError, ProbeError
+from tune_policies.doctor import cluster_reader, node_reader
+from tune_policies.doctor.cluster_reader import examine
+
+# More than any machine has.
+MANY_GPUS, MANY_CPUS = 64, 4096
+
+SHOW_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"  # Ray 2.50 hides the GPUs from a task that asks for none
+
+on_a_cpu_build = pytest.mark.skipif(torch.version.cuda is not None, reason="needs a build of torch for CPUs")
+
+
+def doctor(environment, *arguments):
+    command = [sys.executable, "-m", "tune_policies", "doctor", *arguments]
+    environment = {**environment, "COLUMNS": "80"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def other_torch(tmp_path_factory):
+    """A folder in which Python finds the metadata of another torch than the one that is installed."""
+    folder = tmp_path_factory.mktemp("path")
+    metadata = folder / "torch-0.1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 0.1\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def looked_at(other_torch, environment_of_its_own):
+    """The diagnosis of two nodes, and what the command prints of them.
+
+    One node has more of everything than there is, the other another torch and a hidden GPU. They are read one after the
+    other, as more nodes are than may be read at once.
+    """
+    path = os.pathsep.join([str(other_torch), os.environ.get("PYTHONPATH", "")])
+    two_nodes = (
+        {"num_cpus": MANY_CPUS, "num_gpus": MANY_GPUS},
+        {"num_cpus": 1, "env_vars": {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "0", SHOW_GPUS: "0"}},
+    )
+    with cluster_of(*two_nodes) as cluster, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_reader, "_AT_ONCE", 1)
+        diagnosis = examine(cluster.address)
+        assert not ray.is_initialized()
+        return diagnosis, doctor(environment_of_its_own, "--address", cluster.address)
+
+
+@pytest.fixture(scope="module")
+def diagnosis(looked_at):
+    return looked_at[0]
+
+
+def findings(diagnosis):
+    return {finding.what: finding for finding in diagnosis.findings}
+
+
+def node_with(diagnosis, gpus):
+    (node,) = [node for node in diagnosis.nodes if node.declared_gpus == gpus]
+    return node
+
+
+def test_gpus_that_do_not_exist_are_a_problem_of_the_node_that_declares_them(diagnosis):
+    (found,) = [finding for what, finding in findings(diagnosis).items() if what.startswith("Ray counts 64 GPUs")]
+
+    assert (found.severity, found.nodes) == ("problem", (node_with(diagnosis, MANY_GPUS).name,))
+
+
+@on_a_cpu_build
+def test_a_cpu_build_of_torch_is_a_problem_where_gpus_are_declared(diagnosis):
+    torch_build = f"torch {torch.__version__} is a build for CPUs, on a node"
+    (found,) = [finding for what, finding in findings(diagnosis).items() if what.startswith(torch_build)]
+
+    assert found.nodes == (node_with(diagnosis, MANY_GPUS).name,)
+
+
+def test_cpus_that_the_machine_does_not_have_are_a_problem(diagnosis):
+    assert any(what.startswith(f"Ray counts {MANY_CPUS} CPUs, but the ") for what in findings(diagnosis))
+
+
+def test_packages_of_different_versions_are_a_problem_of_the_node_that_differs(diagnosis):
+    odd, usual = node_with(diagnosis, 0).name, node_with(diagnosis, MANY_GPUS).name
+    (found,) = [finding for what, finding in findings(diagnosis).items() if what.startswith("torch differs")]
+
+    assert found.severity == "problem"
+    assert f"0.1 on {odd}" in found.what
+    assert f"{torch.__version__} on {usual}" in found.what
+
+
+def test_the_nodes_own_environment_is_read(diagnosis):
+    assert (node_with(diagnosis, 0).visible_devices, node_with(diagnosis, MANY_GPUS).visible_devices) == ("0", None)
+
+
+def test_every_node_is_read_and_has_a_name_of_its_own(diagnosis):
+    assert not any(node.failure for node in diagnosis.nodes)
+    assert len({node.name for node in diagnosis.nodes}) == 2
+
+
+def test_the_command_ends_with_1_where_there_are_problems_and_fits_80_columns(looked_at):
+    diagnosis, done = looked_at
+
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith(f"Looked at 2 nodes of the Ray at {diagnosis.address}.\n")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.fixture(scope="module")
+def one_gpu_reserved():
+    @ray.remote(num_cpus=1, num_gpus=1)
+    class Holder:
+        def ready(self):
+            return True
+
+    with local_ray(num_cpus=2, num_gpus=4):
+        holder = Holder.remote()
+        ray.get(holder.ready.remote(), timeout=60)
+        return examine(), examine(timeout_s=0.001)
+
+
+def test_what_is_reserved_is_counted_by_node(one_gpu_reserved):
+    (node,) = one_gpu_reserved[0].nodes
+
+    assert (node.ray.gpus, node.ray.gpus_in_use) == (4, 1)
+
+
+def test_a_node_that_does_not_answer_in_time_is_a_problem(one_gpu_reserved):
+    late = one_gpu_reserved[1]
+
+    assert [node.failure for node in late.nodes] == ["no answer within 0.001 s"]
+    assert not late.is_healthy
+
+
+def test_without_a_ray_this_machine_alone_is_looked_at_and_no_ray_started(environment_of_its_own, tmp_path):
+    done = doctor({**environment_of_its_own, "RAY_TMPDIR": str(tmp_path)})
+
+    assert done.stdout.startswith("No Ray runs here, so this machine alone was looked at.\n")
+    assert done.stderr == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_ray_the_status_says_whether_there_are_problems(environment_of_its_own, tmp_path):
+    done = doctor({**environment_of_its_own, "RAY_TMPDIR": str(tmp_path)}, "--json")
+
+    problems = [found for found in json.loads(done.stdout)["findings"] if found["severity"] == "problem"]
+    assert done.returncode == (1 if problems else 0)
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has GPUs")
+def test_a_machine_without_gpus_is_told_so():
+    assert "no GPUs here: trials run on CPUs" in [finding.what for finding in examine("local").findings]
+
+
+def test_a_ray_that_does_not_answer_is_an_error():
+    with pytest.raises(ProbeError, match=r"no Ray answers at '127.0.0.1:1'"):
+        examine("127.0.0.1:1")
+
+
+def test_a_deadline_must_be_above_zero():
+    with pytest.raises(InvalidResourcesError, match="timeout_s must be above 0 seconds"):
+        examine(timeout_s=0)
+
+
+def test_a_node_needs_nothing_but_ray_to_be_read_and_imports_no_framework(tmp_path):
+    """The task travels by value, so a node without this package reads itself as well."""
+    ray.cloudpickle.register_pickle_by_value(node_reader)
+    try:
+        (tmp_path / "task").write_bytes(ray.cloudpickle.dumps(node_reader.read_node))
+    finally:
+        ray.cloudpickle.unregister_pickle_by_value(node_reader)
+    code = (
+        "import pickle, sys, importlib.util; assert importlib.util.find_spec('tune_policies') is None\n"
+        "facts = pickle.load(open(sys.argv[1], 'rb'))()\n"
+        "assert not {'torch', 'tensorflow', 'jax'} & sys.modules.keys()\n"
+        "print(facts['versions']['torch'])"
+    )
+    # Without `site` an editable install is not found, but what lies in site-packages is.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code, tmp_path / "task"],
+        env={"PYTHONPATH": sysconfig.get_path("purelib"), "PATH": os.environ["PATH"]},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout.strip() == torch.__version__, done.stderr

@@ -1,0 +1,114 @@
+"""What the doctor's reader finds on a machine, from files as the frameworks and the kernel write them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tune_policies.doctor import node_reader
+from tune_policies.doctor.facts import NodeFacts
+
+TORCH = """from typing import Optional
+
+__version__ = '{version}'
+debug = False
+cuda: Optional[str] = {cuda}
+git_version = 'cf30153c4c131c8164ee7798e5022d810682e2cb'
+hip: Optional[str] = {hip}
+"""
+TENSORFLOW = "build_info = collections.OrderedDict([('cuda_version', '12.5.1'), ('is_cuda_build', {is_cuda})])"
+
+
+@pytest.fixture
+def packages(tmp_path):
+    """A folder of packages as pip leaves them, of which only the files that the reader looks at are there."""
+
+    class Packages:
+        def installed(self, name, version):
+            metadata = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+            metadata.mkdir()
+            (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+        def file(self, path, text):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+
+        def frameworks(self):
+            """Read by a Python that finds nothing but these packages."""
+            command = [sys.executable, "-S", "-P", node_reader.__file__]
+            env = {"PYTHONPATH": str(tmp_path)}
+            done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+            facts = NodeFacts.from_dict({"name": "a", **json.loads(done.stdout)})
+            return {framework.name: framework for framework in facts.frameworks}
+
+    return Packages()
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "hip", "is_cpu_build"),
+    [
+        ("2.13.0+cu128", "'12.8'", "None", False),
+        ("2.13.0+rocm", "None", "'6.4'", False),
+        ("2.13.0", "None", "None", True),
+    ],
+    ids=["CUDA", "ROCm", "CPU"],
+)
+def test_what_torch_was_built_for_is_read_without_importing_it(packages, version, cuda, hip, is_cpu_build):
+    packages.installed("torch", version)
+    packages.file("torch/__init__.py", "raise RuntimeError('imported')")
+    packages.file("torch/version.py", TORCH.format(version=version, cuda=cuda, hip=hip))
+
+    torch = packages.frameworks()["torch"]
+
+    assert (torch.version, repr(torch.cuda), repr(torch.rocm)) == (version, cuda, hip)
+    assert torch.is_cpu_build is is_cpu_build
+
+
+def test_a_tensorflow_for_cuda_misses_cudnn_until_that_is_installed(packages):
+    packages.installed("tensorflow", "2.21.0")
+    packages.file("tensorflow/__init__.py", "raise RuntimeError('imported')")
+    packages.file("tensorflow/python/platform/build_info.py", TENSORFLOW.format(is_cuda=True))
+    packages.installed("nvidia-cudnn-cu12", "9.1")
+
+    tensorflow = packages.frameworks()["tensorflow"]
+
+    assert (tensorflow.cuda, tensorflow.missing) == ("12.5.1", None)
+
+
+def test_a_tensorflow_for_cpus_is_one(packages):
+    packages.installed("tensorflow-cpu", "2.21.0")
+    packages.file("tensorflow/__init__.py", "")
+    packages.file("tensorflow/python/platform/build_info.py", TENSORFLOW.format(is_cuda=False))
+
+    assert packages.frameworks()["tensorflow"].is_cpu_build
+
+
+@pytest.mark.parametrize(("plugins", "cuda"), [((), None), (("jax-cuda12-plugin", "jax-cuda13-plugin"), "13")])
+def test_jax_is_built_for_what_its_plugins_are(packages, plugins, cuda):
+    for name in ("jax", "jaxlib", *plugins):
+        packages.installed(name, "0.9")
+
+    assert packages.frameworks()["jax"].cuda == cuda
+
+
+def test_where_no_framework_is_installed_there_is_none(packages):
+    assert packages.frameworks() == {}
+
+
+@pytest.mark.parametrize(
+    ("files", "cpus"),
+    [
+        ({"cpu.max": "350000 100000\n"}, 3.5),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.cfs_quota_us": "50000\n", "cpu.cfs_period_us": "100000\n"}, 0.5),
+        ({"cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+    ids=["version 2", "version 2 without a limit", "version 1", "version 1 without a limit", "no cgroup"],
+)
+def test_the_quota_of_a_cgroup_is_read_in_cpus(tmp_path, files, cpus):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+
+    assert node_reader._quota(tmp_path) == cpus

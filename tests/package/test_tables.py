@@ -1,0 +1,103 @@
+"""How a cluster looks on a shell of 80 columns."""
+
+from rich.console import Console
+
+from tests.clusters import GIB, gpu_node
+from tune_policies import ClusterCapacity, NodeCapacity, Resources
+from tune_policies.capacity import NodeTypeCapacity
+from tune_policies.tables import cluster_view
+
+NODE = gpu_node("a", gpus=8, cpus=96, gpu_memory_gib=80, accelerator_type="A100", memory_gib=1100)
+
+
+def shown(capacity, width=80):
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(cluster_view(capacity))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def words(line):
+    return " ".join(line.split())
+
+
+def changed(node, **changes):
+    return node.model_copy(update=changes)
+
+
+def test_nodes_of_one_shape_are_one_row_with_what_is_in_use_on_all_of_them():
+    used = Resources(cpus=4, gpus=1, memory_bytes=GIB)
+    capacity = ClusterCapacity(nodes=tuple(changed(NODE, node_id=name, in_use=used) for name in "abc"))
+
+    lines = shown(capacity)
+
+    assert lines[0] == "3 nodes"
+    assert words(lines[1]) == "Nodes CPU GPU Type GPU memory Host memory In use"
+    assert words(lines[3]) == "3 96 8 A100 80 GiB 1.1 TiB 12 CPU"
+    assert [line.strip() for line in lines[4:]] == ["3 GPU", "3 GiB"]
+
+
+def test_only_labels_that_the_nodes_of_a_shape_share_are_shown():
+    capacity = ClusterCapacity(
+        nodes=tuple(
+            changed(NODE, node_id=name, labels={"ray.io/node-id": name, "rack": name, "team": "vision"})
+            for name in "ab"
+        )
+    )
+
+    assert shown(capacity)[-1] == "- 2 with 96 CPU, 8 GPU (A100): labels team=vision"
+
+
+def test_the_only_node_shows_its_labels_but_not_its_identifier():
+    node = changed(NODE, labels={"ray.io/node-id": "a", "rack": "7"})
+
+    assert shown(ClusterCapacity(nodes=(node,)))[-1] == "- 1 with 96 CPU, 8 GPU (A100): labels rack=7"
+
+
+def test_other_resources_and_cpus_that_cannot_be_used_are_named():
+    node = NodeCapacity(node_id="a", resources=Resources(cpus=64, custom={"TPU": 4}), usable_cpus=16)
+
+    assert shown(ClusterCapacity(nodes=(node,)))[-1] == "- 1 with 64 CPU, 0 GPU: only 16 CPU usable, 4 TPU"
+
+
+def test_nodes_that_are_drained_are_named_of_many_only_the_first():
+    drained = tuple(changed(NODE, node_id=f"b{i}", address=f"10.0.0.{i}") for i in range(7))
+
+    text = " ".join(shown(ClusterCapacity(nodes=(NODE,), draining=drained))[-2:])
+
+    assert text == (
+        "7 nodes being drained, which no plan counts: 10.0.0.0, 10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4 and 2 more"
+    )
+
+
+def test_what_an_autoscaler_could_add_is_a_table_of_its_own():
+    kind = NodeTypeCapacity(
+        name="gpu-worker", resources=Resources(cpus=8, gpus=1), max_nodes_to_add=6, labels={"market": "spot"}
+    )
+
+    lines = shown(ClusterCapacity(nodes=(NODE,), node_types=(kind,), max_nodes_to_add=4))
+
+    assert lines[5] == "The autoscaler could add"
+    assert words(lines[8]) == "6 gpu-worker 8 1 - not known"
+    assert lines[9:] == ["- gpu-worker: labels market=spot", "- at most 4 nodes of all types together"]
+
+
+def test_an_autoscaler_whose_types_are_not_known_is_told_from_none():
+    unknown, none = (ClusterCapacity(nodes=(NODE,), node_types=types) for types in (None, ()))
+
+    assert "An autoscaler runs, but what it could add is not known" in " ".join(shown(unknown))
+    assert "autoscaler" not in " ".join(shown(none))
+
+
+def test_long_names_fit_80_columns():
+    labels = {"ray.io/availability-region": "eu-central-1", "example.com/a-label-of-a-cluster": "with-a-long-value"}
+    node = changed(
+        gpu_node("b", gpus=4, cpus=1024, gpu_memory_gib=141.5, accelerator_type="Intel-GPU-Max-1550", memory_gib=2000),
+        labels=labels,
+        in_use=Resources(cpus=1000, gpus=4, memory_bytes=900 * GIB, custom={"a-resource-of-the-cluster": 3}),
+    )
+
+    lines = shown(ClusterCapacity(nodes=(NODE, node)))
+
+    assert max(map(len, lines)) <= 80
+    assert all(f"{key}={value}" in " ".join(lines) for key, value in labels.items())

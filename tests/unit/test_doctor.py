@@ -1,0 +1,253 @@
+"""What the doctor concludes from the facts of nodes."""
+
+import pytest
+from rich.console import Console
+
+from tests.clusters import GIB
+from tune_policies.doctor.diagnosis import diagnose
+from tune_policies.doctor.drivers import is_older, minimum_driver
+from tune_policies.doctor.facts import Framework, Gpu, NodeFacts, RayCounts
+from tune_policies.doctor.findings import Diagnosis
+from tune_policies.doctor.report import diagnosis_view
+
+TORCH = Framework(name="torch", version="2.13.0", cuda="12.8")
+
+
+def gpu(index, *, used_gib=0, is_mig=False):
+    return Gpu(
+        index=index,
+        name="NVIDIA A100-SXM4-80GB",
+        uuid=f"GPU-{index}a",
+        memory_bytes=80 * GIB,
+        used_bytes=int(used_gib * GIB),
+        is_mig=is_mig,
+    )
+
+
+def counts(**changes):
+    fields = {"cpus": 8, "gpus": 2, "gpus_in_use": 0, "accelerator_type": "A100", "object_store_bytes": GIB}
+    return RayCounts(**{**fields, **changes})
+
+
+def healthy(name="a", **changes):
+    """A node with two GPUs on which nothing is wrong, but for the changes."""
+    fields = {
+        "ray": counts(),
+        "versions": {"Python": "3.12.1", "torch": "2.13.0"},
+        "frameworks": (TORCH,),
+        "driver_version": "570.86.15",
+        "cuda_version": "12.8",
+        "gpus": (gpu(0), gpu(1)),
+        "num_nvidia_on_pci": 2,
+        "cpu_limits": {"CPU affinity": 8},
+        "memory_bytes": 64 * GIB,
+        "shm_bytes": 20 * GIB,
+    }
+    return NodeFacts(name=name, **{**fields, **changes})
+
+
+def without_driver(**changes):
+    no_driver = {"driver_version": None, "cuda_version": None, "gpus": None, "nvml_error": "Driver Not Loaded"}
+    return healthy(**{**no_driver, **changes})
+
+
+def said(*nodes):
+    return [f"{found.severity}: {found.what}" for found in diagnose(nodes)]
+
+
+def test_on_a_healthy_node_nothing_is_found():
+    assert said(healthy()) == []
+
+
+def test_a_machine_without_gpus_gets_a_note():
+    machine = without_driver(ray=None, num_nvidia_on_pci=0, frameworks=(Framework(name="torch", version="2.13.0+cpu"),))
+
+    assert said(machine) == ["note: no GPUs here: trials run on CPUs"]
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (
+            without_driver(num_nvidia_on_pci=0),
+            "problem: Ray counts 2 GPUs that do not exist: NVIDIA's driver does not answer (Driver Not Loaded), "
+            "and the PCI bus has no NVIDIA GPU",
+        ),
+        (
+            without_driver(),
+            "problem: Ray counts 2 GPUs, and there are 2 GPUs of NVIDIA on its PCI bus, but NVIDIA's driver does not "
+            "answer (Driver Not Loaded)",
+        ),
+        (
+            without_driver(ray=None),
+            "note: 2 GPUs of NVIDIA on its PCI bus, but NVIDIA's driver does not answer (Driver Not Loaded)",
+        ),
+        (healthy(gpus=()), "problem: Ray counts 2 GPUs that do not exist: NVIDIA's driver lists none"),
+        (healthy(ray=counts(gpus=4)), "problem: Ray counts 4 GPUs, but only 2 can be used"),
+        (healthy(ray=counts(gpus=1)), "note: Ray counts 1 GPU of the 2 that can be used"),
+        (healthy(ray=None, visible_devices="1"), "note: CUDA_VISIBLE_DEVICES='1' hides 1 of 2 GPUs"),
+        (
+            healthy(ray=counts(gpus=1), visible_devices="GPU-1,7,0"),
+            "note: CUDA_VISIBLE_DEVICES='GPU-1,7,0' hides 1 of 2 GPUs",
+        ),
+        (healthy(ray=None, visible_devices=""), "problem: CUDA_VISIBLE_DEVICES='' hides 2 of 2 GPUs"),
+        (
+            healthy(frameworks=(Framework(name="torch", version="2.13.0+cpu"),)),
+            "problem: torch 2.13.0+cpu is a build for CPUs, on a node with GPUs",
+        ),
+        (
+            healthy(frameworks=(Framework(name="tensorflow", version="2.21.0", cuda="12.5", missing="cuDNN"),)),
+            "problem: tensorflow 2.21.0 finds no cuDNN and runs on CPUs, on a node with GPUs",
+        ),
+        (
+            healthy(driver_version="470.82.01", cuda_version="11.4"),
+            "problem: torch 2.13.0 is built for CUDA 12.8, which needs NVIDIA's driver 525 or newer; "
+            "470.82.01 is installed",
+        ),
+        (
+            healthy(gpus=(gpu(0), gpu(1, is_mig=True))),
+            "problem: MIG mode is on for GPU 1: a process gets one MIG device, but plans count all of a GPU's memory",
+        ),
+        (
+            healthy(gpus=(gpu(0, used_gib=30), gpu(1))),
+            "problem: Ray has given no GPU away, but processes hold GPU memory: 30 GiB of 80 GiB on GPU 0",
+        ),
+        (
+            healthy(ray=None, gpus=(gpu(0, used_gib=30), gpu(1))),
+            "note: processes hold GPU memory: 30 GiB of 80 GiB on GPU 0",
+        ),
+        (
+            healthy(cpu_limits={"CPU affinity": 8, "cgroup quota": 3.5}),
+            "problem: Ray counts 8 CPUs, but the cgroup quota allows 3.5",
+        ),
+        (
+            healthy(ray=counts(accelerator_type=None)),
+            "note: Ray knows no accelerator type of its GPUs (NVIDIA A100-SXM4-80GB)",
+        ),
+        (
+            healthy(shm_bytes=64 * 2**20),
+            "problem: /dev/shm has 64 MiB, but Ray's object store takes 1 GiB: it lies on a disk, which is slow",
+        ),
+        (
+            healthy(ray=None, shm_bytes=64 * 2**20, memory_bytes=10 * GIB),
+            "problem: /dev/shm has 64 MiB, but Ray's object store takes 3 GiB: it lies on a disk, which is slow",
+        ),
+        (NodeFacts(name="a", failure="no answer within 30 s"), "problem: the node was not read: no answer within 30 s"),
+    ],
+    ids=[
+        "GPUs that Ray was told of, and nothing else",
+        "GPUs without a driver",
+        "GPUs without a driver that nobody counts",
+        "a driver without GPUs",
+        "more GPUs counted than there are",
+        "fewer GPUs counted than there are",
+        "a hidden GPU",
+        "a name that CUDA does not know ends the list",
+        "all GPUs hidden",
+        "a CPU build",
+        "a framework without its library",
+        "an old driver",
+        "MIG mode",
+        "memory that Ray did not give away",
+        "memory in use where no Ray runs",
+        "a cgroup quota",
+        "no accelerator type",
+        "a small /dev/shm",
+        "a small /dev/shm where no Ray runs",
+        "no answer",
+    ],
+)
+def test_one_thing_that_is_wrong_is_one_finding(node, expected):
+    findings = [line for line in said(node) if "build for CPUs" not in line or line == expected]
+
+    assert findings == [expected]
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        healthy(ray=counts(gpus_in_use=1), gpus=(gpu(0, used_gib=30), gpu(1))),
+        healthy(ray=counts(gpus_in_use=None), gpus=(gpu(0, used_gib=30), gpu(1))),
+        healthy(gpus=(gpu(0, used_gib=0.6), gpu(1))),
+        healthy(driver_version="470.82.01", cuda_version="12.4"),
+        healthy(ray=counts(gpus=7), gpus=(gpu(0, is_mig=True),), visible_devices="MIG-1,MIG-2"),
+        without_driver(ray=counts(accelerator_type="AMD-Instinct-MI300X-OAM"), num_nvidia_on_pci=0),
+        healthy(ray=None, visible_devices="0,1"),
+    ],
+    ids=[
+        "memory that Ray gave away",
+        "memory where Ray's reservations are not known",
+        "memory that a driver holds by itself",
+        "an old driver with the package of forward compatibility",
+        "MIG devices that were named",
+        "GPUs of AMD",
+        "all GPUs named where no Ray runs",
+    ],
+)
+def test_what_is_in_order_is_not_found(node):
+    assert said(node) == []
+
+
+def test_a_cpu_node_beside_gpu_nodes_is_in_order():
+    cpu_node = without_driver(name="b", ray=counts(gpus=0), num_nvidia_on_pci=0, has_amd_driver=True)
+
+    assert said(healthy("a"), cpu_node) == []
+
+
+def test_the_same_finding_on_many_nodes_is_one_with_their_names():
+    cpu_build = (Framework(name="torch", version="2.13.0+cpu"),)
+
+    findings = diagnose([healthy("c", frameworks=cpu_build), healthy("b"), healthy("a", frameworks=cpu_build)])
+
+    assert [finding.nodes for finding in findings] == [("a", "c")]
+
+
+def test_the_report_counts_many_nodes_and_names_the_first_within_80_columns():
+    nodes = tuple(healthy(f"10.0.0.{i}", ray=counts(gpus=4 if i else 2)) for i in range(8))
+    console = Console(width=80)
+
+    with console.capture() as capture:
+        console.print(diagnosis_view(Diagnosis(address="10.0.0.1:6379", nodes=nodes, findings=diagnose(nodes))))
+
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    assert lines[0] == "Looked at 8 nodes of the Ray at 10.0.0.1:6379."
+    assert lines[1] == "problem  7 nodes (10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4, 10.0.0.5 and 2 more):"
+    assert lines[2].strip() == "Ray counts 4 GPUs, but only 2 can be used"
+    assert lines[-1] == "1 problem"
+
+
+def test_problems_come_before_notes():
+    note, problem = healthy("a", ray=counts(gpus=1)), healthy("b", ray=counts(gpus=4))
+
+    assert [line.partition(":")[0] for line in said(note, problem)] == ["problem", "note"]
+
+
+def test_versions_that_differ_name_the_nodes_that_are_in_the_minority():
+    odd = healthy("c", versions={"Python": "3.12.1"}, driver_version="580.65.06")
+
+    torch, driver = diagnose([healthy("a"), healthy("b"), odd])
+
+    assert (torch.severity, torch.nodes) == ("problem", ("c",))
+    assert torch.what == "torch differs between nodes: 2.13.0 on a, b; not installed on c"
+    assert driver.severity == "note"
+    assert driver.what == "NVIDIA driver differs between nodes: 570.86.15 on a, b; 580.65.06 on c"
+
+
+def test_a_node_that_was_not_read_does_not_differ():
+    assert said(healthy("a"), NodeFacts(name="b", failure="gone")) == ["problem: the node was not read: gone"]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver"),
+    [("13.0", "580"), ("12", "525"), ("12.8", "525"), ("11.8", "450"), ("10.2.89", "440.33"), ("9.2", None)],
+)
+def test_the_oldest_driver_follows_from_the_cuda_version(cuda, driver):
+    assert minimum_driver(cuda) == driver
+
+
+@pytest.mark.parametrize(
+    ("version", "than", "older"),
+    [("525.60.13", "525", False), ("470.82.01", "525", True), ("440.9", "440.33", True), ("1000.1", "580", False)],
+)
+def test_versions_are_compared_as_numbers(version, than, older):
+    assert is_older(version, than) is older

@@ -1,0 +1,143 @@
+"""What a plan leaves idle, with the reason; and that used and idle add up to what there is."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+
+from tests.clusters import GIB, gpu_node, nodes
+from tests.unit.strategies import clusters, wrapped
+from tests.unit.test_plan_properties import plan_or_skip
+from tune_policies import (
+    CappedPolicy,
+    ClusterCapacity,
+    CpuPolicy,
+    GpuPolicy,
+    InvalidResourcesError,
+    ReservingPolicy,
+    Resources,
+)
+from tune_policies.capacity import NodeTypeCapacity
+from tune_policies.idle import ROUNDING, idle
+from tune_policies.plan import TrialPlan, TrialSlot
+
+TYPED = ClusterCapacity.of(
+    gpu_node("a", gpus=2, cpus=8, accelerator_type="A100"), gpu_node("t", gpus=4, cpus=16, accelerator_type="T4")
+)
+
+
+def explained(capacity, policy):
+    return [str(part) for part in idle(capacity, policy.plan(capacity))]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "policy", "expected"),
+    [
+        (nodes((8, 2)), GpuPolicy(cpus=4), []),
+        (nodes((4, 8)), GpuPolicy(cpus=2), ["6 of 8 GPU: their nodes have no CPU left"]),
+        (
+            nodes((5, 8)),
+            GpuPolicy(cpus=2),
+            ["1 of 5 CPU: less than one more trial needs", "6 of 8 GPU: their nodes have too little CPU left"],
+        ),
+        (
+            nodes((8, 1), (4, 0)),
+            GpuPolicy(cpus=2),
+            ["6 of 12 CPU: their nodes have no GPU left", "4 of 12 CPU: their nodes have no GPU"],
+        ),
+        (
+            nodes((8, 1)),
+            GpuPolicy(gpus=0.3, cpus=1),
+            ["5 of 8 CPU: their nodes have no GPU left", f"0.0001 of 1 GPU: {ROUNDING}"],
+        ),
+        (nodes((4, 3)), CpuPolicy(cpus=1), ["3 of 3 GPU: no trial asks for GPU"]),
+        (nodes((8, 3)), GpuPolicy(gpus=2, cpus=8), ["1 of 3 GPU: less than one more trial needs"]),
+        (
+            TYPED,
+            GpuPolicy(cpus=4, accelerator_type="A100"),
+            ["16 of 24 CPU: on nodes of another type than A100", "4 of 6 GPU: on nodes of another type than A100"],
+        ),
+        (
+            nodes((8, 0)),
+            CappedPolicy(CpuPolicy(cpus=2), 3),
+            ["2 of 8 CPU: held back by the cap max_concurrent_trials"],
+        ),
+        (nodes((8, 0)), ReservingPolicy(CpuPolicy(cpus=2), cpus=2), ["2 of 8 CPU: left free by the policy"]),
+        (nodes((7, 0)), CpuPolicy(cpus=1, num_workers=3), ["1 of 7 CPU: less than one more trial needs"]),
+        (
+            ClusterCapacity.of(Resources(cpus=4, memory_bytes=10 * GIB)),
+            CpuPolicy(cpus=2, memory="4GiB"),
+            ["2 GiB of 10 GiB of host memory: less than one more trial needs"],
+        ),
+        (
+            ClusterCapacity.of(Resources(cpus=2, custom={"TPU": 4})),
+            CpuPolicy(cpus=1),
+            ["4 of 4 TPU: no trial asks for TPU"],
+        ),
+    ],
+    ids=[
+        "a full cluster has nothing idle",
+        "GPUs without CPUs",
+        "CPUs that are too few for one more",
+        "CPUs beside full GPUs, and on nodes without any",
+        "CPUs beside a GPU of which the shares leave next to nothing",
+        "GPUs that no trial asks for",
+        "fewer GPUs than a trial takes",
+        "nodes of another type",
+        "a cap",
+        "what a policy leaves free",
+        "fewer workers than a trial has",
+        "host memory where it is reserved",
+        "a custom resource",
+    ],
+)
+def test_what_is_idle_has_a_reason(capacity, policy, expected):
+    assert explained(capacity, policy) == expected
+
+
+def test_nodes_that_are_added_count_as_well():
+    gpu_type = NodeTypeCapacity(name="gpu", resources=Resources(cpus=8, gpus=2), max_nodes_to_add=3)
+    capacity = nodes((1, 0)).model_copy(update={"node_types": (gpu_type,)})
+    slot = TrialSlot(trial=Resources(cpus=4, gpus=1), max_concurrent_trials=4)
+    plan = TrialPlan(slots=(slot,), limited_by="GPU", nodes_to_add={"gpu": 2})
+
+    assert [str(part) for part in idle(capacity, plan)] == ["1 of 17 CPU: less than one more trial needs"]
+
+
+def test_where_places_cannot_be_told_node_by_node_the_sum_is_idle():
+    kinds = (
+        TrialSlot(trial=Resources(cpus=1, gpus=1), max_concurrent_trials=2),
+        TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=1),
+    )
+
+    parts = idle(nodes((8, 2)), TrialPlan(slots=kinds, limited_by="CPU"))
+
+    assert [str(part) for part in parts] == ["4 of 8 CPU: limited by CPU"]
+
+
+def test_a_plan_for_another_cluster_is_refused():
+    plan = CpuPolicy(cpus=1).plan(nodes((8, 0)))
+
+    with pytest.raises(InvalidResourcesError, match="uses more CPU than the cluster has"):
+        idle(nodes((2, 0)), plan)
+
+
+@given(clusters(), wrapped)
+def test_used_and_idle_add_up_to_what_there_is(capacity, policy):
+    plan = plan_or_skip(policy, capacity)
+
+    parts = idle(capacity, plan)
+
+    unused = Counter()
+    for part in parts:
+        unused[part.resource] += part.amount
+    trials = plan.max_concurrent_trials
+    total = {name: sum(getattr(node.resources, name) for node in capacity.nodes) for name in ("cpus", "gpus")}
+    for name, field in (("CPU", "cpus"), ("GPU", "gpus")):
+        used = trials * (getattr(plan.trial, field) + plan.num_workers * getattr(plan.per_worker, field))
+        assert used + unused[name] == pytest.approx(total[field], abs=5e-5)
+    if unused["memory"]:
+        has = sum(node.resources.memory_bytes for node in capacity.nodes)
+        drivers = (plan.trial.memory_bytes or 0) if plan.num_workers else 0
+        assert trials * (drivers + max(1, plan.num_workers) * plan.worker.memory_bytes) + unused["memory"] == has
+    assert all(part.amount > 0 for part in parts)

@@ -1,0 +1,191 @@
+"""What a plan leaves unused of a cluster, and why.
+
+Kept node by node where the plan fills the cluster: there each node holds as many workers as fit it, wherever Ray puts
+them. A plan that runs fewer trials than fit leaves the difference free, in sum; on which nodes cannot be known.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
+from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.packing import Request, slots_on_node
+from tune_policies.plan import TrialPlan, TrialSlot
+from tune_policies.resources import TICKS, format_amount, from_ticks
+from tune_policies.units import format_bytes
+from tune_policies.values import Value
+
+Parts = Counter[tuple[str, str]]
+"""Idle ticks (of host memory: bytes) by resource and reason."""
+
+ROUNDING: Final = "lost to rounding, as Ray counts in steps of 0.0001"
+"""The reason for what shares of 1/k of a device leave of it: next to nothing."""
+
+_TOO_SMALL: Final = "less than one more {} needs"
+
+
+class Idle(Value):
+    """An amount of one resource that no trial of a plan uses.
+
+    Attributes:
+        resource: Its name, as Ray spells it.
+        amount: How much of it is idle for this reason; of ``memory`` in bytes.
+        total: How much there is, used or not.
+        reason: Why no further trial takes it.
+    """
+
+    resource: str
+    amount: float
+    total: float
+    reason: str
+
+    def __str__(self) -> str:
+        if self.resource == "memory":
+            return f"{format_bytes(int(self.amount))} of {format_bytes(int(self.total))} of host memory: {self.reason}"
+        return f"{format_amount(self.amount)} of {format_amount(self.total)} {self.resource}: {self.reason}"
+
+
+def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
+    """Return what ``plan`` leaves unused of ``capacity`` and of the nodes that it adds.
+
+    For each resource, what is used and what is idle add up to what there is. Host memory is left out where the trials
+    reserve none, or where some node's is not known.
+
+    Raises:
+        InvalidResourcesError: The plan uses more than there is, so it was made for another cluster.
+    """
+    nodes = (*capacity.nodes, *_added_nodes(capacity, plan))
+    total = _sum(node.resources.ticks for node in nodes)
+    if not _counts_memory(nodes, plan):
+        total.pop("memory", None)
+    used = _used(plan)
+    for name, amount in total.items():
+        if used[name] > amount:
+            raise InvalidResourcesError(f"the plan uses more {name} than the cluster has: it was made for another one")
+    parts = _parts(nodes, plan)
+    if parts is None:
+        parts = Counter({(name, f"limited by {plan.limited_by}"): total[name] - used[name] for name in total})
+    rows = sorted((name not in ("CPU", "GPU"), name, -amount, reason) for (name, reason), amount in parts.items())
+    return tuple(
+        Idle(resource=name, amount=_amount(name, -negated), total=_amount(name, total[name]), reason=reason)
+        for _, name, negated, reason in rows
+        if negated and name in total
+    )
+
+
+def _parts(nodes: tuple[NodeCapacity, ...], plan: TrialPlan) -> Parts | None:
+    """Return the idle amounts by reason; ``None``: the plan's places cannot be told node by node."""
+    slot = plan.slots[0]
+    if len(plan.slots) > 1 or slot.label_selector:
+        return None
+    request = Request(worker=slot.worker, num_workers=slot.num_workers, accelerator_type=slot.accelerator_type)
+    room, parts = _left_on_full_nodes(nodes, request)
+    spare = room - slot.max_concurrent_trials * request.processes
+    if spare < 0:
+        return None
+    too_few = spare % request.processes
+    for name, needed in request.worker.ticks.items():
+        parts[name, _TOO_SMALL.format("trial")] += too_few * needed
+        parts[name, _who_holds_back(nodes, plan)] += (spare - too_few) * needed
+    _take_drivers(parts, slot)
+    return parts
+
+
+def _left_on_full_nodes(nodes: Iterable[NodeCapacity], request: Request) -> tuple[int, Parts]:
+    """Return how many workers the nodes hold, and what those leave over."""
+    room, parts = 0, Parts()
+    needed = request.worker.ticks
+    for node in nodes:
+        slots = slots_on_node(node, request)
+        held = min(slots.values(), default=0)
+        room += held
+        left = {name: has - held * needed.get(name, 0) for name, has in node.resources.ticks.items()}
+        for name, amount in left.items():
+            if amount:
+                parts[name, _why_left(name, request, slots, left)] += amount
+    return room, parts
+
+
+def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str, int]) -> str:
+    wanted_type = request.accelerator_type
+    if wanted_type is not None and slots[ACCELERATOR_TYPE_PREFIX + wanted_type] == 0:
+        return f"on nodes of another type than {wanted_type}"
+    if name not in request.worker.ticks:
+        return f"no trial asks for {name}"
+    needed = request.worker.ticks[name]
+    held = min(slots.values(), default=0)
+    if name != "memory" and left[name] <= _lost_to_rounding(needed, left[name] + held * needed):
+        return ROUNDING
+    others = [stop for stop in slots if slots[stop] == held and stop != name]
+    if left[name] < needed or not others:
+        return _TOO_SMALL.format("worker" if request.num_workers else "trial")
+
+    def is_used_up(stop: str) -> bool:  # but for what rounding leaves
+        return left.get(stop, 0) * 100 < request.worker.ticks.get(stop, 1)
+
+    # What is used up says more than what is merely too little.
+    stop = min(others, key=lambda other: (not is_used_up(other), other))
+    return f"their nodes have {'no' if is_used_up(stop) else 'too little'} {stop}" + (" left" if held else "")
+
+
+def _lost_to_rounding(share: int, has: int) -> int:
+    """Return the ticks that shares of floor(1/k) leave on all the devices of a node that has so much."""
+    lost = TICKS % share
+    return has // TICKS * lost if lost < TICKS // share else 0
+
+
+def _who_holds_back(nodes: tuple[NodeCapacity, ...], plan: TrialPlan) -> str:
+    resources = {name for node in nodes for name in node.resources.ticks} | {"memory"}
+    if plan.limited_by in resources or plan.limited_by.startswith(ACCELERATOR_TYPE_PREFIX):
+        return "left free by the policy"
+    return f"held back by the cap {plan.limited_by}"
+
+
+def _take_drivers(parts: Parts, slot: TrialSlot) -> None:
+    """Take from the idle host memory what the drivers hold, on whichever nodes they are."""
+    if slot.num_workers == 0:
+        return
+    for name, needed in slot.trial.ticks.items():
+        held = slot.max_concurrent_trials * needed
+        for part in sorted(part for part in parts if part[0] == name):
+            taken = min(held, parts[part])
+            parts[part] -= taken
+            held -= taken
+
+
+def _added_nodes(capacity: ClusterCapacity, plan: TrialPlan) -> Iterable[NodeCapacity]:
+    for kind in capacity.node_types or ():
+        for i in range(plan.nodes_to_add.get(kind.name, 0)):
+            yield NodeCapacity(
+                node_id=f"{kind.name}-{i}",
+                resources=kind.resources,
+                accelerator_type=kind.accelerator_type,
+                labels=kind.labels,
+            )
+
+
+def _counts_memory(nodes: Iterable[NodeCapacity], plan: TrialPlan) -> bool:
+    is_reserved = any(slot.worker.memory_bytes for slot in plan.slots)
+    return is_reserved and all(node.resources.memory_bytes is not None for node in nodes)
+
+
+def _used(plan: TrialPlan) -> Counter[str]:
+    used: Counter[str] = Counter()
+    for slot in plan.slots:
+        for resources, times in ((slot.trial, 1), (slot.per_worker, slot.num_workers)):
+            for name, amount in resources.ticks.items():
+                used[name] += slot.max_concurrent_trials * times * amount
+    return used
+
+
+def _sum(amounts: Iterable[dict[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for each in amounts:
+        total.update(each)
+    return total
+
+
+def _amount(name: str, ticks: int) -> float:
+    return ticks if name == "memory" else from_ticks(ticks)

@@ -1,0 +1,134 @@
+"""How a cluster looks on the shell: its nodes by shape, and the nodes that it could still get.
+
+Labels and resources of a cluster's own have names of any length, so they stand below the table, not in columns.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.names import counted, shorten_names
+from tune_policies.resources import Resources, format_amount, from_ticks
+from tune_policies.units import format_bytes
+
+_NOT_REPEATED: Final = frozenset({"ray.io/node-id", "ray.io/accelerator-type"})
+"""Labels that are not shown: a node's own identifier, and the type, which has a column."""
+
+
+def cluster_view(capacity: ClusterCapacity) -> RenderableType:
+    """Return the tables and the lines that ``tune-policies probe`` shows."""
+    parts: list[RenderableType] = [_nodes(capacity.nodes)]
+    if capacity.draining:
+        names = sorted(node.address or node.node_id[:8] for node in capacity.draining)
+        parts.append(
+            _line(f"{counted(len(names), 'node')} being drained, which no plan counts: {shorten_names(names)}")
+        )
+    if capacity.node_types is None:
+        text = "An autoscaler runs, but what it could add is not known: name the cluster's file with --cluster-config"
+        parts.append(_line(text))
+    elif capacity.node_types:
+        parts += ["", _node_types(capacity)]
+    return Group(*parts)
+
+
+def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
+    shapes: dict[tuple[str, ...], list[NodeCapacity]] = defaultdict(list)
+    for node in nodes:
+        shapes[(*_columns(node), _others(node))].append(node)
+    table = _table(counted(len(nodes), "node"), "Nodes", "CPU", "GPU", "Type", "GPU memory", "Host memory", "In use")
+    details = []
+
+    def most_gpus_first(shape: tuple[tuple[str, ...], list[NodeCapacity]]) -> tuple[object, ...]:
+        has = shape[1][0].resources
+        return (-has.gpus, -has.cpus, shape[0])
+
+    for (*columns, others), alike in sorted(shapes.items(), key=most_gpus_first):
+        table.add_row(str(len(alike)), *columns, _in_use(alike))
+        cpus, gpus, kind, *_ = columns
+        named = f"{len(alike)} with {cpus} CPU, {gpus} GPU" + (f" ({kind})" if kind != "-" else "")
+        details.append(_details(named, _shared_labels(alike), others))
+    return Group(table, *(_line(text) for text in details if text))
+
+
+def _node_types(capacity: ClusterCapacity) -> RenderableType:
+    table = _table("The autoscaler could add", "Nodes", "Node type", "CPU", "GPU", "Type", "Host memory")
+    details = []
+    for kind in capacity.node_types or ():
+        has = kind.resources
+        amounts = (format_amount(has.cpus), format_amount(has.gpus), kind.accelerator_type or "-", _host_memory(has))
+        table.add_row(str(kind.max_nodes_to_add), kind.name, *amounts)
+        details.append(_details(kind.name, kind.labels, _custom(has)))
+    if capacity.max_nodes_to_add is not None:
+        details.append(f"- at most {counted(capacity.max_nodes_to_add, 'node')} of all types together")
+    return Group(table, *(_line(text) for text in details if text))
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
+    )
+    for heading in headings:
+        is_number = heading in ("Nodes", "CPU", "GPU")
+        table.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+    return table
+
+
+def _line(text: str) -> Text:
+    return Text(text, overflow="fold")
+
+
+def _columns(node: NodeCapacity) -> tuple[str, ...]:
+    has = node.resources
+    memory = node.smallest_gpu_memory_bytes
+    gpu_memory = format_bytes(memory) if memory else "not read"
+    models = sorted({device.name for device in node.devices or ()})
+    return (
+        format_amount(has.cpus),
+        format_amount(has.gpus),
+        node.accelerator_type or ", ".join(models) or "-",
+        gpu_memory if has.gpus else "-",
+        _host_memory(has),
+    )
+
+
+def _host_memory(has: Resources) -> str:
+    return format_bytes(has.memory_bytes) if has.memory_bytes else "not known"
+
+
+def _others(node: NodeCapacity) -> str:
+    few = node.usable_cpus is not None and node.usable_cpus < node.resources.cpus
+    usable = f"only {format_amount(node.usable_cpus or 0)} CPU usable" if few else ""
+    return ", ".join(part for part in (usable, _custom(node.resources)) if part)
+
+
+def _custom(has: Resources) -> str:
+    return ", ".join(f"{format_amount(amount)} {name}" for name, amount in sorted(has.custom.items()))
+
+
+def _in_use(nodes: Iterable[NodeCapacity]) -> str:
+    """Return what is reserved on all the nodes together."""
+    total: dict[str, int] = defaultdict(int)
+    for node in nodes:
+        if node.in_use is None:
+            return "not known"
+        for name, ticks in node.in_use.ticks.items():
+            total[name] += ticks
+    memory = total.pop("memory", 0)
+    parts = [f"{format_amount(from_ticks(ticks))} {name}" for name, ticks in sorted(total.items())]
+    return "\n".join([*parts, *([format_bytes(memory)] if memory else [])]) or "nothing"
+
+
+def _shared_labels(nodes: list[NodeCapacity]) -> dict[str, str]:
+    return dict(set.intersection(*(set(node.labels.items()) for node in nodes)))
+
+
+def _details(named: str, labels: Mapping[str, str], others: str) -> str:
+    shown = ", ".join(f"{key}={value}" for key, value in sorted(labels.items()) if key not in _NOT_REPEATED)
+    text = "; ".join(part for part in (others, f"labels {shown}" if shown else "") if part)
+    return f"- {named}: {text}" if text else ""
