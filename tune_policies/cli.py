@@ -158,9 +158,6 @@ def _plan_as_json(answer: TrialPlan, trials: int | None) -> str:
 
 def _plan_as_text(capacity: ClusterCapacity, answer: TrialPlan, trials: int | None) -> str:
     lines = [answer.explain()]
-    if answer.nodes_to_add:
-        added = ", ".join(f"{count} {name}" for name, count in sorted(answer.nodes_to_add.items()))
-        lines.append(f"needs nodes that the autoscaler must add first: {added}")
     if left := [part for part in idle(capacity, answer) if part.reason != ROUNDING]:
         lines += ["stays idle:", *(f"  {part}" for part in left)]
     if trials is not None:

@@ -11,6 +11,7 @@ from typing import Final
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.labels import matcher
 from tune_policies.packing import Request, slots_on_node
 from tune_policies.plan import TrialPlan, TrialSlot
 from tune_policies.resources import TICKS, format_amount, from_ticks
@@ -22,6 +23,8 @@ Parts = Counter[tuple[str, str]]
 
 ROUNDING: Final = "lost to rounding, as Ray counts in steps of 0.0001"
 """The reason for what shares of 1/k of a device leave of it: next to nothing."""
+
+_NOT_SELECTED: Final = "on nodes that the plan's label selector leaves out"
 
 _TOO_SMALL: Final = "less than one more {} needs"
 
@@ -56,15 +59,15 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     Raises:
         InvalidResourcesError: The plan uses more than there is, so it was made for another cluster.
     """
-    nodes = (*capacity.nodes, *_added_nodes(capacity, plan))
-    total = _sum(node.resources.ticks for node in nodes)
-    if not _counts_memory(nodes, plan):
+    cluster = capacity.with_nodes((*capacity.nodes, *_added_nodes(capacity, plan)))
+    total = _total(cluster)
+    if not _counts_memory(cluster, plan):
         total.pop("memory", None)
     used = _used(plan)
     for name, amount in total.items():
         if used[name] > amount:
             raise InvalidResourcesError(f"the plan uses more {name} than the cluster has: it was made for another one")
-    parts = _parts(nodes, plan)
+    parts = _parts(cluster, plan)
     if parts is None:
         parts = Counter({(name, f"limited by {plan.limited_by}"): total[name] - used[name] for name in total})
     rows = sorted((name not in ("CPU", "GPU"), name, -amount, reason) for (name, reason), amount in parts.items())
@@ -75,36 +78,39 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     )
 
 
-def _parts(nodes: tuple[NodeCapacity, ...], plan: TrialPlan) -> Parts | None:
+def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
     """Return the idle amounts by reason; ``None``: the plan's places cannot be told node by node."""
     slot = plan.slots[0]
-    if len(plan.slots) > 1 or slot.label_selector:
+    if len(plan.slots) > 1:
         return None
     request = Request(worker=slot.worker, num_workers=slot.num_workers, accelerator_type=slot.accelerator_type)
-    room, parts = _left_on_full_nodes(nodes, request)
+    is_selected = matcher(slot.label_selector)
+    room, parts = _left_on_full_nodes(cluster.where(lambda node: is_selected(node.ray_labels)), request)
+    for name, ticks in _total(cluster.where(lambda node: not is_selected(node.ray_labels))).items():
+        parts[name, _NOT_SELECTED] += ticks
     spare = room - slot.max_concurrent_trials * request.processes
     if spare < 0:
         return None
     too_few = spare % request.processes
     for name, needed in request.worker.ticks.items():
         parts[name, _TOO_SMALL.format("trial")] += too_few * needed
-        parts[name, _who_holds_back(nodes, plan)] += (spare - too_few) * needed
+        parts[name, _who_holds_back(cluster, plan)] += (spare - too_few) * needed
     _take_drivers(parts, slot)
     return parts
 
 
-def _left_on_full_nodes(nodes: Iterable[NodeCapacity], request: Request) -> tuple[int, Parts]:
+def _left_on_full_nodes(cluster: ClusterCapacity, request: Request) -> tuple[int, Parts]:
     """Return how many workers the nodes hold, and what those leave over."""
     room, parts = 0, Parts()
     needed = request.worker.ticks
-    for node in nodes:
+    for node, count in cluster.groups:
         slots = slots_on_node(node, request)
         held = min(slots.values(), default=0)
-        room += held
+        room += held * count
         left = {name: has - held * needed.get(name, 0) for name, has in node.resources.ticks.items()}
         for name, amount in left.items():
             if amount:
-                parts[name, _why_left(name, request, slots, left)] += amount
+                parts[name, _why_left(name, request, slots, left)] += amount * count
     return room, parts
 
 
@@ -136,8 +142,8 @@ def _lost_to_rounding(share: int, has: int) -> int:
     return has // TICKS * lost if lost < TICKS // share else 0
 
 
-def _who_holds_back(nodes: tuple[NodeCapacity, ...], plan: TrialPlan) -> str:
-    resources = {name for node in nodes for name in node.resources.ticks} | {"memory"}
+def _who_holds_back(cluster: ClusterCapacity, plan: TrialPlan) -> str:
+    resources = _total(cluster).keys() | {"memory"}
     if plan.limited_by in resources or plan.limited_by.startswith(ACCELERATOR_TYPE_PREFIX):
         return "left free by the policy"
     return f"held back by the cap {plan.limited_by}"
@@ -166,9 +172,9 @@ def _added_nodes(capacity: ClusterCapacity, plan: TrialPlan) -> Iterable[NodeCap
             )
 
 
-def _counts_memory(nodes: Iterable[NodeCapacity], plan: TrialPlan) -> bool:
+def _counts_memory(cluster: ClusterCapacity, plan: TrialPlan) -> bool:
     is_reserved = any(slot.worker.memory_bytes for slot in plan.slots)
-    return is_reserved and all(node.resources.memory_bytes is not None for node in nodes)
+    return is_reserved and all(node.resources.memory_bytes is not None for node, _ in cluster.groups)
 
 
 def _used(plan: TrialPlan) -> Counter[str]:
@@ -180,10 +186,10 @@ def _used(plan: TrialPlan) -> Counter[str]:
     return used
 
 
-def _sum(amounts: Iterable[dict[str, int]]) -> Counter[str]:
+def _total(cluster: ClusterCapacity) -> Counter[str]:
     total: Counter[str] = Counter()
-    for each in amounts:
-        total.update(each)
+    for node, count in cluster.groups:
+        total.update({name: ticks * count for name, ticks in node.resources.ticks.items()})
     return total
 
 

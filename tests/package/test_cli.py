@@ -86,7 +86,7 @@ def test_nodes_that_must_be_added_first_are_named():
 
     text = cli._plan_as_text(ClusterCapacity(node_types=(worker,)), plan, None)
 
-    assert text.splitlines()[-1] == "needs nodes that the autoscaler must add first: 2 cpu-worker"
+    assert "  nodes that the autoscaler must add first: 2 cpu-worker" in text.splitlines()
 
 
 def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):

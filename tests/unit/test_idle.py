@@ -16,6 +16,7 @@ from tune_policies import (
     InvalidResourcesError,
     ReservingPolicy,
     Resources,
+    SelectingPolicy,
 )
 from tune_policies.capacity import NodeTypeCapacity
 from tune_policies.idle import ROUNDING, idle
@@ -141,3 +142,13 @@ def test_used_and_idle_add_up_to_what_there_is(capacity, policy):
         drivers = (plan.trial.memory_bytes or 0) if plan.num_workers else 0
         assert trials * (drivers + max(1, plan.num_workers) * plan.worker.memory_bytes) + unused["memory"] == has
     assert all(part.amount > 0 for part in parts)
+
+
+def test_nodes_that_the_plan_does_not_select_are_idle():
+    capacity = ClusterCapacity.of(gpu_node("a", gpus=0, cpus=3), gpu_node("b", gpus=0, cpus=5, labels={"zone": "eu"}))
+    plan = SelectingPolicy(CpuPolicy(cpus=2), label_selector={"zone": "!eu"}).plan(capacity)
+
+    assert [str(part) for part in idle(capacity, plan)] == [
+        "5 of 8 CPU: on nodes that the plan's label selector leaves out",
+        "1 of 8 CPU: less than one more trial needs",
+    ]
