@@ -92,6 +92,8 @@ class AcceleratorPolicy(ResourcePolicy):
                 f"{asked} became {format_amount(share)}: only {int(1 / share)} such on a device, and unequal shares "
                 "may wait for ever"
             ]
+        if share < 1:
+            reasons.append(f"nothing holds a worker to its share of the memory of its {self.resource}")
         if self.cpus is None:
             reasons.append(
                 f"{format_amount(request.worker.cpus)} CPU per worker, so that no {self.resource} is left without CPUs"
