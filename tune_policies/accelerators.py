@@ -29,6 +29,33 @@ ACCELERATOR_TYPES: Final = frozenset(
     | {"M3", "M3-Pro", "M3-Max", "Apple-Silicon"}
 )
 
+_NOMINAL_GB: Final = {
+    # NVIDIA's data sheets; of a type with several sizes the smallest. A K80 is two GPUs of 12 GB.
+    "K80": 12,
+    "P4": 8,
+    "P100": 12,
+    "V100": 16,
+    "T4": 16,
+    "A10G": 24,
+    "L4": 24,
+    "L40S": 48,
+    "A100": 40,
+    "A100-40G": 40,
+    "A100-80G": 80,
+    "H100": 80,
+    "H200": 141,
+    "RTX-PRO-6000": 96,
+    # AMD's data sheets.
+    "AMD-Instinct-MI100": 32,
+    "AMD-Instinct-MI210": 64,
+    "AMD-Instinct-MI300X-OAM": 192,
+    "AMD-Instinct-MI325X-OAM": 256,
+    "AMD-Instinct-MI350X-OAM": 288,
+    "AMD-Instinct-MI355X-OAM": 288,
+}
+"""GB of 10^9 bytes. Left out is what has no one size: devices of which Ray counts parts, or that are sold in sizes
+that the vendor's own pages state differently."""
+
 ACCELERATOR_TYPE_PREFIX: Final = "accelerator_type:"
 """Ray gives a node one unit of ``accelerator_type:A100``; work for that type holds a little of it."""
 
@@ -53,3 +80,12 @@ def check_accelerator_type(name: str) -> str:
         way_out = suggest(name, ACCELERATOR_TYPES) or f"; known: {', '.join(sorted(ACCELERATOR_TYPES))}"
         raise InvalidResourcesError(f"unknown accelerator type {name!r}{way_out}")
     return name
+
+
+def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
+    """Return the least GPU memory, in bytes, that a device of the type has; ``None``: not known.
+
+    The vendor's nominal size, less 5 %, which error correction and the driver may hold back.
+    """
+    nominal = _NOMINAL_GB.get(accelerator_type or "")
+    return None if nominal is None else nominal * 10**9 * 95 // 100
