@@ -38,7 +38,14 @@ def autoscaling_cluster(node_types, *, v2, max_workers=8):
         if v2:
             environment |= {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": HEAD_NODE_ID}
             environment |= {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_NODE_ID}
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={address.partition(':')[2]}"]
+        command = [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--head",
+            f"--port={address.partition(':')[2]}",
+        ]
         command += ["--num-cpus=1", "--num-gpus=0", "--include-dashboard=false", f"--autoscaling-config={file}"]
         with (Path(folder) / "output").open("w+b") as output:
             head = subprocess.Popen(
@@ -74,8 +81,8 @@ def _config(node_types, max_workers, address):
         "available_node_types": {HEAD_TYPE: head, **types},
         "head_node_type": HEAD_TYPE,
         "file_mounts_sync_continuously": False,
-        **dict.fromkeys(EMPTY, {}),
-        **dict.fromkeys(NO_COMMANDS, []),
+        **{key: {} for key in EMPTY},
+        **{key: [] for key in NO_COMMANDS},
     }
 
 
