@@ -115,6 +115,8 @@ def drain(node, reason="DRAIN_NODE_REASON_PREEMPTION"):
     assert accepted, why
 
 
+# At first the GCS still counts the drained node as one that takes work, and a task there is refused.
+@pytest.mark.filterwarnings("ignore:CPU limits are not known")
 def test_a_drained_node_takes_no_work_and_what_is_held_counts_as_in_use():
     with cluster_of({"num_cpus": 2}, {"num_cpus": 3, "resources": {"old": 1}}, {"num_cpus": 4}) as cluster:
         ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
@@ -133,6 +135,11 @@ def test_a_drained_node_takes_no_work_and_what_is_held_counts_as_in_use():
     assert head.address == ray.util.get_node_ip_address()
 
 
+def port_answers(port):
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 def eventually(read, true):
     """What is read last: the nodes tell the GCS what they hold only every now and then."""
     deadline = time.monotonic() + 20
@@ -142,12 +149,15 @@ def eventually(read, true):
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray's own
-def test_a_cluster_is_read_through_a_ray_client():
+def test_a_cluster_is_read_through_the_ray_client_of_the_program():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with cluster_of({"num_cpus": 2, "ray_client_server_port": port}):
-        (node,) = probe_cluster(f"ray://127.0.0.1:{port}", timeout_s=60).nodes
+        eventually(lambda: port_answers(port), bool)
+        # One connection: each has a server process of its own, and Ray's way of starting several at once may hang.
+        ray.init(f"ray://127.0.0.1:{port}", logging_level="ERROR", log_to_driver=False)
+        (node,) = probe_cluster(timeout_s=60).nodes
 
     assert (node.resources.cpus, node.is_head, node.in_use) == (2, True, Resources())
     assert node.usable_cpus == len(os.sched_getaffinity(0))
