@@ -62,7 +62,7 @@ def read_cluster_state(timeout_s: float) -> ClusterState:
         why = str(error).strip() or f"no answer within {timeout_s:g} s"
         raise ProbeError(f"Ray went away while it was read: {why}. Probe again once it is back") from error
     reply = GetClusterStatusReply.FromString(status)
-    return _to_cluster_state(reply, json.loads(report or b"{}"))
+    return to_cluster_state(reply, json.loads(report or b"{}"))
 
 
 def fetch(gcs_address: str | None, timeout_s: float) -> tuple[bytes, bytes | None]:
@@ -107,7 +107,8 @@ def _fetch_by_thread(timeout_s: float) -> Any:
     return found
 
 
-def _to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
+def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
+    """Return what a ``GetClusterStatusReply`` and the report of autoscaler v1, empty if it runs not, say together."""
     alive = [node for node in reply.cluster_resource_state.node_states if node.status != NodeStatus.DEAD]
     workers = [node for node in alive if HEAD_RESOURCE not in node.total_resources]
     running = Counter(node.ray_node_type_name for node in workers if node.ray_node_type_name)
