@@ -51,5 +51,6 @@ def _from_kuberay(manifest: dict[str, Any], path: str | Path) -> dict[str, Any]:
             f"{path}: Ray's autoscaler cannot read this RayCluster: {type(error).__name__}: {why}"
         ) from error
     if not spec.get("enableInTreeAutoscaling"):
-        return {**config, "max_workers": 0}
+        fixed = {name: {**of, "max_workers": 0} for name, of in config["available_node_types"].items()}
+        return {**config, "max_workers": 0, "available_node_types": fixed}
     return config

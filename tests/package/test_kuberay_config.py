@@ -40,7 +40,7 @@ def test_a_worker_group_can_grow_to_its_replicas_times_its_hosts(addable):
 
 
 def test_a_cluster_without_an_autoscaler_does_not_grow(addable):
-    assert addable(manifest(enableInTreeAutoscaling=False))[1] == 0
+    assert addable(manifest(enableInTreeAutoscaling=False)) == ((), 0)
 
 
 @pytest.mark.parametrize("broken", [{"headGroupSpec": None}, {"workerGroupSpecs": [{"groupName": "gpu"}]}])
