@@ -20,11 +20,12 @@ Ray calls them unit-instance resources (``custom_unit_instance_resources`` in it
 """
 
 _NOMINAL_GB: Final = {
-    "V100": 16,
-    "P100": 12,
-    "T4": 16,
-    "P4": 8,
+    # As NVIDIA publishes them; of a type with several sizes the smallest. A K80 is two GPUs of 12 GB.
     "K80": 12,
+    "P4": 8,
+    "P100": 12,
+    "V100": 16,
+    "T4": 16,
     "A10G": 24,
     "L4": 24,
     "L40S": 48,
@@ -33,27 +34,17 @@ _NOMINAL_GB: Final = {
     "A100-80G": 80,
     "H100": 80,
     "H200": 141,
-    "H20": 96,
-    "B200": 180,
     "RTX-PRO-6000": 96,
-    "Intel-GPU-Max-1550": 128,
-    "Intel-GPU-Max-1100": 48,
+    # As AMD publishes them.
     "AMD-Instinct-MI100": 32,
     "AMD-Instinct-MI210": 64,
-    "AMD-Instinct-MI300A": 128,
     "AMD-Instinct-MI300X-OAM": 192,
-    "AMD-Instinct-MI300X-HF": 192,
     "AMD-Instinct-MI325X-OAM": 256,
     "AMD-Instinct-MI350X-OAM": 288,
     "AMD-Instinct-MI355X-OAM": 288,
 }
-"""Decimal gigabytes of one device by the vendors' data sheets, of the smallest variant that carries the name.
-
-Types that Ray hands out in parts (two dies of one board), or of which no data sheet was at hand, are left out.
-"""
-
-_KEPT_PERCENT: Final = 95
-"""What a driver reports at the least: error correction and the driver itself take some of the nominal size."""
+"""GB of 10^9 bytes. Left out is what has no one size: devices of which Ray counts parts, or that are sold in sizes
+that the vendor's own pages state differently."""
 
 ACCELERATOR_TYPE_PREFIX: Final = "accelerator_type:"
 """Ray gives a node one unit of ``accelerator_type:A100``; work for that type holds a little of it."""
@@ -68,12 +59,6 @@ GPU_VISIBILITY_VARIABLES: Final = tuple(
     )
 )
 """Set to the empty string they hide every GPU, as Ray does under ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO``."""
-
-
-def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
-    """Return GPU memory in bytes that every device of the type has at the least; ``None``: not known."""
-    nominal = _NOMINAL_GB.get(accelerator_type or "")
-    return None if nominal is None else nominal * 10**9 * _KEPT_PERCENT // 100
 
 
 def check_accelerator_type(name: str) -> str:
@@ -135,3 +120,12 @@ def _known(name: str, known: frozenset[str], what: str) -> str:
         way_out = suggest(name, known) or f"; known: {', '.join(sorted(known))}"
         raise InvalidResourcesError(f"unknown {what} {name!r}{way_out}")
     return name
+
+
+def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
+    """Return the least GPU memory, in bytes, that a device of the type has; ``None``: not known.
+
+    The vendor's nominal size, less 5 %, which error correction and the driver may hold back.
+    """
+    nominal = _NOMINAL_GB.get(accelerator_type or "")
+    return None if nominal is None else nominal * 10**9 * 95 // 100

@@ -1,43 +1,43 @@
-"""Reads what a Ray cluster has: node totals from Ray, GPU models and memory from each GPU node.
+"""Reads all of a Ray cluster that planning needs: nodes, their GPUs and usable CPUs, and what could still be added.
 
-Totals, not what is free just now: Ray reports less than is free while placement groups are pending.
+This module puts together what the others read: ``cluster_state`` (from the GCS), ``node_reading`` (on the nodes, of
+which ``sampling`` chooses some) and ``cluster_config`` and ``node_types`` (what the autoscaler may add). Totals count,
+not what is free just now: Ray reports less than is free while placement groups are pending.
 """
 
-import os
-import re
-import socket
-import subprocess
-import sys
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
-import ray
-import ray.cloudpickle
-from ray._private.utils import read_ray_address
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tune_policies import devices
-from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
-from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity
+from tune_policies.accelerators import gpu_memory_of_type
+from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
+from tune_policies.cluster_config import load_cluster_config
+from tune_policies.cluster_state import ClusterState, read_cluster_state
 from tune_policies.errors import InvalidResourcesError, ProbeError
-from tune_policies.resources import Resources
+from tune_policies.node_reading import Facts, read_nodes
+from tune_policies.node_types import addable_node_types, addable_nodes
+from tune_policies.ray_connection import connection
+from tune_policies.sampling import NodeFacts, first_reads, group_kinds, second_reads, spread_facts, unread
 
-_NOT_CUSTOM: Final = ("CPU", "GPU", "memory", "object_store_memory")
-
-_CONNECT: Final = "import ray, sys; ray.init(address=sys.argv[1], logging_level='ERROR', log_to_driver=False)"
+_NAMED: Final = 3
+"""So many nodes a warning names for one reason."""
 
 
 class ProbeWarning(UserWarning):
     """A part of the cluster could not be read; the capacity says "not known" there."""
 
 
-def probe_cluster(address: str | None = None, *, timeout_s: float = 30.0) -> ClusterCapacity:
-    """Read the nodes of a Ray cluster and their GPUs.
+def probe_cluster(
+    address: str | None = None, *, timeout_s: float = 30.0, cluster_config: str | Path | None = None
+) -> ClusterCapacity:
+    """Read the nodes of a Ray cluster, their GPUs and usable CPUs, and what the autoscaler could still add.
 
     Uses the Ray that the program is connected to. If there is none, it connects for the time of the call: to
     ``address``, else to ``RAY_ADDRESS``, else to a Ray that runs on this machine, else to one that it starts.
@@ -45,142 +45,133 @@ def probe_cluster(address: str | None = None, *, timeout_s: float = 30.0) -> Clu
     Args:
         address: As for ``ray.init``: ``host:port``, ``ray://host:port``, ``"auto"``, or ``"local"`` to start one.
             Only where the program is not connected yet.
-        timeout_s: Deadline for connecting, and again for reading the GPUs, in seconds.
+        timeout_s: Deadline for connecting, again for the state of the cluster, and again for all nodes, in seconds.
+        cluster_config: The autoscaler's configuration: a Ray cluster YAML, or a KubeRay RayCluster. Without it, what
+            the head's own autoscaler was started with is read there; where that runs elsewhere, as KubeRay's does,
+            ``node_types`` are not known.
 
     Raises:
-        InvalidResourcesError: ``timeout_s`` is not above 0.
+        InvalidResourcesError: ``timeout_s`` is not above 0, or ``cluster_config`` is not such a file.
         ProbeError: Ray cannot be reached in time, goes away while it is read, or has no alive node.
 
     Warns:
-        ProbeWarning: The GPUs of a node could not be read in time; its ``devices`` are ``None``.
+        ProbeWarning: A node, or the autoscaler's configuration, could not be read in time; its part is ``None``.
     """
     if not timeout_s > 0:
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
-    with _connection(address, timeout_s):
+    config = None if cluster_config is None else load_cluster_config(cluster_config)
+    with connection(address, timeout_s):
+        state = read_cluster_state(timeout_s)
         try:
-            alive = [node for node in ray.nodes() if node["Alive"]]
-            with_gpus = [node for node in alive if node["Resources"].get("GPU", 0) > 0]
-            gpus, failures = _read_gpus([node["NodeID"] for node in with_gpus], timeout_s)
+            readings = _read_nodes(state, timeout_s)
         except RayError as error:
             raise ProbeError(f"Ray went away while it was read: {error}. Probe again once it is back") from error
-    if not alive:
+    if not state.nodes and not state.draining:
         raise ProbeError("Ray answers, but has no alive node: start one with `ray start`")
-    for node in with_gpus:
-        declared, found = node["Resources"]["GPU"], gpus.get(node["NodeID"])
-        if found is not None and len(found) < declared:
-            failures[node["NodeID"]] = f"Ray counts {declared:g} GPUs, but NVML lists {len(found)}"
-    if failures:
-        text = "; ".join(f"node {node_id[:8]}: {why}" for node_id, why in sorted(failures.items()))
-        warnings.warn(f"GPU memory is not known where the GPUs were not read: {text}", ProbeWarning, stacklevel=2)
+    monitor = readings.monitor if config is None else {"path": str(cluster_config), "config": config, "error": None}
+    try:
+        node_types, max_nodes_to_add = _addable(state, monitor)
+    except InvalidResourcesError as error:
+        if config is not None:
+            raise
+        readings.warnings.append(f"What the autoscaler could add is not known: {error}")
+        node_types, max_nodes_to_add = None, None
+    for text in readings.warnings:
+        warnings.warn(text, ProbeWarning, stacklevel=2)
     return ClusterCapacity(
-        nodes=tuple(_to_node(node, gpus.get(node["NodeID"])) for node in alive), read_at=datetime.now(UTC)
+        nodes=tuple(_with_facts(node, readings.facts.get(node.node_id)) for node in state.nodes),
+        draining=state.draining,
+        node_types=node_types,
+        max_nodes_to_add=max_nodes_to_add,
+        read_at=datetime.now(UTC),
     )
 
 
-@contextmanager
-def _connection(address: str | None, timeout_s: float) -> Iterator[None]:
-    if ray.is_initialized():
-        if address is not None:
-            raise ProbeError(
-                f"this program is already connected to a Ray, so it cannot probe {address!r}: "
-                "leave the address out, or call ray.shutdown() before"
-            )
-        yield
-        return
-    named = address or os.environ.get("RAY_ADDRESS") or "auto"
-    # A cluster that died leaves its address in a file, and Ray goes by it; there is no public way to ask which.
-    target = read_ray_address() if named == "auto" else named
-    if target is not None and target != "local":
-        _check_reachable(target, timeout_s)
-    try:
-        ray.init(address=address, logging_level="ERROR", log_to_driver=False)
-    except (RayError, OSError, RuntimeError, ValueError) as error:
-        raise ProbeError(f"cannot connect to Ray: {error}") from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+@dataclass
+class _Readings:
+    """What was read on the nodes; the monitor is the autoscaler's process, at the head."""
+
+    facts: dict[str, NodeFacts] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    monitor: Any = None
+
+    def read(self, nodes: Iterable[NodeCapacity], session: str, deadline: float) -> None:
+        of_id = {node.node_id: node for node in nodes}
+        found, failures = read_nodes(of_id.values(), session=session, deadline=deadline)
+        self.failures |= failures
+        for node_id, facts in found.items():
+            self.monitor = self.monitor or facts["monitor"]
+            devices, failure = _to_devices(of_id[node_id], facts)
+            self.facts[node_id] = NodeFacts(devices=devices, usable_cpus=facts["usable_cpus"])
+            if failure:
+                self.failures[node_id] = failure
 
 
-def _check_reachable(address: str, timeout_s: float) -> None:
-    """Raise ``ProbeError`` unless a Ray answers at ``address`` in time.
-
-    ``ray.init`` retries for minutes where nothing answers, cannot be interrupted, and may end the process. So
-    the first try is made by a child process, which can be.
-    """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    way_out = (
-        "check that Ray runs there (`ray start --head`), or name another address; 'local' starts a Ray for the moment. "
-        "Without an address, RAY_ADDRESS counts, and then what the last `ray start` on this machine left in "
-        "ray_current_cluster"
-    )
-    if not host or not port.isdigit():
-        raise ProbeError(f"Ray address {address!r} is not host:port, ray://host:port, 'auto' or 'local': {way_out}")
+def _read_nodes(state: ClusterState, timeout_s: float) -> _Readings:
     deadline = time.monotonic() + timeout_s
+    kinds = group_kinds(state.nodes, gpu_memory_of_type)
+    readings = _Readings()
+    readings.read(first_reads(kinds, [node for node in state.nodes if node.is_head]), state.session, deadline)
+    readings.read(second_reads(kinds, readings.facts), state.session, deadline)
+    failures = unread(kinds, readings.facts, readings.failures)
+    readings.facts = spread_facts(kinds, readings.facts)
+    with_gpus = {node.node_id for node in state.nodes if node.resources.gpus > 0}
+    for known, of_gpus in (("GPU memory is not known where the GPUs", True), ("CPU limits are not known where", False)):
+        if reasons := {node_id: why for node_id, why in failures.items() if (node_id in with_gpus) == of_gpus}:
+            verb = "were not read" if of_gpus else "nodes were not read"
+            readings.warnings.append(f"{known} {verb}: {_explain(reasons)}")
+    return readings
+
+
+def _to_devices(node: NodeCapacity, facts: Facts) -> tuple[tuple[GpuDevice, ...] | None, str | None]:
+    """Return the GPUs that were read, and what is wrong with them."""
+    gpus: Any = facts["gpus"]
+    if gpus is None:
+        return None, None if facts["gpu_error"] is None else str(facts["gpu_error"])
     try:
-        socket.create_connection((host, int(port)), timeout=timeout_s).close()
-        left = max(0.1, deadline - time.monotonic())
-        child = [sys.executable, "-c", _CONNECT, address]
-        subprocess.run(child, timeout=left, check=True, capture_output=True)  # noqa: S603
-    except (OSError, OverflowError) as error:
-        raise ProbeError(f"no Ray answers at {address!r} ({error}): {way_out}") from error
-    except subprocess.TimeoutExpired as error:
-        raise ProbeError(f"no Ray answers at {address!r} within {timeout_s:g} s: {way_out}") from error
-    except subprocess.CalledProcessError as error:
-        raise ProbeError(f"Ray at {address!r} refuses the connection: {_last_error(error.stderr)}") from error
+        devices = tuple(GpuDevice(**gpu) for gpu in gpus)
+    except InvalidResourcesError as error:
+        return None, str(error)
+    declared = node.resources.gpus
+    fewer = f"Ray counts {declared:g} GPUs, but NVML lists {len(devices)}" if len(devices) < declared else None
+    return devices, fewer
 
 
-def _last_error(stderr: bytes) -> str:
-    """Return the message with which a Python program ended, in one line."""
-    lines = stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-    # The message follows the last line of the traceback, which is indented as all of it.
-    start = max((i for i, line in enumerate(lines) if re.match(r"[\w.]+: ", line)), default=len(lines) - 1)
-    return " ".join(line.strip() for line in lines[start:])
-
-
-def _read_gpus(node_ids: list[str], timeout_s: float) -> tuple[dict[str, tuple[GpuDevice, ...]], dict[str, str]]:
-    """Read all nodes at once, each by a task pinned to it; return the GPUs, and why the others were not read."""
-    if not node_ids:
-        return {}, {}
-    # By value, so that a node needs nothing but Ray.
-    ray.cloudpickle.register_pickle_by_value(devices)
-    try:
-        read = ray.remote(num_cpus=0, max_retries=0)(devices.read_gpus)
-        tasks = {
-            read.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)).remote(): node_id
-            for node_id in node_ids
-        }
-    finally:
-        ray.cloudpickle.unregister_pickle_by_value(devices)
-    ready, late = ray.wait(list(tasks), num_returns=len(tasks), timeout=timeout_s)
-    found, failures = {}, {}
-    for task in ready:
-        try:
-            found[tasks[task]] = tuple(GpuDevice(**gpu) for gpu in ray.get(task))
-        except (RayError, InvalidResourcesError) as error:  # whatever its driver raised: the node still counts
-            failures[tasks[task]] = str(error).strip().splitlines()[-1]
-    for task in late:
-        ray.cancel(task, force=True)
-        failures[tasks[task]] = f"no answer within {timeout_s:g} s"
-    return found, failures
-
-
-def _to_node(node: dict[str, Any], gpus: tuple[GpuDevice, ...] | None) -> NodeCapacity:
-    totals: dict[str, float] = node["Resources"]
-    types = sorted(name for name in totals if name.startswith(ACCELERATOR_TYPE_PREFIX))
-    return NodeCapacity(
-        node_id=node["NodeID"],
-        resources=Resources(
-            cpus=totals.get("CPU", 0),
-            gpus=totals.get("GPU", 0),
-            memory_bytes=int(totals["memory"]) if totals.get("memory", 0) >= 1 else None,
-            custom={
-                name: amount
-                for name, amount in totals.items()
-                if name not in _NOT_CUSTOM and name not in types and not name.startswith("node:")
-            },
-        ),
-        accelerator_type=types[0].removeprefix(ACCELERATOR_TYPE_PREFIX) if types else None,
-        labels=node.get("Labels") or {},
-        devices=gpus,
+def _explain(reasons: Mapping[str, str]) -> str:
+    """Return each reason once, with the first nodes that it holds for."""
+    nodes = defaultdict(list)
+    for node_id, why in sorted(reasons.items()):
+        nodes[why].append(node_id[:8])
+    return "; ".join(
+        f"{'node' if len(ids) == 1 else 'nodes'} {', '.join(ids[:_NAMED])}"
+        f"{f' and {len(ids) - _NAMED} more' if len(ids) > _NAMED else ''}: {why}"
+        for why, ids in nodes.items()
     )
+
+
+def _addable(state: ClusterState, monitor: Any) -> tuple[tuple[NodeTypeCapacity, ...], int | None]:
+    """Return what could be added.
+
+    Raises:
+        InvalidResourcesError: There is an autoscaler, and what it could add is not known.
+    """
+    if monitor is None:
+        if not state.has_autoscaler:
+            return (), None
+        raise InvalidResourcesError(
+            "its configuration is neither in Ray's GCS nor was it found at the head: name the file by cluster_config"
+        )
+    if monitor["error"]:
+        raise InvalidResourcesError(f"{monitor['path']}: {monitor['error']}")
+    if monitor["config"] is None:
+        return (), None
+    config, source = monitor["config"], str(monitor["path"])
+    node_types = addable_node_types(config, state.workers_by_type, source=source)
+    return node_types, addable_nodes(config, state.num_workers, source=source)
+
+
+def _with_facts(node: NodeCapacity, facts: NodeFacts | None) -> NodeCapacity:
+    if facts is None:
+        return node
+    return node.model_copy(update={"devices": facts.devices, "usable_cpus": facts.usable_cpus})

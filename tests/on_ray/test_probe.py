@@ -1,18 +1,33 @@
+import ast
 import os
+import signal
 import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 
 import pytest
 import ray
 import ray.cloudpickle
 import ray.exceptions
+from ray._raylet import GcsClient
+from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+from ray.util import placement_group
 
 from tests.on_ray.rays import cluster_of, local_ray
-from tune_policies import InvalidResourcesError, ProbeError, ProbeWarning, devices, probe_cluster
-from tune_policies.probe import _last_error
+from tune_policies import (
+    InvalidResourcesError,
+    ProbeError,
+    ProbeWarning,
+    Resources,
+    cluster_state,
+    devices,
+    node_facts,
+    probe_cluster,
+)
+from tune_policies.ray_connection import last_error
 
 
 @pytest.fixture
@@ -45,11 +60,11 @@ def test_the_ray_of_the_program_is_used_and_kept():
 def test_no_error_of_rays_own_reaches_the_user(monkeypatch):
     """Raised by hand: a Ray that dies at this moment ends the whole program after a minute, by itself."""
 
-    def gone():
+    def gone(*_):
         raise ray.exceptions.RaySystemError("connection lost")
 
     with local_ray(num_cpus=1):
-        monkeypatch.setattr(ray, "nodes", gone)
+        monkeypatch.setattr(cluster_state, "fetch", gone)
         with pytest.raises(ProbeError, match=r"Ray went away while it was read: .*connection lost"):
             probe_cluster()
 
@@ -76,13 +91,88 @@ def test_a_gpu_node_without_nvml_still_counts_even_when_its_cpus_are_taken():
 
 
 def test_a_node_that_does_not_answer_in_time_is_not_read_and_named():
-    with (
-        local_ray(num_cpus=1, num_gpus=1),
-        pytest.warns(ProbeWarning, match=r"node [0-9a-f]{8}: no answer within 0.001 s"),
-    ):
-        (node,) = probe_cluster(timeout_s=0.001).nodes
+    with cluster_of({"num_cpus": 1}, {"num_cpus": 2, "num_gpus": 1}) as cluster:
+        (silent,) = cluster.worker_nodes
+        raylet = silent.all_processes["raylet"][0].process
+        ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
+        raylet.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.warns(ProbeWarning, match=rf"GPUs were not read: node {silent.node_id[:8]}: no answer in time"):
+                found = {node.node_id: node for node in probe_cluster(timeout_s=5).nodes}
+        finally:
+            raylet.send_signal(signal.SIGCONT)
 
-    assert (node.resources.gpus, node.devices) == (1, None)
+    unread = found.pop(silent.node_id)
+    assert (unread.resources.gpus, unread.devices, unread.usable_cpus) == (1, None, None)
+    assert [node.usable_cpus for node in found.values()] != [None]
+
+
+def drain(node, reason="DRAIN_NODE_REASON_PREEMPTION"):
+    """As `ray drain-node` does: Ray places nothing new there."""
+    gcs = GcsClient(address=ray.get_runtime_context().gcs_address)
+    a_minute_on = int(time.time() * 1000) + 60_000
+    accepted, why = gcs.drain_node(node.node_id, DrainNodeReason.Value(reason), "a test", a_minute_on)
+    assert accepted, why
+
+
+# At first the GCS still counts the drained node as one that takes work, and a task there is refused.
+@pytest.mark.filterwarnings("ignore:CPU limits are not known")
+def test_a_drained_node_takes_no_work_and_what_is_held_counts_as_in_use():
+    with cluster_of({"num_cpus": 2}, {"num_cpus": 3, "resources": {"old": 1}}, {"num_cpus": 4}) as cluster:
+        ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
+        # Its work keeps a drained node alive.
+        held = placement_group([{"CPU": 0.5, "old": 1}])
+        ray.get([held.ready(), placement_group([{"CPU": 4}]).ready()], timeout=60)
+        drain(next(node for node in cluster.worker_nodes if node._ray_params.num_cpus == 3))
+
+        capacity = eventually(probe_cluster, lambda found: found.draining and any(n.in_use.cpus for n in found.nodes))
+
+    head, other = sorted(capacity.nodes, key=lambda node: node.resources.cpus)
+    (drained,) = capacity.draining
+    assert (head.is_head, head.in_use) == (True, Resources())
+    assert (other.is_head, other.resources.cpus, other.in_use) == (False, 4, Resources(cpus=4))
+    assert (drained.resources.custom, drained.in_use) == ({"old": 1}, Resources(cpus=0.5, custom={"old": 1}))
+    assert head.address == ray.util.get_node_ip_address()
+
+
+def port_answers(port):
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def eventually(read, true):
+    """What is read last: the nodes tell the GCS what they hold only every now and then."""
+    deadline = time.monotonic() + 20
+    while not true(found := read()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray's own
+def test_a_cluster_is_read_through_the_ray_client_of_the_program():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with cluster_of({"num_cpus": 2, "ray_client_server_port": port}):
+        eventually(lambda: port_answers(port), bool)
+        # One connection: each has a server process of its own, and Ray's way of starting several at once may hang.
+        ray.init(f"ray://127.0.0.1:{port}", logging_level="ERROR", log_to_driver=False)
+        (node,) = probe_cluster(timeout_s=60).nodes
+
+    assert (node.resources.cpus, node.is_head, node.in_use) == (2, True, Resources())
+    assert node.usable_cpus == len(os.sched_getaffinity(0))
+
+
+def test_a_gcs_that_answers_no_more_is_an_error_at_the_deadline():
+    with cluster_of({"num_cpus": 1}) as cluster:
+        gcs = cluster.head_node.all_processes["gcs_server"][0].process
+        ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
+        gcs.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(ProbeError, match="Ray went away while it was read"):
+                probe_cluster(timeout_s=2)
+        finally:
+            gcs.send_signal(signal.SIGCONT)
 
 
 def test_a_cluster_is_probed_by_its_address_and_left_again():
@@ -144,7 +234,7 @@ def test_the_reason_of_a_refusal_is_told_whole():
         b"Traceback (most recent call last):\n  File x\nRuntimeError: Version mismatch: the cluster has\n    Ray: 2.1\n"
     )
 
-    assert _last_error(stderr) == "RuntimeError: Version mismatch: the cluster has Ray: 2.1"
+    assert last_error(stderr) == "RuntimeError: Version mismatch: the cluster has Ray: 2.1"
 
 
 @pytest.mark.parametrize("address", ["cluster", "host:", ":6379", "host:port"])
@@ -161,15 +251,17 @@ def test_a_deadline_must_be_above_zero(timeout_s):
 
 def test_a_node_needs_nothing_but_ray_to_be_read(tmp_path):
     """The task travels by value: a node without this package gets as far as NVML."""
-    ray.cloudpickle.register_pickle_by_value(devices)
+    modules = (devices, node_facts)
+    for module in modules:
+        ray.cloudpickle.register_pickle_by_value(module)
     try:
-        (tmp_path / "task").write_bytes(ray.cloudpickle.dumps(devices.read_gpus))
+        (tmp_path / "task").write_bytes(ray.cloudpickle.dumps(node_facts.read_node))
     finally:
-        ray.cloudpickle.unregister_pickle_by_value(devices)
+        for module in modules:
+            ray.cloudpickle.unregister_pickle_by_value(module)
     code = (
         "import pickle, sys, importlib.util; assert importlib.util.find_spec('tune_policies') is None\n"
-        "try: print(pickle.load(open(sys.argv[1], 'rb'))())\n"
-        "except Exception as error: print(type(error).__name__)"
+        "print(pickle.load(open(sys.argv[1], 'rb'))(with_gpus=True, session='none'))"
     )
     # Without `site` an editable install is not found, but what lies in site-packages is.
     done = subprocess.run(
@@ -181,4 +273,6 @@ def test_a_node_needs_nothing_but_ray_to_be_read(tmp_path):
         check=True,
     )
 
-    assert done.stdout.startswith(("NVMLError", "[")), done.stderr
+    facts = ast.literal_eval(done.stdout)
+    assert facts["usable_cpus"] >= 1
+    assert facts["gpus"] or "NVML" in facts["gpu_error"]

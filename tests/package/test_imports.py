@@ -11,7 +11,7 @@ import trainers
 import tune_policies
 
 ROOT = Path(__file__).parents[2]
-SHELL = {"probe", "ray_adapter", "cluster_reader"}
+SHELL = {"cluster_reader", "cluster_state", "node_reading", "probe", "ray_adapter", "ray_connection"}
 FOREIGN = {"ray", "torch", "tensorflow", "pynvml"}
 
 

@@ -7,12 +7,14 @@ import pytest
 from tune_policies import InvalidResourcesError
 from tune_policies.accelerator_families import FAMILIES
 from tune_policies.accelerators import (
+    _NOMINAL_GB,
     ACCELERATOR_TYPES,
     GPU_VISIBILITY_VARIABLES,
     check_accelerator_type,
     check_device_amount,
     check_device_resource,
     check_type_of_resource,
+    gpu_memory_of_type,
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "accelerators.md"
@@ -95,3 +97,26 @@ def test_a_device_type_of_another_family_is_refused_with_the_types_of_this_one()
         check_type_of_resource("A100", "NPU")
     with pytest.raises(InvalidResourcesError, match="'A100' is not of resource 'RBLN': Ray names no types of it"):
         check_type_of_resource("A100", "RBLN")
+
+
+def test_sizes_are_of_types_that_ray_knows():
+    assert _NOMINAL_GB.keys() - ACCELERATOR_TYPES == set()
+
+
+@pytest.mark.parametrize(
+    ("accelerator_type", "mib_by_driver"),
+    [
+        *[("K80", 11441), ("P4", 7611), ("P100", 12198), ("V100", 16160), ("T4", 15109), ("A10G", 22731)],
+        *[("L4", 23034), ("L40S", 46068), ("A100", 40536), ("H100", 81559), ("H200", 143771)],
+    ],
+)
+def test_a_type_has_no_more_than_what_its_driver_reports(accelerator_type, mib_by_driver):
+    """The smallest total, in MiB, that people's `nvidia-smi` shows of such a device."""
+    share = gpu_memory_of_type(accelerator_type) / (mib_by_driver * 2**20)
+
+    assert 0.85 < share <= 1
+
+
+@pytest.mark.parametrize("accelerator_type", [None, "B300", "unheard-of"])
+def test_what_is_not_certain_is_not_known(accelerator_type):
+    assert gpu_memory_of_type(accelerator_type) is None

@@ -24,7 +24,7 @@ from tune_policies.doctor.diagnosis import diagnose
 from tune_policies.doctor.facts import NodeFacts, RayCounts
 from tune_policies.doctor.findings import Diagnosis
 from tune_policies.errors import InvalidResourcesError, ProbeError
-from tune_policies.probe import _connection
+from tune_policies.ray_connection import connection
 
 _AT_ONCE: Final = 100
 """Nodes that are read at the same time."""
@@ -49,7 +49,7 @@ def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis
     if not _runs_ray(address):
         nodes: tuple[NodeFacts, ...] = (_read_this_machine(timeout_s),)
         return Diagnosis(address=None, nodes=nodes, findings=diagnose(nodes))
-    with _connection(address, timeout_s):
+    with connection(address, timeout_s):
         try:
             gcs_address = ray.get_runtime_context().gcs_address
             nodes = _read_cluster(timeout_s)

@@ -1,0 +1,68 @@
+"""What the GCS says of autoscalers that cannot run in a test: KubeRay's, beside the head, and a cloud's."""
+
+from collections import Counter
+
+import pytest
+from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
+
+from tune_policies import InvalidResourcesError
+from tune_policies.cluster_state import to_cluster_state
+from tune_policies.probe import _addable
+from tune_policies.ray_totals import HEAD_RESOURCE
+
+
+def reply(*nodes, autoscaler_v2=False, pending=()):
+    """Nodes are (address, node type, resources)."""
+    message = GetClusterStatusReply()
+    for i, (address, node_type, resources) in enumerate(nodes):
+        message.cluster_resource_state.node_states.add(
+            node_id=bytes([i]), node_ip_address=address, ray_node_type_name=node_type, status=NodeStatus.RUNNING
+        ).total_resources.update(resources)
+    message.autoscaling_state.autoscaler_state_version = int(autoscaler_v2)
+    for node_type, count in pending:
+        message.autoscaling_state.pending_instance_requests.add(ray_node_type_name=node_type, count=count)
+    return message
+
+
+HEAD = {"CPU": 1, HEAD_RESOURCE: 1}
+MIRRORED = f"node_{'0af' * 18}01"
+
+
+def test_an_autoscaler_beside_the_head_adds_what_is_not_known():
+    state = to_cluster_state(reply(("10.0.0.1", "headgroup", HEAD), autoscaler_v2=True), {})
+
+    with pytest.raises(InvalidResourcesError, match=r"neither in Ray's GCS .* name the file by cluster_config"):
+        _addable(state, monitor=None)
+
+
+@pytest.mark.parametrize("autoscaler_v2", [False, True])
+def test_a_monitor_that_only_mirrors_the_nodes_adds_nothing(autoscaler_v2):
+    v1 = {"autoscaler_report": {"active_nodes": {MIRRORED: 1}, "node_type_mapping": {"10.0.0.1": MIRRORED}}}
+    answer = reply(("10.0.0.1", "", HEAD), autoscaler_v2=autoscaler_v2)
+
+    state = to_cluster_state(answer, {} if autoscaler_v2 else v1)
+
+    assert _addable(state, monitor=None) == ((), None)
+
+
+def test_autoscaler_v1_names_its_nodes_by_type_and_the_head_is_no_worker():
+    """Under v1 a node itself does not say of which type it is."""
+    nodes = [("10.0.0.1", "", HEAD), ("10.0.0.2", "", {"CPU": 8}), ("10.0.0.3", "", {"CPU": 8})]
+    v1 = {
+        "active_nodes": {"head": 1, "cpu": 2},
+        "node_type_mapping": {"10.0.0.1": "head", "10.0.0.2": "cpu", "10.0.0.3": "cpu"},
+        "pending_nodes": [["i-1", "10.0.0.4", "gpu", "setting-up"]],
+        "pending_launches": {"gpu": 2},
+    }
+
+    state = to_cluster_state(reply(*nodes), {"autoscaler_report": v1})
+
+    assert (state.workers_by_type, state.num_workers) == (Counter(cpu=2, gpu=3), 5)
+
+
+def test_under_v2_what_runs_and_what_is_ordered_add_up():
+    nodes = [("10.0.0.1", "head", HEAD), ("10.0.0.2", "gpu", {"GPU": 1}), ("10.0.0.3", "", {"CPU": 1})]
+
+    state = to_cluster_state(reply(*nodes, autoscaler_v2=True, pending=[("gpu", 2), ("cpu", 1)]), {})
+
+    assert (state.workers_by_type, state.num_workers) == (Counter(gpu=3, cpu=1), 5)

@@ -1,0 +1,49 @@
+"""A KubeRay manifest is read as Ray's own autoscaler reads it."""
+
+import pytest
+import yaml
+
+from tune_policies import InvalidResourcesError, NodeTypeCapacity, Resources
+from tune_policies.cluster_config import load_cluster_config
+from tune_policies.node_types import addable_node_types, addable_nodes
+
+
+def pod(**limits):
+    return {"spec": {"containers": [{"name": "ray", "resources": {"limits": limits}}]}}
+
+
+def manifest(**changes):
+    worker = {"groupName": "gpu", "minReplicas": 0, "maxReplicas": 3, "numOfHosts": 2, "rayStartParams": {}}
+    worker["template"] = pod(**{"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": 2})
+    head = {"rayStartParams": {}, "template": pod(cpu="2", memory="4Gi")}
+    spec = {"enableInTreeAutoscaling": True, "headGroupSpec": head, "workerGroupSpecs": [worker], **changes}
+    return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "mine"}, "spec": spec}
+
+
+@pytest.fixture
+def addable(tmp_path):
+    def read(*documents):
+        path = tmp_path / "raycluster.yaml"
+        path.write_text(yaml.safe_dump_all(documents))
+        config = load_cluster_config(path)
+        return addable_node_types(config, {"gpu": 1}, source=str(path)), addable_nodes(config, 1, source=str(path))
+
+    return read
+
+
+def test_a_worker_group_can_grow_to_its_replicas_times_its_hosts(addable):
+    node_types, max_nodes_to_add = addable({"kind": "ConfigMap"}, manifest())
+
+    resources = Resources(cpus=8, gpus=2, memory_bytes=32 * 2**30)
+    assert node_types == (NodeTypeCapacity(name="gpu", resources=resources, max_nodes_to_add=5),)
+    assert max_nodes_to_add == 5
+
+
+def test_a_cluster_without_an_autoscaler_does_not_grow(addable):
+    assert addable(manifest(enableInTreeAutoscaling=False)) == ((), 0)
+
+
+@pytest.mark.parametrize("broken", [{"headGroupSpec": None}, {"workerGroupSpecs": [{"groupName": "gpu"}]}])
+def test_a_manifest_that_ray_cannot_read_is_named(addable, broken):
+    with pytest.raises(InvalidResourcesError, match=r"raycluster.yaml: Ray's autoscaler cannot read this RayCluster"):
+        addable(manifest(**broken))

@@ -1,0 +1,125 @@
+"""What an autoscaler's configuration says can be added."""
+
+from collections import Counter
+
+import pytest
+
+from tune_policies import InvalidResourcesError, NodeTypeCapacity, Resources
+from tune_policies.cluster_config import load_cluster_config
+from tune_policies.node_types import addable_node_types, addable_nodes
+from tune_policies.ray_totals import in_use, to_resources
+
+GPU_NODE = {"resources": {"CPU": 8, "GPU": 2, "memory": 400 * 2**30, "accelerator_type:A100": 1}, "max_workers": 3}
+
+
+def config(**node_types):
+    head = {"head": {"resources": {"CPU": 4}}}
+    return {"max_workers": 5, "head_node_type": "head", "available_node_types": head | node_types}
+
+
+def addable(config, **workers):
+    return addable_node_types(config, Counter(workers), source="cluster.yaml")
+
+
+def test_a_type_can_be_added_as_often_as_its_limit_leaves():
+    assert addable(config(gpu={**GPU_NODE, "labels": {"zone": "a"}}), gpu=1, other=9) == (
+        NodeTypeCapacity(
+            name="gpu",
+            resources=Resources(cpus=8, gpus=2, memory_bytes=400 * 2**30),
+            max_nodes_to_add=2,
+            accelerator_type="A100",
+            labels={"zone": "a"},
+        ),
+    )
+
+
+def test_a_type_at_its_limit_and_the_head_give_no_row():
+    assert addable(config(gpu=GPU_NODE), gpu=3) == addable(config(gpu=GPU_NODE), gpu=4) == ()
+
+
+def test_a_type_without_a_limit_has_that_of_the_cluster():
+    (row,) = addable(config(cpu={"resources": {"CPU": 2}}), cpu=1)
+
+    assert row.max_nodes_to_add == 4
+
+
+def test_the_device_type_may_stand_in_a_label():
+    (row,) = addable(config(gpu={"resources": {"GPU": 1}, "labels": {"ray.io/accelerator-type": "L4"}}))
+
+    assert row.accelerator_type == "L4"
+
+
+@pytest.mark.parametrize(("num_workers", "expected"), [(0, 5), (4, 1), (7, 0)])
+def test_all_types_together_share_the_limit_of_the_cluster(num_workers, expected):
+    assert addable_nodes(config(), num_workers, source="cluster.yaml") == expected
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ([], "cluster.yaml must be a mapping"),
+        ({"available_node_types": {"a": {}}}, "cluster.yaml: max_workers is missing"),
+        ({"max_workers": -1}, "cluster.yaml: max_workers must be a whole number"),
+        ({"max_workers": 1}, "cluster.yaml: available_node_types must be a mapping, got None"),
+        (config(gpu=3), r"cluster.yaml: available_node_types.gpu must be a mapping, got 3"),
+        (config(gpu={}), r"available_node_types.gpu.resources must map Ray resources to amounts, got None: write"),
+        (config(gpu={"resources": {"CPU": "4"}}), r"available_node_types.gpu.resources.CPU must be a number, got '4'"),
+        (config(gpu={"resources": {"GPU": 1.5}}), r"available_node_types.gpu: gpus above 1 must be whole"),
+        (config(gpu={"resources": {"CPU": 1}, "max_workers": "2"}), r"gpu.max_workers must be a whole number"),
+        (config(gpu={"resources": {"CPU": 1}, "labels": ["a"]}), r"gpu.labels must be a mapping"),
+        (config(gpu={"resources": {"CPU": 1}, "labels": {"zone": 3}}), r"available_node_types.gpu: .*labels"),
+    ],
+)
+def test_a_mistake_is_named_with_its_file_and_key(broken, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        addable(broken)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", "cluster.yaml is not YAML"),
+        ("[1, 2]", "must hold one Ray cluster YAML .* but holds 0"),
+        ("kind: RayJob", r"but holds 0 \(found: RayJob\)"),
+        ("kind: RayCluster\n---\nkind: RayCluster", "but holds 2"),
+        (None, "cannot read the cluster configuration"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_named(tmp_path, text, message):
+    path = tmp_path / "cluster.yaml"
+    if text is not None:
+        path.write_text(text)
+
+    with pytest.raises(InvalidResourcesError, match=message):
+        load_cluster_config(path)
+
+
+def test_a_cluster_yaml_is_taken_as_it_is(tmp_path):
+    path = tmp_path / "cluster.yaml"
+    path.write_text("max_workers: 2\navailable_node_types: {cpu: {resources: {CPU: 2}}}\n")
+
+    assert addable(load_cluster_config(path))[0].resources == Resources(cpus=2)
+
+
+GROUP = "0123456789abcdef0123456789abcdef0123"
+
+
+def test_what_a_placement_group_holds_is_no_resource_of_the_node():
+    totals = {"CPU": 4, f"CPU_group_0_{GROUP}": 1, f"bundle_group_{GROUP}": 1000, "node:10.0.0.1": 1, "TPU": 4}
+
+    assert to_resources(totals) == Resources(cpus=4, custom={"TPU": 4})
+
+
+@pytest.mark.parametrize(
+    ("totals", "available", "expected"),
+    [
+        ({"CPU": 4, "GPU": 2}, {"CPU": 1.5, "GPU": 2}, Resources(cpus=2.5)),
+        ({"CPU": 4, "GPU": 2}, {"CPU": 4}, Resources(gpus=2)),
+        ({"CPU": 4, "GPU": 2}, {"CPU": 5, "GPU": 1.7}, Resources(gpus=0.3)),
+        ({"GPU": 4}, {"GPU": 2.5}, Resources(gpus=2)),
+        ({"memory": 8 * 2**30}, {"memory": 2**30}, Resources(memory_bytes=7 * 2**30)),
+    ],
+    ids=["some is free", "none is free", "more is free than there is", "shares of several GPUs", "host memory"],
+)
+def test_what_is_not_free_is_in_use(totals, available, expected):
+    assert in_use(totals, available) == expected

@@ -1,0 +1,114 @@
+"""Which nodes are read: a few tasks, however many nodes there are."""
+
+from tests.clusters import GIB, gpu_node
+from tune_policies import GpuDevice, NodeCapacity, Resources
+from tune_policies.accelerators import gpu_memory_of_type
+from tune_policies.sampling import NodeFacts, first_reads, group_kinds, second_reads, spread_facts, unread
+
+
+def large_cluster(num_nodes, accelerator_type=None):
+    """GPU nodes as Ray shows them: memory that differs by some MiB, and labels of each node's own."""
+    return [
+        NodeCapacity(
+            node_id=f"{i:04}",
+            resources=Resources(cpus=64, gpus=8, memory_bytes=512 * GIB + i * 2**20, custom={f"host-{i}": 1}),
+            accelerator_type=accelerator_type,
+            labels={"ray.io/node-id": f"{i:04}", "rack": f"r{i // 16}", "zone": "ab"[i % 2]},
+        )
+        for i in range(num_nodes)
+    ]
+
+
+def facts(memory_gib, cpus=64, uuid="GPU-1"):
+    device = GpuDevice(index=0, name="GPU", memory_bytes=memory_gib * GIB, uuid=uuid)
+    return NodeFacts(devices=(device,), usable_cpus=cpus)
+
+
+def read(nodes, read_one):
+    """Carry the reading out with ``read_one``; return what is known in the end, and how many nodes were read."""
+    kinds = group_kinds(nodes, gpu_memory_of_type)
+    first = first_reads(kinds, nodes[:1])
+    found = {node.node_id: read_one(node) for node in first}
+    second = second_reads(kinds, found)
+    found |= {node.node_id: read_one(node) for node in second}
+    return spread_facts(kinds, found), len(first) + len(second)
+
+
+def test_up_to_a_hundred_nodes_each_is_read():
+    _, num_read = read(large_cluster(100, "A100"), lambda _: facts(80))
+
+    assert num_read == 100
+
+
+def test_of_5000_nodes_of_two_kinds_seven_are_read_and_speak_for_all():
+    """Three in each zone, and the head."""
+    nodes = large_cluster(5000)
+
+    known, num_read = read(nodes[::-1], lambda _: facts(80))
+
+    assert (len(known), num_read) == (5000, 7)
+
+
+def test_of_5000_nodes_of_a_known_type_only_the_head_is_read():
+    known, num_read = read(large_cluster(5000, "A100"), lambda _: facts(80))
+
+    assert (list(known), num_read) == (["0000"], 1)
+
+
+def test_a_kind_whose_first_nodes_differ_is_read_whole():
+    nodes = [*large_cluster(200), *(gpu_node(f"x{i}", gpus=1, cpus=8) for i in range(200))]
+
+    known, num_read = read(nodes, lambda node: facts(40 if node.node_id in ("0002", "0150") else 80))
+
+    # Zone "a" has 100 nodes, of which one of the first three differs; of zone "b" and the others three are read.
+    assert num_read == 100 + 3 + 3
+    assert [known[name].devices[0].memory_bytes // GIB for name in ("0002", "0004", "0150", "0151", "x9")] == [
+        *(40, 80, 40, 80, 80)
+    ]
+
+
+def test_a_node_that_was_not_read_has_devices_without_identifiers():
+    known, _ = read(large_cluster(200), lambda _: facts(80))
+
+    assert (known["0000"].devices[0].uuid, known["0199"].devices[0].uuid) == ("GPU-1", None)
+
+
+def test_nodes_that_differ_only_in_usable_cpus_are_all_read():
+    _, num_read = read(large_cluster(200), lambda node: facts(80, cpus=int(node.node_id) + 1))
+
+    assert num_read == 200
+
+
+def test_cpu_nodes_are_read_by_kind_too():
+    nodes = [NodeCapacity(node_id=f"{i}", resources=Resources(cpus=8)) for i in range(5000)]
+
+    known, num_read = read(nodes, lambda _: NodeFacts(usable_cpus=4))
+
+    assert (num_read, {fact.usable_cpus for fact in known.values()}, len(known)) == (3 + 0, {4}, 5000)
+
+
+def test_too_many_kinds_leave_the_smallest_unread_and_said_so():
+    nodes = [gpu_node(f"{i:04}", gpus=1, cpus=1 + i // 2) for i in range(400)]
+    kinds = group_kinds(nodes, gpu_memory_of_type)
+
+    first = first_reads(kinds, ())
+    reasons = unread(kinds, {node.node_id: facts(80) for node in first}, {})
+
+    assert (len(first), len(reasons), set(reasons.values())) == (100, 300, {"too many kinds of node"})
+
+
+def test_nodes_whose_kind_could_not_be_read_share_its_reason():
+    kinds = group_kinds(large_cluster(200), gpu_memory_of_type)
+    failures = {node.node_id: "no driver" for node in first_reads(kinds, ())}
+
+    assert unread(kinds, {}, failures) == {f"{i:04}": "no driver" for i in range(200)}
+
+
+def test_a_failure_on_one_node_does_not_hide_what_its_kind_has():
+    kinds = group_kinds(large_cluster(200), gpu_memory_of_type)
+    first = first_reads(kinds, ())
+    found = {node.node_id: facts(80) for node in first[1:]}
+
+    known = spread_facts(kinds, found)
+
+    assert unread(kinds, known, {first[0].node_id: "no answer"}) == {first[0].node_id: "no answer"}

@@ -1,0 +1,95 @@
+"""How many CPUs a node lets Ray use; the cgroup files are written as the kernel shows them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tune_policies.node_facts import read_usable_cpus
+
+AFFINITY = len(os.sched_getaffinity(0))
+
+
+@pytest.fixture(autouse=True)
+def no_slurm(monkeypatch):
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Write files below a root of their own, and read the CPUs there."""
+
+    def read(files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return read_usable_cpus(str(tmp_path))
+
+    return read
+
+
+V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/cpu"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, AFFINITY),
+        ({"proc/self/cgroup": "0::/\n", f"{V2}/cpu.max": "max 100000\n"}, AFFINITY),
+        ({"proc/self/cgroup": "0::/\n", f"{V2}/cpu.max": "50000 100000\n"}, 0.5),
+        (
+            {
+                "proc/self/cgroup": "0::/job/step\n",
+                f"{V2}/job/cpu.max": "25000 100000\n",
+                f"{V2}/job/step/cpu.max": "max 100000\n",
+            },
+            0.25,
+        ),
+        (
+            {
+                "proc/self/cgroup": "12:cpuset:/\n4:cpu,cpuacct:/docker/1a2b\n0::/\n",
+                f"{V1}/cpu.cfs_quota_us": "-1\n",
+                f"{V1}/cpu.cfs_period_us": "100000\n",
+                f"{V1}/docker/1a2b/cpu.cfs_quota_us": "75000\n",
+                f"{V1}/docker/1a2b/cpu.cfs_period_us": "100000\n",
+            },
+            0.75,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/docker/of-the-host\n",
+                f"{V1}/cpu.cfs_quota_us": "50000\n",
+                f"{V1}/cpu.cfs_period_us": "100000\n",
+            },
+            0.5,
+        ),
+    ],
+    ids=[
+        "no cgroups",
+        "v2 without a quota",
+        "v2 quota of a container",
+        "v2 quota of a group above",
+        "v1 quota of a nested group",
+        "v1 container that sees its path on the host",
+    ],
+)
+def test_the_smallest_quota_counts(machine, files, expected):
+    assert machine(files) == expected
+
+
+def test_the_cpu_affinity_counts():
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    code += "from tune_policies.node_facts import read_usable_cpus; print(read_usable_cpus())"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert float(done.stdout) <= 1
+
+
+@pytest.mark.parametrize(("share", "expected"), [("1", 1), ("100000", AFFINITY), ("", AFFINITY), ("0", AFFINITY)])
+def test_slurms_share_counts(machine, monkeypatch, share, expected):
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", share)
+
+    assert machine({}) == expected

@@ -1,0 +1,56 @@
+"""Reads the autoscaler's configuration from a file: a Ray cluster YAML, or a KubeRay RayCluster."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.values import shorten
+
+
+def load_cluster_config(path: str | Path) -> dict[str, Any]:
+    """Return the configuration as Ray's autoscaler takes it.
+
+    Of a KubeRay manifest with several documents the RayCluster counts. Without ``enableInTreeAutoscaling`` KubeRay
+    starts no autoscaler, so nothing can be added.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, is not YAML, or holds neither; the message names the file.
+    """
+    try:
+        documents = [found for found in yaml.safe_load_all(Path(path).read_text(encoding="utf-8")) if found is not None]
+    except (OSError, ValueError) as error:  # not there, not text, or a name that no file can have
+        raise InvalidResourcesError(f"cannot read the cluster configuration {path}: {error}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InvalidResourcesError(f"{path} is not YAML: {error}") from error
+    mappings = [found for found in documents if isinstance(found, dict)]
+    clusters = [found for found in mappings if found.get("kind") == "RayCluster" or "available_node_types" in found]
+    if len(clusters) != 1:
+        kinds = sorted({str(found.get("kind", "no kind")) for found in mappings}) or shorten(documents)
+        raise InvalidResourcesError(
+            f"{path} must hold one Ray cluster YAML (available_node_types) or one KubeRay RayCluster, "
+            f"but holds {len(clusters)} (found: {', '.join(kinds)})"
+        )
+    return _from_kuberay(clusters[0], path) if clusters[0].get("kind") == "RayCluster" else clusters[0]
+
+
+def _from_kuberay(manifest: dict[str, Any], path: str | Path) -> dict[str, Any]:
+    # Ray's own conversion, with which the autoscaler itself reads a RayCluster; there is no public one.
+    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+
+    try:
+        metadata = {"namespace": "default", "name": "raycluster", **manifest.get("metadata", {})}
+        spec = {"workerGroupSpecs": [], **manifest["spec"]}
+        config: dict[str, Any] = _derive_autoscaling_config_from_ray_cr(
+            {**manifest, "metadata": metadata, "spec": spec}
+        )
+    except Exception as error:
+        why = next(iter(str(error).splitlines()), "")
+        raise InvalidResourcesError(
+            f"{path}: Ray's autoscaler cannot read this RayCluster: {type(error).__name__}: {why}"
+        ) from error
+    if not spec.get("enableInTreeAutoscaling"):
+        fixed = {name: {**of, "max_workers": 0} for name, of in config["available_node_types"].items()}
+        return {**config, "max_workers": 0, "available_node_types": fixed}
+    return config
