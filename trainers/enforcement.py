@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import wrapt
 
-from tune_policies.devices import read_gpus
 from tune_policies.errors import MemoryLimitError
+from tune_policies.probing.devices import read_gpus
 from tune_policies.resources import Bytes
 from tune_policies.units import format_bytes
 from tune_policies.values import Value

@@ -18,13 +18,13 @@ from ray.exceptions import RayError
 
 from tune_policies.accelerators import gpu_memory_of_type
 from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
-from tune_policies.cluster_config import load_cluster_config
-from tune_policies.cluster_state import ClusterState, read_cluster_state
 from tune_policies.errors import InvalidResourcesError, ProbeError
-from tune_policies.node_reading import Facts, read_nodes
-from tune_policies.node_types import addable_node_types, addable_nodes
+from tune_policies.probing.cluster_config import load_cluster_config
+from tune_policies.probing.cluster_state import ClusterState, read_cluster_state
+from tune_policies.probing.node_reading import Facts, read_nodes
+from tune_policies.probing.node_types import addable_node_types, addable_nodes
+from tune_policies.probing.sampling import NodeFacts, first_reads, group_kinds, second_reads, spread_facts, unread
 from tune_policies.ray_connection import connection
-from tune_policies.sampling import NodeFacts, first_reads, group_kinds, second_reads, spread_facts, unread
 
 _NAMED: Final = 3
 """So many nodes a warning names for one reason."""

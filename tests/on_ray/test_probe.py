@@ -22,11 +22,9 @@ from tune_policies import (
     ProbeError,
     ProbeWarning,
     Resources,
-    cluster_state,
-    devices,
-    node_facts,
     probe_cluster,
 )
+from tune_policies.probing import cluster_state, devices, node_facts
 from tune_policies.ray_connection import last_error
 
 
@@ -149,7 +147,9 @@ def eventually(read, true):
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray's own
-def test_a_cluster_is_read_through_the_ray_client_of_the_program():
+def test_a_cluster_is_read_through_the_ray_client_of_the_program(monkeypatch):
+    # A client's server is a process that imports all of Ray: on a busy machine that takes more than Ray's 30 s.
+    monkeypatch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "150")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from tune_policies import InvalidResourcesError, NodeTypeCapacity, Resources
-from tune_policies.cluster_config import load_cluster_config
-from tune_policies.node_types import addable_node_types, addable_nodes
+from tune_policies.probing.cluster_config import load_cluster_config
+from tune_policies.probing.node_types import addable_node_types, addable_nodes
 
 
 def pod(**limits):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tune_policies.capacity import NodeTypeCapacity
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.ray_totals import ACCELERATOR_TYPE_LABEL, accelerator_type_of, to_resources
+from tune_policies.probing.ray_totals import ACCELERATOR_TYPE_LABEL, accelerator_type_of, to_resources
 from tune_policies.resources import check_count
 from tune_policies.units import is_number
 from tune_policies.values import shorten

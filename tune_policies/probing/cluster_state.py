@@ -22,7 +22,7 @@ from ray.util.client import ray as ray_client
 
 from tune_policies.capacity import NodeCapacity
 from tune_policies.errors import ProbeError
-from tune_policies.ray_totals import HEAD_RESOURCE, accelerator_type_of, in_use, to_resources
+from tune_policies.probing.ray_totals import HEAD_RESOURCE, accelerator_type_of, in_use, to_resources
 
 # The type of a node that nothing scales (format_readonly_node_type in ray.autoscaler._private.util): its own id.
 _MIRRORED: Final = re.compile(r"node_[0-9a-f]+")

@@ -4,7 +4,7 @@
 and returns plain data.
 """
 
-from tune_policies.devices import read_gpus
+from tune_policies.probing.devices import read_gpus
 
 
 def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:

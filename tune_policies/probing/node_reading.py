@@ -9,8 +9,8 @@ from pydantic import JsonValue
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tune_policies import devices, node_facts
 from tune_policies.capacity import NodeCapacity
+from tune_policies.probing import devices, node_facts
 
 Facts = dict[str, JsonValue]
 """What ``node_facts.read_node`` returns."""
