@@ -15,6 +15,7 @@ from tune_policies.errors import (
 )
 from tune_policies.plan import TrialPlan, TrialSlot
 from tune_policies.policies import (
+    AutoscalingPolicy,
     CappedPolicy,
     CpuPolicy,
     EvenSplitPolicy,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tune_policies.probe import ProbeWarning, probe_cluster
 
 __all__ = [
+    "AutoscalingPolicy",
     "CappedPolicy",
     "ClusterCapacity",
     "CpuPolicy",

@@ -8,6 +8,7 @@ import pytest
 import tune_policies
 from tests.clusters import gpu_node
 from tune_policies import (
+    AutoscalingPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -29,6 +30,7 @@ CAPACITY = ClusterCapacity.of(
     gpu_node("c", gpus=0, cpus=32, memory_gib=128),
 )
 POLICIES = [
+    AutoscalingPolicy(GpuPolicy(gpus=0.5), max_nodes_to_add=3),
     CpuPolicy(cpus=2, memory="2GiB", num_workers=2),
     GpuPolicy(gpus=0.3, num_workers=2),
     GpuMemoryPolicy(gpu_memory="6GiB"),

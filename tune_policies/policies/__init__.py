@@ -1,5 +1,6 @@
 """The policies, one module for each close family."""
 
+from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.even_split import EvenSplitPolicy
 from tune_policies.policies.gpu import GpuPolicy
@@ -7,6 +8,7 @@ from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.wrappers import CappedPolicy, FirstFeasiblePolicy, ReservingPolicy
 
 __all__ = [
+    "AutoscalingPolicy",
     "CappedPolicy",
     "CpuPolicy",
     "EvenSplitPolicy",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tune_policies.additions import fewest_nodes
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.plan import TrialPlan
@@ -73,11 +74,14 @@ class CappedPolicy(ResourcePolicy):
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
         plan = self.inner.plan(capacity)
-        return plan.capped(
+        capped = plan.capped(
             self.max_concurrent_trials,
             limited_by="max_concurrent_trials",
             reasons=(f"{plan.max_concurrent_trials} would fit, but at most {self.max_concurrent_trials} may run",),
         )
+        if capped == plan or not plan.nodes_to_add:
+            return capped
+        return capped.model_copy(update={"nodes_to_add": fewest_nodes(capped, capacity, plan.nodes_to_add)})
 
 
 class ReservingPolicy(ResourcePolicy):
