@@ -1,9 +1,10 @@
 """Resource policies for Ray Tune and Ray Train: probe the cluster, plan, apply the plan.
 
-Importing this package imports neither Ray nor a framework; ``probe_cluster`` does so when it is first used.
+Importing this package imports neither Ray nor a framework; what needs Ray does so when it is first used.
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.errors import (
@@ -30,9 +31,12 @@ from tune_policies.resources import Resources
 
 if TYPE_CHECKING:
     from tune_policies.probe import ProbeWarning, probe_cluster
+    from tune_policies.readiness import plan_when_ready
+    from tune_policies.scaling import CapacityRequest, release_capacity, request_capacity
 
 __all__ = [
     "AutoscalingPolicy",
+    "CapacityRequest",
     "CappedPolicy",
     "ClusterCapacity",
     "CpuPolicy",
@@ -55,13 +59,25 @@ __all__ = [
     "TrialPlan",
     "TrialSlot",
     "load_policy",
+    "plan_when_ready",
     "probe_cluster",
+    "release_capacity",
+    "request_capacity",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("ProbeWarning", "probe_cluster"):
-        from tune_policies import probe
+_NEED_RAY: Final = {
+    "CapacityRequest": "scaling",
+    "ProbeWarning": "probe",
+    "plan_when_ready": "readiness",
+    "probe_cluster": "probe",
+    "release_capacity": "scaling",
+    "request_capacity": "scaling",
+}
+"""The module of each name that needs Ray."""
 
-        return getattr(probe, name)
+
+def __getattr__(name: str) -> Any:
+    if name in _NEED_RAY:
+        return getattr(import_module(f"tune_policies.{_NEED_RAY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

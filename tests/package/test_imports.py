@@ -11,7 +11,7 @@ import trainers
 import tune_policies
 
 ROOT = Path(__file__).parents[2]
-SHELL = {"probe", "ray_adapter"}
+SHELL = {"autoscaler", "probe", "ray_adapter", "readiness"}
 FOREIGN = {"ray", "torch", "tensorflow", "pynvml"}
 
 
