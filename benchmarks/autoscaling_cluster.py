@@ -30,15 +30,18 @@ class AutoscalingCluster(NamedTuple):
 
     Attributes:
         address: Where ``ray.init`` finds it.
-        mode_file: Says how launches go; see :class:`benchmarks.launching.LaunchingProvider`.
+        modes: The folder that says how launches go; see :class:`benchmarks.launching.LaunchingProvider`.
     """
 
     address: str
-    mode_file: Path
+    modes: Path
 
-    def launches(self, mode: str) -> None:
-        """Let the launches from now on ``start``, come with ``less``, ``fail`` or ``hang``."""
-        self.mode_file.write_text(mode)
+    def launches(self, **modes: str) -> None:
+        """Let the launches of each type of node from now on ``start``, come with ``less``, ``fail`` or ``hang``."""
+        for name, mode in modes.items():
+            # In one step, as the autoscaler may be reading.
+            (self.modes / f".{name}").write_text(mode)
+            (self.modes / f".{name}").replace(self.modes / name)
 
 
 def node_type(max_workers: int = 1, **resources: float) -> dict[str, Any]:
@@ -61,8 +64,8 @@ def autoscaling_cluster(
     # Short, as Ray puts sockets there.
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder, port = Path(name), _free_port()
-        cluster = AutoscalingCluster(f"127.0.0.1:{port}", folder / "mode")
-        cluster.launches("start")
+        cluster = AutoscalingCluster(f"127.0.0.1:{port}", folder / "modes")
+        cluster.modes.mkdir()
         config = folder / "cluster.json"
         config.write_text(json.dumps(_config(cluster, node_types, cpus, idle_timeout_minutes)))
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
@@ -97,7 +100,7 @@ def _config(
             # All nodes share the machine's address, and have Ray already.
             "use_node_id_as_ip": True,
             "disable_node_updaters": True,
-            "mode_file": str(cluster.mode_file),
+            "modes": str(cluster.modes),
         },
         "available_node_types": {_HEAD_TYPE: node_type(0, CPU=cpus), **node_types},
         "head_node_type": _HEAD_TYPE,
