@@ -43,6 +43,10 @@ class AutoscalingCluster(NamedTuple):
             (self.modes / f".{name}").write_text(mode)
             (self.modes / f".{name}").replace(self.modes / name)
 
+    def end_launches(self) -> None:
+        """Let the launches that hang fail: each holds one of the two threads in which the autoscaler launches."""
+        self.launches(**{file.name: "fail" for file in self.modes.iterdir() if file.read_text() == "hang"})
+
 
 def node_type(max_workers: int = 1, **resources: float) -> dict[str, Any]:
     """Return a type of node as a cluster's configuration describes it; ``resources`` by Ray's names."""
