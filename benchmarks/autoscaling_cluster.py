@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import ray
 
+from .launching import LAUNCHED
+
 _HEAD_ID: Final = "f" * 51 + "00000"  # by which Ray's fake provider knows its head
 _HEAD_TYPE: Final = "ray.head.default"
 _START_S: Final = 60.0
@@ -46,6 +48,10 @@ class AutoscalingCluster(NamedTuple):
     def end_launches(self) -> None:
         """Let the launches that hang fail: each holds one of the two threads in which the autoscaler launches."""
         self.launches(**{file.name: "fail" for file in self.modes.iterdir() if file.read_text() == "hang"})
+
+    def launched_at(self, name: str) -> float:
+        """Return when the last launch of a node of this type began, in seconds since the epoch."""
+        return (self.modes / f"{name}{LAUNCHED}").stat().st_mtime
 
 
 def node_type(max_workers: int = 1, **resources: float) -> dict[str, Any]:

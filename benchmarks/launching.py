@@ -5,11 +5,14 @@ A node that it starts is a real raylet on this machine, with logical GPUs; Ray's
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ray.autoscaler._private.fake_multi_node.node_provider import FakeMultiNodeProvider
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
+
+LAUNCHED: Final = ".launched"
+"""The file of a node type with this ending has the time at which its last launch began."""
 
 
 class LaunchingProvider(FakeMultiNodeProvider):  # type: ignore[misc] # Ray's class is Any here
@@ -24,6 +27,7 @@ class LaunchingProvider(FakeMultiNodeProvider):  # type: ignore[misc] # Ray's cl
     ) -> None:
         """Launch ``count`` nodes."""
         file = Path(self.provider_config["modes"]) / tags[TAG_RAY_USER_NODE_TYPE]
+        file.with_name(f"{file.name}{LAUNCHED}").touch()
         while (mode := file.read_text() if file.exists() else "start") == "hang":
             time.sleep(0.2)
         if mode == "fail":
