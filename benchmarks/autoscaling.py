@@ -75,7 +75,7 @@ def measure_autoscaling(scenarios: list[Scenario], repetitions: int, guide_timeo
     Console().print(table)
     Console().print(
         f"{repetitions} runs of plan_when_ready in each cluster, {_DEADLINE_S:g} s deadline for a launch that hangs; "
-        f"the guide's way once, with ray.wait(timeout={guide_timeout_s:g}). The autoscaler is v2 and looks every second. "
+        f"the guide's way once, with ray.wait(timeout={guide_timeout_s:g}). Autoscaler v2, which looks every second. "
         f"{describe_machine()}",
         soft_wrap=True,
     )

@@ -71,7 +71,7 @@ class LaunchWatch:
         self._last = report.number
         if report.refused:
             return "the autoscaler says that no node which it may add meets this"
-        failures = [each for each in report.failures - self._before.failures if not self._is_older(each)]
+        failures = [each for each in report.failures - self._before.failures if self._is_ours(each)]
         failed = {each.node_type for each in failures}
         self._silent = 0 if report.pending else self._silent + 1
         if failed and self._no_other_type(failed, report):
@@ -80,19 +80,20 @@ class LaunchWatch:
             return "the autoscaler launches nothing more for it"
         return None
 
-    def _is_older(self, failure: Launch) -> bool:
+    def _is_ours(self, failure: Launch) -> bool:
+        """Return whether the launch may have been made for the request: of a type that helps, and not before it."""
         before = self._before
+        if self._node_types is not None and failure.node_type not in self._node_types:
+            return False
         if before.time is not None and failure.started_at < before.time:
-            return True
-        return any(failure[:2] == launch[:2] for launch in before.launches)
+            return False
+        return all(failure[:2] != launch[:2] for launch in before.launches)
 
     def _no_other_type(self, failed: set[str], report: LaunchReport) -> bool:
         """Return whether nothing is left to hope for: the autoscaler itself retries what failed for ever."""
         if self._node_types is not None and self._node_types <= failed:
             return True
-        others = report.pending.keys() - failed
-        if self._node_types is not None:
-            others &= self._node_types
+        others = (report.pending.keys() & (self._node_types or report.pending.keys())) - failed
         # In the round of the failure, v1 has not tried another type yet.
         return not others and (bool(report.pending) or self._silent > 1)
 

@@ -100,7 +100,7 @@ class _Search:
             plan = self._first_that_runs(len(errors) + 1)
             if plan is None:
                 if not errors:
-                    self._find_autoscaler()
+                    self._autoscaler = find_autoscaler()
                 plan, why = self._wait_for(choice, len(errors) + 1, timeout_s)
             if plan is not None:
                 return plan
@@ -116,8 +116,11 @@ class _Search:
         autoscaler = self._autoscaler
         if autoscaler is None:
             return None, "nothing adds nodes to this cluster"
+        # Without types, the probe has not asked which there are: the autoscaler knows.
+        types = self._capacity.node_types or None
+        capacity = self._capacity.model_copy(update={"node_types": types})
         try:
-            bundles, node_types = needs(choice, self._capacity, self._num_trials)
+            bundles, node_types = needs(choice, capacity, self._num_trials)
         except InfeasibleRequestError as error:
             return None, f"no nodes that can be added would do: {error.offered}"
         watch = LaunchWatch(autoscaler.report() or LaunchReport(0, answers=False), node_types)
@@ -160,17 +163,9 @@ class _Search:
             return error
         raise AssertionError("a choice that runs is not given up")
 
-    def _find_autoscaler(self) -> None:
-        self._autoscaler = find_autoscaler()
-        self._read()
-
     def _read(self) -> None:
         self._node_ids = _alive_nodes()
-        capacity = self._probe()
-        if self._autoscaler is not None and capacity.node_types == ():
-            # The probe has not asked which types there are.
-            capacity = capacity.model_copy(update={"node_types": None})
-        self._capacity = capacity
+        self._capacity = self._probe()
 
     def _read_if_changed(self) -> bool:
         alive = _alive_nodes()

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node, nodes
@@ -216,6 +216,7 @@ def test_one_node_less_than_the_plan_adds_is_too_few(capacity, policy, cap):
         assert placed_trials(fewer, plan, plan.max_concurrent_trials) < plan.max_concurrent_trials
 
 
+@settings(max_examples=40)
 @given(growing_clusters(), wrapped)
 def test_more_nodes_never_turn_a_plan_into_an_error(capacity, policy):
     plan_or_skip(policy, capacity)

@@ -62,6 +62,10 @@ def test_after_a_failure_a_type_that_does_not_help_is_not_waited_for():
     assert verdicts(report(2, pending=["cpu"], failed=[failed()]), node_types=["gpu"]) != [None]
 
 
+def test_the_failure_of_a_type_that_does_not_help_is_somebody_elses():
+    assert verdicts(report(2, pending=["cpu"], failed=[failed("cpu")]), node_types=["gpu"]) == [None]
+
+
 def test_after_a_failure_the_autoscaler_has_one_more_report_to_try_another_type():
     assert verdicts(report(2, failed=[failed()]), report(3, failed=[failed()])) == [
         None,
