@@ -56,20 +56,23 @@ def measure_autoscaling(scenarios: list[Scenario], repetitions: int, guide_timeo
         "Decision",
         "plan_when_ready (s)",
         "Range",
-        "Of which node start (s)",
+        "Node start (s)",
+        "Beside it (s)",
         "Guide's way (s)",
     ):
         table.add_column(heading, justify="left" if heading in ("Cluster", "Decision") else "right")
     for scenario in scenarios:
         runs, guide = _measure(scenario, repetitions, guide_timeout_s)
         seconds = [run.seconds for run in runs]
-        starts = [run.node_start_s for run in runs if run.node_start_s is not None]
+        starts = [(run.node_start_s, run.seconds - run.node_start_s) for run in runs if run.node_start_s is not None]
+        start, beside = (f"{statistics.median(part):.2f}" for part in zip(*starts, strict=True)) if starts else ("", "")
         table.add_row(
             scenario,
             _decision(runs),
             f"{statistics.median(seconds):.2f}",
             f"{min(seconds):.2f} to {max(seconds):.2f}",
-            f"{statistics.median(starts):.2f}" if starts else "",
+            start,
+            beside,
             f"{guide.seconds:.1f} ({_decision([guide])})",
         )
     Console().print(table)

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import ray
 from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL, DEBUG_AUTOSCALING_STATUS
+from ray.autoscaler._private import commands
 from ray.autoscaler.sdk import request_resources
 from ray.autoscaler.v2.utils import is_autoscaler_v2
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
@@ -58,7 +59,11 @@ class Autoscaler(ABC):
             else:
                 arguments["bundle_label_selectors"] = [bundle.label_selector for bundle in bundles]
         with ray_errors():
-            request_resources(**arguments)
+            try:
+                request_resources(**arguments)
+            except TypeError:
+                # Older ones (2.50) take whole numbers only, and hand them to this, which takes fractions.
+                commands.request_resources(**arguments)
         self._request = counted(bundles)
         self._asked()
 
