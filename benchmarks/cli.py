@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from .autoscaling import MOST_REPETITIONS, Scenario, measure_autoscaling
 from .planning import measure_planning
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -22,6 +23,17 @@ def planning(
 ) -> None:
     """Time a plan against the rule of thumb (cluster sums divided by the request), by number of nodes."""
     measure_planning(nodes or [10, 100, 1_000], repetitions)
+
+
+@app.command()
+def autoscaling(
+    *,
+    scenario: Annotated[list[Scenario] | None, typer.Option(help="What the cluster answers; may be repeated.")] = None,
+    repetitions: Annotated[int, typer.Option(min=1, max=MOST_REPETITIONS, help="Runs in each cluster.")] = 3,
+    guide_timeout_s: Annotated[float, typer.Option(min=1, help="How long the guide's way waits, in seconds.")] = 240,
+) -> None:
+    """Time how soon it is known whether there will be a GPU, against waiting for a GPU task as Ray's guide does."""
+    measure_autoscaling(scenario or [*Scenario], repetitions, guide_timeout_s)
 
 
 def main() -> None:

@@ -1,9 +1,10 @@
 """Resource policies for Ray Tune and Ray Train: probe the cluster, plan, apply the plan.
 
-Importing this package imports neither Ray nor a framework; ``probe_cluster`` does so when it is first used.
+Importing this package imports neither Ray nor a framework; what needs Ray does so when it is first used.
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.errors import (
@@ -16,6 +17,7 @@ from tune_policies.errors import (
 from tune_policies.plan import TrialPlan, TrialSlot
 from tune_policies.policies import (
     AcceleratorPolicy,
+    AutoscalingPolicy,
     CappedPolicy,
     CpuPolicy,
     EvenSplitPolicy,
@@ -30,10 +32,14 @@ from tune_policies.policy_file import load_policy
 from tune_policies.resources import Resources
 
 if TYPE_CHECKING:
+    from tune_policies.autoscaling.readiness import plan_when_ready
+    from tune_policies.autoscaling.scaling import CapacityRequest, release_capacity, request_capacity
     from tune_policies.probe import ProbeWarning, probe_cluster
 
 __all__ = [
     "AcceleratorPolicy",
+    "AutoscalingPolicy",
+    "CapacityRequest",
     "CappedPolicy",
     "ClusterCapacity",
     "CpuPolicy",
@@ -57,13 +63,25 @@ __all__ = [
     "TrialPlan",
     "TrialSlot",
     "load_policy",
+    "plan_when_ready",
     "probe_cluster",
+    "release_capacity",
+    "request_capacity",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("ProbeWarning", "probe_cluster"):
-        from tune_policies import probe
+_NEED_RAY: Final = {
+    "CapacityRequest": "autoscaling.scaling",
+    "ProbeWarning": "probe",
+    "plan_when_ready": "autoscaling.readiness",
+    "probe_cluster": "probe",
+    "release_capacity": "autoscaling.scaling",
+    "request_capacity": "autoscaling.scaling",
+}
+"""The module of each name that needs Ray."""
 
-        return getattr(probe, name)
+
+def __getattr__(name: str) -> Any:
+    if name in _NEED_RAY:
+        return getattr(import_module(f"tune_policies.{_NEED_RAY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -48,6 +48,7 @@ class NodeCapacity(Value):
         is_head: Whether it is the cluster's head node.
         usable_cpus: CPUs that its cgroup quota, its CPU affinity and ``SLURM_CPUS_PER_TASK`` allow, which Ray may
             not know; ``None``: not read.
+        is_expected: Whether it is not there yet: a plan counts on the autoscaler to add it.
         in_use: What was reserved when it was read. It takes no part in planning, which goes by totals.
     """
 
@@ -59,6 +60,7 @@ class NodeCapacity(Value):
     address: str | None = None
     is_head: bool = False
     usable_cpus: Amount | None = None
+    is_expected: bool = False
     in_use: Resources | None = None
 
     @property
@@ -87,7 +89,10 @@ class NodeCapacity(Value):
         has = self.resources
         custom = tuple(has.custom.items()) if has.custom else ()
         gpu_memory = (self.smallest_gpu_memory_bytes, self.devices is None) if has.gpus else ()
-        return (has.cpus, has.gpus, has.memory_bytes, custom, self.accelerator_type, gpu_memory, self.usable_cpus)
+        return (
+            *(has.cpus, has.gpus, has.memory_bytes, custom, self.accelerator_type, gpu_memory),
+            *(self.usable_cpus, self.is_expected),
+        )
 
     def __str__(self) -> str:
         has = self.resources

@@ -138,7 +138,7 @@ def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
     if request.num_workers == 0:
         return most
     if request.worker.memory_bytes is None:
-        return min(most, _count_drivers(groups, most))
+        return min(most, count_drivers(groups, most))
     # More drivers leave less host memory for workers, so the answer is where the two meet.
     return largest(
         0, most, lambda trials: count_workers(groups, request, num_drivers=trials) >= trials * request.processes
@@ -156,7 +156,8 @@ def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def _count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
+def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
+    """Return how many Train drivers find room on otherwise idle nodes; ``wanted`` where nothing limits them."""
     room = 0
     for node, count in groups:
         if node.resources.memory_bytes is None:

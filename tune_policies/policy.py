@@ -6,6 +6,7 @@ fields. A user's own subclass of ``ResourcePolicy`` can be named the same way, o
 
 import json
 from abc import abstractmethod
+from inspect import isabstract
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, SerializeAsAny, SerializerFunctionWrapHandler, model_serializer
@@ -67,13 +68,49 @@ class ResourcePolicy(Value):
         return {"kind": type(self).__name__, **serialize(self)}
 
 
+def _policy(value: object) -> ResourcePolicy:
+    return value if isinstance(value, ResourcePolicy) else build_policy(value)
+
+
+InnerPolicy = Annotated[SerializeAsAny[ResourcePolicy], BeforeValidator(_policy)]
+"""A policy inside another: an object, or plain data with a ``kind``."""
+
+
+class WrappingPolicy(ResourcePolicy):
+    """A policy around another, which may be given by position.
+
+    Each subclass repeats ``__init__``, or type checkers would refuse what is given by position.
+
+    Attributes:
+        inner: The policy that decides everything else.
+    """
+
+    inner: InnerPolicy
+
+    def __init__(self, /, *args: Any, **data: Any) -> None:
+        names = tuple(type(self).model_fields)
+        if len(args) > len(names):
+            raise InvalidResourcesError(f"takes {', '.join(names)} by position, got {len(args)} arguments")
+        given = dict(zip(names, args, strict=False))
+        if twice := sorted(given.keys() & data.keys()):
+            raise InvalidResourcesError(f"{', '.join(twice)} given twice: by position and by name")
+        super().__init__(**{**given, **data})
+
+    @property
+    def choices(self) -> tuple[ResourcePolicy, ...]:
+        """The same around each of the inner policy's choices."""
+        if self.inner.choices == (self.inner,):
+            return (self,)
+        return tuple(self.model_copy(update={"inner": choice}) for choice in self.inner.choices)
+
+
 def build_policy(data: object) -> ResourcePolicy:
     """Build a policy from plain data with a ``kind``.
 
     Raises:
         InvalidResourcesError: ``data`` is not a mapping, its ``kind`` is missing or unknown, or a field is wrong.
     """
-    kinds = {cls.__name__: cls for cls in _kinds_below(ResourcePolicy)}
+    kinds = {cls.__name__: cls for cls in _kinds_below(ResourcePolicy) if not isabstract(cls)}
     if not isinstance(data, dict):
         raise InvalidResourcesError(f"a policy must be a mapping with a 'kind', got {type(data).__name__}: {data!r}")
     fields = dict(data)
@@ -87,11 +124,3 @@ def build_policy(data: object) -> ResourcePolicy:
 
 def _kinds_below(cls: type[Any]) -> list[type[Any]]:
     return [kind for subclass in cls.__subclasses__() for kind in (subclass, *_kinds_below(subclass))]
-
-
-def _policy(value: object) -> ResourcePolicy:
-    return value if isinstance(value, ResourcePolicy) else build_policy(value)
-
-
-InnerPolicy = Annotated[SerializeAsAny[ResourcePolicy], BeforeValidator(_policy)]
-"""A policy inside another: an object, or plain data with a ``kind``."""

@@ -61,20 +61,6 @@ class Value(BaseModel):
         return self.model_dump_json(indent=2)
 
 
-def with_positional(args: tuple[Any, ...], names: tuple[str, ...], data: dict[str, Any]) -> dict[str, Any]:
-    """Return ``data`` with ``args`` under their names, for values whose first fields may be given by position.
-
-    Raises:
-        InvalidResourcesError: There are too many, or one is given both ways.
-    """
-    if len(args) > len(names):
-        raise InvalidResourcesError(f"takes {', '.join(names)} by position, got {len(args)} arguments")
-    given = dict(zip(names, args, strict=False))
-    if twice := sorted(given.keys() & data.keys()):
-        raise InvalidResourcesError(f"{', '.join(twice)} given twice: by position and by name")
-    return {**given, **data}
-
-
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'A100'?"`` for the known name nearest to ``name``, or ``""``."""
     by_lower = {candidate.lower(): candidate for candidate in sorted(known)}

@@ -11,7 +11,10 @@ import trainers
 import tune_policies
 
 ROOT = Path(__file__).parents[2]
-SHELL = {"cluster_reader", "cluster_state", "node_reading", "probe", "ray_adapter", "ray_connection"}
+SHELL = {
+    *("autoscaler", "cluster_reader", "cluster_state", "node_reading", "probe", "ray_adapter", "ray_connection"),
+    "readiness",
+}
 FOREIGN = {"ray", "torch", "tensorflow", "pynvml"}
 
 

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from tests.clusters import gpu_node
 from tune_policies import (
     AcceleratorPolicy,
+    AutoscalingPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -122,6 +123,7 @@ wrapped = st.recursive(
     leaves,
     lambda inner: (
         st.lists(inner, min_size=1, max_size=3).map(lambda policies: FirstFeasiblePolicy(*policies))
+        | st.builds(AutoscalingPolicy, inner=inner, max_nodes_to_add=st.none() | st.integers(0, 3))
         | st.builds(CappedPolicy, inner=inner, max_concurrent_trials=st.integers(1, 9))
         | st.builds(
             ReservingPolicy,

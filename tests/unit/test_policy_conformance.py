@@ -9,6 +9,7 @@ import tune_policies
 from tests.clusters import gpu_node
 from tune_policies import (
     AcceleratorPolicy,
+    AutoscalingPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -32,6 +33,7 @@ CAPACITY = ClusterCapacity.of(
 )
 POLICIES = [
     AcceleratorPolicy(resource="NPU", amount=0.3, num_workers=2),
+    AutoscalingPolicy(GpuPolicy(gpus=0.5), max_nodes_to_add=3),
     CpuPolicy(cpus=2, memory="2GiB", num_workers=2),
     GpuPolicy(gpus=0.3, num_workers=2),
     GpuMemoryPolicy(gpu_memory="6GiB"),

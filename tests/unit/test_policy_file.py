@@ -48,7 +48,7 @@ def test_the_same_policy_comes_from_yaml_and_json(tmp_path, write):
         ("- GpuPolicy", "a policy must be a mapping with a 'kind', got list"),
         ("GpuPolicy", "a policy must be a mapping with a 'kind', got str"),
         ("", "a policy must be a mapping with a 'kind', got NoneType"),
-        ("gpus: 1", "a policy needs a 'kind' (known: AcceleratorPolicy, CappedPolicy"),
+        ("gpus: 1", "a policy needs a 'kind' (known: AcceleratorPolicy, AutoscalingPolicy, CappedPolicy"),
         ("kind: GpuPolcy", "unknown kind 'GpuPolcy'; did you mean 'GpuPolicy'?"),
         ("kind: 7", "unknown kind 7"),
         ("kind: GpuPolicy\ngpu: 1", "unknown field 'gpu'; did you mean 'gpus'? (GpuPolicy has gpus, cpus"),

@@ -1,6 +1,7 @@
 """The policies, one module for each close family."""
 
 from tune_policies.policies.accelerator import AcceleratorPolicy
+from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.even_split import EvenSplitPolicy
 from tune_policies.policies.gpu import GpuPolicy
@@ -10,6 +11,7 @@ from tune_policies.policies.wrappers import CappedPolicy, FirstFeasiblePolicy, R
 
 __all__ = [
     "AcceleratorPolicy",
+    "AutoscalingPolicy",
     "CappedPolicy",
     "CpuPolicy",
     "EvenSplitPolicy",

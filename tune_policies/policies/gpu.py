@@ -138,8 +138,8 @@ class GpuPolicy(ResourcePolicy):
     def _large_enough(self, capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> Selection:
         least = self.min_gpu_memory or 0
         large = [group for group in groups if (group.node.smallest_gpu_memory_bytes or 0) >= least]
-        if large:
-            return select_gpus(capacity, large)
+        if (selection := select_gpus(capacity, large)).groups:
+            return selection
         request = Request(
             worker=Resources(cpus=self.cpus or 0, gpus=self.gpus, custom=self.custom),
             num_workers=self.num_workers,
@@ -200,7 +200,8 @@ def gpus_of_type(capacity: ClusterCapacity, accelerator_type: str | None) -> Sel
 def select_gpus(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> Selection:
     """Return some of the GPU nodes, with the simplest thing that keeps Ray from placing work on the others.
 
-    That is nothing where there are no others, then the one device type, then labels.
+    That is nothing where there are no others, then the one device type, then labels. Of nodes that only labels would
+    set apart, those that are not there yet are left out unless the label of their type does: the others are listed.
     """
     groups = tuple(groups)
     chosen = {node.shape for node, _ in groups}
@@ -210,7 +211,20 @@ def select_gpus(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> Selec
         return Selection(groups)
     if len(types) == 1 and None not in types and not types & others:
         return Selection(groups, types.pop())
+    if any(node.is_expected for node, _ in groups) and _types_that_tell(capacity, groups) is None:
+        return select_gpus(capacity, (group for group in groups if not group.node.is_expected))
     return Selection(groups, by_label=True)
+
+
+def _types_that_tell(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> set[str] | None:
+    """Return what Ray's label of device types says of these nodes and of no others; ``None``: it does not."""
+    groups = tuple(groups)
+    chosen = {node.shape for node, _ in groups}
+    others = (group for group in capacity.groups if group.node.shape not in chosen)
+    inside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(groups)}
+    outside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(others)}
+    names = {name for name in inside if name}
+    return names if names == inside and not names & outside else None
 
 
 def with_labels(plan: TrialPlan, capacity: ClusterCapacity, selection: Selection) -> TrialPlan:
@@ -221,13 +235,8 @@ def with_labels(plan: TrialPlan, capacity: ClusterCapacity, selection: Selection
     """
     if not selection.by_label:
         return plan
-    chosen = {node.shape for node, _ in selection.groups}
-    others = (group for group in capacity.groups if group.node.shape not in chosen)
-    inside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(selection.groups)}
-    outside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(others)}
-    names = {name for name in inside if name}
-    if names == inside and not names & outside:
-        return plan.on_nodes({ACCELERATOR_TYPE: is_one_of(names)})
+    if (types := _types_that_tell(capacity, selection.groups)) is not None:
+        return plan.on_nodes({ACCELERATOR_TYPE: is_one_of(types)})
     return plan.on_nodes({NODE_ID: is_one_of(node.node_id for node in capacity.nodes_of(selection.groups))})
 
 

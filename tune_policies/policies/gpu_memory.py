@@ -91,7 +91,9 @@ class GpuMemoryPolicy(ResourcePolicy):
             yield usable
         sizes = {node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups}
         for least in sorted(size for size in sizes if size >= self.gpu_memory):
-            yield select_gpus(capacity, (g for g in usable.groups if (g.node.smallest_gpu_memory_bytes or 0) >= least))
+            large = (group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least)
+            if (choice := select_gpus(capacity, large)).groups:
+                yield choice
         if usable.accelerator_type is None:
             for name in sorted({node.accelerator_type for node, _ in usable.groups if node.accelerator_type}):
                 choice = self._usable(capacity, name)

@@ -8,11 +8,10 @@ from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.labels import NODE_ID, LabelSelector, format_selector, is_none_of, matcher, merged
 from tune_policies.plan import TrialPlan
-from tune_policies.policy import InnerPolicy, ResourcePolicy
-from tune_policies.values import with_positional
+from tune_policies.policy import WrappingPolicy
 
 
-class SelectingPolicy(ResourcePolicy):
+class SelectingPolicy(WrappingPolicy):
     """Plans on some of the nodes, and has Ray place trials and workers on no other.
 
     ``SelectingPolicy(GpuPolicy(), label_selector={"zone": "!eu"}, exclude_head=True)`` keeps trials off the zone and
@@ -28,18 +27,12 @@ class SelectingPolicy(ResourcePolicy):
         InvalidResourcesError: A field is wrong.
     """
 
-    inner: InnerPolicy
     label_selector: LabelSelector = Field(default_factory=dict)
     exclude_nodes: tuple[str, ...] = ()
     exclude_head: bool = False
 
     def __init__(self, /, *args: Any, **data: Any) -> None:
-        super().__init__(**with_positional(args, ("inner",), data))
-
-    @property
-    def choices(self) -> tuple[ResourcePolicy, ...]:
-        """The same selection for each of the inner policy's choices."""
-        return tuple(self.model_copy(update={"inner": choice}) for choice in self.inner.choices)
+        super().__init__(*args, **data)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""

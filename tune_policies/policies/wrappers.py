@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
+from tune_policies.additions import fewest_nodes
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.plan import TrialPlan
-from tune_policies.policy import InnerPolicy, ResourcePolicy
+from tune_policies.policy import InnerPolicy, ResourcePolicy, WrappingPolicy
 from tune_policies.resources import TICKS, Amount, Bytes, Count, PositiveCount, Resources, to_ticks
-from tune_policies.values import with_positional
 
 
 class FirstFeasiblePolicy(ResourcePolicy):
@@ -68,7 +68,7 @@ def plan_first_feasible(policies: Iterable[ResourcePolicy], capacity: ClusterCap
     )
 
 
-class CappedPolicy(ResourcePolicy):
+class CappedPolicy(WrappingPolicy):
     """Never more trials at once than that. Pass ``max_concurrent_trials`` of the plan to Tune.
 
     Attributes:
@@ -79,23 +79,25 @@ class CappedPolicy(ResourcePolicy):
         InvalidResourcesError: A field is wrong.
     """
 
-    inner: InnerPolicy
     max_concurrent_trials: PositiveCount
 
     def __init__(self, /, *args: Any, **data: Any) -> None:
-        super().__init__(**with_positional(args, ("inner", "max_concurrent_trials"), data))
+        super().__init__(*args, **data)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
         plan = self.inner.plan(capacity)
-        return plan.capped(
+        capped = plan.capped(
             self.max_concurrent_trials,
             limited_by="max_concurrent_trials",
             reasons=(f"{plan.max_concurrent_trials} would fit, but at most {self.max_concurrent_trials} may run",),
         )
+        if capped == plan or not plan.nodes_to_add:
+            return capped
+        return capped.model_copy(update={"nodes_to_add": fewest_nodes(capped, capacity, plan.nodes_to_add)})
 
 
-class ReservingPolicy(ResourcePolicy):
+class ReservingPolicy(WrappingPolicy):
     """Leaves so much of the cluster free for others.
 
     What is left free comes from as few nodes as possible: from nodes without GPUs first, unless GPUs are to be
@@ -112,13 +114,12 @@ class ReservingPolicy(ResourcePolicy):
         InvalidResourcesError: A field is wrong.
     """
 
-    inner: InnerPolicy
     cpus: Amount = 0
     gpus: Count = 0
     memory: Bytes | None = None
 
     def __init__(self, /, *args: Any, **data: Any) -> None:
-        super().__init__(**with_positional(args, ("inner",), data))
+        super().__init__(*args, **data)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""

@@ -1,0 +1,159 @@
+"""How long it takes to know whether there will be a GPU, beside the way of Ray's guide.
+
+The guide starts a task that wants a GPU, and takes CPUs if it has not run after ``ray.wait(timeout=240)``. Here each
+way decides on a real cluster, whose autoscaler starts real raylets with logical GPUs.
+"""
+
+import statistics
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import ray
+from rich.console import Console
+from rich.table import Table
+
+from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuPolicy, ProbeWarning, plan_when_ready
+
+from .autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
+from .environment import describe_machine
+
+_DEADLINE_S: Final = 5.0
+"""How long a launch that never ends is waited for."""
+_TYPES: Final = ("T4", "L4", "A100", "H100", "H200", "V100", "P100", "P4", "K80", "L40S", "A10G", "B200")
+"""Device types, one for each node to start: a node that is there already would not be waited for."""
+MOST_REPETITIONS: Final = len(_TYPES) - 1
+
+
+class Scenario(StrEnum):
+    """What the cluster answers to a wish for a GPU."""
+
+    NO_AUTOSCALER = "no-autoscaler"
+    NO_SUCH_TYPE = "no-such-type"
+    LAUNCH_FAILS = "launch-fails"
+    LAUNCH_HANGS = "launch-hangs"
+    NODE_STARTS = "node-starts"
+
+
+class Run(NamedTuple):
+    """One decision: how long it took, whether it was for a GPU, and how long the node's own start took, if one did."""
+
+    seconds: float
+    use_gpu: bool
+    node_start_s: float | None = None
+
+
+def measure_autoscaling(scenarios: list[Scenario], repetitions: int, guide_timeout_s: float) -> None:
+    """Print a table: median and range of the seconds until the decision, and what the guide's way took, once."""
+    table = Table(title="Time until it is known whether there will be a GPU")
+    for heading in (
+        "Cluster",
+        "Decision",
+        "plan_when_ready (s)",
+        "Range",
+        "Node start (s)",
+        "Beside it (s)",
+        "Guide's way (s)",
+    ):
+        table.add_column(heading, justify="left" if heading in ("Cluster", "Decision") else "right")
+    for scenario in scenarios:
+        runs, guide = _measure(scenario, repetitions, guide_timeout_s)
+        seconds = [run.seconds for run in runs]
+        starts = [(run.node_start_s, run.seconds - run.node_start_s) for run in runs if run.node_start_s is not None]
+        start, beside = (f"{statistics.median(part):.2f}" for part in zip(*starts, strict=True)) if starts else ("", "")
+        table.add_row(
+            scenario,
+            _decision(runs),
+            f"{statistics.median(seconds):.2f}",
+            f"{min(seconds):.2f} to {max(seconds):.2f}",
+            start,
+            beside,
+            f"{guide.seconds:.1f} ({_decision([guide])})",
+        )
+    Console().print(table)
+    Console().print(
+        f"{repetitions} runs of plan_when_ready in each cluster, {_DEADLINE_S:g} s deadline for a launch that hangs; "
+        f"the guide's way once, with ray.wait(timeout={guide_timeout_s:g}). Autoscaler v2, which looks every second. "
+        f"{describe_machine()}",
+        soft_wrap=True,
+    )
+    print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")
+
+
+def _decision(runs: list[Run]) -> str:
+    return " or ".join(sorted({"GPU" if run.use_gpu else "CPU" for run in runs}))
+
+
+def _measure(scenario: Scenario, repetitions: int, guide_timeout_s: float) -> tuple[list[Run], Run]:
+    if scenario is Scenario.NO_AUTOSCALER:
+        with _local_ray():
+            return [_decide(name, 60.0) for name in _TYPES[:repetitions]], _guides_way(_TYPES[-1], guide_timeout_s)
+    types = () if scenario is Scenario.NO_SUCH_TYPE else _TYPES
+    node_types = {name: node_type(CPU=1, GPU=1, **{f"accelerator_type:{name}": 1}) for name in types}
+    timeout_s = _DEADLINE_S if scenario is Scenario.LAUNCH_HANGS else 60.0
+    with autoscaling_cluster(node_types or {"cpu": node_type(CPU=1)}, v2=True) as cluster:
+        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        runs = [_one(scenario, cluster, name, lambda name: _decide(name, timeout_s)) for name in _TYPES[:repetitions]]
+        return runs, _one(scenario, cluster, _TYPES[-1], lambda name: _guides_way(name, guide_timeout_s))
+
+
+def _one(scenario: Scenario, cluster: AutoscalingCluster, name: str, decide: Callable[[str], Run]) -> Run:
+    """Return one decision about a GPU of the type ``name``, whose launch goes as the scenario says."""
+    modes = {Scenario.LAUNCH_FAILS: "fail", Scenario.LAUNCH_HANGS: "hang"}
+    cluster.launches(**{name: modes.get(scenario, "start")})
+    with _seen_alive(name) as seen:
+        run = decide(name)
+    cluster.end_launches()
+    return run._replace(node_start_s=seen[0] - cluster.launched_at(name)) if seen else run
+
+
+@contextmanager
+def _seen_alive(name: str) -> Iterator[list[float]]:
+    """Yield a list that gets the time at which a node of the type was first seen alive."""
+    seen: list[float] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not seen and not done.wait(0.05):
+            if any(node["Alive"] and f"accelerator_type:{name}" in node["Resources"] for node in ray.nodes()):
+                seen.append(time.time())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        thread.join()
+
+
+def _decide(name: str, timeout_s: float) -> Run:
+    policy = FirstFeasiblePolicy(GpuPolicy(accelerator_type=name), CpuPolicy())
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProbeWarning)  # logical GPUs have no NVML
+        plan = plan_when_ready(policy, timeout_s=timeout_s)
+    return Run(time.perf_counter() - start, plan.use_gpu)
+
+
+def _guides_way(name: str, timeout_s: float) -> Run:
+    start = time.perf_counter()
+    task = ray.remote(num_gpus=1, accelerator_type=name)(lambda: True).remote()
+    ready, _ = ray.wait([task], timeout=timeout_s)
+    run = Run(time.perf_counter() - start, bool(ready))
+    ray.cancel(task, force=True)
+    return run
+
+
+@contextmanager
+def _local_ray() -> Iterator[None]:
+    ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()

@@ -1,0 +1,309 @@
+"""A plan when it can run: with a real autoscaler that adds nodes, refuses, fails, or never comes.
+
+Each test has a type of node of its own on the cluster that they share, so their order means nothing. The probe does not
+know the types here, so what is heard from the autoscaler decides.
+"""
+
+import logging
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import ray
+
+from tests.clusters import nodes
+from tests.on_ray.autoscaling import autoscaling_cluster, node_type
+from tests.on_ray.rays import cluster_of, local_ray
+from tune_policies import (
+    CpuPolicy,
+    FirstFeasiblePolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    NodeTypeCapacity,
+    ProbeError,
+    Resources,
+    plan_when_ready,
+    probe_cluster,
+    release_capacity,
+    request_capacity,
+)
+from tune_policies.autoscaling.autoscaler import find_autoscaler
+
+# Logical GPUs have no NVML.
+pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+
+
+def gpu_type(accelerator_type):
+    return node_type(CPU=1, GPU=1, **{f"accelerator_type:{accelerator_type}": 1})
+
+
+TYPES = {
+    "starts": gpu_type("T4"),
+    "fails": gpu_type("A100"),
+    "hangs": gpu_type("H100"),
+    "late": gpu_type("L4"),
+    "less": gpu_type("V100"),
+    "asked": node_type(CPU=3),
+    "never": node_type(CPU=64),
+}
+
+
+@pytest.fixture(scope="module")
+def started():
+    with autoscaling_cluster(TYPES, v2=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(started):
+    if not ray.is_initialized():
+        ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
+    yield started
+    started.end_launches()
+
+
+def gpu_or_cpu(accelerator_type):
+    return FirstFeasiblePolicy(GpuPolicy(accelerator_type=accelerator_type), CpuPolicy())
+
+
+def timed(policy, **kwargs):
+    start = time.monotonic()
+    plan = plan_when_ready(policy, **kwargs)
+    return plan, time.monotonic() - start
+
+
+def asked_for():
+    return dict(find_autoscaler().requested())
+
+
+def wait_until(holds, timeout_s=30):
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_gpu_node_that_can_be_added_is_waited_for():
+    plan, _ = timed(gpu_or_cpu("T4"))
+
+    assert (plan.use_gpu, plan.max_concurrent_trials) == (True, 1)
+    assert asked_for() == {}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_gpu_that_no_node_type_has_is_given_up_within_seconds():
+    plan, seconds = timed(gpu_or_cpu("H200"))
+
+    assert not plan.use_gpu
+    assert "and the autoscaler says that no node which it may add meets this" in plan.reasons[0]
+    assert seconds < 5
+    assert asked_for() == {}
+
+
+def test_a_launch_that_fails_is_given_up_at_once_and_counts_against_no_later_request(cluster):
+    cluster.launches(fails="fail")
+    plan, seconds = timed(gpu_or_cpu("A100"))
+    cluster.launches(fails="start")
+    later, _ = timed(gpu_or_cpu("A100"))
+
+    assert not plan.use_gpu
+    assert "the launch of 'fails' failed" in plan.reasons[0]
+    assert seconds < 10
+    assert later.use_gpu
+
+
+def test_a_launch_that_never_ends_is_given_up_at_the_deadline(cluster):
+    cluster.launches(hangs="hang")
+
+    plan, seconds = timed(gpu_or_cpu("H100"), timeout_s=3)
+
+    assert not plan.use_gpu
+    assert "no nodes came within 3 s" in plan.reasons[0]
+    assert 3 <= seconds < 5
+
+
+def test_a_better_choice_whose_node_comes_late_is_taken_before_a_later_one(cluster):
+    cluster.launches(late="hang", never="hang")
+    lines = []
+
+    def start_late(line):
+        lines.append(line)
+        if line.startswith("GpuPolicy is given up"):
+            cluster.launches(late="start")
+
+    plan = plan_when_ready(
+        FirstFeasiblePolicy(GpuPolicy(accelerator_type="L4"), CpuPolicy(cpus=64)), timeout_s=8, on_progress=start_late
+    )
+
+    assert plan.accelerator_type == "L4"
+    assert any(line.startswith("CpuPolicy does not fit the alive nodes: asking for 64 CPU") for line in lines)
+
+
+def test_a_node_that_comes_with_less_than_it_promised_is_not_taken_for_it(cluster):
+    cluster.launches(less="less")
+
+    plan = plan_when_ready(gpu_or_cpu("V100"), timeout_s=60)
+
+    assert not plan.use_gpu
+    assert "and the autoscaler says that no node which it may add meets this" in plan.reasons[0]
+
+
+INTERRUPTED = """
+import sys, warnings, ray
+from tune_policies import GpuPolicy, plan_when_ready
+warnings.simplefilter("ignore")
+ray.init(address=sys.argv[1], logging_level="ERROR", log_to_driver=False)
+try:
+    plan_when_ready(GpuPolicy(accelerator_type='H100'), on_progress=lambda line: print(line, flush=True))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_releases_what_was_asked_for(cluster):
+    cluster.launches(hangs="hang")
+    command = [sys.executable, "-c", INTERRUPTED, cluster.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        line = child.stdout.readline()
+        wait_until(lambda: any("H100" in bundle for bundle in asked_for()))
+        child.send_signal(signal.SIGINT)
+        rest = child.communicate(timeout=60)[0]
+
+    assert line.startswith("GpuPolicy does not fit the alive nodes: asking for 1 GPU, 0.001 accelerator_type:H100")
+    assert "interrupted" in rest
+    assert asked_for() == {}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_nodes_are_asked_for_ahead_of_a_run_and_let_go_after_it():
+    plan = CpuPolicy(cpus=3).plan(nodes((3, 0)))
+
+    with request_capacity(plan):
+        during = asked_for()
+        wait_until(lambda: any(node["Alive"] and node["Resources"].get("CPU") == 3 for node in ray.nodes()))
+
+    assert during == {'{"CPU": 3.0}': 1}
+    assert asked_for() == {}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_error_in_the_run_lets_them_go_too():
+    with pytest.raises(ZeroDivisionError), request_capacity(CpuPolicy().plan(nodes((1, 0)))):
+        raise ZeroDivisionError
+
+    assert asked_for() == {}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_request_of_another_is_not_released():
+    plan = CpuPolicy().plan(nodes((1, 0)))
+
+    request = request_capacity(plan)
+    request_capacity(plan, num_trials=2)
+    request.release()
+    others = asked_for()
+    release_capacity()
+
+    assert others == {'{"CPU": 1.0}': 2}
+    assert asked_for() == {}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_node_types_that_are_known_to_be_too_small_are_not_asked_for():
+    types = (NodeTypeCapacity(name="starts", resources=Resources(cpus=1, gpus=1), max_nodes_to_add=1),)
+    lines = []
+
+    with pytest.raises(InfeasibleRequestError, match="no nodes that can be added would do: with all nodes that can be"):
+        plan_when_ready(
+            GpuPolicy(gpus=16),
+            probe=lambda: probe_cluster().model_copy(update={"node_types": types}),
+            on_progress=lines.append,
+        )
+
+    assert len(lines) == 1
+    assert lines[0].startswith("GpuPolicy is given up: no nodes that can be added would do")
+
+
+@pytest.fixture(scope="module")
+def cluster_v1():
+    with autoscaling_cluster({"starts": TYPES["starts"], "fails": TYPES["fails"]}, v2=False) as started:
+        yield started
+
+
+@pytest.fixture
+def connected_to_v1(cluster_v1):
+    ray.shutdown()
+    ray.init(address=cluster_v1.address, logging_level="ERROR", log_to_driver=False)
+    yield cluster_v1
+    ray.shutdown()
+
+
+def test_v1_adds_a_gpu_node_too(connected_to_v1):
+    plan, _ = timed(gpu_or_cpu("T4"))
+
+    assert plan.use_gpu
+    assert asked_for() == {}
+
+
+def test_v1_is_taken_at_its_silence_where_it_can_never_meet_a_request(connected_to_v1):
+    plan, seconds = timed(gpu_or_cpu("H200"))
+
+    assert "and the autoscaler launches nothing more for it" in plan.reasons[0]
+    assert seconds < 10
+
+
+def test_v1_says_why_a_launch_failed(connected_to_v1):
+    connected_to_v1.launches(fails="fail")
+
+    plan, seconds = timed(gpu_or_cpu("A100"))
+
+    assert "the launch of 'fails' failed: no such machine is left" in plan.reasons[0]
+    assert seconds < 10
+
+
+@pytest.fixture
+def disconnected():
+    ray.shutdown()
+
+
+@pytest.mark.usefixtures("disconnected")
+def test_on_a_ray_of_its_own_nobody_is_waited_for(caplog):
+    caplog.set_level(logging.INFO, logger="tune_policies")
+    with local_ray(num_cpus=2):
+        plan, seconds = timed(gpu_or_cpu("T4"))
+        request_capacity(plan).release()
+        release_capacity()
+
+    assert plan.max_concurrent_trials == 2
+    assert "and nothing adds nodes to this cluster" in plan.reasons[0]
+    assert seconds < 5
+    assert "nothing adds nodes to this cluster, so none are asked for" in caplog.messages
+
+
+@pytest.mark.usefixtures("disconnected")
+def test_a_young_cluster_is_given_time_to_say_that_nothing_adds_nodes_to_it():
+    with cluster_of({"num_cpus": 1}) as cluster:
+        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        with pytest.raises(InfeasibleRequestError, match="nothing adds nodes to this cluster") as caught:
+            plan_when_ready(FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=9)), timeout_s=60)
+
+    assert [error.short_of for error in caught.value.tried] == ["GPU", "CPU"]
+
+
+@pytest.mark.usefixtures("disconnected")
+def test_without_a_connection_there_is_nobody_to_ask():
+    plan = CpuPolicy().plan(nodes((1, 0)))
+
+    for ask in (lambda: plan_when_ready(CpuPolicy()), lambda: request_capacity(plan), release_capacity):
+        with pytest.raises(ProbeError, match=r"not connected to a Ray: call ray.init\(\) before"):
+            ask()
+
+
+@pytest.mark.parametrize("wrong", [{"timeout_s": 0}, {"timeout_s": float("nan")}, {"num_trials": 0}])
+def test_a_deadline_and_a_number_must_be_above_zero(wrong):
+    with pytest.raises(InvalidResourcesError, match=f"{next(iter(wrong))} must be"):
+        plan_when_ready(CpuPolicy(), **wrong)

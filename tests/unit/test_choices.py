@@ -1,0 +1,161 @@
+"""Which choice runs now, and what another would need."""
+
+import pytest
+
+from tests.clusters import GIB, gpu_node, nodes
+from tune_policies import (
+    AutoscalingPolicy,
+    CappedPolicy,
+    ClusterCapacity,
+    CpuPolicy,
+    EvenSplitPolicy,
+    FirstFeasiblePolicy,
+    GpuMemoryPolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    NodeTypeCapacity,
+    ReservingPolicy,
+    Resources,
+    TrialPlan,
+    TrialSlot,
+)
+from tune_policies.autoscaling.bundles import trial_bundles
+from tune_policies.autoscaling.choices import needs, no_choice, plan_now
+from tune_policies.autoscaling.smallest_node import plan_on_smallest_node
+
+ALIVE = nodes((8, 0))
+UNKNOWN = ALIVE.model_copy(update={"node_types": None})
+
+
+def node_type(name, most=4, *, cpus=8, gpus=0):
+    return NodeTypeCapacity(name=name, resources=Resources(cpus=cpus, gpus=gpus), max_nodes_to_add=most)
+
+
+def growing(*node_types):
+    return ALIVE.model_copy(update={"node_types": node_types})
+
+
+def resources(bundles):
+    return [bundle.resources for bundle in bundles]
+
+
+def test_the_choices_of_nested_policies_come_one_by_one():
+    gpu, cpu, small = GpuPolicy(), CpuPolicy(cpus=4), CpuPolicy()
+
+    assert FirstFeasiblePolicy(gpu, FirstFeasiblePolicy(cpu, small)).choices == (gpu, cpu, small)
+    assert cpu.choices == (cpu,)
+
+
+def test_a_policy_around_choices_is_around_each_of_them():
+    policy = CappedPolicy(FirstFeasiblePolicy(GpuPolicy(), CpuPolicy()), 3)
+
+    assert policy.choices == (CappedPolicy(GpuPolicy(), 3), CappedPolicy(CpuPolicy(), 3))
+    assert CappedPolicy(CpuPolicy(), 3).choices == (CappedPolicy(CpuPolicy(), 3),)
+
+
+def test_what_fits_the_alive_nodes_runs_now():
+    assert plan_now(CpuPolicy(), ALIVE, 8) == CpuPolicy().plan(ALIVE)
+
+
+def test_too_few_at_once_do_not_run_now():
+    with pytest.raises(InfeasibleRequestError, match="needs 1 CPU, 9 times at once, but only 8 fit at once"):
+        plan_now(CpuPolicy(), ALIVE, 9)
+
+
+def test_a_plan_that_counts_nodes_to_add_runs_now_if_the_alive_ones_hold_the_first_trials():
+    policy = AutoscalingPolicy(CpuPolicy())
+
+    assert plan_now(policy, growing(node_type("cpu")), 8).nodes_to_add == {"cpu": 4}
+    with pytest.raises(InfeasibleRequestError, match="the alive nodes do not hold them yet"):
+        plan_now(policy, growing(node_type("cpu")), 9)
+
+
+def test_known_types_tell_what_to_ask_for_and_which_of_them_help():
+    wanted = needs(GpuPolicy(), growing(node_type("gpu", gpus=1), node_type("cpu"), node_type("gone", 0, gpus=8)), 2)
+
+    assert (resources(wanted.bundles), wanted.node_types) == ([{"CPU": 8, "GPU": 1}] * 2, {"gpu"})
+
+
+@pytest.mark.parametrize(
+    ("capacity", "num_trials", "message"),
+    [
+        pytest.param(
+            growing(node_type("gpu", gpus=1)), 1, "the largest node offers 8 CPU, 1 GPU", id="types too small"
+        ),
+        pytest.param(growing(node_type("gpu", 2, gpus=2)), 3, "only 2 would fit at once", id="too few of them"),
+        pytest.param(ALIVE, 1, "the largest node offers 8 CPU, 0 GPU", id="nothing to add"),
+    ],
+)
+def test_what_known_types_can_never_meet_is_refused(capacity, num_trials, message):
+    with pytest.raises(InfeasibleRequestError, match=message):
+        needs(GpuPolicy(gpus=2), capacity, num_trials)
+
+
+def test_the_limit_of_the_users_own_autoscaling_policy_holds():
+    policy = CappedPolicy(AutoscalingPolicy(GpuPolicy(num_workers=2), max_nodes_to_add=1), 4)
+
+    with pytest.raises(InfeasibleRequestError, match="the cluster holds 1 such worker"):
+        needs(policy, growing(node_type("gpu", gpus=1)), 1)
+
+
+def test_gpu_memory_is_asked_for_as_whole_gpus_since_that_of_a_type_is_not_known():
+    wanted = needs(GpuMemoryPolicy(gpu_memory="6GiB"), growing(node_type("gpu", gpus=1), node_type("cpu")), 1)
+
+    assert (resources(wanted.bundles), wanted.node_types) == ([{"GPU": 1}], {"gpu"})
+
+
+@pytest.mark.parametrize(
+    ("policy", "bundles"),
+    [
+        pytest.param(GpuPolicy(), [{"GPU": 1}], id="a GPU, with whatever CPUs it comes"),
+        pytest.param(GpuPolicy(gpus=0.3, cpus=3), [{"CPU": 3, "GPU": 0.3333}], id="a share of one"),
+        pytest.param(GpuPolicy(gpus=5), [{"GPU": 5}], id="no power of 2"),
+        pytest.param(GpuPolicy(accelerator_type="H100"), [{"GPU": 1, "accelerator_type:H100": 0.001}], id="a type"),
+        pytest.param(CpuPolicy(cpus=12, memory="9GiB"), [{"CPU": 12, "memory": 9 * GIB}], id="host memory"),
+        pytest.param(GpuMemoryPolicy(gpu_memory="40GiB", cpus=2), [{"CPU": 2, "GPU": 1}], id="GPU memory"),
+        pytest.param(EvenSplitPolicy(num_trials=4, min_cpus=3, min_gpus=3), [{"CPU": 3, "GPU": 3}], id="an even split"),
+        pytest.param(ReservingPolicy(GpuPolicy(), cpus=4), [{"GPU": 1}], id="not what is left free"),
+        pytest.param(AutoscalingPolicy(GpuPolicy(gpus=2)), [{"GPU": 2}], id="within a policy that counts additions"),
+        pytest.param(
+            GpuPolicy(gpus=2, num_workers=2), [{"memory": 2**20}, {"GPU": 2}, {"GPU": 2}], id="a driver and workers"
+        ),
+    ],
+)
+def test_where_no_type_is_known_the_policy_tells_what_it_needs(policy, bundles):
+    wanted = needs(policy, UNKNOWN, 1)
+
+    assert (resources(wanted.bundles), wanted.node_types) == (bundles, None)
+
+
+def test_what_no_node_could_meet_is_not_asked_for():
+    assert plan_on_smallest_node(ReservingPolicy(CpuPolicy(), gpus=2**20)) is None
+    with pytest.raises(InfeasibleRequestError, match="left free"):
+        needs(ReservingPolicy(CpuPolicy(), gpus=2**20), UNKNOWN, 1)
+
+
+def test_the_bundles_of_several_kinds_of_slots_are_those_of_the_better_first():
+    gpu = TrialSlot(trial=Resources(gpus=0.5), max_concurrent_trials=2, label_selector={"market": "spot"})
+    cpu = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=4)
+
+    bundles = trial_bundles(TrialPlan(slots=(gpu, cpu), limited_by="GPU"), 3)
+
+    assert [tuple(bundle) for bundle in bundles] == [({"GPU": 0.5}, {"market": "spot"})] * 2 + [({"CPU": 2}, {})]
+
+
+def test_the_last_error_says_of_each_choice_why():
+    errors = (
+        InfeasibleRequestError("1 GPU", "the largest node offers 8 CPU, and the launch failed", "GPU", "Add one."),
+        InfeasibleRequestError("99 CPU", "the largest node offers 8 CPU", "CPU", "Ask for 8."),
+    )
+
+    assert str(no_choice(errors)) == (
+        "one trial needs 1 GPU or else 99 CPU, but for 1 GPU: the largest node offers 8 CPU, and the launch failed; "
+        "for 99 CPU: the largest node offers 8 CPU: short of GPU and CPU. Ask for 8."
+    )
+    assert no_choice(errors).tried == errors
+
+
+def test_a_gpu_node_whose_memory_was_read_needs_no_asking():
+    alive = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=16))
+
+    assert plan_now(GpuMemoryPolicy(gpu_memory="6GiB"), alive, 2).max_concurrent_trials == 2

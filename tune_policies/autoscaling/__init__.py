@@ -1,0 +1,1 @@
+"""Asking an autoscaler for nodes, and hearing what becomes of it."""

@@ -1,0 +1,199 @@
+"""Returns a plan as soon as it can run, and says within seconds what the cluster will never have.
+
+Each choice of a policy is asked for in turn. What becomes of it is heard from the autoscaler, so that nobody waits for
+a node that does not come.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import ray
+
+from tune_policies.autoscaling.autoscaler import Autoscaler, find_autoscaler, ray_errors
+from tune_policies.autoscaling.bundles import Bundle
+from tune_policies.autoscaling.choices import needs, no_choice, plan_now
+from tune_policies.autoscaling.launches import LaunchReport, LaunchWatch
+from tune_policies.autoscaling.scaling import CapacityRequest
+from tune_policies.capacity import ClusterCapacity
+from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
+from tune_policies.plan import TrialPlan
+from tune_policies.policy import ResourcePolicy
+from tune_policies.probe import probe_cluster
+from tune_policies.resources import Resources, check_count
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.2
+
+
+def plan_when_ready(
+    policy: ResourcePolicy,
+    *,
+    timeout_s: float = 300.0,
+    num_trials: int = 1,
+    probe: Callable[[], ClusterCapacity] = probe_cluster,
+    on_progress: Callable[[str], None] | None = None,
+) -> TrialPlan:
+    """Return a plan that can run now, with nodes that are added for it if need be.
+
+    The choices of a policy (a ``FirstFeasiblePolicy``, several device types) are tried in turn. A choice that fits the
+    alive nodes is taken at once. Else the autoscaler is asked for the nodes of ``num_trials`` trials, and listened
+    to. The next choice comes as soon as it is known that this one will not be met: no autoscaler, no such node type, a
+    launch that failed. Only what may still come is waited for.
+    A better choice that can run after all, as its node came late, is taken before a later one.
+
+    The autoscaler is asked for nothing any more when this returns or raises, by Ctrl-C too. Nodes that came stay until
+    they have been idle for ``idle_timeout_minutes`` of the cluster, 1 to 5 minutes by default, so start the run at
+    once, or hold them with :func:`request_capacity`. See there for what a request is to Ray: a program that is killed
+    meanwhile leaves it behind.
+
+    Autoscaler v1 does not say that it can never meet a request: where the node types are not known, it is taken at its
+    silence, three reports (15 s) in which it launches nothing.
+
+    Args:
+        policy: What to plan. An ``AutoscalingPolicy`` may count more nodes than are there when this returns.
+        timeout_s: The longest wait for the nodes of each choice, in seconds.
+        num_trials: How many trials must be able to run.
+        probe: Reads the cluster: ``probe_cluster``, or a function that calls it with arguments.
+        on_progress: Gets a line for each step; the module's logger gets them too, at ``INFO``.
+
+    Raises:
+        InvalidResourcesError: ``timeout_s`` or ``num_trials`` is not above 0.
+        InfeasibleRequestError: No choice can be met; says of each why.
+        ProbeError: The program is not connected to Ray, or Ray went away.
+
+    Warns:
+        ProbeWarning: As ``probe_cluster`` does.
+    """
+    if not timeout_s > 0:
+        raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
+    num_trials = check_count(num_trials, least=1, name="num_trials")
+    if not ray.is_initialized():
+        raise ProbeError("this program is not connected to a Ray: call ray.init() before")
+    return _Search(policy, num_trials, probe, on_progress).run(timeout_s)
+
+
+class _Search:
+    """One call of :func:`plan_when_ready`."""
+
+    def __init__(
+        self,
+        policy: ResourcePolicy,
+        num_trials: int,
+        probe: Callable[[], ClusterCapacity],
+        on_progress: Callable[[str], None] | None,
+    ) -> None:
+        self._choices = policy.choices
+        self._num_trials = num_trials
+        self._probe = probe
+        self._on_progress = on_progress
+        self._autoscaler: Autoscaler | None = None
+        self._node_ids: frozenset[str] = frozenset()
+        self._given_up: list[str] = []
+
+    def run(self, timeout_s: float) -> TrialPlan:
+        self._read()
+        errors: list[InfeasibleRequestError] = []
+        for choice in self._choices:
+            plan = self._first_that_runs(len(errors) + 1)
+            if plan is None:
+                if not errors:
+                    self._autoscaler = find_autoscaler()
+                plan, why = self._wait_for(choice, len(errors) + 1, timeout_s)
+            if plan is not None:
+                return plan
+            error = self._shortfall(choice)
+            offered = f"{error.offered}, and {why}"
+            errors.append(InfeasibleRequestError(error.asked, offered, error.short_of, error.suggestion, error.tried))
+            self._given_up.append(f"not {type(choice).__name__}: {errors[-1]}")
+            self._tell(f"{type(choice).__name__} is given up: {why}")
+        raise no_choice(tuple(errors))
+
+    def _wait_for(self, choice: ResourcePolicy, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
+        """Return the plan of this choice, or of a better one, as soon as it can run; or why this one will not."""
+        autoscaler = self._autoscaler
+        if autoscaler is None:
+            return None, "nothing adds nodes to this cluster"
+        try:
+            bundles, node_types = needs(choice, self._capacity, self._num_trials)
+        except InfeasibleRequestError as error:
+            return None, f"no nodes that can be added would do: {error.offered}"
+        watch = LaunchWatch(autoscaler.report() or LaunchReport(0, answers=False), node_types)
+        self._tell(f"{type(choice).__name__} does not fit the alive nodes: asking for {_listed(bundles)}")
+        before = self._node_ids
+        with CapacityRequest(autoscaler, bundles):
+            deadline = time.monotonic() + timeout_s
+            told = Counter[str]()
+            while True:
+                if self._read_if_changed() and (plan := self._first_that_runs(number)) is not None:
+                    return plan, ""
+                report = autoscaler.report()
+                if report is not None:
+                    if report.answers and report.pending != told:
+                        told = report.pending
+                        self._tell(f"the autoscaler is starting {_counted(told)}")
+                    if (why := watch.verdict(report)) is not None:
+                        return None, why
+                if time.monotonic() >= deadline:
+                    came = len(self._node_ids - before)
+                    return None, f"{came or 'no'} {'node' if came == 1 else 'nodes'} came within {timeout_s:g} s"
+                time.sleep(min(_POLL_S, max(0.0, deadline - time.monotonic())))
+
+    def _first_that_runs(self, number: int) -> TrialPlan | None:
+        """Return the plan of the best choice, of the first ``number``, that runs on the alive nodes."""
+        for i, choice in enumerate(self._choices[:number]):
+            try:
+                plan = plan_now(choice, self._capacity, self._num_trials)
+            except InfeasibleRequestError:
+                continue
+            self._tell(f"{type(choice).__name__} can run: {plan.max_concurrent_trials} at once")
+            return plan.with_reasons(*self._given_up[:i])
+        return None
+
+    def _shortfall(self, choice: ResourcePolicy) -> InfeasibleRequestError:
+        """Return why the choice does not run now."""
+        try:
+            plan_now(choice, self._capacity, self._num_trials)
+        except InfeasibleRequestError as error:
+            return error
+        raise AssertionError("a choice that runs is not given up")
+
+    def _read(self) -> None:
+        self._node_ids = _alive_nodes()
+        self._capacity = self._probe()
+
+    def _read_if_changed(self) -> bool:
+        alive = _alive_nodes()
+        if alive == self._node_ids:
+            return False
+        self._tell(f"{len(alive)} nodes are alive now, {len(self._node_ids)} were before")
+        self._read()
+        return True
+
+    def _tell(self, line: str) -> None:
+        logger.info(line)
+        if self._on_progress is not None:
+            self._on_progress(line)
+
+
+def _alive_nodes() -> frozenset[str]:
+    with ray_errors():
+        return frozenset(node["NodeID"] for node in ray.nodes() if node["Alive"])
+
+
+def _listed(bundles: list[Bundle]) -> str:
+    counts = Counter(_written(bundle.resources) for bundle in bundles)
+    return " and ".join(f"{count} of {text}" if count > 1 else text for text, count in counts.items())
+
+
+def _written(amounts: dict[str, float]) -> str:
+    named = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_bytes"}
+    fields = {named[name]: amount for name, amount in amounts.items() if name in named}
+    custom = {name: amount for name, amount in amounts.items() if name not in named}
+    return str(Resources(**fields, custom=custom))
+
+
+def _counted(pending: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(pending.items())) or "nothing"

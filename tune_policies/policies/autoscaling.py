@@ -1,0 +1,104 @@
+"""Plans that count the nodes which the autoscaler can still add."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tune_policies.additions import by_use, fewest_nodes, with_nodes_added
+from tune_policies.capacity import ClusterCapacity, NodeTypeCapacity
+from tune_policies.errors import InfeasibleRequestError
+from tune_policies.packing import largest
+from tune_policies.plan import TrialPlan
+from tune_policies.policy import WrappingPolicy
+from tune_policies.resources import Count
+
+
+class AutoscalingPolicy(WrappingPolicy):
+    """Counts the nodes that the autoscaler can still add beside those that are alive.
+
+    ``nodes_to_add`` of the plan says how few of them its trials need. Ray chooses the nodes by itself when trials wait
+    for them, or when it is told by ``request_capacity``; with several types that hold a trial it may choose others.
+
+    Attributes:
+        inner: The policy that decides everything else.
+        max_nodes_to_add: The most nodes to count on, of all types together; ``None``: as many as the cluster allows.
+
+    Raises:
+        InvalidResourcesError: A field is wrong.
+    """
+
+    max_nodes_to_add: Count | None = None
+
+    def __init__(self, /, *args: Any, **data: Any) -> None:
+        super().__init__(*args, **data)
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        if capacity.node_types is None:
+            unknown = "the types of nodes that the autoscaler can add are not known, so none are counted"
+            return self.inner.plan(capacity).with_reasons(unknown)
+        limit = min(math.inf if most is None else most for most in (capacity.max_nodes_to_add, self.max_nodes_to_add))
+        most = {each.name: int(min(limit, each.max_nodes_to_add)) for each in capacity.node_types}
+        if not any(most.values()):
+            return self.inner.plan(capacity)
+        try:
+            plan, most = self._plan_with(capacity, most, limit)
+        except InfeasibleRequestError as error:
+            return self._plan_without(capacity, error)
+        return plan.with_reasons(_counted(capacity.node_types, limit)).model_copy(
+            update={"nodes_to_add": self._fewest(plan, capacity, most)}
+        )
+
+    def _plan_with(
+        self, capacity: ClusterCapacity, most: dict[str, int], limit: float
+    ) -> tuple[TrialPlan, dict[str, int]]:
+        """Return the plan with the nodes that may be added, and how many these are of each type."""
+        plan = self.inner.plan(with_nodes_added(capacity, most))
+        if sum(most.values()) <= limit:
+            return plan, most
+        # What the trials need is known now, and with it the types that hold the most of them.
+        chosen: dict[str, int] = {}
+        for node_type in by_use(plan.slots[0], capacity, plan.max_concurrent_trials):
+            chosen[node_type.name] = min(most[node_type.name], int(limit) - sum(chosen.values()))
+        return self.inner.plan(with_nodes_added(capacity, chosen)), chosen
+
+    def _plan_without(self, capacity: ClusterCapacity, error: InfeasibleRequestError) -> TrialPlan:
+        """Return the plan for the alive nodes alone, where those that can be added make it infeasible."""
+        try:
+            plan = self.inner.plan(capacity)
+        except InfeasibleRequestError:
+            raise InfeasibleRequestError(
+                error.asked,
+                f"with all nodes that can be added, {error.offered}",
+                error.short_of,
+                error.suggestion,
+                error.tried,
+            ) from error
+        return plan.with_reasons(f"no nodes that can be added are counted: with them, {error.offered}")
+
+    def _fewest(self, plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
+        fewest = fewest_nodes(plan, capacity, most)
+        if fewest == most or self._holds(plan, capacity, fewest):
+            return fewest
+        # The inner policy leaves something free, so the trials alone do not say how many nodes it takes.
+        steps = [name for name in {**fewest, **most} for _ in range(most[name])]
+        first = {name: steps.index(name) for name in set(steps)}
+
+        def some(number: int) -> dict[str, int]:
+            return {name: min(most[name], number - at) for name, at in first.items() if number > at}
+
+        few = largest(0, len(steps), lambda number: not self._holds(plan, capacity, some(number)))
+        return some(few + 1)
+
+    def _holds(self, plan: TrialPlan, capacity: ClusterCapacity, nodes_to_add: Mapping[str, int]) -> bool:
+        try:
+            found = self.inner.plan(with_nodes_added(capacity, nodes_to_add))
+        except InfeasibleRequestError:
+            return False
+        return found.max_concurrent_trials >= plan.max_concurrent_trials
+
+
+def _counted(node_types: tuple[NodeTypeCapacity, ...], limit: float) -> str:
+    types = ", ".join(f"{each.max_nodes_to_add} {each.name}" for each in sorted(node_types, key=lambda each: each.name))
+    together = f", at most {limit} together" if limit < sum(each.max_nodes_to_add for each in node_types) else ""
+    return f"nodes that can be added are counted: up to {types}{together}"
