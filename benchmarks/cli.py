@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from .planning import measure_planning
+from .ray_agreement import measure_ray_agreement
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -22,6 +23,19 @@ def planning(
 ) -> None:
     """Time a plan against the rule of thumb (cluster sums divided by the request), by number of nodes."""
     measure_planning(nodes or [10, 100, 1_000], repetitions)
+
+
+@app.command()
+def ray_agreement(
+    *,
+    clusters: Annotated[int, typer.Option(min=1, help="Number of random clusters.")] = 300,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first; the others follow.")] = 0,
+    policies: Annotated[int, typer.Option(min=1, help="Policies tried on each.")] = 6,
+    jobs: Annotated[int, typer.Option(min=1, help="Clusters at a time.")] = 1,
+) -> None:
+    """Try plans for random clusters on a real Ray: as many trials as planned run at once, and not one more."""
+    if not measure_ray_agreement(range(seed, seed + clusters), num_policies=policies, jobs=jobs):
+        raise typer.Exit(1)
 
 
 def main() -> None:
