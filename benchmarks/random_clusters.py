@@ -145,7 +145,7 @@ def _draw_cpu(rng: random.Random) -> CpuPolicy:
 
 def _draw_gpu(rng: random.Random) -> GpuPolicy:
     return GpuPolicy(
-        gpus=rng.choice((0.1, 0.15, 0.2, 0.25, 0.3, 1 / 3, 0.34, 0.4, 0.5, 0.6, 0.75, 1, 1, 2, 3, 4)),
+        gpus=rng.choice((0.007, 0.03, 0.1, 0.15, 0.2, 0.25, 0.3, 1 / 3, 0.34, 0.4, 0.5, 0.6, 0.75, 1, 1, 2, 3, 4)),
         cpus=rng.choice((None, None, 0, 0.5, 1, 2, 3)),
         accelerator_type=rng.choice(_TYPES),
         num_workers=rng.choice(_NUM_WORKERS),

@@ -119,22 +119,21 @@ def measure_ray_agreement(seeds: range, *, num_policies: int, jobs: int) -> bool
             for failure in result.failures:
                 _tell(f"seed {result.seed}: {failure}\n  again: {_command(result.seed, num_policies)}")
             if len(results) % 10 == 0:
-                _tell(
-                    f"{len(results)} of {len(seeds)} clusters, {sum(result.policies for result in results)} policies, {time.monotonic() - start:.0f} s"
-                )
+                _tell(f"{_counts(results)} after {time.monotonic() - start:.0f} s")
     failed = [result for result in results if result.failures]
-    print(
-        f"{len(results)} clusters, {sum(result.policies for result in results)} policies, "
-        f"{sum(result.trials for result in results)} trials: "
-        f"{sum(len(result.failures) for result in failed)} failures on {len(failed)} clusters, "
-        f"{time.monotonic() - start:.0f} s with {jobs} at a time"
-    )
+    print(f"{_counts(results)}, {time.monotonic() - start:.0f} s with {jobs} at a time")
     for result in sorted(failed, key=lambda result: result.seed):
         for failure in result.failures:
             print(f"seed {result.seed}: {failure}\n  again: {_command(result.seed, num_policies)}")
     print(describe_machine())
     print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")
     return not failed
+
+
+def _counts(results: list[ClusterResult]) -> str:
+    failures = sum(len(result.failures) for result in results)
+    policies, trials = sum(result.policies for result in results), sum(result.trials for result in results)
+    return f"{len(results)} clusters, {policies} policies, {trials} trials: {failures} failures"
 
 
 def _results(seeds: range, num_policies: int, jobs: int) -> Iterator[ClusterResult]:
