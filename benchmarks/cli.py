@@ -26,6 +26,20 @@ def planning(
 
 
 @app.command()
+def optimum(
+    *,
+    clusters: Annotated[int, typer.Option(min=1, help="Number of random clusters.")] = 1_000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first; the others follow.")] = 0,
+    policies: Annotated[int, typer.Option(min=1, help="Policies compared on each.")] = 4,
+) -> None:
+    """Compare plans for random clusters with the exact optimum, and with the rule of thumb (needs OR-tools)."""
+    from .optimum_comparison import measure_optimum
+
+    if not measure_optimum(range(seed, seed + clusters), num_policies=policies):
+        raise typer.Exit(1)
+
+
+@app.command()
 def ray_agreement(
     *,
     clusters: Annotated[int, typer.Option(min=1, help="Number of random clusters.")] = 300,

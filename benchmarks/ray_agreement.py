@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import get_context
@@ -51,6 +50,7 @@ class ClusterResult(Value):
         policies: Policies tried.
         trials: Trials that ran at once, over all policies.
         failures: In what Ray disagreed.
+        not_run: Why nothing, or not all, was tried; ``None``: all was.
         seconds: How long it took.
     """
 
@@ -58,7 +58,13 @@ class ClusterResult(Value):
     policies: int = 0
     trials: int = 0
     failures: tuple[str, ...] = ()
+    not_run: str | None = None
     seconds: float = 0
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What a reader must know of it, a sentence each."""
+        return self.failures if self.not_run is None else (*self.failures, f"not run to its end: {self.not_run}")
 
 
 def draw_cases(seed: int, num_policies: int) -> tuple[ClusterCapacity, list[Case]]:
@@ -116,24 +122,26 @@ def measure_ray_agreement(seeds: range, *, num_policies: int, jobs: int) -> bool
     with _environment_of_its_own():
         for result in _results(seeds, num_policies, jobs):
             results.append(result)
-            for failure in result.failures:
-                _tell(f"seed {result.seed}: {failure}\n  again: {_command(result.seed, num_policies)}")
+            for trouble in result.troubles:
+                _tell(f"seed {result.seed}: {trouble}\n  again: {_command(result.seed, num_policies)}")
             if len(results) % 10 == 0:
                 _tell(f"{_counts(results)} after {time.monotonic() - start:.0f} s")
-    failed = [result for result in results if result.failures]
+    failed = [result for result in results if result.troubles]
     print(f"{_counts(results)}, {time.monotonic() - start:.0f} s with {jobs} at a time")
     for result in sorted(failed, key=lambda result: result.seed):
-        for failure in result.failures:
-            print(f"seed {result.seed}: {failure}\n  again: {_command(result.seed, num_policies)}")
+        for trouble in result.troubles:
+            print(f"seed {result.seed}: {trouble}\n  again: {_command(result.seed, num_policies)}")
     print(describe_machine())
     print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")
     return not failed
 
 
 def _counts(results: list[ClusterResult]) -> str:
-    failures = sum(len(result.failures) for result in results)
     policies, trials = sum(result.policies for result in results), sum(result.trials for result in results)
-    return f"{len(results)} clusters, {policies} policies, {trials} trials: {failures} failures"
+    failures = sum(len(result.failures) for result in results)
+    not_run = sum(result.not_run is not None for result in results)
+    left_out = f" ({not_run} not run)" if not_run else ""
+    return f"{len(results)} clusters{left_out}, {policies} policies, {trials} trials: {failures} failures"
 
 
 def _results(seeds: range, num_policies: int, jobs: int) -> Iterator[ClusterResult]:
@@ -152,10 +160,8 @@ def _results(seeds: range, num_policies: int, jobs: int) -> Iterator[ClusterResu
 def _result(seed: int, future: Future[ClusterResult]) -> ClusterResult:
     try:
         return future.result()
-    except BrokenProcessPool as error:
-        return ClusterResult(seed=seed, failures=(f"not run to its end: {error}",))
     except Exception as error:  # noqa: BLE001 what Ray may raise has no common base, and the other clusters still count
-        return ClusterResult(seed=seed, failures=(f"{type(error).__name__}: {error}",))
+        return ClusterResult(seed=seed, not_run=f"{type(error).__name__}: {error}")
 
 
 @contextmanager

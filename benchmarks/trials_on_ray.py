@@ -29,22 +29,43 @@ _SCHEDULED_WITHIN_S: Final = 20.0
 """Ray takes a tenth of a second, and retries every second at the latest."""
 
 _OBJECT_STORE_BYTES: Final = 80 * 2**20
+_ATTEMPTS_TO_START: Final = 3
+"""Ray gives each node 30 s, whatever it is told, and a busy machine may need more."""
+
+
+class StartError(Exception):
+    """A cluster did not start, so nothing was tried on it."""
 
 
 @contextmanager
 def cluster_like(capacity: ClusterCapacity) -> Iterator[None]:
-    """Connect to a cluster of its own, with one raylet for each node and the nodes' own identifiers."""
+    """Connect to a cluster of its own, with one raylet for each node and the nodes' own identifiers.
+
+    Raises:
+        StartError: Ray does not get the nodes up.
+    """
     logging.getLogger("ray").setLevel(logging.ERROR)  # which it says of each address that it writes down
-    cluster = Cluster()
+    cluster = _started(capacity, _ATTEMPTS_TO_START)
     try:
-        for node in capacity.nodes:
-            cluster.add_node(wait=False, **_node_arguments(node))
-        cluster.wait_for_nodes()
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
         yield
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def _started(capacity: ClusterCapacity, attempts: int) -> Cluster:
+    cluster = Cluster()
+    try:
+        for node in capacity.nodes:
+            cluster.add_node(wait=False, **_node_arguments(node))
+        cluster.wait_for_nodes()
+    except Exception as error:  # Ray raises nothing more special
+        cluster.shutdown()
+        if attempts == 1:
+            raise StartError(f"Ray did not start {len(capacity.nodes)} nodes: {error}") from error
+        return _started(capacity, attempts - 1)
+    return cluster
 
 
 def _node_arguments(node: NodeCapacity) -> dict[str, Any]:
