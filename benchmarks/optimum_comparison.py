@@ -137,7 +137,7 @@ def measure_optimum(seeds: range, *, num_policies: int) -> bool:
         print(f"  seed {each.seed}: {each.planned} planned, {each.best} possible: {each.policy!r}", file=sys.stderr)
     more = [each for each in compared if each.best_with_many_shares > each.best]
     print(f"more would fit if each device had shares of its own: {len(more)}")
-    print(describe_machine())
+    print(describe_machine("ortools"))
     print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")
     return not above
 
