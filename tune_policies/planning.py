@@ -10,6 +10,7 @@ from tune_policies.packing import (
     Request,
     count_trials,
     count_workers,
+    count_workers_beside,
     device_slots,
     largest,
     limiting_resource,
@@ -112,7 +113,7 @@ def _no_such_type(capacity: ClusterCapacity, request: Request) -> InfeasibleRequ
 
 
 def _too_many_workers(capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
-    workers = count_workers(capacity.groups, request, num_drivers=1)
+    workers = count_workers_beside(capacity.groups, request, 1)
     beside = "" if workers == count_workers(capacity.groups, request) else f"beside a driver with {DRIVER} "
     fewer = largest(
         0,
