@@ -129,7 +129,9 @@ def measure_optimum(seeds: range, *, num_policies: int) -> bool:
     above = [each for each in compared if each.planned > each.best]
     below = [each for each in compared if each.planned < each.best]
     print(f"{len(seeds)} clusters, {len(compared)} plans, {time.monotonic() - start:.0f} s")
-    print(f"a trial fits at all in {sum(each.best > 0 for each in compared)} of them")
+    fitting = [each for each in compared if each.best > 0]
+    equal = sum(each.planned == each.best for each in fitting)
+    print(f"a trial fits at all in {len(fitting)}; of these, {equal} ({equal / max(1, len(fitting)):.1%}) are equal")
     print(f"plans above the optimum: {len(above)}; below: {len(below)}")
     for reason, number in Counter(each.reason for each in below).most_common():
         print(f"  {number} below, as {reason}")
