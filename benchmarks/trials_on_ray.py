@@ -25,9 +25,6 @@ from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE
 
 from .random_clusters import Strategy
 
-_SCHEDULED_WITHIN_S: Final = 20.0
-"""Ray takes a tenth of a second, and retries every second at the latest."""
-
 _OBJECT_STORE_BYTES: Final = 80 * 2**20
 _ATTEMPTS_TO_START: Final = 3
 """Ray gives each node 30 s, whatever it is told, and a busy machine may need more."""
@@ -105,13 +102,14 @@ def nodes_that_differ(capacity: ClusterCapacity) -> list[str]:
     return differ
 
 
-def disagreement(plan: TrialPlan, strategy: Strategy, *, fills: bool) -> str | None:
+def disagreement(plan: TrialPlan, strategy: Strategy, *, fills: bool, timeout_s: float = 20) -> str | None:
     """Return in what Ray disagrees with ``plan``; ``None``: in nothing.
 
     Args:
         plan: What to schedule.
         strategy: How Train spreads the workers of a trial over nodes.
         fills: Whether the plan says that not one trial more fits.
+        timeout_s: Deadline for Ray, in seconds; it needs a tenth of one, and tries again every second at the latest.
 
     Raises:
         TimeoutError: Ray does not free what the trials held.
@@ -119,13 +117,13 @@ def disagreement(plan: TrialPlan, strategy: Strategy, *, fills: bool) -> str | N
     planned = plan.max_concurrent_trials
     with _reservations() as reserve:
         groups = reserve(plan, planned, strategy)
-        if not _holds_within(_SCHEDULED_WITHIN_S, lambda: all(map(_is_scheduled, groups))):
+        if not _holds_within(timeout_s, lambda: all(map(_is_scheduled, groups))):
             waiting = [placement_group_table(group) for group in groups if not _is_scheduled(group)]
             return f"{planned} trials planned, but {len(waiting)} of {len(groups)} groups wait: {waiting[0]['stats']}"
         if not fills:
             return None
         more = reserve(plan, 1, strategy)
-        if not _holds_within(_SCHEDULED_WITHIN_S, lambda: all(map(_is_settled, more))):
+        if not _holds_within(timeout_s, lambda: all(map(_is_settled, more))):
             return f"Ray has not decided about one more trial: {[placement_group_table(group) for group in more]}"
         return f"{planned} trials planned, but one more is scheduled" if all(map(_is_scheduled, more)) else None
 

@@ -195,6 +195,17 @@ def test_what_is_planned_with_room_to_spare_is_scheduled_at_once(cluster, policy
     assert disagreement(plan, "PACK", fills=False) is None
 
 
+@pytest.mark.parametrize("cluster", ["4 CPUs"], indirect=True, scope="module")
+@pytest.mark.parametrize(
+    ("planned", "found"), [(3, "one more is scheduled"), (5, "1 of 5 groups wait")], ids=["too few", "too many"]
+)
+def test_a_wrong_plan_is_found(cluster, planned, found):
+    plan = CpuPolicy().plan(cluster.capacity)
+    slots = tuple(slot.model_copy(update={"max_concurrent_trials": planned}) for slot in plan.slots)
+
+    assert found in disagreement(plan.model_copy(update={"slots": slots}), "PACK", fills=True, timeout_s=3)
+
+
 @pytest.mark.parametrize("cluster", CLUSTERS, indirect=True, scope="module")
 def test_the_probe_reads_what_the_nodes_were_started_with(cluster):
     read = [(node.resources.cpus, node.resources.gpus) for node in cluster.capacity.nodes]
