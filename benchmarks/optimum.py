@@ -28,6 +28,8 @@ from tune_policies.policy import ResourcePolicy
 _TICKS: Final = 10_000
 _DRIVER_BYTES: Final = 2**20
 _SOLVER_SECONDS: Final = 60.0
+_MOST: Final = 10**7
+"""More than any cluster here holds, and small enough for the solver's 64 bits."""
 
 
 class Wish(NamedTuple):
@@ -115,10 +117,9 @@ def _most_trials(question: Question, *, one_share: bool) -> int:
     wish = question.wish
     model = cp_model.CpModel()
     workers = _workers(model, question, one_share=one_share)
-    upper = sum(int(node.resources.memory_bytes or 2**40) // _DRIVER_BYTES for node in question.drivers_on)
-    trials = model.new_int_var(0, max(upper, 10**6), "trials")
+    trials = model.new_int_var(0, _MOST, "trials")
     model.add(sum(workers.values()) == wish.processes * trials)
-    drivers = {node.node_id: model.new_int_var(0, 10**6, "drivers") for node in question.drivers_on}
+    drivers = {node.node_id: model.new_int_var(0, _MOST, "drivers") for node in question.drivers_on}
     if wish.num_workers:
         model.add(sum(drivers.values()) == trials)
         for node in question.drivers_on:
@@ -161,7 +162,7 @@ def _workers(model: Any, question: Question, *, one_share: bool) -> dict[str, An
     per_device = model.new_int_var(1, _TICKS, "k") if wish.gpu_memory_bytes and one_share else None
     workers = {}
     for node in question.workers_on:
-        on_node = model.new_int_var(0, _most_on_node(node), "workers")
+        on_node = model.new_int_var(0, _MOST, "workers")
         workers[node.node_id] = on_node
         has = node.resources.ticks
         for name, needed in wish.amounts.items():
@@ -192,11 +193,6 @@ def _on_device(model: Any, node: NodeCapacity, wish: Wish, per_device: Any | Non
         model.add(wish.gpu_memory_bytes * per_device <= memory).only_enforce_if(is_used)
         model.add(count <= per_device)
     return count
-
-
-def _most_on_node(node: NodeCapacity) -> int:
-    # A worker takes at least one tick of something.
-    return max(sum(amount for name, amount in node.resources.ticks.items() if name != "memory"), 10**6)
 
 
 def _solved(model: Any) -> int:

@@ -22,6 +22,7 @@ from ray.util.placement_group import (
 
 from tune_policies import ClusterCapacity, NodeCapacity, TrialPlan
 from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
+from tune_policies.resources import TICKS
 
 from .random_clusters import Strategy
 
@@ -87,18 +88,22 @@ def _node_arguments(node: NodeCapacity) -> dict[str, Any]:
 def nodes_that_differ(capacity: ClusterCapacity) -> list[str]:
     """Return the nodes whose totals or labels Ray does not see as they are in ``capacity``."""
     seen = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
-    ours = ("CPU", "GPU", "memory")
     differ = []
     for node in capacity.nodes:
-        totals = seen.get(node.node_id, {}).get("Resources", {})
         expected = {
-            name: amount if name == "memory" else amount / 10_000 for name, amount in node.resources.ticks.items()
+            name: amount if name == "memory" else amount / TICKS for name, amount in node.resources.ticks.items()
         }
         if node.accelerator_type:
             expected[ACCELERATOR_TYPE_PREFIX + node.accelerator_type] = 1
-        found = {name: amount for name, amount in totals.items() if name in expected or name in ours}
-        if found != expected or seen[node.node_id]["Labels"] != node.ray_labels:
-            differ.append(f"{node.node_id}: {found} instead of {expected}")
+        found = seen.get(node.node_id, {"Resources": {}, "Labels": {}})
+        # Ray adds its object store, and resources with the node's address as their name.
+        totals = {
+            name: amount
+            for name, amount in found["Resources"].items()
+            if name != "object_store_memory" and not name.startswith("node:")
+        }
+        if totals != expected or not node.ray_labels.items() <= found["Labels"].items():
+            differ.append(f"{node.node_id}: {totals} instead of {expected}, labels {found['Labels']}")
     return differ
 
 
