@@ -6,10 +6,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
-def describe_machine() -> str:
-    """Return CPU, cores, Python and package versions in one line."""
-    packages = ", ".join(f"{name} {_version(name)}" for name in ("tune-policies", "pydantic", "ray"))
-    return f"{_cpu_model()}, {os.cpu_count()} cores; Python {platform.python_version()}, {packages}"
+def describe_machine(*packages: str) -> str:
+    """Return CPU, cores, Python and package versions in one line; ``packages`` beside those that all figures need."""
+    versions = ", ".join(f"{name} {_version(name)}" for name in ("tune-policies", "pydantic", "ray", *packages))
+    return f"{_cpu_model()}, {os.cpu_count()} cores; Python {platform.python_version()}, {versions}"
 
 
 def _cpu_model() -> str:

@@ -140,9 +140,30 @@ def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
     if request.worker.memory_bytes is None:
         return min(most, count_drivers(groups, most))
     # More drivers leave less host memory for workers, so the answer is where the two meet.
-    return largest(
-        0, most, lambda trials: count_workers(groups, request, num_drivers=trials) >= trials * request.processes
-    )
+    return largest(0, most, lambda trials: count_workers_beside(groups, request, trials) >= trials * request.processes)
+
+
+def count_workers_beside(groups: Collection[NodeGroup], request: Request, num_drivers: int) -> int:
+    """Return how many workers the nodes hold at once, wherever Ray puts so many Train drivers.
+
+    Where all the drivers together are smaller than a worker, a node loses one worker at the most, and the drivers cost
+    the most where they fill the smallest gaps. Else each node is counted as if all of them were on it.
+    """
+    workers, needed = count_workers(groups, request), request.worker.memory_bytes
+    if needed is None:
+        return workers
+    if num_drivers * DRIVER_BYTES >= needed:
+        return count_workers(groups, request, num_drivers=num_drivers)
+    gaps = []
+    for node, count in groups:
+        held = workers_on_node(node, request) * needed
+        if held and node.resources.memory_bytes is not None:
+            gaps.append(((node.resources.memory_bytes - held) // DRIVER_BYTES, count))
+    for gap, count in sorted(gaps):
+        spoilt = min(count, num_drivers // (gap + 1))
+        workers -= spoilt
+        num_drivers -= spoilt * (gap + 1)
+    return workers
 
 
 def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:

@@ -10,6 +10,7 @@ from tune_policies.packing import (
     Request,
     count_trials,
     count_workers,
+    count_workers_beside,
     device_slots,
     largest,
     limiting_resource,
@@ -124,7 +125,7 @@ def _no_such_type(groups: tuple[NodeGroup, ...], request: Request) -> Infeasible
 
 
 def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
-    workers = count_workers(groups, request, num_drivers=1)
+    workers = count_workers_beside(groups, request, 1)
     beside = "" if workers == count_workers(groups, request) else f"beside a driver with {DRIVER} "
     fewer = largest(
         0,

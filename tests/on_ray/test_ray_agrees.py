@@ -3,16 +3,13 @@
 Each trial is made of the placement groups that Tune and Train would ask for, on real nodes with logical GPUs.
 """
 
-import time
 import warnings
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 import ray
-from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
-from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
+from benchmarks.trials_on_ray import disagreement
 from tests.on_ray.rays import cluster_of
 from tune_policies import (
     AcceleratorPolicy,
@@ -23,6 +20,7 @@ from tune_policies import (
     GpuPolicy,
     ProbeWarning,
     ReservingPolicy,
+    SelectingPolicy,
     probe_cluster,
 )
 
@@ -37,6 +35,12 @@ def typed(name):
     return {"resources": {f"accelerator_type:{name}": 1}}
 
 
+def named(node_id):
+    return {"env_vars": {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": node_id}}
+
+
+FIRST, SECOND = "a" * 56, "b" * 56
+
 CLUSTERS = {
     "3 GPUs": [node(16, 3)],
     "1 GPU, 10 CPUs": [node(10, 1)],
@@ -48,6 +52,11 @@ CLUSTERS = {
     "A100 and T4": [node(8, 1, **typed("A100")), node(8, 2, **typed("T4"))],
     "little host memory": [node(8, memory=4 * GIB), node(8, memory=3 * GIB)],
     "NPUs and HPUs": [node(8, resources={"NPU": 3, "HPU": 4}), node(4, resources={"NPU": 1, "HPU": 3})],
+    "labels, types and licenses": [
+        node(4, 1, labels={"zone": "eu"}, resources={"accelerator_type:A100": 1, "license": 3}, **named(FIRST)),
+        node(6, 2, labels={"zone": "us", "disk": "ssd"}, resources={"accelerator_type:T4": 1}, **named(SECOND)),
+        node(8, 1, resources={"license": 2}),
+    ],
 }
 
 # Policies of which as many trials run as fit, so that one more must wait.
@@ -126,6 +135,19 @@ FILLING = {
         AcceleratorPolicy(resource="NPU", amount=0.4, num_workers=3),
         AcceleratorPolicy(resource="HPU", amount=2),
     ],
+    "labels, types and licenses": [
+        SelectingPolicy(CpuPolicy(cpus=2), label_selector={"zone": "eu"}),
+        SelectingPolicy(CpuPolicy(num_workers=2), label_selector={"zone": "!us"}),
+        SelectingPolicy(GpuPolicy(gpus=0.3), label_selector={"zone": "in(eu,us)", "disk": "!ssd"}),
+        SelectingPolicy(GpuPolicy(gpus=0.5, num_workers=2), exclude_nodes=[FIRST]),
+        SelectingPolicy(CpuPolicy(cpus=3), label_selector={"zone": "us"}, exclude_nodes=[FIRST]),
+        GpuPolicy(gpus=0.25, accelerator_type=("H100", "A100", "T4")),
+        GpuPolicy(gpus=0.5, min_gpu_memory="20GiB", num_workers=2),
+        GpuPolicy(gpus=0.5, min_gpu_memory="10GiB"),
+        CpuPolicy(custom={"license": 0.4}),
+        CpuPolicy(cpus=0.5, custom={"license": 1}, num_workers=2),
+        GpuPolicy(gpus=0.2, cpus=0, custom={"license": 1}),
+    ],
 }
 
 # Policies that leave room on purpose: all of their trials must fit.
@@ -160,48 +182,6 @@ def cluster(request):
         yield SimpleNamespace(nodes=CLUSTERS[request.param], capacity=capacity)
 
 
-@contextmanager
-def trials(plan, count):
-    """Yield whether ``count`` trials of ``plan`` are scheduled at once; free them again, and wait for that."""
-    groups = []
-    before = available()
-    try:
-        for _ in range(count):
-            groups.append(resource_dict_to_pg_factory(plan.resources_per_trial).to_placement_group())
-        if plan.num_workers:
-            pin = {f"accelerator_type:{plan.accelerator_type}": 0.001} if plan.accelerator_type else {}
-            bundle = {name: amount for name, amount in plan.resources_per_worker.items() if amount} | pin
-            groups += [placement_group([bundle] * plan.num_workers) for _ in range(count)]
-        yield groups
-    finally:
-        for group in groups:
-            remove_placement_group(group)
-        wait_until(lambda: available() == pytest.approx(before))  # Ray adds fractions up in floats
-
-
-def available():
-    """What is free, without the names that Ray gives to the bundles of a group: 2.50 keeps 0.0001 of some for ever."""
-    return {name: amount for name, amount in ray.available_resources().items() if "_group_" not in name}
-
-
-def wait_until(holds, timeout_s=30):
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline, (
-            "Ray has not scheduled all trials but one, or not freed those of the last test"
-        )
-        time.sleep(0.1)
-
-
-def num_scheduled(groups):
-    return sum(placement_group_table(group)["state"] == "CREATED" for group in groups)
-
-
-def all_scheduled(groups, timeout_s):
-    deadline = time.monotonic() + timeout_s
-    return all(group.wait(max(0, deadline - time.monotonic())) for group in groups)
-
-
 def test_there_are_at_least_forty_shapes():
     assert sum(map(len, FILLING.values())) >= 40
 
@@ -209,20 +189,28 @@ def test_there_are_at_least_forty_shapes():
 @shapes(FILLING)
 def test_what_is_planned_is_scheduled_at_once_and_one_more_is_not(cluster, policy):
     plan = policy.plan(cluster.capacity)
+    strategies = ("PACK", "SPREAD") if plan.num_workers > 1 else ("PACK",)
 
-    with trials(plan, plan.max_concurrent_trials) as groups:
-        assert all_scheduled(groups, 30)
-    with trials(plan, plan.max_concurrent_trials + 1) as groups:
-        wait_until(lambda: num_scheduled(groups) == len(groups) - 1)
-        assert not all_scheduled(groups, 2)
+    found = {strategy: disagreement(plan, strategy, fills=True) for strategy in strategies}
+    assert not any(found.values()), found
 
 
 @shapes(SPARING)
 def test_what_is_planned_with_room_to_spare_is_scheduled_at_once(cluster, policy):
     plan = policy.plan(cluster.capacity)
 
-    with trials(plan, plan.max_concurrent_trials) as groups:
-        assert all_scheduled(groups, 30)
+    assert disagreement(plan, "PACK", fills=False) is None
+
+
+@pytest.mark.parametrize("cluster", ["4 CPUs"], indirect=True, scope="module")
+@pytest.mark.parametrize(
+    ("planned", "found"), [(3, "one more is scheduled"), (5, "1 of 5 groups wait")], ids=["too few", "too many"]
+)
+def test_a_wrong_plan_is_found(cluster, planned, found):
+    plan = CpuPolicy().plan(cluster.capacity)
+    slots = tuple(slot.model_copy(update={"max_concurrent_trials": planned}) for slot in plan.slots)
+
+    assert found in disagreement(plan.model_copy(update={"slots": slots}), "PACK", fills=True, timeout_s=3)
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS, indirect=True, scope="module")

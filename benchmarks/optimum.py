@@ -1,0 +1,220 @@
+"""The most trials that a cluster holds at once: the exact optimum, found by OR-tools CP-SAT.
+
+It shares no arithmetic with the planner: workers, devices and drivers are placed one by one, and the solver proves that
+no placement holds more.
+
+The optimum is the most trials at once such that
+
+* every worker has what the *user* wishes, before any rounding: its share of a GPU on one device, or whole devices;
+  CPUs, host memory and custom resources on its node. CPUs that the user leaves to the policy are those of the plan.
+* it is on a node that the user allows: by label, by exclusion, by device type, by GPU memory. A device whose memory
+  is not known counts as too small where memory is asked for.
+* all the workers of a trial run at once.
+* with Train workers, each trial has a driver with 1 MiB of host memory on a node that labels and exclusion allow, and
+  the workers find room wherever these drivers are: their place is Ray's choice, so the worst one counts.
+* where GPU memory is asked for instead of a share, all workers have the same share 1/k of a device, as Ray gives every
+  trial the same; the solver chooses k and the nodes. ``one_share=False`` lets each device hold as many as its own
+  memory does, which no single share says to Ray.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple, Self
+
+from ortools.sat.python import cp_model
+
+from tune_policies import CpuPolicy, GpuMemoryPolicy, GpuPolicy, NodeCapacity, SelectingPolicy
+from tune_policies.policy import ResourcePolicy
+
+_TICKS: Final = 10_000
+_DRIVER_BYTES: Final = 2**20
+_SOLVER_SECONDS: Final = 60.0
+_MOST: Final = 10**7
+"""More than any cluster here holds, and small enough for the solver's 64 bits."""
+
+
+class Wish(NamedTuple):
+    """What one trial needs, in whole numbers.
+
+    Attributes:
+        amounts: What a worker takes of its node by Ray's names: ``memory`` in bytes, all else in ticks of 1/10 000.
+        num_workers: Train workers in the trial; 0: the trial itself trains.
+        gpu_ticks: Share of one device, or whole devices, in ticks of 1/10 000; 0: none, or by memory.
+        gpu_memory_bytes: GPU memory on one device, where the share is left open; 0: none.
+        max_per_gpu: The most workers on one device, where the share is left open.
+    """
+
+    amounts: dict[str, int]
+    num_workers: int = 0
+    gpu_ticks: int = 0
+    gpu_memory_bytes: int = 0
+    max_per_gpu: int | None = None
+
+    @property
+    def processes(self) -> int:
+        """How many processes train in one trial."""
+        return max(1, self.num_workers)
+
+
+class Question(NamedTuple):
+    """A wish, and the nodes that the user allows for it.
+
+    Attributes:
+        wish: What one trial needs.
+        workers_on: Nodes for workers.
+        drivers_on: Nodes for drivers.
+    """
+
+    wish: Wish
+    workers_on: tuple[NodeCapacity, ...]
+    drivers_on: tuple[NodeCapacity, ...]
+
+    @classmethod
+    def of(cls, policy: ResourcePolicy, nodes: Iterable[NodeCapacity], *, cpus: float) -> Self:
+        """Return what the user asks for by ``policy``; ``cpus`` where it leaves them open."""
+        allowed = tuple(nodes)
+        while isinstance(policy, SelectingPolicy):
+            allowed = tuple(node for node in allowed if _is_allowed(node, policy))
+            policy = policy.inner
+        if not isinstance(policy, CpuPolicy | GpuPolicy | GpuMemoryPolicy):
+            raise TypeError(f"a {type(policy).__name__} says nothing of what one worker needs")
+        amounts = {name: _ticks(amount) for name, amount in policy.custom.items()}
+        amounts["CPU"] = _ticks(cpus if policy.cpus is None else policy.cpus)
+        if isinstance(policy, CpuPolicy):
+            amounts["memory"] = policy.memory or 0
+            return cls(Wish(amounts, policy.num_workers), allowed, allowed)
+        least = policy.min_gpu_memory if isinstance(policy, GpuPolicy) else policy.gpu_memory
+        suited = tuple(
+            node
+            for node in allowed
+            if policy.accelerator_type in (None, node.accelerator_type)
+            if (node.smallest_gpu_memory_bytes or 0) >= (least or 0)
+        )
+        if isinstance(policy, GpuPolicy):
+            return cls(Wish(amounts, policy.num_workers, gpu_ticks=_ticks(policy.gpus)), suited, allowed)
+        wish = Wish(
+            amounts, policy.num_workers, gpu_memory_bytes=policy.gpu_memory, max_per_gpu=policy.max_trials_per_gpu
+        )
+        return cls(wish, suited, allowed)
+
+
+def optimum(question: Question, *, one_share: bool = True) -> int:
+    """Return the most trials at once, as the module defines it.
+
+    Raises:
+        RuntimeError: The solver gives no proof in time.
+    """
+    most = _most_trials(question, one_share=one_share)
+    wish = question.wish
+    if wish.num_workers == 0 or not wish.amounts.get("memory"):
+        return most  # no driver takes anything that a worker wants
+    while most and _fewest_workers_beside_drivers(question, most) < most * wish.processes:
+        most -= 1
+    return most
+
+
+def _most_trials(question: Question, *, one_share: bool) -> int:
+    """Return the most trials, with the drivers where they hurt least."""
+    wish = question.wish
+    model = cp_model.CpModel()
+    workers = _workers(model, question, one_share=one_share)
+    trials = model.new_int_var(0, _MOST, "trials")
+    model.add(sum(workers.values()) == wish.processes * trials)
+    drivers = {node.node_id: model.new_int_var(0, _MOST, "drivers") for node in question.drivers_on}
+    if wish.num_workers:
+        model.add(sum(drivers.values()) == trials)
+        for node in question.drivers_on:
+            if node.resources.memory_bytes is not None:
+                held = wish.amounts.get("memory", 0) * workers.get(node.node_id, 0)
+                model.add(held + _DRIVER_BYTES * drivers[node.node_id] <= node.resources.memory_bytes)
+    model.maximize(trials)
+    return _solved(model)
+
+
+def _fewest_workers_beside_drivers(question: Question, num_drivers: int) -> int:
+    """Return how many workers still find room when the drivers are where they take most of it away."""
+    model = cp_model.CpModel()
+    needed = question.wish.amounts["memory"]
+    drivers, rooms = [], []
+    for node in question.drivers_on:
+        alone = _most_trials(
+            question._replace(wish=question.wish._replace(num_workers=0), workers_on=(node,)), one_share=True
+        )
+        count = model.new_int_var(0, num_drivers, "drivers")
+        drivers.append(count)
+        if node.resources.memory_bytes is None:
+            rooms.append(model.new_constant(alone))
+            continue
+        by_memory = model.new_int_var(0, node.resources.memory_bytes // needed, "by memory")
+        left = model.new_int_var(0, node.resources.memory_bytes, "left")
+        model.add(left == node.resources.memory_bytes - _DRIVER_BYTES * count)
+        model.add_division_equality(by_memory, left, needed)
+        room = model.new_int_var(0, alone, "room")
+        model.add_min_equality(room, [by_memory, model.new_constant(alone)])
+        rooms.append(room)
+    model.add(sum(drivers) == num_drivers)
+    model.minimize(sum(rooms))
+    return _solved(model)
+
+
+def _workers(model: Any, question: Question, *, one_share: bool) -> dict[str, Any]:
+    """Return a variable for each node: how many workers are on it."""
+    wish = question.wish
+    per_device = model.new_int_var(1, _TICKS, "k") if wish.gpu_memory_bytes and one_share else None
+    workers = {}
+    for node in question.workers_on:
+        on_node = model.new_int_var(0, _MOST, "workers")
+        workers[node.node_id] = on_node
+        has = node.resources.ticks
+        for name, needed in wish.amounts.items():
+            if needed and not (name == "memory" and node.resources.memory_bytes is None):
+                model.add(needed * on_node <= has.get(name, 0))
+        if wish.gpu_ticks >= _TICKS:
+            model.add(wish.gpu_ticks // _TICKS * on_node <= int(node.resources.gpus))
+        elif wish.gpu_ticks or wish.gpu_memory_bytes:
+            on_devices = [_on_device(model, node, wish, per_device) for _ in range(int(node.resources.gpus))]
+            model.add(on_node == sum(on_devices))
+    return workers
+
+
+def _on_device(model: Any, node: NodeCapacity, wish: Wish, per_device: Any | None) -> Any:
+    """Return a variable: how many workers are on one device of the node."""
+    count = model.new_int_var(0, _TICKS, "on device")
+    if wish.gpu_ticks:
+        model.add(wish.gpu_ticks * count <= _TICKS)
+        return count
+    memory = node.smallest_gpu_memory_bytes or 0
+    model.add(wish.gpu_memory_bytes * count <= memory)
+    if wish.max_per_gpu is not None:
+        model.add(count <= wish.max_per_gpu)
+    if per_device is not None:
+        is_used = model.new_bool_var("used")
+        model.add(count == 0).only_enforce_if(~is_used)
+        # With equal shares Ray may put as many as k on any device that is used at all.
+        model.add(wish.gpu_memory_bytes * per_device <= memory).only_enforce_if(is_used)
+        model.add(count <= per_device)
+    return count
+
+
+def _solved(model: Any) -> int:
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.max_time_in_seconds = _SOLVER_SECONDS
+    status = solver.solve(model)
+    if status != cp_model.OPTIMAL:
+        raise RuntimeError(f"no proof within {_SOLVER_SECONDS:g} s: {solver.status_name(status)}")
+    return round(solver.objective_value)
+
+
+def _is_allowed(node: NodeCapacity, policy: SelectingPolicy) -> bool:
+    """Whether labels and exclusion leave the node; a condition is ``a``, ``!a``, ``in(a,b)`` or ``!in(a,b)``."""
+    if node.node_id in policy.exclude_nodes or (policy.exclude_head and node.is_head):
+        return False
+    for key, condition in policy.label_selector.items():
+        listed = condition.removeprefix("!").removeprefix("in(").removesuffix(")").split(",")
+        if (node.labels.get(key) in listed) == condition.startswith("!"):
+            return False
+    return True
+
+
+def _ticks(amount: float) -> int:
+    return int(amount * _TICKS + 1e-4)

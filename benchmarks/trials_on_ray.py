@@ -1,0 +1,193 @@
+"""Whether a real Ray schedules what a plan says: so many trials at once, and not one more.
+
+Each trial is made of the placement groups that Tune and Train would ask for, on real raylets with logical GPUs.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import ray
+from ray.cluster_utils import Cluster
+from ray.tune import PlacementGroupFactory
+from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+
+from tune_policies import ClusterCapacity, NodeCapacity, TrialPlan
+from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
+from tune_policies.resources import TICKS
+
+from .random_clusters import Strategy
+
+_OBJECT_STORE_BYTES: Final = 80 * 2**20
+_ATTEMPTS_TO_START: Final = 3
+"""Ray gives each node 30 s, whatever it is told, and a busy machine may need more."""
+
+
+class StartError(Exception):
+    """A cluster did not start, so nothing was tried on it."""
+
+
+@contextmanager
+def cluster_like(capacity: ClusterCapacity) -> Iterator[None]:
+    """Connect to a cluster of its own, with one raylet for each node and the nodes' own identifiers.
+
+    Raises:
+        StartError: Ray does not get the nodes up.
+    """
+    logging.getLogger("ray").setLevel(logging.ERROR)  # which it says of each address that it writes down
+    cluster = _started(capacity, _ATTEMPTS_TO_START)
+    try:
+        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        yield
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def _started(capacity: ClusterCapacity, attempts: int) -> Cluster:
+    cluster = Cluster()
+    try:
+        for node in capacity.nodes:
+            cluster.add_node(wait=False, **_node_arguments(node))
+        cluster.wait_for_nodes()
+    except Exception as error:  # Ray raises nothing more special
+        cluster.shutdown()
+        if attempts == 1:
+            raise StartError(f"Ray did not start {len(capacity.nodes)} nodes: {error}") from error
+        return _started(capacity, attempts - 1)
+    return cluster
+
+
+def _node_arguments(node: NodeCapacity) -> dict[str, Any]:
+    has = node.resources
+    typed = {ACCELERATOR_TYPE_PREFIX + node.accelerator_type: 1} if node.accelerator_type else {}
+    return {
+        "num_cpus": int(has.cpus),
+        "num_gpus": int(has.gpus),
+        "memory": has.memory_bytes,
+        "resources": {**has.custom, **typed},
+        "labels": dict(node.labels),
+        # So that policies can name nodes before these have started.
+        "env_vars": {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": node.node_id},
+        "object_store_memory": _OBJECT_STORE_BYTES,
+        "include_dashboard": False,
+        # Nothing here is scaled, and nobody reads the logs: two processes fewer to start.
+        "no_monitor": True,
+        "include_log_monitor": False,
+    }
+
+
+def nodes_that_differ(capacity: ClusterCapacity) -> list[str]:
+    """Return the nodes whose totals or labels Ray does not see as they are in ``capacity``."""
+    seen = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    differ = []
+    for node in capacity.nodes:
+        expected = {
+            name: amount if name == "memory" else amount / TICKS for name, amount in node.resources.ticks.items()
+        }
+        if node.accelerator_type:
+            expected[ACCELERATOR_TYPE_PREFIX + node.accelerator_type] = 1
+        found = seen.get(node.node_id, {"Resources": {}, "Labels": {}})
+        # Ray adds its object store, and resources with the node's address as their name.
+        totals = {
+            name: amount
+            for name, amount in found["Resources"].items()
+            if name != "object_store_memory" and not name.startswith("node:")
+        }
+        if totals != expected or not node.ray_labels.items() <= found["Labels"].items():
+            differ.append(f"{node.node_id}: {totals} instead of {expected}, labels {found['Labels']}")
+    return differ
+
+
+def disagreement(plan: TrialPlan, strategy: Strategy, *, fills: bool, timeout_s: float = 20) -> str | None:
+    """Return in what Ray disagrees with ``plan``; ``None``: in nothing.
+
+    Args:
+        plan: What to schedule.
+        strategy: How Train spreads the workers of a trial over nodes.
+        fills: Whether the plan says that not one trial more fits.
+        timeout_s: Deadline for Ray, in seconds; it needs a tenth of one, and tries again every second at the latest.
+
+    Raises:
+        TimeoutError: Ray does not free what the trials held.
+    """
+    planned = plan.max_concurrent_trials
+    with _reservations() as reserve:
+        groups = reserve(plan, planned, strategy)
+        if not _holds_within(timeout_s, lambda: all(map(_is_scheduled, groups))):
+            waiting = [placement_group_table(group) for group in groups if not _is_scheduled(group)]
+            return f"{planned} trials planned, but {len(waiting)} of {len(groups)} groups wait: {waiting[0]['stats']}"
+        if not fills:
+            return None
+        more = reserve(plan, 1, strategy)
+        if not _holds_within(timeout_s, lambda: all(map(_is_settled, more))):
+            return f"Ray has not decided about one more trial: {[placement_group_table(group) for group in more]}"
+        return f"{planned} trials planned, but one more is scheduled" if all(map(_is_scheduled, more)) else None
+
+
+def trial_groups(plan: TrialPlan, strategy: Strategy) -> Iterator[PlacementGroup]:
+    """Reserve what one trial holds: Tune's placement group, and Train's for the workers."""
+    per_trial = plan.resources_per_trial
+    factory = per_trial if isinstance(per_trial, PlacementGroupFactory) else resource_dict_to_pg_factory(per_trial)
+    yield factory.to_placement_group()
+    if plan.num_workers:
+        bundle = {name: amount for name, amount in plan.resources_per_worker.items() if amount}
+        if plan.accelerator_type:
+            bundle[ACCELERATOR_TYPE_PREFIX + plan.accelerator_type] = ACCELERATOR_TYPE_AMOUNT
+        selectors = [dict(plan.label_selector)] * plan.num_workers if plan.label_selector else None
+        yield placement_group([bundle] * plan.num_workers, strategy=strategy, bundle_label_selector=selectors)
+
+
+@contextmanager
+def _reservations() -> Iterator[Callable[[TrialPlan, int, Strategy], list[PlacementGroup]]]:
+    """Yield what reserves trials; free them again, and wait for that."""
+    groups: list[PlacementGroup] = []
+    before = _available()
+
+    def reserve(plan: TrialPlan, count: int, strategy: Strategy) -> list[PlacementGroup]:
+        added = [group for _ in range(count) for group in trial_groups(plan, strategy)]
+        groups.extend(added)
+        return added
+
+    try:
+        yield reserve
+    finally:
+        for group in groups:
+            remove_placement_group(group)
+        if not _holds_within(30, lambda: _available() == before):
+            raise TimeoutError(f"Ray has not freed what trials held: {before} before, {_available()} after")
+
+
+def _available() -> dict[str, float]:
+    """What is free, without the names that Ray gives to the bundles of a group: 2.50 keeps 0.0001 of some for ever."""
+    # Ray adds fractions up in floats.
+    return {name: round(amount, 4) for name, amount in ray.available_resources().items() if "_group_" not in name}
+
+
+def _is_scheduled(group: PlacementGroup) -> bool:
+    return bool(placement_group_table(group)["state"] == "CREATED")
+
+
+def _is_settled(group: PlacementGroup) -> bool:
+    """Whether Ray has placed the group, or has tried at least twice and found no room."""
+    table = placement_group_table(group)
+    stats = table["stats"]
+    is_hopeless = stats["scheduling_state"] == "INFEASIBLE"  # of which Ray makes no second attempt
+    return bool(table["state"] == "CREATED" or stats["scheduling_attempt"] >= 2 or is_hopeless)
+
+
+def _holds_within(timeout_s: float, holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

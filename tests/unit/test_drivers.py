@@ -1,0 +1,34 @@
+"""Train drivers hold a little host memory, and Ray puts them where it likes: the plan holds wherever that is."""
+
+import pytest
+
+from tune_policies import ClusterCapacity, CpuPolicy, InfeasibleRequestError, Resources
+
+MIB = 2**20
+
+
+def plan_of(num_workers, *node_mibs):
+    capacity = ClusterCapacity.of(*(Resources(cpus=8, memory_bytes=mib * MIB) for mib in node_mibs))
+    return CpuPolicy(memory="1GiB", num_workers=num_workers).plan(capacity)
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "node_mibs", "expected"),
+    [
+        pytest.param(1, (4096,), 3, id="drivers take the last GiB of the only node"),
+        pytest.param(1, (1024, 1024), 1, id="a driver spoils one node, the worker is on the other"),
+        pytest.param(1, (1024, 1024, 1024), 1, id="two drivers could spoil two of three nodes"),
+        pytest.param(1, (1025, 1025, 1025), 2, id="two drivers could spoil one, where each has room for one"),
+        pytest.param(1, (1023, 1024, 1024), 1, id="a node without a worker is not spoilt"),
+        pytest.param(2, (4100, 4100), 4, id="drivers find room beside the workers"),
+    ],
+)
+def test_as_many_trials_are_planned_as_run_wherever_the_drivers_are(num_workers, node_mibs, expected):
+    assert plan_of(num_workers, *node_mibs).max_concurrent_trials == expected
+
+
+def test_a_trial_that_its_own_driver_may_block_is_refused():
+    with pytest.raises(
+        InfeasibleRequestError, match="beside a driver with 1 MiB of host memory the cluster holds 1 such"
+    ):
+        plan_of(2, 1024, 1024)

@@ -1,0 +1,73 @@
+"""The clusters and policies that the benchmarks draw."""
+
+import random
+from itertools import islice
+
+import pytest
+
+from benchmarks.random_clusters import MOST_GPUS, MOST_NODES, draw_cluster, draw_policies, leaves_room
+from benchmarks.ray_agreement import draw_cases
+from tune_policies import (
+    CappedPolicy,
+    CpuPolicy,
+    EvenSplitPolicy,
+    FirstFeasiblePolicy,
+    GpuMemoryPolicy,
+    GpuPolicy,
+    ReservingPolicy,
+    SelectingPolicy,
+)
+
+
+def drawn(seed, count=10):
+    rng = random.Random(seed)
+    capacity = draw_cluster(rng)
+    return capacity, list(islice(draw_policies(rng, capacity), count))
+
+
+def test_the_same_seed_gives_the_same_cluster_policies_and_plans():
+    assert drawn(7) == drawn(7)
+    assert draw_cases(7, 4) == draw_cases(7, 4)
+
+
+def test_another_seed_gives_another_cluster():
+    assert len({drawn(seed, 0)[0].to_json() for seed in range(50)}) == 50
+
+
+def test_clusters_are_small_enough_to_start():
+    capacities = [drawn(seed, 0)[0] for seed in range(200)]
+
+    assert {len(capacity.nodes) for capacity in capacities} == set(range(1, MOST_NODES + 1))
+    assert {node.resources.gpus for capacity in capacities for node in capacity.nodes} <= set(range(MOST_GPUS + 1))
+    assert all(sum(node.is_head for node in capacity.nodes) == 1 for capacity in capacities)
+
+
+def test_policies_of_every_kind_are_drawn():
+    kinds = {type(policy) for seed in range(20) for policy in drawn(seed)[1]}
+
+    assert kinds == {
+        *(CappedPolicy, CpuPolicy, EvenSplitPolicy, FirstFeasiblePolicy),
+        *(GpuMemoryPolicy, GpuPolicy, ReservingPolicy, SelectingPolicy),
+    }
+
+
+def test_the_cases_of_a_cluster_are_plans_for_it():
+    capacity, cases = draw_cases(3, 6)
+
+    assert [case.plan for case in cases] == [case.policy.plan(capacity) for case in cases]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (CpuPolicy(), False),
+        (SelectingPolicy(GpuPolicy(), label_selector={"zone": "eu"}), False),
+        (FirstFeasiblePolicy(GpuPolicy(), CpuPolicy()), False),
+        (FirstFeasiblePolicy(GpuPolicy(), CappedPolicy(CpuPolicy(), 2)), True),
+        (SelectingPolicy(ReservingPolicy(CpuPolicy(), cpus=1)), True),
+        (EvenSplitPolicy(num_trials=3), True),
+    ],
+    ids=str,
+)
+def test_a_policy_leaves_room_if_some_part_of_it_spares_on_purpose(policy, expected):
+    assert leaves_room(policy) is expected
