@@ -1,5 +1,6 @@
 """The command ``python -m benchmarks``. Results go to stdout."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,9 +22,10 @@ def planning(
     *,
     nodes: Annotated[list[int] | None, typer.Option(min=1, help="Number of nodes; may be repeated.")] = None,
     repetitions: Annotated[int, typer.Option(min=3, help="Timed runs of each arm.")] = 11,
+    plot: Annotated[Path | None, typer.Option(help="Draw the times to this file.", show_default=False)] = None,
 ) -> None:
-    """Time a plan against the rule of thumb (cluster sums divided by the request), by number of nodes."""
-    measure_planning(nodes or [10, 100, 1_000], repetitions)
+    """Time every policy's plan by number of nodes, against the rule of thumb, and take its memory."""
+    measure_planning(nodes or [10, 100, 1_000], repetitions, plot)
 
 
 @app.command()

@@ -1,43 +1,123 @@
-"""What a plan costs in time, beside the rule of thumb that people use instead.
+"""What a plan costs in time and memory by number of nodes, beside the rule of thumb that people use instead.
 
 The rule of thumb divides the sums of the cluster by the request. It is fast, and wrong wherever a trial must fit
-one node or one device.
+one node or one device. The nodes have 50 shapes, and nothing of a cluster has been computed before a plan is timed.
 """
 
-import random
-import statistics
 import sys
-import time
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
-from tune_policies import ClusterCapacity, GpuPolicy, Resources
+from tune_policies import (
+    AcceleratorPolicy,
+    AutoscalingPolicy,
+    CappedPolicy,
+    ClusterCapacity,
+    CpuPolicy,
+    EvenSplitPolicy,
+    FirstFeasiblePolicy,
+    GpuDevice,
+    GpuMemoryPolicy,
+    GpuPolicy,
+    NodeCapacity,
+    NodeTypeCapacity,
+    ReservingPolicy,
+    ResourcePolicy,
+    Resources,
+    SelectingPolicy,
+)
 
 from .environment import describe_machine
+from .timing import Spread, interleaved_ms
+
+GIB: Final = 2**30
+NUM_SHAPES: Final = 50
+RULE_OF_THUMB: Final = "rule of thumb"
+
+POLICIES: Final[tuple[ResourcePolicy, ...]] = (
+    CpuPolicy(cpus=2, memory="2GiB", num_workers=2),
+    GpuPolicy(gpus=0.3),
+    GpuMemoryPolicy(gpu_memory="6GiB"),
+    AcceleratorPolicy(resource="HPU", amount=2),
+    EvenSplitPolicy(num_trials=1000, min_gpus=0.3),
+    FirstFeasiblePolicy(GpuPolicy(gpus=16), CpuPolicy()),
+    CappedPolicy(GpuPolicy(), 8),
+    ReservingPolicy(CpuPolicy(), cpus=40, gpus=8, memory="64GiB"),
+    SelectingPolicy(GpuPolicy(), label_selector={"zone": "!a"}, exclude_head=True),
+    AutoscalingPolicy(GpuPolicy()),
+)
+DEVICES: Final = {"A100": 80, "H100": 80, "L4": 22, "T4": 15}
 
 
-def measure_planning(node_counts: list[int], repetitions: int) -> None:
-    """Print a table: median and spread of both arms in milliseconds, and their ratio."""
-    table = Table(title="Time of one plan, GpuPolicy(gpus=0.3), nodes of 8 shapes")
-    for heading in ("Nodes", "Plan (ms)", "IQR", "Rule of thumb (ms)", "IQR", "Ratio"):
-        table.add_column(heading, justify="right")
+def measure_planning(node_counts: list[int], repetitions: int, plot: Path | None) -> None:
+    """Print milliseconds and peak MiB of each policy's plan by number of nodes, and draw the times if asked to."""
+    times: dict[int, dict[str, Spread]] = {}
+    peaks: dict[int, dict[str, float]] = {}
     for count in node_counts:
-        capacity = _capacity(count)
-        policy = GpuPolicy(gpus=0.3)
-        arms = {"plan": lambda: policy.plan(capacity), "rule": lambda: _rule_of_thumb(capacity)}  # noqa: B023
-        samples = _interleaved(arms, repetitions)
-        medians = {name: statistics.median(values) for name, values in samples.items()}
-        row = [text for name in arms for text in (f"{medians[name]:.3f}", f"{_iqr(samples[name]):.3f}")]
-        table.add_row(str(count), *row, f"{medians['plan'] / medians['rule']:.1f}")
-    Console().print(table)
-    Console().print(f"{repetitions} runs of each arm in random order. {describe_machine()}", soft_wrap=True)
+        capacity = simulated_cluster(count)
+        arms: dict[str, Callable[[], Callable[[], object]]] = {RULE_OF_THUMB: partial(_rule, capacity)}
+        arms |= {type(policy).__name__: partial(_prepared, policy, capacity) for policy in POLICIES}
+        times[count] = interleaved_ms(arms, repetitions)
+        peaks[count] = {type(policy).__name__: _peak_mib(_prepared(policy, capacity)) for policy in POLICIES}
+    console = Console()
+    console.print(_table("Time of one plan (ms): median ± half the interquartile range", times))
+    console.print(_table("Memory of one plan at its peak (MiB), beside the capacity itself", peaks))
+    runs = f"{repetitions} runs of each arm in random order, {NUM_SHAPES} shapes of nodes."
+    console.print(f"{runs} {describe_machine()}", soft_wrap=True)
     print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")
+    if plot is not None:
+        _draw(times, plot)
 
 
-def _capacity(num_nodes: int) -> ClusterCapacity:
-    return ClusterCapacity.of(*(Resources(cpus=8 + 8 * (i % 4), gpus=1 + 3 * (i // 4 % 2)) for i in range(num_nodes)))
+def simulated_cluster(num_nodes: int) -> ClusterCapacity:
+    """Return nodes of 50 shapes that differ in CPUs, host memory, devices and their memory, labelled as Ray does."""
+    shapes = [_shape(index) for index in range(NUM_SHAPES)]
+    gpu_node = NodeTypeCapacity(name="gpu", resources=Resources(cpus=32, gpus=4), max_nodes_to_add=64)
+    return ClusterCapacity(
+        nodes=tuple(_node(index, *shapes[index % NUM_SHAPES]) for index in range(num_nodes)), node_types=(gpu_node,)
+    )
+
+
+def _shape(index: int) -> tuple[Resources, str | None]:
+    gpus = (0, 1, 2, 4, 8)[index % 5]
+    custom = {"HPU": 8.0} if index % 10 == 0 else {}
+    resources = Resources(cpus=8 + index, gpus=gpus, memory_bytes=(32 + index) * GIB, custom=custom)
+    return resources, list(DEVICES)[index % 4] if gpus else None
+
+
+def _node(index: int, resources: Resources, kind: str | None) -> NodeCapacity:
+    node_id = f"{index:056x}"
+    labels = {"ray.io/node-id": node_id, "zone": "abc"[index % 3]}
+    devices = None
+    if kind is not None:
+        labels["ray.io/accelerator-type"] = kind
+        devices = tuple(
+            GpuDevice(index=i, name=kind, memory_bytes=DEVICES[kind] * GIB, uuid=f"GPU-{index}-{i}")
+            for i in range(int(resources.gpus))
+        )
+    return NodeCapacity(
+        node_id=node_id,
+        resources=resources,
+        accelerator_type=kind,
+        labels=labels,
+        devices=devices,
+        is_head=index == 0,
+    )
+
+
+def _prepared(policy: ResourcePolicy, capacity: ClusterCapacity) -> Callable[[], object]:
+    """Return the planning for a cluster as it is after a probe: nothing computed from it is kept."""
+    return partial(policy.plan, capacity.model_copy())
+
+
+def _rule(capacity: ClusterCapacity) -> Callable[[], object]:
+    return partial(_rule_of_thumb, capacity)
 
 
 def _rule_of_thumb(capacity: ClusterCapacity) -> int:
@@ -46,20 +126,40 @@ def _rule_of_thumb(capacity: ClusterCapacity) -> int:
     return int(min(gpus / 0.3, cpus))
 
 
-def _interleaved(arms: dict[str, Callable[[], object]], repetitions: int) -> dict[str, list[float]]:
-    """Return milliseconds by arm. The arms are shuffled, so that a drift of the machine meets both."""
-    order = [name for name in arms for _ in range(repetitions)]
-    random.Random(0).shuffle(order)  # noqa: S311
-    for arm in arms.values():
-        arm()
-    samples: dict[str, list[float]] = {name: [] for name in arms}
-    for name in order:
-        start = time.perf_counter()
-        arms[name]()
-        samples[name].append((time.perf_counter() - start) * 1e3)
-    return samples
+def _peak_mib(plan: Callable[[], object]) -> float:
+    tracemalloc.start()
+    try:
+        plan()
+        return tracemalloc.get_traced_memory()[1] / 2**20
+    finally:
+        tracemalloc.stop()
 
 
-def _iqr(values: list[float]) -> float:
-    quarters = statistics.quantiles(values, n=4)
-    return quarters[2] - quarters[0]
+def _table(title: str, results: Mapping[int, Mapping[str, Spread | float]]) -> Table:
+    table = Table(title=title)
+    table.add_column("Nodes")
+    for count in results:
+        table.add_column(f"{count:,}", justify="right")
+    for name in next(iter(results.values())):
+        cells = [results[count][name] for count in results]
+        table.add_row(name, *(str(cell) if isinstance(cell, Spread) else f"{cell:.2f}" for cell in cells))
+    return table
+
+
+def _draw(times: dict[int, dict[str, Spread]], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    counts = list(times)
+    for name in next(iter(times.values())):
+        is_rule = name == RULE_OF_THUMB
+        style: dict[str, Any] = {"color": "black", "linestyle": "--"} if is_rule else {"marker": "o", "markersize": 3}
+        axes.plot(counts, [times[count][name].median for count in counts], label=name, **style)
+    axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="time of one plan (ms)")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.savefig(path)
+    plt.close(figure)

@@ -11,14 +11,14 @@ from tune_policies.plan import TrialPlan, TrialSlot
 def with_nodes_added(capacity: ClusterCapacity, nodes_to_add: Mapping[str, int]) -> ClusterCapacity:
     """Return ``capacity`` with so many nodes of each type, by its name, as if they were alive; no more can be added."""
     taken = {node.node_id for node in capacity.nodes}
-    added = [
+    added = (
         node.model_copy(update={"node_id": node_id})
         for node_type in capacity.node_types or ()
         if (number := nodes_to_add.get(node_type.name, 0))
         for node in (as_node(node_type),)
         for node_id in _free_ids(node_type.name, number, taken)
-    ]
-    return capacity.model_copy(update={"nodes": (*capacity.nodes, *added), "node_types": (), "max_nodes_to_add": None})
+    )
+    return capacity.grown(added)
 
 
 def as_node(node_type: NodeTypeCapacity) -> NodeCapacity:
@@ -45,10 +45,10 @@ def fewest_nodes(plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, 
     slot = plan.slots[0]
     request = _request(slot)
     is_selected = matcher(slot.label_selector)
-    alive = capacity.where(lambda node: is_selected(node.ray_labels)).groups
+    alive = capacity.where(lambda node: is_selected(node.ray_labels)) if slot.label_selector else capacity
     needed = slot.max_concurrent_trials
-    missing = needed * request.processes - _workers(alive, request, needed)
-    homeless = needed - _drivers(alive, request, needed)
+    missing = needed * request.processes - _workers(alive.groups, request, needed)
+    homeless = needed - _drivers(alive.groups, request, needed)
     taken: dict[str, int] = {}
     for node_type in by_use(slot, capacity, needed):
         if missing <= 0 and homeless <= 0:

@@ -176,6 +176,17 @@ class ClusterCapacity(Value):
         """Return the same cluster with other alive nodes, which are not checked again."""
         return self.model_copy(update={"nodes": tuple(nodes)})
 
+    def grown(self, nodes: Iterable[NodeCapacity]) -> "ClusterCapacity":
+        """Return the same cluster with further nodes, which are not checked, and nothing more to add."""
+        more = self.with_nodes(nodes)
+        changes = {"nodes": (*self.nodes, *more.nodes), "node_types": (), "max_nodes_to_add": None}
+        grown = self.model_copy(update=changes)
+        by_shape = dict(self.nodes_by_shape)
+        for shape, added in more.nodes_by_shape.items():
+            by_shape[shape] = (*by_shape.get(shape, ()), *added)
+        grown.__dict__["nodes_by_shape"] = by_shape  # known already
+        return grown
+
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "ClusterCapacity":
         """Return the same cluster with only some of its alive nodes."""
         kept = {shape: tuple(filter(holds, nodes)) for shape, nodes in self.nodes_by_shape.items()}
