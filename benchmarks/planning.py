@@ -65,7 +65,7 @@ def measure_planning(node_counts: list[int], repetitions: int, plot: Path | None
         arms |= {type(policy).__name__: partial(_prepared, policy, capacity) for policy in POLICIES}
         times[count] = interleaved_ms(arms, repetitions)
         peaks[count] = {type(policy).__name__: _peak_mib(_prepared(policy, capacity)) for policy in POLICIES}
-    console = Console()
+    console = Console(width=110)
     console.print(_table("Time of one plan (ms): median ± half the interquartile range", times))
     console.print(_table("Memory of one plan at its peak (MiB), beside the capacity itself", peaks))
     runs = f"{repetitions} runs of each arm in random order, {NUM_SHAPES} shapes of nodes."

@@ -4,11 +4,11 @@ A capacity is a value. It can be saved as JSON where the cluster is, and planned
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
 from itertools import chain, count
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -79,9 +79,9 @@ class NodeCapacity(Value):
         return min([device.memory_bytes for device in self.devices], default=None)
 
     @property
-    def ray_labels(self) -> dict[str, str]:
+    def ray_labels(self) -> Mapping[str, str]:
         """The labels by which Ray selects: those that are given, and the node's own identifier."""
-        return {NODE_ID: self.node_id, **self.labels}
+        return self.labels if NODE_ID in self.labels else {NODE_ID: self.node_id, **self.labels}
 
     @property
     def shape(self) -> Hashable:
@@ -176,23 +176,37 @@ class ClusterCapacity(Value):
         """Return the same cluster with other alive nodes, which are not checked again."""
         return self.model_copy(update={"nodes": tuple(nodes)})
 
+    def replacing(self, changed: Mapping[str, NodeCapacity]) -> "ClusterCapacity":
+        """Return the same cluster with some nodes changed, by their identifiers."""
+        by_shape = dict(self.nodes_by_shape)
+        for shape in {node.shape for node in self.nodes if node.node_id in changed}:
+            by_shape[shape] = tuple(node for node in by_shape[shape] if node.node_id not in changed)
+        for node in changed.values():
+            by_shape[node.shape] = (*by_shape.get(node.shape, ()), node)
+        return self._with_shapes({shape: nodes for shape, nodes in by_shape.items() if nodes})
+
     def grown(self, nodes: Iterable[NodeCapacity]) -> "ClusterCapacity":
         """Return the same cluster with further nodes, which are not checked, and nothing more to add."""
-        more = self.with_nodes(nodes)
-        changes = {"nodes": (*self.nodes, *more.nodes), "node_types": (), "max_nodes_to_add": None}
-        grown = self.model_copy(update=changes)
         by_shape = dict(self.nodes_by_shape)
-        for shape, added in more.nodes_by_shape.items():
+        for shape, added in self.with_nodes(nodes).nodes_by_shape.items():
             by_shape[shape] = (*by_shape.get(shape, ()), *added)
-        grown.__dict__["nodes_by_shape"] = by_shape  # known already
-        return grown
+        return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
 
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "ClusterCapacity":
         """Return the same cluster with only some of its alive nodes."""
+        if "nodes_by_shape" not in self.__dict__:
+            return self.with_nodes(filter(holds, self.nodes))
         kept = {shape: tuple(filter(holds, nodes)) for shape, nodes in self.nodes_by_shape.items()}
-        chosen = self.with_nodes(chain.from_iterable(kept.values()))
-        chosen.__dict__["nodes_by_shape"] = {shape: nodes for shape, nodes in kept.items() if nodes}  # known already
-        return chosen
+        return self._with_shapes({shape: nodes for shape, nodes in kept.items() if nodes})
+
+    def _with_shapes(
+        self, nodes_by_shape: dict[Hashable, tuple[NodeCapacity, ...]], **changes: Any
+    ) -> "ClusterCapacity":
+        """Return the same cluster with other nodes, whose shapes are known already."""
+        nodes = tuple(chain.from_iterable(nodes_by_shape.values()))
+        changed = self.model_copy(update={"nodes": nodes, **changes})
+        changed.__dict__["nodes_by_shape"] = nodes_by_shape
+        return changed
 
     @classmethod
     def of(cls, *nodes: Resources | NodeCapacity) -> "ClusterCapacity":

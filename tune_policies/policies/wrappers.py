@@ -179,7 +179,7 @@ def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
             short_of[0],
             "Leave less free, or add nodes.",
         )
-    return capacity.with_nodes(kept.get(node.node_id, node) for node in capacity.nodes)
+    return capacity.replacing(kept)
 
 
 def _takeable(node: NodeCapacity) -> dict[str, int]:
