@@ -193,7 +193,7 @@ def limiting_resource(groups: Collection[NodeGroup], request: Request) -> str:
     On each node that can hold a worker, the resource with the fewest slots is the one that stops it; the answer is
     the one that does so for the most slots.
     """
-    if count_trials(groups, request) < count_workers(groups, request) // request.processes:
+    if request.num_workers and count_trials(groups, request) < count_workers(groups, request) // request.num_workers:
         return "memory"  # which the drivers hold
     stops: dict[str, int] = {}
     for node, count in groups:

@@ -112,3 +112,9 @@ def test_the_quota_of_a_cgroup_is_read_in_cpus(tmp_path, files, cpus):
         (tmp_path / name).write_text(text)
 
     assert node_reader._quota(tmp_path) == cpus
+
+
+def test_what_slurm_gives_to_a_task_is_a_limit(monkeypatch):
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
+
+    assert node_reader._cpu_limits()["SLURM_CPUS_PER_TASK"] == 3

@@ -175,6 +175,9 @@ def _cpu_limits() -> dict[str, float]:
         limits["CPU affinity"] = len(os.sched_getaffinity(0))
     if quotas := [quota for folder in _cgroups("cpu") if (quota := _quota(folder)) is not None]:
         limits["cgroup quota"] = min(quotas)
+    slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    if slurm.isdigit() and int(slurm) > 0:
+        limits["SLURM_CPUS_PER_TASK"] = int(slurm)
     return limits
 
 

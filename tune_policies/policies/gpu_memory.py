@@ -87,18 +87,28 @@ class GpuMemoryPolicy(ResourcePolicy):
 
     def _choices(self, capacity: ClusterCapacity, usable: Selection) -> Iterable[Selection]:
         """Yield the ways to use the GPUs, all of whose memory is known and enough."""
+        seen = set()
+        for choice in self._all_choices(capacity, usable):
+            shapes = frozenset(node.shape for node, _ in choice.groups)
+            if shapes and shapes not in seen:
+                seen.add(shapes)
+                yield choice
+
+    def _all_choices(self, capacity: ClusterCapacity, usable: Selection) -> Iterable[Selection]:
+        """Yield them with repetitions, the simplest to tell Ray first."""
         if usable.memory_bytes is not None and usable.memory_bytes >= self.gpu_memory:
             yield usable
-        sizes = {node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups}
-        for least in sorted(size for size in sizes if size >= self.gpu_memory):
-            large = (group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least)
-            if (choice := select_gpus(capacity, large)).groups:
-                yield choice
         if usable.accelerator_type is None:
             for name in sorted({node.accelerator_type for node, _ in usable.groups if node.accelerator_type}):
                 choice = self._usable(capacity, name)
                 if (choice.memory_bytes or 0) >= self.gpu_memory:
                     yield choice
+        sizes = {node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups}
+        for least in sorted(size for size in sizes if size >= self.gpu_memory):
+            yield select_gpus(
+                capacity,
+                (group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least),
+            )
 
     def _plan_choice(self, capacity: ClusterCapacity, usable: Selection, choice: Selection) -> TrialPlan:
         smallest = choice.memory_bytes or 0
