@@ -35,7 +35,7 @@ _NOMINAL_GB: Final = {
     "H100": 80,
     "H200": 141,
     "RTX-PRO-6000": 96,
-    # As AMD publishes them.
+    # AMD: https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html
     "AMD-Instinct-MI100": 32,
     "AMD-Instinct-MI210": 64,
     "AMD-Instinct-MI300X-OAM": 192,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
+from tune_policies.additions import as_node
 from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.packing import (
@@ -15,6 +16,7 @@ from tune_policies.packing import (
     largest,
     limiting_resource,
     slots_on_node,
+    workers_on_node,
 )
 from tune_policies.plan import TrialPlan, TrialSlot
 from tune_policies.resources import TICKS, Resources, format_amount, from_ticks, to_ticks
@@ -42,7 +44,7 @@ def build_plan(
     groups = capacity.groups if groups is None else groups
     count = count_trials(groups, request)
     if count == 0:
-        raise infeasible(groups, request)
+        raise _with_what_could_come(infeasible(groups, request), capacity, request)
     notes = list(reasons)
     if request.num_workers:
         notes.append(
@@ -62,6 +64,23 @@ def build_plan(
         limited_by=limiting_resource(groups, request),
         reasons=(*notes, *_about_the_nodes(capacity)),
     )
+
+
+def _with_what_could_come(
+    error: InfeasibleRequestError, capacity: ClusterCapacity, request: Request
+) -> InfeasibleRequestError:
+    """Return the error with the node types that would do, where an autoscaler could add them."""
+    names = sorted(
+        each.name
+        for each in capacity.node_types or ()
+        if each.max_nodes_to_add and workers_on_node(as_node(each), request)
+    )
+    if not names:
+        return error
+    hint = (
+        f"The autoscaler could add {' or '.join(names)}: call plan_when_ready, or wrap the policy in AutoscalingPolicy."
+    )
+    return InfeasibleRequestError(error.asked, error.offered, error.short_of, f"{error.suggestion} {hint}", error.tried)
 
 
 def _about_the_nodes(capacity: ClusterCapacity) -> Iterable[str]:

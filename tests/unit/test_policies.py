@@ -13,6 +13,7 @@ from tune_policies import (
     GpuPolicy,
     InfeasibleRequestError,
     InvalidResourcesError,
+    NodeTypeCapacity,
     ReservingPolicy,
     Resources,
     SelectingPolicy,
@@ -516,3 +517,16 @@ def test_custom_resources_are_planned_and_packed_by_device_where_they_are_device
     assert (licensed.max_concurrent_trials, licensed.limited_by) == (3, "license")
     assert licensed.resources_per_trial == {"cpu": 1, "license": 1}
     assert CpuPolicy(custom={"NPU": 0.4}).plan(capacity).max_concurrent_trials == 4
+
+
+def test_an_infeasible_wish_that_an_added_node_would_meet_says_so():
+    types = (
+        NodeTypeCapacity(name="gpu-worker", resources=Resources(cpus=8, gpus=1), max_nodes_to_add=2),
+        NodeTypeCapacity(name="cpu-worker", resources=Resources(cpus=8), max_nodes_to_add=2),
+    )
+    plan = FirstFeasiblePolicy(GpuPolicy(), CpuPolicy()).plan(nodes((4, 0)).model_copy(update={"node_types": types}))
+
+    assert plan.worker == Resources(cpus=1)
+    assert plan.reasons[0].endswith(
+        "The autoscaler could add gpu-worker: call plan_when_ready, or wrap the policy in AutoscalingPolicy."
+    )
