@@ -116,7 +116,7 @@ class NodeTypeCapacity(Value):
     Attributes:
         name: The name of the type in the cluster's configuration.
         resources: What one such node will have.
-        max_nodes_to_add: How many more may be added.
+        max_nodes_to_add: How many more may come, those included that are on their way.
         accelerator_type: Ray's name of its device type.
         labels: Ray's node labels.
     """

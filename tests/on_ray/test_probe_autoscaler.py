@@ -6,11 +6,12 @@ import pytest
 import ray
 import yaml
 
-from tests.on_ray.autoscaling import autoscaling_cluster
+from benchmarks.launching import LAUNCHED
+from tests.on_ray.autoscaling import autoscaling_cluster, node_type
 from tune_policies import NodeTypeCapacity, Resources, probe_cluster
 
-GPU_NODE = {"resources": {"CPU": 2, "GPU": 1, "accelerator_type:A100": 1}, "labels": {"zone": "a"}, "max_workers": 3}
-CPU_NODE = {"resources": {"CPU": 8}, "max_workers": 2}
+GPU_NODE = {**node_type(3, CPU=2, GPU=1, **{"accelerator_type:A100": 1}), "labels": {"zone": "a"}}
+CPU_NODE = node_type(2, CPU=8)
 
 
 @ray.remote(num_gpus=1, num_cpus=0)
@@ -19,8 +20,15 @@ class OnGpu:
         return True
 
 
+def wait_until(holds):
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def gpu_nodes_to_add(expected):
-    """Return how many GPU nodes a probe says can be added, once it says so of all that were asked for."""
+    """Return how many GPU nodes may still come, and how many of all types, as soon as it is what is expected."""
     deadline = time.monotonic() + 30
     while True:
         capacity = probe_cluster()
@@ -32,19 +40,17 @@ def gpu_nodes_to_add(expected):
 
 @pytest.fixture(scope="module", params=[False, True], ids=["autoscaler-v1", "autoscaler-v2"])
 def autoscaled(request):
-    with autoscaling_cluster({"gpu-node": GPU_NODE, "cpu-node": CPU_NODE}, v2=request.param, max_workers=4) as address:
-        ray.init(address=address, logging_level="ERROR", log_to_driver=False)
-        try:
-            yield
-        finally:
-            ray.shutdown()
+    types = {"gpu-node": GPU_NODE, "cpu-node": CPU_NODE}
+    with autoscaling_cluster(types, v2=request.param) as cluster:
+        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        yield cluster
 
 
 @pytest.mark.usefixtures("autoscaled")
 def test_the_node_types_of_a_running_autoscaler_are_read_at_its_head():
     capacity = probe_cluster()
 
-    assert capacity.max_nodes_to_add == 4
+    assert capacity.max_nodes_to_add == 5
     assert capacity.node_types == (
         NodeTypeCapacity(name="cpu-node", resources=Resources(cpus=8), max_nodes_to_add=2),
         NodeTypeCapacity(
@@ -67,12 +73,13 @@ def test_a_file_of_the_user_goes_before_what_the_cluster_says(tmp_path):
     assert (capacity.max_nodes_to_add, [row.name for row in capacity.node_types]) == (7, ["mine"])
 
 
-@pytest.mark.usefixtures("autoscaled")
 @pytest.mark.filterwarnings("ignore:GPU memory is not known")  # there is no GPU behind the logical one
-def test_a_node_that_is_ordered_or_runs_can_not_be_added_again():
+def test_a_node_on_its_way_is_still_to_come_and_one_that_runs_is_not(autoscaled):
+    autoscaled.launches(**{"gpu-node": "hang"})
     holders = [OnGpu.remote() for _ in range(2)]
-    ordered = gpu_nodes_to_add(1)
+    wait_until((autoscaled.modes / f"gpu-node{LAUNCHED}").exists)
+    on_their_way = gpu_nodes_to_add(3)
+    autoscaled.launches(**{"gpu-node": "start"})
     ray.get([holder.ready.remote() for holder in holders], timeout=120)
-    running = gpu_nodes_to_add(1)
 
-    assert (ordered, running) == ((1, 2), (1, 2))
+    assert (on_their_way, gpu_nodes_to_add(1)) == ((3, 5), (1, 3))

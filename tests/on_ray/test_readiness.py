@@ -1,7 +1,6 @@
 """A plan when it can run: with a real autoscaler that adds nodes, refuses, fails, or never comes.
 
-Each test has a type of node of its own on the cluster that they share, so their order means nothing. The probe does not
-know the types here, so what is heard from the autoscaler decides.
+Each test has a type of node of its own on the cluster that they share, so their order means nothing.
 """
 
 import logging
@@ -75,6 +74,11 @@ def timed(policy, **kwargs):
     return plan, time.monotonic() - start
 
 
+def without_types():
+    """What is read where the types of an autoscaler are not known, as KubeRay's are."""
+    return probe_cluster().model_copy(update={"node_types": None, "max_nodes_to_add": None})
+
+
 def asked_for():
     return dict(find_autoscaler().requested())
 
@@ -95,11 +99,19 @@ def test_a_gpu_node_that_can_be_added_is_waited_for():
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_gpu_that_no_node_type_has_is_given_up_within_seconds():
-    plan, seconds = timed(gpu_or_cpu("H200"))
+@pytest.mark.parametrize(
+    ("probe", "why"),
+    [
+        (probe_cluster, "no nodes that can be added would do"),
+        (without_types, "and the autoscaler says that no node which it may add meets this"),
+    ],
+    ids=["types known", "types not known"],
+)
+def test_a_gpu_that_no_node_type_has_is_given_up_within_seconds(probe, why):
+    plan, seconds = timed(gpu_or_cpu("H200"), probe=probe)
 
     assert not plan.use_gpu
-    assert "and the autoscaler says that no node which it may add meets this" in plan.reasons[0]
+    assert why in plan.reasons[0]
     assert seconds < 5
     assert asked_for() == {}
 
@@ -173,7 +185,9 @@ def test_ctrl_c_releases_what_was_asked_for(cluster):
         child.send_signal(signal.SIGINT)
         rest = child.communicate(timeout=60)[0]
 
-    assert line.startswith("GpuPolicy does not fit the alive nodes: asking for 1 GPU, 0.001 accelerator_type:H100")
+    assert line.startswith(
+        "GpuPolicy does not fit the alive nodes: asking for 1 CPU, 1 GPU, 0.001 accelerator_type:H100"
+    )
     assert "interrupted" in rest
     assert asked_for() == {}
 
@@ -250,7 +264,7 @@ def test_v1_adds_a_gpu_node_too(connected_to_v1):
 
 
 def test_v1_is_taken_at_its_silence_where_it_can_never_meet_a_request(connected_to_v1):
-    plan, seconds = timed(gpu_or_cpu("H200"))
+    plan, seconds = timed(gpu_or_cpu("H200"), probe=without_types)
 
     assert "and the autoscaler launches nothing more for it" in plan.reasons[0]
     assert seconds < 10

@@ -36,8 +36,8 @@ class ClusterState:
         session: The name of the cluster's session.
         nodes: The alive nodes that take work; nothing was asked of the nodes themselves.
         draining: Alive nodes that are being drained.
-        workers_by_type: For each of the autoscaler's node types, the worker nodes that run or are on their way.
-        num_workers: All worker nodes that run or are on their way.
+        workers_by_type: For each of the autoscaler's node types, the worker nodes that run.
+        num_workers: All worker nodes that run. Those on their way are still to come.
         has_autoscaler: Whether an autoscaler with node types reports. Each head runs a monitor that reports; without a
             configuration it only mirrors the nodes, each as a type of its own.
     """
@@ -112,31 +112,26 @@ def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
     alive = [node for node in reply.cluster_resource_state.node_states if node.status != NodeStatus.DEAD]
     workers = [node for node in alive if HEAD_RESOURCE not in node.total_resources]
     running = Counter(node.ray_node_type_name for node in workers if node.ray_node_type_name)
-    pending = Counter(instance.ray_node_type_name for instance in reply.autoscaling_state.pending_instances)
-    for request in reply.autoscaling_state.pending_instance_requests:
-        pending[request.ray_node_type_name] += request.count
     heads = [node.node_ip_address for node in alive if HEAD_RESOURCE in node.total_resources]
-    reported = _started_by_v1(report.get("autoscaler_report") or {}, heads)
+    reported = _joined_under_v1(report.get("autoscaler_report") or {}, heads)
     return ClusterState(
         session=reply.cluster_resource_state.cluster_session_name,
         nodes=tuple(_to_node(node) for node in alive if node.status != NodeStatus.DRAINING),
         draining=tuple(_to_node(node) for node in alive if node.status == NodeStatus.DRAINING),
-        # v1 counts a node as pending for a while after it has joined: what both count is not added up.
-        workers_by_type=Counter((running + pending) | reported),
-        num_workers=max(len(workers) + pending.total(), reported.total()),
+        # Under v1 nodes do not say their type, only its report does.
+        workers_by_type=Counter(running | reported),
+        num_workers=len(workers),
         has_autoscaler=_names_types(report.get("autoscaler_report") or {})
         or (reply.autoscaling_state.autoscaler_state_version > 0 and any(node.ray_node_type_name for node in alive)),
     )
 
 
-def _started_by_v1(report: dict[str, Any], heads: Iterable[str]) -> Counter[str]:
-    """Count the worker nodes that autoscaler v1 started, whether they run, boot or are being ordered."""
-    started = Counter(report.get("active_nodes") or {})
+def _joined_under_v1(report: dict[str, Any], heads: Iterable[str]) -> Counter[str]:
+    """Count the worker nodes that autoscaler v1 started and that run."""
+    joined = Counter(report.get("active_nodes") or {})
     for address in heads:
-        started[(report.get("node_type_mapping") or {}).get(address, "")] -= 1
-    started.update(node_type for *_, node_type, _ in report.get("pending_nodes") or ())
-    started.update(report.get("pending_launches") or {})
-    return +started
+        joined[(report.get("node_type_mapping") or {}).get(address, "")] -= 1
+    return +joined
 
 
 def _names_types(report: dict[str, Any]) -> bool:

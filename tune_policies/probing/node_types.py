@@ -24,7 +24,7 @@ def addable_node_types(
 
     Args:
         config: The configuration: ``available_node_types``, ``head_node_type``, ``max_workers``.
-        workers_by_type: Worker nodes of each type that run or are on their way.
+        workers_by_type: Worker nodes of each type that run. Those on their way are still to come.
         source: Where the configuration comes from, for messages.
 
     Raises:
@@ -49,7 +49,7 @@ def addable_nodes(config: object, num_workers: int, *, source: str) -> int:
 
     Args:
         config: The configuration, for its ``max_workers``.
-        num_workers: All worker nodes that run or are on their way.
+        num_workers: All worker nodes that run.
         source: Where the configuration comes from, for messages.
 
     Raises:
