@@ -72,8 +72,11 @@ def by_use(slot: TrialSlot, capacity: ClusterCapacity, num_trials: int) -> list[
     def preference(holds: int, node_type: NodeTypeCapacity) -> tuple[object, ...]:
         return (node_type.resources.gpus > 0 and not slot.worker.gpus, -holds, node_type.name)
 
+    is_selected = matcher(slot.label_selector)
     types = (
-        (_workers((NodeGroup(as_node(each), 1),), request, num_trials), each) for each in capacity.node_types or ()
+        (_workers((NodeGroup(as_node(each), 1),), request, num_trials), each)
+        for each in capacity.node_types or ()
+        if is_selected(as_node(each).ray_labels)
     )
     return [each for _, each in sorted((pair for pair in types if pair[0]), key=lambda pair: preference(*pair))]
 

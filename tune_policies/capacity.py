@@ -149,9 +149,12 @@ class ClusterCapacity(Value):
 
     @model_validator(mode="after")
     def _node_ids_must_differ(self) -> Self:
-        counts = Counter(node.node_id for node in self.nodes)
+        counts = Counter(node.node_id for node in (*self.nodes, *self.draining))
         if twice := sorted(node_id for node_id, count in counts.items() if count > 1):
             raise InvalidResourcesError(f"each node needs a node_id of its own, but {twice[0]!r} comes twice")
+        names = Counter(node_type.name for node_type in self.node_types or ())
+        if twice := sorted(name for name, count in names.items() if count > 1):
+            raise InvalidResourcesError(f"each node type needs a name of its own, but {twice[0]!r} comes twice")
         return self
 
     @cached_property

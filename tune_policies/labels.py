@@ -44,8 +44,6 @@ class _Condition(NamedTuple):
             [match["one"]] if match["list"] is None else [part for part in match["list"].split(",") if match["list"]]
         )
         values = [value.strip() for value in listed]
-        if not all(_VALUE.fullmatch(value) for value in values):
-            return None
         return cls(frozenset(values), is_excluded=bool(match["excluded"]))
 
     def __and__(self, other: "_Condition") -> "_Condition":
@@ -79,7 +77,7 @@ def check_selector(value: object) -> dict[str, str]:
                 "'ray.io/' in front"
             )
         parsed = _Condition.parse(condition) if isinstance(condition, str) else None
-        if parsed is None or not parsed.values:
+        if parsed is None or not parsed.values or not all(map(is_label_value, parsed.values)):
             raise InvalidResourcesError(
                 f"{condition!r} is not a condition on label {key!r}: write 'a', '!a', 'in(a,b)' or '!in(a,b)'"
             )
@@ -112,6 +110,11 @@ def merged(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
     for key, condition in _parsed(other).items():
         conditions[key] = conditions[key] & condition if key in conditions else condition
     return {key: str(condition) for key, condition in sorted(conditions.items())}
+
+
+def is_label_value(text: str) -> bool:
+    """Return whether Ray takes ``text`` as the value of a label in a selector."""
+    return _VALUE.fullmatch(text) is not None
 
 
 def is_one_of(values: Iterable[str]) -> str:

@@ -234,7 +234,10 @@ class TrialPlan(Value):
         if reuse not in ("process", "release"):
             raise InvalidResourcesError(f"reuse must be 'process' or 'release', got {reuse!r}")
         worker = self.worker
-        options: dict[str, Any] = {"num_cpus": worker.cpus, "num_gpus": from_ticks(to_ticks(worker.gpus))}
+        options: dict[str, Any] = {
+            "num_cpus": from_ticks(to_ticks(worker.cpus)),
+            "num_gpus": from_ticks(to_ticks(worker.gpus)),
+        }
         if worker.memory_bytes is not None:
             options["memory"] = worker.memory_bytes
         if worker.custom:

@@ -461,7 +461,7 @@ def test_devices_large_enough_are_used_together_whatever_their_type():
 
     assert plan.max_concurrent_trials == 12
     assert plan.label_selector == {"ray.io/node-id": "in(a,c)"}
-    assert "left out as their memory is too small: 2 L4 (22 GiB)" in plan.reasons
+    assert "left out as their memory is too small or not known: 2 L4 (22 GiB)" in plan.reasons
 
 
 def test_excluded_nodes_do_not_count_and_ray_is_told():

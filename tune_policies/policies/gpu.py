@@ -1,14 +1,14 @@
 """Trials with whole GPUs, or an equal share of one."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from tune_policies.accelerators import check_accelerator_type
+from tune_policies.accelerators import check_accelerator_type, check_type_of_resource
 from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.labels import ACCELERATOR_TYPE, NODE_ID, is_one_of
+from tune_policies.labels import ACCELERATOR_TYPE, NODE_ID, is_label_value, is_one_of
 from tune_policies.packing import Request, device_slots, equal_device_share
 from tune_policies.plan import TrialPlan
 from tune_policies.planning import build_plan, cpus_that_strand_no_device, infeasible
@@ -47,7 +47,7 @@ def _wishes(value: object) -> object:
 
 def _known(wish: str | tuple[str, ...]) -> str | tuple[str, ...]:
     for name in (wish,) if isinstance(wish, str) else wish:
-        check_accelerator_type(name)
+        check_type_of_resource(check_accelerator_type(name), "GPU")
     return wish
 
 
@@ -114,11 +114,30 @@ class GpuPolicy(ResourcePolicy):
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
         if self.accelerator_type is not None and not isinstance(self.accelerator_type, str):
             return plan_first_feasible(self.choices, capacity)
+        selections = list(self._selections(capacity))
+        plans, shortages = [], []
+        for selection in selections:
+            try:
+                plans.append((self._plan_selection(capacity, selection), selection))
+            except InfeasibleRequestError as error:
+                shortages.append(error)
+        if not plans:
+            raise shortages[0] if shortages else self._none_is_large_enough(capacity)
+        plan, selection = max(plans, key=lambda each: each[0].max_concurrent_trials)  # the first of the best
+        return with_labels(plan, capacity, selection)
+
+    def _selections(self, capacity: ClusterCapacity) -> Iterator[Selection]:
+        usable = gpus_of_type(capacity, self._one_type)
+        return iter((usable,)) if self.min_gpu_memory is None else selections_of(capacity, usable, self.min_gpu_memory)
+
+    @property
+    def _one_type(self) -> str | None:
+        return self.accelerator_type if isinstance(self.accelerator_type, str) else None
+
+    def _plan_selection(self, capacity: ClusterCapacity, selection: Selection) -> TrialPlan:
         wish = to_ticks(self.gpus)
-        selection = gpus_of_type(capacity, self.accelerator_type)
         reasons = []
         if self.min_gpu_memory is not None:
-            selection = self._large_enough(capacity, selection.groups)
             kinds = describe_gpus(selection.groups)
             reasons.append(f"GPUs with at least {format_bytes(self.min_gpu_memory)}: {kinds}")
         most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
@@ -128,28 +147,20 @@ class GpuPolicy(ResourcePolicy):
                 f"{format_amount(self.gpus)} GPU became {format_amount(from_ticks(share))}: "
                 f"only {TICKS // share} such on a GPU, and unequal shares may wait for ever"
             )
-        request = Request(
-            worker=Resources(cpus=self.cpus or 0, gpus=from_ticks(share), custom=self.custom),
-            num_workers=self.num_workers,
-        )
-        plan = plan_gpu_share(capacity, selection, request, choose_cpus=self.cpus is None, reasons=reasons)
-        return with_labels(plan, capacity, selection)
+        request = self._request(from_ticks(share))
+        return plan_gpu_share(capacity, selection, request, choose_cpus=self.cpus is None, reasons=reasons)
 
-    def _large_enough(self, capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> Selection:
-        least = self.min_gpu_memory or 0
-        large = [group for group in groups if (group.node.smallest_gpu_memory_bytes or 0) >= least]
-        if (selection := select_gpus(capacity, large)).groups:
-            return selection
-        request = Request(
-            worker=Resources(cpus=self.cpus or 0, gpus=self.gpus, custom=self.custom),
-            num_workers=self.num_workers,
-            accelerator_type=self.accelerator_type if isinstance(self.accelerator_type, str) else None,
-            gpu_memory_bytes=least,
-        )
-        if not (kinds := describe_gpus(groups)):
-            raise infeasible(capacity.groups, request)
+    def _request(self, gpus: float) -> Request:
+        worker = Resources(cpus=self.cpus or 0, gpus=gpus, custom=self.custom)
+        return Request(worker=worker, num_workers=self.num_workers)
+
+    def _none_is_large_enough(self, capacity: ClusterCapacity) -> InfeasibleRequestError:
+        wish = {"accelerator_type": self._one_type, "gpu_memory_bytes": self.min_gpu_memory}
+        request = self._request(self.gpus).model_copy(update=wish)
+        if not (kinds := describe_gpus(gpus_of_type(capacity, self._one_type).groups)):
+            return infeasible(capacity.groups, request)
         way_out = "Ask for less, add larger GPUs, or install nvidia-ml-py on nodes whose memory was not read."
-        raise InfeasibleRequestError(str(request), f"the GPUs there are {kinds}", "GPU memory", way_out)
+        return InfeasibleRequestError(str(request), f"the GPUs there are {kinds}", "GPU memory", way_out)
 
 
 def plan_gpu_share(
@@ -197,23 +208,48 @@ def gpus_of_type(capacity: ClusterCapacity, accelerator_type: str | None) -> Sel
     return Selection(tuple(capacity.gpu_groups(accelerator_type)), accelerator_type)
 
 
-def select_gpus(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> Selection:
+def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int) -> Iterator[Selection]:
+    """Yield the ways to use only devices with so much memory, the simplest to tell Ray first, each once.
+
+    They are all that are usable, those of each single type, and those that labels set apart.
+    """
+    choices = [usable]
+    if usable.accelerator_type is None:
+        names = sorted({node.accelerator_type for node, _ in usable.groups if node.accelerator_type})
+        of_types = (Selection(tuple(capacity.gpu_groups(name)), name) for name in names)
+        usable_shapes = {node.shape for node, _ in usable.groups}
+        choices += [choice.where(lambda node: node.shape in usable_shapes) for choice in of_types]
+    large = [group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least_bytes]
+    choices.append(select_gpus(capacity, large, usable.accelerator_type))
+    seen: set[frozenset[Hashable]] = set()
+    for choice in choices:
+        shapes = frozenset(node.shape for node, _ in choice.groups)
+        if shapes not in seen and (choice.memory_bytes or 0) >= least_bytes:
+            seen.add(shapes)
+            yield choice
+
+
+def select_gpus(
+    capacity: ClusterCapacity, groups: Iterable[NodeGroup], accelerator_type: str | None = None
+) -> Selection:
     """Return some of the GPU nodes, with the simplest thing that keeps Ray from placing work on the others.
 
-    That is nothing where there are no others, then the one device type, then labels. Of nodes that only labels would
+    That is the type, where it is wished for, and besides nothing where there are no others; then the one device type
+    that they have; then labels. Of nodes that only labels would
     set apart, those that are not there yet are left out unless the label of their type does: the others are listed.
     """
     groups = tuple(groups)
     chosen = {node.shape for node, _ in groups}
-    others = {node.accelerator_type for node, _ in capacity.gpu_groups() if node.shape not in chosen}
+    others = {node.accelerator_type for node, _ in capacity.gpu_groups(accelerator_type) if node.shape not in chosen}
     types = {node.accelerator_type for node, _ in groups}
     if not others:
-        return Selection(groups)
+        return Selection(groups, accelerator_type)
     if len(types) == 1 and None not in types and not types & others:
         return Selection(groups, types.pop())
     if any(node.is_expected for node, _ in groups) and _types_that_tell(capacity, groups) is None:
-        return select_gpus(capacity, (group for group in groups if not group.node.is_expected))
-    return Selection(groups, by_label=True)
+        alive = (group for group in groups if not group.node.is_expected)
+        return select_gpus(capacity, alive, accelerator_type)
+    return Selection(groups, accelerator_type, by_label=True)
 
 
 def _types_that_tell(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> set[str] | None:
@@ -223,7 +259,7 @@ def _types_that_tell(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> 
     others = (group for group in capacity.groups if group.node.shape not in chosen)
     inside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(groups)}
     outside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(others)}
-    names = {name for name in inside if name}
+    names = {name for name in inside if name and is_label_value(name)}
     return names if names == inside and not names & outside else None
 
 

@@ -16,6 +16,7 @@ from tune_policies.policies.gpu import (
     gpus_of_type,
     plan_gpu_share,
     select_gpus,
+    selections_of,
     with_labels,
 )
 from tune_policies.policies.wrappers import plan_first_feasible
@@ -87,28 +88,13 @@ class GpuMemoryPolicy(ResourcePolicy):
 
     def _choices(self, capacity: ClusterCapacity, usable: Selection) -> Iterable[Selection]:
         """Yield the ways to use the GPUs, all of whose memory is known and enough."""
-        seen = set()
-        for choice in self._all_choices(capacity, usable):
-            shapes = frozenset(node.shape for node, _ in choice.groups)
-            if shapes and shapes not in seen:
-                seen.add(shapes)
-                yield choice
-
-    def _all_choices(self, capacity: ClusterCapacity, usable: Selection) -> Iterable[Selection]:
-        """Yield them with repetitions, the simplest to tell Ray first."""
-        if usable.memory_bytes is not None and usable.memory_bytes >= self.gpu_memory:
-            yield usable
-        if usable.accelerator_type is None:
-            for name in sorted({node.accelerator_type for node, _ in usable.groups if node.accelerator_type}):
-                choice = self._usable(capacity, name)
-                if (choice.memory_bytes or 0) >= self.gpu_memory:
-                    yield choice
+        yield from selections_of(capacity, usable, self.gpu_memory)
         sizes = {node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups}
-        for least in sorted(size for size in sizes if size >= self.gpu_memory):
-            yield select_gpus(
-                capacity,
-                (group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least),
-            )
+        # Fewer devices of more memory each may hold more.
+        for least in sorted(size for size in sizes if size > self.gpu_memory)[1:]:
+            large = (group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least)
+            if (choice := select_gpus(capacity, large, usable.accelerator_type)).groups:
+                yield choice
 
     def _plan_choice(self, capacity: ClusterCapacity, usable: Selection, choice: Selection) -> TrialPlan:
         smallest = choice.memory_bytes or 0
@@ -135,7 +121,9 @@ class GpuMemoryPolicy(ResourcePolicy):
         without_cpus = describe_gpus(group for group in left if group.node.shape not in could)
         others = describe_gpus(group for group in left if group.node.shape in could)
         why = (
-            f"as only {choice.accelerator_type} is used" if choice.accelerator_type else "as their memory is too small"
+            f"as only {choice.accelerator_type} is used"
+            if choice.accelerator_type
+            else "as their memory is too small or not known"
         )
         reasons = [f"left out {why}: {others}"] if others else []
         return [*reasons, f"left out for want of CPUs: {without_cpus}"] if without_cpus else reasons
@@ -147,9 +135,11 @@ class GpuMemoryPolicy(ResourcePolicy):
     def _infeasible(self, capacity: ClusterCapacity, usable: Selection) -> InfeasibleRequestError:
         wish = {"accelerator_type": usable.accelerator_type, "gpu_memory_bytes": self.gpu_memory}
         request = self._request(1).model_copy(update=wish)
-        if not usable.groups:
+        there = gpus_of_type(capacity, usable.accelerator_type)
+        memories = [node.smallest_gpu_memory_bytes for node, _ in there.groups]
+        is_too_small = all(memory is not None and memory < self.gpu_memory for memory in memories)
+        if not there.groups or not (usable.groups or is_too_small):
             return infeasible(capacity.groups, request)
-        memories = [node.smallest_gpu_memory_bytes for node, _ in usable.groups]
         if known := [memory for memory in memories if memory is not None]:
             unread = " that were read" if len(known) < len(memories) else ""
             return InfeasibleRequestError(
@@ -158,7 +148,7 @@ class GpuMemoryPolicy(ResourcePolicy):
                 "GPU memory",
                 f"Ask for at most {format_request(max(known))}, or add a larger GPU.",
             )
-        count = sum(count for _, count in usable.groups)
+        count = sum(count for _, count in there.groups)
         return InfeasibleRequestError(
             str(request),
             f"the GPU memory of {count} of {count} GPU nodes was not read",
