@@ -23,7 +23,7 @@ cpu_amounts = st.sampled_from([0.1, 0.25, 0.5, 0.57, 1, 1.5, 2, 3, 8])
 num_workers = st.integers(0, 4)
 accelerator_types = st.sampled_from([None, "T4", "A100"])
 wished_types = accelerator_types | st.sampled_from([("A100", "T4"), ("H100", "A100")])
-custom = st.sampled_from([{}, {}, {"license": 1}, {"license": 0.3}, {"NPU": 0.25}])
+custom = st.sampled_from([{}, {}, {"license": 1}, {"license": 0.3}])
 gibs = st.integers(1, 64)
 other_devices = st.sampled_from([{}, {}, {"NPU": 1}, {"NPU": 8}, {"NPU": 3, "HPU": 2}, {"TPU": 4}, {"TPU": 8}])
 

@@ -4,6 +4,7 @@ import pytest
 
 from tests.clusters import GIB, gpu_node, nodes
 from tune_policies import (
+    AutoscalingPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -509,14 +510,13 @@ def test_cpus_that_ray_counts_and_the_quota_does_not_allow_are_told():
     assert any("Ray counts 64 CPU on 1 node where" in reason and "--num-cpus=7" in reason for reason in plan.reasons)
 
 
-def test_custom_resources_are_planned_and_packed_by_device_where_they_are_devices():
-    capacity = ClusterCapacity.of(Resources(cpus=8, custom={"license": 3, "NPU": 2}))
+def test_custom_resources_are_planned():
+    capacity = ClusterCapacity.of(Resources(cpus=8, custom={"license": 3}))
 
     licensed = CpuPolicy(custom={"license": 1}).plan(capacity)
 
     assert (licensed.max_concurrent_trials, licensed.limited_by) == (3, "license")
     assert licensed.resources_per_trial == {"cpu": 1, "license": 1}
-    assert CpuPolicy(custom={"NPU": 0.4}).plan(capacity).max_concurrent_trials == 4
 
 
 def test_an_infeasible_wish_that_an_added_node_would_meet_says_so():
@@ -530,3 +530,101 @@ def test_an_infeasible_wish_that_an_added_node_would_meet_says_so():
     assert plan.reasons[0].endswith(
         "The autoscaler could add gpu-worker: call plan_when_ready, or wrap the policy in AutoscalingPolicy."
     )
+
+
+@pytest.mark.parametrize(
+    ("custom", "message"),
+    [
+        ({"NPU": 0.3}, r"one of devices, .* take AcceleratorPolicy\(resource='NPU'\)"),
+        ({"gpu": 1}, "custom resource 'gpu' is Tune's name of GPU: use gpus"),
+        ({"accelerator_type:T4": 0.001}, "use accelerator_type"),
+    ],
+)
+def test_what_has_a_field_or_a_policy_of_its_own_is_no_custom_resource(custom, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        CpuPolicy(custom=custom)
+
+
+def test_a_wished_type_is_told_to_ray_beside_the_least_memory():
+    plan = GpuPolicy(accelerator_type="A100", min_gpu_memory="20GiB").plan(
+        ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80, accelerator_type="A100"))
+    )
+
+    assert plan.accelerator_type == "A100"
+
+
+@pytest.mark.parametrize(
+    "inner", [GpuMemoryPolicy(gpu_memory="20GiB"), GpuPolicy(min_gpu_memory="24GiB")], ids=["by memory", "whole"]
+)
+def test_ray_is_kept_off_devices_that_are_left_free_and_too_small(inner):
+    capacity = ClusterCapacity.of(
+        gpu_node("a", cpus=8, gpu_memory_gib=15, accelerator_type="T4"),
+        gpu_node("b", cpus=6, gpu_memory_gib=80, accelerator_type="A100"),
+    )
+
+    plan = ReservingPolicy(inner, gpus=1).plan(capacity)
+
+    assert plan.label_selector == {"ray.io/node-id": "!a"}
+
+
+def test_node_types_that_are_not_selected_are_not_counted():
+    types = tuple(
+        NodeTypeCapacity(
+            name=name,
+            resources=Resources(cpus=8, gpus=1),
+            accelerator_type="A100",
+            labels={"zone": name},
+            max_nodes_to_add=2,
+        )
+        for name in ("eu", "us")
+    )
+    capacity = ClusterCapacity(nodes=(gpu_node("h", gpus=0, cpus=4, labels={"zone": "us"}),), node_types=types)
+    outside = SelectingPolicy(AutoscalingPolicy(GpuPolicy()), label_selector={"zone": "eu"}).plan(capacity)
+    inside = AutoscalingPolicy(SelectingPolicy(GpuPolicy(), label_selector={"zone": "eu"}), max_nodes_to_add=2)
+
+    assert (outside.max_concurrent_trials, outside.nodes_to_add) == (2, {"eu": 2})
+    assert inside.plan(capacity).nodes_to_add == {"eu": 2}
+    assert CappedPolicy(inside, 1).plan(capacity).nodes_to_add == {"eu": 1}
+
+
+def test_least_memory_is_told_by_type_where_nodes_are_still_to_come():
+    types = tuple(
+        NodeTypeCapacity(name=name, resources=Resources(cpus=8, gpus=1), accelerator_type=name, max_nodes_to_add=2)
+        for name in ("T4", "A100")
+    )
+    capacity = ClusterCapacity(nodes=(gpu_node("h", gpus=0, cpus=4),), node_types=types)
+
+    plan = AutoscalingPolicy(GpuPolicy(min_gpu_memory="24GiB")).plan(capacity)
+
+    assert (plan.accelerator_type, plan.nodes_to_add) == ("A100", {"A100": 2})
+
+
+def test_a_limit_that_means_none_is_planned_with_all_the_same():
+    worker = NodeTypeCapacity(name="worker", resources=Resources(cpus=8), max_nodes_to_add=2**31 - 1)
+
+    plan = AutoscalingPolicy(CpuPolicy()).plan(ClusterCapacity(node_types=(worker,)))
+
+    assert plan.nodes_to_add == {"worker": 10_000}
+
+
+@pytest.mark.parametrize("name", ["0123456789abcdef" * 3 + "01234567", "01234567", "fe80:0::1"])
+def test_a_node_is_excluded_by_its_id_or_the_beginning_of_it_or_its_address(name):
+    node = gpu_node("0123456789abcdef" * 3 + "01234567", gpus=0).model_copy(update={"address": "fe80::1"})
+
+    plan = SelectingPolicy(CpuPolicy(), exclude_nodes=(name,)).plan(ClusterCapacity.of(node, gpu_node("b", cpus=2)))
+
+    assert plan.max_concurrent_trials == 2
+
+
+def test_what_is_to_be_excluded_and_is_not_there_is_told():
+    plan = SelectingPolicy(CpuPolicy(), exclude_nodes=("10.0.0.9",), exclude_head=True).plan(nodes((2, 0)))
+
+    assert "nothing to exclude: no alive node is '10.0.0.9'" in plan.reasons
+    assert "nothing to exclude: which node is the head is not known" in plan.reasons
+
+
+def test_an_error_says_that_what_it_misses_is_being_drained():
+    capacity = ClusterCapacity(nodes=(gpu_node("a", gpus=0),), draining=(gpu_node("b"),))
+
+    with pytest.raises(InfeasibleRequestError, match="0 GPU; not counted: 1 being drained"):
+        GpuPolicy().plan(capacity)

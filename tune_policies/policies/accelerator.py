@@ -14,9 +14,10 @@ from tune_policies.accelerators import (
 )
 from tune_policies.capacity import ClusterCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.infeasible import infeasible
 from tune_policies.packing import Request, device_slots, equal_device_share
 from tune_policies.plan import TrialPlan
-from tune_policies.planning import build_plan, cpus_that_strand_no_device, infeasible
+from tune_policies.planning import build_plan, cpus_that_strand_no_device
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.whole_slices import SliceRequest, check_slice_request, plan_slices
 from tune_policies.policy import ResourcePolicy

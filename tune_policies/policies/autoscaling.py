@@ -1,8 +1,7 @@
 """Plans that count the nodes which the autoscaler can still add."""
 
-import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from tune_policies.additions import by_use, fewest_nodes, with_nodes_added
 from tune_policies.capacity import ClusterCapacity, NodeTypeCapacity
@@ -11,6 +10,9 @@ from tune_policies.packing import largest
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import WrappingPolicy
 from tune_policies.resources import Count
+
+_MOST_COUNTED: Final = 10_000
+"""No cluster grows by more: KubeRay's default limit, 2147483647, means that there is none."""
 
 
 class AutoscalingPolicy(WrappingPolicy):
@@ -37,8 +39,9 @@ class AutoscalingPolicy(WrappingPolicy):
         if capacity.node_types is None:
             unknown = "the types of nodes that the autoscaler can add are not known, so none are counted"
             return self.inner.plan(capacity).with_reasons(unknown)
-        limit = min(math.inf if most is None else most for most in (capacity.max_nodes_to_add, self.max_nodes_to_add))
-        most = {each.name: int(min(limit, each.max_nodes_to_add)) for each in capacity.node_types}
+        limits = (capacity.max_nodes_to_add, self.max_nodes_to_add, _MOST_COUNTED)
+        limit = min(most for most in limits if most is not None)
+        most = {each.name: min(limit, each.max_nodes_to_add) for each in capacity.node_types}
         if not any(most.values()):
             return self.inner.plan(capacity)
         try:
@@ -50,7 +53,7 @@ class AutoscalingPolicy(WrappingPolicy):
         )
 
     def _plan_with(
-        self, capacity: ClusterCapacity, most: dict[str, int], limit: float
+        self, capacity: ClusterCapacity, most: dict[str, int], limit: int
     ) -> tuple[TrialPlan, dict[str, int]]:
         """Return the plan with the nodes that may be added, and how many these are of each type."""
         plan = self.inner.plan(with_nodes_added(capacity, most))
@@ -59,7 +62,7 @@ class AutoscalingPolicy(WrappingPolicy):
         # What the trials need is known now, and with it the types that hold the most of them.
         chosen: dict[str, int] = {}
         for node_type in by_use(plan.slots[0], capacity, plan.max_concurrent_trials):
-            chosen[node_type.name] = min(most[node_type.name], int(limit) - sum(chosen.values()))
+            chosen[node_type.name] = min(most[node_type.name], limit - sum(chosen.values()))
         return self.inner.plan(with_nodes_added(capacity, chosen)), chosen
 
     def _plan_without(self, capacity: ClusterCapacity, error: InfeasibleRequestError) -> TrialPlan:
@@ -98,7 +101,10 @@ class AutoscalingPolicy(WrappingPolicy):
         return found.max_concurrent_trials >= plan.max_concurrent_trials
 
 
-def _counted(node_types: tuple[NodeTypeCapacity, ...], limit: float) -> str:
-    types = ", ".join(f"{each.max_nodes_to_add} {each.name}" for each in sorted(node_types, key=lambda each: each.name))
+def _counted(node_types: tuple[NodeTypeCapacity, ...], limit: int) -> str:
+    types = ", ".join(
+        f"{min(each.max_nodes_to_add, _MOST_COUNTED)} {each.name}"
+        for each in sorted(node_types, key=lambda each: each.name)
+    )
     together = f", at most {limit} together" if limit < sum(each.max_nodes_to_add for each in node_types) else ""
     return f"nodes that can be added are counted: up to {types}{together}"

@@ -9,8 +9,9 @@ from tune_policies.errors import InvalidResourcesError
 from tune_policies.packing import Request
 from tune_policies.plan import TrialPlan
 from tune_policies.planning import build_plan
+from tune_policies.policies.custom import WantedCustom
 from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import Amount, Bytes, Count, CustomAmounts, Resources
+from tune_policies.resources import Amount, Bytes, Count, Resources
 
 
 def _above_zero(cpus: float) -> float:
@@ -35,7 +36,7 @@ class CpuPolicy(ResourcePolicy):
     cpus: Annotated[Amount, AfterValidator(_above_zero)] = 1
     memory: Bytes | None = None
     num_workers: Count = 0
-    custom: CustomAmounts = Field(default_factory=dict)
+    custom: WantedCustom = Field(default_factory=dict)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""

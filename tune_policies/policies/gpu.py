@@ -8,10 +8,12 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from tune_policies.accelerators import check_accelerator_type, check_type_of_resource
 from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.infeasible import infeasible
 from tune_policies.labels import ACCELERATOR_TYPE, NODE_ID, is_label_value, is_one_of
 from tune_policies.packing import Request, device_slots, equal_device_share
 from tune_policies.plan import TrialPlan
-from tune_policies.planning import build_plan, cpus_that_strand_no_device, infeasible
+from tune_policies.planning import build_plan, cpus_that_strand_no_device
+from tune_policies.policies.custom import WantedCustom
 from tune_policies.policies.wrappers import plan_first_feasible
 from tune_policies.policy import ResourcePolicy
 from tune_policies.resources import (
@@ -19,7 +21,6 @@ from tune_policies.resources import (
     Amount,
     Bytes,
     Count,
-    CustomAmounts,
     GpuAmount,
     Resources,
     format_amount,
@@ -101,7 +102,7 @@ class GpuPolicy(ResourcePolicy):
     accelerator_type: AcceleratorTypes | None = None
     num_workers: Count = 0
     min_gpu_memory: Bytes | None = None
-    custom: CustomAmounts = Field(default_factory=dict)
+    custom: WantedCustom = Field(default_factory=dict)
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:

@@ -6,9 +6,10 @@ from pydantic import Field
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InfeasibleRequestError
+from tune_policies.infeasible import infeasible
 from tune_policies.packing import Request, equal_device_share
 from tune_policies.plan import TrialPlan
-from tune_policies.planning import infeasible
+from tune_policies.policies.custom import WantedCustom
 from tune_policies.policies.gpu import (
     AcceleratorTypes,
     Selection,
@@ -21,7 +22,7 @@ from tune_policies.policies.gpu import (
 )
 from tune_policies.policies.wrappers import plan_first_feasible
 from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import TICKS, Amount, Bytes, Count, CustomAmounts, PositiveCount, Resources, from_ticks
+from tune_policies.resources import TICKS, Amount, Bytes, Count, PositiveCount, Resources, from_ticks
 from tune_policies.units import format_bytes, format_request
 
 
@@ -51,7 +52,7 @@ class GpuMemoryPolicy(ResourcePolicy):
     accelerator_type: AcceleratorTypes | None = None
     num_workers: Count = 0
     max_trials_per_gpu: PositiveCount | None = None
-    custom: CustomAmounts = Field(default_factory=dict)
+    custom: WantedCustom = Field(default_factory=dict)
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:

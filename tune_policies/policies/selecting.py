@@ -1,14 +1,19 @@
 """Some nodes only: by label, or without some."""
 
-from typing import Any
+from ipaddress import ip_address
+from typing import Any, Final
 
 from pydantic import Field
 
+from tune_policies.additions import as_node
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.labels import NODE_ID, LabelSelector, format_selector, is_none_of, matcher, merged
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import WrappingPolicy
+
+_SHORT_ID: Final = 8
+"""Digits of a node ID that Ray's own lists show."""
 
 
 class SelectingPolicy(WrappingPolicy):
@@ -20,7 +25,7 @@ class SelectingPolicy(WrappingPolicy):
     Attributes:
         inner: The policy that decides everything else.
         label_selector: Conditions on node labels, in Ray's form: ``"a"``, ``"!a"``, ``"in(a,b)"`` or ``"!in(a,b)"``.
-        exclude_nodes: Nodes to keep trials off: Ray's node IDs, or IP addresses.
+        exclude_nodes: Nodes to keep trials off: Ray's node IDs, or their first 8 digits, or IP addresses.
         exclude_head: Whether to keep trials off the head node, too.
 
     Raises:
@@ -36,38 +41,82 @@ class SelectingPolicy(WrappingPolicy):
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        excluded, notes = self._excluded(capacity)
         selector = dict(self.label_selector)
-        if excluded := self._excluded(capacity):
+        if excluded:
             selector = merged(selector, {NODE_ID: is_none_of(excluded)})
         if not selector:
-            return self.inner.plan(capacity)
+            return self.inner.plan(capacity).with_reasons(*notes)
         is_selected = matcher(selector)
         chosen = capacity.where(lambda node: is_selected(node.ray_labels))
+        if capacity.node_types:
+            types = tuple(each for each in capacity.node_types if is_selected(as_node(each).ray_labels))
+            chosen = chosen.model_copy(update={"node_types": types})
+        if capacity.nodes and not chosen.nodes and not chosen.node_types:
+            raise _nothing_left(capacity, selector)
+        which = f"only those with {format_selector(selector)}"
+        try:
+            plan = self.inner.plan(chosen)
+        except InfeasibleRequestError as error:
+            offered = f"of the nodes, {which}, {error.offered}"
+            raise InfeasibleRequestError(
+                error.asked, offered, error.short_of, f"{error.suggestion} Or select more nodes.", error.tried
+            ) from error
         left_out = len(capacity.nodes) - len(chosen.nodes)
-        if capacity.nodes and not chosen.nodes:
-            raise self._nothing_left(capacity, selector)
-        reason = f"{left_out} of {len(capacity.nodes)} nodes left out: only those with {format_selector(selector)}"
-        return self.inner.plan(chosen).on_nodes(selector).with_reasons(reason)
+        plan = plan.with_reasons(f"{left_out} of {len(capacity.nodes)} nodes left out: {which}", *notes)
+        return plan.on_nodes(selector) if plan.topology is None else _of_slices(plan, capacity, chosen)
 
-    def _excluded(self, capacity: ClusterCapacity) -> list[str]:
+    def _excluded(self, capacity: ClusterCapacity) -> tuple[list[str], list[str]]:
+        """Return the nodes to keep off, and of what is to be excluded and is not there a note each."""
         if not self.exclude_nodes and not self.exclude_head:
-            return []
-        names = frozenset(self.exclude_nodes)
-        return [
-            node.node_id
-            for node in capacity.nodes
-            if node.node_id in names or node.address in names or (self.exclude_head and node.is_head)
-        ]
+            return [], []
+        names = {_plain(name): name for name in self.exclude_nodes}
+        excluded, found = [], set()
+        for node in capacity.nodes:
+            by = {node.node_id, node.node_id[:_SHORT_ID], _plain(node.address or "")} & names.keys()
+            if by or (self.exclude_head and node.is_head):
+                excluded.append(node.node_id)
+                found |= by
+        notes = [f"nothing to exclude: no alive node is {names[name]!r}" for name in sorted(names.keys() - found)]
+        if self.exclude_head and not any(node.is_head for node in capacity.nodes):
+            notes.append("nothing to exclude: which node is the head is not known")
+        return excluded, notes
 
-    def _nothing_left(self, capacity: ClusterCapacity, selector: dict[str, str]) -> InfeasibleRequestError:
-        there = [
-            f"{key} is {', '.join(sorted({node.ray_labels.get(key, 'not set') for node in capacity.nodes}))}"
-            for key in selector
-            if key != NODE_ID
-        ]
-        return InfeasibleRequestError(
-            f"a node with {format_selector(selector)}",
-            f"of {len(capacity.nodes)} nodes none is left" + (f"; {'; '.join(there)}" if there else ""),
-            "nodes",
-            "Select by labels that nodes have, exclude fewer, or add such a node.",
+
+def _plain(name: str) -> str:
+    """Return an IP address in its one spelling, anything else as it is."""
+    try:
+        return str(ip_address(name))
+    except ValueError:
+        return name
+
+
+def _of_slices(plan: TrialPlan, capacity: ClusterCapacity, chosen: ClusterCapacity) -> TrialPlan:
+    """Return a plan on whole TPU slices, which Ray Train reserves by itself, if it could reserve no other.
+
+    Raises:
+        InfeasibleRequestError: Slices are left out, and Train takes no label selector that would keep it off them.
+    """
+    kept = {node.node_id for node in chosen.nodes}
+    if any(node.resources.custom.get("TPU", 0) > 0 for node in capacity.nodes if node.node_id not in kept):
+        raise InfeasibleRequestError(
+            f"{plan.slots[0]}, and not on other slices",
+            "Ray Train reserves whole slices by itself, and takes no label selector with them",
+            "TPU slices",
+            "Leave the selection out, or tell the slices apart by accelerator_type or topology.",
         )
+    return plan
+
+
+def _nothing_left(capacity: ClusterCapacity, selector: dict[str, str]) -> InfeasibleRequestError:
+    there = [
+        f"{key} is {', '.join(sorted({node.ray_labels.get(key, 'not set') for node in capacity.nodes}))}"
+        for key in selector
+        if key != NODE_ID
+    ]
+    return InfeasibleRequestError(
+        f"a node with {format_selector(selector)}",
+        f"of {len(capacity.nodes)} nodes none is left" + (f"; {'; '.join(there)}" if there else ""),
+        "nodes",
+        "Select by labels that nodes have, exclude fewer, or add such a node.",
+    )

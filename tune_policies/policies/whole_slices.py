@@ -110,6 +110,7 @@ def plan_slices(capacity: ClusterCapacity, wanted: SliceRequest) -> TrialPlan:
             usable.append(each)
         else:
             left_out[each.name] = f"its hosts hold {workers} of {wanted.workers_per_slice} such workers"
+    request = wanted.on(host for each in usable for host in each.hosts) if usable else request
     if len(usable) < wanted.num_slices:
         raise _too_few_slices(capacity, wanted, request, usable, left_out)
     reasons = [*_reasons(wanted, request), *(f"left out slice {name!r}: {left_out[name]}" for name in sorted(left_out))]

@@ -6,6 +6,8 @@ from typing import Any
 from tune_policies.additions import fewest_nodes
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.labels import NODE_ID, is_none_of
+from tune_policies.packing import Request, workers_on_node
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import InnerPolicy, ResourcePolicy, WrappingPolicy
 from tune_policies.resources import TICKS, Amount, Bytes, Count, PositiveCount, Resources, to_ticks
@@ -107,7 +109,7 @@ class ReservingPolicy(WrappingPolicy):
     Attributes:
         inner: The policy that plans with the rest.
         cpus: CPUs to leave free.
-        gpus: GPUs to leave free, whole.
+        gpus: GPUs to leave free, whole; of the CPUs only as many as ``cpus`` says stay with them.
         memory: Host memory to leave free: bytes, or a text such as ``"4GiB"``.
 
     Raises:
@@ -140,7 +142,28 @@ class ReservingPolicy(WrappingPolicy):
             notes.append("Ray may spread shares of a GPU, so the GPUs are left free in sum, perhaps none as a whole")
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
             notes.append("host memory of some nodes is not known, so it may not be left free")
-        return plan.with_reasons(*notes)
+        return _kept_off_small_devices(plan, capacity).with_reasons(*notes)
+
+
+def _kept_off_small_devices(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
+    """Return the plan with the GPU nodes excluded whose devices are too small for its workers.
+
+    The inner policy has not seen them, where all that would hold a worker there is left free. But Ray sees them.
+    """
+    slot = plan.slots[0]
+    if slot.gpu_memory_bytes is None:
+        return plan
+    request = Request(worker=slot.worker, num_workers=slot.num_workers, accelerator_type=slot.accelerator_type)
+    per_device = max(1, TICKS // to_ticks(slot.worker.gpus))
+    too_small = [
+        group
+        for group in capacity.gpu_groups(slot.accelerator_type)
+        if (group.node.smallest_gpu_memory_bytes or 0) // per_device < slot.gpu_memory_bytes
+        and workers_on_node(group.node, request) > 0
+    ]
+    if not too_small:
+        return plan
+    return plan.on_nodes({NODE_ID: is_none_of(node.node_id for node in capacity.nodes_of(too_small))})
 
 
 def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
@@ -158,10 +181,11 @@ def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
         return (not alone, has.get("GPU", 0), -has.get("CPU", 0))
 
     kept: dict[str, NodeCapacity] = {}
-    for shape_of, _ in sorted(capacity.groups, key=lambda group: (preference(group.node), str(group.node))):
+    alike = (sorted(nodes, key=lambda node: node.node_id) for nodes in capacity.nodes_by_shape.values())
+    for nodes in sorted(alike, key=lambda nodes: (preference(nodes[0]), nodes[0].node_id)):
         if not any(left.values()):
             break
-        for node in sorted(capacity.nodes_by_shape[shape_of.shape], key=lambda node: node.node_id):
+        for node in nodes:
             has = _takeable(node)
             taken = {name: min(amount, has.get(name, 0)) for name, amount in left.items()}
             if not any(taken.values()):
@@ -197,4 +221,5 @@ def _reduced(node: NodeCapacity, taken: dict[str, int]) -> NodeCapacity:
         # None would mean "not known": a node with nothing left keeps its last byte.
         "memory_bytes": None if memory is None else max(1, memory - taken.get("memory", 0)),
     }
-    return node.model_copy(update={"resources": has.replaced(**changes)})
+    # What its CPUs really are would be told of a node that has fewer now.
+    return node.model_copy(update={"resources": has.replaced(**changes), "usable_cpus": None})
