@@ -1,19 +1,28 @@
-"""The exact optimum, on clusters small enough to check in the head, and plans beside it."""
+"""The exact optimum, on clusters small enough to check in the head, and plans beside it.
+
+The solver has a process of its own: OR-tools and TensorFlow in one end it with a segmentation fault.
+"""
+
+import importlib.util
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 
-pytest.importorskip("ortools")
-
-from benchmarks.optimum import Question, optimum
-from benchmarks.optimum_comparison import compare, draw_questions, rule_of_thumb
 from tests.clusters import gpu_node, nodes
+from tests.unit import solver
 from tune_policies import ClusterCapacity, CpuPolicy, GpuMemoryPolicy, GpuPolicy, Resources, SelectingPolicy
 
 GIB = 2**30
 
 
-def question(policy, capacity):
-    return Question.of(policy, capacity.nodes, cpus=1)
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("ortools") is None, reason="needs OR-tools")
+
+
+@pytest.fixture(scope="module")
+def apart():
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        yield lambda function, *args, **kwargs: process.submit(function, *args, **kwargs).result(timeout=120)
 
 
 def of_memory(*gibs):
@@ -51,25 +60,24 @@ ZONES = ClusterCapacity.of(
         pytest.param(SelectingPolicy(GpuPolicy(), exclude_nodes=["c"]), ZONES, 5, id="nodes that are not excluded"),
     ],
 )
-def test_the_optimum_is_the_number_in_the_head(policy, capacity, expected):
-    assert optimum(question(policy, capacity)) == expected
+def test_the_optimum_is_the_number_in_the_head(apart, policy, capacity, expected):
+    assert apart(solver.best, policy, capacity) == expected
 
 
-def test_more_fit_where_each_device_has_shares_of_its_own():
+def test_more_fit_where_each_device_has_shares_of_its_own(apart):
     capacity = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=16), gpu_node("b", gpu_memory_gib=80))
 
-    assert optimum(question(GpuMemoryPolicy(gpu_memory="6GiB"), capacity), one_share=False) == 2 + 13
+    assert apart(solver.best, GpuMemoryPolicy(gpu_memory="6GiB"), capacity, one_share=False) == 2 + 13
 
 
-def test_the_rule_of_thumb_promises_trials_that_no_node_holds():
-    assert rule_of_thumb(question(GpuPolicy(gpus=2), nodes((8, 1), (8, 1)))) == 1
-    assert rule_of_thumb(question(GpuPolicy(gpus=0.4), nodes((16, 3)))) == 7
+def test_the_rule_of_thumb_promises_trials_that_no_node_holds(apart):
+    assert apart(solver.promised, GpuPolicy(gpus=2), nodes((8, 1), (8, 1))) == 1
+    assert apart(solver.promised, GpuPolicy(gpus=0.4), nodes((16, 3))) == 7
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_plan_is_above_the_optimum(seed):
-    capacity, policies = draw_questions(seed, 3)
+def test_no_plan_is_above_the_optimum(apart, seed):
+    compared = apart(solver.compared, seed)
 
-    compared = [compare(seed, capacity, policy) for policy in policies]
-    assert all(each.planned <= each.best for each in compared), compared
-    assert all((each.planned < each.best) == (each.reason is not None) for each in compared)
+    assert all(planned <= best for planned, best, _ in compared), compared
+    assert all((planned < best) == (reason is not None) for planned, best, reason in compared)

@@ -1,0 +1,27 @@
+"""What the tests of the optimum ask, in a process of its own: only there OR-tools is imported."""
+
+
+def question(policy, capacity):
+    from benchmarks.optimum import Question
+
+    return Question.of(policy, capacity.nodes, cpus=1)
+
+
+def best(policy, capacity, **kwargs):
+    from benchmarks.optimum import optimum
+
+    return optimum(question(policy, capacity), **kwargs)
+
+
+def promised(policy, capacity):
+    from benchmarks.optimum_comparison import rule_of_thumb
+
+    return rule_of_thumb(question(policy, capacity))
+
+
+def compared(seed):
+    from benchmarks.optimum_comparison import compare, draw_questions
+
+    capacity, policies = draw_questions(seed, 3)
+    # Plain data: their class would bring OR-tools along.
+    return [(each.planned, each.best, each.reason) for each in (compare(seed, capacity, policy) for policy in policies)]
