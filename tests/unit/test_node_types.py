@@ -43,10 +43,10 @@ def test_a_type_without_a_limit_has_that_of_the_cluster():
     assert row.max_nodes_to_add == 4
 
 
-def test_the_device_type_may_stand_in_a_label():
+def test_the_device_type_is_known_by_the_resource_only_as_the_autoscaler_goes_by_it():
     (row,) = addable(config(gpu={"resources": {"GPU": 1}, "labels": {"ray.io/accelerator-type": "L4"}}))
 
-    assert row.accelerator_type == "L4"
+    assert (row.accelerator_type, row.labels) == (None, {"ray.io/accelerator-type": "L4"})
 
 
 @pytest.mark.parametrize(("num_workers", "expected"), [(0, 5), (4, 1), (7, 0)])

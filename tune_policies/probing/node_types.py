@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tune_policies.capacity import NodeTypeCapacity
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.probing.ray_totals import ACCELERATOR_TYPE_LABEL, accelerator_type_of, to_resources
+from tune_policies.probing.ray_totals import accelerator_type_of, to_resources
 from tune_policies.resources import check_count
 from tune_policies.units import is_number
 from tune_policies.values import shorten
@@ -99,7 +99,8 @@ def _to_node_type(name: str, node_type: dict[str, Any], more: int, key: str) -> 
             name=name,
             resources=to_resources(amounts),
             max_nodes_to_add=more,
-            accelerator_type=accelerator_type_of(amounts) or labels.get(ACCELERATOR_TYPE_LABEL),
+            # Not from a label: work for a type asks for the resource, and the autoscaler goes by what stands here.
+            accelerator_type=accelerator_type_of(amounts),
             labels=labels,
         )
     except InvalidResourcesError as error:

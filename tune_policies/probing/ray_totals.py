@@ -8,7 +8,6 @@ from typing import Final
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.resources import Resources
 
-ACCELERATOR_TYPE_LABEL: Final = "ray.io/accelerator-type"
 HEAD_RESOURCE: Final = "node:__internal_head__"
 """Ray gives it to the head node alone (``HEAD_NODE_RESOURCE_NAME``)."""
 
