@@ -32,6 +32,8 @@ from tune_policies import (
     Resources,
     SelectingPolicy,
 )
+from tune_policies.accelerators import gpu_memory_of_type
+from tune_policies.probing.sampling import first_reads, group_kinds
 
 from .environment import describe_machine
 from .timing import Spread, interleaved_ms
@@ -68,11 +70,27 @@ def measure_planning(node_counts: list[int], repetitions: int, plot: Path | None
     console = Console(width=110)
     console.print(_table("Time of one plan (ms): median ± half the interquartile range", times))
     console.print(_table("Memory of one plan at its peak (MiB), beside the capacity itself", peaks))
+    console.print(_reading_table(node_counts, repetitions))
     runs = f"{repetitions} runs of each arm in random order, {NUM_SHAPES} shapes of nodes."
     console.print(f"{runs} {describe_machine()}", soft_wrap=True)
     print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")
     if plot is not None:
         _draw(times, plot)
+
+
+def _reading_table(node_counts: list[int], repetitions: int) -> Table:
+    """Return how many nodes a probe reads by a task each, and how long it takes to choose them."""
+    table = Table(title="Nodes that a probe reads, and milliseconds to choose them")
+    for heading in ("Nodes", "Read at first, types known", "types not known", "Time (ms)"):
+        table.add_column(heading, justify="right")
+    for count in node_counts:
+        known = simulated_cluster(count).nodes
+        unknown = tuple(node.model_copy(update={"accelerator_type": None}) for node in known)
+        heads = [node for node in known if node.is_head]
+        chosen = [len(list(first_reads(group_kinds(nodes, gpu_memory_of_type), heads))) for nodes in (known, unknown)]
+        time = interleaved_ms({"": partial(partial, group_kinds, known, gpu_memory_of_type)}, repetitions)[""]
+        table.add_row(f"{count:,}", *map(str, chosen), str(time))
+    return table
 
 
 def simulated_cluster(num_nodes: int) -> ClusterCapacity:
