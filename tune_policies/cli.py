@@ -6,9 +6,10 @@ Exit status: 0 done, 1 the request cannot be met or ``doctor`` found problems, 2
 import json as json_text
 import sys
 import warnings
+from contextlib import redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -99,7 +100,7 @@ def doctor(*, json: Json = False, address: Address = None, timeout_s: TimeoutS =
     """
     from tune_policies.doctor.cluster_reader import examine
 
-    with warnings.catch_warnings():
+    with _ray_speaks_on_stderr(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray 2.50 leaves files open
         diagnosis = examine(address, timeout_s=timeout_s)
     if json:
@@ -130,13 +131,18 @@ def _probe(address: str | None, timeout_s: float, cluster_config: Path | None) -
     from tune_policies.probe import ProbeWarning, probe_cluster
 
     options: dict[str, Any] = {"cluster_config": cluster_config} if cluster_config is not None else {}
-    with warnings.catch_warnings(record=True) as caught:
+    with _ray_speaks_on_stderr(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")  # Ray 2.50 leaves files open
         warnings.simplefilter("always", ProbeWarning)
         found = probe_cluster(address, timeout_s=timeout_s, **options)
     for warning in caught:
         print(f"warning: {warning.message}", file=sys.stderr)
     return found
+
+
+def _ray_speaks_on_stderr() -> redirect_stdout[TextIO]:
+    """Keep stdout for the result: Ray prints the errors of the whole cluster there, ``log_to_driver`` or not."""
+    return redirect_stdout(sys.stderr)
 
 
 def _load_capacity(path: Path) -> ClusterCapacity:

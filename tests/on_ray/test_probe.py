@@ -1,4 +1,5 @@
 import ast
+import json
 import os
 import signal
 import socket
@@ -6,7 +7,9 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 import ray
@@ -181,6 +184,37 @@ def test_a_cluster_is_probed_by_its_address_and_left_again():
 
         assert not ray.is_initialized()
     assert sorted(node.resources.cpus for node in capacity.nodes) == [2, 3]
+
+
+@contextmanager
+def errors_of_the_cluster():
+    """What Ray tells every driver, again and again, while the block runs."""
+    done = threading.Event()
+
+    def push():
+        worker = ray._private.worker.global_worker.core_worker
+        while not done.wait(0.1):
+            worker.push_error(ray.JobID.nil(), "test", "an error of somebody else", time.time())
+
+    pushing = threading.Thread(target=push)
+    pushing.start()
+    try:
+        yield
+    finally:
+        done.set()
+        pushing.join()
+
+
+@pytest.mark.parametrize("command", ["probe", "doctor"])
+def test_errors_of_the_cluster_do_not_get_into_the_result(command):
+    with cluster_of({"num_cpus": 1}) as cluster:
+        ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
+        arguments = [sys.executable, "-m", "tune_policies", command, "--json", "--address", cluster.address]
+        with errors_of_the_cluster():
+            done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
+
+    assert "an error of somebody else" in done.stderr
+    assert len(json.loads(done.stdout)["nodes"]) == 1
 
 
 def test_the_address_in_the_environment_is_used(monkeypatch):
