@@ -4,6 +4,7 @@ Exit status: 0 done, 1 the request cannot be met or ``doctor`` found problems, 2
 """
 
 import json as json_text
+import os
 import sys
 import warnings
 from contextlib import redirect_stdout
@@ -114,16 +115,30 @@ def doctor(*, json: Json = False, address: Address = None, timeout_s: TimeoutS =
 def main() -> None:
     """Run the command; errors end as a message, not as a traceback."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            print(end="", flush=True)  # what is left to write fails here, not when Python ends
     except InvalidResourcesError as error:
         _fail(error, 2)
     except ResourcePolicyError as error:
         _fail(error, 1)
+    except BrokenPipeError:  # the reader has enough, as `head` has
+        _drop_stdout()
+        sys.exit(1)
+    except OSError as error:
+        _drop_stdout()
+        _fail(f"cannot write the result: {error}", 1)
 
 
-def _fail(error: ResourcePolicyError, status: int) -> None:
+def _fail(error: object, status: int) -> None:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(status)
+
+
+def _drop_stdout() -> None:
+    """Let what could not be written go: Python would try again as it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _probe(address: str | None, timeout_s: float, cluster_config: Path | None) -> ClusterCapacity:
