@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
+import yaml
 from rich.console import Console
 
 from tune_policies.capacity import ClusterCapacity
@@ -21,7 +22,7 @@ from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.idle import ROUNDING, idle
 from tune_policies.names import counted
 from tune_policies.plan import TrialPlan
-from tune_policies.policy_file import load_policy
+from tune_policies.policy_file import load_policy, parse_text
 from tune_policies.tables import cluster_view
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -75,7 +76,8 @@ def plan(
     policy: Annotated[Path, typer.Argument(help="A policy as YAML or JSON.", show_default=False)],
     *,
     capacity: Annotated[
-        Path | None, typer.Option(help="Plan for a cluster saved by `probe --json`, without Ray.", show_default=False)
+        Path | None,
+        typer.Option(help="Plan for a cluster saved by `probe --json` (or YAML), without Ray.", show_default=False),
     ] = None,
     trials: Annotated[int | None, typer.Option(min=0, help="Also say in how many waves so many trials run.")] = None,
     json: Json = False,
@@ -166,8 +168,9 @@ def _load_capacity(path: Path) -> ClusterCapacity:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidResourcesError(f"cannot read the capacity file {path}: {error}") from error
     try:
-        return ClusterCapacity.from_json(text)
-    except InvalidResourcesError as error:
+        # One written by hand may be YAML, which knows dates.
+        return ClusterCapacity.from_json(json_text.dumps(parse_text(text), default=str))
+    except (InvalidResourcesError, yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         raise InvalidResourcesError(f"{path} is not what `tune-policies probe --json` writes: {error}") from error
 
 

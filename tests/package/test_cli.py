@@ -80,6 +80,26 @@ def test_waves_are_a_further_key_of_the_json_only_where_they_are_asked_for(capac
     assert TrialPlan.from_dict(plain).max_concurrent_trials == 16
 
 
+def test_a_capacity_written_by_hand_may_be_yaml(tmp_path, policy):
+    capacity = tmp_path / "capacity.yaml"
+    capacity.write_text("# mine\nread_at: 2030-01-02 03:04:05+00:00\nnodes:\n- {node_id: a, resources: {cpus: 3}}\n")
+
+    done = run("plan", policy("kind: CpuPolicy\n"), "--capacity", capacity)
+
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "3 trials at once, limited by CPU")
+
+
+@pytest.mark.parametrize("text", ["nodes: [", "nodes: []\nnodes: []", "&a [*a]", "? [1]\n: 2"])
+def test_a_capacity_that_is_neither_json_nor_yaml_is_wrong_usage(tmp_path, policy, text):
+    capacity = tmp_path / "capacity.yaml"
+    capacity.write_text(text)
+
+    done = run("plan", policy("kind: CpuPolicy\n"), "--capacity", capacity)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {capacity} is not what `tune-policies probe --json` writes")
+
+
 def test_nodes_that_must_be_added_first_are_named():
     """Shown by the function behind the command: which policy adds nodes is no matter of the command line."""
     slot = TrialSlot(trial=Resources(cpus=4), max_concurrent_trials=4)
