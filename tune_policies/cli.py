@@ -4,13 +4,16 @@ Exit status: 0 done, 1 the request cannot be met or ``doctor`` found problems, 2
 """
 
 import json as json_text
+import os
 import sys
 import warnings
+from contextlib import redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
+import yaml
 from rich.console import Console
 
 from tune_policies.capacity import ClusterCapacity
@@ -19,7 +22,7 @@ from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.idle import ROUNDING, idle
 from tune_policies.names import counted
 from tune_policies.plan import TrialPlan
-from tune_policies.policy_file import load_policy
+from tune_policies.policy_file import load_policy, parse_text
 from tune_policies.tables import cluster_view
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -73,7 +76,8 @@ def plan(
     policy: Annotated[Path, typer.Argument(help="A policy as YAML or JSON.", show_default=False)],
     *,
     capacity: Annotated[
-        Path | None, typer.Option(help="Plan for a cluster saved by `probe --json`, without Ray.", show_default=False)
+        Path | None,
+        typer.Option(help="Plan for a cluster saved by `probe --json` (or YAML), without Ray.", show_default=False),
     ] = None,
     trials: Annotated[int | None, typer.Option(min=0, help="Also say in how many waves so many trials run.")] = None,
     json: Json = False,
@@ -99,7 +103,7 @@ def doctor(*, json: Json = False, address: Address = None, timeout_s: TimeoutS =
     """
     from tune_policies.doctor.cluster_reader import examine
 
-    with warnings.catch_warnings():
+    with _ray_speaks_on_stderr(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray 2.50 leaves files open
         diagnosis = examine(address, timeout_s=timeout_s)
     if json:
@@ -113,16 +117,30 @@ def doctor(*, json: Json = False, address: Address = None, timeout_s: TimeoutS =
 def main() -> None:
     """Run the command; errors end as a message, not as a traceback."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            print(end="", flush=True)  # what is left to write fails here, not when Python ends
     except InvalidResourcesError as error:
         _fail(error, 2)
     except ResourcePolicyError as error:
         _fail(error, 1)
+    except BrokenPipeError:  # the reader has enough, as `head` has
+        _drop_stdout()
+        sys.exit(1)
+    except OSError as error:
+        _drop_stdout()
+        _fail(f"cannot write the result: {error}", 1)
 
 
-def _fail(error: ResourcePolicyError, status: int) -> None:
+def _fail(error: object, status: int) -> None:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(status)
+
+
+def _drop_stdout() -> None:
+    """Let what could not be written go: Python would try again as it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _probe(address: str | None, timeout_s: float, cluster_config: Path | None) -> ClusterCapacity:
@@ -130,7 +148,7 @@ def _probe(address: str | None, timeout_s: float, cluster_config: Path | None) -
     from tune_policies.probe import ProbeWarning, probe_cluster
 
     options: dict[str, Any] = {"cluster_config": cluster_config} if cluster_config is not None else {}
-    with warnings.catch_warnings(record=True) as caught:
+    with _ray_speaks_on_stderr(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")  # Ray 2.50 leaves files open
         warnings.simplefilter("always", ProbeWarning)
         found = probe_cluster(address, timeout_s=timeout_s, **options)
@@ -139,14 +157,20 @@ def _probe(address: str | None, timeout_s: float, cluster_config: Path | None) -
     return found
 
 
+def _ray_speaks_on_stderr() -> redirect_stdout[TextIO]:
+    """Keep stdout for the result: Ray prints the errors of the whole cluster there, ``log_to_driver`` or not."""
+    return redirect_stdout(sys.stderr)
+
+
 def _load_capacity(path: Path) -> ClusterCapacity:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidResourcesError(f"cannot read the capacity file {path}: {error}") from error
     try:
-        return ClusterCapacity.from_json(text)
-    except InvalidResourcesError as error:
+        # One written by hand may be YAML, which knows dates.
+        return ClusterCapacity.from_json(json_text.dumps(parse_text(text), default=str))
+    except (InvalidResourcesError, yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         raise InvalidResourcesError(f"{path} is not what `tune-policies probe --json` writes: {error}") from error
 
 

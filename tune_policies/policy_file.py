@@ -24,7 +24,7 @@ def load_policy(path: str | Path) -> ResourcePolicy:
     except (OSError, ValueError) as error:  # not there, not text, or a name that no file can have
         raise InvalidResourcesError(f"cannot read the policy file {path}: {error}") from error
     try:
-        data = _parse(text)
+        data = parse_text(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidResourcesError(f"{path} is neither YAML nor JSON: {error}") from error
     try:
@@ -35,7 +35,12 @@ def load_policy(path: str | Path) -> ResourcePolicy:
         raise InvalidResourcesError(f"{path} contains itself: a policy inside a policy must end somewhere") from error
 
 
-def _parse(text: str) -> object:
+def parse_text(text: str) -> object:
+    """Return the data that a text holds as JSON, or else as YAML.
+
+    Raises:
+        yaml.YAMLError, ValueError, RecursionError: It is neither.
+    """
     try:
         # JSON first: YAML 1.1 refuses its tabs, and reads 1e1 as a text.
         return json.loads(text)

@@ -1,30 +1,53 @@
 """Connects to the Ray that is to be probed, and leaves it again. Nothing waits for long where no Ray answers."""
 
-import os
 import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import ray
-from ray._private.utils import read_ray_address
-from ray.exceptions import RayError
 
-from tune_policies.errors import ProbeError
+# Where a Ray runs on this machine there is no public way to ask.
+from ray._private import services
+
+from tune_policies.errors import InvalidResourcesError, ProbeError
 
 _CONNECT: Final = "import ray, sys; ray.init(address=sys.argv[1], logging_level='ERROR', log_to_driver=False)"
 
 
-@contextmanager
-def connection(address: str | None, timeout_s: float) -> Iterator[None]:
-    """Stay connected to a Ray for the time of the block: the program's, else the one named, else one that is found.
+def find_ray(address: str | None) -> str | None:
+    """Return where the Ray is that ``ray.init(address)`` would connect to; ``None`` where it would find none.
 
     Raises:
-        ProbeError: The program is connected to another Ray, or none answers in time.
+        InvalidResourcesError: ``address`` is empty.
+    """
+    if address == "":
+        raise InvalidResourcesError("the address of Ray is empty: name host:port or ray://host:port, or leave it out")
+    found = address
+    if address in (None, "auto"):
+        # As ray.init does: a Ray may have gone since. Ray 2.50 remembers none.
+        getattr(services.find_gcs_addresses, "cache_clear", lambda: None)()
+        with suppress(ConnectionError):  # "auto", and no Ray runs
+            found = services.get_ray_address_from_environment(address, None)
+    return None if found in ("auto", "local") else found
+
+
+@contextmanager
+def connection(address: str | None, timeout_s: float, *, local: str) -> Iterator[None]:
+    """Stay connected to a Ray for the time of the block: the program's, else the one named, else one that is found.
+
+    Args:
+        address: As for ``ray.init``.
+        timeout_s: Deadline for a Ray that is named or found to answer, in seconds.
+        local: What the caller does where the address is ``"local"``, for messages.
+
+    Raises:
+        InvalidResourcesError: ``address`` is empty.
+        ProbeError: The program is connected to another Ray, none answers in time, or none can be started.
     """
     if ray.is_initialized():
         if address is not None:
@@ -34,22 +57,20 @@ def connection(address: str | None, timeout_s: float) -> Iterator[None]:
             )
         yield
         return
-    named = address or os.environ.get("RAY_ADDRESS") or "auto"
-    # A cluster that died leaves its address in a file, and Ray goes by it; there is no public way to ask which.
-    target = read_ray_address() if named == "auto" else named
-    if target is not None and target != "local":
-        _check_reachable(target, timeout_s)
+    found = find_ray(address)
+    if found is not None:
+        _check_reachable(found, timeout_s, local)
     try:
-        ray.init(address=address, logging_level="ERROR", log_to_driver=False)
-    except (RayError, OSError, RuntimeError, ValueError) as error:
-        raise ProbeError(f"cannot connect to Ray: {error}") from error
+        ray.init(address=found or address, logging_level="ERROR", log_to_driver=False)
+    except Exception as error:  # a Ray that does not start says so by a plain `Exception`
+        raise ProbeError(f"cannot connect to Ray, or start one: {error}") from error
     try:
         yield
     finally:
         ray.shutdown()
 
 
-def _check_reachable(address: str, timeout_s: float) -> None:
+def _check_reachable(address: str, timeout_s: float, local: str) -> None:
     """Raise ``ProbeError`` unless a Ray answers at ``address`` in time.
 
     ``ray.init`` retries for minutes where nothing answers, cannot be interrupted, and may end the process. So
@@ -57,7 +78,7 @@ def _check_reachable(address: str, timeout_s: float) -> None:
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     way_out = (
-        "check that Ray runs there (`ray start --head`), or name another address; 'local' starts a Ray for the moment. "
+        f"check that Ray runs there (`ray start --head`), or name another address; 'local' {local}. "
         "Without an address, RAY_ADDRESS counts, and then what the last `ray start` on this machine left in "
         "ray_current_cluster"
     )
@@ -72,7 +93,10 @@ def _check_reachable(address: str, timeout_s: float) -> None:
     except (OSError, OverflowError) as error:
         raise ProbeError(f"no Ray answers at {address!r} ({error}): {way_out}") from error
     except subprocess.TimeoutExpired as error:
-        raise ProbeError(f"no Ray answers at {address!r} within {timeout_s:g} s: {way_out}") from error
+        raise ProbeError(
+            f"no answer from Ray at {address!r} within {timeout_s:g} s: give it longer (--timeout-s, or timeout_s in a "
+            f"program), or {way_out}"
+        ) from error
     except subprocess.CalledProcessError as error:
         raise ProbeError(f"Ray at {address!r} refuses the connection: {last_error(error.stderr)}") from error
 

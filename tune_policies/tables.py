@@ -20,6 +20,9 @@ from tune_policies.units import format_bytes
 _NOT_REPEATED: Final = frozenset({"ray.io/node-id", "ray.io/accelerator-type"})
 """Labels that are not shown: a node's own identifier, and the type, which has a column."""
 
+_NO_LIMIT: Final = 2**30
+"""From so many nodes on there is no limit: KubeRay's default is 2147483647, from which running nodes are taken."""
+
 
 def cluster_view(capacity: ClusterCapacity) -> RenderableType:
     """Return the tables and the lines that ``tune-policies probe`` shows."""
@@ -40,7 +43,9 @@ def cluster_view(capacity: ClusterCapacity) -> RenderableType:
 def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
     shapes: dict[tuple[str, ...], list[NodeCapacity]] = defaultdict(list)
     for node in nodes:
-        shapes[(*_columns(node), _others(node))].append(node)
+        # Ray counts as memory what was free as the node started, which differs among nodes that are alike.
+        has_memory = "" if node.resources.memory_bytes else "not known"
+        shapes[(*_columns(node), has_memory, _others(node))].append(node)
     table = _table(counted(len(nodes), "node"), "Nodes", "CPU", "GPU", "Type", "GPU memory", "Host memory", "In use")
     details = []
 
@@ -48,9 +53,10 @@ def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
         has = shape[1][0].resources
         return (-has.gpus, -has.cpus, shape[0])
 
-    for (*columns, others), alike in sorted(shapes.items(), key=most_gpus_first):
-        table.add_row(str(len(alike)), *columns, _in_use(alike))
-        cpus, gpus, kind, *_ = columns
+    for (*columns, _, others), alike in sorted(shapes.items(), key=most_gpus_first):
+        memory = _host_memory(*(node.resources for node in alike))
+        table.add_row(str(len(alike)), *columns, memory, _in_use(alike))
+        cpus, gpus, kind, _ = columns
         named = f"{len(alike)} with {cpus} CPU, {gpus} GPU" + (f" ({kind})" if kind != "-" else "")
         details.append(_details(named, _shared_labels(alike), others))
     return Group(table, *(_line(text) for text in details if text))
@@ -62,9 +68,10 @@ def _node_types(capacity: ClusterCapacity) -> RenderableType:
     for kind in capacity.node_types or ():
         has = kind.resources
         amounts = (format_amount(has.cpus), format_amount(has.gpus), kind.accelerator_type or "-", _host_memory(has))
-        table.add_row(str(kind.max_nodes_to_add), kind.name, *amounts)
+        most = str(kind.max_nodes_to_add) if kind.max_nodes_to_add < _NO_LIMIT else "no limit"
+        table.add_row(most, kind.name, *amounts)
         details.append(_details(kind.name, kind.labels, _custom(has)))
-    if capacity.max_nodes_to_add is not None:
+    if capacity.max_nodes_to_add is not None and capacity.max_nodes_to_add < _NO_LIMIT:
         details.append(f"- at most {counted(capacity.max_nodes_to_add, 'node')} of all types together")
     return Group(table, *(_line(text) for text in details if text))
 
@@ -93,12 +100,19 @@ def _columns(node: NodeCapacity) -> tuple[str, ...]:
         format_amount(has.gpus),
         node.accelerator_type or ", ".join(models) or "-",
         gpu_memory if has.gpus else "-",
-        _host_memory(has),
     )
 
 
-def _host_memory(has: Resources) -> str:
-    return format_bytes(has.memory_bytes) if has.memory_bytes else "not known"
+def _host_memory(*each: Resources) -> str:
+    """Return the memory of one node, or of nodes that are alike: ``"14.7 to 14.9 GiB"``."""
+    amounts = [has.memory_bytes for has in each if has.memory_bytes]
+    if not amounts:
+        return "not known"
+    least, most = format_bytes(min(amounts)), format_bytes(max(amounts))
+    if least == most:
+        return most
+    number, unit = least.split()
+    return f"{number if most.endswith(f' {unit}') else least} to {most}"
 
 
 def _others(node: NodeCapacity) -> str:

@@ -1,4 +1,5 @@
 import ast
+import json
 import os
 import signal
 import socket
@@ -6,12 +7,16 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import ray
 import ray.cloudpickle
 import ray.exceptions
+from ray._private import services
 from ray._raylet import GcsClient
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 from ray.util import placement_group
@@ -24,8 +29,9 @@ from tune_policies import (
     Resources,
     probe_cluster,
 )
+from tune_policies.doctor.cluster_reader import examine
 from tune_policies.probing import cluster_state, devices, node_facts
-from tune_policies.ray_connection import last_error
+from tune_policies.ray_connection import find_ray, last_error
 
 
 @pytest.fixture
@@ -183,6 +189,37 @@ def test_a_cluster_is_probed_by_its_address_and_left_again():
     assert sorted(node.resources.cpus for node in capacity.nodes) == [2, 3]
 
 
+@contextmanager
+def errors_of_the_cluster():
+    """What Ray tells every driver, again and again, while the block runs."""
+    done = threading.Event()
+
+    def push():
+        worker = ray._private.worker.global_worker.core_worker
+        while not done.wait(0.1):
+            worker.push_error(ray.JobID.nil(), "test", "an error of somebody else", time.time())
+
+    pushing = threading.Thread(target=push)
+    pushing.start()
+    try:
+        yield
+    finally:
+        done.set()
+        pushing.join()
+
+
+@pytest.mark.parametrize("command", ["probe", "doctor"])
+def test_errors_of_the_cluster_do_not_get_into_the_result(command):
+    with cluster_of({"num_cpus": 1}) as cluster:
+        ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
+        arguments = [sys.executable, "-m", "tune_policies", command, "--json", "--address", cluster.address]
+        with errors_of_the_cluster():
+            done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
+
+    assert "an error of somebody else" in done.stderr
+    assert len(json.loads(done.stdout)["nodes"]) == 1
+
+
 def test_the_address_in_the_environment_is_used(monkeypatch):
     with cluster_of({"num_cpus": 5}) as cluster:
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
@@ -215,7 +252,7 @@ def test_a_port_where_nothing_listens_is_an_error_at_once(closed_port):
 
 def test_a_port_that_never_answers_is_an_error_at_the_deadline(silent_port):
     """Ray's own client would retry for minutes, and then end the process."""
-    with pytest.raises(ProbeError, match="within 2 s: check that Ray runs there"):
+    with pytest.raises(ProbeError, match=r"within 2 s: give it longer \(--timeout-s.*\), or check that Ray runs there"):
         probe_cluster(f"127.0.0.1:{silent_port}", timeout_s=2)
 
 
@@ -227,6 +264,46 @@ def test_the_address_of_a_cluster_that_died_is_an_error_at_once(closed_port, tmp
 
     with pytest.raises(ProbeError, match=rf"no Ray answers at '127.0.0.1:{closed_port}' .* in ray_current_cluster"):
         probe_cluster()
+
+
+def test_a_ray_that_does_not_start_is_an_error_of_this_package(monkeypatch):
+    """Raised by hand: Ray itself waits for half a minute first."""
+
+    def late(**_):
+        raise Exception("The current node timed out during startup")
+
+    monkeypatch.setattr(ray, "init", late)
+
+    with pytest.raises(ProbeError, match="cannot connect to Ray, or start one: The current node timed out"):
+        probe_cluster("local")
+
+
+@pytest.mark.usefixtures("no_other_ray")
+def test_a_ray_that_has_left_no_address_in_a_file_is_found_only_by_auto():
+    with cluster_of({"num_cpus": 1}):
+        (Path(os.environ["RAY_TMPDIR"]) / "ray" / "ray_current_cluster").unlink()
+
+        assert find_ray("auto") in services.find_gcs_addresses()
+        assert find_ray(None) is None
+
+
+@pytest.mark.parametrize("command", ["probe", "doctor"])
+def test_an_empty_address_is_wrong_usage(command):
+    arguments = [sys.executable, "-m", "tune_policies", command, "--address", ""]
+
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: the address of Ray is empty")
+
+
+def test_what_local_does_is_told_for_the_command_that_was_called(closed_port):
+    address = f"127.0.0.1:{closed_port}"
+    with pytest.raises(ProbeError, match="'local' starts a Ray for the moment"):
+        probe_cluster(address)
+
+    with pytest.raises(ProbeError, match="'local' looks at this machine alone"):
+        examine(address)
 
 
 def test_the_reason_of_a_refusal_is_told_whole():

@@ -1,8 +1,10 @@
 """The commands that need no Ray, as a user types them: status, stdout and stderr."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +80,26 @@ def test_waves_are_a_further_key_of_the_json_only_where_they_are_asked_for(capac
     assert TrialPlan.from_dict(plain).max_concurrent_trials == 16
 
 
+def test_a_capacity_written_by_hand_may_be_yaml(tmp_path, policy):
+    capacity = tmp_path / "capacity.yaml"
+    capacity.write_text("# mine\nread_at: 2030-01-02 03:04:05+00:00\nnodes:\n- {node_id: a, resources: {cpus: 3}}\n")
+
+    done = run("plan", policy("kind: CpuPolicy\n"), "--capacity", capacity)
+
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "3 trials at once, limited by CPU")
+
+
+@pytest.mark.parametrize("text", ["nodes: [", "nodes: []\nnodes: []", "&a [*a]", "? [1]\n: 2"])
+def test_a_capacity_that_is_neither_json_nor_yaml_is_wrong_usage(tmp_path, policy, text):
+    capacity = tmp_path / "capacity.yaml"
+    capacity.write_text(text)
+
+    done = run("plan", policy("kind: CpuPolicy\n"), "--capacity", capacity)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {capacity} is not what `tune-policies probe --json` writes")
+
+
 def test_nodes_that_must_be_added_first_are_named():
     """Shown by the function behind the command: which policy adds nodes is no matter of the command line."""
     slot = TrialSlot(trial=Resources(cpus=4), max_concurrent_trials=4)
@@ -132,3 +154,21 @@ def test_a_wrong_policy_ends_with_2_and_the_way_out(capacity, policy):
 
     assert done.returncode == 2
     assert "unknown kind 'GpuPolcy'; did you mean 'GpuPolicy'?" in done.stderr
+
+
+def test_a_result_that_cannot_be_written_ends_with_1_and_a_message(capacity, policy):
+    command = [sys.executable, "-m", "tune_policies", "plan", policy("kind: CpuPolicy\n"), "--capacity", capacity]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (1, "error: cannot write the result: [Errno 28] No space left on device\n")
+
+
+def test_a_reader_that_has_enough_is_no_error(capacity, policy):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "tune_policies", "plan", policy("kind: CpuPolicy\n"), "--capacity", capacity]
+    with os.fdopen(writer, "w") as closed:
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert done.stderr == ""

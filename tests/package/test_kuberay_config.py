@@ -43,6 +43,33 @@ def test_a_cluster_without_an_autoscaler_does_not_grow(addable):
     assert addable(manifest(enableInTreeAutoscaling=False)) == ((), 0)
 
 
+def test_what_a_worker_group_leaves_out_is_what_kuberay_fills_in(addable):
+    """No limit: KubeRay's own default for the most replicas, of which one runs."""
+    worker = {"groupName": "gpu", "rayStartParams": {}, "template": pod(cpu="8")}
+
+    ((row,), _) = addable(manifest(workerGroupSpecs=[worker]))
+
+    assert row.max_nodes_to_add == 2147483647 - 1
+
+
+@pytest.mark.parametrize(("kind", "key"), [("RayJob", "rayClusterSpec"), ("RayService", "rayClusterConfig")])
+def test_a_job_or_a_service_is_read_as_the_cluster_that_it_starts(addable, kind, key):
+    cluster = manifest()
+    starter = {**cluster, "kind": kind, "spec": {key: cluster["spec"]}}
+
+    assert addable(starter) == addable(cluster)
+
+
+def test_a_job_for_a_cluster_that_runs_holds_none(addable):
+    with pytest.raises(InvalidResourcesError, match=r"RayJob or RayService, but holds 0 \(found: RayJob\)"):
+        addable({"kind": "RayJob", "spec": {"clusterSelector": {"ray.io/cluster": "mine"}}})
+
+
+def test_what_a_file_holds_instead_is_named_as_a_whole(addable):
+    with pytest.raises(InvalidResourcesError, match=r"but holds 0 \(found: \[\[1, 2\]\]\)"):
+        addable([1, 2])
+
+
 @pytest.mark.parametrize("broken", [{"headGroupSpec": None}, {"workerGroupSpecs": [{"groupName": "gpu"}]}])
 def test_a_manifest_that_ray_cannot_read_is_named(addable, broken):
     with pytest.raises(InvalidResourcesError, match=r"raycluster.yaml: Ray's autoscaler cannot read this RayCluster"):

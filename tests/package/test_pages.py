@@ -1,7 +1,7 @@
 """Every command and snippet of every page runs as it is written.
 
 A ``console`` block holds commands behind ``$``; the lines below one are what it prints. A ``yaml`` or ``json`` block
-begins with the name of the file that it is. The ``python`` blocks of a page are one program, in their order.
+begins with a comment, the name of the file that it is. The ``python`` blocks of a page are one program, in their order.
 """
 
 import os
@@ -32,8 +32,8 @@ def blocks(page, language):
 
 def files(page):
     for body in blocks(page, "yaml") + blocks(page, "json"):
-        first, _, rest = body.partition("\n")
-        yield first.lstrip("# "), rest
+        first, _, _ = body.partition("\n")
+        yield first.lstrip("# "), body
 
 
 def commands(page):

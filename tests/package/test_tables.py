@@ -37,6 +37,19 @@ def test_nodes_of_one_shape_are_one_row_with_what_is_in_use_on_all_of_them():
     assert [line.strip() for line in lines[4:]] == ["3 GPU", "3 GiB"]
 
 
+def test_nodes_that_differ_by_the_host_memory_that_was_free_are_one_row():
+    memories = (int(14.7 * GIB), int(14.9 * GIB))
+    pair = tuple(NodeCapacity(node_id=str(i), resources=Resources(cpus=4, memory_bytes=i)) for i in memories)
+
+    assert words(shown(ClusterCapacity(nodes=pair))[3]) == "2 4 0 - - 14.7 to 14.9 GiB not known"
+
+
+def test_host_memory_in_two_units_is_shown_with_both():
+    pair = tuple(NodeCapacity(node_id=str(i), resources=Resources(cpus=4, memory_bytes=i)) for i in (GIB // 2, GIB))
+
+    assert "512 MiB to 1 GiB" in words(shown(ClusterCapacity(nodes=pair), width=120)[3])
+
+
 def test_only_labels_that_the_nodes_of_a_shape_share_are_shown():
     capacity = ClusterCapacity(
         nodes=tuple(
@@ -80,6 +93,15 @@ def test_what_an_autoscaler_could_add_is_a_table_of_its_own():
     assert lines[5] == "The autoscaler could add"
     assert words(lines[8]) == "6 gpu-worker 8 1 - not known"
     assert lines[9:] == ["- gpu-worker: labels market=spot", "- at most 4 nodes of all types together"]
+
+
+def test_a_type_without_a_limit_is_said_to_have_none():
+    kind = NodeTypeCapacity(name="worker", resources=Resources(cpus=8), max_nodes_to_add=2**31 - 2)
+
+    lines = shown(ClusterCapacity(nodes=(NODE,), node_types=(kind,), max_nodes_to_add=2**31 - 2))
+
+    assert words(lines[8]) == "no limit worker 8 0 - not known"
+    assert "at most" not in " ".join(lines)
 
 
 def test_an_autoscaler_whose_types_are_not_known_is_told_from_none():

@@ -5,7 +5,6 @@ cluster is flooded, only so many tasks run at once, and each node has the deadli
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -14,7 +13,6 @@ from typing import Any, Final
 
 import ray
 import ray.cloudpickle
-from ray._private.utils import read_ray_address
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -24,7 +22,7 @@ from tune_policies.doctor.diagnosis import diagnose
 from tune_policies.doctor.facts import NodeFacts, RayCounts
 from tune_policies.doctor.findings import Diagnosis
 from tune_policies.errors import InvalidResourcesError, ProbeError
-from tune_policies.ray_connection import connection
+from tune_policies.ray_connection import connection, find_ray
 
 _AT_ONCE: Final = 100
 """Nodes that are read at the same time."""
@@ -41,29 +39,23 @@ def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis
         timeout_s: Deadline for connecting, and for each node to be read, in seconds.
 
     Raises:
-        InvalidResourcesError: ``timeout_s`` is not above 0.
+        InvalidResourcesError: ``timeout_s`` is not above 0, or ``address`` is empty.
         ProbeError: Ray cannot be reached in time, or goes away while it is read.
     """
     if not timeout_s > 0:
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
-    if not _runs_ray(address):
+    if not ray.is_initialized():
+        address = find_ray(address)
+    if not ray.is_initialized() and address is None:
         nodes: tuple[NodeFacts, ...] = (_read_this_machine(timeout_s),)
         return Diagnosis(address=None, nodes=nodes, findings=diagnose(nodes))
-    with connection(address, timeout_s):
+    with connection(address, timeout_s, local="looks at this machine alone"):
         try:
             gcs_address = ray.get_runtime_context().gcs_address
             nodes = _read_cluster(timeout_s)
         except RayError as error:
             raise ProbeError(f"Ray went away while it was read: {error}. Try again once it is back") from error
     return Diagnosis(address=gcs_address, nodes=nodes, findings=diagnose(nodes))
-
-
-def _runs_ray(address: str | None) -> bool:
-    if ray.is_initialized():
-        return True
-    named = address or os.environ.get("RAY_ADDRESS") or "auto"
-    # The address that a Ray on this machine has left in a file; there is no public way to ask for it.
-    return named != "local" and (named != "auto" or read_ray_address() is not None)
 
 
 def _read_this_machine(timeout_s: float) -> NodeFacts:

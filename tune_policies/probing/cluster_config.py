@@ -1,18 +1,25 @@
-"""Reads the autoscaler's configuration from a file: a Ray cluster YAML, or a KubeRay RayCluster."""
+"""Reads the autoscaler's configuration from a file: a Ray cluster YAML, or a KubeRay manifest."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.values import shorten
 
+_CLUSTER_IN: Final = {"RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}
+"""Manifests that hold the specification of a RayCluster, and under which key."""
+
+_GROUP_DEFAULTS: Final = {"replicas": 0, "minReplicas": 0, "maxReplicas": 2147483647, "numOfHosts": 1}
+"""What KubeRay's RayCluster definition fills in where a worker group says nothing."""
+
 
 def load_cluster_config(path: str | Path) -> dict[str, Any]:
     """Return the configuration as Ray's autoscaler takes it.
 
-    Of a KubeRay manifest with several documents the RayCluster counts. Without ``enableInTreeAutoscaling`` KubeRay
+    Of a KubeRay manifest with several documents the RayCluster counts, or the RayJob or RayService that holds one.
+    Without ``enableInTreeAutoscaling`` KubeRay
     starts no autoscaler, so nothing can be added.
 
     Raises:
@@ -25,14 +32,27 @@ def load_cluster_config(path: str | Path) -> dict[str, Any]:
     except (yaml.YAMLError, RecursionError) as error:
         raise InvalidResourcesError(f"{path} is not YAML: {error}") from error
     mappings = [found for found in documents if isinstance(found, dict)]
-    clusters = [found for found in mappings if found.get("kind") == "RayCluster" or "available_node_types" in found]
+    clusters = [found for found in map(_cluster_in, mappings) if _is_kuberay(found) or "available_node_types" in found]
     if len(clusters) != 1:
-        kinds = sorted({str(found.get("kind", "no kind")) for found in mappings}) or shorten(documents)
+        kinds = sorted({str(found.get("kind", "no kind")) for found in mappings}) or [shorten(documents)]
         raise InvalidResourcesError(
-            f"{path} must hold one Ray cluster YAML (available_node_types) or one KubeRay RayCluster, "
-            f"but holds {len(clusters)} (found: {', '.join(kinds)})"
+            f"{path} must hold one Ray cluster YAML (available_node_types) or one KubeRay RayCluster, RayJob or "
+            f"RayService, but holds {len(clusters)} (found: {', '.join(kinds)})"
         )
-    return _from_kuberay(clusters[0], path) if clusters[0].get("kind") == "RayCluster" else clusters[0]
+    return _from_kuberay(clusters[0], path) if _is_kuberay(clusters[0]) else clusters[0]
+
+
+def _is_kuberay(manifest: dict[str, Any]) -> bool:
+    return manifest.get("kind") == "RayCluster"
+
+
+def _cluster_in(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the RayCluster that a RayJob or a RayService starts; anything else as it is."""
+    spec = manifest.get("spec")
+    inner = _CLUSTER_IN.get(str(manifest.get("kind")))
+    if inner is None or not isinstance(spec, dict) or inner not in spec:  # a RayJob may choose a cluster that runs
+        return manifest
+    return {"kind": "RayCluster", "metadata": manifest.get("metadata") or {}, "spec": spec[inner]}
 
 
 def _from_kuberay(manifest: dict[str, Any], path: str | Path) -> dict[str, Any]:
@@ -40,8 +60,9 @@ def _from_kuberay(manifest: dict[str, Any], path: str | Path) -> dict[str, Any]:
     from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 
     try:
-        metadata = {"namespace": "default", "name": "raycluster", **manifest.get("metadata", {})}
-        spec = {"workerGroupSpecs": [], **manifest["spec"]}
+        metadata = {"namespace": "default", "name": "raycluster", **(manifest.get("metadata") or {})}
+        spec = dict(manifest["spec"])
+        spec["workerGroupSpecs"] = [{**_GROUP_DEFAULTS, **group} for group in spec.get("workerGroupSpecs") or ()]
         config: dict[str, Any] = _derive_autoscaling_config_from_ray_cr(
             {**manifest, "metadata": metadata, "spec": spec}
         )
