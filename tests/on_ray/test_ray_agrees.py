@@ -166,10 +166,13 @@ SPARING = {
 }
 
 
-def shapes(policies_by_cluster):
-    pairs = [(name, policy) for name, policies in policies_by_cluster.items() for policy in policies]
-    ids = [f"{name}: {type(policy).__name__} {policy}" for name, policy in pairs]
-    return pytest.mark.parametrize(("cluster", "policy"), pairs, indirect=["cluster"], ids=ids, scope="module")
+# By cluster, so that each is started once.
+SHAPES = [
+    (name, policy, fills)
+    for name in CLUSTERS
+    for fills, policies in ((True, FILLING), (False, SPARING))
+    for policy in policies.get(name, ())
+]
 
 
 @pytest.fixture(scope="module")
@@ -179,27 +182,28 @@ def cluster(request):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ProbeWarning)  # logical GPUs have no NVML
             capacity = probe_cluster()
-        yield SimpleNamespace(nodes=CLUSTERS[request.param], capacity=capacity)
+        read = sorted((node.resources.cpus, node.resources.gpus) for node in capacity.nodes)
+        assert read == sorted((node["num_cpus"], node["num_gpus"]) for node in CLUSTERS[request.param])
+        yield SimpleNamespace(capacity=capacity)
 
 
 def test_there_are_at_least_forty_shapes():
     assert sum(map(len, FILLING.values())) >= 40
 
 
-@shapes(FILLING)
-def test_what_is_planned_is_scheduled_at_once_and_one_more_is_not(cluster, policy):
+@pytest.mark.parametrize(
+    ("cluster", "policy", "fills"),
+    SHAPES,
+    indirect=["cluster"],
+    ids=[f"{name}: {type(policy).__name__} {policy}" for name, policy, _ in SHAPES],
+    scope="module",
+)
+def test_what_is_planned_is_scheduled_at_once_and_one_more_is_not_unless_room_is_left(cluster, policy, fills):
     plan = policy.plan(cluster.capacity)
     strategies = ("PACK", "SPREAD") if plan.num_workers > 1 else ("PACK",)
 
-    found = {strategy: disagreement(plan, strategy, fills=True) for strategy in strategies}
+    found = {strategy: disagreement(plan, strategy, fills=fills) for strategy in strategies}
     assert not any(found.values()), found
-
-
-@shapes(SPARING)
-def test_what_is_planned_with_room_to_spare_is_scheduled_at_once(cluster, policy):
-    plan = policy.plan(cluster.capacity)
-
-    assert disagreement(plan, "PACK", fills=False) is None
 
 
 @pytest.mark.parametrize("cluster", ["4 CPUs"], indirect=True, scope="module")
@@ -211,10 +215,3 @@ def test_a_wrong_plan_is_found(cluster, planned, found):
     slots = tuple(slot.model_copy(update={"max_concurrent_trials": planned}) for slot in plan.slots)
 
     assert found in disagreement(plan.model_copy(update={"slots": slots}), "PACK", fills=True, timeout_s=3)
-
-
-@pytest.mark.parametrize("cluster", CLUSTERS, indirect=True, scope="module")
-def test_the_probe_reads_what_the_nodes_were_started_with(cluster):
-    read = [(node.resources.cpus, node.resources.gpus) for node in cluster.capacity.nodes]
-
-    assert sorted(read) == sorted((node["num_cpus"], node["num_gpus"]) for node in cluster.nodes)

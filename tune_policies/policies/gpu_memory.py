@@ -136,7 +136,8 @@ class GpuMemoryPolicy(ResourcePolicy):
     def _infeasible(self, capacity: ClusterCapacity, usable: Selection) -> InfeasibleRequestError:
         wish = {"accelerator_type": usable.accelerator_type, "gpu_memory_bytes": self.gpu_memory}
         request = self._request(1).model_copy(update=wish)
-        there = gpus_of_type(capacity, usable.accelerator_type)
+        # Where no GPU has the CPUs, its memory may still be what is short of most.
+        there = usable if usable.groups else gpus_of_type(capacity, usable.accelerator_type)
         memories = [node.smallest_gpu_memory_bytes for node, _ in there.groups]
         is_too_small = all(memory is not None and memory < self.gpu_memory for memory in memories)
         if not there.groups or not (usable.groups or is_too_small):

@@ -70,15 +70,15 @@ class SelectingPolicy(WrappingPolicy):
         """Return the nodes to keep off, and of what is to be excluded and is not there a note each."""
         if not self.exclude_nodes and not self.exclude_head:
             return [], []
+        heads = [node.node_id for node in capacity.nodes if node.is_head]
+        excluded, found = heads if self.exclude_head else [], set()
         names = {_plain(name): name for name in self.exclude_nodes}
-        excluded, found = [], set()
-        for node in capacity.nodes:
-            by = {node.node_id, node.node_id[:_SHORT_ID], _plain(node.address or "")} & names.keys()
-            if by or (self.exclude_head and node.is_head):
+        for node in capacity.nodes if names else ():
+            if by := {node.node_id, node.node_id[:_SHORT_ID], _plain(node.address or "")} & names.keys():
                 excluded.append(node.node_id)
                 found |= by
         notes = [f"nothing to exclude: no alive node is {names[name]!r}" for name in sorted(names.keys() - found)]
-        if self.exclude_head and not any(node.is_head for node in capacity.nodes):
+        if self.exclude_head and not heads:
             notes.append("nothing to exclude: which node is the head is not known")
         return excluded, notes
 
