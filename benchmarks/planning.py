@@ -178,6 +178,6 @@ def _draw(times: dict[int, dict[str, Spread]], path: Path) -> None:
         axes.plot(counts, [times[count][name].median for count in counts], label=name, **style)
     axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="time of one plan (ms)")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path)
     plt.close(figure)
