@@ -6,8 +6,8 @@ Importing this package imports neither Ray nor a framework: each is imported whe
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .gpu_memory_limit import GpuMemoryLimit
-from .gpu_memory_usage import peak_gpu_memory_bytes
+from .gpu_memory.limit import GpuMemoryLimit
+from .gpu_memory.usage import peak_gpu_memory_bytes
 
 if TYPE_CHECKING:
     from .tensorflow_trainer import build_tensorflow_trainer

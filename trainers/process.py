@@ -14,7 +14,7 @@ from tune_policies.accelerators import GPU_VISIBILITY_VARIABLES
 from tune_policies.resources import Resources
 from tune_policies.values import Value
 
-from .enforcement import GpuShare, enforce
+from .gpu_memory.enforcement import GpuShare, enforce
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",  # Ray sets this one: to 1 in a trial that names GPUs and no CPUs

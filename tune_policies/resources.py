@@ -104,6 +104,14 @@ def _positive_count(value: object, info: ValidationInfo) -> int:
     return check_count(value, least=1, name=str(info.field_name))
 
 
+def _used_bytes(value: object, info: ValidationInfo) -> int:
+    if not is_number(value) or not isinstance(value, Integral) or value < 0:
+        raise InvalidResourcesError(
+            f"{info.field_name} must be a whole number of bytes, 0 or above, got {shorten(value)}"
+        )
+    return int(value)
+
+
 def _custom(value: object, info: ValidationInfo) -> object:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise InvalidResourcesError(f"{info.field_name} must map names of Ray resources to amounts, got {value!r}")
@@ -120,6 +128,8 @@ GpuAmount = Annotated[float, BeforeValidator(_gpus)]
 """A number of GPUs: a fraction up to 1, whole above."""
 Bytes = Annotated[int, BeforeValidator(_bytes)]
 """Bytes above 0, from a number or a text such as ``"6GiB"``."""
+UsedBytes = Annotated[int, BeforeValidator(_used_bytes)]
+"""Bytes that were measured, 0 or above."""
 Count = Annotated[int, BeforeValidator(_count)]
 """A whole number, 0 or above."""
 CustomAmounts = Annotated[dict[str, float], BeforeValidator(_custom)]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 CODE = """
-from trainers.enforcement import GpuShare, enforce
+from trainers.gpu_memory.enforcement import GpuShare, enforce
 enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
 import {framework}
 """

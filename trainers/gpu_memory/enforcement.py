@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from tune_policies.resources import Bytes
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
 
-from .gpu_memory_limit import GpuMemoryLimit
+from .limit import GpuMemoryLimit
 
 
 class GpuShare(Value):
@@ -36,6 +37,29 @@ class GpuShare(Value):
     def limit(self, total_bytes: Callable[[], int]) -> GpuMemoryLimit:
         """Return the limit on a device; its total memory is asked for only where the plan does not say."""
         return GpuMemoryLimit(self.memory_bytes or int(total_bytes() * self.fraction))
+
+
+@dataclass
+class Enforcement:
+    """What holds this process to its share, as far as its frameworks have been imported so far.
+
+    Attributes:
+        share_bytes: The share; ``None`` until a device's size is known.
+        limit_bytes: What each framework's allocator was limited to.
+        overhead_bytes: What was left for each framework's use outside its allocator.
+        overhead_sources: Where each overhead is from: measured, with on what and when, or the safe default.
+        not_enforceable: Frameworks in use that know no limit.
+        isolation: ``"mps"``, ``"mig"`` or ``"framework"``; ``None``: nothing holds the process yet.
+        warnings: What voids a limit, where the user insisted.
+    """
+
+    share_bytes: int | None = None
+    limit_bytes: dict[str, int] = field(default_factory=dict)
+    overhead_bytes: dict[str, int] = field(default_factory=dict)
+    overhead_sources: dict[str, str] = field(default_factory=dict)
+    not_enforceable: list[str] = field(default_factory=list)
+    isolation: str | None = None
+    warnings: list[str] = field(default_factory=list)
 
 
 def enforce(share: GpuShare) -> None:

@@ -1,0 +1,32 @@
+"""Tells whether an error means that memory ran out: which memory, whose, and how much was asked for."""
+
+from typing import Literal
+
+from tune_policies.resources import Bytes
+from tune_policies.values import Value
+
+
+class OutOfMemory(Value):
+    """What an error says about memory that ran out.
+
+    Attributes:
+        kind: ``"accelerator"``: memory of a GPU or its like; ``"host"``: of the machine; ``"none"``: the error means
+            something else.
+        framework: Who raised it: ``"torch"``, ``"tensorflow"``, ``"jax"``, ``"cupy"``, ``"ray"`` (its memory
+            monitor) or ``"python"``; ``None``: not known.
+        requested_bytes: What was asked for; ``None``: the error does not say.
+        limit_bytes: The process's own limit; ``None``: the error names none.
+        cause: ``"own_limit"``: the process reached its own limit; ``"neighbour"``: it was within it, and others had
+            taken the rest of the device; ``None``: the error does not tell.
+    """
+
+    kind: Literal["accelerator", "host", "none"]
+    framework: str | None = None
+    requested_bytes: Bytes | None = None
+    limit_bytes: Bytes | None = None
+    cause: Literal["own_limit", "neighbour"] | None = None
+
+
+def classify_oom(error: object) -> OutOfMemory:
+    """Return what ``error`` says about memory that ran out; never raises."""
+    raise NotImplementedError

@@ -1,0 +1,46 @@
+"""What one process used of its share of GPU memory."""
+
+from typing import Final
+
+from pydantic import Field
+
+from tune_policies.resources import Bytes, Count, UsedBytes
+from tune_policies.values import Value
+
+GPU_MEMORY_KEY: Final = "gpu_memory"
+"""The one key under which a trial's result says what it used."""
+
+
+class GpuMemoryUsage(Value):
+    """What a process used of its share of GPU memory, all its devices together.
+
+    Attributes:
+        share_bytes: What the process may use in all; ``None``: whole GPUs, or a share whose size is not known.
+        limit_bytes: What its frameworks' allocators were limited to, by framework.
+        peak_allocated_bytes: The most that tensors took; ``None``: no framework can tell.
+        peak_reserved_bytes: The most that allocators held; ``None``: no framework can tell.
+        process_bytes: What the process holds on the device by the driver's own count, all included; ``None``: the
+            driver cannot say.
+        overhead_bytes: What the frameworks use outside their allocators; ``None``: not known.
+        num_ooms: How often an allocation was refused for want of memory.
+        share_kept: Whether the process stayed within its share; ``None``: not known.
+        left_over_bytes: What an earlier trial in this process had left behind and did not release.
+        isolation: What holds the process to its share, such as ``"framework"`` or ``"mps"``; ``None``: nothing does.
+        not_enforceable: Frameworks in use that know no limit.
+        warnings: What voids a limit, and was insisted on; and what else a reader should know.
+        sources: How each figure was measured, by its field.
+    """
+
+    share_bytes: Bytes | None = None
+    limit_bytes: dict[str, Bytes] = Field(default_factory=dict)
+    peak_allocated_bytes: UsedBytes | None = None
+    peak_reserved_bytes: UsedBytes | None = None
+    process_bytes: UsedBytes | None = None
+    overhead_bytes: UsedBytes | None = None
+    num_ooms: Count = 0
+    share_kept: bool | None = None
+    left_over_bytes: UsedBytes = 0
+    isolation: str | None = None
+    not_enforceable: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    sources: dict[str, str] = Field(default_factory=dict)
