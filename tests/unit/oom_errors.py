@@ -326,7 +326,7 @@ NEAR_MISSES = {
         "ray.exceptions.ActorDiedError",
         "The actor died unexpectedly before finishing this task.\n\tclass_name: A\nThe actor is dead because its "
         "worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits. Some "
-        "common causes include: (1) the process was killed by the OOM killer due to high memory usage, (2) ray stop was",
+        "common causes include: (1) the process was killed by the OOM killer due to high memory usage, (2) ray stop",
     ),
     "a traceback with a source line that mentions it": (
         "ray.exceptions.RayTaskError(ValueError)",

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
+from tune_policies.oom.forms import KILLED_BY_RAY, KILLED_BY_RAY_SENTENCE
+
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 _GROUP_MARGIN: Final = re.compile(r"^ *[|+] ?", re.MULTILINE)
 _NAME: Final = re.compile(r"((?:\w+\.)*\w*(?:Error|Exception|ExceptionGroup|Interrupt|Exit)(?:\(\w+\))?)(?:: ?(.*))?")
@@ -19,14 +21,6 @@ _END: Final = re.compile(
 )
 _FAILURE: Final = re.compile(r"^Failure # \d+ \(occurred at ", re.MULTILINE)
 """Tune adds each failure of a trial to the same file (``Trial.handle_error``)."""
-
-KILLED_BY_RAY: Final = "ray.exceptions.OutOfMemoryError"
-_KILLED: Final = re.compile(
-    r".*Worker exit type: NODE_OUT_OF_MEMORY"
-    r"|(?:Task was|\d+ worker\(s\) were) killed due to the node running low on memory"
-)
-"""Ray's memory monitor, in the text of an actor's death, where Tune writes no type. The kernel's own killer leaves no
-such trace: Ray then only lists what may have happened."""
 
 
 def named_errors(text: str) -> Iterator[tuple[str, str]]:
@@ -56,4 +50,5 @@ def named_errors(text: str) -> Iterator[tuple[str, str]]:
 def _start(line: str, name: re.Pattern[str]) -> tuple[str, str] | None:
     if named := name.fullmatch(line):
         return named[1], named[2] or ""
-    return (KILLED_BY_RAY, line) if _KILLED.match(line) else None
+    # Of an actor's death Tune writes the message alone.
+    return (KILLED_BY_RAY, line) if re.match(KILLED_BY_RAY_SENTENCE, line) else None
