@@ -15,8 +15,8 @@ SMALL = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
 
 @pytest.fixture
 def ray_that_kills(monkeypatch):
-    """A Ray whose memory monitor takes the node for full at 1 % of its memory, so that it kills whatever runs."""
-    monkeypatch.setenv("RAY_memory_usage_threshold", "0.01")
+    """A Ray whose memory monitor takes the node for full at 0.01 % of its memory: it kills whatever runs."""
+    monkeypatch.setenv("RAY_memory_usage_threshold", "0.0001")
     monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
     with local_ray(**SMALL):
         yield

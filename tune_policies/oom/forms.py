@@ -39,14 +39,14 @@ KILLED_BY_RAY_SENTENCE: Final = (
 """Ray's memory monitor, up to 2.55 and since. The kernel's own killer leaves no such trace: Ray then only lists what
 may have happened."""
 
-_DEVICES: Final = r"(?:CUDA|HIP|XPU|NPU|MLU|MUSA|GCU|MPS backend)"
+_DEVICES: Final = r"(?:CUDA|HIP|XPU|NPU|MLU|GCU|MPS backend)"
 _RESOURCE_EXHAUSTED: Final = r"(?:RESOURCE_EXHAUSTED|Resource exhausted): "
 
 _SENTENCES: Final[tuple[tuple[str, Kind, str | None], ...]] = (
     (rf"{_DEVICES} out of memory(?:[.,]? (?:\w+ )?[Tt]ried to allocate| \(|\.?$)", "accelerator", "torch"),
     (r"Allocation on device \S+ would exceed allowed memory\. \(out of memory\)", "accelerator", "torch"),
     (rf"{_DEVICES} (?:driver )?error: out of memory", "accelerator", "torch"),
-    (r"(?:CUDA|HIP|cuDNN|MIOpen) error: \w+_ALLOC(?:ATION)?_FAILED", "accelerator", "torch"),
+    (r"(?:CUDA|HIP|cuDNN|cuFFT|cusolver) error: \w+_ALLOC(?:ATION)?_FAILED", "accelerator", "torch"),
     (r"Cuda failure (?:\d+ )?'out of memory'", "accelerator", "torch"),  # NCCL
     (r"Out of memory allocating [\d,]+ bytes \(allocated so far", "accelerator", "cupy"),
     (rf"{_RESOURCE_EXHAUSTED}Out of memory allocating \d+ bytes", "host", "jax"),  # XLA's client for CPUs
