@@ -85,6 +85,10 @@ ACCELERATOR = {
         (TORCH_OOM, torch_text(free="1.25 GiB")),
         ("torch", 2 * GIB, None, "neighbour"),
     ),
+    "torch without a limit, nothing left": (
+        (TORCH_OOM, torch_text(free="0 bytes")),
+        ("torch", 2 * GIB, None, "neighbour"),
+    ),
     "torch without a limit, alone": (
         (TORCH_OOM, torch_text(free="1.00 GiB", in_use="78.00 GiB", held="77.00 GiB")),
         ("torch", 2 * GIB, None, None),
@@ -194,6 +198,10 @@ ACCELERATOR = {
             "Out of memory allocating 1,024 bytes (allocated so far: 2,048 bytes, limit set to: 90,000,000 bytes).",
         ),
         ("cupy", 1024, 90_000_000, "neighbour"),
+    ),
+    "CuPy just within its limit": (
+        (CUPY_OOM, "Out of memory allocating 512 bytes (allocated so far: 20,000 bytes, limit set to: 20,992 bytes)."),
+        ("cupy", 512, 20_992, "neighbour"),
     ),
     "CuPy without a limit": (
         (CUPY_OOM, "Out of memory allocating 1,024 bytes (allocated so far: 2,048 bytes)."),
