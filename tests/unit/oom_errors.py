@@ -85,6 +85,14 @@ ACCELERATOR = {
         (TORCH_OOM, torch_text(free="1.25 GiB")),
         ("torch", 2 * GIB, None, "neighbour"),
     ),
+    "torch, past its limit by what it holds in reserve": (
+        (TORCH_OOM, torch_text(free="1.25 GiB", allowed="19.58 GiB")),
+        ("torch", 2 * GIB, int(19.58 * GIB), "own_limit"),
+    ),
+    "torch up to 2.0 on a full device, past its limit": (
+        ("torch.cuda.OutOfMemoryError", OLD_TORCH.replace("6.18 GiB free; 5.00", "1.00 GiB free; 8.00")),
+        ("torch", 4 * GIB, 8 * GIB, "own_limit"),
+    ),
     "torch without a limit, nothing left": (
         (TORCH_OOM, torch_text(free="0 bytes")),
         ("torch", 2 * GIB, None, "neighbour"),
@@ -234,6 +242,23 @@ ACCELERATOR = {
         ("lightning.TrainingFailed", f"step 3 failed: {torch_text(allowed='19.00 GiB')}"),
         ("torch", 2 * GIB, 19 * GIB, "own_limit"),
     ),
+    "the driver's error, quoted": (("RuntimeError", "step 3: CUDA error: out of memory"), ("torch", None, None, None)),
+    "cudaMallocAsync's error, quoted": (
+        ("RuntimeError", f"step 3: {ASYNC_TORCH}12.00 GiB"),
+        ("torch", 10 * GIB, 12 * GIB, "own_limit"),
+    ),
+    "CuPy's error, quoted": (
+        ("RuntimeError", "step 3: Out of memory allocating 1,024 bytes (allocated so far: 2,048 bytes)."),
+        ("cupy", 1024, None, None),
+    ),
+    "JAX's error, quoted": (
+        ("RuntimeError", "step 3: RESOURCE_EXHAUSTED: Failed to allocate request for 16.00GiB (17179869184B) on"),
+        ("jax", 16 * GIB, None, None),
+    ),
+    "a TPU's compiler, quoted": (
+        ("RuntimeError", "Compilation failure: Ran out of memory in memory space hbm. Used 8.00G of 7.00G hbm."),
+        ("jax", 8 * GIB, None, None),
+    ),
     "a replica's error with its traceback": (
         (
             "RuntimeError",
@@ -291,6 +316,7 @@ HOST = {
     "JAX on a CPU": ((JAX, "RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes."), ("jax", 16 * GIB)),
     "Ray's memory monitor": ((RAY_OOM, RAY_260), ("ray", GIB // 2)),
     "Ray's memory monitor, older": ((RAY_OOM, RAY_250), ("ray", 25 * GIB // 2)),
+    "Ray's memory monitor, quoted": (("RuntimeError", RAY_250), ("ray", 25 * GIB // 2)),
     "an actor that it killed": (("ray.exceptions.ActorDiedError", ACTOR_KILLED), ("ray", 25 * GIB // 2)),
 }
 """Errors of the machine's memory: the type and the text; framework and bytes asked for."""
