@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import wrapt
 
@@ -21,6 +21,7 @@ from tune_policies.units import format_bytes
 from tune_policies.values import Value
 
 from .limit import GpuMemoryLimit
+from .overhead import NOTHING_MEASURED, Overheads
 
 
 class GpuShare(Value):
@@ -62,15 +63,40 @@ class Enforcement:
     warnings: list[str] = field(default_factory=list)
 
 
-def enforce(share: GpuShare) -> None:
+_in_force: Enforcement | None = None
+
+
+def current_enforcement() -> Enforcement | None:
+    """Return what holds this process to its share now; ``None``: nothing was asked to."""
+    return _in_force
+
+
+def enforce(
+    share: GpuShare,
+    *,
+    overheads: Overheads = NOTHING_MEASURED,
+    isolation: Literal["mps"] | None = None,
+    on_void_limit: Literal["raise", "warn"] = "raise",
+) -> Enforcement:
     """Hold every framework of this process to ``share``, now or when it is imported.
 
     A framework that sees no GPU uses no GPU memory, so it is let be where another one is held already. Where none is,
     the GPU that Ray gave is out of everybody's reach: an error. Each framework is held to the share by itself.
 
+    Args:
+        share: What the process may use.
+        overheads: What the frameworks use outside their allocators.
+        isolation: ``"mps"``: also let NVIDIA's MPS daemon hold the process, where one answers.
+        on_void_limit: What to do about a setting that turns a limit into none: an error, or a warning in the result.
+
+    Returns:
+        What holds, filled further as frameworks are imported.
+
     Raises:
         MemoryLimitError: The limit could not be applied. The import of a framework may raise it later.
     """
+    global _in_force
+    in_force = _in_force = Enforcement(share_bytes=share.memory_bytes)
     present = [name for name in _LIMITERS if name in sys.modules]
     held = {name for name in present if _LIMITERS[name](sys.modules[name], share)}
     if present and not held:
@@ -87,6 +113,7 @@ def enforce(share: GpuShare) -> None:
         wrapt.register_post_import_hook(limit_late, name)
     for name in _NOT_LIMITED:
         wrapt.register_post_import_hook(_warn_not_limited, name)
+    return in_force
 
 
 def _warn_not_limited(module: ModuleType) -> None:

@@ -4,21 +4,12 @@ A framework limits its own allocator only. The device context, loaded kernels, l
 buffers come on top, so what it is told is the share less those: budget = share - overhead.
 """
 
-from typing import Final
-
 from tune_policies.errors import MemoryLimitError
 from tune_policies.resources import Bytes
-from tune_policies.units import GIB, MIB, format_bytes
+from tune_policies.units import MIB, format_bytes
 from tune_policies.values import Value
 
-TORCH_OVERHEAD_BYTES: Final = int(0.85 * GIB)
-"""What PyTorch uses outside its allocator, at most: the figure by which its own tests share a GPU."""
-
-
-def tensorflow_overhead_bytes(compute_capability: tuple[int, int] | None) -> int:
-    """Return what TensorFlow leaves to the system on a device (``MinSystemMemory`` in its GPU device)."""
-    is_older = compute_capability is not None and compute_capability < (9, 0)
-    return (1536 if is_older else 1800) * MIB
+from .overhead import TORCH_OVERHEAD_BYTES, tensorflow_overhead_bytes
 
 
 class GpuMemoryLimit(Value):
