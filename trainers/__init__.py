@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .gpu_memory.limit import GpuMemoryLimit
-from .gpu_memory.usage import peak_gpu_memory_bytes
+from .gpu_memory.usage import gpu_memory_usage, peak_gpu_memory_bytes
 
 if TYPE_CHECKING:
     from .tensorflow_trainer import build_tensorflow_trainer
@@ -18,6 +18,7 @@ __all__ = [
     "GpuMemoryLimit",
     "build_tensorflow_trainer",
     "build_torch_trainer",
+    "gpu_memory_usage",
     "peak_gpu_memory_bytes",
     "with_plan",
 ]

@@ -44,6 +44,11 @@ class LimitOptions(Value):
     overheads: Overheads = NOTHING_MEASURED
 
 
+def limit_options(isolation: Literal["mps"] | None, on_void_limit: Literal["raise", "warn"]) -> LimitOptions:
+    """Return the options with the overheads that were measured on this machine."""
+    return LimitOptions(isolation=isolation, on_void_limit=on_void_limit, overheads=NOTHING_MEASURED)
+
+
 class ProcessSetup(Value):
     """How a process that runs under a plan is set up.
 

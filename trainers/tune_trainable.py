@@ -1,8 +1,8 @@
-"""Carries a plan into Ray Tune: a trainable that asks for the plan's resources, keeps to them, and says what it used."""
+"""Carries a plan into Ray Tune: a trainable that asks for its resources, keeps to them, and says what it used."""
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from ray import tune
 from ray.exceptions import RayActorError
@@ -15,9 +15,8 @@ from tune_policies.units import format_bytes
 from .gpu_memory.counters import release_unused
 from .gpu_memory.enforcement import current_enforcement
 from .gpu_memory.leaks import end_gpu_children, is_too_much_to_keep
-from .gpu_memory.overhead import NOTHING_MEASURED
 from .gpu_memory.usage import held_bytes, noted_on_oom, with_usage
-from .process import LimitOptions, ProcessSetup, set_up_before
+from .process import ProcessSetup, limit_options, set_up_before
 
 
 def with_plan(
@@ -46,7 +45,7 @@ def with_plan(
         InvalidResourcesError: ``trainable`` is neither.
         MemoryLimitError: In the trial: its GPU memory cannot be limited, or others hold the memory of its share.
     """
-    limits = LimitOptions(isolation=isolation, on_void_limit=on_void_limit, overheads=NOTHING_MEASURED)
+    limits = limit_options(isolation, on_void_limit)
     slot = plan.slots[0]
 
     def set_up(config: Any) -> None:
@@ -67,7 +66,7 @@ def with_plan(
     return tune.with_resources(function, plan.resources_per_trial)
 
 
-class _UnderPlan(tune.Trainable):
+class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
     """Stands in front of the user's trainable: adds to its results, and cleans up after it."""
 
     def step(self) -> dict[str, Any]:
@@ -84,7 +83,7 @@ class _UnderPlan(tune.Trainable):
 
 
 class _ClassUnderPlan(_UnderPlan):
-    _set_up: ClassVar[Callable[[Any], None]]
+    _set_up: Callable[[Any], None]  # a static method
 
     def __init__(self, config: Any = None, *args: Any, **kwargs: Any) -> None:
         self._set_up(config)

@@ -167,8 +167,10 @@ class _Jax:
 class _Cupy:
     def read(self, cupy: Any) -> FrameworkMemory | None:
         # Of the current device: to ask for another one would open a context there, which takes memory.
-        pool = cupy.get_default_memory_pool() if cupy.cuda.is_available() else None
-        held = int(pool.total_bytes()) if pool is not None else 0
+        if not cupy.cuda.is_available():
+            return None
+        pool = cupy.get_default_memory_pool()
+        held = int(pool.total_bytes())
         if not held:
             return None
         return FrameworkMemory(

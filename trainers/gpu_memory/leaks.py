@@ -1,8 +1,10 @@
 """GPU memory that outlives its trial: of this process, of its children, and of others on the device of the next one."""
 
+import contextlib
 import os
 import time
 import warnings
+from importlib import import_module
 from typing import Any, Final
 
 from tune_policies.errors import MemoryLimitError, ProbeError
@@ -20,8 +22,10 @@ _END_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.5
 
 _DRIVER_FRACTION: Final = 0.04
-"""What the driver keeps of a device for itself, at most: 451 of 15360 MiB on a T4, less on larger ones. Plans divide the
-whole, so without it the last trial on a device would find a little less than its share."""
+"""What the driver keeps of a device for itself, at most: 451 of 15360 MiB on a T4, less on larger ones.
+
+Plans divide the whole, so without it the last trial on a device would find a little less than its share.
+"""
 
 _SMALLEST_LEAK_BYTES: Final = 64 * MIB
 """Below it, what is left are workspaces that libraries keep, such as cuBLAS's."""
@@ -90,8 +94,8 @@ def _no_room(device: DeviceUse, share: GpuShare, timeout_s: float) -> MemoryLimi
         if pid != os.getpid()
     ]
     return MemoryLimitError(
-        f"GPU {device.uuid} has {format_bytes(device.free_bytes)} free of {format_bytes(device.total_bytes)}, less than "
-        f"the share of {format_bytes(_share_bytes(device, share))}, and so it was for {timeout_s:g} s. "
+        f"GPU {device.uuid} has {format_bytes(device.free_bytes)} free of {format_bytes(device.total_bytes)}, less "
+        f"than the share of {format_bytes(_share_bytes(device, share))}, and so it was for {timeout_s:g} s. "
         f"Held by: {', '.join(named) or 'processes that the driver does not list'}. "
         "End those that are left from earlier runs, or plan for what is free"
     )
@@ -102,20 +106,17 @@ def _is_listed(devices: list[DeviceUse], pid: int) -> bool:
 
 
 def _children() -> list[Any]:
-    import ray  # noqa: F401  # puts the psutil that it ships on the path
-
-    import psutil
-
-    return list(psutil.Process().children(recursive=True))
+    return list(_psutil().Process().children(recursive=True))
 
 
 def _end(processes: list[Any]) -> None:
-    import psutil
-
     for ask in ("terminate", "kill"):
         for process in processes:
-            try:
+            with contextlib.suppress(_psutil().NoSuchProcess):  # it has ended
                 getattr(process, ask)()
-            except psutil.NoSuchProcess:  # it has ended
-                pass
-        _, processes = psutil.wait_procs(processes, timeout=_END_TIMEOUT_S)
+        _, processes = _psutil().wait_procs(processes, timeout=_END_TIMEOUT_S)
+
+
+def _psutil() -> Any:
+    import_module("ray")  # puts the psutil that it ships on the path
+    return import_module("psutil")
