@@ -70,8 +70,7 @@ class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
     """Stands in front of the user's trainable: adds to its results, and cleans up after it."""
 
     def step(self) -> dict[str, Any]:
-        with noted_on_oom():
-            result = super().step()
+        result: dict[str, Any] = super().step()
         # It only says that the trial has ended; Tune takes no metrics from it.
         return result if RESULT_DUPLICATE in result else with_usage(result)
 
@@ -89,6 +88,10 @@ class _ClassUnderPlan(_UnderPlan):
         self._set_up(config)
         with noted_on_oom():
             super().__init__(config, *args, **kwargs)
+
+    def step(self) -> dict[str, Any]:
+        with noted_on_oom():
+            return super().step()
 
     def reset_config(self, new_config: Any) -> bool:
         """Begin anew for the next trial. What the object itself keeps on the device is its own affair."""
