@@ -4,8 +4,15 @@ The device context, loaded kernels, library handles and communication buffers ar
 they are taken off the share first. Measurements are kept in one small file for each user of a machine.
 """
 
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
+from tune_policies.errors import InvalidResourcesError
 from tune_policies.resources import UsedBytes
 from tune_policies.units import GIB, MIB
 from tune_policies.values import Value
@@ -52,6 +59,11 @@ class Overheads(Value):
 
     measured: tuple[MeasuredOverhead, ...] = ()
 
+    def merged(self, newer: "Overheads") -> "Overheads":
+        """Return these measurements and the newer ones, which win where both have one."""
+        by_key = {(each.gpu_model, each.framework, each.version): each for each in (*self.measured, *newer.measured)}
+        return Overheads(measured=tuple(by_key[key] for key in sorted(by_key)))
+
     def bytes_for(
         self,
         gpu_model: str | None,
@@ -81,5 +93,49 @@ NOTHING_MEASURED: Final = Overheads()
 
 
 def load_overheads() -> Overheads:
-    """Return what was measured for the user of this machine; nothing, where there is no such file."""
-    return NOTHING_MEASURED
+    """Return what was measured for the user of this machine; nothing, where there is no such file.
+
+    A file that cannot be read, or is not understood, is warned of and counts as none.
+    """
+    path = overheads_file()
+    try:
+        return Overheads.from_json(path.read_bytes())
+    except FileNotFoundError:
+        return NOTHING_MEASURED
+    except (OSError, InvalidResourcesError) as error:
+        reason = str(error).partition("\n")[0]
+        warnings.warn(
+            f"{path} is not used, safe defaults are: {reason}. Measure again with calibrate_gpu_overhead()",
+            stacklevel=2,
+        )
+        return NOTHING_MEASURED
+
+
+def save_overheads(overheads: Overheads) -> Overheads:
+    """Add measurements to the file, and return all that it holds now.
+
+    The file is replaced as a whole, so nobody reads half of it.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    path = overheads_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    merged = load_overheads().merged(overheads)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
+        file.write(merged.to_json())
+    Path(file.name).replace(path)
+    return merged
+
+
+def overheads_file(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+    """Return where measurements are kept: in ``TUNE_POLICIES_CACHE``, or the platform's folder for a user's caches."""
+    if environ.get("TUNE_POLICIES_CACHE"):
+        folder = Path(environ["TUNE_POLICIES_CACHE"])
+    elif platform == "win32" and environ.get("LOCALAPPDATA"):
+        folder = Path(environ["LOCALAPPDATA"], "tune-policies")
+    elif platform == "darwin":
+        folder = Path("~/Library/Caches/tune-policies").expanduser()
+    else:
+        folder = Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tune-policies"
+    return folder / "gpu-overheads.json"
