@@ -27,6 +27,7 @@ class Pool:
     def malloc(self, size): return Array(size)
 
 class Array:
+    size = 0
     def __init__(self, size):
         if _pool.used + size > _pool.limit: raise OutOfMemoryError(size, _pool.total, _pool.limit)
         self.size = size; _pool.used += size; _pool.total = max(_pool.total, _pool.used)

@@ -1,6 +1,5 @@
 """A picture of what the trials of a run used against their shares. Needs matplotlib."""
 
-import importlib.util
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,13 +22,13 @@ def plot_usage(run: RunUsage, file: Path) -> None:
     Raises:
         InvalidResourcesError: There is no matplotlib, or nothing to plot, or ``file`` cannot be written.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InvalidResourcesError("a plot needs matplotlib: pip install 'tune-policies[bench]'")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InvalidResourcesError("a plot needs matplotlib: pip install 'tune-policies[bench]'") from error
     rows = [(trial.name, trial.usage) for trial in run.trials if trial.usage and needed_bytes(trial.usage)]
     if not rows:
         raise InvalidResourcesError("no trial says what it used, so there is nothing to plot")
-    from matplotlib.figure import Figure
-
     height = min(1.5 + 0.3 * len(rows), 20)
     figure = Figure(figsize=(9, height), layout="constrained")
     axes = figure.subplots()
