@@ -26,6 +26,7 @@ def control(tmp_path, monkeypatch):
     """Puts a program in the place of NVIDIA's control program."""
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mine")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # where there is a GPU after all
     for name in (isolation.MEMORY_VARIABLE, isolation.THREADS_VARIABLE):
         monkeypatch.setenv(name, "")  # so that it is taken back after the test
         monkeypatch.delenv(name)
@@ -101,6 +102,14 @@ def test_a_daemon_that_hangs_is_waited_for_until_the_deadline_only(control):
 )
 def test_a_client_of_mps_gets_twice_its_share_of_the_threads(fraction, expected):
     assert isolation.mps_variables(fraction, GIB, "0")[isolation.THREADS_VARIABLE] == expected
+
+
+def test_a_percentage_that_the_user_chose_is_kept(control, monkeypatch):
+    control(ANSWERS)
+    monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "10")
+
+    assert isolation.start_mps(0.5, GIB) is None
+    assert variables() == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1024M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10"}
 
 
 def test_a_device_of_mps_is_named_by_its_uuid_where_that_is_known():

@@ -321,6 +321,7 @@ def jax(monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
     monkeypatch.delenv("XLA_PYTHON_CLIENT_ALLOCATOR", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # where there is a GPU after all
 
     def build(*, has_started=False, platform="gpu", platforms=None, plugin="xla_cuda12"):
         bridge = SimpleNamespace(backends_are_initialized=lambda: has_started)
@@ -337,7 +338,7 @@ def jax(monkeypatch):
 
 
 def jax_share():
-    """No driver is here, so the device's 16 GiB follow from the plan: 4.85 GiB are 0.303125 of it."""
+    """The device cannot be read, so its 16 GiB follow from the plan: 4.85 GiB are 0.303125 of it."""
     return Holding(GpuShare(fraction=0.303125, memory_bytes=int(4.85 * GIB)))
 
 

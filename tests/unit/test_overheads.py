@@ -109,6 +109,16 @@ def test_a_file_that_is_not_understood_is_warned_of_and_counts_as_none(cache, te
         assert load_overheads() == Overheads()
 
 
+@pytest.mark.filterwarnings("ignore:.*is not used:UserWarning")
+def test_a_file_that_is_not_understood_is_replaced_by_the_next_measurement(cache):
+    cache.parent.mkdir()
+    cache.write_text("{")
+
+    saved = save_overheads(Overheads(measured=(measured(),)))
+
+    assert load_overheads() == saved
+
+
 @pytest.mark.parametrize(
     ("environ", "platform", "expected"),
     [

@@ -53,15 +53,16 @@ class _InForce:
 
     def limit(self, name: str) -> None:
         """Hold a framework that has been imported to the share, if it sees the GPU."""
+        record = self.holding.record
         if not _LIMITERS[name](sys.modules[name], self.holding):
-            if name in _BROUGHT_ALONG:
-                self.holding.record.warn(f"{name} sees no GPU")
+            if name in _BROUGHT_ALONG and not self.held:
+                record.warn(f"{name} sees no GPU")
             return
         self.held.add(name)
+        # Something uses the GPU; that what it has brought along does not is of no interest any more.
+        record.warnings = [text for text in record.warnings if not text.endswith("sees no GPU")]
         if len(self.held) > 1:
-            self.holding.record.warn(
-                f"{' and '.join(sorted(self.held))} are each held to the share, together they may take more"
-            )
+            record.warn(f"{' and '.join(sorted(self.held))} are each held to the share, together they may take more")
 
     def check(self, names: Iterable[str]) -> None:
         """Refuse to go on where what has been imported sees no GPU.

@@ -36,12 +36,15 @@ def isolate_by_mps(holding: Holding) -> None:
 def start_mps(fraction: float, memory_bytes: int, *, timeout_s: float = 5.0) -> str | None:
     """Set MPS's variables for this process, if a daemon answers; return why they could not be set.
 
+    A percentage of the threads that the user has chosen is kept.
+
     Args:
         fraction: The process's share of the device.
         memory_bytes: The same in bytes.
         timeout_s: How long the daemon may take to answer.
     """
     variables = mps_variables(fraction, memory_bytes, _visible_device())
+    variables[THREADS_VARIABLE] = os.environ.get(THREADS_VARIABLE) or variables[THREADS_VARIABLE]
     if cuda_has_started():
         # Equal where the trial before this one, in the same process, had the same share.
         is_set = all(os.environ.get(name) == value for name, value in variables.items())

@@ -113,7 +113,8 @@ class GpuMemoryLimit(Value):
         """Return the variables that limit a process which has not started its frameworks yet.
 
         What the user set already is kept: other settings in the same variable, and a limit of their own where it is
-        smaller. TensorFlow, and PyTorch before 2.10, have no such variable: they are limited by a call only.
+        smaller. PyTorch has such a variable on CUDA and ROCm from 2.10 on, TensorFlow has none: without it, a framework
+        is limited by a call only.
 
         Args:
             versions: The frameworks that the process may use, by name, with their versions.
