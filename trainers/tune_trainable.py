@@ -1,6 +1,7 @@
 """Carries a plan into Ray Tune: a trainable that asks for its resources, keeps to them, and says what it used."""
 
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -135,4 +136,4 @@ def _to_be_replaced(reason: str) -> RayActorError:
     (``preempted``). Where ``reset`` fails instead, or the process ends in it, Tune counts a failure, or waits for ever
     for the trial to be reset; so the error comes with the first step after it.
     """
-    return RayActorError(None, f"this process is replaced by a new one: {reason}", False, True)
+    return RayActorError(None, f"process {os.getpid()} is replaced by a new one: {reason}", False, True)

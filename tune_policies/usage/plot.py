@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.names import counted
 from tune_policies.units import GIB
 
 from .advice import device_bytes, needed_bytes
@@ -51,6 +52,8 @@ def _draw(axes: Any, rows: list[tuple[str, GpuMemoryUsage]]) -> None:
     axes.invert_yaxis()
     named = [name if len(name) <= 48 else f"{name[:47]}…" for name, _ in rows] if len(rows) <= _MOST_NAMES else []
     axes.set_yticks(list(places)[: len(named)], named, fontsize=8)
+    axes.margins(y=0.01)
+    axes.set_ylabel("" if named else counted(len(rows), "trial"))
     axes.set_xlabel("GPU memory of a trial, GiB")
     handles = [Patch(facecolor=colour, label=name) for name, colour in _COLOURS.items() if name in verdicts]
     share = Patch(facecolor="none", edgecolor="0.3", label="its share")
