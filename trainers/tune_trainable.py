@@ -62,7 +62,8 @@ def with_plan(
             f"a trainable is a function of a config or a subclass of ray.tune.Trainable, got {trainable!r}"
         )
     function = set_up_before(trainable, set_up)
-    # What Tune makes of a function inherits from these; `tune.with_parameters` keeps them.
+    # Tune has no public place between what a function reports and its result. The class that it makes of a function
+    # inherits from these, and `tune.with_parameters` and `tune.with_resources` keep them.
     function.__mixins__ = (_FunctionUnderPlan, *getattr(trainable, "__mixins__", ()))  # type: ignore[attr-defined]
     return tune.with_resources(function, plan.resources_per_trial)
 
@@ -85,10 +86,10 @@ class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
 class _ClassUnderPlan(_UnderPlan):
     _set_up: Callable[[Any], None]  # a static method
 
-    def __init__(self, config: Any = None, *args: Any, **kwargs: Any) -> None:
-        self._set_up(config)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._set_up(args[0] if args else kwargs.get("config"))
         with noted_on_oom():
-            super().__init__(config, *args, **kwargs)
+            super().__init__(*args, **kwargs)
 
     def step(self) -> dict[str, Any]:
         with noted_on_oom():
