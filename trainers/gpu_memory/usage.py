@@ -9,15 +9,11 @@ from typing import Any, Final
 
 from tune_policies.errors import ProbeError
 from tune_policies.oom import classify_oom
-from tune_policies.usage.record import GPU_MEMORY_KEY, GpuMemoryUsage
+from tune_policies.usage.record import GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
 
 from .counters import FrameworkMemory, Kind, read_counters, release_unused, reset_peaks
 from .enforcement import Enforcement, current_enforcement
 from .nvml import DeviceUse, bytes_of_process, read_device_use
-
-USAGE_NOTE: Final = f"{GPU_MEMORY_KEY}: "
-"""How the line of an error begins that says what its process had used. The reader of results looks for it."""
-
 
 _KINDS: Final[tuple[Kind, Kind]] = ("allocated", "reserved")
 

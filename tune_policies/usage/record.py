@@ -10,6 +10,9 @@ from tune_policies.values import Value
 GPU_MEMORY_KEY: Final = "gpu_memory"
 """The one key under which a trial's result says what it used."""
 
+USAGE_NOTE: Final = f"{GPU_MEMORY_KEY}: "
+"""How the line of an error begins that says what its trial had used, in JSON."""
+
 
 class GpuMemoryUsage(Value):
     """What a process used of its share of GPU memory, all its devices together.

@@ -13,13 +13,12 @@ from typing import Any, Final
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.values import Value
 
-from .record import GPU_MEMORY_KEY, GpuMemoryUsage
+from .record import GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
 
 _RESULTS: Final = "result.json"
 _ERROR: Final = "error.txt"
 _TRIAL_FILES: Final = (_RESULTS, _ERROR, "params.json")
 _TRAIN_RESULTS: Final = "checkpoint_manager_snapshot.json"
-_NOTE: Final = f"{GPU_MEMORY_KEY}: "
 _GROWING: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "process_bytes", "overhead_bytes", "left_over_bytes")
 
 
@@ -101,7 +100,7 @@ def _reported(trial: Path) -> Iterator[GpuMemoryUsage]:
         result = _parsed(line)
         yield from _records(result.get(GPU_MEMORY_KEY) if isinstance(result, dict) else None)
     for line in _lines(trial / _ERROR):
-        _, note, record = line.partition(_NOTE)
+        _, note, record = line.partition(USAGE_NOTE)
         if note:
             yield from _records(_parsed(record))
 
