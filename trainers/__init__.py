@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .gpu_memory.limit import GpuMemoryLimit
 from .gpu_memory.overhead import Overheads, load_overheads
-from .gpu_memory.usage import peak_gpu_memory_bytes
+from .gpu_memory.usage import gpu_memory_usage, peak_gpu_memory_bytes
 
 if TYPE_CHECKING:
     from .gpu_memory.calibration import calibrate_gpu_overhead
@@ -22,6 +22,7 @@ __all__ = [
     "build_tensorflow_trainer",
     "build_torch_trainer",
     "calibrate_gpu_overhead",
+    "gpu_memory_usage",
     "load_overheads",
     "peak_gpu_memory_bytes",
     "with_plan",

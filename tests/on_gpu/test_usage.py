@@ -1,0 +1,172 @@
+"""What only a real GPU can show of the records: counters of frameworks and of NVML, and leaks. By `make test-gpu`."""
+
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from ray import tune
+
+from tests.on_ray.rays import local_ray
+from trainers import with_plan
+from trainers.gpu_memory.leaks import wait_for_room
+from trainers.gpu_memory.nvml import read_device_use
+from trainers.gpu_memory.share import GpuShare
+from tune_policies import GpuPolicy, MemoryLimitError, ProbeWarning, probe_cluster
+from tune_policies.usage.record import GpuMemoryUsage
+
+pytestmark = pytest.mark.gpu
+
+GIB = 2**30
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def plan():
+    with local_ray(num_cpus=8), warnings.catch_warnings():
+        warnings.simplefilter("error", ProbeWarning)
+        yield GpuPolicy(gpus=0.25).plan(probe_cluster())
+
+
+def run(trainable, plan, tmp_path, **kwargs):
+    return tune.run(
+        with_plan(trainable, plan), storage_path=str(tmp_path), verbose=0, raise_on_failed_trial=False, **kwargs
+    ).trials
+
+
+def usage_of(trial):
+    return GpuMemoryUsage.from_dict(trial.last_result["gpu_memory"])
+
+
+def take_by_torch(config):
+    import torch
+
+    held = torch.empty(2 * GIB, dtype=torch.uint8, device="cuda")
+    tune.report({"reserved": torch.cuda.max_memory_reserved(), "allocated": held.numel()})
+
+
+def test_torchs_peaks_and_the_drivers_count_agree(plan, tmp_path):
+    (trial,) = run(take_by_torch, plan, tmp_path)
+
+    usage = usage_of(trial)
+    assert usage.share_bytes == plan.gpu_memory_bytes
+    assert usage.peak_reserved_bytes == trial.last_result["reserved"]
+    assert 2 * GIB <= usage.peak_allocated_bytes < 2 * GIB + MIB
+    assert usage.share_kept is True
+    if usage.process_bytes is None:  # in some containers; the record says why
+        assert usage.sources["process_bytes"].startswith("not known")
+    else:
+        assert 100 * MIB < usage.overhead_bytes < 2 * GIB
+        assert usage.process_bytes == usage.overhead_bytes + usage.peak_reserved_bytes
+
+
+def take_by_tensorflow(config):
+    import tensorflow as tf
+
+    held = tf.zeros((GIB,), tf.uint8)
+    tune.report({"held": int(held.shape[0])})
+
+
+def take_by_jax(config):
+    import jax.numpy as jnp
+
+    held = jnp.zeros((GIB,), jnp.uint8).block_until_ready()
+    tune.report({"held": held.nbytes})
+
+
+def sees_a_gpu(framework):
+    code = {
+        "tensorflow": "import tensorflow as t; print(bool(t.config.list_physical_devices('GPU')))",
+        "jax": "import jax; print(jax.default_backend() == 'gpu')",
+    }
+    done = subprocess.run([sys.executable, "-c", code[framework]], capture_output=True, text=True, check=False)
+    return done.stdout.strip() == "True"
+
+
+@pytest.mark.parametrize(("framework", "take"), [("tensorflow", take_by_tensorflow), ("jax", take_by_jax)])
+def test_other_frameworks_tell_their_peak(plan, tmp_path, framework, take):
+    if not sees_a_gpu(framework):
+        pytest.skip(f"this {framework} sees no GPU, or is not installed")
+
+    (trial,) = run(take, plan, tmp_path)
+
+    assert GIB <= usage_of(trial).peak_allocated_bytes < GIB + 300 * MIB
+
+
+def run_out(config):
+    import torch
+
+    held = torch.empty(GIB, dtype=torch.uint8, device="cuda")
+    torch.empty(100 * config["share"], dtype=torch.uint8, device=held.device)
+
+
+def test_a_trial_that_ran_out_leaves_its_record_in_its_error_file(plan, tmp_path):
+    (trial,) = run(run_out, plan, tmp_path, config={"share": plan.gpu_memory_bytes})
+
+    lines = [line for line in Path(trial.error_file).read_text().splitlines() if "gpu_memory: " in line]
+    usage = GpuMemoryUsage.from_json(lines[-1].partition("gpu_memory: ")[2])
+    assert (usage.num_ooms, usage.share_kept) == (1, True)
+    assert usage.peak_allocated_bytes >= GIB
+
+
+def keep(config):
+    import torch
+
+    torch.kept = torch.empty(config["keep"], dtype=torch.uint8, device="cuda")
+    tune.report({"loss": 1})
+
+
+def test_a_process_that_keeps_much_is_replaced_and_no_trial_fails_of_it(plan, tmp_path):
+    space = {"keep": tune.grid_search([int(plan.gpu_memory_bytes * 0.5), MIB, MIB])}
+
+    trials = run(keep, plan, tmp_path, config=space, reuse_actors=True, max_concurrent_trials=1)
+
+    first, second, third = (trial.last_result["pid"] for trial in trials)
+    assert [trial.num_failures for trial in trials] == [0, 0, 0]
+    assert first != second == third
+    assert usage_of(trials[1]).left_over_bytes == 0
+
+
+CHILD = """
+import time, torch
+held = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+print("held", flush=True)
+time.sleep(99)
+"""
+
+
+def leave_a_child(config):
+    child = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    listed = any(child.pid in device.bytes_by_process for device in read_device_use())
+    tune.report({"child": child.pid, "listed": listed})
+
+
+def test_a_child_that_outlives_its_trial_is_ended(plan, tmp_path):
+    (trial,) = run(leave_a_child, plan, tmp_path)
+
+    if not trial.last_result["listed"]:
+        os.kill(trial.last_result["child"], 9)
+        pytest.skip("the driver numbers processes otherwise than this container")
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{trial.last_result['child']}").exists():
+        assert time.monotonic() < deadline, "the child still runs"
+        time.sleep(0.1)
+
+
+def test_a_device_that_others_hold_is_not_started_on(plan):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", CHILD.replace("2**30", str(2 * plan.gpu_memory_bytes))], stdout=subprocess.PIPE
+    )
+    try:
+        holder.stdout.readline()
+        total = read_device_use()[0].total_bytes
+
+        with pytest.raises(MemoryLimitError, match="less than the share of"):
+            wait_for_room(GpuShare(fraction=0.75, memory_bytes=int(total * 0.75)), timeout_s=1)
+    finally:
+        holder.kill()
+        holder.communicate()

@@ -1,0 +1,105 @@
+"""How the figures of frameworks are summed up; modules with a framework's counters stand in for those on a device."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from trainers.gpu_memory.counters import FrameworkMemory, read_counters, release_unused, reset_peaks
+
+NAMES = ("torch", "tensorflow", "tensorflow.python.eager.context", "jax", "jax._src.xla_bridge", "cupy")
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Put a stand-in into ``sys.modules``, where no other framework is."""
+    for name in NAMES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return lambda name, module: monkeypatch.setitem(sys.modules, name, module)
+
+
+def torch_with(*devices, is_initialized=True):
+    calls = []
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: is_initialized,
+        device_count=lambda: len(devices),
+        memory_stats=lambda index: devices[index],
+        reset_peak_memory_stats=lambda index: calls.append(("reset", index)),
+        empty_cache=lambda: calls.append("empty"),
+    )
+    return SimpleNamespace(cuda=cuda), calls
+
+
+STATS = {
+    "allocated_bytes.all.current": 1,
+    "allocated_bytes.all.peak": 3,
+    "reserved_bytes.all.current": 5,
+    "reserved_bytes.all.peak": 7,
+    "num_ooms": 1,
+}
+
+
+def test_torchs_devices_are_summed_up(install):
+    install("torch", torch_with(STATS, STATS, {})[0])
+
+    assert read_counters() == {"torch": FrameworkMemory(2, 10, 6, 14, 2, "torch's allocator")}
+
+
+def test_torch_is_reset_on_each_device_and_gives_back_once(install):
+    torch, calls = torch_with(STATS, STATS)
+    install("torch", torch)
+
+    reset_peaks()
+    release_unused()
+
+    assert calls == [("reset", 0), ("reset", 1), "empty"]
+
+
+def test_torch_that_has_not_begun_is_not_asked(install):
+    install("torch", torch_with(STATS, is_initialized=False)[0])
+
+    assert read_counters() == {}
+
+
+def test_jax_that_has_not_begun_is_not_asked(install):
+    install("jax", SimpleNamespace())
+    install("jax._src.xla_bridge", SimpleNamespace(backends_are_initialized=lambda: False))
+
+    assert read_counters() == {}
+
+
+@pytest.mark.parametrize(
+    ("stats", "expected"),
+    [
+        ({"bytes_in_use": 1, "peak_bytes_in_use": 3, "pool_bytes": 5, "peak_pool_bytes": 7}, (2, 10, 6, 14)),
+        ({"bytes_in_use": 1, "peak_bytes_in_use": 3}, (2, None, 6, None)),
+    ],
+    ids=["with a pool", "without"],
+)
+def test_jaxs_devices_are_summed_up(install, stats, expected):
+    install("jax", SimpleNamespace(local_devices=lambda: [SimpleNamespace(memory_stats=lambda: stats)] * 2))
+    install("jax._src.xla_bridge", SimpleNamespace(backends_are_initialized=lambda: True))
+
+    memory = read_counters()["jax"]
+
+    peaks = (memory.peak_allocated_bytes, memory.peak_reserved_bytes)
+    assert (memory.allocated_bytes, memory.reserved_bytes, *peaks) == expected
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_tensorflow_is_asked_once_its_runtime_has_started(install, started):
+    info = {"current": 1, "peak": 3}
+    config = SimpleNamespace(
+        list_logical_devices=lambda kind: [SimpleNamespace(name="GPU:0"), SimpleNamespace(name="GPU:1")],
+        experimental=SimpleNamespace(get_memory_info=lambda name: info),
+    )
+    context = SimpleNamespace(context_safe=lambda: SimpleNamespace(_initialized=started))
+    install("tensorflow", SimpleNamespace(config=config))
+    install("tensorflow.python.eager.context", context)
+
+    found = read_counters().get("tensorflow")
+
+    assert (found and (found.held_bytes, found.peak_allocated_bytes, found.peak_reserved_bytes)) == (
+        (2, 6, None) if started else None
+    )
