@@ -14,7 +14,8 @@ from tune_policies.errors import (
     ProbeError,
     ResourcePolicyError,
 )
-from tune_policies.plan import TrialPlan, TrialSlot
+from tune_policies.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
+from tune_policies.plan import TrialPlan
 from tune_policies.policies import (
     AcceleratorPolicy,
     AutoscalingPolicy,
@@ -30,6 +31,7 @@ from tune_policies.policies import (
 from tune_policies.policy import ResourcePolicy
 from tune_policies.policy_file import load_policy
 from tune_policies.resources import Resources
+from tune_policies.slot import TrialSlot
 
 if TYPE_CHECKING:
     from tune_policies.autoscaling.readiness import plan_when_ready
@@ -46,7 +48,9 @@ __all__ = [
     "EvenSplitPolicy",
     "FirstFeasiblePolicy",
     "GpuDevice",
+    "GpuMemoryMeasurement",
     "GpuMemoryPolicy",
+    "GpuMemoryProfile",
     "GpuPolicy",
     "InfeasibleRequestError",
     "InvalidResourcesError",

@@ -1,0 +1,96 @@
+"""From what was measured of some configs to slots of several sizes, one of which each config gets."""
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from itertools import pairwise
+from typing import Final
+
+from tune_policies.errors import InfeasibleRequestError
+from tune_policies.gpu_memory_profile import GpuMemoryProfile
+from tune_policies.plan import TrialPlan
+from tune_policies.slot import TrialSlot
+from tune_policies.slots_by_config import SlotsByConfig, with_headroom
+from tune_policies.units import format_bytes
+
+_MOST_SIZES: Final = 12
+"""Each size costs a plan; with twelve a trial gets a sixth more than it needs in the mean, from 1 to 80 GiB."""
+
+_NEAR: Final = 1.1
+"""Sizes that differ by less than this factor need no other one between them."""
+
+
+def plan_by_profile(
+    profile: GpuMemoryProfile, headroom: float, *, sizes: Collection[int], plan_for: Callable[[int], TrialPlan]
+) -> TrialPlan:
+    """Return the plan whose first slot is enough for every measured config, and that has one for each config.
+
+    Args:
+        profile: What was measured.
+        headroom: How much more than measured a worker gets, as a part of it.
+        sizes: The bytes of the devices that there are; 0 for one that is not known.
+        plan_for: Plans for workers that need so many bytes each; raises ``InfeasibleRequestError`` where none fits.
+
+    Raises:
+        InfeasibleRequestError: No device holds the largest of the configs that ran.
+    """
+    largest_device = max(sizes, default=0)
+    held = [each.total_bytes for each in profile.measurements if not each.ran_out]
+    not_held = [each.total_bytes for each in profile.measurements if each.ran_out]
+    if not held:  # so only a larger device may do, and as a whole
+        held = [max(max(not_held) + 1, largest_device)]
+    wanted = sorted({_wanted(needed, headroom, largest_device) for needed in held})
+    plan = plan_for(wanted[-1])
+    slots = _slots([*_spread(wanted, largest_device)], plan, plan_for)
+    reasons = [
+        _what_was_measured(profile, held, headroom),
+        *profile.reasons,
+        "a config of which nothing is known gets a whole GPU",
+        *(f"for the largest: {reason}" for reason in plan.reasons),
+    ]
+    if not_held:
+        count = f"{len(not_held)} {'config' if len(not_held) == 1 else 'configs'}"
+        reasons.insert(1, f"{count} ran out of {format_bytes(max(not_held))}, the whole GPU: not counted")
+    by_config = SlotsByConfig(profile=profile, headroom=headroom, slots=slots)
+    return plan.model_copy(update={"by_config": by_config, "reasons": tuple(reasons)})
+
+
+def _wanted(needed: int, headroom: float, largest_device: int) -> int:
+    """Return what a worker is given: with headroom, but no more than a device has, if that is enough."""
+    return min(with_headroom(needed, headroom), max(needed, largest_device))
+
+
+def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
+    """Yield sizes from the smallest that is wanted to the largest device: the wanted ones, and some between."""
+    sizes = sorted({*wanted, max(largest_device, wanted[-1])})
+    if len(sizes) > _MOST_SIZES:
+        steps = (len(sizes) - 1) / (_MOST_SIZES - 1)
+        sizes = [sizes[math.ceil(i * steps)] for i in range(_MOST_SIZES - 1)] + [sizes[-1]]
+    while len(sizes) < _MOST_SIZES:
+        gaps = ((high / low, i) for i, (low, high) in enumerate(pairwise(sizes)))
+        gap, at = max(gaps, default=(1.0, 0))
+        if gap < _NEAR:
+            break
+        sizes.insert(at + 1, math.isqrt(sizes[at] * sizes[at + 1]))
+    yield from sizes
+
+
+def _slots(sizes: list[int], plan: TrialPlan, plan_for: Callable[[int], TrialPlan]) -> tuple[TrialSlot, ...]:
+    found = {plan.slots[0].gpu_memory_bytes: plan.slots[0]}
+    for size in sizes:
+        try:
+            slot = plan_for(size).slots[0]
+        except InfeasibleRequestError:
+            continue  # so many GPUs as a whole are not there, or not with the CPUs
+        found.setdefault(slot.gpu_memory_bytes, slot)
+    return tuple(slot for _, slot in sorted(found.items(), key=lambda item: item[0] or 0))
+
+
+def _what_was_measured(profile: GpuMemoryProfile, held: list[int], headroom: float) -> str:
+    count = len(profile.measurements)
+    on = f" on {', '.join(profile.gpu_models)}" if profile.gpu_models else ""
+    least, most = format_bytes(min(held)), format_bytes(max(held))
+    amount = least if least == most else f"{least} to {most}"
+    return (
+        f"{count} {'config' if count == 1 else 'configs'} measured{on}, {amount}: each trial gets what its config "
+        f"needs and {headroom:.0%} more"
+    )
