@@ -6,6 +6,7 @@ Importing this package imports neither Ray nor a framework: each is imported whe
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .gpu_memory.estimate import GpuMemoryEstimate, estimate_gpu_memory
 from .gpu_memory.limit import GpuMemoryLimit
 from .gpu_memory.usage import peak_gpu_memory_bytes
 
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
     from .tune_trainable import with_plan
 
 __all__ = [
+    "GpuMemoryEstimate",
     "GpuMemoryLimit",
     "build_tensorflow_trainer",
     "build_torch_trainer",
+    "estimate_gpu_memory",
     "peak_gpu_memory_bytes",
     "with_plan",
 ]

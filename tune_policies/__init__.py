@@ -10,6 +10,7 @@ from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity, Nod
 from tune_policies.errors import (
     InfeasibleRequestError,
     InvalidResourcesError,
+    MeasurementError,
     MemoryLimitError,
     ProbeError,
     ResourcePolicyError,
@@ -54,6 +55,7 @@ __all__ = [
     "GpuPolicy",
     "InfeasibleRequestError",
     "InvalidResourcesError",
+    "MeasurementError",
     "MemoryLimitError",
     "NodeCapacity",
     "NodeTypeCapacity",

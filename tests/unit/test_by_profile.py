@@ -131,6 +131,14 @@ def test_on_mixed_gpus_a_small_config_may_use_those_that_are_too_small_for_the_l
     assert plan.slot_for({"batch": 8}).max_concurrent_trials == 12
 
 
+def test_too_few_large_gpus_for_a_trial_of_two_workers_leave_the_smaller_ones():
+    mixed = ClusterCapacity.of(gpu_node("a", gpus=4, gpu_memory_gib=16), gpu_node("b", gpus=1, gpu_memory_gib=80))
+
+    plan = GpuMemoryPolicy(profile=profile_of(measured(10, batch=8)), num_workers=5).plan(mixed)
+
+    assert plan.slot_for({"net": "resnet"}).gpu_memory_bytes == 16 * GIB
+
+
 @pytest.mark.parametrize("fields", [{}, {"gpu_memory": "6GiB", "profile": PROFILE}], ids=["neither", "both"])
 def test_one_of_an_amount_and_a_profile_is_needed(fields):
     with pytest.raises(InvalidResourcesError, match="GpuMemoryPolicy needs one of gpu_memory"):

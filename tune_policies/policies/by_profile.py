@@ -1,13 +1,16 @@
 """From what was measured of some configs to slots of several sizes, one of which each config gets."""
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Final
 
+from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan import TrialPlan
+from tune_policies.policies.gpu import Selection, labels_of
 from tune_policies.slot import TrialSlot
 from tune_policies.slots_by_config import SlotsByConfig, with_headroom
 from tune_policies.units import format_bytes
@@ -20,15 +23,23 @@ _NEAR: Final = 1.1
 
 
 def plan_by_profile(
-    profile: GpuMemoryProfile, headroom: float, *, sizes: Collection[int], plan_for: Callable[[int], TrialPlan]
+    profile: GpuMemoryProfile,
+    headroom: float,
+    capacity: ClusterCapacity,
+    *,
+    sizes: Collection[int],
+    best: Callable[[int], tuple[TrialPlan, Selection]],
+    plan_on: Callable[[Selection, int], TrialPlan],
 ) -> TrialPlan:
     """Return the plan whose first slot is enough for every measured config, and that has one for each config.
 
     Args:
         profile: What was measured.
         headroom: How much more than measured a worker gets, as a part of it.
+        capacity: The cluster.
         sizes: The bytes of the devices that there are; 0 for one that is not known.
-        plan_for: Plans for workers that need so many bytes each; raises ``InfeasibleRequestError`` where none fits.
+        best: Returns the devices to use for workers that need so many bytes each, and their plan without labels.
+        plan_on: Returns the plan on given devices, without labels. Both raise where no such worker fits.
 
     Raises:
         InfeasibleRequestError: No device holds the largest of the configs that ran.
@@ -39,8 +50,15 @@ def plan_by_profile(
     if not held:  # so only a larger device may do, and as a whole
         held = [max(max(not_held) + 1, largest_device)]
     wanted = sorted({_wanted(needed, headroom, largest_device) for needed in held})
-    plan = plan_for(wanted[-1])
-    slots = _slots([*_spread(wanted, largest_device)], plan, plan_for)
+    plan, selection = best(wanted[-1])
+    selections = [selection]
+    if len(sizes) > 1:  # small configs may do with small devices, and unknown ones are best off on the largest
+        for needed in (wanted[0], largest_device):
+            with suppress(InfeasibleRequestError):  # too few devices of that size for all workers of a trial
+                selections.append(best(needed)[1])
+    told = [(each, labels_of(capacity, each)) for each in _different(selections)]
+    plan = plan.on_nodes(told[0][1])
+    slots = _slots(_spread(wanted, largest_device), plan, told, plan_on)
     reasons = [
         _what_was_measured(profile, held, headroom),
         *profile.reasons,
@@ -74,15 +92,33 @@ def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
     yield from sizes
 
 
-def _slots(sizes: list[int], plan: TrialPlan, plan_for: Callable[[int], TrialPlan]) -> tuple[TrialSlot, ...]:
-    found = {plan.slots[0].gpu_memory_bytes: plan.slots[0]}
+def _different(selections: Iterable[Selection]) -> Iterator[Selection]:
+    seen: set[frozenset[Hashable]] = set()
+    for selection in selections:
+        shapes = frozenset(node.shape for node, _ in selection.groups)
+        if shapes not in seen:
+            seen.add(shapes)
+            yield selection
+
+
+def _slots(
+    sizes: Iterable[int],
+    plan: TrialPlan,
+    told: list[tuple[Selection, dict[str, str]]],
+    plan_on: Callable[[Selection, int], TrialPlan],
+) -> tuple[TrialSlot, ...]:
+    """Return a slot for each size, the one of which the most run at once, beside that of ``plan``."""
+    found = {plan.slots[0].gpu_memory_bytes or 0: plan.slots[0]}
     for size in sizes:
-        try:
-            slot = plan_for(size).slots[0]
-        except InfeasibleRequestError:
-            continue  # so many GPUs as a whole are not there, or not with the CPUs
-        found.setdefault(slot.gpu_memory_bytes, slot)
-    return tuple(slot for _, slot in sorted(found.items(), key=lambda item: item[0] or 0))
+        slots = []
+        for selection, labels in told:
+            with suppress(InfeasibleRequestError):  # too few whole GPUs are there, or not with the CPUs
+                if (selection.memory_bytes or 0) >= size:
+                    slots.append(plan_on(selection, size).slots[0].on_nodes(labels))
+        if slots:
+            most = max(slots, key=lambda slot: slot.max_concurrent_trials)
+            found.setdefault(most.gpu_memory_bytes or 0, most)
+    return tuple(slot for _, slot in sorted(found.items()))
 
 
 def _what_was_measured(profile: GpuMemoryProfile, held: list[int], headroom: float) -> str:

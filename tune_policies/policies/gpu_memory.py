@@ -88,30 +88,35 @@ class GpuMemoryPolicy(ResourcePolicy):
             return plan_by_profile(
                 self.profile,
                 self.headroom,
+                capacity,
                 sizes={node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups},
-                plan_for=lambda needed: self._plan_amount(capacity, usable, needed),
+                best=lambda needed: self._best(capacity, usable, needed),
+                plan_on=lambda choice, needed: self._plan_choice(capacity, usable, choice, needed),
             )
-        return self._plan_amount(capacity, usable, self.gpu_memory or 0)
+        plan, choice = self._best(capacity, usable, self.gpu_memory or 0)
+        return with_labels(plan, capacity, choice)
 
-    def _plan_amount(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> TrialPlan:
-        """Return the plan for workers that need so many bytes each."""
+    def _best(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> tuple[TrialPlan, Selection]:
+        """Return the plan for workers that need so many bytes each, and the devices that it uses.
+
+        Ray is still to be told these by label.
+        """
         plans, shortages = [], []
         for choice in _choices(capacity, usable, needed):
             try:
                 plans.append((self._plan_choice(capacity, usable, choice, needed), choice))
             except InfeasibleRequestError as error:
                 shortages.append(error)  # too few CPUs or workers there; another choice may do
-        if plans:
-            # Ties go to the larger share, then to the simplest: all devices, one type by name, a choice by label.
-            plan, choice = min(
-                plans,
-                key=lambda each: (
-                    *(-each[0].max_concurrent_trials, -each[0].worker.gpus, each[1].by_label),
-                    *(each[0].accelerator_type or "", each[1].memory_bytes),
-                ),
-            )
-            return with_labels(plan, capacity, choice)
-        raise shortages[0] if shortages else self._infeasible(capacity, usable, needed)
+        if not plans:
+            raise shortages[0] if shortages else self._infeasible(capacity, usable, needed)
+        # Ties go to the larger share, then to the simplest: all devices, one type by name, a choice by label.
+        return min(
+            plans,
+            key=lambda each: (
+                *(-each[0].max_concurrent_trials, -each[0].worker.gpus, each[1].by_label),
+                *(each[0].accelerator_type or "", each[1].memory_bytes),
+            ),
+        )
 
     def _usable(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
         return gpus_of_type(capacity, accelerator_type).where(lambda node: node.resources.cpus >= (self.cpus or 0))
