@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .gpu_memory.estimate import GpuMemoryEstimate, estimate_gpu_memory
 from .gpu_memory.limit import GpuMemoryLimit
-from .gpu_memory.usage import peak_gpu_memory_bytes
+from .gpu_memory.usage import gpu_memory_usage, peak_gpu_memory_bytes
 
 if TYPE_CHECKING:
     from .tensorflow_trainer import build_tensorflow_trainer
@@ -21,6 +21,7 @@ __all__ = [
     "build_tensorflow_trainer",
     "build_torch_trainer",
     "estimate_gpu_memory",
+    "gpu_memory_usage",
     "peak_gpu_memory_bytes",
     "with_plan",
 ]

@@ -3,18 +3,23 @@
 import functools
 import inspect
 import os
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Literal, Self
 
 import ray
 import wrapt
 from threadpoolctl import threadpool_limits
 
 from tune_policies.accelerators import GPU_VISIBILITY_VARIABLES
-from tune_policies.resources import Resources
+from tune_policies.resources import Resources, to_ticks
+from tune_policies.slot import TrialSlot
 from tune_policies.values import Value
 
 from .gpu_memory.enforcement import GpuShare, enforce
+from .gpu_memory.leaks import end_gpu_children, wait_for_room
+from .gpu_memory.overhead import NOTHING_MEASURED, Overheads
+from .gpu_memory.usage import noted_on_oom, open_account
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",  # Ray sets this one: to 1 in a trial that names GPUs and no CPUs
@@ -25,16 +30,48 @@ _THREAD_VARIABLES: Final = (
 )
 
 
+class LimitOptions(Value):
+    """How a process is held to its share of GPU memory.
+
+    Attributes:
+        isolation: ``"mps"``: also by NVIDIA's MPS daemon, where one answers.
+        on_void_limit: What to do about a setting that turns a limit into none: an error, or a warning in the result.
+        overheads: What the frameworks were measured to use outside their allocators.
+    """
+
+    isolation: Literal["mps"] | None = None
+    on_void_limit: Literal["raise", "warn"] = "raise"
+    overheads: Overheads = NOTHING_MEASURED
+
+
+def limit_options(isolation: Literal["mps"] | None, on_void_limit: Literal["raise", "warn"]) -> LimitOptions:
+    """Return the options with the overheads that were measured on this machine."""
+    return LimitOptions(isolation=isolation, on_void_limit=on_void_limit, overheads=NOTHING_MEASURED)
+
+
 class ProcessSetup(Value):
     """How a process that runs under a plan is set up.
 
     Attributes:
-        resources: What Ray reserved for it.
+        resources: What the plan reserves for it.
         gpu_memory_bytes: The GPU memory that it may use; ``None``: its share of the device decides.
+        limits: How it is held to that.
     """
 
     resources: Resources
     gpu_memory_bytes: int | None = None
+    limits: LimitOptions = LimitOptions()
+
+    @classmethod
+    def for_trial(cls, slot: TrialSlot, limits: LimitOptions) -> Self:
+        """Return the set-up of the process that Tune starts for a trial."""
+        gpu_memory_bytes = slot.gpu_memory_bytes if slot.num_workers == 0 else None
+        return cls(resources=slot.trial, gpu_memory_bytes=gpu_memory_bytes, limits=limits)
+
+    @classmethod
+    def for_worker(cls, slot: TrialSlot, limits: LimitOptions) -> Self:
+        """Return the set-up of each of a trial's Train workers."""
+        return cls(resources=slot.per_worker, gpu_memory_bytes=slot.gpu_memory_bytes, limits=limits)
 
     @property
     def num_threads(self) -> int:
@@ -45,34 +82,65 @@ class ProcessSetup(Value):
         """Set up this process.
 
         Raises:
-            MemoryLimitError: Its GPU memory cannot be limited.
+            MemoryLimitError: Its GPU memory cannot be limited, or others hold the memory of its share.
         """
+        set_num_threads(self.num_threads)
         if self.resources.gpus == 0:
             hide_gpus()
-        set_num_threads(self.num_threads)
-        if 0 < self.resources.gpus < 1:
-            # Ray's own number, not the plan's: it is what the neighbours on the device were counted against.
-            fraction = ray.get_runtime_context().get_assigned_resources().get("GPU", self.resources.gpus)
-            enforce(GpuShare(fraction=fraction, memory_bytes=self.gpu_memory_bytes))
+            return
+        # Ray's own number, not the plan's: it is what the neighbours on the device were counted against.
+        gpus = ray.get_runtime_context().get_assigned_resources().get("GPU", self.resources.gpus)
+        open_account(gpus)
+        if gpus < 1:
+            share = self._share(gpus)
+            wait_for_room(share)
+            enforce(
+                share,
+                overheads=self.limits.overheads,
+                isolation=self.limits.isolation,
+                on_void_limit=self.limits.on_void_limit,
+            )
 
-    def before(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a new function that sets up its process and then calls ``function``, which stays as it is."""
+    def _share(self, gpus: float) -> GpuShare:
+        """Return the share; a trial that a scheduler gave more of the device than planned has more of its memory."""
+        planned = self.gpu_memory_bytes
+        if planned is not None:
+            planned = planned * to_ticks(gpus) // to_ticks(self.resources.gpus)
+        return GpuShare(fraction=gpus, memory_bytes=planned)
 
-        def set_up_first(*args: Any, **kwargs: Any) -> Any:
-            self.apply()
+
+def set_up_before(function: Callable[..., Any], set_up: Callable[[Any], None]) -> Callable[..., Any]:
+    """Return a new function that sets up its process and then calls ``function``, which stays as it is.
+
+    Args:
+        function: Takes a config, or nothing.
+        set_up: Is called with the config, or ``None``, in the process and in the thread that runs ``function``.
+    """
+
+    @contextmanager
+    def process_of_its_own(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+        set_up(args[0] if args else kwargs.get("config"))
+        try:
+            with noted_on_oom():
+                yield
+        finally:
+            end_gpu_children()
+
+    def set_up_first(*args: Any, **kwargs: Any) -> Any:
+        with process_of_its_own(args, kwargs):
             return function(*args, **kwargs)
 
-        def set_up_first_and_yield(*args: Any, **kwargs: Any) -> Any:
-            self.apply()
+    def set_up_first_and_yield(*args: Any, **kwargs: Any) -> Any:
+        with process_of_its_own(args, kwargs):
             return (yield from function(*args, **kwargs))
 
-        # Tune takes a generator's items as its results, and knows one by its code.
-        chosen = set_up_first_and_yield if inspect.isgeneratorfunction(function) else set_up_first
-        wrapper = functools.wraps(function)(chosen)
-        # Ray counts the parameters to know whether to pass a config; callable objects and partials have them too.
-        wrapper.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-        wrapper.__name__ = _name(function)  # Tune names trials after it
-        return wrapper
+    # Tune takes a generator's items as its results, and knows one by its code.
+    chosen = set_up_first_and_yield if inspect.isgeneratorfunction(function) else set_up_first
+    wrapper = functools.wraps(function)(chosen)
+    # Ray counts the parameters to know whether to pass a config; callable objects and partials have them too.
+    wrapper.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    wrapper.__name__ = _name(function)  # Tune names trials after it
+    return wrapper
 
 
 def _name(function: Callable[..., Any]) -> str:

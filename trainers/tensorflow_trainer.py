@@ -1,12 +1,13 @@
 """Ray's ``TensorflowTrainer`` under a plan."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from ray.train.tensorflow import TensorflowTrainer
 
 from tune_policies.plan import TrialPlan
 
+from .process import limit_options
 from .train_loop import check_train_v2, planned_arguments
 
 
@@ -15,6 +16,8 @@ def build_tensorflow_trainer(
     *,
     plan: TrialPlan,
     train_loop_config: dict[str, Any] | None = None,
+    isolation: Literal["mps"] | None = None,
+    on_void_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> TensorflowTrainer:
     """Return Ray's own ``TensorflowTrainer`` with the scaling config of ``plan``, its limits applied in each worker.
@@ -26,6 +29,9 @@ def build_tensorflow_trainer(
         train_loop: What each worker runs; takes the config, or nothing.
         plan: The plan of a policy with ``num_workers`` of 1 or more.
         train_loop_config: Passed to ``train_loop``.
+        isolation: ``"mps"``: let NVIDIA's MPS daemon hold the workers too, where one answers.
+        on_void_limit: What to do about a setting that turns the memory limit into none: an error, or a warning in what
+            the worker reports.
         **trainer_kwargs: Anything else that ``TensorflowTrainer`` takes.
 
     Raises:
@@ -34,4 +40,7 @@ def build_tensorflow_trainer(
         MemoryLimitError: In a worker: its GPU memory cannot be limited.
     """
     check_train_v2(TensorflowTrainer)
-    return TensorflowTrainer(**planned_arguments(train_loop, plan, trainer_kwargs), train_loop_config=train_loop_config)
+    limits = limit_options(isolation, on_void_limit)
+    return TensorflowTrainer(
+        **planned_arguments(train_loop, plan, limits, trainer_kwargs), train_loop_config=train_loop_config
+    )

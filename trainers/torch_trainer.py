@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
 
+from .process import limit_options
 from .train_loop import check_train_v2, planned_arguments
 
 
@@ -18,6 +19,8 @@ def build_torch_trainer(
     plan: TrialPlan,
     train_loop_config: dict[str, Any] | None = None,
     torch_config: TorchConfig | None = None,
+    isolation: Literal["mps"] | None = None,
+    on_void_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
 ) -> TorchTrainer:
     """Return Ray's own ``TorchTrainer`` with the scaling config of ``plan``, its limits applied in each worker.
@@ -29,6 +32,9 @@ def build_torch_trainer(
         plan: The plan of a policy with ``num_workers`` of 1 or more.
         train_loop_config: Passed to ``train_loop``.
         torch_config: The process group's settings; its backend may be left open.
+        isolation: ``"mps"``: let NVIDIA's MPS daemon hold the workers too, where one answers.
+        on_void_limit: What to do about a setting that turns the memory limit into none: an error, or a warning in what
+            the worker reports.
         **trainer_kwargs: Anything else that ``TorchTrainer`` takes.
 
     Raises:
@@ -38,7 +44,7 @@ def build_torch_trainer(
     """
     check_train_v2(TorchTrainer)
     return TorchTrainer(
-        **planned_arguments(train_loop, plan, trainer_kwargs),
+        **planned_arguments(train_loop, plan, limit_options(isolation, on_void_limit), trainer_kwargs),
         train_loop_config=train_loop_config,
         torch_config=_without_nccl_on_shared_gpus(torch_config or TorchConfig(), plan),
     )

@@ -6,11 +6,12 @@ from typing import Any
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
 
-from .process import ProcessSetup
+from .gpu_memory.usage import with_usage
+from .process import LimitOptions, ProcessSetup, set_up_before
 
 
 def planned_arguments(
-    train_loop: Callable[..., Any], plan: TrialPlan, trainer_kwargs: dict[str, Any]
+    train_loop: Callable[..., Any], plan: TrialPlan, limits: LimitOptions, trainer_kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments of a trainer whose workers are set up by ``plan`` before ``train_loop`` runs.
 
@@ -20,12 +21,37 @@ def planned_arguments(
     if "scaling_config" in trainer_kwargs:
         raise InvalidResourcesError("scaling_config comes from the plan: change the policy instead")
     scaling_config = plan.scaling_config()
-    setup = ProcessSetup(resources=plan.per_worker, gpu_memory_bytes=plan.gpu_memory_bytes)
+    setup = ProcessSetup.for_worker(plan.slots[0], limits)
+
+    def set_up(_: Any) -> None:
+        setup.apply()
+        add_usage_to_reports()
+
     return {
         **trainer_kwargs,
-        "train_loop_per_worker": setup.before(train_loop),
+        "train_loop_per_worker": set_up_before(train_loop, set_up),
         "scaling_config": scaling_config,
     }
+
+
+def add_usage_to_reports() -> None:
+    """Let what this worker used go with each ``ray.train.report``; where Ray has no place for it, reports stay plain.
+
+    Ray Train has no public hook between a worker's report and the trainer. The object behind ``ray.train.report`` is
+    meant to be put in place by ``set_train_fn_utils`` before the user's function runs, as Ray itself does.
+    """
+    try:
+        from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
+
+        utils = get_train_fn_utils()
+        report = utils.report
+    except (ImportError, AttributeError, RuntimeError):  # another Ray, or no worker
+        return
+
+    def report_with_usage(metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        return report(with_usage(metrics), *args, **kwargs)
+
+    utils.report = report_with_usage
 
 
 def check_train_v2(trainer: type) -> None:

@@ -1,49 +1,138 @@
-"""Carries a plan into Ray Tune: a trainable that asks for the plan's resources and keeps to them."""
+"""Carries a plan into Ray Tune: a trainable that asks for its resources, keeps to them, and says what it used."""
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from ray import tune
+from ray.exceptions import RayActorError
+from ray.tune.result import RESULT_DUPLICATE
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
+from tune_policies.units import format_bytes
 
-from .process import ProcessSetup
+from .gpu_memory.counters import release_unused
+from .gpu_memory.enforcement import current_enforcement
+from .gpu_memory.leaks import end_gpu_children, is_too_much_to_keep
+from .gpu_memory.usage import held_bytes, noted_on_oom, with_usage
+from .process import ProcessSetup, limit_options, set_up_before
 
 
-def with_plan(trainable: Callable[..., Any] | type[tune.Trainable], plan: TrialPlan) -> Any:
+def with_plan(
+    trainable: Callable[..., Any] | type[tune.Trainable],
+    plan: TrialPlan,
+    *,
+    isolation: Literal["mps"] | None = None,
+    on_void_limit: Literal["raise", "warn"] = "raise",
+) -> Any:
     """Return a new trainable for ``tune.run`` and ``tune.Tuner`` that runs under ``plan``.
 
     Each trial reserves the plan's resources. Before the user's code runs in it, a trial without GPUs has all GPUs
     hidden, its thread count set to its CPUs, and a trial on a share of a GPU is held to its share of GPU memory.
+    What a trial with GPUs used of their memory stands in each of its results under ``"gpu_memory"``.
     Also pass ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``) where the plan is
     capped, leaves room for others, or starts Train workers in its trials: resources alone do not hold those back.
 
     Args:
         trainable: A function of a config, or a ``tune.Trainable`` class. It is left untouched.
         plan: The plan of a policy.
+        isolation: ``"mps"``: let NVIDIA's MPS daemon hold the trial too, where one answers.
+        on_void_limit: What to do about a setting that turns the memory limit into none: an error, or a warning in the
+            result.
 
     Raises:
         InvalidResourcesError: ``trainable`` is neither.
-        MemoryLimitError: In the trial: its GPU memory cannot be limited.
+        MemoryLimitError: In the trial: its GPU memory cannot be limited, or others hold the memory of its share.
     """
-    setup = ProcessSetup(
-        resources=plan.trial, gpu_memory_bytes=plan.gpu_memory_bytes if plan.num_workers == 0 else None
-    )
+    limits = limit_options(isolation, on_void_limit)
+    slot = plan.slots[0]
+
+    def set_up(config: Any) -> None:
+        ProcessSetup.for_trial(slot, limits).apply()
+
     if inspect.isclass(trainable) and issubclass(trainable, tune.Trainable):
-        return tune.with_resources(_set_up_class(trainable, setup), plan.resources_per_trial)
+        # Tune names the trial after the class.
+        changes = {"_set_up": staticmethod(set_up), "__doc__": trainable.__doc__}
+        accounted = type(trainable.__name__, (_ClassUnderPlan, trainable), changes)
+        return tune.with_resources(accounted, plan.resources_per_trial)
     if inspect.isclass(trainable) or not callable(trainable):
         raise InvalidResourcesError(
             f"a trainable is a function of a config or a subclass of ray.tune.Trainable, got {trainable!r}"
         )
-    return tune.with_resources(setup.before(trainable), plan.resources_per_trial)
+    function = set_up_before(trainable, set_up)
+    # What Tune makes of a function inherits from these; `tune.with_parameters` keeps them.
+    function.__mixins__ = (_FunctionUnderPlan, *getattr(trainable, "__mixins__", ()))  # type: ignore[attr-defined]
+    return tune.with_resources(function, plan.resources_per_trial)
 
 
-def _set_up_class(trainable: type[tune.Trainable], setup: ProcessSetup) -> type[tune.Trainable]:
-    def set_up_first(self: tune.Trainable, *args: Any, **kwargs: Any) -> None:
-        setup.apply()
-        trainable.__init__(self, *args, **kwargs)
+class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
+    """Stands in front of the user's trainable: adds to its results, and cleans up after it."""
 
-    # Tune names the trial after the class.
-    return type(trainable.__name__, (trainable,), {"__init__": set_up_first, "__doc__": trainable.__doc__})
+    def step(self) -> dict[str, Any]:
+        result: dict[str, Any] = super().step()
+        # It only says that the trial has ended; Tune takes no metrics from it.
+        return result if RESULT_DUPLICATE in result else with_usage(result)
+
+    def cleanup(self) -> None:
+        try:
+            super().cleanup()
+        finally:
+            end_gpu_children()
+
+
+class _ClassUnderPlan(_UnderPlan):
+    _set_up: Callable[[Any], None]  # a static method
+
+    def __init__(self, config: Any = None, *args: Any, **kwargs: Any) -> None:
+        self._set_up(config)
+        with noted_on_oom():
+            super().__init__(config, *args, **kwargs)
+
+    def step(self) -> dict[str, Any]:
+        with noted_on_oom():
+            return super().step()
+
+    def reset_config(self, new_config: Any) -> bool:
+        """Begin anew for the next trial. What the object itself keeps on the device is its own affair."""
+        end_gpu_children()
+        self._set_up(new_config)
+        return bool(super().reset_config(new_config))
+
+
+class _FunctionUnderPlan(_UnderPlan):
+    _unfit: str | None = None
+
+    def reset_config(self, new_config: Any) -> bool:
+        share_bytes = getattr(current_enforcement(), "share_bytes", None)
+        is_reset = bool(super().reset_config(new_config))
+        self._unfit = _why_unfit(share_bytes)
+        return is_reset
+
+    def step(self) -> dict[str, Any]:
+        if self._unfit is not None:
+            raise _to_be_replaced(self._unfit)
+        return super().step()
+
+
+def _why_unfit(share_bytes: int | None) -> str | None:
+    """Return why this process cannot serve another trial, ``None`` if it can. Never raises, as ``reset`` must not."""
+    try:
+        end_gpu_children()
+        release_unused()
+        left_over_bytes = held_bytes()
+    except Exception as error:  # noqa: BLE001  # after some errors a device answers nothing but errors
+        return f"its GPU does not answer any more: {error}"
+    if not is_too_much_to_keep(left_over_bytes, share_bytes):
+        return None
+    return f"it still holds {format_bytes(left_over_bytes)} of GPU memory of an earlier trial"
+
+
+def _to_be_replaced(reason: str) -> RayActorError:
+    """Return the error upon which Tune ends this process and runs its trial in a new one.
+
+    Tune knows one reason to take another process for a trial without counting a failure: its node was taken away
+    (``preempted``). Where ``reset`` fails instead, or the process ends in it, Tune counts a failure, or waits for ever
+    for the trial to be reset; so the error comes with the first step after it.
+    """
+    return RayActorError(None, f"this process is replaced by a new one: {reason}", False, True)

@@ -16,6 +16,7 @@ from tune_policies.errors import (
     ResourcePolicyError,
 )
 from tune_policies.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
+from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
 from tune_policies.plan import TrialPlan
 from tune_policies.policies import (
     AcceleratorPolicy,
@@ -59,6 +60,7 @@ __all__ = [
     "MemoryLimitError",
     "NodeCapacity",
     "NodeTypeCapacity",
+    "OutOfMemory",
     "ProbeError",
     "ProbeWarning",
     "ReservingPolicy",
@@ -68,6 +70,8 @@ __all__ = [
     "SelectingPolicy",
     "TrialPlan",
     "TrialSlot",
+    "classify_oom",
+    "classify_oom_text",
     "load_policy",
     "plan_when_ready",
     "probe_cluster",

@@ -90,6 +90,7 @@ def test_a_cpu_trial_sees_no_gpu_and_has_a_thread_for_each_cpu(capacity, tmp_pat
     assert (seen["gpus"], seen["threads"], seen["x"]) == ("", "2", 7)
     assert seen["assigned"]["CPU"] == 2
     assert seen.get("seen_in_setup", "") == ""
+    assert "gpu_memory" not in seen
 
 
 def test_a_trial_on_a_share_sees_its_one_device(capacity, tmp_path):

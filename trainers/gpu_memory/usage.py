@@ -1,27 +1,226 @@
-"""How much GPU memory the frameworks of this process have used."""
+"""What this process has used of its share of GPU memory."""
 
-import sys
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tune_policies.errors import ProbeError
+from tune_policies.oom import classify_oom
+from tune_policies.usage.record import GPU_MEMORY_KEY, GpuMemoryUsage
+
+from .counters import FrameworkMemory, read_counters, release_unused, reset_peaks
+from .enforcement import Enforcement, current_enforcement
+from .nvml import DeviceUse, bytes_of_process, read_device_use
+
+USAGE_NOTE: Final = f"{GPU_MEMORY_KEY}: "
+"""How the line of an error begins that says what its process had used. The reader of results looks for it."""
+
+
+@dataclass
+class _Account:
+    """What is kept over one trial beside the frameworks' own counters."""
+
+    gpus: float
+    left_over_bytes: int
+    ooms_before: dict[str, int]
+    noted_ooms: int = 0
+    peaks: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+_account: _Account | None = None
+"""Of the process, as its share is."""
+
+
+def open_account(gpus: float) -> None:
+    """Begin to count for a trial that Ray gave ``gpus`` GPUs; what an earlier one left in this process is let go first.
+
+    What cannot be let go, as something still refers to it, is counted as left over.
+    """
+    global _account
+    release_unused()
+    reset_peaks()
+    now = read_counters()
+    _account = _Account(
+        gpus=gpus,
+        left_over_bytes=held_bytes(now),
+        ooms_before={name: memory.num_ooms for name, memory in now.items() if memory.num_ooms is not None},
+    )
+
+
+def held_bytes(counters: Mapping[str, FrameworkMemory] | None = None) -> int:
+    """Return what the frameworks of this process hold now, as far as they tell."""
+    return sum(memory.held_bytes for memory in (read_counters() if counters is None else counters).values())
 
 
 def peak_gpu_memory_bytes() -> int | None:
-    """Return the most GPU memory that this process's PyTorch and TensorFlow have held, over all its devices.
+    """Return the most GPU memory that this process's frameworks have held, over all its devices.
 
-    What a framework uses outside its allocator is not in it. PyTorch's figure is what its allocator reserved,
-    TensorFlow's what its tensors took. ``None``: neither has used a GPU.
+    What a framework uses outside its allocator is not in it. The figure is what the allocator reserved where the
+    framework tells (PyTorch, CuPy), else what its tensors took (TensorFlow, JAX). ``None``: none has used a GPU.
     """
-    peaks = []
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        peaks += [torch.cuda.max_memory_reserved(i) for i in range(torch.cuda.device_count())]
-    tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is not None and _tensorflow_has_started():
-        for device in tensorflow.config.list_logical_devices("GPU"):
-            peaks.append(tensorflow.config.experimental.get_memory_info(device.name)["peak"])
-    return sum(peaks) if peaks else None
+    peaks = [
+        memory.peak_allocated_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
+        for memory in read_counters().values()
+    ]
+    known = [peak for peak in peaks if peak is not None]
+    return sum(known) if known else None
 
 
-def _tensorflow_has_started() -> bool:
-    # Every public question about devices in use starts the runtime, which then takes GPU memory and refuses settings.
-    eager = sys.modules["tensorflow.python.eager.context"]
-    context = eager.context_safe()
-    return context is not None and bool(context._initialized)
+def gpu_memory_usage() -> GpuMemoryUsage | None:
+    """Return what this process has used of its share of GPU memory so far.
+
+    ``None``: it has no GPU, or no plan was applied to it.
+    """
+    account = _account
+    if account is None:
+        return None
+    counters = read_counters()
+    peaks = _peaks(account, counters)
+    enforcement = current_enforcement() or Enforcement()
+    sources = {f"peak_{kind}_bytes": _sources(counters, kind) for kind in ("allocated", "reserved")}
+    devices, problem = _device_use()
+    process_bytes, sources["process_bytes"] = _process_bytes(devices, problem, enforcement, held_bytes(counters))
+    overhead_bytes, sources["overhead_bytes"] = _overhead(process_bytes, counters, enforcement)
+    share_bytes = enforcement.share_bytes if account.gpus < 1 else None
+    peak_reserved = peaks.get("reserved")
+    most = [process_bytes] if process_bytes is not None else []
+    if peak_reserved is not None and overhead_bytes is not None:
+        most.append(peak_reserved + overhead_bytes)
+        sources["share_kept"] = "the reserved peak and the overhead, and the process where it is known"
+    return GpuMemoryUsage(
+        gpus=account.gpus,
+        device_bytes=min((device.total_bytes for device in devices), default=None),
+        share_bytes=share_bytes,
+        limit_bytes=dict(enforcement.limit_bytes),
+        peak_allocated_bytes=peaks.get("allocated"),
+        peak_reserved_bytes=peak_reserved,
+        process_bytes=process_bytes,
+        overhead_bytes=overhead_bytes,
+        num_ooms=_num_ooms(account, counters),
+        share_kept=max(most) <= share_bytes if most and share_bytes is not None else None,
+        left_over_bytes=account.left_over_bytes,
+        isolation=enforcement.isolation,
+        not_enforceable=tuple(enforcement.not_enforceable),
+        warnings=tuple(enforcement.warnings),
+        sources={name: text for name, text in sources.items() if text},
+    )
+
+
+def with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return ``metrics`` with what this process has used under ``"gpu_memory"``; the user's own value there stays."""
+    usage = gpu_memory_usage()
+    if usage is None:
+        return metrics
+    if GPU_MEMORY_KEY in metrics:
+        _warn_of_own_key()
+        return metrics
+    return {**metrics, GPU_MEMORY_KEY: usage.model_dump(mode="json")}
+
+
+@contextlib.contextmanager
+def noted_on_oom() -> Iterator[None]:
+    """Add what this process has used to an error that means that GPU memory ran out.
+
+    A trial that fails reports no result; the note goes with its error into Tune's ``error.txt``.
+    """
+    try:
+        yield
+    except Exception as error:
+        _note(error)
+        raise
+
+
+def _note(error: Exception) -> None:
+    if _account is None:
+        return
+    found = classify_oom(error)
+    if found.kind != "accelerator":
+        return
+    if found.framework != "torch":  # which counts its own
+        _account.noted_ooms += 1
+    usage = gpu_memory_usage()
+    if usage is not None:
+        error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
+
+
+@functools.cache  # once a process, not at each report
+def _warn_of_own_key() -> None:
+    import warnings
+
+    warnings.warn(
+        f"the metrics have a {GPU_MEMORY_KEY!r} of their own, so what the trial used is not added to them: rename it, "
+        "or report gpu_memory_usage() under another key",
+        stacklevel=2,
+    )
+
+
+def _peaks(account: _Account, counters: Mapping[str, FrameworkMemory]) -> dict[str, int]:
+    """Return the peaks over all frameworks, never below those of an earlier report.
+
+    CuPy only tells what it holds now, and the user's own code may reset a framework's peaks.
+    """
+    readers: dict[str, Callable[[FrameworkMemory], int | None]] = {
+        "allocated": lambda memory: memory.peak_allocated_bytes,
+        "reserved": lambda memory: memory.peak_reserved_bytes,
+    }
+    for kind, read in readers.items():
+        highest = account.peaks.setdefault(kind, {})
+        for name, memory in counters.items():
+            peak = read(memory)
+            if peak is not None:
+                highest[name] = max(peak, highest.get(name, 0))
+    return {kind: sum(highest.values()) for kind, highest in account.peaks.items() if highest}
+
+
+def _sources(counters: Mapping[str, FrameworkMemory], kind: str) -> str:
+    known = [memory.how for memory in counters.values() if getattr(memory, f"peak_{kind}_bytes") is not None]
+    silent = [name for name, memory in counters.items() if getattr(memory, f"peak_{kind}_bytes") is None]
+    return "; ".join([*known, *(f"{name} does not tell" for name in silent)])
+
+
+def _device_use() -> tuple[list[DeviceUse], str]:
+    try:
+        return read_device_use(), ""
+    except ProbeError as error:
+        return [], str(error)
+
+
+def _process_bytes(
+    devices: list[DeviceUse], problem: str, enforcement: Enforcement, held: int
+) -> tuple[int | None, str]:
+    """Return what the driver counts for this process, and how it is known, or why not."""
+    if not devices:
+        return None, f"not known: {problem or 'the process sees no GPU'}"
+    if enforcement.isolation in ("mps", "mig"):
+        return None, f"not known: under {enforcement.isolation.upper()} the driver does not count by process"
+    found = bytes_of_process(devices)
+    if found is None:
+        return None, "not known: the driver does not list this process, as in a container or before it uses the GPU"
+    if found < held:
+        # The number is that of another process, one of the host's.
+        return None, "not known: the driver numbers processes otherwise than this container"
+    return found, "NVML, now"
+
+
+def _overhead(
+    process_bytes: int | None, counters: Mapping[str, FrameworkMemory], enforcement: Enforcement
+) -> tuple[int | None, str]:
+    reserved = [memory.reserved_bytes for memory in counters.values()]
+    if process_bytes is not None and reserved and None not in reserved:
+        return process_bytes - sum(each or 0 for each in reserved), "the process by NVML less what the allocators hold"
+    if enforcement.overhead_bytes:
+        names = [f"{name}: {enforcement.overhead_sources.get(name, 'assumed')}" for name in enforcement.overhead_bytes]
+        return sum(enforcement.overhead_bytes.values()), "; ".join(names)
+    return None, ""
+
+
+def _num_ooms(account: _Account, counters: Mapping[str, FrameworkMemory]) -> int:
+    counted = sum(
+        memory.num_ooms - account.ooms_before.get(name, 0)
+        for name, memory in counters.items()
+        if memory.num_ooms is not None
+    )
+    return account.noted_ooms + counted

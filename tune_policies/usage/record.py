@@ -15,6 +15,8 @@ class GpuMemoryUsage(Value):
     """What a process used of its share of GPU memory, all its devices together.
 
     Attributes:
+        gpus: GPUs that Ray gave the process: a share of one, or whole ones; ``None``: not known.
+        device_bytes: The memory of one of its devices; ``None``: not known.
         share_bytes: What the process may use in all; ``None``: whole GPUs, or a share whose size is not known.
         limit_bytes: What its frameworks' allocators were limited to, by framework.
         peak_allocated_bytes: The most that tensors took; ``None``: no framework can tell.
@@ -31,6 +33,8 @@ class GpuMemoryUsage(Value):
         sources: How each figure was measured, by its field.
     """
 
+    gpus: float | None = None
+    device_bytes: Bytes | None = None
     share_bytes: Bytes | None = None
     limit_bytes: dict[str, Bytes] = Field(default_factory=dict)
     peak_allocated_bytes: UsedBytes | None = None

@@ -1,0 +1,242 @@
+"""What trials say they used, on a real Ray with a logical GPU; CuPy and NVML are stand-ins (tests/stand_ins.py)."""
+
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+import ray.train
+from ray import tune
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from tests.on_ray.rays import local_ray
+from tests.stand_ins import state_counts, write_stand_ins
+from trainers import gpu_memory_usage, with_plan
+from trainers.process import LimitOptions
+from trainers.train_loop import planned_arguments
+from tune_policies import ClusterCapacity, GpuDevice, GpuMemoryPolicy, Resources
+from tune_policies.usage.record import GpuMemoryUsage
+
+GIB = 2**30
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def nvml(tmp_path_factory):
+    """A Ray whose workers find the stand-ins; the file that states NVML's counts."""
+    packages = tmp_path_factory.mktemp("packages")
+    counts = write_stand_ins(packages)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{packages}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        patch.setenv("STAND_IN_NVML", str(counts))
+        with local_ray(num_cpus=4, num_gpus=1):
+            state_counts(counts, total=16 * GIB, free=15 * GIB, processes={"self": 3 * GIB})
+            yield counts
+
+
+DEVICE = GpuDevice(index=0, uuid="GPU-0", name="Stand-in", memory_bytes=16 * GIB)
+NODE = ClusterCapacity.of(Resources(cpus=4, gpus=1)).nodes[0].model_copy(update={"devices": (DEVICE,)})
+CAPACITY = ClusterCapacity.of(NODE)
+QUARTER = GpuMemoryPolicy(gpu_memory="4GiB").plan(CAPACITY)
+
+
+def run(trainable, tmp_path, plan=QUARTER, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        return tune.run(
+            with_plan(trainable, plan),
+            storage_path=str(tmp_path),
+            verbose=0,
+            raise_on_failed_trial=False,
+            **kwargs,
+        ).trials
+
+
+def use_two_gib(config):
+    import cupy
+
+    held = cupy.empty(2 * GIB)
+    tune.report({"loss": 1, "held": held.size})
+
+
+def report_own_key(config):
+    with warnings.catch_warnings(record=True):
+        tune.report({"gpu_memory": "mine", "other": gpu_memory_usage().gpus})
+
+
+def run_out(config):
+    import cupy
+
+    held = cupy.empty(GIB)
+    cupy.empty(20 * GIB - held.size)
+
+
+def leave_a_child(config):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+    counts = Path(os.environ["STAND_IN_NVML"]).with_name("with_a_child.json")
+    state_counts(counts, total=16 * GIB, free=15 * GIB, processes={str(child.pid): GIB})
+    os.environ["STAND_IN_NVML"] = str(counts)
+    tune.report({"child": child.pid})
+
+
+FUNCTIONS = {function.__name__: function for function in (use_two_gib, report_own_key, run_out, leave_a_child)}
+
+
+def do(config):
+    FUNCTIONS[config["what"]](config)
+
+
+@pytest.fixture(scope="module")
+def trials(nvml, tmp_path_factory):
+    """One trial of each function, under its name."""
+    trials = run(do, tmp_path_factory.mktemp("results"), config={"what": tune.grid_search(list(FUNCTIONS))})
+    return {trial.config["what"]: trial for trial in trials}
+
+
+def test_a_result_says_what_the_trial_used_of_its_share(trials):
+    result = trials["use_two_gib"].last_result
+    usage = GpuMemoryUsage.from_dict(result["gpu_memory"])
+
+    assert result["loss"] == 1
+    assert (usage.gpus, usage.device_bytes, usage.share_bytes) == (0.25, 16 * GIB, 4 * GIB)
+    assert (usage.peak_allocated_bytes, usage.peak_reserved_bytes) == (None, 2 * GIB)
+    assert (usage.process_bytes, usage.overhead_bytes) == (3 * GIB, GIB)
+    assert (usage.share_kept, usage.num_ooms, usage.left_over_bytes) == (True, 0, 0)
+    assert usage.sources["process_bytes"] == "NVML, now"
+
+
+def test_a_users_own_metric_of_that_name_stays(trials):
+    result = trials["report_own_key"].last_result
+
+    assert (result["gpu_memory"], result["other"]) == ("mine", 0.25)
+
+
+def noted(trial):
+    lines = [line for line in Path(trial.error_file).read_text().splitlines() if "gpu_memory: " in line]
+    return [GpuMemoryUsage.from_json(line.partition("gpu_memory: ")[2]) for line in lines]
+
+
+def test_a_trial_that_ran_out_leaves_its_record_in_its_error_file(trials):
+    usages = noted(trials["run_out"])
+
+    assert trials["run_out"].status == "ERROR"
+    assert {(usage.num_ooms, usage.peak_reserved_bytes) for usage in usages} == {(1, GIB)}
+
+
+def test_a_child_that_outlives_its_trial_with_gpu_memory_is_ended(trials):
+    assert not is_alive(trials["leave_a_child"].last_result["child"])
+
+
+def is_alive(pid, within_s=10):
+    deadline = time.monotonic() + within_s
+    while Path(f"/proc/{pid}").exists() and "zombie" not in Path(f"/proc/{pid}/status").read_text():
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+class RunningOut(tune.Trainable):
+    def step(self):
+        if self.iteration == 0:
+            return {"loss": 1}
+        return run_out({})
+
+
+def test_a_class_says_it_in_its_results_and_in_its_error(nvml, tmp_path):
+    (trial,) = run(RunningOut, tmp_path)
+
+    assert trial.last_result["gpu_memory"]["peak_reserved_bytes"] is None
+    assert {usage.num_ooms for usage in noted(trial)} == {1}
+
+
+def keep(config):
+    import cupy
+
+    take, kept = config["take_and_keep"]
+    cupy.kept = cupy.empty(kept)
+    held = cupy.empty(take)
+    tune.report({"loss": held.size})
+
+
+@pytest.fixture(scope="module")
+def one_after_the_other(nvml, tmp_path_factory):
+    """Trials that would all run in one process; the last but one keeps much."""
+    space = {"take_and_keep": tune.grid_search([[3 * GIB, 0], [GIB, MIB], [2 * GIB, GIB], [GIB, 0]])}
+    folder = tmp_path_factory.mktemp("results")
+    trials = run(keep, folder, config=space, reuse_actors=True, max_concurrent_trials=1)
+    return [(trial, trial.last_result["pid"], trial.last_result["gpu_memory"]) for trial in trials]
+
+
+def test_peaks_begin_anew_for_each_trial_of_a_process(one_after_the_other):
+    assert [usage["peak_reserved_bytes"] for _, _, usage in one_after_the_other] == [
+        3 * GIB,
+        GIB + MIB,
+        3 * GIB,
+        GIB,
+    ]
+
+
+def test_a_little_that_is_left_is_said_in_the_next_result(one_after_the_other):
+    (_, first, _), (_, second, _), (_, third, usage), _ = one_after_the_other
+
+    assert first == second == third
+    assert usage["left_over_bytes"] == MIB
+
+
+def test_a_process_that_keeps_much_is_ended_and_no_trial_fails_of_it(one_after_the_other):
+    (_, keeping, _), (trial, other, usage) = one_after_the_other[-2:]
+
+    assert (trial.status, trial.num_failures, usage["left_over_bytes"]) == ("TERMINATED", 0, 0)
+    assert other != keeping
+    assert not is_alive(keeping)
+
+
+class Keeping(tune.Trainable):
+    def setup(self, config):
+        import cupy
+
+        self.model = cupy.empty(GIB)
+
+    def step(self):
+        return {"done": True}
+
+    def reset_config(self, new_config):
+        return True
+
+
+def test_what_a_class_keeps_between_trials_is_its_own_affair(nvml, tmp_path):
+    trials = run(Keeping, tmp_path, num_samples=2, reuse_actors=True, max_concurrent_trials=1)
+
+    assert len({trial.last_result["pid"] for trial in trials}) == 1
+    assert [trial.last_result["gpu_memory"]["left_over_bytes"] for trial in trials] == [0, GIB]
+
+
+def train_loop(config):
+    import tempfile
+
+    import cupy
+
+    held = cupy.empty(2 * GIB)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = ray.train.Checkpoint.from_directory(folder)
+        ray.train.report({"loss": held.size}, checkpoint=checkpoint)
+
+
+def test_a_train_workers_report_says_it_too(nvml, tmp_path):
+    plan = GpuMemoryPolicy(gpu_memory="4GiB", num_workers=1, cpus=1).plan(CAPACITY)
+    # Ray's trainer for any framework: the builders' own would import theirs, which see no GPU here.
+    trainer = DataParallelTrainer(
+        **planned_arguments(
+            train_loop, plan, LimitOptions(), {"run_config": ray.train.RunConfig(storage_path=str(tmp_path))}
+        ),
+        train_loop_config={},
+    )
+
+    result = trainer.fit()
+
+    usage = GpuMemoryUsage.from_dict(result.metrics["gpu_memory"])
+    assert (usage.gpus, usage.share_bytes, usage.peak_reserved_bytes) == (0.25, 4 * GIB, 2 * GIB)

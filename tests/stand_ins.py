@@ -1,0 +1,92 @@
+"""Packages that stand in for CuPy and NVML where no GPU is, on the path of the processes that are tested.
+
+They have what is used of the real ones: CuPy's memory pool, which hands out memory that is not there, and NVML's
+counts, which a file states. All that reads them is real.
+"""
+
+import json
+
+CUPY = '''
+"""CuPy's memory pool, on a device of 16 GiB that is not there."""
+import sys, types
+
+DEVICE_BYTES = 16 * 2**30
+
+class OutOfMemoryError(MemoryError):
+    def __init__(self, size, total, limit):
+        super().__init__(f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes, "
+                         f"limit set to: {limit:,} bytes).")
+
+class Pool:
+    def __init__(self): self.used = self.total = 0; self.limit = DEVICE_BYTES
+    def used_bytes(self): return self.used
+    def total_bytes(self): return self.total
+    def free_all_blocks(self, stream=None): self.total = self.used
+    def set_limit(self, size=None, fraction=None): self.limit = int(fraction * DEVICE_BYTES) if size is None else size
+    def get_limit(self): return self.limit
+
+class Array:
+    def __init__(self, size):
+        if _pool.used + size > _pool.limit: raise OutOfMemoryError(size, _pool.total, _pool.limit)
+        self.size = size; _pool.used += size; _pool.total = max(_pool.total, _pool.used)
+    def __del__(self): _pool.used -= self.size
+
+class Device:
+    def __init__(self, index=0): self.id = index; self.mem_info = (DEVICE_BYTES - _pool.total, DEVICE_BYTES)
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+
+_pool = Pool()
+get_default_memory_pool = lambda: _pool
+empty = Array
+__version__ = "14.0.0"
+
+cuda = types.ModuleType("cupy.cuda")
+cuda.is_available = lambda: True
+cuda.Device = Device
+cuda.runtime = types.SimpleNamespace(getDeviceCount=lambda: 1, memGetInfo=lambda: Device().mem_info)
+cuda.memory = types.ModuleType("cupy.cuda.memory")
+cuda.memory.OutOfMemoryError = OutOfMemoryError
+cuda.get_allocator = lambda: _pool.malloc if hasattr(_pool, "malloc") else None
+OutOfMemoryError.__module__ = "cupy.cuda.memory"
+sys.modules["cupy.cuda"] = cuda
+sys.modules["cupy.cuda.memory"] = cuda.memory
+'''
+
+PYNVML = '''
+"""NVML's counts as the file in STAND_IN_NVML states them; "self" is the process that asks."""
+import json, os
+from types import SimpleNamespace
+
+class NVMLError(Exception): pass
+
+def _state():
+    try:
+        with open(os.environ["STAND_IN_NVML"]) as file: return json.load(file)
+    except (KeyError, FileNotFoundError): raise NVMLError("Driver Not Loaded")
+
+def nvmlInit(): _state()
+def nvmlShutdown(): pass
+def nvmlDeviceGetCount(): return 1
+def nvmlDeviceGetHandleByIndex(index): return 0
+def nvmlDeviceGetHandleByUUID(uuid): return 0
+def nvmlDeviceGetName(handle): return "Stand-in"
+def nvmlDeviceGetUUID(handle): return "GPU-0"
+def nvmlDeviceGetMemoryInfo(handle):
+    state = _state()
+    return SimpleNamespace(total=state["total"], free=state["free"], used=state["total"] - state["free"])
+def nvmlDeviceGetComputeRunningProcesses(handle):
+    processes = {os.getpid() if pid == "self" else int(pid): use for pid, use in _state()["processes"].items()}
+    return [SimpleNamespace(pid=pid, usedGpuMemory=use) for pid, use in processes.items()]
+'''
+
+
+def write_stand_ins(folder):
+    """Write both packages; return the path of the file that states NVML's counts."""
+    (folder / "cupy.py").write_text(CUPY)
+    (folder / "pynvml.py").write_text(PYNVML)
+    return folder / "nvml.json"
+
+
+def state_counts(path, *, total, free, processes=()):
+    path.write_text(json.dumps({"total": total, "free": free, "processes": dict(processes)}))
