@@ -11,6 +11,7 @@ from .gpu_memory.limit import GpuMemoryLimit
 from .gpu_memory.usage import gpu_memory_usage, peak_gpu_memory_bytes
 
 if TYPE_CHECKING:
+    from .gpu_memory.measure import measure_gpu_memory, plan_by_measuring
     from .tensorflow_trainer import build_tensorflow_trainer
     from .torch_trainer import build_torch_trainer
     from .tune_trainable import with_plan
@@ -22,13 +23,17 @@ __all__ = [
     "build_torch_trainer",
     "estimate_gpu_memory",
     "gpu_memory_usage",
+    "measure_gpu_memory",
     "peak_gpu_memory_bytes",
+    "plan_by_measuring",
     "with_plan",
 ]
 
 _MODULES = {
     "build_tensorflow_trainer": ".tensorflow_trainer",
     "build_torch_trainer": ".torch_trainer",
+    "measure_gpu_memory": ".gpu_memory.measure",
+    "plan_by_measuring": ".gpu_memory.measure",
     "with_plan": ".tune_trainable",
 }
 
