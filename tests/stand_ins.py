@@ -24,15 +24,17 @@ class Pool:
     def free_all_blocks(self, stream=None): self.total = self.used
     def set_limit(self, size=None, fraction=None): self.limit = int(fraction * DEVICE_BYTES) if size is None else size
     def get_limit(self): return self.limit
+    def malloc(self, size): return Array(size)
 
 class Array:
+    size = 0
     def __init__(self, size):
         if _pool.used + size > _pool.limit: raise OutOfMemoryError(size, _pool.total, _pool.limit)
         self.size = size; _pool.used += size; _pool.total = max(_pool.total, _pool.used)
     def __del__(self): _pool.used -= self.size
 
 class Device:
-    def __init__(self, index=0): self.id = index; self.mem_info = (DEVICE_BYTES - _pool.total, DEVICE_BYTES)
+    def __init__(self, index=0): self.id = index
     def __enter__(self): return self
     def __exit__(self, *_): pass
 
@@ -44,10 +46,12 @@ __version__ = "14.0.0"
 cuda = types.ModuleType("cupy.cuda")
 cuda.is_available = lambda: True
 cuda.Device = Device
-cuda.runtime = types.SimpleNamespace(getDeviceCount=lambda: 1, memGetInfo=lambda: Device().mem_info)
+cuda.runtime = types.SimpleNamespace(
+    getDeviceCount=lambda: 1, getDeviceProperties=lambda index: {"totalGlobalMem": DEVICE_BYTES, "name": b"Stand-in"}
+)
 cuda.memory = types.ModuleType("cupy.cuda.memory")
 cuda.memory.OutOfMemoryError = OutOfMemoryError
-cuda.get_allocator = lambda: _pool.malloc if hasattr(_pool, "malloc") else None
+cuda.get_allocator = lambda: _pool.malloc
 OutOfMemoryError.__module__ = "cupy.cuda.memory"
 sys.modules["cupy.cuda"] = cuda
 sys.modules["cupy.cuda.memory"] = cuda.memory

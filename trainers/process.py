@@ -16,9 +16,10 @@ from tune_policies.resources import Resources, to_ticks
 from tune_policies.slot import TrialSlot
 from tune_policies.values import Value
 
-from .gpu_memory.enforcement import GpuShare, enforce
+from .gpu_memory.enforcement import enforce
 from .gpu_memory.leaks import end_gpu_children, wait_for_room
-from .gpu_memory.overhead import NOTHING_MEASURED, Overheads
+from .gpu_memory.overhead import NOTHING_MEASURED, Overheads, load_overheads
+from .gpu_memory.share import GpuShare
 from .gpu_memory.usage import noted_on_oom, open_account
 
 _THREAD_VARIABLES: Final = (
@@ -46,7 +47,7 @@ class LimitOptions(Value):
 
 def limit_options(isolation: Literal["mps"] | None, on_void_limit: Literal["raise", "warn"]) -> LimitOptions:
     """Return the options with the overheads that were measured on this machine."""
-    return LimitOptions(isolation=isolation, on_void_limit=on_void_limit, overheads=NOTHING_MEASURED)
+    return LimitOptions(isolation=isolation, on_void_limit=on_void_limit, overheads=load_overheads())
 
 
 class ProcessSetup(Value):

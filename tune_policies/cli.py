@@ -114,6 +114,32 @@ def doctor(*, json: Json = False, address: Address = None, timeout_s: TimeoutS =
         raise typer.Exit(1)
 
 
+@app.command()
+def usage(
+    result_dir: Annotated[
+        Path, typer.Argument(help="The folder of a run of Tune or Train.", show_default=False, metavar="RESULT_DIR")
+    ],
+    *,
+    json: Json = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also plot what was used against the shares, to this file.", show_default=False)
+    ] = None,
+) -> None:
+    """Show what each trial of a run used of its share of GPU memory, and how many would fit on a GPU."""
+    from tune_policies.usage.advice import advise
+    from tune_policies.usage.plot import plot_usage
+    from tune_policies.usage.report import usage_view
+    from tune_policies.usage.trials import read_usage
+
+    run = read_usage(result_dir)
+    if plot is not None:
+        plot_usage(run, plot)
+    if json:
+        print(json_text.dumps({**run.model_dump(mode="json"), "advice": advise(run)}, indent=2, ensure_ascii=False))
+    else:
+        Console().print(usage_view(run))
+
+
 def main() -> None:
     """Run the command; errors end as a message, not as a traceback."""
     try:

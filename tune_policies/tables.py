@@ -46,7 +46,9 @@ def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
         # Ray counts as memory what was free as the node started, which differs among nodes that are alike.
         has_memory = "" if node.resources.memory_bytes else "not known"
         shapes[(*_columns(node), has_memory, _others(node))].append(node)
-    table = _table(counted(len(nodes), "node"), "Nodes", "CPU", "GPU", "Type", "GPU memory", "Host memory", "In use")
+    table = empty_table(
+        counted(len(nodes), "node"), "Nodes", "CPU", "GPU", "Type", "GPU memory", "Host memory", "In use"
+    )
     details = []
 
     def most_gpus_first(shape: tuple[tuple[str, ...], list[NodeCapacity]]) -> tuple[object, ...]:
@@ -63,7 +65,7 @@ def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
 
 
 def _node_types(capacity: ClusterCapacity) -> RenderableType:
-    table = _table("The autoscaler could add", "Nodes", "Node type", "CPU", "GPU", "Type", "Host memory")
+    table = empty_table("The autoscaler could add", "Nodes", "Node type", "CPU", "GPU", "Type", "Host memory")
     details = []
     for kind in capacity.node_types or ():
         has = kind.resources
@@ -76,12 +78,13 @@ def _node_types(capacity: ClusterCapacity) -> RenderableType:
     return Group(table, *(_line(text) for text in details if text))
 
 
-def _table(title: str, *headings: str) -> Table:
+def empty_table(title: str, *headings: str) -> Table:
+    """Return an empty table in the style of all of these; columns that count stand at the right."""
     table = Table(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
     )
     for heading in headings:
-        is_number = heading in ("Nodes", "CPU", "GPU")
+        is_number = heading in ("Nodes", "CPU", "GPU", "OOMs")
         table.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
     return table
 

@@ -7,7 +7,9 @@ none of them. A framework joins by an entry in ``_COUNTERS``.
 import gc
 import sys
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
+
+Kind = Literal["allocated", "reserved"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class FrameworkMemory:
     peak_reserved_bytes: int | None
     num_ooms: int | None
     how: str
+
+    def peak_bytes(self, kind: Kind) -> int | None:
+        """Return the peak of what was allocated, or reserved; ``None``: it does not tell."""
+        return self.peak_allocated_bytes if kind == "allocated" else self.peak_reserved_bytes
 
     @property
     def held_bytes(self) -> int:

@@ -10,8 +10,8 @@ from typing import Any, Final
 from tune_policies.errors import MemoryLimitError, ProbeError
 from tune_policies.units import MIB, format_bytes
 
-from .enforcement import GpuShare
 from .nvml import DeviceUse, bytes_of_process, read_device_use
+from .share import GpuShare
 
 ROOM_TIMEOUT_S: Final = 30.0
 """How long a device may take to get back the memory of a process that has just ended."""
@@ -78,7 +78,7 @@ def wait_for_room(share: GpuShare, *, timeout_s: float = ROOM_TIMEOUT_S) -> None
 
 
 def _share_bytes(device: DeviceUse, share: GpuShare) -> int:
-    return share.limit(lambda: device.total_bytes).limit_bytes
+    return share.bytes_of(lambda: device.total_bytes)
 
 
 def _has_room(device: DeviceUse, share: GpuShare) -> bool:

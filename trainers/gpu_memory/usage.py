@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,12 +11,15 @@ from tune_policies.errors import ProbeError
 from tune_policies.oom import classify_oom
 from tune_policies.usage.record import GPU_MEMORY_KEY, GpuMemoryUsage
 
-from .counters import FrameworkMemory, read_counters, release_unused, reset_peaks
+from .counters import FrameworkMemory, Kind, read_counters, release_unused, reset_peaks
 from .enforcement import Enforcement, current_enforcement
 from .nvml import DeviceUse, bytes_of_process, read_device_use
 
 USAGE_NOTE: Final = f"{GPU_MEMORY_KEY}: "
 """How the line of an error begins that says what its process had used. The reader of results looks for it."""
+
+
+_KINDS: Final[tuple[Kind, Kind]] = ("allocated", "reserved")
 
 
 @dataclass
@@ -27,7 +30,7 @@ class _Account:
     left_over_bytes: int
     ooms_before: dict[str, int]
     noted_ooms: int = 0
-    peaks: dict[str, dict[str, int]] = field(default_factory=dict)
+    peaks: dict[Kind, dict[str, int]] = field(default_factory=dict)
 
 
 _account: _Account | None = None
@@ -80,7 +83,7 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
     counters = read_counters()
     peaks = _peaks(account, counters)
     enforcement = current_enforcement() or Enforcement()
-    sources = {f"peak_{kind}_bytes": _sources(counters, kind) for kind in ("allocated", "reserved")}
+    sources = {f"peak_{kind}_bytes": _sources(counters, kind) for kind in _KINDS}
     devices, problem = _device_use()
     process_bytes, sources["process_bytes"] = _process_bytes(devices, problem, enforcement, held_bytes(counters))
     overhead_bytes, sources["overhead_bytes"] = _overhead(process_bytes, counters, enforcement)
@@ -157,28 +160,28 @@ def _warn_of_own_key() -> None:
     )
 
 
-def _peaks(account: _Account, counters: Mapping[str, FrameworkMemory]) -> dict[str, int]:
+def _peaks(account: _Account, counters: Mapping[str, FrameworkMemory]) -> dict[Kind, int]:
     """Return the peaks over all frameworks, never below those of an earlier report.
 
     CuPy only tells what it holds now, and the user's own code may reset a framework's peaks.
     """
-    readers: dict[str, Callable[[FrameworkMemory], int | None]] = {
-        "allocated": lambda memory: memory.peak_allocated_bytes,
-        "reserved": lambda memory: memory.peak_reserved_bytes,
-    }
-    for kind, read in readers.items():
+    for kind in _KINDS:
         highest = account.peaks.setdefault(kind, {})
         for name, memory in counters.items():
-            peak = read(memory)
+            peak = memory.peak_bytes(kind)
             if peak is not None:
                 highest[name] = max(peak, highest.get(name, 0))
-    return {kind: sum(highest.values()) for kind, highest in account.peaks.items() if highest}
+    allocated, reserved = (account.peaks[kind] for kind in _KINDS)
+    if reserved:
+        reserved = {**allocated, **reserved}  # of a framework that does not tell, at least what its tensors took
+    return {kind: sum(peaks.values()) for kind, peaks in zip(_KINDS, (allocated, reserved), strict=True) if peaks}
 
 
-def _sources(counters: Mapping[str, FrameworkMemory], kind: str) -> str:
-    known = [memory.how for memory in counters.values() if getattr(memory, f"peak_{kind}_bytes") is not None]
-    silent = [name for name, memory in counters.items() if getattr(memory, f"peak_{kind}_bytes") is None]
-    return "; ".join([*known, *(f"{name} does not tell" for name in silent)])
+def _sources(counters: Mapping[str, FrameworkMemory], kind: Kind) -> str:
+    known = [memory.how for memory in counters.values() if memory.peak_bytes(kind) is not None]
+    silent = [name for name, memory in counters.items() if memory.peak_bytes(kind) is None]
+    instead = ", what its tensors took counts" if kind == "reserved" and known else ""
+    return "; ".join([*known, *(f"{name} does not tell{instead}" for name in silent)])
 
 
 def _device_use() -> tuple[list[DeviceUse], str]:

@@ -1,0 +1,78 @@
+"""`tune-policies usage`, as a user types it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tune_policies.usage.record import GpuMemoryUsage
+
+GIB = 2**30
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    for index, peak in enumerate((2, 2.9)):
+        trial = tmp_path / "run" / f"train_{index}_lr=0.1_2026-01-02_03-04-05"
+        trial.mkdir(parents=True)
+        usage = GpuMemoryUsage(gpus=0.5, share_bytes=8 * GIB, peak_reserved_bytes=int(peak * GIB), share_kept=True)
+        (trial / "result.json").write_text(json.dumps({"gpu_memory": usage.model_dump(mode="json")}) + "\n")
+    return tmp_path / "run"
+
+
+def usage(*arguments, path=()):
+    command = [sys.executable, "-m", "tune_policies", "usage", *map(str, arguments)]
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": os.pathsep.join([*map(str, path), *sys.path])}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_it_prints_a_line_a_trial_and_the_advice(run_folder):
+    done = usage(run_folder)
+
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr, lines[0]) == (0, "", "2 trials")
+    assert [line.split()[0] for line in lines[3:5]] == ["train_0_lr=0.1", "train_1_lr=0.1"]
+    assert lines[-1] == "- peak 2.9 of 8.0 GiB: 5 trials a GPU instead of 2"
+
+
+def test_it_prints_json_for_machines(run_folder):
+    said = json.loads(usage(run_folder, "--json").stdout)
+
+    assert [trial["usage"]["peak_reserved_bytes"] for trial in said["trials"]] == [2 * GIB, int(2.9 * GIB)]
+    assert said["advice"] == ["peak 2.9 of 8.0 GiB: 5 trials a GPU instead of 2"]
+
+
+def test_it_plots_to_a_file(run_folder, tmp_path):
+    plot = tmp_path / "usage.svg"
+
+    done = usage(run_folder, "--plot", plot)
+
+    assert done.returncode == 0, done.stderr
+    assert "<svg" in plot.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["/nowhere"], "error: /nowhere is no folder: name the one that a run of Tune or Train wrote"),
+        (["RUN", "--plot", "/nowhere/plot.png"], "error: cannot write the plot to /nowhere/plot.png"),
+        (["RUN", "--plot", "/tmp/plot.nonsense"], "error: cannot write the plot to /tmp/plot.nonsense"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_a_message(run_folder, arguments, message):
+    done = usage(*(run_folder if argument == "RUN" else argument for argument in arguments))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_plot_without_matplotlib_names_what_to_install(run_folder, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['matplotlib'] = None")
+
+    done = usage(run_folder, "--plot", tmp_path / "usage.png", path=[tmp_path])
+
+    assert done.returncode == 2
+    assert done.stderr == "error: a plot needs matplotlib: pip install 'tune-policies[bench]'\n"

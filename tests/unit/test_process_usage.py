@@ -1,0 +1,173 @@
+"""What a process says it used, what its device must have free; CuPy and NVML are stand-ins (tests/stand_ins.py)."""
+
+import os
+import sys
+import time
+
+import pytest
+
+from tests.stand_ins import state_counts, write_stand_ins
+from trainers import gpu_memory_usage, peak_gpu_memory_bytes
+from trainers.gpu_memory import nvml
+from trainers.gpu_memory.leaks import is_too_much_to_keep, wait_for_room
+from trainers.gpu_memory.share import GpuShare
+from trainers.gpu_memory.usage import noted_on_oom, open_account, with_usage
+from tune_policies import MemoryLimitError
+
+GIB = 2**30
+MIB = 2**20
+NAMES = ("cupy", "cupy.cuda", "cupy.cuda.memory", "pynvml")
+
+
+@pytest.fixture
+def counts(tmp_path, monkeypatch):
+    """The file that states NVML's counts, in a process in which the stand-ins are imported."""
+    for name in NAMES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    path = write_stand_ins(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("STAND_IN_NVML", str(path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("trainers.gpu_memory.usage._account", None)
+    nvml._nvml.cache_clear()
+    yield path
+    nvml._nvml.cache_clear()
+    for name in NAMES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def cupy(counts):
+    import cupy
+
+    return cupy
+
+
+def test_without_an_account_nothing_is_said(cupy):
+    assert gpu_memory_usage() is None
+    assert with_usage({"loss": 1}) == {"loss": 1}
+
+
+def test_whole_gpus_have_no_share(counts, cupy):
+    state_counts(counts, total=16 * GIB, free=13 * GIB, processes={"self": 3 * GIB})
+    open_account(1)
+    held = cupy.empty(2 * GIB)
+
+    usage = gpu_memory_usage()
+
+    assert (usage.gpus, usage.share_bytes, usage.share_kept) == (1, None, None)
+    assert (usage.peak_reserved_bytes, usage.process_bytes, usage.overhead_bytes) == (held.size, 3 * GIB, GIB)
+
+
+@pytest.mark.parametrize(
+    ("processes", "why"),
+    [
+        (None, "not known: the driver cannot be asked how full the GPU is: Driver Not Loaded"),
+        ({}, "not known: the driver does not list this process, as in a container or before it uses the GPU"),
+        (
+            {"self": None},
+            "not known: the driver does not list this process, as in a container or before it uses the GPU",
+        ),
+        ({"self": GIB}, "not known: the driver numbers processes otherwise than this container"),
+    ],
+    ids=["no driver", "not listed", "no amount", "less than the allocator holds"],
+)
+def test_where_the_driver_cannot_say_the_reason_stands_in_the_record(counts, cupy, processes, why):
+    if processes is not None:
+        state_counts(counts, total=16 * GIB, free=15 * GIB, processes=processes)
+    open_account(1)
+    held = cupy.empty(2 * GIB)
+
+    usage = gpu_memory_usage()
+
+    assert (usage.process_bytes, usage.peak_reserved_bytes) == (None, held.size)
+    assert usage.sources["process_bytes"] == why
+
+
+def test_a_peak_stays_when_the_pool_gives_its_memory_back(cupy):
+    open_account(1)
+    held = cupy.empty(2 * GIB)
+    gpu_memory_usage()
+    del held
+    cupy.get_default_memory_pool().free_all_blocks()
+
+    assert gpu_memory_usage().peak_reserved_bytes == 2 * GIB
+
+
+def test_a_new_account_lets_go_what_nobody_holds_and_counts_what_is_left(cupy):
+    kept, gone = cupy.empty(GIB), cupy.empty(3 * GIB)
+    del gone
+    open_account(1)
+
+    usage = gpu_memory_usage()
+
+    assert usage.left_over_bytes == kept.size == peak_gpu_memory_bytes()
+    assert usage.peak_reserved_bytes == GIB
+
+
+def test_an_error_of_gpu_memory_carries_the_record_and_any_other_does_not(cupy):
+    open_account(1)
+    with pytest.raises(MemoryError) as ran_out, noted_on_oom():
+        cupy.empty(20 * GIB)
+    with pytest.raises(ValueError, match="memory") as other, noted_on_oom():
+        raise ValueError("memory")
+
+    assert [note[:14] for note in ran_out.value.__notes__] == ['gpu_memory: {"']
+    assert not hasattr(other.value, "__notes__")
+    assert gpu_memory_usage().num_ooms == 1
+
+
+QUARTER = GpuShare(fraction=0.25, memory_bytes=4 * GIB)
+
+
+@pytest.mark.parametrize("free_gib", [16, 4, 3.5])
+def test_a_device_with_room_for_the_share_is_started_on_at_once(counts, free_gib):
+    """A little less counts as room, too: the driver keeps some of the device for itself."""
+    state_counts(counts, total=16 * GIB, free=int(free_gib * GIB))
+
+    wait_for_room(QUARTER, timeout_s=0)
+
+
+def test_a_full_device_is_an_error_that_names_who_holds_it(counts):
+    state_counts(counts, total=16 * GIB, free=2 * GIB, processes={"77": 6 * GIB, "78": 8 * GIB})
+    began = time.monotonic()
+
+    with pytest.raises(MemoryLimitError) as error:
+        wait_for_room(QUARTER, timeout_s=0.2)
+
+    assert 0.2 <= time.monotonic() - began < 5
+    assert str(error.value) == (
+        "GPU GPU-0 has 2 GiB free of 16 GiB, less than the share of 4 GiB, and so it was for 0.2 s. Held by: "
+        "process 78 (8 GiB), process 77 (6 GiB). End those that are left from earlier runs, or plan for what is free"
+    )
+
+
+def test_memory_that_comes_back_in_time_is_waited_for(counts, monkeypatch):
+    state_counts(counts, total=16 * GIB, free=0)
+    monkeypatch.setattr(time, "sleep", lambda seconds: state_counts(counts, total=16 * GIB, free=16 * GIB))
+
+    wait_for_room(QUARTER, timeout_s=5)
+
+
+def test_what_this_process_holds_itself_counts_as_its_room(counts):
+    state_counts(counts, total=16 * GIB, free=2 * GIB, processes={str(os.getpid()): 2 * GIB})
+
+    wait_for_room(QUARTER, timeout_s=0)
+
+
+def test_a_device_that_cannot_be_read_is_taken_as_it_is(counts):
+    wait_for_room(QUARTER, timeout_s=0)
+
+
+@pytest.mark.parametrize(
+    ("left_over", "share", "too_much"),
+    [
+        (0, None, False),
+        (64 * MIB, None, False),
+        (65 * MIB, None, True),
+        (GIB, 40 * GIB, False),
+        (3 * GIB, 40 * GIB, True),
+    ],
+)
+def test_a_process_is_used_again_while_it_keeps_little_of_its_share(left_over, share, too_much):
+    assert is_too_much_to_keep(left_over, share) is too_much

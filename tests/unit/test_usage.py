@@ -1,0 +1,153 @@
+"""The records of a run: read from its folder, summed up, and advised upon."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tune_policies import InvalidResourcesError
+from tune_policies.usage.advice import HEADROOM, advise, needed_bytes
+from tune_policies.usage.record import GpuMemoryUsage
+from tune_policies.usage.report import usage_view
+from tune_policies.usage.trials import RunUsage, TrialUsage, most, read_usage
+
+GIB = 2**30
+
+
+def used(gib, *, share_gib=8, gpus=0.5, **fields):
+    whole = {"share_bytes": int(share_gib * GIB)} if gpus < 1 else {"device_bytes": 16 * GIB}
+    return GpuMemoryUsage(gpus=gpus, peak_reserved_bytes=int(gib * GIB), **(whole | fields))
+
+
+def run_of(*usages):
+    return RunUsage(trials=tuple(TrialUsage(name=f"t{i}", usage=usage) for i, usage in enumerate(usages)))
+
+
+@pytest.mark.parametrize(
+    ("usages", "advice"),
+    [
+        ([used(2), used(2.9)], "peak 2.9 of 8.0 GiB: 5 trials a GPU instead of 2"),
+        ([used(7)], "peak 7.0 of 8.0 GiB: 2 trials a GPU is right"),
+        ([used(7.8)], "peak 7.8 of 8.0 GiB, with little to spare: 1 trial a GPU instead of 2"),
+        ([used(2.9, gpus=1)], "peak 2.9 of 16.0 GiB: 5 trials a GPU instead of 1"),
+        ([used(2, overhead_bytes=GIB)], "peak 3.0 of 8.0 GiB: 4 trials a GPU instead of 2"),
+        ([used(2, process_bytes=4 * GIB)], "peak 4.0 of 8.0 GiB: 3 trials a GPU instead of 2"),
+        ([used(7, num_ooms=1), used(1)], "1 of 2 trials ran out of 8.0 GiB: 1 trial a GPU instead of 2"),
+        ([used(15, gpus=1, num_ooms=1)], "1 of 1 trial ran out of 16.0 GiB, a whole GPU: take a larger one"),
+        ([None], "no trial says what it used: only trials with GPUs do, of a trainable made by with_plan"),
+    ],
+)
+def test_the_advice_follows_from_the_trial_that_used_most(usages, advice):
+    assert advise(run_of(*usages)) == [advice]
+
+
+def test_what_went_wrong_is_named_with_its_trials():
+    usage = used(7, share_kept=False, left_over_bytes=5, not_enforceable=("numba",), warnings=("no limit",))
+
+    assert advise(run_of(usage, used(7)))[1:] == [
+        "1 trial did not keep the share: t0",
+        "1 trial began with memory that an earlier trial had left: t0",
+        "nothing limits numba: t0",
+        "no limit",
+    ]
+
+
+@given(st.lists(st.integers(1, 80 * GIB), min_size=1), st.sampled_from([0.1, 0.25, 0.5, 1]))
+def test_as_many_trials_as_advised_fit_the_device_with_headroom(peaks, gpus):
+    usages = [GpuMemoryUsage(gpus=gpus, device_bytes=80 * GIB, peak_reserved_bytes=peak) for peak in peaks]
+
+    (line,) = advise(run_of(*usages))
+
+    count = int(line.partition(": ")[2].split()[0]) if "trial" in line else 1
+    assert count == 1 or count * max(peaks) * (1 + HEADROOM) <= 80 * GIB * 1.001
+
+
+def test_no_count_at_all_is_not_taken_for_no_need():
+    assert needed_bytes(GpuMemoryUsage(overhead_bytes=GIB)) is None
+
+
+def write(folder, name, *results, error=None):
+    trial = folder / f"{name}_2026-01-02_03-04-05"
+    trial.mkdir(parents=True)
+    (trial / "params.json").write_text("{}")
+    (trial / "result.json").write_text("".join(line if isinstance(line, str) else json.dumps(line) for line in results))
+    if error is not None:
+        (trial / "error.txt").write_text(error)
+    return trial
+
+
+def result(usage):
+    return json.dumps({"loss": 1, "gpu_memory": usage.model_dump(mode="json")}) + "\n"
+
+
+def test_the_most_of_all_results_and_errors_counts(tmp_path):
+    note = "RuntimeError: CUDA out of memory\ngpu_memory: " + json.dumps(used(7, num_ooms=1).model_dump(mode="json"))
+    write(tmp_path, "a", result(used(3)), result(used(5)), result(used(4)))
+    write(tmp_path, "b", result(used(2)), error=note)
+    write(tmp_path, "c")
+
+    trials = read_usage(tmp_path).trials
+
+    assert [trial.name for trial in trials] == ["a", "b", "c"]
+    assert [trial.usage and trial.usage.peak_reserved_bytes for trial in trials] == [5 * GIB, 7 * GIB, None]
+    assert trials[1].usage.num_ooms == 1
+
+
+def test_files_cut_off_and_keys_of_the_users_own_are_passed_over(tmp_path):
+    own = ['{"gpu_memory": "mine"}\n', '{"gpu_memory": {"used": 3}}\n', "[1]\n", "\n", "\x00\n"]
+    write(tmp_path, "a", *own, result(used(3)), result(used(5))[:-30], error="gpu_memory: {")
+
+    (trial,) = read_usage(tmp_path).trials
+
+    assert trial.usage.peak_reserved_bytes == 3 * GIB
+
+
+def test_one_trials_own_folder_is_taken_too(tmp_path):
+    folder = write(tmp_path, "a", result(used(3)))
+
+    assert [trial.name for trial in read_usage(folder).trials] == ["a"]
+
+
+def test_a_train_run_says_what_it_reported_with_its_checkpoints(tmp_path):
+    metrics = [{"gpu_memory": used(gib).model_dump(mode="json")} for gib in (3, 2)]
+    snapshot = {"checkpoint_results": [{"metrics": each} for each in metrics]}
+    (tmp_path / "checkpoint_manager_snapshot.json").write_text(json.dumps(snapshot))
+
+    (trial,) = read_usage(tmp_path).trials
+
+    assert (trial.name, trial.usage.peak_reserved_bytes) == (tmp_path.name, 3 * GIB)
+
+
+@pytest.mark.parametrize(("name", "message"), [("nowhere", "is no folder"), (".", "holds no results of Tune or Train")])
+def test_what_is_no_run_is_named(tmp_path, name, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        read_usage(tmp_path / name)
+
+
+@given(st.lists(st.builds(used, st.integers(0, 20), share_kept=st.sampled_from([True, False, None])), min_size=1))
+def test_the_most_is_never_below_any_and_one_broken_share_is_a_broken_one(usages):
+    whole = most(usages)
+
+    assert whole.peak_reserved_bytes == max(usage.peak_reserved_bytes for usage in usages)
+    assert (whole.share_kept is False) == any(usage.share_kept is False for usage in usages)
+
+
+def shown(run):
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(usage_view(run))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def test_the_table_fits_80_columns_and_says_what_is_not_known():
+    full = used(2.9, limit_bytes={"torch": 7 * GIB}, process_bytes=3 * GIB, share_kept=True)
+
+    lines = shown(run_of(full, GpuMemoryUsage(gpus=0.5, share_bytes=8 * GIB), None))
+
+    assert max(map(len, lines)) <= 80
+    assert lines[3].split() == ["t0", "8", "GiB", "7", "GiB", "2.9", "GiB", "3", "GiB", "yes", "0"]
+    assert lines[4].split() == ["t1", "8", "GiB", "none", *["not", "known"] * 3, "0"]
+    assert lines[5].split() == ["t2", *["-"] * 6]
+    assert lines[6] == "- peak 3.0 of 8.0 GiB: 4 trials a GPU instead of 2"
