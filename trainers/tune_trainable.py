@@ -31,7 +31,8 @@ def with_plan(
     """Return a new trainable for ``tune.run`` and ``tune.Tuner`` that runs under ``plan``.
 
     Each trial reserves the plan's resources, or where the plan goes by configs those of its own. Before the user's
-    code runs in it, a trial without GPUs has all GPUs hidden, its thread count set to its CPUs, and a trial on a share of a GPU is held to its share of GPU memory.
+    code runs in it, a trial without GPUs has all GPUs hidden, its thread count set to its CPUs, and a trial on a share
+    of a GPU is held to its share of GPU memory.
     What a trial with GPUs used of their memory stands in each of its results under ``"gpu_memory"``.
     Also pass ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``) where the plan is
     capped, leaves room for others, or starts Train workers in its trials: resources alone do not hold those back.

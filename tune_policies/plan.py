@@ -246,9 +246,12 @@ class TrialPlan(Value):
         if self.by_config is not None:
             count = f"{least} to {count}, by their configs" if least < most else f"{count}, by their configs"
         lines = [f"{count}, limited by {self.limited_by}"]
-        for slot in self.slots if self.by_config is None else self.by_config.slots:
-            prefix = "each trial: " if len(self.slots) == 1 else f"{slot.max_concurrent_trials} with "
-            lines.append(f"  {prefix if self.by_config is None else 'a trial: '}{slot}")
+        if self.by_config is not None:
+            lines += [f"  at most {slot.max_concurrent_trials} with {slot}" for slot in self.by_config.slots]
+        elif len(self.slots) > 1:
+            lines += [f"  {slot.max_concurrent_trials} with {slot}" for slot in self.slots]
+        else:
+            lines.append(f"  each trial: {self.slots[0]}")
         if self.nodes_to_add:
             added = ", ".join(f"{count} {name}" for name, count in sorted(self.nodes_to_add.items()))
             lines.append(f"  nodes that the autoscaler must add first: {added}")

@@ -49,14 +49,16 @@ def _with_profiles(data: object, folder: Path) -> object:
         return data
     changed = {key: _with_profiles(value, folder) for key, value in data.items()}
     if isinstance(name := data.get("profile"), str):
-        path = folder / name
-        try:
-            changed["profile"] = GpuMemoryProfile.from_json(_read(path, "profile"))
-        except InvalidResourcesError as error:
-            raise InvalidResourcesError(
-                f"profile: {path}: {error}" if str(path) not in str(error) else str(error)
-            ) from error
+        changed["profile"] = _profile(folder / name)
     return changed
+
+
+def _profile(path: Path) -> GpuMemoryProfile:
+    text = _read(path, "profile")
+    try:
+        return GpuMemoryProfile.from_dict(parse_text(text))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # of which InvalidResourcesError is one
+        raise InvalidResourcesError(f"{path} is no profile: {error}") from error
 
 
 def parse_text(text: str) -> object:

@@ -40,13 +40,13 @@ def cluster(tmp_path_factory):
         patch.setenv("PYTHONPATH", f"{packages}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
         patch.setenv("STAND_IN_NVML", str(counts))
         patch.setenv("TUNE_POLICIES_CACHE", str(packages))  # no measured overheads
-        with local_ray(num_cpus=4, num_gpus=2):
+        with local_ray(num_cpus=4, num_gpus=4):
             state_counts(counts, total=16 * GIB, free=16 * GIB)
             yield
 
 
-DEVICES = tuple(GpuDevice(index=i, uuid=f"GPU-{i}", name="Stand-in", memory_bytes=16 * GIB) for i in range(2))
-NODE = ClusterCapacity.of(Resources(cpus=4, gpus=2)).nodes[0].model_copy(update={"devices": DEVICES})
+DEVICES = tuple(GpuDevice(index=i, uuid=f"GPU-{i}", name="Stand-in", memory_bytes=16 * GIB) for i in range(4))
+NODE = ClusterCapacity.of(Resources(cpus=4, gpus=4)).nodes[0].model_copy(update={"devices": DEVICES})
 CAPACITY = ClusterCapacity.of(NODE)
 
 
@@ -82,7 +82,7 @@ def measured(cluster):
         *({"batch": 8, "how": how} for how in ("fails", "is silent")),
     ]
     with pytest.raises(MeasurementError) as caught:
-        measure_gpu_memory(use, configs, max_steps=3, max_seconds=4, capacity=CAPACITY)
+        measure_gpu_memory(use, configs, max_steps=3, max_seconds=3, capacity=CAPACITY)
     return caught.value, {tuple(each.config.values()): each for each in caught.value.profile.measurements}
 
 
@@ -141,7 +141,10 @@ def test_each_trial_gets_the_share_that_its_config_needs(measured, tmp_path):
 
     # 2.85, 3.85 and between them 3.35 GiB, with a tenth more, of 16 GiB.
     assert [trial.last_result.get("gpu") for trial in trials] == [0.2, 0.25, 0.25, None]
-    assert "InfeasibleRequestError: one trial needs more than 16 GiB" in Path(trials[3].error_file).read_text()
+    assert (
+        "InfeasibleRequestError: one trial needs 51.9 GiB of GPU memory with the config {'batch': 400}"
+        in Path(trials[3].error_file).read_text()
+    )
 
 
 def test_one_call_measures_a_class_in_samples_of_a_space_and_plans(cluster):

@@ -70,6 +70,15 @@ def test_as_many_run_at_once_as_their_configs_allow():
     assert plan.explain().splitlines()[0] == "4 to 36 trials at once, by their configs, limited by GPU"
 
 
+def test_the_plan_says_what_was_measured_how_it_grows_and_what_each_config_gets():
+    lines = GpuMemoryPolicy(profile=PROFILE, cpus=1).plan(ONE_GPU).explain().splitlines()
+
+    assert "  at most 4 with 1 CPU, 0.25 GPU, 20 GiB of GPU memory" in lines
+    assert "  - 3 configs measured, 2 GiB to 16 GiB: each trial gets what its config needs and 10% more" in lines
+    assert "  - {'batch': 16}: 4 GiB, so 0.0555 GPU" in lines
+    assert any(line.startswith("  - GPU memory by config: 256 MiB x batch") for line in lines)
+
+
 def test_a_config_of_which_nothing_is_known_gets_a_whole_gpu():
     assert gpus_for(GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU), net="resnet") == 1
 

@@ -117,5 +117,7 @@ def test_a_profile_that_is_not_there_or_is_none_is_an_error_with_its_name(tmp_pa
     with pytest.raises(InvalidResourcesError, match=r"cannot read the profile file .*measured\.json"):
         load_policy(path)
     (tmp_path / "measured.json").write_text("{}")
-    with pytest.raises(InvalidResourcesError, match=r"measured\.json: GpuMemoryProfile needs 'measurements'"):
+    with pytest.raises(
+        InvalidResourcesError, match=r"measured\.json is no profile: GpuMemoryProfile needs 'measurements'"
+    ):
         load_policy(path)

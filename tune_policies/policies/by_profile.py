@@ -11,6 +11,7 @@ from tune_policies.errors import InfeasibleRequestError
 from tune_policies.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan import TrialPlan
 from tune_policies.policies.gpu import Selection, labels_of
+from tune_policies.resources import format_amount
 from tune_policies.slot import TrialSlot
 from tune_policies.slots_by_config import SlotsByConfig, with_headroom
 from tune_policies.units import format_bytes
@@ -20,6 +21,9 @@ _MOST_SIZES: Final = 12
 
 _NEAR: Final = 1.1
 """Sizes that differ by less than this factor need no other one between them."""
+
+_MOST_NAMED: Final = 8
+"""Of more measured configs, only those that need the least and the most are named."""
 
 
 def plan_by_profile(
@@ -59,8 +63,10 @@ def plan_by_profile(
     told = [(each, labels_of(capacity, each)) for each in _different(selections)]
     plan = plan.on_nodes(told[0][1])
     slots = _slots(_spread(wanted, largest_device), plan, told, plan_on)
+    by_config = SlotsByConfig(profile=profile, headroom=headroom, slots=slots)
     reasons = [
         _what_was_measured(profile, held, headroom),
+        *_what_they_get(by_config),
         *profile.reasons,
         "a config of which nothing is known gets a whole GPU",
         *(f"for the largest: {reason}" for reason in plan.reasons),
@@ -68,7 +74,6 @@ def plan_by_profile(
     if not_held:
         count = f"{len(not_held)} {'config' if len(not_held) == 1 else 'configs'}"
         reasons.insert(1, f"{count} ran out of {format_bytes(max(not_held))}, the whole GPU: not counted")
-    by_config = SlotsByConfig(profile=profile, headroom=headroom, slots=slots)
     return plan.model_copy(update={"by_config": by_config, "reasons": tuple(reasons)})
 
 
@@ -119,6 +124,16 @@ def _slots(
             most = max(slots, key=lambda slot: slot.max_concurrent_trials)
             found.setdefault(most.gpu_memory_bytes or 0, most)
     return tuple(slot for _, slot in sorted(found.items()))
+
+
+def _what_they_get(by_config: SlotsByConfig) -> Iterator[str]:
+    """Yield what the measured configs get, those with the least and the most first where there are many."""
+    ran = sorted(
+        (each for each in by_config.profile.measurements if not each.ran_out), key=lambda each: each.total_bytes
+    )
+    for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):
+        with suppress(InfeasibleRequestError):
+            yield f"{each}, so {format_amount(by_config.slot_for(each.config).worker.gpus)} GPU"
 
 
 def _what_was_measured(profile: GpuMemoryProfile, held: list[int], headroom: float) -> str:
