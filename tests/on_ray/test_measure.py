@@ -15,6 +15,7 @@ from ray import tune
 from tests.on_ray.rays import local_ray
 from tests.stand_ins import state_counts, write_stand_ins
 from trainers import measure_gpu_memory, plan_by_measuring, with_plan
+from trainers.train_loop import plan_of_run
 from tune_policies import (
     ClusterCapacity,
     GpuDevice,
@@ -24,7 +25,6 @@ from tune_policies import (
     InfeasibleRequestError,
     InvalidResourcesError,
     MeasurementError,
-    ProbeWarning,
     Resources,
 )
 
@@ -87,11 +87,12 @@ def measured(cluster):
 
 
 def test_each_config_is_measured_on_a_whole_gpu_with_the_overhead(measured):
-    _, by_config = measured
+    error, by_config = measured
 
     assert [by_config[8,].total_bytes, by_config[16,].total_bytes] == [2 * GIB + OVERHEAD, 3 * GIB + OVERHEAD]
     assert by_config[8,].peak_bytes == {"cupy": 2 * GIB}
-    assert by_config[8,].gpu_model == "Stand-in"
+    assert error.profile.gpu_models == ("Stand-in",)  # NVML's stand-in knows the first GPU only
+    assert error.profile.versions.keys() == {"ray", "cupy"}
 
 
 def test_a_trial_ends_at_the_cap_of_steps(measured):
@@ -140,7 +141,7 @@ def test_each_trial_gets_the_share_that_its_config_needs(measured, tmp_path):
         ).trials
 
     # 2.85, 3.85 and between them 3.35 GiB, with a tenth more, of 16 GiB.
-    assert [trial.last_result.get("gpu") for trial in trials] == [0.2, 0.25, 0.25, None]
+    assert [trial.last_result.get("gpu") for trial in trials] == [0.2, 0.3333, 0.25, None]
     assert (
         "InfeasibleRequestError: one trial needs 51.9 GiB of GPU memory with the config {'batch': 400}"
         in Path(trials[3].error_file).read_text()
@@ -148,18 +149,35 @@ def test_each_trial_gets_the_share_that_its_config_needs(measured, tmp_path):
 
 
 def test_one_call_measures_a_class_in_samples_of_a_space_and_plans(cluster):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ProbeWarning)
-        plan = plan_by_measuring(Using, {"batch": tune.choice([8, 16, 32])}, num_samples=3, seed=1, cpus=1)
+    plan = plan_by_measuring(
+        Using, {"batch": tune.choice([8, 16, 32])}, num_samples=3, seed=1, cpus=1, capacity=CAPACITY
+    )
 
     assert plan.by_config.profile.measurements[0].ended_by == "finished"
     assert "configs measured on Stand-in" in plan.explain()
-    assert plan.slot_for({"batch": 8}).trial.gpus < plan.slot_for({"batch": 999}).trial.gpus == 1
+    assert plan.slot_for({"batch": 8}).trial.gpus < plan.slot_for({"net": "other"}).trial.gpus == 1
+
+
+def test_a_train_run_gets_what_its_config_needs(measured):
+    error, _ = measured
+    plan = GpuMemoryPolicy(profile=error.profile, num_workers=2).plan(CAPACITY)
+
+    of_config, of_any = plan_of_run(plan, {"batch": 8}), plan_of_run(plan, None)
+
+    assert of_config.scaling_config().resources_per_worker["GPU"] == 0.2
+    assert of_any.scaling_config().resources_per_worker["GPU"] == 0.3333
 
 
 def test_without_a_gpu_nothing_starts(cluster):
     with pytest.raises(InfeasibleRequestError, match="short of GPU"):
         measure_gpu_memory(use, [{"batch": 8}], capacity=ClusterCapacity.of(Resources(cpus=4)))
+
+
+def test_where_a_gpus_memory_is_not_known_nothing_is_measured_for_a_plan(cluster):
+    not_read = ClusterCapacity.of(Resources(cpus=4, gpus=4))
+
+    with pytest.raises(InfeasibleRequestError, match="the GPU memory of 1 of 1 GPU nodes was not read"):
+        plan_by_measuring(use, [{"batch": 8}], capacity=not_read)
 
 
 @pytest.mark.parametrize(

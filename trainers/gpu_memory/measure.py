@@ -85,6 +85,7 @@ def plan_by_measuring(
     max_seconds: float = 60.0,
     num_samples: int = 4,
     seed: int = 0,
+    capacity: ClusterCapacity | None = None,
     **policy_fields: Any,
 ) -> TrialPlan:
     """Return a plan that gives each trial the GPU memory that its config needs, after measuring some configs.
@@ -100,11 +101,13 @@ def plan_by_measuring(
         max_seconds: As for :func:`measure_gpu_memory`.
         num_samples: As for :func:`measure_gpu_memory`.
         seed: As for :func:`measure_gpu_memory`.
+        capacity: As for :func:`measure_gpu_memory`.
         **policy_fields: Further fields of ``GpuMemoryPolicy``, such as ``cpus`` and ``accelerator_type``.
 
     Raises:
         InvalidResourcesError: An argument is wrong.
-        InfeasibleRequestError: There is no such GPU, or none is large enough.
+        InfeasibleRequestError: There is no such GPU, or its memory is not known: nothing has started. Or none is large
+            enough for what was measured.
         MeasurementError: As for :func:`measure_gpu_memory`.
         ProbeError: Ray cannot be reached.
     """
@@ -112,7 +115,8 @@ def plan_by_measuring(
     known = GpuMemoryPolicy(gpu_memory=1, headroom=headroom, **policy_fields)
     measuring = GpuPolicy(cpus=known.cpus, accelerator_type=known.accelerator_type, custom=known.custom)
     with connection(None, _CONNECT_S, local="starts a Ray for the moment"):
-        capacity = probe_cluster()
+        capacity = probe_cluster() if capacity is None else capacity
+        known.plan(capacity)  # raises before anything starts, where no plan by memory could be made afterwards
         profile = measure_gpu_memory(
             trainable,
             configs,

@@ -147,8 +147,10 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         while time.monotonic() < self._ends_at:
             time.sleep(max(0.0, min(_SAMPLE_S, self._ends_at - time.monotonic())))
             self._look()
-        self._record("max_seconds")
-        os._exit(0)
+        try:
+            self._record("max_seconds")
+        finally:  # or a trial whose reading does not arrive would run on
+            os._exit(0)
 
     def _record(self, ended_by: Ended | None, error: str | None = None) -> None:
         reading = self._reading(ended_by, error)
