@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 _MOST_NUMBERS: Final = 4
 """More numbers than this have more terms than a few short trials can tell apart."""
 
+_LEAST: Final = 1e-9
+_MOST: Final = 1e15
+"""Memory depends on no number beyond these, and floats could not hold their products: what is smaller counts as 0."""
+
 _SIMPLER: Final = 1.05
 """A formula with fewer terms is taken, unless another one's error is smaller by more than this factor."""
 
@@ -65,7 +69,9 @@ def fit_memory(points: Sequence[tuple[Mapping[str, float], int]]) -> MemoryFit:
 
     needed = np.array([amount for _, amount in points], dtype=float)
     names = _numbers_that_matter(points)
-    terms: list[Term] = [(), *((name,) for name in names), *combinations_with_replacement(names, 2)]
+    possible: list[Term] = [(), *((name,) for name in names), *combinations_with_replacement(names, 2)]
+    # A product that is 0 in all of them says nothing.
+    terms = [term for term in possible if any(_product(term, numbers) for numbers, _ in points)]
     columns = np.array([[_product(term, numbers) for term in terms] for numbers, _ in points], dtype=float)
     scales = columns.max(axis=0)
     columns /= scales
@@ -99,8 +105,9 @@ def _numbers_that_matter(points: Sequence[tuple[Mapping[str, float], int]]) -> l
     needed = np.array([amount for _, amount in points], dtype=float)
     going_with: dict[str, float] = {}
     for name in sorted(points[0][0]):
-        values = np.array([numbers[name] for numbers, _ in points], dtype=float)
-        if values.min() >= 0 and values.max() > values.min():
+        found = [numbers[name] for numbers, _ in points]
+        if 0 <= min(found) < max(found) <= _MOST and max(found) >= _LEAST:
+            values = np.array(found, dtype=float)
             together = float(((values - values.mean()) * (needed - needed.mean())).sum())
             spread = float(values.std() * needed.std()) or 1.0
             going_with[name] = together / spread
@@ -139,5 +146,5 @@ def _root_mean_square(errors: "NDArray[float64]") -> float:
 def _product(term: Term, numbers: Mapping[str, float]) -> float:
     product = 1.0
     for name in term:
-        product *= max(0.0, numbers[name])
+        product *= 0.0 if numbers[name] < _LEAST else min(numbers[name], _MOST)
     return product

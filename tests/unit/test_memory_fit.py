@@ -72,6 +72,15 @@ def test_more_of_anything_never_means_less_memory(points, less, more):
     assert fit.bytes_for(larger) >= fit.bytes_for(less)
 
 
+@pytest.mark.parametrize("number", [2.3e-308, 1e300, 10**400, -1], ids=["tiny", "huge", "beyond floats", "negative"])
+def test_a_number_that_no_memory_depends_on_does_no_harm(number):
+    fit = fit_memory(
+        [({"batch": 8, "n": number}, GIB), ({"batch": 16, "n": 0}, 2 * GIB), ({"batch": 16, "n": 1}, 2 * GIB)]
+    )
+
+    assert fit.bytes_for({"batch": 32, "n": number}) == pytest.approx(4 * GIB, rel=0.01)
+
+
 def test_it_reads_as_a_formula():
     fit = fit_memory([({"batch": 8}, GIB + 80 * MIB), ({"batch": 16}, GIB + 160 * MIB)])
 
