@@ -91,6 +91,8 @@ class Question(NamedTuple):
         )
         if isinstance(policy, GpuPolicy):
             return cls(Wish(amounts, policy.num_workers, gpu_ticks=_ticks(policy.gpus)), suited, allowed)
+        if policy.gpu_memory is None:
+            raise TypeError("with a profile, what a worker needs is the affair of its config")
         wish = Wish(
             amounts, policy.num_workers, gpu_memory_bytes=policy.gpu_memory, max_per_gpu=policy.max_trials_per_gpu
         )

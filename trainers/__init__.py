@@ -6,25 +6,31 @@ Importing this package imports neither Ray nor a framework: each is imported whe
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .gpu_memory.estimate import GpuMemoryEstimate, estimate_gpu_memory
 from .gpu_memory.limit import GpuMemoryLimit
 from .gpu_memory.overhead import Overheads, load_overheads
 from .gpu_memory.usage import gpu_memory_usage, peak_gpu_memory_bytes
 
 if TYPE_CHECKING:
     from .gpu_memory.calibration import calibrate_gpu_overhead
+    from .gpu_memory.measure import measure_gpu_memory, plan_by_measuring
     from .tensorflow_trainer import build_tensorflow_trainer
     from .torch_trainer import build_torch_trainer
     from .tune_trainable import with_plan
 
 __all__ = [
+    "GpuMemoryEstimate",
     "GpuMemoryLimit",
     "Overheads",
     "build_tensorflow_trainer",
     "build_torch_trainer",
     "calibrate_gpu_overhead",
+    "estimate_gpu_memory",
     "gpu_memory_usage",
     "load_overheads",
+    "measure_gpu_memory",
     "peak_gpu_memory_bytes",
+    "plan_by_measuring",
     "with_plan",
 ]
 
@@ -32,6 +38,8 @@ _MODULES = {
     "build_tensorflow_trainer": ".tensorflow_trainer",
     "build_torch_trainer": ".torch_trainer",
     "calibrate_gpu_overhead": ".gpu_memory.calibration",
+    "measure_gpu_memory": ".gpu_memory.measure",
+    "plan_by_measuring": ".gpu_memory.measure",
     "with_plan": ".tune_trainable",
 }
 

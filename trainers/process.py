@@ -12,8 +12,8 @@ import wrapt
 from threadpoolctl import threadpool_limits
 
 from tune_policies.accelerators import GPU_VISIBILITY_VARIABLES
-from tune_policies.plan import TrialSlot
 from tune_policies.resources import Resources, to_ticks
+from tune_policies.slot import TrialSlot
 from tune_policies.values import Value
 
 from .gpu_memory.enforcement import enforce

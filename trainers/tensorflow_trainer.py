@@ -8,7 +8,7 @@ from ray.train.tensorflow import TensorflowTrainer
 from tune_policies.plan import TrialPlan
 
 from .process import limit_options
-from .train_loop import check_train_v2, planned_arguments
+from .train_loop import check_train_v2, plan_of_run, planned_arguments
 
 
 def build_tensorflow_trainer(
@@ -28,7 +28,7 @@ def build_tensorflow_trainer(
     Args:
         train_loop: What each worker runs; takes the config, or nothing.
         plan: The plan of a policy with ``num_workers`` of 1 or more.
-        train_loop_config: Passed to ``train_loop``.
+        train_loop_config: Passed to ``train_loop``; a plan that goes by configs goes by it.
         isolation: ``"mps"``: let NVIDIA's MPS daemon hold the workers too, where one answers.
         on_void_limit: What to do about a setting that turns the memory limit into none: an error, or a warning in what
             the worker reports.
@@ -37,9 +37,11 @@ def build_tensorflow_trainer(
     Raises:
         InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` name what the plan sets, or Ray Train
             is not its version 2.
+        InfeasibleRequestError: The config is known to need more GPU memory than any device has.
         MemoryLimitError: In a worker: its GPU memory cannot be limited.
     """
     check_train_v2(TensorflowTrainer)
+    plan = plan_of_run(plan, train_loop_config)
     limits = limit_options(isolation, on_void_limit)
     return TensorflowTrainer(
         **planned_arguments(train_loop, plan, limits, trainer_kwargs), train_loop_config=train_loop_config

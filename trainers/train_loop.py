@@ -34,6 +34,15 @@ def planned_arguments(
     }
 
 
+def plan_of_run(plan: TrialPlan, train_loop_config: dict[str, Any] | None) -> TrialPlan:
+    """Return the plan for a Train run with this config; without one, what is enough for every measured config.
+
+    Raises:
+        InfeasibleRequestError: The config is known to need more GPU memory than any device has.
+    """
+    return plan if train_loop_config is None else plan.for_config(train_loop_config)
+
+
 def add_usage_to_reports() -> None:
     """Let what this worker used go with each ``ray.train.report``; where Ray has no place for it, reports stay plain.
 

@@ -1,16 +1,18 @@
 """Carries a plan into Ray Tune: a trainable that asks for its resources, keeps to them, and says what it used."""
 
+import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from ray import tune
 from ray.exceptions import RayActorError
 from ray.tune.result import RESULT_DUPLICATE
 
-from tune_policies.errors import InvalidResourcesError
+from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.plan import TrialPlan
+from tune_policies.ray_adapter import to_placement_group_factory
 from tune_policies.units import format_bytes
 
 from .gpu_memory.counters import release_unused
@@ -29,8 +31,9 @@ def with_plan(
 ) -> Any:
     """Return a new trainable for ``tune.run`` and ``tune.Tuner`` that runs under ``plan``.
 
-    Each trial reserves the plan's resources. Before the user's code runs in it, a trial without GPUs has all GPUs
-    hidden, its thread count set to its CPUs, and a trial on a share of a GPU is held to its share of GPU memory.
+    Each trial reserves the plan's resources, or where the plan goes by configs those of its own. Before the user's
+    code runs in it, a trial without GPUs has all GPUs hidden, its thread count set to its CPUs, and a trial on a share
+    of a GPU is held to its share of GPU memory.
     What a trial with GPUs used of their memory stands in each of its results under ``"gpu_memory"``.
     Also pass ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``) where the plan is
     capped, leaves room for others, or starts Train workers in its trials: resources alone do not hold those back.
@@ -44,19 +47,20 @@ def with_plan(
 
     Raises:
         InvalidResourcesError: ``trainable`` is neither.
+        InfeasibleRequestError: In the trial: its config is known to need more than any GPU has.
         MemoryLimitError: In the trial: its GPU memory cannot be limited, or others hold the memory of its share.
     """
     limits = limit_options(isolation, on_void_limit)
-    slot = plan.slots[0]
+    resources = plan.resources_per_trial if plan.by_config is None else functools.partial(_resources_for, plan)
 
     def set_up(config: Any) -> None:
-        ProcessSetup.for_trial(slot, limits).apply()
+        ProcessSetup.for_trial(plan.slot_for(_users_own(config)), limits).apply()
 
     if inspect.isclass(trainable) and issubclass(trainable, tune.Trainable):
         # Tune names the trial after the class.
         changes = {"_set_up": staticmethod(set_up), "__doc__": trainable.__doc__}
         accounted = type(trainable.__name__, (_ClassUnderPlan, trainable), changes)
-        return tune.with_resources(accounted, plan.resources_per_trial)
+        return tune.with_resources(accounted, resources)
     if inspect.isclass(trainable) or not callable(trainable):
         raise InvalidResourcesError(
             f"a trainable is a function of a config or a subclass of ray.tune.Trainable, got {trainable!r}"
@@ -65,7 +69,24 @@ def with_plan(
     # Tune has no public place between what a function reports and its result. The class that it makes of a function
     # inherits from these, and `tune.with_parameters` and `tune.with_resources` keep them.
     function.__mixins__ = (_FunctionUnderPlan, *getattr(trainable, "__mixins__", ()))  # type: ignore[attr-defined]
-    return tune.with_resources(function, plan.resources_per_trial)
+    return tune.with_resources(function, resources)
+
+
+def _resources_for(plan: TrialPlan, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+    """Return what Tune reserves for a trial with this config.
+
+    One that no GPU holds gets the largest, and fails there by itself: an error here would end the whole experiment.
+    """
+    try:
+        slot = plan.slot_for(config)
+    except InfeasibleRequestError:
+        slot = plan.slots[0] if plan.by_config is None else plan.by_config.slots[-1]
+    return to_placement_group_factory(slot)
+
+
+def _users_own(config: Any) -> dict[str, Any]:
+    """Return the config without what Tune adds to it for the trial's process."""
+    return {name: value for name, value in (config or {}).items() if not str(name).startswith("__")}
 
 
 class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed

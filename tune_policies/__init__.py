@@ -10,12 +10,14 @@ from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity, Nod
 from tune_policies.errors import (
     InfeasibleRequestError,
     InvalidResourcesError,
+    MeasurementError,
     MemoryLimitError,
     ProbeError,
     ResourcePolicyError,
 )
+from tune_policies.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
 from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
-from tune_policies.plan import TrialPlan, TrialSlot
+from tune_policies.plan import TrialPlan
 from tune_policies.policies import (
     AcceleratorPolicy,
     AutoscalingPolicy,
@@ -31,6 +33,7 @@ from tune_policies.policies import (
 from tune_policies.policy import ResourcePolicy
 from tune_policies.policy_file import load_policy
 from tune_policies.resources import Resources
+from tune_policies.slot import TrialSlot
 
 if TYPE_CHECKING:
     from tune_policies.autoscaling.readiness import plan_when_ready
@@ -47,10 +50,13 @@ __all__ = [
     "EvenSplitPolicy",
     "FirstFeasiblePolicy",
     "GpuDevice",
+    "GpuMemoryMeasurement",
     "GpuMemoryPolicy",
+    "GpuMemoryProfile",
     "GpuPolicy",
     "InfeasibleRequestError",
     "InvalidResourcesError",
+    "MeasurementError",
     "MemoryLimitError",
     "NodeCapacity",
     "NodeTypeCapacity",

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup, NodeTypeCapacity
 from tune_policies.labels import matcher
 from tune_policies.packing import Request, count_drivers, count_workers
-from tune_policies.plan import TrialPlan, TrialSlot
+from tune_policies.plan import TrialPlan
+from tune_policies.slot import TrialSlot
 
 
 def with_nodes_added(capacity: ClusterCapacity, nodes_to_add: Mapping[str, int]) -> ClusterCapacity:
@@ -42,7 +43,15 @@ def fewest_nodes(plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, 
     """
     if len(plan.slots) > 1:
         return dict(most)  # kinds of slots share nodes, and how they do is the policy's own affair
-    slot = plan.slots[0]
+    fewest: dict[str, int] = {}
+    # Of the slots of different sizes, all are of one kind in each case.
+    for slot in (*plan.slots, *(plan.by_config.slots if plan.by_config else ())):
+        for name, number in _fewest_for(slot, capacity, most).items():
+            fewest[name] = max(number, fewest.get(name, 0))
+    return fewest
+
+
+def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
     request = _request(slot)
     is_selected = matcher(slot.label_selector)
     alive = capacity.where(lambda node: is_selected(node.ray_labels)) if slot.label_selector else capacity

@@ -6,7 +6,8 @@
     ├── InvalidResourcesError (ValueError)   the amounts make no sense: fix the call
     ├── InfeasibleRequestError               sound amounts, the cluster is too small: ask for less, or add nodes
     ├── ProbeError                           the cluster or a GPU could not be read: start Ray, check the driver
-    └── MemoryLimitError                     the GPU-memory limit could not be applied: too late, or no device
+    ├── MemoryLimitError                     the GPU-memory limit could not be applied: too late, or no device
+    └── MeasurementError                     a model or a trial failed while its memory was found out: fix it
 
 Ray carries errors between processes, so each keeps all its data in ``args`` and survives pickling.
 """
@@ -57,3 +58,18 @@ class ProbeError(ResourcePolicyError):
 
 class MemoryLimitError(ResourcePolicyError):
     """A GPU-memory limit could not be applied, so the trial must not run beside its neighbours."""
+
+
+class MeasurementError(ResourcePolicyError):
+    """The GPU memory of a model or of some trials could not be found out, as they failed.
+
+    Attributes:
+        profile: A ``GpuMemoryProfile`` of those that did not fail; ``None``: there are none.
+    """
+
+    def __init__(self, message: str, profile: object = None) -> None:
+        super().__init__(message, profile)
+        self.profile = profile
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -13,8 +13,9 @@ from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.labels import matcher
 from tune_policies.packing import Request, slots_on_node
-from tune_policies.plan import TrialPlan, TrialSlot
+from tune_policies.plan import TrialPlan
 from tune_policies.resources import TICKS, format_amount, from_ticks
+from tune_policies.slot import TrialSlot
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
 

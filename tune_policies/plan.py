@@ -4,79 +4,21 @@ A plan is a value; what Ray takes is computed from it. The two methods that retu
 to ``ray_adapter`` when they are called, so that planning needs no Ray.
 """
 
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
+from tune_policies.accelerators import DEVICE_RESOURCES
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.labels import format_selector, merged
-from tune_policies.resources import Bytes, Count, PositiveCount, Resources, check_count, from_ticks, to_ticks
-from tune_policies.units import format_bytes
+from tune_policies.resources import PositiveCount, Resources, check_count, from_ticks, to_ticks
+from tune_policies.slot import TrialSlot
+from tune_policies.slots_by_config import SlotsByConfig
 from tune_policies.values import Value
 
 if TYPE_CHECKING:
     from ray.train import ScalingConfig
     from ray.tune import PlacementGroupFactory, TuneConfig
-
-
-class TrialSlot(Value):
-    """One kind of place in which a trial can run, and how many of them there are.
-
-    Attributes:
-        trial: Reserved by Tune for the trainable: all of it when ``num_workers`` is 0, else only what a
-            waiting Train driver holds.
-        max_concurrent_trials: How many trials of this kind run at once.
-        num_workers: Train workers in each trial; 0: the trial itself trains.
-        per_worker: Reserved by Train for each of its workers.
-        gpu_memory_bytes: GPU memory that a worker may use on each of its devices; ``None``: not known.
-        accelerator_type: Ray's name of the device type that workers are placed on; ``None``: any.
-        topology: TPU slices of this topology are reserved as a whole for each trial; ``None``: no slices.
-        label_selector: Ray's label selector, by which trials and workers are placed on some nodes only; empty: any.
-    """
-
-    trial: Resources
-    max_concurrent_trials: PositiveCount
-    num_workers: Count = 0
-    per_worker: Resources = Field(default_factory=Resources)
-    gpu_memory_bytes: Bytes | None = None
-    accelerator_type: str | None = None
-    topology: str | None = None
-    label_selector: dict[str, str] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _workers_must_agree(self) -> Self:
-        if (self.num_workers > 0) != bool(self.per_worker.ticks):
-            raise InvalidResourcesError(
-                f"per_worker is what each Train worker reserves: num_workers={self.num_workers} "
-                f"does not go with per_worker={self.per_worker}"
-            )
-        return self
-
-    @property
-    def worker(self) -> Resources:
-        """What one process that trains has: the trial, or each Train worker."""
-        return self.per_worker if self.num_workers else self.trial
-
-    @property
-    def shares_gpu(self) -> bool:
-        """Whether a worker has neighbours on its GPU."""
-        return 0 < self.worker.gpus < 1
-
-    def __str__(self) -> str:
-        each = str(self.worker)
-        if self.accelerator_type:
-            each += f" on {self.accelerator_type}"
-        if self.topology:
-            each += f" in whole {self.topology} slices"
-        if self.label_selector:
-            each += f" on nodes with {format_selector(self.label_selector)}"
-        if self.gpu_memory_bytes is not None:
-            each += f", {format_bytes(self.gpu_memory_bytes)} of GPU memory"
-        if self.num_workers:
-            noun = "worker" if self.num_workers == 1 else "workers"
-            return f"{self.num_workers} {noun} with {each}; the driver holds {self.trial}"
-        return each
 
 
 class TrialPlan(Value):
@@ -90,12 +32,15 @@ class TrialPlan(Value):
         reasons: How the plan came about, a sentence each.
         nodes_to_add: Nodes that the autoscaler must add before all the trials can run, by the name of their type;
             empty: the alive nodes hold them.
+        by_config: What each trial gets by its config, where that is known; the first of ``slots`` is then enough for
+            every config that was measured. ``None``: all trials get the same.
     """
 
     slots: tuple[TrialSlot, ...] = Field(min_length=1)
     limited_by: str
     reasons: tuple[str, ...] = ()
     nodes_to_add: dict[str, PositiveCount] = Field(default_factory=dict)
+    by_config: SlotsByConfig | None = None
 
     @property
     def trial(self) -> Resources:
@@ -162,7 +107,13 @@ class TrialPlan(Value):
 
     @property
     def max_concurrent_trials(self) -> int:
-        """How many trials run at once, over all kinds of slots."""
+        """How many trials run at once, over all kinds of slots; where configs decide, if all took the least."""
+        at_once = self.min_concurrent_trials
+        return at_once if self.by_config is None else max(at_once, self.by_config.max_concurrent_trials)
+
+    @property
+    def min_concurrent_trials(self) -> int:
+        """How many trials run at once whatever their configs, of those that were measured."""
         return sum(slot.max_concurrent_trials for slot in self.slots)
 
     @property
@@ -170,28 +121,14 @@ class TrialPlan(Value):
         """What ``tune.run(resources_per_trial=…)`` and ``tune.with_resources`` take.
 
         A dict, or where nodes are selected by label a ``PlacementGroupFactory``: Tune takes labels in no other form.
+        Where trials get what their configs need, it is enough for every config that was measured.
         """
-        if self.label_selector:
-            from tune_policies.ray_adapter import to_placement_group_factory
-
-            return to_placement_group_factory(self)
-        return self.trial_amounts
-
-    @property
-    def trial_amounts(self) -> dict[str, float]:
-        """What Tune reserves for a trial, by Tune's names of the resources, wherever it is placed."""
-        amounts = _ray_amounts(self.trial)
-        if self.num_workers == 0 and self.accelerator_type:
-            amounts[ACCELERATOR_TYPE_PREFIX + self.accelerator_type] = ACCELERATOR_TYPE_AMOUNT
-        lower_case = {"CPU": "cpu", "GPU": "gpu"}
-        # Tune gives a trial without "cpu" no CPU, but one that names nothing at all gets a whole CPU.
-        return {"cpu": 0} | {lower_case.get(name, name): amount for name, amount in amounts.items()}
+        return self.slots[0].resources_per_trial
 
     @property
     def resources_per_worker(self) -> dict[str, float]:
         """What ``ScalingConfig(resources_per_worker=…)`` takes; empty when ``num_workers`` is 0."""
-        # Train gives a worker a whole CPU unless "CPU" is named.
-        return {"CPU": 0} | _ray_amounts(self.per_worker) if self.num_workers else {}
+        return self.slots[0].resources_per_worker
 
     def scaling_config(self, **kwargs: Any) -> "ScalingConfig":
         """Return Ray Train's ``ScalingConfig`` for a trial's workers.
@@ -259,20 +196,44 @@ class TrialPlan(Value):
             return self
         slots, left = [], max_concurrent_trials
         for slot in self.slots:
-            taken = min(left, slot.max_concurrent_trials)
-            if taken:
-                slots.append(slot.model_copy(update={"max_concurrent_trials": taken}))
-                left -= taken
-        changes = {"slots": tuple(slots), "limited_by": limited_by, "reasons": (*self.reasons, *reasons)}
+            if left:
+                slots.append(slot.capped(left))
+                left -= slots[-1].max_concurrent_trials
+        changes: dict[str, Any] = {
+            "slots": tuple(slots),
+            "limited_by": limited_by,
+            "reasons": (*self.reasons, *reasons),
+        }
+        if self.by_config is not None:
+            changes["by_config"] = self.by_config.with_slots(lambda slot: slot.capped(max_concurrent_trials))
         return self.model_copy(update=changes)
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialPlan":
         """Return the same plan, placed only on nodes that the selector selects beside what it selected before."""
-        slots = (
-            slot.model_copy(update={"label_selector": merged(slot.label_selector, label_selector)})
-            for slot in self.slots
-        )
-        return self.model_copy(update={"slots": tuple(slots)})
+        return self.with_slots(lambda slot: slot.on_nodes(label_selector))
+
+    def with_slots(self, change: Callable[[TrialSlot], TrialSlot]) -> "TrialPlan":
+        """Return the same plan with each of its slots changed."""
+        by_config = None if self.by_config is None else self.by_config.with_slots(change)
+        return self.model_copy(update={"slots": tuple(map(change, self.slots)), "by_config": by_config})
+
+    def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
+        """Return what a trial with this config gets.
+
+        Raises:
+            InfeasibleRequestError: It is known to need more GPU memory than any device has.
+        """
+        return self.slots[0] if self.by_config is None else self.by_config.slot_for(config)
+
+    def for_config(self, config: Mapping[str, Any]) -> "TrialPlan":
+        """Return the plan of a trial with this config alone, for instance for the Train run that it starts.
+
+        Raises:
+            InfeasibleRequestError: It is known to need more GPU memory than any device has.
+        """
+        if self.by_config is None:
+            return self
+        return self.model_copy(update={"slots": (self.slot_for(config),), "by_config": None})
 
     def with_reasons(self, *reasons: str) -> "TrialPlan":
         """Return the same plan with further reasons in front of its own."""
@@ -280,16 +241,18 @@ class TrialPlan(Value):
 
     def explain(self) -> str:
         """Return the plan as text: how many at once, what each gets, what limits it, and why."""
-        count = self.max_concurrent_trials
-        lines = [f"{count} {'trial' if count == 1 else 'trials'} at once, limited by {self.limited_by}"]
-        for slot in self.slots:
-            prefix = "each trial: " if len(self.slots) == 1 else f"{slot.max_concurrent_trials} with "
-            lines.append(f"  {prefix}{slot}")
+        least, most = self.min_concurrent_trials, self.max_concurrent_trials
+        count = f"{most} {'trial' if most == 1 else 'trials'} at once"
+        if self.by_config is not None:
+            count = f"{least} to {count}, by their configs" if least < most else f"{count}, by their configs"
+        lines = [f"{count}, limited by {self.limited_by}"]
+        if self.by_config is not None:
+            lines += [f"  at most {slot.max_concurrent_trials} with {slot}" for slot in self.by_config.slots]
+        elif len(self.slots) > 1:
+            lines += [f"  {slot.max_concurrent_trials} with {slot}" for slot in self.slots]
+        else:
+            lines.append(f"  each trial: {self.slots[0]}")
         if self.nodes_to_add:
             added = ", ".join(f"{count} {name}" for name, count in sorted(self.nodes_to_add.items()))
             lines.append(f"  nodes that the autoscaler must add first: {added}")
         return "\n".join([*lines, *(f"  - {reason}" for reason in self.reasons)])
-
-
-def _ray_amounts(resources: Resources) -> dict[str, float]:
-    return {name: amount if name == "memory" else from_ticks(amount) for name, amount in resources.ticks.items()}

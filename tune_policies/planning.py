@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from tune_policies.capacity import ClusterCapacity, NodeGroup
 from tune_policies.infeasible import in_context, infeasible
 from tune_policies.packing import DRIVER, Request, count_trials, device_slots, limiting_resource
-from tune_policies.plan import TrialPlan, TrialSlot
+from tune_policies.plan import TrialPlan
 from tune_policies.resources import TICKS, Resources, format_amount, from_ticks, to_ticks
+from tune_policies.slot import TrialSlot
 
 
 def build_plan(

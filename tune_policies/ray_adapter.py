@@ -10,6 +10,7 @@ from ray.tune import PlacementGroupFactory, TuneConfig
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
 from tune_policies.resources import check_count
+from tune_policies.slot import TrialSlot
 
 _FIRST_WITH_SLICES: Final = (2, 60)
 """Older versions reserve one slice at most, and take the number in a pod type for chips where it counts cores."""
@@ -48,11 +49,13 @@ def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
     return ScalingConfig(**fields, **kwargs)
 
 
-def to_placement_group_factory(plan: TrialPlan) -> PlacementGroupFactory:
-    """Return what Tune reserves for a trial, on the nodes that the plan's label selector selects."""
+def to_placement_group_factory(slot: TrialSlot) -> PlacementGroupFactory:
+    """Return what Tune reserves for a trial, on the nodes that the slot's label selector selects."""
     names = {"cpu": "CPU", "gpu": "GPU"}
-    bundle = {names.get(name, name): amount for name, amount in plan.trial_amounts.items() if amount > 0}
-    return PlacementGroupFactory([bundle], bundle_label_selector=[dict(plan.label_selector)])
+    bundle = {names.get(name, name): amount for name, amount in slot.trial_amounts.items() if amount > 0}
+    if not slot.label_selector:
+        return PlacementGroupFactory([bundle])
+    return PlacementGroupFactory([bundle], bundle_label_selector=[dict(slot.label_selector)])
 
 
 def _tpu_fields(plan: TrialPlan) -> dict[str, Any]:

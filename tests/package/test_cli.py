@@ -11,7 +11,8 @@ import pytest
 from tests.clusters import nodes
 from tune_policies import ClusterCapacity, Resources, cli
 from tune_policies.capacity import NodeTypeCapacity
-from tune_policies.plan import TrialPlan, TrialSlot
+from tune_policies.plan import TrialPlan
+from tune_policies.slot import TrialSlot
 
 
 def run(*arguments):

@@ -20,7 +20,8 @@ from tune_policies import (
 )
 from tune_policies.capacity import NodeTypeCapacity
 from tune_policies.idle import ROUNDING, idle
-from tune_policies.plan import TrialPlan, TrialSlot
+from tune_policies.plan import TrialPlan
+from tune_policies.slot import TrialSlot
 
 TYPED = ClusterCapacity.of(
     gpu_node("a", gpus=2, cpus=8, accelerator_type="A100"), gpu_node("t", gpus=4, cpus=16, accelerator_type="T4")

@@ -368,7 +368,7 @@ def test_each_choice_that_failed_is_kept_in_the_error():
         (lambda: CpuPolicy(cpus=0), "cpus must be above 0 for a worker without GPUs"),
         (lambda: CpuPolicy(num_workers=1.5), "num_workers must be a whole number, 0 or above, got 1.5"),
         (lambda: GpuMemoryPolicy(gpu_memory="6 gigs"), "gpu_memory must be above 0: a number of bytes, or a number"),
-        (lambda: GpuMemoryPolicy(), "GpuMemoryPolicy needs 'gpu_memory', which is missing"),
+        (lambda: GpuMemoryPolicy(), "GpuMemoryPolicy needs one of gpu_memory, an amount such as '6GiB', and profile"),
         (lambda: GpuPolicy(accelerator_type="A10O"), "unknown accelerator type 'A10O'; did you mean 'A10G'?"),
         (lambda: GpuPolicy(accelerator_type="a100"), "unknown accelerator type 'a100'; did you mean 'A100'?"),
         (lambda: EvenSplitPolicy(num_trials=0), "num_trials must be a whole number, 1 or above, got 0"),

@@ -15,7 +15,9 @@ from tune_policies import (
     CpuPolicy,
     EvenSplitPolicy,
     FirstFeasiblePolicy,
+    GpuMemoryMeasurement,
     GpuMemoryPolicy,
+    GpuMemoryProfile,
     GpuPolicy,
     InfeasibleRequestError,
     InvalidResourcesError,
@@ -31,12 +33,19 @@ CAPACITY = ClusterCapacity.of(
     gpu_node("b", gpus=1, cpus=8, gpu_memory_gib=80, accelerator_type="A100", memory_gib=64),
     gpu_node("c", gpus=0, cpus=32, memory_gib=128, custom={"NPU": 4}),
 )
+PROFILE = GpuMemoryProfile(
+    measurements=tuple(
+        GpuMemoryMeasurement(config={"batch": batch, "net": "mlp"}, total_bytes=batch * 2**28) for batch in (4, 16, 40)
+    )
+)
 POLICIES = [
     AcceleratorPolicy(resource="NPU", amount=0.3, num_workers=2),
     AutoscalingPolicy(GpuPolicy(gpus=0.5), max_nodes_to_add=3),
     CpuPolicy(cpus=2, memory="2GiB", num_workers=2),
     GpuPolicy(gpus=0.3, num_workers=2),
     GpuMemoryPolicy(gpu_memory="6GiB"),
+    GpuMemoryPolicy(profile=PROFILE, headroom=0.2),
+    CappedPolicy(SelectingPolicy(GpuMemoryPolicy(profile=PROFILE), exclude_nodes=("b",)), 7),
     EvenSplitPolicy(num_trials=20, min_gpus=0.3),
     FirstFeasiblePolicy(GpuPolicy(gpus=8), CpuPolicy()),
     CappedPolicy(GpuPolicy(), 2),

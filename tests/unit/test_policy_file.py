@@ -7,7 +7,9 @@ from tune_policies import (
     CappedPolicy,
     CpuPolicy,
     FirstFeasiblePolicy,
+    GpuMemoryMeasurement,
     GpuMemoryPolicy,
+    GpuMemoryProfile,
     InvalidResourcesError,
     load_policy,
 )
@@ -84,4 +86,38 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, content, message):
         path.write_bytes(content)
 
     with pytest.raises(InvalidResourcesError, match=message):
+        load_policy(path)
+
+
+PROFILE = GpuMemoryProfile(measurements=(GpuMemoryMeasurement(config={"batch": 8}, total_bytes="2GiB"),))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_profile_is_named_by_its_file_beside_the_policy(tmp_path, nested):
+    (tmp_path / "measured.json").write_text(PROFILE.to_json())
+    text = "{kind: GpuMemoryPolicy, profile: measured.json, headroom: 0.2}"
+    path = tmp_path / "policy.yaml"
+    path.write_text(f"kind: FirstFeasiblePolicy\npolicies: [{text}]" if nested else text)
+
+    policy = GpuMemoryPolicy(profile=PROFILE, headroom=0.2)
+    assert load_policy(path) == (FirstFeasiblePolicy(policy) if nested else policy)
+
+
+def test_a_profile_may_be_written_out(tmp_path):
+    path = tmp_path / "policy.json"
+    path.write_text(GpuMemoryPolicy(profile=PROFILE).to_json())
+
+    assert load_policy(path) == GpuMemoryPolicy(profile=PROFILE)
+
+
+def test_a_profile_that_is_not_there_or_is_none_is_an_error_with_its_name(tmp_path):
+    path = tmp_path / "policy.yaml"
+    path.write_text("{kind: GpuMemoryPolicy, profile: measured.json}")
+
+    with pytest.raises(InvalidResourcesError, match=r"cannot read the profile file .*measured\.json"):
+        load_policy(path)
+    (tmp_path / "measured.json").write_text("{}")
+    with pytest.raises(
+        InvalidResourcesError, match=r"measured\.json is no profile: GpuMemoryProfile needs 'measurements'"
+    ):
         load_policy(path)

@@ -3,8 +3,9 @@
 from typing import NamedTuple
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
-from tune_policies.plan import TrialPlan, TrialSlot
+from tune_policies.plan import TrialPlan
 from tune_policies.resources import Resources, from_ticks
+from tune_policies.slot import TrialSlot
 
 
 class Bundle(NamedTuple):

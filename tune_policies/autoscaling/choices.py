@@ -34,8 +34,8 @@ def plan_now(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int)
         InfeasibleRequestError: They cannot.
     """
     plan = choice.plan(capacity)
-    if plan.max_concurrent_trials < num_trials:
-        raise _too_few(plan, num_trials, f"only {plan.max_concurrent_trials} fit at once")
+    if plan.min_concurrent_trials < num_trials:
+        raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} fit at once")
     first = plan.capped(num_trials, limited_by="num_trials")
     if plan.nodes_to_add and fewest_nodes(first, capacity, plan.nodes_to_add):
         raise _too_few(plan, num_trials, "the alive nodes do not hold them yet")
@@ -59,8 +59,8 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
             raise
         # How much GPU memory a node will have is known when it is there.
         return Needs(trial_bundles(_imagined(choice, capacity, num_trials), num_trials), with_gpus)
-    if plan.max_concurrent_trials < num_trials:
-        raise _too_few(plan, num_trials, f"only {plan.max_concurrent_trials} would fit at once")
+    if plan.min_concurrent_trials < num_trials:
+        raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} would fit at once")
     types = by_use(plan.slots[0], capacity, num_trials)
     return Needs(trial_bundles(plan, num_trials), frozenset(each.name for each in types if each.max_nodes_to_add))
 

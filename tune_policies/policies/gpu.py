@@ -265,16 +265,21 @@ def _types_that_tell(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> 
 
 
 def with_labels(plan: TrialPlan, capacity: ClusterCapacity, selection: Selection) -> TrialPlan:
-    """Return the plan with the labels by which Ray places its work on the selected nodes only, where need be.
+    """Return the plan with the labels by which Ray places its work on the selected nodes only, where need be."""
+    return plan.on_nodes(labels) if (labels := labels_of(capacity, selection)) else plan
+
+
+def labels_of(capacity: ClusterCapacity, selection: Selection) -> dict[str, str]:
+    """Return the conditions on labels by which Ray places work on the selected nodes only; empty: it needs none.
 
     They are those of the types, which nodes that start later have too; where these do not set the nodes apart, the
     selector lists the nodes.
     """
     if not selection.by_label:
-        return plan
+        return {}
     if (types := _types_that_tell(capacity, selection.groups)) is not None:
-        return plan.on_nodes({ACCELERATOR_TYPE: is_one_of(types)})
-    return plan.on_nodes({NODE_ID: is_one_of(node.node_id for node in capacity.nodes_of(selection.groups))})
+        return {ACCELERATOR_TYPE: is_one_of(types)}
+    return {NODE_ID: is_one_of(node.node_id for node in capacity.nodes_of(selection.groups))}
 
 
 def share_of_gpu_memory(selection: Selection, share_ticks: int) -> int | None:

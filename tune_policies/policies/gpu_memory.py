@@ -1,14 +1,17 @@
 """As many trials on a GPU as its memory holds."""
 
 from collections.abc import Iterable
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tune_policies.capacity import ClusterCapacity
-from tune_policies.errors import InfeasibleRequestError
+from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.infeasible import infeasible
 from tune_policies.packing import Request, equal_device_share
 from tune_policies.plan import TrialPlan
+from tune_policies.policies.by_profile import plan_by_profile
 from tune_policies.policies.custom import WantedCustom
 from tune_policies.policies.gpu import (
     AcceleratorTypes,
@@ -23,6 +26,7 @@ from tune_policies.policies.gpu import (
 from tune_policies.policies.wrappers import plan_first_feasible
 from tune_policies.policy import ResourcePolicy
 from tune_policies.resources import TICKS, Amount, Bytes, Count, PositiveCount, Resources, from_ticks
+from tune_policies.slots_by_config import Headroom
 from tune_policies.units import format_bytes, format_request
 
 
@@ -33,9 +37,13 @@ class GpuMemoryPolicy(ResourcePolicy):
     share that fits the smallest, only those with more memory, or the GPUs of one type. It takes what runs the
     most trials at once, and says which devices it leaves out.
 
+    With a profile instead of an amount, each trial gets what its own config needs: see ``TrialPlan.by_config``.
+
     Attributes:
         gpu_memory: GPU memory that one worker needs in all, its framework's own use included: bytes, or a text
-            such as ``"6GiB"``.
+            such as ``"6GiB"``. This or ``profile`` is needed.
+        profile: What was measured, config by config.
+        headroom: How much more than the profile says a worker gets: 0.1 is a tenth more.
         cpus: CPUs of each worker; ``None``: as many as strand no GPU.
         accelerator_type: Only devices of this type, such as ``"A100"``; of several, ``("H100", "A100")``, the first
             of which a trial fits.
@@ -47,12 +55,22 @@ class GpuMemoryPolicy(ResourcePolicy):
         InvalidResourcesError: A field is wrong.
     """
 
-    gpu_memory: Bytes
+    gpu_memory: Bytes | None = None
+    profile: GpuMemoryProfile | None = None
+    headroom: Headroom = 0.1
     cpus: Amount | None = None
     accelerator_type: AcceleratorTypes | None = None
     num_workers: Count = 0
     max_trials_per_gpu: PositiveCount | None = None
     custom: WantedCustom = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _must_have_one_size(self) -> Self:
+        if (self.gpu_memory is None) == (self.profile is None):
+            raise InvalidResourcesError(
+                "GpuMemoryPolicy needs one of gpu_memory, an amount such as '6GiB', and profile, what was measured"
+            )
+        return self
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
@@ -66,46 +84,52 @@ class GpuMemoryPolicy(ResourcePolicy):
         if self.accelerator_type is not None and not isinstance(self.accelerator_type, str):
             return plan_first_feasible(self.choices, capacity)
         usable = self._usable(capacity, self.accelerator_type)
+        if self.profile is not None:
+            return plan_by_profile(
+                self.profile,
+                self.headroom,
+                capacity,
+                sizes={node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups},
+                best=lambda needed: self._best(capacity, usable, needed),
+                plan_on=lambda choice, needed: self._plan_choice(capacity, usable, choice, needed),
+            )
+        plan, choice = self._best(capacity, usable, self.gpu_memory or 0)
+        return with_labels(plan, capacity, choice)
+
+    def _best(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> tuple[TrialPlan, Selection]:
+        """Return the plan for workers that need so many bytes each, and the devices that it uses.
+
+        Ray is still to be told these by label.
+        """
         plans, shortages = [], []
-        for choice in self._choices(capacity, usable):
+        for choice in _choices(capacity, usable, needed):
             try:
-                plans.append((self._plan_choice(capacity, usable, choice), choice))
+                plans.append((self._plan_choice(capacity, usable, choice, needed), choice))
             except InfeasibleRequestError as error:
                 shortages.append(error)  # too few CPUs or workers there; another choice may do
-        if plans:
-            # Ties go to the larger share, then to the simplest: all devices, one type by name, a choice by label.
-            plan, choice = min(
-                plans,
-                key=lambda each: (
-                    *(-each[0].max_concurrent_trials, -each[0].worker.gpus, each[1].by_label),
-                    *(each[0].accelerator_type or "", each[1].memory_bytes),
-                ),
-            )
-            return with_labels(plan, capacity, choice)
-        raise shortages[0] if shortages else self._infeasible(capacity, usable)
+        if not plans:
+            raise shortages[0] if shortages else self._infeasible(capacity, usable, needed)
+        # Ties go to the larger share, then to the simplest: all devices, one type by name, a choice by label.
+        return min(
+            plans,
+            key=lambda each: (
+                *(-each[0].max_concurrent_trials, -each[0].worker.gpus, each[1].by_label),
+                *(each[0].accelerator_type or "", each[1].memory_bytes),
+            ),
+        )
 
     def _usable(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
         return gpus_of_type(capacity, accelerator_type).where(lambda node: node.resources.cpus >= (self.cpus or 0))
 
-    def _choices(self, capacity: ClusterCapacity, usable: Selection) -> Iterable[Selection]:
-        """Yield the ways to use the GPUs, all of whose memory is known and enough."""
-        yield from selections_of(capacity, usable, self.gpu_memory)
-        sizes = {node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups}
-        # Fewer devices of more memory each may hold more.
-        for least in sorted(size for size in sizes if size > self.gpu_memory)[1:]:
-            large = (group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least)
-            if (choice := select_gpus(capacity, large, usable.accelerator_type)).groups:
-                yield choice
-
-    def _plan_choice(self, capacity: ClusterCapacity, usable: Selection, choice: Selection) -> TrialPlan:
+    def _plan_choice(self, capacity: ClusterCapacity, usable: Selection, choice: Selection, needed: int) -> TrialPlan:
         smallest = choice.memory_bytes or 0
-        fit = smallest // self.gpu_memory
+        fit = smallest // needed
         most_devices = max(node.resources.gpus for node, _ in choice.groups)
         share = equal_device_share(min(fit, self.max_trials_per_gpu or fit), most_devices)
         k = TICKS // share
         is_capped = self.max_trials_per_gpu is not None and self.max_trials_per_gpu < fit
         reasons = [
-            f"{format_bytes(self.gpu_memory)} a worker: {k} {'worker' if k == 1 else 'workers'} on a GPU of "
+            f"{format_bytes(needed)} a worker: {k} {'worker' if k == 1 else 'workers'} on a GPU of "
             f"{format_bytes(smallest)}" + (", as max_trials_per_gpu says" if is_capped else "")
         ]
         reasons += self._left_out(capacity, usable, choice)
@@ -133,13 +157,13 @@ class GpuMemoryPolicy(ResourcePolicy):
         worker = Resources(cpus=self.cpus or 0, gpus=gpus, custom=self.custom)
         return Request(worker=worker, num_workers=self.num_workers)
 
-    def _infeasible(self, capacity: ClusterCapacity, usable: Selection) -> InfeasibleRequestError:
-        wish = {"accelerator_type": usable.accelerator_type, "gpu_memory_bytes": self.gpu_memory}
+    def _infeasible(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> InfeasibleRequestError:
+        wish = {"accelerator_type": usable.accelerator_type, "gpu_memory_bytes": needed}
         request = self._request(1).model_copy(update=wish)
         # Where no GPU has the CPUs, its memory may still be what is short of most.
         there = usable if usable.groups else gpus_of_type(capacity, usable.accelerator_type)
         memories = [node.smallest_gpu_memory_bytes for node, _ in there.groups]
-        is_too_small = all(memory is not None and memory < self.gpu_memory for memory in memories)
+        is_too_small = all(memory is not None and memory < needed for memory in memories)
         if not there.groups or not (usable.groups or is_too_small):
             return infeasible(capacity.groups, request)
         if known := [memory for memory in memories if memory is not None]:
@@ -158,3 +182,14 @@ class GpuMemoryPolicy(ResourcePolicy):
             "Install nvidia-ml-py on the GPU nodes and probe again, give them an accelerator type, or take GpuPolicy "
             "with a share of a GPU.",
         )
+
+
+def _choices(capacity: ClusterCapacity, usable: Selection, needed: int) -> Iterable[Selection]:
+    """Yield the ways to use the GPUs, all of whose memory is known and enough."""
+    yield from selections_of(capacity, usable, needed)
+    sizes = {node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups}
+    # Fewer devices of more memory each may hold more.
+    for least in sorted(size for size in sizes if size > needed)[1:]:
+        large = (group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least)
+        if (choice := select_gpus(capacity, large, usable.accelerator_type)).groups:
+            yield choice

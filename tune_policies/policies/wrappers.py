@@ -11,6 +11,7 @@ from tune_policies.packing import Request, workers_on_node
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import InnerPolicy, ResourcePolicy, WrappingPolicy
 from tune_policies.resources import TICKS, Amount, Bytes, Count, PositiveCount, Resources, to_ticks
+from tune_policies.slot import TrialSlot
 
 
 class FirstFeasiblePolicy(ResourcePolicy):
@@ -142,17 +143,16 @@ class ReservingPolicy(WrappingPolicy):
             notes.append("Ray may spread shares of a GPU, so the GPUs are left free in sum, perhaps none as a whole")
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
             notes.append("host memory of some nodes is not known, so it may not be left free")
-        return _kept_off_small_devices(plan, capacity).with_reasons(*notes)
+        return plan.with_slots(lambda slot: _kept_off_small_devices(slot, capacity)).with_reasons(*notes)
 
 
-def _kept_off_small_devices(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
-    """Return the plan with the GPU nodes excluded whose devices are too small for its workers.
+def _kept_off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
+    """Return the slot with the GPU nodes excluded whose devices are too small for its workers.
 
     The inner policy has not seen them, where all that would hold a worker there is left free. But Ray sees them.
     """
-    slot = plan.slots[0]
     if slot.gpu_memory_bytes is None:
-        return plan
+        return slot
     request = Request(worker=slot.worker, num_workers=slot.num_workers, accelerator_type=slot.accelerator_type)
     per_device = max(1, TICKS // to_ticks(slot.worker.gpus))
     too_small = [
@@ -162,8 +162,8 @@ def _kept_off_small_devices(plan: TrialPlan, capacity: ClusterCapacity) -> Trial
         and workers_on_node(group.node, request) > 0
     ]
     if not too_small:
-        return plan
-    return plan.on_nodes({NODE_ID: is_none_of(node.node_id for node in capacity.nodes_of(too_small))})
+        return slot
+    return slot.on_nodes({NODE_ID: is_none_of(node.node_id for node in capacity.nodes_of(too_small))})
 
 
 def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:

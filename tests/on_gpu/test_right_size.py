@@ -1,0 +1,107 @@
+"""Estimates and measurements beside what a real GPU says. Run by `make test-gpu`."""
+
+import multiprocessing
+import warnings
+
+import pytest
+import torch
+
+from tests import models
+from tests.on_ray.rays import local_ray
+from trainers import estimate_gpu_memory, measure_gpu_memory, plan_by_measuring, with_plan
+from tune_policies import GpuPolicy, ProbeWarning, probe_cluster
+
+pytestmark = pytest.mark.gpu
+
+GIB = 2**30
+# Large enough that what cuBLAS takes for itself, some 10 MiB, does not decide.
+TRAININGS = {
+    "mlp": models.mlp(batch=4096, width=4096),
+    "resnet": models.resnet(batch=128, size=128),
+    "transformer": models.transformer(batch=32, length=256, width=512, depth=6, words=10_000),
+}
+of_each_kind = pytest.mark.parametrize("kind", TRAININGS)
+
+
+def train(kind):
+    """Train for some steps; return the peaks that the allocator counted, and what the driver counts for the process."""
+    TRAININGS[kind].train(torch.optim.AdamW, 5, "cuda")
+    free, total = torch.cuda.mem_get_info()
+    return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), total - free
+
+
+def in_a_process_of_its_own(kind):
+    """The GPU must be otherwise idle: what the driver counts is that of the whole device."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(train, (kind,))
+
+
+@of_each_kind
+def test_the_estimate_is_within_15_percent_of_the_real_peak(kind):
+    training = TRAININGS[kind]
+    allocated, _, _ = in_a_process_of_its_own(kind)
+
+    estimate = estimate_gpu_memory(training.build, training.batch, torch.optim.AdamW, training.loss_fn)
+
+    print(f"{kind}: estimated {estimate.peak_bytes / GIB:.3f} GiB, real {allocated / GIB:.3f} GiB")
+    assert estimate.peak_bytes == pytest.approx(allocated, rel=0.15)
+
+
+@pytest.fixture(scope="module")
+def capacity():
+    with local_ray(num_cpus=4, num_gpus=1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProbeWarning)
+        yield probe_cluster()
+
+
+def train_and_report(config):
+    from ray import tune
+
+    train(config["kind"])
+    tune.report({"done_with": config["kind"]})
+
+
+@pytest.fixture(scope="module")
+def profile(capacity):
+    configs = [{"kind": kind} for kind in TRAININGS]
+    return measure_gpu_memory(train_and_report, configs, max_seconds=120, capacity=capacity)
+
+
+@of_each_kind
+def test_the_measurement_is_within_5_percent_of_the_real_peak(kind, profile):
+    _, reserved, on_device = in_a_process_of_its_own(kind)
+    (measured,) = [each for each in profile.measurements if each.config["kind"] == kind]
+
+    print(f"{kind}: measured {measured.total_bytes / GIB:.3f} GiB, real {on_device / GIB:.3f} GiB")
+    assert measured.peak_bytes["torch"] == pytest.approx(reserved, rel=0.05)
+    # By the driver if it tells, and else with the safe figure for what is outside the allocator.
+    assert measured.total_bytes >= 0.95 * reserved
+
+
+def test_trials_run_in_the_shares_that_were_measured(capacity, tmp_path):
+    from ray import tune
+
+    configs = [{"kind": kind} for kind in TRAININGS]
+    plan = plan_by_measuring(train_and_report, configs, max_seconds=120, headroom=0.1, cpus=1)
+    print(plan.explain())
+
+    trials = tune.run(
+        with_plan(train_and_report, plan),
+        config={"kind": tune.grid_search(list(TRAININGS))},
+        storage_path=str(tmp_path),
+        verbose=0,
+        raise_on_failed_trial=False,
+    ).trials
+
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 3
+    assert all(trial.last_result["gpu_memory"]["share_kept"] for trial in trials)
+
+
+def test_a_trial_that_needs_more_than_the_device_is_recorded_as_such(capacity):
+    def take_too_much(config):
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.empty(2 * total, dtype=torch.uint8, device="cuda")
+
+    profile = measure_gpu_memory(take_too_much, [{"size": 2}], capacity=capacity, policy=GpuPolicy(cpus=1))
+
+    assert profile.measurements[0].ran_out

@@ -1,0 +1,194 @@
+"""Measuring trials, and planning from it, on a real Ray with logical GPUs; CuPy and NVML are stand-ins.
+
+The stand-ins (tests/stand_ins.py) hand out memory that is not there and state how much is held; that the real
+frameworks and the real driver say the same is shown on a GPU.
+"""
+
+import os
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from ray import tune
+
+from tests.on_ray.rays import local_ray
+from tests.stand_ins import state_counts, write_stand_ins
+from trainers import measure_gpu_memory, plan_by_measuring, with_plan
+from trainers.train_loop import plan_of_run
+from tune_policies import (
+    ClusterCapacity,
+    GpuDevice,
+    GpuMemoryPolicy,
+    GpuMemoryProfile,
+    GpuPolicy,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    MeasurementError,
+    Resources,
+)
+
+GIB = 2**30
+OVERHEAD = int(0.85 * GIB)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    packages = tmp_path_factory.mktemp("packages")
+    counts = write_stand_ins(packages)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{packages}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        patch.setenv("STAND_IN_NVML", str(counts))
+        patch.setenv("TUNE_POLICIES_CACHE", str(packages))  # no measured overheads
+        with local_ray(num_cpus=4, num_gpus=4):
+            state_counts(counts, total=16 * GIB, free=16 * GIB)
+            yield
+
+
+DEVICES = tuple(GpuDevice(index=i, uuid=f"GPU-{i}", name="Stand-in", memory_bytes=16 * GIB) for i in range(4))
+NODE = ClusterCapacity.of(Resources(cpus=4, gpus=4)).nodes[0].model_copy(update={"devices": DEVICES})
+CAPACITY = ClusterCapacity.of(NODE)
+
+
+def use(config):
+    import cupy
+
+    held = cupy.empty(config["batch"] * GIB // 8 + GIB)
+    for _ in range(20):
+        if config.get("how") == "fails":
+            raise KeyError("a mistake")
+        if config.get("how") == "is silent":
+            time.sleep(60)
+        tune.report({"held": held.size})
+
+
+class Using(tune.Trainable):
+    def setup(self, config):
+        import cupy
+
+        self.held = cupy.empty(config["batch"] * GIB // 8)
+
+    def step(self):
+        return {"done": True}
+
+
+@pytest.fixture(scope="module")
+def measured(cluster):
+    """One measurement of a config of each kind, and the error that it raises for the one that fails."""
+    configs = [
+        {"batch": 8},
+        {"batch": 16},
+        {"batch": 400},
+        *({"batch": 8, "how": how} for how in ("fails", "is silent")),
+    ]
+    with pytest.raises(MeasurementError) as caught:
+        measure_gpu_memory(use, configs, max_steps=3, max_seconds=3, capacity=CAPACITY)
+    return caught.value, {tuple(each.config.values()): each for each in caught.value.profile.measurements}
+
+
+def test_each_config_is_measured_on_a_whole_gpu_with_the_overhead(measured):
+    error, by_config = measured
+
+    assert [by_config[8,].total_bytes, by_config[16,].total_bytes] == [2 * GIB + OVERHEAD, 3 * GIB + OVERHEAD]
+    assert by_config[8,].peak_bytes == {"cupy": 2 * GIB}
+    assert error.profile.gpu_models == ("Stand-in",)  # NVML's stand-in knows the first GPU only
+    assert error.profile.versions.keys() == {"ray", "cupy"}
+
+
+def test_a_trial_ends_at_the_cap_of_steps(measured):
+    _, by_config = measured
+
+    assert (by_config[8,].num_steps, by_config[8,].ended_by) == (3, "max_steps")
+
+
+def test_a_trial_that_reports_nothing_ends_at_the_cap_of_seconds_and_is_measured(measured):
+    _, by_config = measured
+    silent = by_config[8, "is silent"]
+
+    assert (silent.num_steps, silent.ended_by, silent.total_bytes) == (0, "max_seconds", 2 * GIB + OVERHEAD)
+
+
+def test_a_trial_that_runs_out_needs_more_than_the_device_has(measured):
+    _, by_config = measured
+
+    assert (by_config[400,].ended_by, by_config[400,].total_bytes) == ("out_of_memory", 16 * GIB)
+
+
+def test_a_trial_that_fails_is_named_and_nothing_that_was_measured_is_lost(measured):
+    error, by_config = measured
+
+    assert "1 of 5 configs could not be measured: {'batch': 8, 'how': 'fails'}: KeyError: 'a mistake'" in str(error)
+    assert len(by_config) == 4
+
+
+def test_each_trial_gets_the_share_that_its_config_needs(measured, tmp_path):
+    error, _ = measured
+    plan = GpuMemoryPolicy(profile=GpuMemoryProfile.from_json(error.profile.to_json()), cpus=0.5).plan(CAPACITY)
+
+    def train(config):
+        import ray
+
+        tune.report({"gpu": ray.get_runtime_context().get_assigned_resources()["GPU"]})
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        trials = tune.run(
+            with_plan(train, plan),
+            config={"batch": tune.grid_search([8, 16, 12, 400])},
+            storage_path=str(tmp_path),
+            verbose=0,
+            raise_on_failed_trial=False,
+        ).trials
+
+    # 2.85, 3.85 and between them 3.35 GiB, with a tenth more, of 16 GiB.
+    assert [trial.last_result.get("gpu") for trial in trials] == [0.2, 0.3333, 0.25, None]
+    assert (
+        "InfeasibleRequestError: one trial needs 51.9 GiB of GPU memory with the config {'batch': 400}"
+        in Path(trials[3].error_file).read_text()
+    )
+
+
+def test_one_call_measures_a_class_in_samples_of_a_space_and_plans(cluster):
+    plan = plan_by_measuring(
+        Using, {"batch": tune.choice([8, 16, 32])}, num_samples=3, seed=1, cpus=1, capacity=CAPACITY
+    )
+
+    assert plan.by_config.profile.measurements[0].ended_by == "finished"
+    assert "configs measured on Stand-in" in plan.explain()
+    assert plan.slot_for({"batch": 8}).trial.gpus < plan.slot_for({"net": "other"}).trial.gpus == 1
+
+
+def test_a_train_run_gets_what_its_config_needs(measured):
+    error, _ = measured
+    plan = GpuMemoryPolicy(profile=error.profile, num_workers=2).plan(CAPACITY)
+
+    of_config, of_any = plan_of_run(plan, {"batch": 8}), plan_of_run(plan, None)
+
+    assert of_config.scaling_config().resources_per_worker["GPU"] == 0.2
+    assert of_any.scaling_config().resources_per_worker["GPU"] == 0.3333
+
+
+def test_without_a_gpu_nothing_starts(cluster):
+    with pytest.raises(InfeasibleRequestError, match="short of GPU"):
+        measure_gpu_memory(use, [{"batch": 8}], capacity=ClusterCapacity.of(Resources(cpus=4)))
+
+
+def test_where_a_gpus_memory_is_not_known_nothing_is_measured_for_a_plan(cluster):
+    not_read = ClusterCapacity.of(Resources(cpus=4, gpus=4))
+
+    with pytest.raises(InfeasibleRequestError, match="the GPU memory of 1 of 1 GPU nodes was not read"):
+        plan_by_measuring(use, [{"batch": 8}], capacity=not_read)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"configs": []}, "no configs to measure"),
+        ({"max_seconds": 0}, "max_seconds must be above 0 seconds and have an end, got 0"),
+        ({"max_steps": 0}, "max_steps must be a whole number, 1 or above, got 0"),
+        ({"policy": GpuPolicy(gpus=0.5)}, "memory is measured on one whole GPU"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(kwargs, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        measure_gpu_memory(use, **{"configs": [{"batch": 8}], "capacity": CAPACITY, **kwargs})

@@ -1,0 +1,150 @@
+"""The estimate beside a real training on the CPU, whose tensors take what they take on a GPU."""
+
+import functools
+import resource
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from tests import models
+from trainers import estimate_gpu_memory
+from tune_policies import MeasurementError
+
+GIB = 2**30
+TRAININGS = {
+    "mlp": models.mlp(batch=256, width=512),
+    "resnet": models.resnet(batch=8, size=64, width=32),
+    "transformer": models.transformer(batch=8, length=64),
+}
+
+
+def peak_of_tensors(train):
+    """The most bytes that PyTorch's CPU allocator handed out at once while ``train`` ran."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        train()
+    events = [each for each in profiler.profiler.kineto_results.events() if each.name() == "[memory]"]
+    held = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, functools.partial(torch.optim.SGD, lr=0.1)])
+@pytest.mark.parametrize("kind", TRAININGS)
+def test_the_estimate_is_within_15_percent_of_the_real_peak(kind, optimizer):
+    training = TRAININGS[kind]
+    on_gpus = functools.partial(optimizer, foreach=True)  # which is what PyTorch chooses there
+
+    real = peak_of_tensors(lambda: training.train(on_gpus, 2, "cpu"))
+    estimate = estimate_gpu_memory(training.build, training.batch, optimizer, training.loss_fn)
+
+    assert estimate.peak_bytes == pytest.approx(real, rel=0.15)
+
+
+def linear(width=1024, depth=1):
+    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(depth)))
+
+
+def test_the_parts_are_those_of_the_peak():
+    estimate = estimate_gpu_memory(linear, (1, 1024), torch.optim.Adam)
+    size = 4 * 1024**2
+
+    assert (estimate.parameters_bytes, estimate.gradients_bytes) == (size, size)
+    assert 2 * size <= estimate.optimizer_bytes <= 4 * size
+    assert estimate.peak_bytes == sum(
+        (estimate.parameters_bytes, estimate.gradients_bytes, estimate.optimizer_bytes, estimate.activations_bytes)
+    )
+    assert estimate.total_bytes == estimate.peak_bytes + estimate.overhead_bytes
+
+
+def test_a_model_of_100_gib_takes_no_memory():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    estimate = estimate_gpu_memory(lambda: linear(32_768, 25), (8, 32_768), torch.optim.AdamW)
+
+    assert estimate.parameters_bytes == 100 * GIB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, left, right):
+        return {"both": self.layer(left) + self.layer(right)}
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pytest.param((torch.ones(4, 8), torch.ones(4, 8)), id="tensors"),
+        pytest.param(((4, 8), (4, 8)), id="shapes"),
+        pytest.param({"left": torch.ones(4, 8), "right": (4, 8)}, id="by name"),
+        pytest.param(lambda: (torch.ones(4, 8), torch.ones(4, 8)), id="a function"),
+    ],
+)
+def test_a_batch_is_what_the_model_takes(batch):
+    estimates = [estimate_gpu_memory(TwoInputs, each) for each in (batch, lambda: (torch.ones(4, 8), torch.ones(4, 8)))]
+
+    assert estimates[0] == estimates[1]
+    assert estimates[0].activations_bytes >= 2 * 4 * 8 * 4
+
+
+class DataDependent(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) if x.sum().item() > 0 else x
+
+
+@pytest.mark.parametrize(
+    ("model_fn", "batch", "kwargs", "message"),
+    [
+        (lambda: nn.Linear(8, undefined), (4, 8), {}, "model_fn failed without data: NameError"),  # noqa: F821
+        (lambda: 7, (4, 8), {}, r"model_fn must return a torch.nn.Module"),
+        (lambda: nn.Linear(8, 1), (4, 9), {}, "the model does not take the batch, or goes by its data: RuntimeError"),
+        (lambda: nn.Linear(8, 1), lambda: 1 / 0, {}, "the batch cannot be made: ZeroDivisionError"),
+        (lambda: nn.Linear(8, 1), (4, 8), {"loss_fn": nn.MSELoss()}, "the batch is a pair of what the model takes"),
+        (lambda: nn.Linear(8, 1), ((4, 8), (5, 3)), {"loss_fn": nn.MSELoss()}, "loss_fn failed: RuntimeError"),
+        (lambda: nn.Linear(8, 1), (4, 8), {"optimizer": lambda _: 1 / 0}, "optimizer failed: ZeroDivisionError"),
+        (lambda: nn.Flatten(), (4, 8), {}, "the output has no tensor that depends on a parameter"),
+        (lambda: DataDependent(8, 8), (4, 8), {}, "the model does not take the batch, or goes by its data: DataDep"),
+    ],
+)
+def test_what_fails_is_named(model_fn, batch, kwargs, message):
+    with pytest.raises(MeasurementError, match=message):
+        estimate_gpu_memory(model_fn, batch, **kwargs)
+
+
+def test_it_explains_the_parts_and_what_it_cannot_know():
+    text = estimate_gpu_memory(lambda: linear(8192), (1, 8192), torch.optim.AdamW).explain()
+
+    assert text.splitlines()[:3] == ["2.1 GiB of GPU memory, estimated", "  256 MiB parameters", "  256 MiB gradients"]
+    assert "  - not known: workspaces of cuBLAS and cuDNN, and which kernels they choose" in text
+
+
+WITHOUT = """
+import sys
+sys.modules[sys.argv[1]] = None
+from trainers import estimate_gpu_memory
+try:
+    estimate_gpu_memory(lambda: None, (1,))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("torch", "MeasurementError an estimate needs PyTorch"),
+        ("torch.distributed._tools.mem_tracker", "cannot follow a model's tensors (MemTracker): take PyTorch 2.5"),
+    ],
+)
+def test_without_what_follows_tensors_it_says_what_to_install(missing, message):
+    done = subprocess.run([sys.executable, "-c", WITHOUT, missing], capture_output=True, text=True, check=False)
+
+    assert message in done.stdout, done.stderr

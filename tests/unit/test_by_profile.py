@@ -1,0 +1,249 @@
+"""Plans in which each trial gets what its own config needs."""
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.clusters import gpu_node
+from tests.unit.strategies import clusters
+from tune_policies import (
+    AutoscalingPolicy,
+    CappedPolicy,
+    ClusterCapacity,
+    CpuPolicy,
+    FirstFeasiblePolicy,
+    GpuMemoryMeasurement,
+    GpuMemoryPolicy,
+    GpuMemoryProfile,
+    GpuPolicy,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    NodeTypeCapacity,
+    ReservingPolicy,
+    Resources,
+    SelectingPolicy,
+    TrialPlan,
+)
+
+GIB = 2**30
+ONE_GPU = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80, cpus=64))
+
+
+def measured(gib, ended_by="max_steps", **config):
+    return GpuMemoryMeasurement(config=config, total_bytes=int(gib * GIB), ended_by=ended_by)
+
+
+def profile_of(*measurements):
+    return GpuMemoryProfile(measurements=measurements)
+
+
+PROFILE = profile_of(measured(2, batch=8), measured(4, batch=16), measured(16, batch=64))
+
+
+def gpus_for(plan, **config):
+    return plan.slot_for(config).trial.gpus
+
+
+def test_each_config_gets_the_share_that_it_needs():
+    plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
+
+    # With a tenth more: 2.2, 4.4, 8.8 and 17.6 of 80 GiB.
+    shares = [gpus_for(plan, batch=batch) for batch in (8, 16, 32, 64)]
+    assert shares[:2] == [0.0277, 0.0555]
+    assert 0.11 <= shares[2] < 0.13
+    assert shares[3] == 0.25
+
+
+def test_the_first_slot_is_enough_for_every_measured_config():
+    plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
+
+    assert plan.resources_per_trial["gpu"] == 0.25
+    assert plan.gpu_memory_bytes == 20 * GIB
+
+
+def test_as_many_run_at_once_as_their_configs_allow():
+    plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
+
+    assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == (4, 36)
+    assert plan.explain().splitlines()[0] == "4 to 36 trials at once, by their configs, limited by GPU"
+
+
+def test_the_plan_says_what_was_measured_how_it_grows_and_what_each_config_gets():
+    lines = GpuMemoryPolicy(profile=PROFILE, cpus=1).plan(ONE_GPU).explain().splitlines()
+
+    assert "  at most 4 with 1 CPU, 0.25 GPU, 20 GiB of GPU memory" in lines
+    assert "  - 3 configs measured, 2 GiB to 16 GiB: each trial gets what its config needs and 10% more" in lines
+    assert "  - {'batch': 16}: 4 GiB, so 0.0555 GPU" in lines
+    assert any(line.startswith("  - GPU memory by config: 256 MiB x batch") for line in lines)
+
+
+def test_a_config_of_which_nothing_is_known_gets_a_whole_gpu():
+    assert gpus_for(GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU), net="resnet") == 1
+
+
+def test_headroom_is_not_asked_of_a_whole_gpu():
+    profile = profile_of(measured(79, batch=8))
+
+    assert gpus_for(GpuMemoryPolicy(profile=profile).plan(ONE_GPU), batch=8) == 1
+
+
+@pytest.mark.parametrize(("headroom", "share"), [(0, 0.5), (0.1, 1), (1, 1)])
+def test_headroom_comes_on_top(headroom, share):
+    profile = profile_of(measured(40, batch=8))
+
+    assert gpus_for(GpuMemoryPolicy(profile=profile, headroom=headroom).plan(ONE_GPU), batch=8) == share
+
+
+def test_a_config_that_needs_more_than_any_gpu_is_infeasible_and_named():
+    plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
+
+    with pytest.raises(
+        InfeasibleRequestError, match=r"256 GiB of GPU memory with the config \{'batch': 1024\}, but the"
+    ):
+        plan.slot_for({"batch": 1024})
+
+
+def test_a_config_that_ran_out_on_such_a_gpu_is_infeasible_and_the_others_are_planned():
+    profile = profile_of(measured(2, batch=8), measured(80, "out_of_memory", batch=99))
+    plan = GpuMemoryPolicy(profile=profile).plan(ONE_GPU)
+
+    assert gpus_for(plan, batch=8) == 0.0277
+    assert "1 config ran out of 80 GiB, the whole GPU: not counted" in plan.explain()
+    with pytest.raises(InfeasibleRequestError, match="more than 80 GiB of GPU memory"):
+        plan.slot_for({"batch": 99})
+
+
+def test_a_config_that_ran_out_gets_a_whole_gpu_that_is_larger():
+    profile = profile_of(measured(16, "out_of_memory", batch=99))
+
+    assert gpus_for(GpuMemoryPolicy(profile=profile).plan(ONE_GPU), batch=99) == 1
+
+
+def test_a_cluster_whose_gpus_are_smaller_than_the_largest_config_is_infeasible():
+    small = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=8))
+
+    with pytest.raises(InfeasibleRequestError, match="the largest GPUs have 8 GiB: short of GPU memory"):
+        GpuMemoryPolicy(profile=PROFILE).plan(small)
+
+
+def test_on_mixed_gpus_a_small_config_may_use_those_that_are_too_small_for_the_largest():
+    mixed = ClusterCapacity.of(
+        gpu_node("a", gpus=4, gpu_memory_gib=8, accelerator_type="T4"),
+        gpu_node("b", gpus=1, gpu_memory_gib=80, accelerator_type="A100"),
+    )
+    plan = GpuMemoryPolicy(profile=profile_of(measured(6, batch=8), measured(30, batch=64))).plan(mixed)
+
+    assert plan.slot_for({"batch": 8}).accelerator_type == "A100"  # 12 there, 5 on all five devices
+    assert plan.slot_for({"batch": 64}).accelerator_type == "A100"
+    assert plan.slot_for({"batch": 8}).max_concurrent_trials == 12
+
+
+def test_too_few_large_gpus_for_a_trial_of_two_workers_leave_the_smaller_ones():
+    mixed = ClusterCapacity.of(gpu_node("a", gpus=4, gpu_memory_gib=16), gpu_node("b", gpus=1, gpu_memory_gib=80))
+
+    plan = GpuMemoryPolicy(profile=profile_of(measured(10, batch=8)), num_workers=5).plan(mixed)
+
+    assert plan.slot_for({"net": "resnet"}).gpu_memory_bytes == 16 * GIB
+
+
+@pytest.mark.parametrize("fields", [{}, {"gpu_memory": "6GiB", "profile": PROFILE}], ids=["neither", "both"])
+def test_one_of_an_amount_and_a_profile_is_needed(fields):
+    with pytest.raises(InvalidResourcesError, match="GpuMemoryPolicy needs one of gpu_memory"):
+        GpuMemoryPolicy(**fields)
+
+
+def test_headroom_is_a_part_of_the_need():
+    with pytest.raises(InvalidResourcesError, match="headroom"):
+        GpuMemoryPolicy(profile=PROFILE, headroom=-0.1)
+
+
+def test_a_plan_of_one_config_is_for_a_train_run_with_it():
+    plan = GpuMemoryPolicy(profile=PROFILE, num_workers=2).plan(ONE_GPU)
+
+    one = plan.for_config({"batch": 8})
+
+    assert (one.per_worker.gpus, one.resources_per_worker["GPU"], one.by_config) == (0.0277, 0.0277, None)
+    assert plan.resources_per_worker["GPU"] == 0.25
+
+
+def test_other_plans_give_every_config_the_same():
+    plan = GpuPolicy(gpus=0.5).plan(ONE_GPU)
+
+    assert plan.slot_for({"batch": 8}) == plan.slots[0]
+    assert plan.for_config({"batch": 8}) is plan
+
+
+TWO_ZONES = ClusterCapacity.of(
+    gpu_node("a", gpu_memory_gib=80, labels={"zone": "eu"}), gpu_node("b", gpu_memory_gib=80, labels={"zone": "us"})
+)
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "at_once", "selector"),
+    [
+        pytest.param(lambda inner: CappedPolicy(inner, 6), (6, 6), None, id="capped"),
+        pytest.param(lambda inner: SelectingPolicy(inner, {"zone": "eu"}), (4, 36), {"zone": "eu"}, id="selected"),
+        pytest.param(lambda inner: ReservingPolicy(inner, gpus=1), (4, 36), None, id="reserved"),
+        pytest.param(lambda inner: FirstFeasiblePolicy(inner, CpuPolicy()), (8, 72), None, id="first of several"),
+        pytest.param(lambda inner: AutoscalingPolicy(inner), (8, 72), None, id="autoscaling"),
+    ],
+)
+def test_a_wrapper_holds_for_the_slots_of_every_size(wrapped, at_once, selector):
+    plan = wrapped(GpuMemoryPolicy(profile=PROFILE)).plan(TWO_ZONES)
+
+    assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == at_once
+    assert all(slot.max_concurrent_trials <= at_once[1] for slot in plan.by_config.slots)
+    assert plan.slot_for({"batch": 8}).label_selector == plan.label_selector == (selector or {})
+
+
+def test_devices_that_are_left_free_and_too_small_are_kept_from_each_size_that_needs_more():
+    capacity = ClusterCapacity.of(
+        gpu_node("a", gpu_memory_gib=10, cpus=4), gpu_node("b", gpu_memory_gib=80, cpus=64, gpus=2)
+    )
+    plan = ReservingPolicy(GpuMemoryPolicy(profile=PROFILE, cpus=1), gpus=1).plan(capacity)
+
+    assert plan.slot_for({"batch": 64}).label_selector == {"ray.io/node-id": "!in(a)"} or plan.slot_for(
+        {"batch": 64}
+    ).label_selector == {"ray.io/node-id": "!a"}
+    assert plan.slot_for({"batch": 64}).trial.gpus == 0.25
+
+
+def test_nodes_are_added_for_as_many_as_run_at_the_largest_size_and_at_the_smallest():
+    kind = NodeTypeCapacity(
+        name="gpu", resources=Resources(cpus=64, gpus=1), accelerator_type="A100", max_nodes_to_add=3
+    )
+    alive = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=76, accelerator_type="A100"))
+    capacity = alive.model_copy(update={"node_types": (kind,)})
+
+    plan = AutoscalingPolicy(GpuMemoryPolicy(profile=PROFILE)).plan(capacity)
+
+    assert plan.nodes_to_add == {"gpu": 3}
+
+
+def test_it_survives_json_and_pickle():
+    plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
+
+    assert TrialPlan.from_json(plan.to_json()) == plan == pickle.loads(pickle.dumps(plan))
+    assert TrialPlan.from_json(plan.to_json()).slot_for({"batch": 16}) == plan.slot_for({"batch": 16})
+
+
+@given(
+    capacity=clusters(),
+    needs=st.lists(st.tuples(st.integers(1, 99), st.floats(0.1, 60)), min_size=1, max_size=20),
+    headroom=st.sampled_from([0, 0.1, 0.5]),
+    num_workers=st.integers(0, 2),
+)
+def test_every_measured_config_gets_at_least_what_it_needs(capacity, needs, headroom, num_workers):
+    profile = profile_of(*(measured(gib, batch=batch) for batch, gib in needs))
+    large_enough = ClusterCapacity.of(*capacity.nodes, gpu_node("large", gpus=2, gpu_memory_gib=80))
+    plan = GpuMemoryPolicy(profile=profile, headroom=headroom, num_workers=num_workers).plan(large_enough)
+    whole = plan.by_config.slots[-1].gpu_memory_bytes
+
+    for batch, gib in needs:
+        slot = plan.slot_for({"batch": batch})
+        assert slot.gpu_memory_bytes >= min(int(gib * GIB) * (1 + headroom), max(whole, gib * GIB))
+        assert slot.gpu_memory_bytes <= max(plan.gpu_memory_bytes, whole)
+        assert slot.num_workers == num_workers
+    assert plan.slots[0] in plan.by_config.slots

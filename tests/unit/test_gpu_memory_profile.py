@@ -1,0 +1,146 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tune_policies import GpuMemoryMeasurement, GpuMemoryProfile, InvalidResourcesError
+
+GIB = 2**30
+
+
+def profile_of(*measured, **kwargs):
+    """A profile from (config, GiB) pairs; a third part says how the trial ended."""
+    return GpuMemoryProfile(
+        measurements=tuple(
+            GpuMemoryMeasurement(config=config, total_bytes=int(gib * GIB), ended_by=(*ended, "max_steps")[0])
+            for config, gib, *ended in measured
+        ),
+        **kwargs,
+    )
+
+
+BATCHES = profile_of(({"batch": 8}, 2), ({"batch": 16}, 3), ({"batch": 64}, 9))
+
+
+def test_a_measured_config_gets_what_was_measured():
+    profile = profile_of(({"batch": 8}, 2), ({"batch": 16}, 5), ({"batch": 64}, 5.5))
+
+    assert profile.gpu_memory_bytes({"batch": 16}) == 5 * GIB
+
+
+def test_of_a_config_that_was_measured_twice_the_most_counts():
+    assert profile_of(({"a": "x"}, 2), ({"a": "x"}, 3)).gpu_memory_bytes({"a": "x"}) == 3 * GIB
+
+
+def test_a_config_between_the_measured_ones_gets_what_the_formula_says():
+    assert BATCHES.gpu_memory_bytes({"batch": 32}) == pytest.approx(5 * GIB, rel=0.001)
+
+
+def test_a_config_beyond_the_measured_ones_is_extrapolated_and_says_so():
+    assert BATCHES.gpu_memory_bytes({"batch": 128}) == pytest.approx(17 * GIB, rel=0.001)
+    assert BATCHES.is_extrapolated({"batch": 128})
+    assert not BATCHES.is_extrapolated({"batch": 32})
+
+
+def test_each_combination_of_what_is_no_number_has_a_formula_of_its_own():
+    profile = profile_of(
+        ({"net": "small", "batch": 8}, 1),
+        ({"net": "small", "batch": 16}, 2),
+        ({"net": "large", "batch": 8}, 10),
+        ({"net": "large", "batch": 16}, 20),
+    )
+
+    assert profile.gpu_memory_bytes({"net": "small", "batch": 32}) == pytest.approx(4 * GIB, rel=0.01)
+    assert profile.gpu_memory_bytes({"net": "large", "batch": 32}) == pytest.approx(40 * GIB, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param({"net": "huge", "batch": 8}, id="another value"),
+        pytest.param({"net": "small"}, id="a missing number"),
+        pytest.param({"net": "small", "batch": 8, "fused": True}, id="another key"),
+        pytest.param({"net": "small", "batch": 16}, id="a larger number, and only one was measured"),
+    ],
+)
+def test_of_what_is_not_like_a_measured_config_nothing_is_known(config):
+    assert profile_of(({"net": "small", "batch": 8}, 1)).gpu_memory_bytes(config) is None
+
+
+def test_a_learning_rate_needs_no_measurement_of_its_own():
+    assert profile_of(({"batch": 8, "lr": 0.1}, 2)).gpu_memory_bytes({"batch": 8, "lr": 0.3}) == 2 * GIB
+
+
+def test_of_a_config_that_ran_out_or_a_larger_one_only_what_is_not_enough_is_known():
+    profile = profile_of(({"batch": 8}, 2), ({"batch": 64}, 16, "out_of_memory"))
+
+    assert (profile.gpu_memory_bytes({"batch": 64}), profile.more_than_bytes({"batch": 64})) == (None, 16 * GIB)
+    assert (profile.gpu_memory_bytes({"batch": 99}), profile.more_than_bytes({"batch": 99})) == (None, 16 * GIB)
+    assert (profile.gpu_memory_bytes({"batch": 8}), profile.more_than_bytes({"batch": 8})) == (2 * GIB, None)
+
+
+def test_the_formula_may_say_more_than_what_was_not_enough():
+    profile = profile_of(({"batch": 8}, 4), ({"batch": 16}, 8), ({"batch": 64}, 16, "out_of_memory"))
+
+    assert profile.gpu_memory_bytes({"batch": 64}) == pytest.approx(32 * GIB, rel=0.01)
+
+
+def test_configs_are_compared_as_plain_data():
+    profile = profile_of(({"model": {"sizes": (64, 32), "act": len}, "batch": np.int64(8)}, 2))
+
+    assert profile.gpu_memory_bytes({"model": {"act": len, "sizes": [64, 32]}, "batch": 8}) == 2 * GIB
+    assert json.loads(profile.to_json())["measurements"][0]["config"] == {
+        "batch": 8,
+        "model/act": "builtins.len",
+        "model/sizes": [64, 32],
+    }
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=4,
+)
+configs = st.dictionaries(st.sampled_from(["batch", "width", "net", "lr"]), plain, max_size=3)
+
+
+@given(st.lists(st.tuples(configs, st.floats(0.001, 80)), min_size=1, max_size=5), configs)
+def test_it_is_the_same_in_json_and_answers_the_same(measured, asked):
+    profile = profile_of(*measured, versions={"ray": "2.60.0"})
+    again = GpuMemoryProfile.from_json(profile.to_json())
+
+    assert again == profile
+    assert [again.gpu_memory_bytes(each) for each in (asked, *(config for config, *_ in measured))] == [
+        profile.gpu_memory_bytes(each) for each in (asked, *(config for config, *_ in measured))
+    ]
+
+
+@given(st.lists(st.tuples(configs, st.floats(0.001, 80)), min_size=1, max_size=5))
+def test_a_measured_config_never_gets_less_than_was_measured(measured):
+    profile = profile_of(*measured)
+
+    assert all(profile.gpu_memory_bytes(config) >= int(gib * GIB) for config, gib in measured)
+
+
+def test_it_explains_what_was_measured_and_the_formula():
+    profile = profile_of(({"batch": 8}, 2), ({"batch": 16}, 3), versions={"torch": "2.13.0"})
+
+    assert profile.explain().splitlines() == [
+        "2 measured with torch 2.13.0",
+        "  {'batch': 8}: 2 GiB (stopped after 0 steps)",
+        "  {'batch': 16}: 3 GiB (stopped after 0 steps)",
+        "  GPU memory by config: 1 GiB + 128 MiB x batch, at most 0 B below what was measured, which is added; "
+        "beyond batch 16 it is extrapolated",
+    ]
+
+
+def test_a_profile_without_measurements_is_refused():
+    with pytest.raises(InvalidResourcesError, match="measurements"):
+        GpuMemoryProfile(measurements=())
+
+
+def test_a_config_must_be_a_mapping():
+    with pytest.raises(InvalidResourcesError, match="a config must be a mapping of names to values, got 7"):
+        GpuMemoryMeasurement(config=7, total_bytes=1)

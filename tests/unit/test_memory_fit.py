@@ -1,0 +1,96 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tune_policies.memory_fit import fit_memory
+
+GIB = 2**30
+MIB = 2**20
+coefficients = st.just(0) | st.integers(1, 100).map(lambda mib: mib * MIB)
+
+
+def points_of(function, **values):
+    """A point for each combination of the values, which are lists of the same names as the function's parameters."""
+    configs = [{}]
+    for name, choices in values.items():
+        configs = [{**config, name: choice} for config in configs for choice in choices]
+    return [(config, function(**config)) for config in configs]
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "asked"),
+    [
+        pytest.param(lambda batch: 3 * GIB, {"batch": [8, 32]}, {"batch": 999}, id="a constant"),
+        pytest.param(lambda batch: GIB + 20 * MIB * batch, {"batch": [8, 32]}, {"batch": 64}, id="a line through two"),
+        pytest.param(lambda width: width**2 * 40, {"width": [512, 1024, 4096]}, {"width": 8192}, id="a square"),
+        pytest.param(
+            lambda batch, width: GIB + 8 * width**2 + 400 * batch * width,
+            {"batch": [8, 32, 256], "width": [256, 1024, 4096]},
+            {"batch": 512, "width": 8192},
+            id="a square and a product",
+        ),
+        pytest.param(
+            lambda batch, seed: GIB + 20 * MIB * batch,
+            {"batch": [8, 64, 256], "seed": [7, 1234]},
+            {"batch": 512, "seed": 10**9},
+            id="a number that does not matter",
+        ),
+    ],
+)
+def test_it_finds_what_memory_depends_on(function, values, asked):
+    fit = fit_memory(points_of(function, **values))
+
+    assert fit.bytes_for(asked) == pytest.approx(function(**asked), rel=0.001)
+
+
+@given(constant=coefficients, linear=coefficients, product=coefficients)
+def test_an_exact_formula_is_recovered(constant, linear, product):
+    def function(batch, width):
+        return MIB + constant + linear * batch + product * batch * width // 64
+
+    fit = fit_memory(points_of(function, batch=[1, 8, 64, 200], width=[16, 64, 256]))
+
+    assert fit.bytes_for({"batch": 128, "width": 128}) == pytest.approx(function(128, 128), rel=0.01)
+
+
+numbers = st.fixed_dictionaries({"batch": st.integers(1, 512), "width": st.integers(0, 4096), "rate": st.floats(-5, 1)})
+measured = st.lists(st.tuples(numbers, st.integers(1, 80 * GIB)), min_size=1, max_size=8)
+
+
+@given(points=measured)
+def test_it_is_never_below_a_measurement(points):
+    fit = fit_memory(points)
+
+    assert all(fit.bytes_for(config) >= needed for config, needed in points)
+
+
+@given(points=measured, less=numbers, more=numbers)
+def test_more_of_anything_never_means_less_memory(points, less, more):
+    fit = fit_memory(points)
+    larger = {name: max(less[name], more[name]) for name in less}
+
+    assert fit.bytes_for(larger) >= fit.bytes_for(less)
+
+
+@pytest.mark.parametrize("number", [2.3e-308, 1e300, 10**400, -1], ids=["tiny", "huge", "beyond floats", "negative"])
+def test_a_number_that_no_memory_depends_on_does_no_harm(number):
+    fit = fit_memory(
+        [({"batch": 8, "n": number}, GIB), ({"batch": 16, "n": 0}, 2 * GIB), ({"batch": 16, "n": 1}, 2 * GIB)]
+    )
+
+    assert fit.bytes_for({"batch": 32, "n": number}) == pytest.approx(4 * GIB, rel=0.01)
+
+
+def test_it_reads_as_a_formula():
+    fit = fit_memory([({"batch": 8}, GIB + 80 * MIB), ({"batch": 16}, GIB + 160 * MIB)])
+
+    assert str(fit) == "1 GiB + 10 MiB x batch"
+
+
+def test_only_numbers_above_the_measured_ones_are_beyond_them():
+    fit = fit_memory(
+        [({"batch": 8, "seed": 1}, GIB), ({"batch": 16, "seed": 2}, 2 * GIB), ({"batch": 8, "seed": 5}, GIB)]
+    )
+
+    assert fit.is_beyond({"batch": 17, "seed": 1})
+    assert not fit.is_beyond({"batch": 16, "seed": 99})

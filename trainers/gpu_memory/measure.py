@@ -1,0 +1,241 @@
+"""The right size by measuring: short trials on whole GPUs say how much memory each config needs."""
+
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import ray
+from ray import tune
+from ray.tune.search.variant_generator import generate_variants
+
+from tune_policies.capacity import ClusterCapacity
+from tune_policies.config_values import flat
+from tune_policies.errors import InvalidResourcesError, MeasurementError
+from tune_policies.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
+from tune_policies.plan import TrialPlan
+from tune_policies.policies import GpuMemoryPolicy, GpuPolicy
+from tune_policies.probe import probe_cluster
+from tune_policies.ray_connection import connection
+from tune_policies.resources import check_count
+
+from ..tune_trainable import with_plan
+from .measured_trial import MEASURED, Caps, Reading, Recorder, measured_trial
+from .overhead import load_overheads
+
+_CONNECT_S: Final = 30.0
+_START_S: Final = 120.0
+"""Deadline for a trial to start and to end, beside the seconds that it may run."""
+
+Trainable = Callable[..., Any] | type[tune.Trainable]
+
+
+def measure_gpu_memory(
+    trainable: Trainable,
+    configs: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+    *,
+    max_steps: int = 5,
+    max_seconds: float = 60.0,
+    num_samples: int = 4,
+    seed: int = 0,
+    capacity: ClusterCapacity | None = None,
+    policy: GpuPolicy | None = None,
+) -> GpuMemoryProfile:
+    """Return how much GPU memory trials need, measured by short ones, each alone on a whole GPU.
+
+    Uses the Ray that the program is connected to, or else one as :func:`tune_policies.probe_cluster` does. What the
+    trials report is thrown away.
+
+    Args:
+        trainable: A function of a config, or a ``tune.Trainable`` class, as Tune takes it.
+        configs: The configs to measure; or a search space of Tune's, of which ``num_samples`` are drawn. Memory is
+            predicted from what varies in them, so let them differ in what it depends on, and take the largest in.
+        max_steps: Each trial ends after so many results.
+        max_seconds: Each trial ends after so many seconds, whether it has reported or not.
+        num_samples: Configs to draw from a search space; a grid in it counts once for each.
+        seed: Of the draws.
+        capacity: The cluster; ``None``: it is probed.
+        policy: CPUs of each trial and the type of GPU; ``None``: ``GpuPolicy()``, one whole GPU of any type.
+
+    Raises:
+        InvalidResourcesError: An argument is wrong.
+        InfeasibleRequestError: There is no such GPU; nothing has started.
+        MeasurementError: Some trials failed, did not start, or used no GPU. Its ``profile`` has what was measured.
+        ProbeError: Ray cannot be reached.
+    """
+    caps = Caps(max_steps=check_count(max_steps, least=1, name="max_steps"), max_seconds=_seconds(max_seconds))
+    policy = GpuPolicy() if policy is None else policy
+    if policy.gpus != 1 or policy.num_workers:
+        raise InvalidResourcesError(
+            "memory is measured on one whole GPU, in the trial itself: leave gpus and num_workers"
+        )
+    wanted = _configs(configs, check_count(num_samples, least=1, name="num_samples"), seed)
+    with connection(None, _CONNECT_S, local="starts a Ray for the moment"):
+        plan = policy.plan(probe_cluster() if capacity is None else capacity)
+        readings = _run(trainable, wanted, caps, plan)
+    return _profile(wanted, readings, caps, plan)
+
+
+def plan_by_measuring(
+    trainable: Trainable,
+    configs: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+    *,
+    headroom: float = 0.1,
+    max_steps: int = 5,
+    max_seconds: float = 60.0,
+    num_samples: int = 4,
+    seed: int = 0,
+    capacity: ClusterCapacity | None = None,
+    **policy_fields: Any,
+) -> TrialPlan:
+    """Return a plan that gives each trial the GPU memory that its config needs, after measuring some configs.
+
+    It is :func:`measure_gpu_memory` and ``GpuMemoryPolicy(profile=…)`` in one call; ``plan.explain()`` says what was
+    measured and chosen, and ``plan.by_config.profile`` is the profile, to be kept for the next time.
+
+    Args:
+        trainable: As for :func:`measure_gpu_memory`.
+        configs: As for :func:`measure_gpu_memory`.
+        headroom: How much more than measured a trial gets: 0.1 is a tenth more.
+        max_steps: As for :func:`measure_gpu_memory`.
+        max_seconds: As for :func:`measure_gpu_memory`.
+        num_samples: As for :func:`measure_gpu_memory`.
+        seed: As for :func:`measure_gpu_memory`.
+        capacity: As for :func:`measure_gpu_memory`.
+        **policy_fields: Further fields of ``GpuMemoryPolicy``, such as ``cpus`` and ``accelerator_type``.
+
+    Raises:
+        InvalidResourcesError: An argument is wrong.
+        InfeasibleRequestError: There is no such GPU, or its memory is not known: nothing has started. Or none is large
+            enough for what was measured.
+        MeasurementError: As for :func:`measure_gpu_memory`.
+        ProbeError: Ray cannot be reached.
+    """
+    # Made of what is no profile yet, so that a wrong field is found before anything runs.
+    known = GpuMemoryPolicy(gpu_memory=1, headroom=headroom, **policy_fields)
+    measuring = GpuPolicy(cpus=known.cpus, accelerator_type=known.accelerator_type, custom=known.custom)
+    with connection(None, _CONNECT_S, local="starts a Ray for the moment"):
+        capacity = probe_cluster() if capacity is None else capacity
+        known.plan(capacity)  # raises before anything starts, where no plan by memory could be made afterwards
+        profile = measure_gpu_memory(
+            trainable,
+            configs,
+            max_steps=max_steps,
+            max_seconds=max_seconds,
+            num_samples=num_samples,
+            seed=seed,
+            capacity=capacity,
+            policy=measuring,
+        )
+    return known.model_copy(update={"gpu_memory": None, "profile": profile}).plan(capacity)
+
+
+def _seconds(amount: float) -> float:
+    if not amount > 0 or amount == float("inf"):
+        raise InvalidResourcesError(f"max_seconds must be above 0 seconds and have an end, got {amount!r}")
+    return float(amount)
+
+
+def _configs(
+    configs: Sequence[Mapping[str, Any]] | Mapping[str, Any], num_samples: int, seed: int
+) -> list[dict[str, Any]]:
+    """Return the configs to measure, each once."""
+    drawn = _drawn(configs, num_samples, seed) if isinstance(configs, Mapping) else [dict(each) for each in configs]
+    different = list({repr(flat(config)): config for config in drawn}.values())
+    if not different:
+        raise InvalidResourcesError("no configs to measure: give at least one, or a search space")
+    return different
+
+
+def _drawn(space: Mapping[str, Any], num_samples: int, seed: int) -> list[dict[str, Any]]:
+    import numpy as np
+
+    state = np.random.RandomState(seed)  # one for all draws: from a number each would draw the same
+    return [
+        spec["config"]
+        for _ in range(num_samples)
+        for _, spec in generate_variants({"config": dict(space)}, random_state=state)
+    ]
+
+
+def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: TrialPlan) -> dict[int, Reading]:
+    """Run a trial for each config; return the readings by the configs' numbers."""
+    recorder = ray.remote(num_cpus=0)(Recorder).remote()
+    trial = with_plan(measured_trial(trainable, recorder, caps, load_overheads()), plan)
+    numbered = [{"number": number, "config": config} for number, config in enumerate(configs)]
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="measure-", ignore_cleanup_errors=True) as folder,
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore", ResourceWarning)  # Tune leaves its log files open
+            tune.run(
+                trial,
+                config={MEASURED: tune.grid_search(numbered)},
+                stop={"training_iteration": caps.max_steps, "time_total_s": caps.max_seconds},
+                max_concurrent_trials=plan.max_concurrent_trials,
+                time_budget_s=plan.num_waves(len(configs)) * (caps.max_seconds + _START_S),
+                storage_path=folder,
+                reuse_actors=False,  # a process keeps memory of the trial before
+                raise_on_failed_trial=False,
+                verbose=0,
+            )
+        readings: dict[int, Reading] = ray.get(recorder.readings.remote(), timeout=_CONNECT_S)
+        return readings
+    finally:
+        ray.kill(recorder)
+
+
+def _profile(
+    configs: list[dict[str, Any]], readings: dict[int, Reading], caps: Caps, plan: TrialPlan
+) -> GpuMemoryProfile:
+    """Return the profile of all readings.
+
+    Raises:
+        MeasurementError: Some configs have none.
+    """
+    measurements, failures = [], []
+    for number, config in enumerate(configs):
+        reading = readings.get(number)
+        if (why := _why_not(reading, caps)) is not None:
+            failures.append(f"{config}: {why}")
+        elif reading is not None:
+            measurements.append(_measurement(config, reading, plan))
+    versions = {"ray": ray.__version__}
+    for reading in readings.values():
+        versions |= reading.versions
+    profile = GpuMemoryProfile(measurements=tuple(measurements), versions=versions) if measurements else None
+    if failures or profile is None:
+        many = f"{len(failures)} of {len(configs)} {'config' if len(configs) == 1 else 'configs'}"
+        kept = "" if profile is None else ". What was measured is in the error's profile"
+        raise MeasurementError(f"{many} could not be measured: {'; '.join(failures)}{kept}", profile)
+    return profile
+
+
+def _why_not(reading: Reading | None, caps: Caps) -> str | None:
+    if reading is None:
+        return (
+            f"its trial did not start within {_START_S + caps.max_seconds:g} s, or its process ended at once: look "
+            "whether others hold the GPUs, and into the logs of Ray"
+        )
+    if reading.ended_by == "failed":
+        return reading.error or "its trial failed"
+    if reading.ended_by is None:
+        return "its process ended without an error, as one does that runs out of host memory"
+    if not reading.peak_bytes and reading.ended_by != "out_of_memory":
+        return "no framework that is known (PyTorch, TensorFlow, JAX, CuPy) used the GPU in it"
+    return None
+
+
+def _measurement(config: dict[str, Any], reading: Reading, plan: TrialPlan) -> GpuMemoryMeasurement:
+    ran_out = reading.ended_by == "out_of_memory"
+    device_bytes = reading.device_bytes or plan.gpu_memory_bytes
+    return GpuMemoryMeasurement(
+        config=config,
+        peak_bytes=reading.peak_bytes,
+        overhead_bytes=reading.overhead_bytes,
+        total_bytes=max(1, (device_bytes if ran_out else None) or reading.total_bytes),
+        num_steps=reading.num_steps,
+        ended_by=reading.ended_by,
+        gpu_model=reading.gpu_model,
+    )

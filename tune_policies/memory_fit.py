@@ -1,0 +1,150 @@
+"""How GPU memory grows with the numbers of a config: a formula that is found in a few measurements.
+
+The formula is a sum of terms, each a number, its square, or a product of two numbers, as the sizes of parameters,
+gradients and activations are. No term is negative, so more of anything never means less memory. Which terms it has is
+decided by leaving out each measurement in turn and predicting it from the others.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, combinations_with_replacement
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tune_policies.units import format_bytes
+
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+
+_MOST_NUMBERS: Final = 4
+"""More numbers than this have more terms than a few short trials can tell apart."""
+
+_LEAST: Final = 1e-9
+_MOST: Final = 1e15
+"""Memory depends on no number beyond these, and floats could not hold their products: what is smaller counts as 0."""
+
+_SIMPLER: Final = 1.05
+"""A formula with fewer terms is taken, unless another one's error is smaller by more than this factor."""
+
+_PRECISION: Final = 1e-4
+"""What allocators round is no error of a formula: a part of the largest measurement."""
+
+Term = tuple[str, ...]
+"""The names that are multiplied: none for the constant."""
+
+
+class MemoryFit(NamedTuple):
+    """A formula, and how far it was off.
+
+    Attributes:
+        coefficients: Bytes of each term.
+        residual_bytes: The most by which a measurement was above the formula.
+        largest: The largest measured value of each number that the formula uses.
+    """
+
+    coefficients: dict[Term, float]
+    residual_bytes: int
+    largest: dict[str, float]
+
+    def bytes_for(self, numbers: Mapping[str, float]) -> int:
+        """Return the bytes for these numbers, the largest residual included."""
+        return int(-(-self._formula(numbers) // 1)) + self.residual_bytes
+
+    def is_beyond(self, numbers: Mapping[str, float]) -> bool:
+        """Return whether one of the numbers is above all that were measured."""
+        return any(numbers[name] > most for name, most in self.largest.items())
+
+    def _formula(self, numbers: Mapping[str, float]) -> float:
+        return sum(each * _product(term, numbers) for term, each in self.coefficients.items())
+
+    def __str__(self) -> str:
+        terms = (
+            " x ".join((format_bytes(round(each)), *term)) for term, each in self.coefficients.items() if round(each)
+        )
+        return " + ".join(terms) or "0 B"
+
+
+def fit_memory(points: Sequence[tuple[Mapping[str, float], int]]) -> MemoryFit:
+    """Return the formula for measurements: the numbers of each config, and its bytes. At least one is needed."""
+    import numpy as np
+
+    needed = np.array([amount for _, amount in points], dtype=float)
+    names = _numbers_that_matter(points)
+    possible: list[Term] = [(), *((name,) for name in names), *combinations_with_replacement(names, 2)]
+    # A product that is 0 in all of them says nothing.
+    terms = [term for term in possible if any(_product(term, numbers) for numbers, _ in points)]
+    columns = np.array([[_product(term, numbers) for term in terms] for numbers, _ in points], dtype=float)
+    scales = columns.max(axis=0)
+    columns /= scales
+    best: tuple[float, tuple[int, ...], NDArray[float64]] | None = None
+    precision = _PRECISION * float(needed.max())
+    for chosen in _subsets(len(terms), len(names)):
+        part = columns[:, chosen]
+        solution = np.linalg.lstsq(part, needed, rcond=None)[0]
+        if (solution < 0).any():
+            continue
+        # Of two measurements, one does not tell the other; so what a formula leaves unexplained counts as well.
+        error = _error_left_out(part, needed, has_constant=0 in chosen) + _root_mean_square(part @ solution - needed)
+        error += precision
+        if best is None or error * _SIMPLER < best[0]:
+            best = (error, chosen, solution)
+    if best is None:  # which the constant alone never lets happen
+        raise AssertionError("the constant is a formula for everything")
+    _, chosen, solution = best
+    coefficients = {terms[i]: float(each / scales[i]) for i, each in zip(chosen, solution, strict=True)}
+    used = sorted({name for term in coefficients for name in term})
+    largest = {name: max(numbers[name] for numbers, _ in points) for name in used}
+    exact = MemoryFit(coefficients, 0, largest)
+    residual = max(amount - exact.bytes_for(numbers) for numbers, amount in points)
+    return exact._replace(residual_bytes=max(0, residual))
+
+
+def _numbers_that_matter(points: Sequence[tuple[Mapping[str, float], int]]) -> list[str]:
+    """Return the numbers that vary and are never negative; of too many, those that go most with the bytes."""
+    import numpy as np
+
+    needed = np.array([amount for _, amount in points], dtype=float)
+    going_with: dict[str, float] = {}
+    for name in sorted(points[0][0]):
+        found = [numbers[name] for numbers, _ in points]
+        if 0 <= min(found) < max(found) <= _MOST and max(found) >= _LEAST:
+            values = np.array(found, dtype=float)
+            together = float(((values - values.mean()) * (needed - needed.mean())).sum())
+            spread = float(values.std() * needed.std()) or 1.0
+            going_with[name] = together / spread
+    most = sorted(going_with, key=lambda name: (-going_with[name], name))[:_MOST_NUMBERS]
+    return sorted(most)
+
+
+def _subsets(num_terms: int, num_numbers: int) -> Iterable[tuple[int, ...]]:
+    """Yield the choices of terms, those with fewer terms first."""
+    most = 4 if num_numbers <= 2 else 3
+    for size in range(1, min(most, num_terms) + 1):
+        yield from combinations(range(num_terms), size)
+
+
+def _error_left_out(columns: "NDArray[float64]", needed: "NDArray[float64]", *, has_constant: bool) -> float:
+    """Return the root of the mean squared error with which each measurement is predicted from the others."""
+    import numpy as np
+
+    count = len(needed)
+    if count == 1:
+        return 0.0
+    others = np.array([[j for j in range(count) if j != i] for i in range(count)])
+    known, bytes_known = columns[others], needed[others]
+    # About their mean, so that where the others do not tell, the constant is what they are, and not what is smallest.
+    middles = known.mean(axis=1) * has_constant
+    means = bytes_known.mean(axis=1) * has_constant
+    slopes = np.linalg.pinv(known - middles[:, None, :]) @ (bytes_known - means[:, None])[:, :, None]
+    predicted = means + ((columns - middles)[:, None, :] @ slopes)[:, 0, 0]
+    return _root_mean_square(predicted - needed)
+
+
+def _root_mean_square(errors: "NDArray[float64]") -> float:
+    return float((errors**2).mean() ** 0.5)
+
+
+def _product(term: Term, numbers: Mapping[str, float]) -> float:
+    product = 1.0
+    for name in term:
+        product *= 0.0 if numbers[name] < _LEAST else min(numbers[name], _MOST)
+    return product

@@ -1,0 +1,112 @@
+"""One kind of place in which a trial can run: what it reserves there, and what Tune and Train take for it."""
+
+from typing import TYPE_CHECKING, Self
+
+from pydantic import Field, model_validator
+
+from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.labels import format_selector, merged
+from tune_policies.resources import Bytes, Count, PositiveCount, Resources, from_ticks
+from tune_policies.units import format_bytes
+from tune_policies.values import Value
+
+if TYPE_CHECKING:
+    from ray.tune import PlacementGroupFactory
+
+
+class TrialSlot(Value):
+    """One kind of place in which a trial can run, and how many of them there are.
+
+    Attributes:
+        trial: Reserved by Tune for the trainable: all of it when ``num_workers`` is 0, else only what a
+            waiting Train driver holds.
+        max_concurrent_trials: How many trials of this kind run at once.
+        num_workers: Train workers in each trial; 0: the trial itself trains.
+        per_worker: Reserved by Train for each of its workers.
+        gpu_memory_bytes: GPU memory that a worker may use on each of its devices; ``None``: not known.
+        accelerator_type: Ray's name of the device type that workers are placed on; ``None``: any.
+        topology: TPU slices of this topology are reserved as a whole for each trial; ``None``: no slices.
+        label_selector: Ray's label selector, by which trials and workers are placed on some nodes only; empty: any.
+    """
+
+    trial: Resources
+    max_concurrent_trials: PositiveCount
+    num_workers: Count = 0
+    per_worker: Resources = Field(default_factory=Resources)
+    gpu_memory_bytes: Bytes | None = None
+    accelerator_type: str | None = None
+    topology: str | None = None
+    label_selector: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _workers_must_agree(self) -> Self:
+        if (self.num_workers > 0) != bool(self.per_worker.ticks):
+            raise InvalidResourcesError(
+                f"per_worker is what each Train worker reserves: num_workers={self.num_workers} "
+                f"does not go with per_worker={self.per_worker}"
+            )
+        return self
+
+    @property
+    def worker(self) -> Resources:
+        """What one process that trains has: the trial, or each Train worker."""
+        return self.per_worker if self.num_workers else self.trial
+
+    @property
+    def shares_gpu(self) -> bool:
+        """Whether a worker has neighbours on its GPU."""
+        return 0 < self.worker.gpus < 1
+
+    @property
+    def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
+        """What Tune takes for a trial in this slot: a dict, or with label selectors a ``PlacementGroupFactory``."""
+        if self.label_selector:
+            from tune_policies.ray_adapter import to_placement_group_factory
+
+            return to_placement_group_factory(self)
+        return self.trial_amounts
+
+    @property
+    def trial_amounts(self) -> dict[str, float]:
+        """What Tune reserves for a trial, by Tune's names of the resources, wherever it is placed."""
+        amounts = _ray_amounts(self.trial)
+        if self.num_workers == 0 and self.accelerator_type:
+            amounts[ACCELERATOR_TYPE_PREFIX + self.accelerator_type] = ACCELERATOR_TYPE_AMOUNT
+        lower_case = {"CPU": "cpu", "GPU": "gpu"}
+        # Tune gives a trial without "cpu" no CPU, but one that names nothing at all gets a whole CPU.
+        return {"cpu": 0} | {lower_case.get(name, name): amount for name, amount in amounts.items()}
+
+    @property
+    def resources_per_worker(self) -> dict[str, float]:
+        """What ``ScalingConfig(resources_per_worker=…)`` takes; empty when ``num_workers`` is 0."""
+        # Train gives a worker a whole CPU unless "CPU" is named.
+        return {"CPU": 0} | _ray_amounts(self.per_worker) if self.num_workers else {}
+
+    def capped(self, max_concurrent_trials: int) -> "TrialSlot":
+        """Return the same slot, no more often at once than that."""
+        fewer = min(self.max_concurrent_trials, max_concurrent_trials)
+        return self.model_copy(update={"max_concurrent_trials": fewer})
+
+    def on_nodes(self, label_selector: dict[str, str]) -> "TrialSlot":
+        """Return the same slot, only on nodes that the selector selects beside what it selected before."""
+        return self.model_copy(update={"label_selector": merged(self.label_selector, label_selector)})
+
+    def __str__(self) -> str:
+        each = str(self.worker)
+        if self.accelerator_type:
+            each += f" on {self.accelerator_type}"
+        if self.topology:
+            each += f" in whole {self.topology} slices"
+        if self.label_selector:
+            each += f" on nodes with {format_selector(self.label_selector)}"
+        if self.gpu_memory_bytes is not None:
+            each += f", {format_bytes(self.gpu_memory_bytes)} of GPU memory"
+        if self.num_workers:
+            noun = "worker" if self.num_workers == 1 else "workers"
+            return f"{self.num_workers} {noun} with {each}; the driver holds {self.trial}"
+        return each
+
+
+def _ray_amounts(resources: Resources) -> dict[str, float]:
+    return {name: amount if name == "memory" else from_ticks(amount) for name, amount in resources.ticks.items()}
