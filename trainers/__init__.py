@@ -7,17 +7,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .gpu_memory.limit import GpuMemoryLimit
+from .gpu_memory.overhead import Overheads, load_overheads
 from .gpu_memory.usage import peak_gpu_memory_bytes
 
 if TYPE_CHECKING:
+    from .gpu_memory.calibration import calibrate_gpu_overhead
     from .tensorflow_trainer import build_tensorflow_trainer
     from .torch_trainer import build_torch_trainer
     from .tune_trainable import with_plan
 
 __all__ = [
     "GpuMemoryLimit",
+    "Overheads",
     "build_tensorflow_trainer",
     "build_torch_trainer",
+    "calibrate_gpu_overhead",
+    "load_overheads",
     "peak_gpu_memory_bytes",
     "with_plan",
 ]
@@ -25,6 +30,7 @@ __all__ = [
 _MODULES = {
     "build_tensorflow_trainer": ".tensorflow_trainer",
     "build_torch_trainer": ".torch_trainer",
+    "calibrate_gpu_overhead": ".gpu_memory.calibration",
     "with_plan": ".tune_trainable",
 }
 

@@ -20,7 +20,7 @@ from tune_policies.values import Value
 
 
 class GpuDevice(Value):
-    """One physical GPU.
+    """One physical GPU, or one MIG device of it.
 
     Attributes:
         index: Its number on the node, from 0.

@@ -1,40 +1,163 @@
-"""What becomes of a framework that a trial imports after it was set up; limits themselves need a GPU (on_gpu)."""
+"""What becomes of the real frameworks under a share where there is no GPU; limits themselves need one (on_gpu)."""
 
+import json
 import os
 import subprocess
 import sys
 
 import pytest
 
-CODE = """
-from trainers.gpu_memory.enforcement import GpuShare, enforce
+ENFORCE = """
+from trainers.gpu_memory.enforcement import GpuShare, current_enforcement, enforce
 enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
-import {framework}
 """
 
 
-def run_after_enforcing(framework, tmp_path):
-    # Not installed here; only that a module of the name is imported counts.
-    (tmp_path / "cupy.py").write_text("")
-    paths = os.pathsep.join([str(tmp_path), *sys.path])
+def run(code, tmp_path, **environ):
     return subprocess.run(
-        [sys.executable, "-c", CODE.format(framework=framework)],
-        env={**os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
+        [sys.executable, "-c", code],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+            "CUDA_VISIBLE_DEVICES": "",
+            **environ,
+        },
         capture_output=True,
         text=True,
         check=False,
     )
 
 
-def test_a_framework_that_has_no_limit_here_is_warned_of(tmp_path):
-    done = run_after_enforcing("cupy", tmp_path)
-
-    assert done.returncode == 0, done.stderr
-    assert "UserWarning: cupy is not held to this process's share of the GPU" in done.stderr
-
-
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_a_framework_that_sees_no_gpu_fails_at_its_import(framework, tmp_path):
-    done = run_after_enforcing(framework, tmp_path)
+    """TensorFlow imports JAX on its way, which sees no GPU either: the error still names TensorFlow."""
+    done = run(f"{ENFORCE}import {framework}", tmp_path)
 
     assert f"MemoryLimitError: Ray gave this process a share of a GPU, but {framework} sees no GPU" in done.stderr
+
+
+def test_frameworks_that_others_bring_along_or_that_know_no_limit_are_written_down(tmp_path):
+    """JAX and CuPy are real. xgboost is not installed here: only that a module of the name is imported counts.
+
+    The second trial finds all of them imported, and JAX started, on the CPU.
+    """
+    (tmp_path / "xgboost.py").write_text("")
+    code = f"""{ENFORCE}
+import cupy, jax, xgboost, dataclasses, json
+first = current_enforcement()
+jax.numpy.ones(1).block_until_ready()
+second = enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
+print(json.dumps([dataclasses.asdict(first), dataclasses.asdict(second)]))
+"""
+
+    done = run(code, tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    first, second = json.loads(done.stdout)
+    assert first == {**second, "warnings": ["cupy sees no GPU", "jax sees no GPU"]}
+    assert second == {
+        "share_bytes": 8 * 2**30,
+        "limit_bytes": {},
+        "overhead_bytes": {},
+        "overhead_sources": {},
+        "not_enforceable": ["xgboost"],
+        "isolation": None,
+        "warnings": ["jax sees no GPU", "cupy sees no GPU"],
+    }
+
+
+GPU_CUPY = """
+from types import SimpleNamespace
+__version__ = "14.2.0"
+class Device:
+    def __init__(self, number): pass
+    def __enter__(self): return self
+    def __exit__(self, *error): pass
+class Pool:
+    limit = None
+    def malloc(self, size): pass
+    def total_bytes(self): return 0
+    def set_limit(self, size): self.limit = size
+POOL = Pool()
+get_default_memory_pool = lambda: POOL
+runtime = SimpleNamespace(
+    getDeviceCount=lambda: 1, getDeviceProperties=lambda device: {"totalGlobalMem": 2**36, "name": b"Stand-in GPU"}
+)
+cuda = SimpleNamespace(is_available=lambda: True, get_allocator=lambda: POOL.malloc, Device=Device, runtime=runtime)
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_later_share_takes_the_place_of_an_earlier_one(when, tmp_path):
+    """The next trial in the same process, for a framework that is imported before or after. CuPy is a stand-in here."""
+    (tmp_path / "cupy.py").write_text(GPU_CUPY)
+    enforce = """
+from trainers.gpu_memory.enforcement import GpuShare, current_enforcement, enforce
+enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
+{before}
+enforce(GpuShare(fraction=0.25, memory_bytes=4 * 2**30))
+import cupy
+print(cupy.POOL.limit == current_enforcement().limit_bytes["cupy"] == 4 * 2**30 - int(0.85 * 2**30))
+"""
+
+    done = run(enforce.format(before="import cupy" if when == "before" else ""), tmp_path)
+
+    assert done.stdout.strip() == "True", done.stderr
+
+
+def test_two_frameworks_on_one_share_are_told_of(tmp_path):
+    """Both are stand-ins. JAX, which is real, sees no GPU, but that is of no interest beside them."""
+    (tmp_path / "cupy.py").write_text(GPU_CUPY)
+    (tmp_path / "tensorflow.py").write_text(
+        "from types import SimpleNamespace\n"
+        "__version__ = '2.21.0'\n"
+        "limits = []\n"
+        "experimental = SimpleNamespace(get_device_details=lambda _: {}, get_memory_growth=lambda _: False)\n"
+        "config = SimpleNamespace(experimental=experimental, list_physical_devices=lambda _: ['GPU:0'],\n"
+        "    get_logical_device_configuration=lambda _: limits, LogicalDeviceConfiguration=SimpleNamespace,\n"
+        "    set_logical_device_configuration=lambda _, wanted: limits.extend(wanted))\n"
+    )
+
+    done = run(f"{ENFORCE}import jax, cupy, tensorflow; print(*current_enforcement().warnings, sep='|')", tmp_path)
+
+    assert done.stdout.strip() == ("cupy and tensorflow are each held to the share, together they may take more"), (
+        done.stderr
+    )
+
+
+def test_the_frameworks_themselves_understand_what_the_environment_says(tmp_path):
+    """JAX's own reader of its variables, CuPy's own parser, and the parser in PyTorch's library."""
+    code = """
+import os
+from trainers import GpuMemoryLimit
+limit = GpuMemoryLimit("8GiB", overhead_bytes=dict.fromkeys(["torch", "jax", "cupy"], 2**30))
+os.environ["PYTORCH_ALLOC_CONF"] = "roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:64"
+os.environ |= limit.environment({"jax": "0.10.2", "cupy": "14.2", "torch": "2.13"}, 14 * 2**30, os.environ)
+from jaxlib import xla_client
+options = xla_client.generate_pjrt_gpu_plugin_options()
+assert (options["memory_fraction"], options["preallocate"], options["allocator"]) == (0.5, False, "default"), options
+from cupy.cuda.memory import _parse_limit_string
+assert _parse_limit_string(os.environ["CUPY_GPU_MEMORY_LIMIT"]) == {"size": 7 * 2**30, "fraction": None}
+import torch
+torch._C._accelerator_setAllocatorSettings(os.environ["PYTORCH_ALLOC_CONF"])
+assert torch._C._accelerator_getAllocatorSettings() == os.environ["PYTORCH_ALLOC_CONF"]
+print(os.environ["PYTORCH_ALLOC_CONF"])
+"""
+
+    done = run(code, tmp_path)
+
+    assert done.stdout.strip() == (
+        "roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:64,per_process_memory_fraction:0.500000"
+    ), done.stderr
+
+
+def test_the_allocator_of_cupy_tells_whether_it_was_replaced(tmp_path):
+    code = """
+import cupy
+default = cupy.get_default_memory_pool().malloc
+kept = cupy.cuda.get_allocator() == default
+cupy.cuda.set_allocator(None)
+print(kept, cupy.cuda.get_allocator() == default)
+"""
+
+    assert run(code, tmp_path).stdout.split() == ["True", "False"]

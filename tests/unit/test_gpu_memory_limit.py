@@ -1,7 +1,7 @@
 import pytest
 
 from trainers import GpuMemoryLimit
-from trainers.gpu_memory.enforcement import GpuShare
+from trainers.gpu_memory.share import GpuShare
 from tune_policies import InvalidResourcesError, MemoryLimitError
 
 GIB = 2**30
@@ -19,8 +19,31 @@ def test_eight_workers_with_their_overhead_fit_one_device():
     assert 8 * (limit.torch_fraction(80 * GIB) * 80 + 0.85) == pytest.approx(80)
 
 
-def test_the_fraction_is_never_above_the_whole_device():
-    assert GpuMemoryLimit("16GiB").torch_fraction(total_bytes=8 * GIB) == 1.0
+@pytest.mark.parametrize("convert", ["torch_fraction", "jax_fraction"])
+def test_a_fraction_is_never_above_the_whole_device(convert):
+    assert getattr(GpuMemoryLimit("16GiB"), convert)(8 * GIB) == 1.0
+
+
+def test_apples_fraction_may_be_above_what_metal_recommends():
+    assert GpuMemoryLimit("12.85GiB").torch_mps_fraction(8 * GIB) == pytest.approx(1.5)
+
+
+def test_apples_fraction_ends_at_twice_what_metal_recommends():
+    assert GpuMemoryLimit("80GiB").torch_mps_fraction(8 * GIB) == 2.0
+
+
+def test_apples_fraction_is_never_the_zero_that_means_unlimited():
+    assert GpuMemoryLimit(int(0.85 * GIB) + 1).torch_mps_fraction(500 * GIB) > 0
+
+
+def test_jax_gets_a_fraction_that_is_not_rounded_up():
+    limit = GpuMemoryLimit(8 * GIB)
+
+    assert limit.jax_fraction(24 * GIB) == 0.297916 < (8 - 0.85) / 24
+
+
+def test_cupy_gets_bytes():
+    assert GpuMemoryLimit("6GiB").cupy_limit_bytes() == 6 * GIB - int(0.85 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -30,11 +53,21 @@ def test_tensorflow_gets_the_share_less_its_overhead_in_mebibytes(capability, ex
     assert GpuMemoryLimit("6GiB").tensorflow_memory_limit_mb(capability) == expected
 
 
+def test_a_measured_overhead_takes_the_place_of_the_safe_default():
+    limit = GpuMemoryLimit("6GiB", overhead_bytes={"torch": GIB // 2, "tensorflow": GIB})
+
+    assert (limit.torch_fraction(11 * GIB), limit.tensorflow_memory_limit_mb()) == (0.5, 5 * 1024)
+
+
 @pytest.mark.parametrize(
     ("convert", "framework"),
     [
         (lambda limit: limit.torch_fraction(GIB), "torch"),
+        (lambda limit: limit.torch_mps_fraction(GIB), "torch"),
         (lambda limit: limit.tensorflow_memory_limit_mb(), "tensorflow"),
+        (lambda limit: limit.jax_fraction(GIB), "jax"),
+        (lambda limit: limit.cupy_limit_bytes(), "cupy"),
+        (lambda limit: limit.environment({"jax": "0.10.2"}, GIB, {}), "jax"),
     ],
 )
 def test_a_share_that_leaves_nothing_for_tensors_is_an_error_with_a_way_out(convert, framework):
@@ -49,9 +82,14 @@ def test_a_limit_must_be_an_amount_of_memory():
         GpuMemoryLimit("6 gigs")
 
 
+def test_a_framework_without_a_limit_is_an_error_that_names_those_with_one():
+    with pytest.raises(InvalidResourcesError, match=r"no limit is known for 'tensorflw'; did you mean 'tensorflow'"):
+        GpuMemoryLimit("6GiB").environment({"tensorflw": "2.21"}, 8 * GIB, {})
+
+
 def test_a_share_that_the_plan_does_not_state_is_taken_of_the_device():
-    assert GpuShare(fraction=0.25).limit(lambda: 80 * GIB) == GpuMemoryLimit(20 * GIB)
+    assert GpuShare(fraction=0.25).bytes_of(lambda: 80 * GIB) == 20 * GIB
 
 
 def test_a_share_that_the_plan_states_is_the_same_on_every_device():
-    assert GpuShare(fraction=0.25, memory_bytes=8 * GIB).limit(lambda: 80 * GIB) == GpuMemoryLimit(8 * GIB)
+    assert GpuShare(fraction=0.25, memory_bytes=8 * GIB).bytes_of(lambda: 80 * GIB) == 8 * GIB

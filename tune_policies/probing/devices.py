@@ -8,11 +8,12 @@ may be missing: it imports all that it needs itself, and returns plain data.
 def read_gpus() -> list[dict[str, object]]:
     """Return the GPUs that Ray may hand out here, as the fields of a ``GpuDevice``.
 
-    The node's ``CUDA_VISIBLE_DEVICES`` selects, as it does for Ray.
+    Where MIG is on, each MIG device of a GPU is listed with its own size, name and UUID, and the GPU is not. The
+    node's ``CUDA_VISIBLE_DEVICES`` selects, as it does for Ray; a number in it is that of a physical GPU.
 
     Raises:
         ImportError: There is no NVML binding.
-        LookupError: The node's ``CUDA_VISIBLE_DEVICES`` names no whole GPU, but a MIG device, say.
+        LookupError: The node's ``CUDA_VISIBLE_DEVICES`` names none of them.
         pynvml.NVMLError: There is no driver, or it does not answer.
     """
     import os
@@ -26,9 +27,29 @@ def read_gpus() -> list[dict[str, object]]:
     def text(value: object) -> str:
         return value.decode() if isinstance(value, bytes) else str(value)
 
+    def mig_devices(handle: object) -> list[object] | None:
+        """Return the MIG devices of a GPU; ``None``: MIG is off, or the GPU or its driver knows none."""
+        try:
+            if pynvml.nvmlDeviceGetMigMode(handle)[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+                return None
+        except (pynvml.NVMLError, AttributeError):
+            return None
+        found = []
+        for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            try:
+                found.append(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))
+            except pynvml.NVMLError:  # no device is there: they need not be numbered without gaps
+                continue
+        return found
+
     pynvml.nvmlInit()
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        listed: list[tuple[str, object]] = []  # the number of the physical GPU, and what stands for it
+        for number in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+            parts = mig_devices(handle)
+            listed += [(str(number), part) for part in ([handle] if parts is None else parts)]
+        numbers = [number for number, _ in listed]
         gpus: list[dict[str, object]] = [
             {
                 "index": index,
@@ -36,7 +57,7 @@ def read_gpus() -> list[dict[str, object]]:
                 "memory_bytes": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
                 "uuid": text(pynvml.nvmlDeviceGetUUID(handle)),
             }
-            for index, handle in enumerate(handles)
+            for index, (_, handle) in enumerate(listed)
         ]
     finally:
         pynvml.nvmlShutdown()
@@ -46,9 +67,9 @@ def read_gpus() -> list[dict[str, object]]:
         return gpus
     chosen = [
         gpu
-        for gpu in gpus
+        for number, gpu in zip(numbers, gpus, strict=True)
         # CUDA takes the beginning of a UUID, too.
-        if any(name == str(gpu["index"]) or str(gpu["uuid"]).startswith(name) for name in wanted if name)
+        if any(name == number or str(gpu["uuid"]).startswith(name) for name in wanted)
     ]
     if not chosen:
         raise LookupError(f"CUDA_VISIBLE_DEVICES={','.join(wanted)} names none of the GPUs that NVML lists")

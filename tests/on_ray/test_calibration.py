@@ -1,0 +1,98 @@
+"""An overhead is measured by a task on the node that has the GPU, and kept.
+
+No GPU is here: on the node, a stand-in for NVML lists one, and a stand-in for CuPy makes its use go up. The rest is
+real.
+"""
+
+import os
+
+import pytest
+import ray
+
+from tests.on_ray.rays import local_ray
+from trainers import calibrate_gpu_overhead, load_overheads
+from tune_policies import InfeasibleRequestError, InvalidResourcesError, ProbeError
+
+MIB = 2**20
+
+PYNVML = """
+from pathlib import Path
+from types import SimpleNamespace
+HERE = Path(__file__).parent
+class NVMLError(Exception): pass
+def nvmlInit(): pass
+def nvmlShutdown(): pass
+def nvmlDeviceGetCount(): return int((HERE / "gpus").read_text())
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetHandleByUUID(uuid): return 0
+def nvmlDeviceGetName(handle): return "Stand-in GPU"
+def nvmlDeviceGetUUID(handle): return "GPU-0"
+def nvmlDeviceGetMemoryInfo(handle): return SimpleNamespace(total=2**34, used=int((HERE / "used").read_text()))
+def nvmlDeviceGetComputeRunningProcesses(handle): return []
+"""
+CUPY = f"""
+from pathlib import Path
+from types import SimpleNamespace
+__version__ = "14.2.0"
+float32 = "float32"
+class Matrix:
+    __matmul__ = lambda self, other: self
+    sum = lambda self: None
+random = SimpleNamespace(standard_normal=lambda shape, dtype: Matrix())
+linalg = SimpleNamespace(inv=lambda matrix: None)
+fft = SimpleNamespace(fft2=lambda matrix: None)
+def maximum(matrix, number): return matrix
+class Device:
+    def synchronize(self): (Path(__file__).parent / "used").write_text(str({700 * MIB}))
+cuda = SimpleNamespace(Device=Device)
+def get_default_memory_pool(): return SimpleNamespace(total_bytes=lambda: {40 * MIB})
+"""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    """The folder of a node's stand-ins, on a Ray of one GPU."""
+    packages = tmp_path_factory.mktemp("packages")
+    for name, text in {"pynvml.py": PYNVML, "cupy.py": CUPY, "gpus": "1", "used": str(100 * MIB)}.items():
+        (packages / name).write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(packages), prepend=os.pathsep)
+        patch.setenv("TUNE_POLICIES_CACHE", str(packages / "cache"))
+        with local_ray(num_cpus=1, num_gpus=1):
+            yield packages
+
+
+def test_a_measurement_is_kept_for_the_next_plan(node):
+    measured = calibrate_gpu_overhead(["cupy"], timeout_s=60)
+
+    assert load_overheads() == measured
+    overhead, source = measured.bytes_for("Stand-in GPU", "cupy", "14.2.0")
+    assert overhead == (700 - 100 - 40) * MIB
+    assert source.startswith("measured on 20")
+
+
+def test_a_gpu_that_is_not_free_in_time_is_an_error_with_a_way_out(node):
+    @ray.remote(num_gpus=1, num_cpus=0)
+    class Busy:
+        def is_there(self):
+            return True
+
+    busy = Busy.remote()
+    ray.get(busy.is_there.remote(), timeout=60)
+
+    with pytest.raises(ProbeError, match=r"no Stand-in GPU was measured within 0\.5 s: wait until a whole one is free"):
+        calibrate_gpu_overhead(["cupy"], timeout_s=0.5)
+    ray.kill(busy)
+
+
+def test_a_framework_that_cannot_be_measured_is_an_error_that_names_the_others(node):
+    with pytest.raises(InvalidResourcesError, match=r"cannot measure 'torhc'; did you mean 'torch'\?"):
+        calibrate_gpu_overhead(["torhc"])
+
+
+@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+def test_a_cluster_without_a_gpu_cannot_be_measured(node):
+    (node / "gpus").write_text("0")
+
+    with pytest.raises(InfeasibleRequestError, match="no node has a GPU whose model is known"):
+        calibrate_gpu_overhead()

@@ -1,0 +1,133 @@
+"""What the probe lists of a node's GPUs; a stand-in has the part of NVML that the reader asks."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from tune_policies.probing.devices import read_gpus
+
+GIB = 2**30
+
+A100 = {"name": "NVIDIA A100-SXM4-40GB", "memory": 40 * GIB}
+SMALL = {"name": "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "memory": 5 * GIB}
+LARGE = {"name": "NVIDIA A100-SXM4-40GB MIG 3g.20gb", "memory": 20 * GIB}
+
+
+class Nvml(ModuleType):
+    NVML_DEVICE_MIG_ENABLE = 1
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, gpus):
+        super().__init__("pynvml")
+        self.gpus = gpus
+
+    def nvmlInit(self):  # noqa: N802 - NVML's names, here and below
+        pass
+
+    def nvmlShutdown(self):  # noqa: N802
+        pass
+
+    def nvmlDeviceGetCount(self):  # noqa: N802
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        return self.gpus[index]
+
+    def nvmlDeviceGetMigMode(self, gpu):  # noqa: N802
+        if "mig" not in gpu:
+            raise self.NVMLError("Not Supported")
+        return [int(gpu["mig"] is not None), 0]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, gpu):  # noqa: N802
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu, index):  # noqa: N802
+        if index not in gpu["mig"]:
+            raise self.NVMLError("Not Found")
+        return gpu["mig"][index]
+
+    def nvmlDeviceGetName(self, gpu):  # noqa: N802
+        return gpu["name"]
+
+    def nvmlDeviceGetMemoryInfo(self, gpu):  # noqa: N802
+        return SimpleNamespace(total=gpu["memory"])
+
+    def nvmlDeviceGetUUID(self, gpu):  # noqa: N802
+        return gpu["uuid"].encode()  # older bindings give bytes
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def install(*gpus):
+        monkeypatch.setitem(sys.modules, "pynvml", Nvml(gpus))
+
+    return install
+
+
+def split():
+    """Two GPUs: the first is not split, the second has MIG devices at two of its seven places."""
+    return (
+        {**A100, "uuid": "GPU-a"},
+        {**A100, "uuid": "GPU-b", "mig": {0: {**LARGE, "uuid": "MIG-x"}, 4: {**SMALL, "uuid": "MIG-y"}}},
+    )
+
+
+def listed():
+    return [(gpu["index"], gpu["uuid"], gpu["memory_bytes"] // GIB) for gpu in read_gpus()]
+
+
+def test_mig_devices_are_listed_with_their_own_size_in_place_of_their_gpu(nvml):
+    nvml(*split())
+
+    assert listed() == [(0, "GPU-a", 40), (1, "MIG-x", 20), (2, "MIG-y", 5)]
+
+
+def test_mig_devices_have_their_own_name(nvml):
+    nvml(*split())
+
+    assert [gpu["name"] for gpu in read_gpus()] == [A100["name"], LARGE["name"], SMALL["name"]]
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("MIG-y", [(2, "MIG-y", 5)]),
+        ("MIG-y,MIG-x", [(1, "MIG-x", 20), (2, "MIG-y", 5)]),
+        ("GPU-a", [(0, "GPU-a", 40)]),
+        ("0", [(0, "GPU-a", 40)]),
+        ("1", [(1, "MIG-x", 20), (2, "MIG-y", 5)]),
+        ("", [(0, "GPU-a", 40), (1, "MIG-x", 20), (2, "MIG-y", 5)]),
+    ],
+    ids=["one MIG device", "two", "a whole GPU", "a whole GPU by number", "a split GPU by number", "nothing selected"],
+)
+def test_the_nodes_variable_selects_mig_devices_as_well(nvml, visible, expected, monkeypatch):
+    nvml(*split())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    assert listed() == expected
+
+
+@pytest.mark.parametrize("mig", [{}, {"mig": None}], ids=["knows no MIG", "has MIG switched off"])
+def test_a_gpu_that_is_not_split_is_listed_itself(nvml, mig):
+    nvml({**A100, "uuid": "GPU-a", **mig})
+
+    assert listed() == [(0, "GPU-a", 40)]
+
+
+def test_a_gpu_with_mig_and_no_mig_device_offers_nothing(nvml):
+    nvml({**A100, "uuid": "GPU-a", "mig": {}})
+
+    assert listed() == []
+
+
+def test_a_selection_that_names_nothing_is_an_error(nvml, monkeypatch):
+    nvml(*split())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-z")
+
+    with pytest.raises(LookupError, match="CUDA_VISIBLE_DEVICES=MIG-z names none of the GPUs"):
+        read_gpus()

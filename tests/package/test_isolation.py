@@ -1,0 +1,136 @@
+"""MPS with a stand-in for NVIDIA's control program on the path: the real daemon needs a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trainers.gpu_memory import isolation
+from trainers.gpu_memory.share import GpuShare, Holding
+
+GIB = 2**30
+ROOT = Path(__file__).parents[2]
+
+ANSWERS = '#!/bin/sh\nread line; test "$line" = get_server_list && test "$CUDA_MPS_PIPE_DIRECTORY" = /tmp/mine'
+REFUSES = "#!/bin/sh\necho Cannot find MPS control daemon process >&2; exit 1"
+HANGS = "#!/bin/sh\nexec sleep 30"
+BREAKS = "#!/no/such/interpreter"
+
+
+@pytest.fixture
+def control(tmp_path, monkeypatch):
+    """Puts a program in the place of NVIDIA's control program."""
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mine")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # where there is a GPU after all
+    for name in (isolation.MEMORY_VARIABLE, isolation.THREADS_VARIABLE):
+        monkeypatch.setenv(name, "")  # so that it is taken back after the test
+        monkeypatch.delenv(name)
+
+    def write(text):
+        program = tmp_path / "nvidia-cuda-mps-control"
+        program.write_text(text)
+        program.chmod(0o755)
+
+    return write
+
+
+def variables():
+    return {name: os.environ.get(name) for name in (isolation.MEMORY_VARIABLE, isolation.THREADS_VARIABLE)}
+
+
+ENFORCE = """
+import json, os
+from trainers.gpu_memory.enforcement import GpuShare, enforce
+record = enforce(GpuShare(fraction=0.25, memory_bytes=20 * 2**30), isolation="mps")
+variables = {name: os.environ[name] for name in os.environ if name.startswith("CUDA_MPS_") and "PIPE" not in name}
+print(json.dumps([record.isolation, record.warnings, variables]))
+"""
+
+
+def test_a_daemon_that_answers_holds_the_process(control):
+    control(ANSWERS)
+
+    done = subprocess.run([sys.executable, "-c", ENFORCE], capture_output=True, text=True, check=True, cwd=ROOT)
+
+    assert json.loads(done.stdout) == [
+        "mps",
+        [],
+        {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20480M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (None, "nvidia-cuda-mps-control is not installed"),
+        (REFUSES, "no MPS daemon answers: start one with nvidia-cuda-mps-control -d"),
+        (BREAKS, "nvidia-cuda-mps-control cannot be run"),
+    ],
+)
+def test_a_daemon_that_is_not_there_is_a_warning_in_the_result(control, program, reason):
+    if program:
+        control(program)
+
+    held = Holding(GpuShare(fraction=0.25, memory_bytes=20 * GIB))
+
+    isolation.isolate_by_mps(held)
+
+    assert held.record.isolation is None
+    assert held.record.warnings[0].startswith(
+        f"MPS does not hold this process, its frameworks' own limits do: {reason}"
+    )
+    assert variables() == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": None, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": None}
+
+
+def test_a_daemon_that_hangs_is_waited_for_until_the_deadline_only(control):
+    control(HANGS)
+    start = time.monotonic()
+
+    reason = isolation.ask_mps_daemon(timeout_s=0.3)
+
+    assert reason == "the MPS daemon did not answer within 0.3 s"
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("fraction", "expected"), [(0.125, "25"), (0.3333, "67"), (0.5, "100"), (0.75, "100"), (0.001, "1")]
+)
+def test_a_client_of_mps_gets_twice_its_share_of_the_threads(fraction, expected):
+    assert isolation.mps_variables(fraction, GIB, "0")[isolation.THREADS_VARIABLE] == expected
+
+
+def test_a_percentage_that_the_user_chose_is_kept(control, monkeypatch):
+    control(ANSWERS)
+    monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "10")
+
+    assert isolation.start_mps(0.5, GIB) is None
+    assert variables() == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1024M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10"}
+
+
+def test_a_device_of_mps_is_named_by_its_uuid_where_that_is_known():
+    named = isolation.mps_variables(0.5, 8 * GIB, "GPU-12")
+
+    assert named[isolation.MEMORY_VARIABLE] == "GPU-12=8192M"
+
+
+@pytest.mark.parametrize(("target", "expected"), [("/dev/nvidia-uvm", True), ("/dev/nvidiactl", False)])
+def test_cuda_has_started_where_its_memory_device_is_open(tmp_path, target, expected):
+    (tmp_path / "3").symlink_to(target)
+
+    assert isolation.cuda_has_started(tmp_path) == expected
+
+
+def test_cuda_has_not_started_in_this_process():
+    assert not isolation.cuda_has_started()
+
+
+@pytest.mark.parametrize(("visible", "expected"), [("MIG-4c12", True), ("GPU-77", False), ("0", False), ("", False)])
+def test_a_visible_mig_device_isolates(visible, expected, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    assert isolation.is_mig() == expected

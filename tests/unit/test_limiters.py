@@ -1,0 +1,379 @@
+"""What each limiter asks of its framework, of which a stand-in has the calls that the limiter makes.
+
+The real frameworks show no GPU here. That the limits hold is for tests on a GPU (``tests/on_gpu``).
+"""
+
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from trainers.gpu_memory.limiters import jax_limiter
+from trainers.gpu_memory.limiters.cupy_limiter import limit_cupy
+from trainers.gpu_memory.limiters.jax_limiter import limit_jax
+from trainers.gpu_memory.limiters.tensorflow_limiter import limit_tensorflow
+from trainers.gpu_memory.limiters.torch_limiter import limit_torch
+from trainers.gpu_memory.overhead import MeasuredOverhead, Overheads
+from trainers.gpu_memory.share import GpuShare, Holding
+from tune_policies import MemoryLimitError
+
+GIB = 2**30
+TOTAL = 16 * GIB
+
+
+def measured(framework, version):
+    return MeasuredOverhead(
+        gpu_model="H200",
+        framework=framework,
+        version=version,
+        overhead_bytes=GIB,
+        measured_on="2026-07-01",
+        how="process",
+    )
+
+
+OVERHEADS = Overheads(
+    measured=(measured("torch", "2.13.0"), measured("tensorflow", "2.21.0"), measured("cupy", "14.2"))
+)
+
+
+def holding(on_void_limit="raise", share=5 * GIB):
+    return Holding(GpuShare(fraction=0.3333, memory_bytes=share), OVERHEADS, on_void_limit)
+
+
+class BackEnd:
+    """``torch.cuda``, ``torch.xpu`` or ``torch.npu`` with one device."""
+
+    def __init__(self, *, reserved=0, allocator="native"):
+        self.reserved = reserved
+        self.allocator = allocator
+        self.fractions = {}
+
+    def is_available(self):
+        return True
+
+    def device_count(self):
+        return 1
+
+    def get_device_properties(self, device):
+        return SimpleNamespace(total_memory=TOTAL, name="H200")
+
+    def memory_reserved(self, device):
+        return self.reserved
+
+    def get_allocator_backend(self):
+        return self.allocator
+
+    def set_per_process_memory_fraction(self, fraction, device):
+        self.fractions[device] = fraction
+
+
+class OldBackEnd:
+    def is_available(self):
+        return True
+
+
+class Apple:
+    fraction = None
+
+    def is_available(self):
+        return True
+
+    def recommended_max_memory(self):
+        return 10 * GIB
+
+    def set_per_process_memory_fraction(self, fraction):
+        self.fraction = fraction
+
+
+def torch(**back_ends):
+    hidden = SimpleNamespace(is_available=lambda: False)
+    apple = back_ends.pop("mps", hidden)
+    return SimpleNamespace(
+        __version__="2.13.0", backends=SimpleNamespace(mps=apple), mps=apple, **{"cuda": hidden, **back_ends}
+    )
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch):
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "TF_GPU_ALLOCATOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("CUPY_GPU_MEMORY_LIMIT", raising=False)
+
+
+@pytest.mark.parametrize("name", ["cuda", "xpu", "npu"])
+def test_each_back_end_of_torch_is_held_to_a_fraction_of_its_device(name):
+    back_end, held = BackEnd(), holding()
+
+    assert limit_torch(torch(**{name: back_end}), held)
+    assert back_end.fractions == {0: 0.25}
+    assert held.record.limit_bytes == {"torch": 4 * GIB}
+
+
+def test_what_holds_is_written_down_with_the_source_of_the_overhead():
+    held = holding()
+
+    limit_torch(torch(cuda=BackEnd()), held)
+
+    assert held.record.share_bytes == 5 * GIB
+    assert held.record.overhead_bytes == {"torch": GIB}
+    assert held.record.overhead_sources == {"torch": "measured on 2026-07-01 (H200, torch 2.13.0, by process)"}
+    assert held.record.isolation == "framework"
+
+
+def test_apples_back_end_is_held_to_a_fraction_of_what_metal_recommends():
+    apple, held = Apple(), holding(share=int(5.85 * GIB))
+
+    assert limit_torch(torch(mps=apple), held)
+    assert apple.fraction == pytest.approx(0.5)
+
+
+def test_a_torch_without_any_gpu_sees_none():
+    assert not limit_torch(torch(), holding())
+
+
+def test_a_smaller_fraction_that_the_user_set_for_torch_is_kept(monkeypatch):
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "per_process_memory_fraction:0.125")
+    back_end, held = BackEnd(), holding()
+
+    limit_torch(torch(cuda=back_end), held)
+
+    assert (back_end.fractions, held.record.limit_bytes) == ({0: 0.125}, {"torch": 2 * GIB})
+
+
+def test_a_back_end_of_an_older_torch_is_not_enforceable():
+    held = holding()
+
+    assert limit_torch(torch(xpu=OldBackEnd()), held)
+    assert (held.record.not_enforceable, held.record.limit_bytes) == (["torch.xpu"], {})
+
+
+def test_a_torch_that_holds_more_than_its_budget_is_too_late():
+    with pytest.raises(MemoryLimitError, match=r"torch already holds 4\.5 GiB of GPU 0, more than its budget of 4 GiB"):
+        limit_torch(torch(cuda=BackEnd(reserved=int(4.5 * GIB))), holding())
+
+
+def test_a_pluggable_allocator_voids_torchs_limit():
+    with pytest.raises(MemoryLimitError, match=r"'pluggable' knows no limit.*on_void_limit=\"warn\""):
+        limit_torch(torch(cuda=BackEnd(allocator="pluggable")), holding())
+
+
+def test_a_void_limit_is_a_warning_in_the_result_where_the_user_insists():
+    held = holding(on_void_limit="warn")
+
+    assert limit_torch(torch(cuda=BackEnd(allocator="pluggable")), held)
+    assert held.record.warnings == ["torch's allocator 'pluggable' knows no limit: use the native one"]
+
+
+def test_cudas_asynchronous_allocator_keeps_torchs_limit_with_a_remark():
+    held = holding()
+
+    limit_torch(torch(cuda=BackEnd(allocator="cudaMallocAsync")), held)
+
+    assert held.record.limit_bytes == {"torch": 4 * GIB}
+    assert "cudaMallocAsync limits what tensors use" in held.record.warnings[0]
+
+
+class TensorFlowConfig:
+    """``tensorflow.config`` with one GPU; starting is what the first tensor does."""
+
+    def __init__(self, *, growth=False, started=False):
+        self.growth = growth
+        self.started = started
+        self.limits = None
+        self.experimental = self
+
+    def LogicalDeviceConfiguration(self, memory_limit):  # noqa: N802 - TensorFlow's name
+        return SimpleNamespace(memory_limit=memory_limit)
+
+    def list_physical_devices(self, kind):
+        return ["/physical_device:GPU:0"]
+
+    def get_device_details(self, device):
+        return {"device_name": "H200", "compute_capability": (9, 0)}
+
+    def get_memory_growth(self, device):
+        return self.growth
+
+    def get_logical_device_configuration(self, device):
+        return self.limits
+
+    def set_logical_device_configuration(self, device, limits):
+        if self.started:
+            raise RuntimeError("Virtual devices cannot be modified after being initialized")
+        self.limits = limits
+
+
+def tensorflow(**state):
+    return SimpleNamespace(__version__="2.21.0", config=TensorFlowConfig(**state))
+
+
+def test_tensorflow_is_held_by_a_logical_device():
+    module, held = tensorflow(), holding()
+
+    assert limit_tensorflow(module, held)
+    assert [each.memory_limit for each in module.config.limits] == [4 * 1024]
+    assert held.record.limit_bytes == {"tensorflow": 4 * GIB}
+
+
+def test_the_same_share_again_is_no_error_after_tensorflow_has_started():
+    module, held = tensorflow(), holding()
+    limit_tensorflow(module, holding())
+    module.config.started = True
+
+    assert limit_tensorflow(module, held)
+    assert held.record.limit_bytes == {"tensorflow": 4 * GIB}
+
+
+def test_a_tensorflow_that_has_started_is_too_late():
+    with pytest.raises(MemoryLimitError, match="tensorflow's runtime has started"):
+        limit_tensorflow(tensorflow(started=True), holding())
+
+
+def test_growth_that_tensorflow_drops_is_told():
+    held = holding()
+
+    limit_tensorflow(tensorflow(growth=True), held)
+
+    assert held.record.warnings[0].startswith("TensorFlow drops set_memory_growth beside a memory limit")
+
+
+def test_cudas_asynchronous_allocator_voids_tensorflows_limit(monkeypatch):
+    monkeypatch.setenv("TF_GPU_ALLOCATOR", "cuda_malloc_async")
+
+    with pytest.raises(MemoryLimitError, match="TF_GPU_ALLOCATOR=cuda_malloc_async"):
+        limit_tensorflow(tensorflow(), holding())
+
+
+class CupyCuda:
+    """``cupy.cuda`` with one device."""
+
+    def __init__(self, *, held, allocator):
+        self.held = held
+        self.allocator = allocator
+        self.limit = None
+        self.runtime = self
+
+    def __call__(self, number):  # cupy.cuda.Device(number)
+        return self
+
+    Device = property(lambda self: self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+    def is_available(self):
+        return True
+
+    def getDeviceCount(self):  # noqa: N802 - CuPy's name
+        return 1
+
+    def getDeviceProperties(self, device):  # noqa: N802 - CuPy's name
+        return {"totalGlobalMem": TOTAL, "name": b"H200"}
+
+    def get_allocator(self):
+        return self.allocator or self.malloc
+
+    def malloc(self, size):
+        raise NotImplementedError
+
+    def total_bytes(self):
+        return self.held
+
+    def set_limit(self, *, size):
+        self.limit = size
+
+
+def cupy(*, held=0, allocator=None):
+    cuda = CupyCuda(held=held, allocator=allocator)
+    return SimpleNamespace(__version__="14.2", cuda=cuda, get_default_memory_pool=lambda: cuda)
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, 4 * GIB), ("10%", int(1.6 * GIB)), ("50%", 4 * GIB)])
+def test_cupys_pool_is_held_to_its_budget_or_to_the_users_own_smaller_limit(own, expected, monkeypatch):
+    if own:
+        monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", own)
+    module, held = cupy(), holding()
+
+    assert limit_cupy(module, held)
+    assert (module.cuda.limit, held.record.limit_bytes) == (expected, {"cupy": expected})
+
+
+def test_a_cupy_that_holds_more_than_its_budget_is_too_late():
+    with pytest.raises(MemoryLimitError, match=r"cupy already holds 4\.5 GiB"):
+        limit_cupy(cupy(held=int(4.5 * GIB)), holding())
+
+
+def test_another_allocator_voids_cupys_limit():
+    with pytest.raises(MemoryLimitError, match="default memory pool was replaced"):
+        limit_cupy(cupy(allocator=print), holding())
+
+
+@pytest.fixture
+def jax(monkeypatch):
+    """Builds a JAX with a plugin for CUDA, in an environment without any setting of JAX's."""
+    for name in ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"):
+        monkeypatch.setenv(name, "")  # so that it is taken back after the test
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_ALLOCATOR", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # where there is a GPU after all
+
+    def build(*, has_started=False, platform="gpu", platforms=None, plugin="xla_cuda12"):
+        bridge = SimpleNamespace(backends_are_initialized=lambda: has_started)
+        monkeypatch.setitem(sys.modules, "jax", SimpleNamespace())
+        monkeypatch.setitem(sys.modules, "jax._src", SimpleNamespace(xla_bridge=bridge))
+        monkeypatch.setattr(jax_limiter, "entry_points", lambda group: [SimpleNamespace(name=plugin)])
+        return SimpleNamespace(
+            __version__="0.10.2",
+            devices=lambda: [SimpleNamespace(platform=platform)],
+            config=SimpleNamespace(jax_platforms=platforms),
+        )
+
+    return build
+
+
+def jax_share():
+    """The device cannot be read, so its 16 GiB follow from the plan: 4.85 GiB are 0.303125 of it."""
+    return Holding(GpuShare(fraction=0.303125, memory_bytes=int(4.85 * GIB)))
+
+
+def test_jax_is_held_by_the_environment_before_it_starts(jax):
+    held = jax_share()
+
+    assert limit_jax(jax(), held)
+    assert (os.environ["XLA_CLIENT_MEM_FRACTION"], os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"]) == ("0.250000", "false")
+    assert held.record.limit_bytes["jax"] == pytest.approx(4 * GIB, rel=1e-5)
+
+
+def test_a_jax_that_has_started_is_too_late(jax):
+    with pytest.raises(MemoryLimitError, match="JAX's back end has started"):
+        limit_jax(jax(has_started=True), jax_share())
+
+
+def test_the_same_share_again_is_no_error_after_jax_has_started(jax):
+    limit_jax(jax(), jax_share())
+
+    assert limit_jax(jax(has_started=True), jax_share())
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"has_started": True, "platform": "cpu"}, {"platforms": "cpu"}, {"plugin": "xla_metal"}],
+    ids=["it has started on the CPU", "it may use the CPU only", "there is no plugin for a GPU"],
+)
+def test_a_jax_without_a_gpu_is_let_be(jax, state):
+    assert not limit_jax(jax(**state), jax_share())
+    assert "XLA_CLIENT_MEM_FRACTION" not in os.environ
+
+
+@pytest.mark.parametrize("allocator", ["platform", "cuda_async", "vmm"])
+def test_an_allocator_that_takes_no_fraction_for_a_limit_voids_jaxs(jax, allocator, monkeypatch):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_ALLOCATOR", allocator)
+
+    with pytest.raises(MemoryLimitError, match=f"XLA_PYTHON_CLIENT_ALLOCATOR={allocator} turns"):
+        limit_jax(jax(), jax_share())

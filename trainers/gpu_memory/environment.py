@@ -1,0 +1,108 @@
+"""Environment variables that limit a framework's allocator, merged with what the user has set in them.
+
+Pure: an environment goes in, the variables to set come out.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from tune_policies.errors import MemoryLimitError
+
+_TORCH_VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Where PyTorch reads the settings of its allocator; the first that is set wins (``c10/core/AllocatorConfig``)."""
+_TORCH_KEY: Final = "per_process_memory_fraction"
+_TORCH_KNOWS_KEY: Final = (2, 10)
+"""Before, PyTorch refuses the key as unrecognized, at its first call of CUDA."""
+
+_JAX_VARIABLE: Final = "XLA_CLIENT_MEM_FRACTION"
+_JAX_OLD_VARIABLE: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+_JAX_KNOWS_VARIABLE: Final = (0, 4, 34)
+"""The oldest JAX that is supported here; it and every one since reads both names, and refuses to read both at once."""
+JAX_PREALLOCATE_VARIABLE: Final = "XLA_PYTHON_CLIENT_PREALLOCATE"
+
+CUPY_VARIABLE: Final = "CUPY_GPU_MEMORY_LIMIT"
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Return the release numbers of a version: ``(2, 13, 0)`` for ``"2.13.0+cu128"`` and ``"2.13.0a0"``."""
+    found = re.match(r"\d+(\.\d+)*", text)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def torch_variables(fraction: float, version: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return PyTorch's variable with ``fraction`` of a device's total in it; nothing before PyTorch 2.10."""
+    if parse_version(version) < _TORCH_KNOWS_KEY:
+        return {}
+    name = next((name for name in _TORCH_VARIABLES if name in environ), _TORCH_VARIABLES[-1])
+    settings = _torch_settings(environ.get(name, ""))
+    own = _as_fraction(settings.get(_TORCH_KEY))
+    settings[_TORCH_KEY] = f"{_rounded_down(min(fraction, own)):.6f}"
+    return {name: ",".join(f"{key}:{value}" for key, value in settings.items())}
+
+
+def torch_setting(key: str, environ: Mapping[str, str]) -> str | None:
+    """Return what the user set for a key of PyTorch's allocator; ``None``: nothing."""
+    name = next((name for name in _TORCH_VARIABLES if name in environ), None)
+    return _torch_settings(environ[name]).get(key) if name else None
+
+
+def torch_own_fraction(version: str, environ: Mapping[str, str]) -> float:
+    """Return the fraction that the user set for PyTorch's allocator; 1: none, or a PyTorch that knows none."""
+    known = parse_version(version) >= _TORCH_KNOWS_KEY
+    return _as_fraction(torch_setting(_TORCH_KEY, environ)) if known else 1.0
+
+
+def _torch_settings(text: str) -> dict[str, str]:
+    # A value may be a list with commas of its own: roundup_power2_divisions:[256:1,512:2].
+    parts = [part.strip() for part in re.split(r",(?![^\[]*\])", text)]
+    return {key.strip(): value.strip() for key, _, value in (part.partition(":") for part in parts if part)}
+
+
+def jax_variables(fraction: float, version: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return JAX's variables with ``fraction`` of a device's total in them.
+
+    Memory is taken as it is needed, up to the fraction, unless the user wants it at once.
+
+    Raises:
+        MemoryLimitError: ``environ`` has the old name of the variable and the new one, which JAX refuses.
+    """
+    if environ.get(_JAX_VARIABLE) and environ.get(_JAX_OLD_VARIABLE):
+        raise MemoryLimitError(
+            f"JAX refuses to start with both {_JAX_VARIABLE} and {_JAX_OLD_VARIABLE}: unset the latter, it is old"
+        )
+    is_old = bool(environ.get(_JAX_OLD_VARIABLE)) or parse_version(version) < _JAX_KNOWS_VARIABLE
+    name = _JAX_OLD_VARIABLE if is_old else _JAX_VARIABLE
+    own = _as_fraction(environ.get(name))
+    return {
+        name: f"{_rounded_down(min(fraction, own)):.6f}",
+        JAX_PREALLOCATE_VARIABLE: environ.get(JAX_PREALLOCATE_VARIABLE) or "false",
+    }
+
+
+def cupy_variables(limit_bytes: int, total_bytes: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return CuPy's variable with ``limit_bytes`` in it, or with the user's own limit where that is smaller."""
+    return {CUPY_VARIABLE: str(min(limit_bytes, cupy_own_limit(total_bytes, environ) or limit_bytes))}
+
+
+def cupy_own_limit(total_bytes: int, environ: Mapping[str, str]) -> int | None:
+    """Return the limit that the user set for CuPy, in bytes; ``None``: none, or one that CuPy cannot read."""
+    text = environ.get(CUPY_VARIABLE, "").strip()
+    try:
+        own = float(text[:-1]) / 100 * total_bytes if text.endswith("%") else int(text)
+    except ValueError:
+        return None
+    return int(own) or None  # CuPy takes 0 for no limit
+
+
+def _as_fraction(text: str | None) -> float:
+    try:
+        fraction = float(text) if text else 1.0
+    except ValueError:  # the framework itself says what is wrong with it
+        return 1.0
+    return fraction if 0 < fraction <= 1 else 1.0
+
+
+def _rounded_down(fraction: float) -> float:
+    return max(1, math.floor(round(fraction * 10**6, 3))) / 10**6

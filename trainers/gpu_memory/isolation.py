@@ -1,0 +1,126 @@
+"""Isolation that the device offers beside the frameworks' limits: NVIDIA's MPS, and MIG devices.
+
+MPS limits all that a process takes of a device, its context and libraries included. It is set by variables that CUDA
+reads when it starts, and only counts where a daemon of MPS runs.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from tune_policies.probing.devices import read_gpus
+from tune_policies.units import MIB
+
+from .share import Holding
+
+MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+THREADS_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
+_CONTROL: Final = "nvidia-cuda-mps-control"
+_UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
+"""CUDA opens this device when it starts in a process; NVML does not."""
+
+
+def isolate_by_mps(holding: Holding) -> None:
+    """Let MPS hold this process to its share too, where a daemon answers; else write down why it does not."""
+    memory_bytes = holding.share.bytes_of(lambda: holding.read_device()[0])
+    reason = start_mps(holding.share.fraction, memory_bytes)
+    if reason is None:
+        holding.record.isolation = "mps"
+    else:
+        holding.record.warn(f"MPS does not hold this process, its frameworks' own limits do: {reason}")
+
+
+def start_mps(fraction: float, memory_bytes: int, *, timeout_s: float = 5.0) -> str | None:
+    """Set MPS's variables for this process, if a daemon answers; return why they could not be set.
+
+    A percentage of the threads that the user has chosen is kept.
+
+    Args:
+        fraction: The process's share of the device.
+        memory_bytes: The same in bytes.
+        timeout_s: How long the daemon may take to answer.
+    """
+    variables = mps_variables(fraction, memory_bytes, _visible_device())
+    variables[THREADS_VARIABLE] = os.environ.get(THREADS_VARIABLE) or variables[THREADS_VARIABLE]
+    if cuda_has_started():
+        # Equal where the trial before this one, in the same process, had the same share.
+        is_set = all(os.environ.get(name) == value for name, value in variables.items())
+        return None if is_set else "CUDA has started in this process already"
+    refusal = ask_mps_daemon(timeout_s=timeout_s)
+    if refusal is None:
+        os.environ.update(variables)
+    return refusal
+
+
+def mps_variables(fraction: float, memory_bytes: int, device: str) -> dict[str, str]:
+    """Return MPS's variables for a client.
+
+    The memory is the whole share: unlike a framework, MPS counts everything. Of the threads it gets twice the share,
+    which is what NVIDIA recommends (100 % / 0.5 n for n clients): an equal part each would leave idle what others do
+    not use at the moment.
+
+    Args:
+        fraction: The process's share of the device.
+        memory_bytes: The same in bytes.
+        device: The device as CUDA names it: its number or UUID.
+    """
+    percentage = min(100, max(1, round(200 * fraction)))
+    return {MEMORY_VARIABLE: f"{device}={max(1, memory_bytes // MIB)}M", THREADS_VARIABLE: str(percentage)}
+
+
+def ask_mps_daemon(*, timeout_s: float) -> str | None:
+    """Return why no MPS daemon answers here; ``None``: one does.
+
+    ``CUDA_MPS_PIPE_DIRECTORY`` says where it listens, as it does for CUDA itself.
+    """
+    if shutil.which(_CONTROL) is None:
+        return f"{_CONTROL} is not installed"
+    try:
+        # Its answer, the servers that run, may be empty: the daemon starts one for its first client. No pipe is read,
+        # so nothing that it has started can hold this process up.
+        done = subprocess.run(  # noqa: S603 - the command is a constant
+            [_CONTROL],
+            input=b"get_server_list\n",
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"the MPS daemon did not answer within {timeout_s:g} s"
+    except OSError as error:
+        return f"{_CONTROL} cannot be run: {error}"
+    return None if done.returncode == 0 else "no MPS daemon answers: start one with nvidia-cuda-mps-control -d"
+
+
+def cuda_has_started(open_files: Path = Path("/proc/self/fd")) -> bool:
+    """Return whether CUDA has started in this process; ``False`` where the system does not tell.
+
+    Args:
+        open_files: The folder that has a link for every open file of the process.
+    """
+
+    def leads_there(link: Path) -> bool:
+        try:
+            return str(link.readlink()) == _UNIFIED_MEMORY
+        except OSError:  # closed since the folder was listed
+            return False
+
+    return open_files.is_dir() and any(leads_there(link) for link in open_files.iterdir())
+
+
+def is_mig() -> bool:
+    """Return whether the device that this process sees is a MIG device; ``False`` where nothing tells."""
+    return _visible_device().startswith("MIG-")
+
+
+def _visible_device() -> str:
+    """Return the UUID of the one visible device, or its number after ``CUDA_VISIBLE_DEVICES``."""
+    try:
+        uuids = [str(gpu["uuid"]) for gpu in read_gpus()]
+    except Exception:  # noqa: BLE001 - NVML's errors have no base that can be named without NVML
+        uuids = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    return uuids[0] if uuids and uuids[0].startswith(("GPU-", "MIG-")) else "0"

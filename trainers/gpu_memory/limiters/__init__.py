@@ -1,0 +1,1 @@
+"""Holds one framework each to its share: a module for every framework."""

@@ -1,0 +1,44 @@
+"""Holds CuPy to its share, by the limit of its default memory pool."""
+
+import os
+from typing import Any
+
+from tune_policies.errors import MemoryLimitError
+from tune_policies.units import format_bytes
+
+from ..environment import cupy_own_limit
+from ..share import Holding
+
+
+def limit_cupy(cupy: Any, holding: Holding) -> bool:
+    """Hold CuPy to its share; return whether it sees a GPU at all.
+
+    Raises:
+        MemoryLimitError: The share is too small, more is in use already, or the allocator in use knows no limit.
+    """
+    if not cupy.cuda.is_available():
+        return False
+    if cupy.cuda.get_allocator() != cupy.get_default_memory_pool().malloc:
+        holding.void("CuPy's default memory pool was replaced, and with it its limit: keep the default allocator")
+    for device in range(cupy.cuda.runtime.getDeviceCount()):
+        _limit_device(cupy, device, holding)
+    return True
+
+
+def _limit_device(cupy: Any, device: int, holding: Holding) -> None:
+    properties = cupy.cuda.runtime.getDeviceProperties(device)
+    total = int(properties["totalGlobalMem"])
+    limit = holding.limit("cupy", cupy.__version__, total_bytes=lambda: total, gpu_model=properties["name"].decode())
+    budget = limit.cupy_limit_bytes()
+    # The call below would lift what the user's own variable says.
+    budget = min(budget, cupy_own_limit(total, os.environ) or budget)
+    pool = cupy.get_default_memory_pool()
+    with cupy.cuda.Device(device):
+        held = pool.total_bytes()
+        if held > budget:
+            raise MemoryLimitError(
+                f"cupy already holds {format_bytes(held)} of GPU {device}, more than its budget of "
+                f"{format_bytes(budget)}: put nothing on the GPU before the trial starts"
+            )
+        pool.set_limit(size=budget)
+    holding.hold("cupy", budget)

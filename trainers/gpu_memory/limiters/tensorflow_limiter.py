@@ -1,0 +1,54 @@
+"""Holds TensorFlow to its share, by a logical device on each GPU."""
+
+import os
+from typing import Any
+
+from tune_policies.errors import MemoryLimitError
+from tune_policies.units import MIB
+
+from ..share import Holding
+
+
+def limit_tensorflow(tensorflow: Any, holding: Holding) -> bool:
+    """Hold TensorFlow to its share; return whether it sees a GPU at all.
+
+    Raises:
+        MemoryLimitError: The share is too small, TensorFlow's runtime has started, or its allocator has no limit.
+    """
+    devices = tensorflow.config.list_physical_devices("GPU")
+    if devices and os.environ.get("TF_GPU_ALLOCATOR") == "cuda_malloc_async":
+        holding.void("TF_GPU_ALLOCATOR=cuda_malloc_async turns TensorFlow's memory limit into none: unset it")
+    for device in devices:
+        _limit_device(tensorflow, device, holding)
+    return bool(devices)
+
+
+def _limit_device(tensorflow: Any, device: Any, holding: Holding) -> None:
+    config = tensorflow.config
+    details = config.experimental.get_device_details(device)
+    capability = details.get("compute_capability")
+    limit = holding.limit(
+        "tensorflow",
+        tensorflow.__version__,
+        total_bytes=lambda: holding.read_device()[0],
+        gpu_model=details.get("device_name"),
+        compute_capability=capability,
+    )
+    megabytes = limit.tensorflow_memory_limit_mb(capability)
+    if config.experimental.get_memory_growth(device):
+        # The limit holds; TensorFlow works out the growth only where there is no logical device (eager/context.py).
+        holding.record.warn(
+            "TensorFlow drops set_memory_growth beside a memory limit, and takes its budget at once: "
+            "set TF_FORCE_GPU_ALLOW_GROWTH=true instead"
+        )
+    now = config.get_logical_device_configuration(device) or []
+    # Equal where the trial before this one, in the same process, had the same share.
+    if [each.memory_limit for each in now] != [megabytes]:
+        try:
+            config.set_logical_device_configuration(device, [config.LogicalDeviceConfiguration(memory_limit=megabytes)])
+        except RuntimeError as error:
+            raise MemoryLimitError(
+                "tensorflow's runtime has started, so its memory can no longer be limited: "
+                "touch no GPU before the trial starts, and do not reuse actors"
+            ) from error
+    holding.hold("tensorflow", megabytes * MIB)

@@ -1,0 +1,76 @@
+"""Holds PyTorch to its share: on CUDA and ROCm, on Intel's XPU, Huawei's NPU and Apple's MPS."""
+
+import os
+from typing import Any, Final
+
+from tune_policies.errors import MemoryLimitError
+from tune_policies.units import format_bytes
+
+from ..environment import torch_own_fraction
+from ..share import Holding
+
+_BACK_ENDS: Final = ("cuda", "xpu", "npu")
+"""Modules of ``torch`` that have ``set_per_process_memory_fraction`` alike; ROCm is ``cuda`` too."""
+
+
+def limit_torch(torch: Any, holding: Holding) -> bool:
+    """Hold PyTorch to its share; return whether it sees a GPU at all.
+
+    Raises:
+        MemoryLimitError: The share is too small, more is in use already, or the allocator in use knows no limit.
+    """
+    back_ends = {name: getattr(torch, name, None) for name in _BACK_ENDS}
+    available = {name: module for name, module in back_ends.items() if module is not None and module.is_available()}
+    for name, module in available.items():
+        if not hasattr(module, "set_per_process_memory_fraction"):  # XPU before PyTorch 2.10
+            holding.record.not_enforceable.append(f"torch.{name}")
+            continue
+        if name == "cuda":
+            _check_allocator(torch, holding)
+        for device in range(module.device_count()):
+            _limit_device(torch, module, device, holding)
+    if available:
+        return True
+    return _limit_apple(torch, holding)
+
+
+def _limit_device(torch: Any, module: Any, device: int, holding: Holding) -> None:
+    properties = module.get_device_properties(device)
+    total = int(properties.total_memory)
+    limit = holding.limit("torch", torch.__version__, total_bytes=total.__int__, gpu_model=properties.name)
+    fraction = min(limit.torch_fraction(total), torch_own_fraction(torch.__version__, os.environ))
+    budget = int(fraction * total)
+    reserved = module.memory_reserved(device)
+    if reserved > budget:
+        raise MemoryLimitError(
+            f"torch already holds {format_bytes(reserved)} of GPU {device}, more than its budget of "
+            f"{format_bytes(budget)}: put nothing on the GPU before the trial starts"
+        )
+    module.set_per_process_memory_fraction(fraction, device)
+    holding.hold("torch", budget)
+
+
+def _check_allocator(torch: Any, holding: Holding) -> None:
+    match torch.cuda.get_allocator_backend():
+        case "native":
+            pass
+        case "cudaMallocAsync" | "hipMallocAsync" as backend:
+            # It refuses a request above the limit (CUDAMallocAsyncAllocator.cpp), but counts what is in use, while
+            # the driver's pool keeps what was freed.
+            holding.record.warn(
+                f"torch's allocator {backend} limits what tensors use; what the driver's pool keeps may be more"
+            )
+        case other:
+            holding.void(f"torch's allocator {other!r} knows no limit: use the native one")
+
+
+def _limit_apple(torch: Any, holding: Holding) -> bool:
+    back_end = getattr(torch.backends, "mps", None)
+    if back_end is None or not back_end.is_available():
+        return False
+    total = int(torch.mps.recommended_max_memory())
+    limit = holding.limit("torch", torch.__version__, total_bytes=total.__int__, gpu_model=None)
+    fraction = limit.torch_mps_fraction(total)
+    torch.mps.set_per_process_memory_fraction(fraction)
+    holding.hold("torch", int(fraction * total))
+    return True

@@ -1,0 +1,141 @@
+"""What a framework uses of a GPU outside its own allocator: measured where it was, else a safe default.
+
+The device context, loaded kernels, library handles and communication buffers are not counted by a framework's limit, so
+they are taken off the share first. Measurements are kept in one small file for each user of a machine.
+"""
+
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.resources import UsedBytes
+from tune_policies.units import GIB, MIB
+from tune_policies.values import Value
+
+TORCH_OVERHEAD_BYTES: Final = int(0.85 * GIB)
+"""What PyTorch uses outside its allocator, at most: the figure by which its own tests share a GPU."""
+
+SAFE_DEFAULT: Final = "safe default"
+"""The source of a figure that was not measured."""
+
+
+def tensorflow_overhead_bytes(compute_capability: tuple[int, int] | None) -> int:
+    """Return what TensorFlow leaves to the system on a device (``MinSystemMemory`` in its GPU device)."""
+    is_older = compute_capability is not None and compute_capability < (9, 0)
+    return (1536 if is_older else 1800) * MIB
+
+
+class MeasuredOverhead(Value):
+    """What one framework was measured to use outside its allocator.
+
+    Attributes:
+        gpu_model: The GPU's name as NVML gives it.
+        framework: ``"torch"``, ``"tensorflow"``, ``"jax"`` or ``"cupy"``.
+        version: The framework's own version.
+        overhead_bytes: The measurement.
+        measured_on: The day, as ``YYYY-MM-DD``.
+        how: What was read: ``"process"`` (NVML knows the process) or ``"device"`` (the device's use, before and after).
+    """
+
+    gpu_model: str
+    framework: str
+    version: str
+    overhead_bytes: UsedBytes
+    measured_on: str
+    how: str
+
+
+class Overheads(Value):
+    """What the frameworks use outside their allocators, as far as it was measured.
+
+    Attributes:
+        measured: The measurements; empty: nothing was measured.
+    """
+
+    measured: tuple[MeasuredOverhead, ...] = ()
+
+    def merged(self, newer: "Overheads") -> "Overheads":
+        """Return these measurements and the newer ones, which win where both have one."""
+        by_key = {(each.gpu_model, each.framework, each.version): each for each in (*self.measured, *newer.measured)}
+        return Overheads(measured=tuple(by_key[key] for key in sorted(by_key)))
+
+    def bytes_for(
+        self,
+        gpu_model: str | None,
+        framework: str,
+        version: str | None,
+        compute_capability: tuple[int, int] | None = None,
+    ) -> tuple[int, str]:
+        """Return the overhead in bytes, and where it is from: a measurement, or the safe default.
+
+        Args:
+            gpu_model: The GPU's name; ``None``: not known, so nothing measured applies.
+            framework: The framework's name.
+            version: The framework's version.
+            compute_capability: Of the device, such as ``(8, 0)``; ``None``: not known.
+        """
+        for each in self.measured:
+            if (each.gpu_model, each.framework, each.version) == (gpu_model, framework, version):
+                where = f"{each.gpu_model}, {framework} {version}"
+                return each.overhead_bytes, f"measured on {each.measured_on} ({where}, by {each.how})"
+        if framework == "tensorflow":
+            return tensorflow_overhead_bytes(compute_capability), SAFE_DEFAULT
+        return TORCH_OVERHEAD_BYTES, SAFE_DEFAULT
+
+
+NOTHING_MEASURED: Final = Overheads()
+"""Safe defaults only."""
+
+
+def load_overheads() -> Overheads:
+    """Return what was measured for the user of this machine; nothing, where there is no such file.
+
+    A file that cannot be read, or is not understood, is warned of and counts as none.
+    """
+    path = overheads_file()
+    try:
+        return Overheads.from_json(path.read_bytes())
+    except FileNotFoundError:
+        return NOTHING_MEASURED
+    except (OSError, InvalidResourcesError) as error:
+        reason = str(error).partition("\n")[0]
+        warnings.warn(
+            f"{path} is not used, safe defaults are: {reason}. Measure again with calibrate_gpu_overhead()",
+            stacklevel=2,
+        )
+        return NOTHING_MEASURED
+
+
+def save_overheads(overheads: Overheads) -> Overheads:
+    """Add measurements to the file, and return all that it holds now.
+
+    The file is replaced as a whole, so nobody reads half of it.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    path = overheads_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    merged = load_overheads().merged(overheads)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
+        file.write(merged.to_json())
+    Path(file.name).replace(path)
+    return merged
+
+
+def overheads_file(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+    """Return where measurements are kept: in ``TUNE_POLICIES_CACHE``, or the platform's folder for a user's caches."""
+    if environ.get("TUNE_POLICIES_CACHE"):
+        folder = Path(environ["TUNE_POLICIES_CACHE"])
+    elif platform == "win32" and environ.get("LOCALAPPDATA"):
+        folder = Path(environ["LOCALAPPDATA"], "tune-policies")
+    elif platform == "darwin":
+        folder = Path("~/Library/Caches/tune-policies").expanduser()
+    else:
+        folder = Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tune-policies"
+    return folder / "gpu-overheads.json"

@@ -1,0 +1,76 @@
+"""Uses a GPU with one framework, as training does, and says how much its allocator holds; run as a script.
+
+It prints one line of JSON and then holds the memory until its input ends, so that it can be measured from outside.
+The work loads what training loads: a matrix product, a convolution, and their gradients. This file imports nothing of
+its package, and runs where that has another name.
+"""
+
+import json
+import os
+import sys
+
+
+def use_torch() -> dict[str, object]:
+    """Use PyTorch; its allocator says what it has reserved."""
+    import torch
+
+    image = torch.randn(8, 3, 64, 64, device="cuda", requires_grad=True)
+    kernel = torch.randn(16, 3, 3, 3, device="cuda", requires_grad=True)
+    matrix = torch.randn(512, 512, device="cuda", requires_grad=True)
+    (torch.nn.functional.conv2d(image, kernel).relu().sum() + (matrix @ matrix).sum()).backward()  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    return {"version": torch.__version__, "reserved_bytes": torch.cuda.memory_reserved()}
+
+
+def use_tensorflow() -> dict[str, object]:
+    """Use TensorFlow; without growth it takes the whole of its limit at once."""
+    import tensorflow as tf
+
+    megabytes = 512
+    (device,) = tf.config.list_physical_devices("GPU")
+    tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration(memory_limit=megabytes)])
+    image, kernel = tf.random.normal((8, 64, 64, 3)), tf.Variable(tf.random.normal((3, 3, 3, 16)))
+    matrix = tf.Variable(tf.random.normal((512, 512)))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.nn.relu(tf.nn.conv2d(image, kernel, 1, "SAME")))
+        loss += tf.reduce_sum(matrix @ matrix)
+    for gradient in tape.gradient(loss, [kernel, matrix]):
+        gradient.numpy()
+    return {"version": tf.__version__, "reserved_bytes": megabytes * 2**20}
+
+
+def use_jax() -> dict[str, object]:
+    """Use JAX; with preallocation it takes the whole of its limit at once."""
+    os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)
+    os.environ |= {"XLA_CLIENT_MEM_FRACTION": "0.05", "XLA_PYTHON_CLIENT_PREALLOCATE": "true"}
+    import jax
+    import jax.numpy as jnp
+
+    def loss(image: jax.Array, kernel: jax.Array, matrix: jax.Array) -> jax.Array:
+        convolved = jax.lax.conv(image, kernel, (1, 1), "SAME")
+        return jnp.maximum(convolved, 0).sum() + (matrix @ matrix).sum()
+
+    arrays = jnp.ones((8, 3, 64, 64)), jnp.ones((16, 3, 3, 3)), jnp.ones((512, 512))
+    jax.block_until_ready(jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*arrays))
+    (device,) = jax.devices("gpu")
+    return {"version": jax.__version__, "reserved_bytes": device.memory_stats()["bytes_limit"]}
+
+
+def use_cupy() -> dict[str, object]:
+    """Use CuPy; its pool says what it holds."""
+    import cupy
+
+    matrix = cupy.random.standard_normal((512, 512), dtype=cupy.float32)
+    cupy.maximum(matrix @ matrix, 0).sum()
+    cupy.linalg.inv(matrix)
+    cupy.fft.fft2(matrix)
+    cupy.cuda.Device().synchronize()
+    return {"version": cupy.__version__, "reserved_bytes": cupy.get_default_memory_pool().total_bytes()}
+
+
+USES = {"torch": use_torch, "tensorflow": use_tensorflow, "jax": use_jax, "cupy": use_cupy}
+
+
+if __name__ == "__main__":
+    print(json.dumps(USES[sys.argv[1]]()), flush=True)
+    sys.stdin.read()

@@ -1,0 +1,133 @@
+"""Measures what frameworks use of this machine's visible GPU outside their allocators.
+
+A child process for each framework works on the GPU, says what its allocator holds, and waits; what the driver counts
+for it beyond that is the overhead.
+"""
+
+import contextlib
+import datetime
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from tune_policies.probing.devices import read_gpus
+
+_CHILD: Final = Path(__file__).with_name("overhead_child.py")
+
+_Read = TypeVar("_Read")
+
+
+def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float) -> list[dict[str, Any]]:
+    """Return for each framework the fields of a ``MeasuredOverhead``, or its name and an ``error``.
+
+    Args:
+        frameworks: Their names.
+        timeout_s: How long each may take.
+    """
+    return [{"framework": name, **_measure(name, timeout_s)} for name in frameworks]
+
+
+def _measure(framework: str, timeout_s: float) -> dict[str, Any]:
+    if find_spec(framework) is None:
+        return {"error": "it is not installed on the node"}
+    # -P: or the modules beside the script would stand in for others of the same name.
+    command = [sys.executable, "-P", str(_CHILD), framework]
+    try:
+        model = str(read_gpus()[0]["name"])
+        used_before, _ = _read_use(None)
+        said, read = run_while_it_holds(command, _read_use, timeout_s=timeout_s)
+    except Exception as error:  # noqa: BLE001 - whatever the driver raised: it is reported with its framework
+        return {"error": f"the GPU cannot be read: {error}"}
+    if isinstance(said, str) or read is None:
+        return {"error": str(said)}
+    used_now, process_bytes = read
+    return overhead_fields(said, model, used_before=used_before, used_now=used_now, process_bytes=process_bytes)
+
+
+def run_while_it_holds(
+    command: Sequence[str], read: Callable[[int], _Read], *, timeout_s: float
+) -> tuple[dict[str, Any], _Read] | tuple[str, None]:
+    """Run a child that prints a line of JSON and waits, and return what it says and what ``read`` reads meanwhile.
+
+    Args:
+        command: How to start the child.
+        read: What to read while the child waits, given its process number.
+        timeout_s: When to end a child that says nothing.
+
+    Returns:
+        What the child says and what was read, or why it says nothing.
+    """
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(  # noqa: S603 - the caller's own command
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as child,
+    ):
+        deadline = threading.Timer(timeout_s, child.kill)
+        deadline.start()
+        try:
+            # A framework may print, too.
+            line = next((line for line in child.stdout or () if line.startswith("{")), None)
+            if line is not None:
+                return json.loads(line), read(child.pid)
+            errors.seek(0)
+            why = [line.strip() for line in errors.read().splitlines() if line.strip()]
+            was_ended = child.wait() < 0
+        finally:
+            deadline.cancel()
+            child.kill()  # all was said and read
+    return why[-1] if why and not was_ended else f"no answer within {timeout_s:g} s", None
+
+
+def overhead_fields(
+    said: Mapping[str, Any], gpu_model: str, *, used_before: int, used_now: int, process_bytes: int | None
+) -> dict[str, Any]:
+    """Return fields of a ``MeasuredOverhead``, or an ``error``, from what the child and the driver say.
+
+    Args:
+        said: The child's ``version`` and ``reserved_bytes``.
+        gpu_model: The GPU's name.
+        used_before: Bytes in use on the device before the child started.
+        used_now: The same while it holds its memory; right only where nobody else uses the device.
+        process_bytes: What the driver counts for the child; ``None``: it does not say.
+    """
+    held = used_now - used_before if process_bytes is None else process_bytes
+    if held < said["reserved_bytes"]:
+        return {"error": "the driver counts less than its allocator holds: measure while nobody else uses the GPU"}
+    return {
+        "gpu_model": gpu_model,
+        "version": said["version"],
+        "overhead_bytes": held - said["reserved_bytes"],
+        "measured_on": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "how": "device" if process_bytes is None else "process",
+    }
+
+
+def _read_use(pid: int | None) -> tuple[int, int | None]:
+    """Return the bytes in use on the visible GPU, and those of a process; ``None``: the driver does not know it.
+
+    In a container the driver may count processes by the machine's numbers, not by the container's.
+    """
+    try:
+        import pynvml
+    except ImportError:
+        from ray._private.thirdparty import pynvml
+
+    uuid = str(read_gpus()[0]["uuid"])
+    pynvml.nvmlInit()
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+        of_process = None
+        with contextlib.suppress(pynvml.NVMLError):
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                if process.pid == pid:
+                    of_process = process.usedGpuMemory
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used), of_process
+    finally:
+        pynvml.nvmlShutdown()

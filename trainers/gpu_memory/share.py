@@ -1,0 +1,118 @@
+"""A process's share of a GPU, what holds the process to it, and what the limiters of all frameworks do alike."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tune_policies.errors import MemoryLimitError
+from tune_policies.probing.devices import read_gpus
+from tune_policies.resources import Bytes
+from tune_policies.values import Value
+
+from .limit import GpuMemoryLimit
+from .overhead import NOTHING_MEASURED, Overheads
+
+
+class GpuShare(Value):
+    """This process's share of the one GPU that Ray gave it.
+
+    Attributes:
+        fraction: The share as Ray has rounded it, above 0 and below 1.
+        memory_bytes: The share as the plan states it; ``None``: ``fraction`` of the device decides.
+    """
+
+    fraction: float
+    memory_bytes: Bytes | None = None
+
+    def bytes_of(self, total_bytes: Callable[[], int]) -> int:
+        """Return the share of a device; its total memory is asked for only where the plan does not say."""
+        return self.memory_bytes or int(total_bytes() * self.fraction)
+
+
+@dataclass
+class Enforcement:
+    """What holds this process to its share, as far as its frameworks have been imported so far.
+
+    Attributes:
+        share_bytes: The share; ``None`` until a device's size is known.
+        limit_bytes: What each framework's allocator was limited to.
+        overhead_bytes: What was left for each framework's use outside its allocator.
+        overhead_sources: Where each overhead is from: measured, with on what and when, or the safe default.
+        not_enforceable: Frameworks in use that know no limit.
+        isolation: ``"mps"``, ``"mig"`` or ``"framework"``; ``None``: nothing holds the process yet.
+        warnings: What voids a limit, where the user insisted, and what else a reader should know.
+    """
+
+    share_bytes: int | None = None
+    limit_bytes: dict[str, int] = field(default_factory=dict)
+    overhead_bytes: dict[str, int] = field(default_factory=dict)
+    overhead_sources: dict[str, str] = field(default_factory=dict)
+    not_enforceable: list[str] = field(default_factory=list)
+    isolation: str | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, message: str) -> None:
+        """Add what a reader should know, once."""
+        if message not in self.warnings:
+            self.warnings.append(message)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a framework's limiter works with: the share, the overheads, and where it writes down what it did."""
+
+    share: GpuShare
+    overheads: Overheads = NOTHING_MEASURED
+    on_void_limit: Literal["raise", "warn"] = "raise"
+    record: Enforcement = field(default_factory=Enforcement)
+
+    def limit(
+        self,
+        framework: str,
+        version: str | None,
+        *,
+        total_bytes: Callable[[], int],
+        gpu_model: str | None,
+        compute_capability: tuple[int, int] | None = None,
+    ) -> GpuMemoryLimit:
+        """Return the limit of a framework on a device, and write down its overhead."""
+        overhead, source = self.overheads.bytes_for(gpu_model, framework, version, compute_capability)
+        share = self.share.bytes_of(total_bytes)
+        self.record.share_bytes = share
+        self.record.overhead_bytes[framework] = overhead
+        self.record.overhead_sources[framework] = source
+        return GpuMemoryLimit(share, overhead_bytes={framework: overhead})
+
+    def hold(self, framework: str, limit_bytes: int) -> None:
+        """Write down that a framework is held to ``limit_bytes`` now."""
+        self.record.limit_bytes[framework] = limit_bytes
+        self.record.isolation = self.record.isolation or "framework"
+
+    def void(self, message: str) -> None:
+        """Refuse a setting that turns a limit into none, or write it down where the user insists.
+
+        Raises:
+            MemoryLimitError: The user does not insist.
+        """
+        if self.on_void_limit == "raise":
+            raise MemoryLimitError(f'{message}. Pass on_void_limit="warn" to run without a limit that holds')
+        self.record.warn(message)
+
+    def read_device(self) -> tuple[int, str | None]:
+        """Return the visible device's total memory in bytes and its model, by NVML and without a CUDA context.
+
+        Without NVML the plan's own figures give the total, and the model is not known.
+
+        Raises:
+            MemoryLimitError: Neither says.
+        """
+        try:
+            device = min(read_gpus(), key=lambda gpu: int(str(gpu["memory_bytes"])))
+        except Exception as error:  # NVML's errors have no base that can be named without NVML
+            if self.share.memory_bytes is not None:
+                return int(self.share.memory_bytes / self.share.fraction), None
+            raise MemoryLimitError(
+                "the plan does not state a worker's GPU memory, and the device cannot be read here: "
+                f"{error}. Install nvidia-ml-py on the node and plan again"
+            ) from error
+        return int(str(device["memory_bytes"])), str(device["name"])
