@@ -19,8 +19,9 @@ install: .venv/installed
 demo: install
 	$(BIN)/python examples/demo.py
 
+# Most tests wait for a Ray: two at a time use a machine of two cores better than one.
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu

@@ -1,9 +1,12 @@
 """The command ``python -m benchmarks``. Results go to stdout."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from tune_policies import ResourcePolicyError
 
 from .autoscaling import MOST_REPETITIONS, Scenario, measure_autoscaling
 from .planning import measure_planning
@@ -51,6 +54,31 @@ def optimum(
 
     if not measure_optimum(range(seed, seed + clusters), num_policies=policies):
         raise typer.Exit(1)
+
+
+@app.command()
+def throughput(
+    *,
+    workload: Annotated[list[str] | None, typer.Option(help="Name of a workload; may be repeated.")] = None,
+    trials_per_gpu: Annotated[list[int] | None, typer.Option(min=2, help="Trials at once; may be repeated.")] = None,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each arm.")] = 3,
+    work: Annotated[float, typer.Option(min=0.001, help="Share of each workload's steps that a trial does.")] = 1.0,
+    mps: Annotated[bool, typer.Option("--mps", help="Run what shares the GPU under MPS, too.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the record to this file.", show_default=False)] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw it to this file.", show_default=False)] = None,
+) -> None:
+    """Count trials per hour on one GPU: one at a time, several at once, and as a measured plan says."""
+    from .throughput import Sweep, measure_throughput
+    from .workloads import WORKLOADS
+
+    if unknown := sorted(set(workload or ()) - WORKLOADS.keys()):
+        raise typer.BadParameter(f"unknown workload {unknown[0]!r} (known: {', '.join(WORKLOADS)})")
+    sweep = Sweep(workload or [*WORKLOADS], trials_per_gpu or [2, 4, 8, 16], repetitions, work, use_mps=mps)
+    try:
+        measure_throughput(sweep, output, plot)
+    except ResourcePolicyError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(1) from None
 
 
 @app.command()

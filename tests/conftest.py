@@ -18,6 +18,11 @@ os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 # A Ray that runs on this machine is somebody else's.
 os.environ.pop("RAY_ADDRESS", None)
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # A cluster leaves its address in Ray's folder, where the Ray of another worker would find it. Short, as Ray puts
+    # sockets there.
+    _RAY_FOLDER = tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True)
+    os.environ["RAY_TMPDIR"] = _RAY_FOLDER.name
 
 
 @pytest.fixture(scope="session")

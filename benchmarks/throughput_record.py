@@ -1,0 +1,125 @@
+"""What a benchmark of throughput has measured, and what follows from it."""
+
+import statistics
+from collections.abc import Iterable
+from math import log2
+from typing import Final
+
+from tune_policies.resources import PositiveCount
+from tune_policies.values import Value
+
+from .timing import Spread, spread
+
+PAYS: Final = 1.1
+"""Twice the trials on a GPU pay while they bring at least a tenth more."""
+
+
+class ThroughputSample(Value):
+    """One run of one arm.
+
+    Attributes:
+        workload: Name of the workload.
+        arm: ``"alone"``: one trial on a GPU; ``"packed"``: a number that was asked for; ``"plan"``: what the plan
+            from the measured profile says; with ``" with mps"`` where MPS held the shares.
+        trials_per_gpu: How many trials shared a GPU.
+        num_trials: Trials that were run.
+        seconds: From the start of the Tune run to its end, the start of processes included.
+        losses: The last loss of each trial, by seed.
+    """
+
+    workload: str
+    arm: str
+    trials_per_gpu: PositiveCount
+    num_trials: PositiveCount
+    seconds: float
+    losses: tuple[float, ...]
+
+    @property
+    def trials_per_hour(self) -> float:
+        """Trials finished in an hour at this rate."""
+        return self.num_trials * 3600 / self.seconds
+
+
+class ThroughputRecord(Value):
+    """All runs of a benchmark.
+
+    Attributes:
+        gpu: The model of the GPU.
+        machine: CPU, cores and versions.
+        command: What was typed.
+        samples: The runs, in their order.
+        plans: What the plan from the measured profile said, by workload.
+    """
+
+    gpu: str
+    machine: str
+    command: str
+    samples: tuple[ThroughputSample, ...]
+    plans: dict[str, str]
+
+    @property
+    def workloads(self) -> list[str]:
+        """The names of the workloads, sorted."""
+        return sorted({sample.workload for sample in self.samples})
+
+    def arms(self, workload: str) -> dict[tuple[str, int], Spread]:
+        """Return trials per hour by arm and trials per GPU, the fewest trials first."""
+        rates: dict[tuple[str, int], list[float]] = {}
+        for sample in self.samples:
+            if sample.workload == workload:
+                rates.setdefault((sample.arm, sample.trials_per_gpu), []).append(sample.trials_per_hour)
+        by_number = sorted(rates, key=lambda arm: (arm[1], arm[0]))
+        return {arm: spread(rates[arm]) for arm in by_number}
+
+    def speedup(self, workload: str, arm: tuple[str, int]) -> float | None:
+        """Return the ratio of the arm's median to that of one trial on a GPU; ``None``: that was not run."""
+        arms = self.arms(workload)
+        alone = arms.get(("alone", 1))
+        return arms[arm].median / alone.median if alone else None
+
+    def stops_paying_at(self, workload: str) -> int | None:
+        """Return the trials per GPU above which more bring less than a tenth for each doubling.
+
+        ``None``: the largest number that was run still paid, so the end is not known.
+        """
+        without_mps = {arm[1]: rate.median for arm, rate in self.arms(workload).items() if "mps" not in arm[0]}
+        return stops_paying_at(without_mps)
+
+    def largest_difference_of_losses(self, workload: str) -> float:
+        """Return how far the losses of one seed lie apart over all arms, relative to their middle."""
+        by_seed: dict[int, list[float]] = {}
+        for sample in self.samples:
+            if sample.workload == workload:
+                for seed, loss in enumerate(sample.losses):
+                    by_seed.setdefault(seed, []).append(loss)
+        return max((_relative_range(losses) for losses in by_seed.values()), default=0.0)
+
+
+def stops_paying_at(rates: dict[int, float]) -> int | None:
+    """Return the trials per GPU from which no larger number brings a tenth more for each doubling.
+
+    Args:
+        rates: Trials per hour by trials per GPU.
+
+    Returns:
+        The number; ``None`` where the largest still paid.
+    """
+    numbers = sorted(rates)
+    for index, number in enumerate(numbers[:-1]):
+        if not any(_pays(number, rates[number], more, rates[more]) for more in numbers[index + 1 :]):
+            return number
+    return None
+
+
+def _pays(few: int, rate: float, more: int, rate_of_more: float) -> bool:
+    # A tenth for each doubling: from 4 to 16 it is two of them.
+    return bool(rate_of_more >= rate * (more / few) ** log2(PAYS))
+
+
+
+
+
+def _relative_range(values: Iterable[float]) -> float:
+    values = list(values)
+    middle = abs(statistics.median(values))
+    return (max(values) - min(values)) / middle if middle else 0.0

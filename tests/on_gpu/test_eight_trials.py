@@ -1,0 +1,140 @@
+"""Eight trials share one GPU: each keeps its share by the driver's own count, and one that runs out fails alone."""
+
+import threading
+import warnings
+from contextlib import contextmanager
+
+import pytest
+from ray import tune
+
+from tests.on_ray.rays import local_ray
+from trainers import with_plan
+from tune_policies import EscalatingScheduler, GpuPolicy, ProbeWarning, classify_oom, probe_cluster
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(600)]
+
+NUM_TRIALS = 8
+SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def plan():
+    with local_ray(num_cpus=NUM_TRIALS), warnings.catch_warnings():
+        warnings.simplefilter("error", ProbeWarning)
+        yield GpuPolicy(gpus=1 / NUM_TRIALS).plan(probe_cluster())
+
+
+@contextmanager
+def bytes_of_processes():
+    """Collect what the driver counts for each process on the GPU, twice a second."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    seen, is_over = [], threading.Event()
+
+    def watch():
+        while not is_over.wait(0.5):
+            processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            seen.append([process.usedGpuMemory for process in processes])
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        is_over.set()
+        watcher.join()
+        pynvml.nvmlShutdown()
+
+
+def fill_and_free(config):
+    """Take as much as there is, again and again, in tensors of random sizes."""
+    import random
+    import time
+
+    import torch
+
+    end = time.monotonic() + SECONDS
+    held, refused = [], 0
+    while time.monotonic() < end:
+        is_full = False
+        try:
+            held.append(torch.rand(random.randint(1, 2**28), device="cuda"))
+        except torch.OutOfMemoryError:
+            is_full = True
+        if is_full:
+            refused += 1
+            random.shuffle(held)
+            del held[: len(held) // 2]
+    tune.report({"refused": refused})
+
+
+def test_every_process_keeps_its_share_for_two_minutes(plan, tmp_path):
+    with bytes_of_processes() as seen:
+        trials = tune.run(
+            with_plan(fill_and_free, plan), num_samples=NUM_TRIALS, storage_path=str(tmp_path), verbose=0
+        ).trials
+
+    assert [trial.status for trial in trials] == ["TERMINATED"] * NUM_TRIALS
+    assert all(trial.last_result["refused"] > 0 for trial in trials)
+    at_once = [each for each in seen if len(each) == NUM_TRIALS]
+    assert at_once, "the driver lists no processes here, so it cannot say what each holds"
+    assert max(max(each) for each in at_once) <= plan.gpu_memory_bytes
+
+
+def count_steps(config):
+    """Take what the config wants, in small steps, with a checkpoint after each."""
+    import json
+    import tempfile
+    from pathlib import Path
+
+    import torch
+
+    first = 0
+    if checkpoint := tune.get_checkpoint():
+        with checkpoint.as_directory() as folder:
+            first = json.loads((Path(folder) / "step").read_text())
+    held = []
+    for step in range(first, 10):
+        held.append(torch.empty(config["bytes"] // 10, dtype=torch.uint8, device="cuda"))
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "step").write_text(json.dumps(step + 1))
+            tune.report({"step": step, "began_at": first}, checkpoint=tune.Checkpoint.from_directory(folder))
+
+
+def test_the_one_that_asks_for_twice_its_share_fails_alone_and_comes_back(plan, tmp_path):
+    share = plan.gpu_memory_bytes
+    wanted = [int(1.5 * share), *[share // 4] * (NUM_TRIALS - 1)]
+
+    trials = tune.run(
+        with_plan(count_steps, plan),
+        config={"bytes": tune.grid_search(wanted)},
+        scheduler=EscalatingScheduler(),
+        storage_path=str(tmp_path),
+        verbose=0,
+    ).trials
+
+    assert [trial.status for trial in trials] == ["TERMINATED"] * NUM_TRIALS
+    greedy, *others = trials
+    assert [trial.run_metadata.num_failures for trial in others] == [0] * (NUM_TRIALS - 1)
+    assert greedy.last_result["began_at"] > 0  # from its checkpoint
+    assert greedy.placement_group_factory.required_resources["GPU"] == pytest.approx(2 / NUM_TRIALS)
+
+
+def ask_for_twice_the_share(config):
+    import torch
+
+    total = torch.cuda.get_device_properties(0).total_memory
+    try:
+        torch.empty(2 * total // NUM_TRIALS, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError as error:
+        found = classify_oom(error)
+        tune.report({"kind": found.kind, "cause": found.cause, "framework": found.framework})
+
+
+def test_an_error_at_the_own_limit_is_told_from_a_full_device(plan, tmp_path):
+    (trial,) = tune.run(with_plan(ask_for_twice_the_share, plan), storage_path=str(tmp_path), verbose=0).trials
+
+    found = {key: trial.last_result[key] for key in ("kind", "cause", "framework")}
+    assert found == {"kind": "accelerator", "cause": "own_limit", "framework": "torch"}

@@ -1,0 +1,23 @@
+"""The runs of the benchmark of throughput; on CPUs here, as one on a GPU needs one (`python -m benchmarks throughput`)."""
+
+import pytest
+
+from benchmarks.throughput import WAVES, Arm, run_arm
+from tests.on_ray.rays import local_ray
+from tune_policies import CappedPolicy, CpuPolicy, probe_cluster
+
+
+@pytest.fixture(scope="module")
+def capacity():
+    with local_ray(num_cpus=2):
+        yield probe_cluster()
+
+
+def test_a_run_counts_its_trials_and_keeps_their_losses_by_seed(capacity):
+    plan = CappedPolicy(CpuPolicy(), 2).plan(capacity)
+
+    sample = run_arm(Arm("packed", "mlp", 2, plan), work=0.001)
+
+    assert sample.num_trials == 2 * WAVES
+    assert len(set(sample.losses)) == 2 * WAVES
+    assert 0 < sample.trials_per_hour < 3600 * 2 * WAVES

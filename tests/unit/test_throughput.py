@@ -1,0 +1,79 @@
+import pytest
+
+from benchmarks.throughput_record import ThroughputRecord, ThroughputSample, stops_paying_at
+
+
+def sample(arm, trials_per_gpu, trials_per_hour, losses=()):
+    num_trials = 2 * trials_per_gpu
+    return ThroughputSample(
+        workload="mlp",
+        arm=arm,
+        trials_per_gpu=trials_per_gpu,
+        num_trials=num_trials,
+        seconds=num_trials * 3600 / trials_per_hour,
+        losses=losses,
+    )
+
+
+def record(*samples):
+    return ThroughputRecord(gpu="A100", machine="", command="", samples=samples, plans={})
+
+
+def test_an_arm_is_the_median_of_its_runs():
+    runs = record(*(sample("packed", 4, rate) for rate in (100, 140, 110)))
+
+    (rate,) = runs.arms("mlp").values()
+    assert rate.median == pytest.approx(110)
+
+
+def test_an_arm_is_compared_with_one_trial_at_a_time():
+    runs = record(sample("alone", 1, 50), sample("plan", 8, 400))
+
+    assert runs.speedup("mlp", ("plan", 8)) == pytest.approx(8)
+
+
+def test_without_the_run_of_one_trial_at_a_time_there_is_no_comparison():
+    assert record(sample("plan", 8, 400)).speedup("mlp", ("plan", 8)) is None
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ({1: 100, 2: 190, 4: 200, 8: 201}, 2),
+        ({1: 100, 2: 190, 4: 300}, None),
+        ({1: 100, 2: 90, 4: 250, 8: 240}, 4),
+        ({1: 100, 2: 109}, 1),
+        ({1: 100, 4: 122}, None),
+        ({1: 100, 4: 120}, 1),
+        ({1: 100}, None),
+    ],
+    ids=[
+        "from 2 on no doubling brings a tenth",
+        "the most that was run still pays",
+        "a dip before the top is no end",
+        "a second trial brings less than a tenth",
+        "two doublings bring a tenth each",
+        "two doublings bring less",
+        "one number says nothing",
+    ],
+)
+def test_where_more_trials_stop_paying(rates, expected):
+    assert stops_paying_at(rates) == expected
+
+
+def test_runs_under_mps_do_not_say_where_time_slicing_stops_paying():
+    runs = record(sample("alone", 1, 100), sample("packed", 2, 101), sample("packed with mps", 4, 400))
+
+    assert runs.stops_paying_at("mlp") == 1
+
+
+def test_losses_are_compared_seed_by_seed():
+    runs = record(sample("alone", 1, 50, losses=(2.0, 4.0)), sample("packed", 2, 90, losses=(2.0, 4.4, 9.0)))
+
+    assert runs.largest_difference_of_losses("mlp") == pytest.approx(0.4 / 4.2)
+
+
+def test_a_record_survives_json():
+    runs = record(sample("alone", 1, 50, losses=(2.0,)))
+
+    assert ThroughputRecord.from_json(runs.to_json()) == runs
