@@ -102,7 +102,9 @@ def _run(sweep: Sweep) -> ThroughputRecord:
 def _arms(capacity: ClusterCapacity, workload: str, sweep: Sweep) -> list[Arm]:
     alone = Arm("alone", workload, 1, GpuPolicy().plan(capacity))
     numbers = [number for number in sorted(set(sweep.trials_per_gpu)) if number > 1]
-    shared = [Arm("packed", workload, number, GpuPolicy(gpus=round(1 / number, 4)).plan(capacity)) for number in numbers]
+    shared = [
+        Arm("packed", workload, number, GpuPolicy(gpus=round(1 / number, 4)).plan(capacity)) for number in numbers
+    ]
     planned = _measured_plan(capacity, workload)
     shared.append(Arm("plan", workload, planned.max_concurrent_trials, planned))
     if sweep.use_mps:

@@ -116,9 +116,6 @@ def _pays(few: int, rate: float, more: int, rate_of_more: float) -> bool:
     return bool(rate_of_more >= rate * (more / few) ** log2(PAYS))
 
 
-
-
-
 def _relative_range(values: Iterable[float]) -> float:
     values = list(values)
     middle = abs(statistics.median(values))

@@ -19,7 +19,7 @@ def print_throughput(record: ThroughputRecord) -> None:
     for workload in record.workloads:
         for arm, rate in record.arms(workload).items():
             ratio = record.speedup(workload, arm)
-            table.add_row(workload, arm[0], str(arm[1]), str(rate), "" if ratio is None else f"{ratio:.2f}×")
+            table.add_row(workload, arm[0], str(arm[1]), str(rate), "" if ratio is None else f"{ratio:.2f}x")
         table.add_section()
     console.print(table)
     for workload in record.workloads:

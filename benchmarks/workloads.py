@@ -126,7 +126,7 @@ def train_workload(config: dict[str, Any]) -> None:
         which = step % _NUM_BATCHES
         loss = torch.nn.functional.cross_entropy(model(samples[which].to(device)), labels[which].to(device))
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         total += loss.detach()
         done = step + 1

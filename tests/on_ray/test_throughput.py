@@ -1,4 +1,4 @@
-"""The runs of the benchmark of throughput; on CPUs here, as one on a GPU needs one (`python -m benchmarks throughput`)."""
+"""The runs of the benchmark of throughput, on CPUs: the benchmark itself needs a GPU."""
 
 import pytest
 

@@ -1,10 +1,9 @@
 """The trainings that the benchmarks run, on the CPU."""
 
 import pytest
-import torch
+from ray import tune
 
 from benchmarks.workloads import WORKLOADS, make_data, train_workload
-from ray import tune
 
 
 def reports(monkeypatch, **config):
