@@ -14,6 +14,7 @@ from tune_policies.errors import (
     ProbeError,
     ResourcePolicyError,
 )
+from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
 from tune_policies.plan import TrialPlan, TrialSlot
 from tune_policies.policies import (
     AcceleratorPolicy,
@@ -55,6 +56,7 @@ __all__ = [
     "MemoryLimitError",
     "NodeCapacity",
     "NodeTypeCapacity",
+    "OutOfMemory",
     "ProbeError",
     "ProbeWarning",
     "ReservingPolicy",
@@ -64,6 +66,8 @@ __all__ = [
     "SelectingPolicy",
     "TrialPlan",
     "TrialSlot",
+    "classify_oom",
+    "classify_oom_text",
     "load_policy",
     "plan_when_ready",
     "probe_cluster",

@@ -1,4 +1,4 @@
-"""Tells whether an error means that memory ran out: which memory, whose, and how much was asked for."""
+"""What an error says about memory that ran out."""
 
 from typing import Literal
 
@@ -13,8 +13,9 @@ class OutOfMemory(Value):
         kind: ``"accelerator"``: memory of a GPU or its like; ``"host"``: of the machine; ``"none"``: the error means
             something else.
         framework: Who raised it: ``"torch"``, ``"tensorflow"``, ``"jax"``, ``"cupy"``, ``"ray"`` (its memory
-            monitor) or ``"python"``; ``None``: not known.
-        requested_bytes: What was asked for; ``None``: the error does not say.
+            monitor) or ``"python"`` (NumPy too); ``None``: not known.
+        requested_bytes: What was asked for; of a worker that Ray's memory monitor killed: what it used; ``None``: the
+            error does not say.
         limit_bytes: The process's own limit; ``None``: the error names none.
         cause: ``"own_limit"``: the process reached its own limit; ``"neighbour"``: it was within it, and others had
             taken the rest of the device; ``None``: the error does not tell.
@@ -25,8 +26,3 @@ class OutOfMemory(Value):
     requested_bytes: Bytes | None = None
     limit_bytes: Bytes | None = None
     cause: Literal["own_limit", "neighbour"] | None = None
-
-
-def classify_oom(error: object) -> OutOfMemory:
-    """Return what ``error`` says about memory that ran out; never raises."""
-    raise NotImplementedError
