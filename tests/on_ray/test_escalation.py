@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import signal
 import tempfile
 import time
 from collections import Counter
@@ -23,7 +25,9 @@ OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a tot
 
 @pytest.fixture(scope="module", autouse=True)
 def real_ray():
-    with local_ray(num_cpus=4, num_gpus=3):
+    with pytest.MonkeyPatch.context() as patch, local_ray(num_cpus=4, num_gpus=3):
+        # Where a run is interrupted, Tune's loggers do not close their files.
+        patch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
         yield
 
 
@@ -114,3 +118,163 @@ def test_the_scheduler_inside_does_not_notice(tmp_path, inner):
 
     assert [trial.status for trial in trials] == ["TERMINATED"] * 4
     assert notes(tmp_path) == {UNTOUCHED: 2, CAME_BACK: 2}
+
+
+class Training(tune.Trainable):
+    """The same as ``train``, in a process that takes one trial after the other."""
+
+    def setup(self, config):
+        self.done = 0
+
+    def reset_config(self, new_config):
+        self.done = 0
+        return True
+
+    def step(self):
+        self.done += 1
+        config = {**self.config, **self.config["trial"]}
+        share = ray.get_runtime_context().get_assigned_resources()["GPU"]
+        with Path(config["folder"], self.trial_id).open("a") as file:
+            print(f"{self.done} of {config['batch_size']} at {share:g}", file=file)
+        if self.done == 2 and config["batch_size"] >= 128 and share < 0.5:
+            raise RuntimeError(OUT_OF_MEMORY)
+        return {"size": config["batch_size"], "done": self.done == NUM_STEPS}
+
+    def save_checkpoint(self, checkpoint_dir):
+        Path(checkpoint_dir, "done.json").write_text(json.dumps(self.done))
+
+    def load_checkpoint(self, checkpoint_dir):
+        self.done = json.loads(Path(checkpoint_dir, "done.json").read_text())
+
+
+@pytest.mark.parametrize("reuse_actors", [False, True], ids=["new process", "used process"])
+def test_a_trial_that_takes_over_anothers_config_gets_the_share_that_this_needs(tmp_path, reuse_actors):
+    """The smaller one does worse, so population-based training gives it the config and the state of the larger one."""
+    (tmp_path / "notes").mkdir()
+    inner = PopulationBasedTraining(
+        time_attr="training_iteration",
+        metric="size",
+        mode="max",
+        perturbation_interval=2,
+        hyperparam_mutations={"lr": [0.1, 0.2]},
+        quantile_fraction=0.5,
+        synch=True,
+    )
+
+    trials = tune.run(
+        Training,
+        scheduler=EscalatingScheduler(inner),
+        config={"folder": str(tmp_path / "notes"), "lr": 0.1, "trial": tune.grid_search([SMALL, LARGE])},
+        resources_per_trial={"cpu": 1, "gpu": SHARE},
+        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
+        reuse_actors=reuse_actors,
+        storage_path=str(tmp_path),
+        verbose=0,
+    ).trials
+
+    large = [f"{step} of 128 at 0.5" for step in (2, 3, 4)]
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 2
+    assert notes(tmp_path) == {
+        ("1 of 128 at 0.25", "2 of 128 at 0.25", *large): 1,
+        ("1 of 32 at 0.25", "2 of 32 at 0.25", *large[1:]): 1,
+    }
+
+
+def test_a_config_like_one_that_ran_out_starts_with_the_larger_share(tmp_path):
+    """Also where Tune had requested resources for the waiting trials already."""
+    trials = run(
+        tmp_path,
+        EscalatingScheduler(),
+        [LARGE, {"batch_size": 256}, SMALL, LARGE],
+        resources_per_trial={"cpu": 4, "gpu": SHARE},
+    )
+
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 4
+    assert notes(tmp_path) == {CAME_BACK: 1, FROM_THE_START: 2, UNTOUCHED: 1}
+
+
+FROM_THE_START = tuple(f"{step} at 0.5" for step in (1, 2, 3, 4))
+
+
+def fail(config):
+    """Fail each time, in the given order; then finish."""
+    folder = Path(config["folder"], tune.get_context().get_trial_id())
+    with folder.open("a") as file:
+        assigned = ray.get_runtime_context().get_assigned_resources()
+        print(f"{assigned['GPU']:g}, {assigned.get('memory', 0) / 2**20:g} MiB", file=file)
+    num_before = len(folder.read_text().splitlines()) - 1
+    failures = config["failures"]
+    if num_before < len(failures):
+        raise {"gpu": RuntimeError(OUT_OF_MEMORY), "host": MemoryError(), "other": ValueError("no memory of it")}[
+            failures[num_before]
+        ]
+    tune.report({"loss": 1})
+
+
+FAILURES = {
+    "other errors have the retries that the user gave": (["other"], "TERMINATED", ["0.25, 0 MiB"] * 2),
+    "and no more": (["other"] * 2, "ERROR", ["0.25, 0 MiB"] * 2),
+    "running out takes none of them": (["gpu", "other", "gpu"], "TERMINATED", ["0.25", "0.5", "0.5", "1"]),
+    "running out gives none": (["gpu", "other", "other"], "ERROR", ["0.25", "0.5", "0.5"]),
+    "with a whole GPU it is over": (["gpu"] * 3, "ERROR", ["0.25", "0.5", "1"]),
+    "host memory grows too": (["host", "gpu"], "TERMINATED", ["0.25, 0 MiB", "0.25, 4096 MiB", "0.5, 4096 MiB"]),
+}
+
+
+def test_other_errors_are_left_to_tune(tmp_path, caplog):
+    """Each trial has a config of its own, so that none learns from another."""
+    trials = run(
+        tmp_path,
+        EscalatingScheduler(),
+        [{"failures": failures, "name": name} for name, (failures, _, _) in FAILURES.items()],
+        fail,
+        max_failures=1,
+    )
+
+    found = {trial.config["trial"]["name"]: trial for trial in trials}
+    attempts = {name: Path(tmp_path, "notes", trial.trial_id).read_text().splitlines() for name, trial in found.items()}
+    assert {name: trial.status for name, trial in found.items()} == {
+        name: status for name, (_, status, _) in FAILURES.items()
+    }
+    for name, (_, _, expected) in FAILURES.items():
+        assert [each[: len(line)] for each, line in zip(attempts[name], expected, strict=True)] == expected, name
+    reason = (
+        "one trial needs more GPU memory than 1 GPU gave it, but max_gpus=1: short of GPU memory. Raise max_gpus, take a "
+        "GPU with more memory, or ask for less with a smaller batch or model"
+    )
+    failed = found["with a whole GPU it is over"]
+    assert reason in Path(failed.error_file).read_text()
+    assert failed.get_pickled_error().__notes__ == [reason]
+    assert f"{failed} ran out of GPU memory: from 0.25 GPU to 0.5 GPU" in caplog.messages
+    assert f"{failed} ran out of memory and fails: {reason}" in caplog.messages
+
+
+class InterruptAt(tune.Callback):
+    """Interrupts the program, once, when a trial has come so far with half a GPU."""
+
+    def __init__(self):
+        self.has_interrupted = False
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if trial.placement_group_factory.required_resources["GPU"] == 0.5 and not self.has_interrupted:
+            self.has_interrupted = True
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_restored_experiment_keeps_what_it_has_learned(tmp_path):
+    """Also where it gets new resources, and for trials that had not started yet."""
+    configs = [LARGE, {"batch_size": 256}, SMALL]
+    at_once = {"resources_per_trial": {"cpu": 4, "gpu": SHARE}, "callbacks": [InterruptAt()]}
+    run(tmp_path, EscalatingScheduler(), configs, **at_once)
+
+    trials = run(tmp_path, EscalatingScheduler(), configs, resume=True, resources_per_trial={"cpu": 3, "gpu": SHARE})
+
+    ran_out, alike, small = (
+        Path(tmp_path, "notes", trial.trial_id).read_text().splitlines()
+        for trial in sorted(trials, key=lambda trial: trial.trial_id)
+    )
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 3
+    assert {trial.placement_group_factory.required_resources["CPU"] for trial in trials} == {3}
+    assert ran_out[:3] == list(CAME_BACK[:3])
+    assert {line.rpartition(" ")[2] for line in ran_out[3:] + alike} == {"0.5"}
+    assert {line.rpartition(" ")[2] for line in small} == {"0.25"}

@@ -244,7 +244,7 @@ class _EscalatingTrial(Trial):  # type: ignore[misc]  # Ray has no types
         except InfeasibleRequestError as error:
             state.why_no_more = str(error)
             _logger.error("%s ran out of memory and fails: %s", self, state.why_no_more)
-            exc.add_note(state.why_no_more)
+            getattr(exc, "cause", exc).add_note(state.why_no_more)  # Ray's wrapper would lose it when it is saved
         num_failures = self.run_metadata.num_failures
         super().handle_error(exc)
         if state.next_memory is not None:

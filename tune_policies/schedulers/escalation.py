@@ -205,7 +205,7 @@ def _flatten(
             return [(path, float(value) if math.isfinite(value) else repr(value))] if keep_fractions else []
         case _:
             named = value if hasattr(value, "__qualname__") else type(value)
-            return [(path, f"{named.__module__}.{named.__qualname__}")]
+            return [(path, f"{getattr(named, '__module__', None)}.{named.__qualname__}")]
     found: list[tuple[str, bool | int | float | str | None]] = []
     for key, each in items:
         found += _flatten(f"{path}/{key}" if path else key, each, keep_fractions=keep_fractions)
