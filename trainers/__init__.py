@@ -10,6 +10,7 @@ from .gpu_memory.limit import GpuMemoryLimit
 from .gpu_memory.usage import peak_gpu_memory_bytes
 
 if TYPE_CHECKING:
+    from .escalating_fit import fit_escalating
     from .tensorflow_trainer import build_tensorflow_trainer
     from .torch_trainer import build_torch_trainer
     from .tune_trainable import with_plan
@@ -18,6 +19,7 @@ __all__ = [
     "GpuMemoryLimit",
     "build_tensorflow_trainer",
     "build_torch_trainer",
+    "fit_escalating",
     "peak_gpu_memory_bytes",
     "with_plan",
 ]
@@ -25,6 +27,7 @@ __all__ = [
 _MODULES = {
     "build_tensorflow_trainer": ".tensorflow_trainer",
     "build_torch_trainer": ".torch_trainer",
+    "fit_escalating": ".escalating_fit",
     "with_plan": ".tune_trainable",
 }
 

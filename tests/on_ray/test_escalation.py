@@ -1,7 +1,6 @@
 """Trials that run out of memory come back with more, go on where they stopped, and nobody else notices."""
 
 import json
-import logging
 import os
 import signal
 import tempfile
@@ -114,10 +113,10 @@ INNER = {
 
 @pytest.mark.parametrize("inner", INNER)
 def test_the_scheduler_inside_does_not_notice(tmp_path, inner):
-    trials = run(tmp_path, EscalatingScheduler(INNER[inner]()), [SMALL] * 2 + [LARGE] * 2, at_once=4)
+    trials = run(tmp_path, EscalatingScheduler(INNER[inner]()), [SMALL, LARGE], at_once=2)
 
-    assert [trial.status for trial in trials] == ["TERMINATED"] * 4
-    assert notes(tmp_path) == {UNTOUCHED: 2, CAME_BACK: 2}
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 2
+    assert notes(tmp_path) == {UNTOUCHED: 1, CAME_BACK: 1}
 
 
 class Training(tune.Trainable):
@@ -185,12 +184,12 @@ def test_a_config_like_one_that_ran_out_starts_with_the_larger_share(tmp_path):
     trials = run(
         tmp_path,
         EscalatingScheduler(),
-        [LARGE, {"batch_size": 256}, SMALL, LARGE],
+        [LARGE, {"batch_size": 256}, SMALL],
         resources_per_trial={"cpu": 4, "gpu": SHARE},
     )
 
-    assert [trial.status for trial in trials] == ["TERMINATED"] * 4
-    assert notes(tmp_path) == {CAME_BACK: 1, FROM_THE_START: 2, UNTOUCHED: 1}
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 3
+    assert notes(tmp_path) == {CAME_BACK: 1, FROM_THE_START: 1, UNTOUCHED: 1}
 
 
 FROM_THE_START = tuple(f"{step} at 0.5" for step in (1, 2, 3, 4))
@@ -239,8 +238,8 @@ def test_other_errors_are_left_to_tune(tmp_path, caplog):
     for name, (_, _, expected) in FAILURES.items():
         assert [each[: len(line)] for each, line in zip(attempts[name], expected, strict=True)] == expected, name
     reason = (
-        "one trial needs more GPU memory than 1 GPU gave it, but max_gpus=1: short of GPU memory. Raise max_gpus, take a "
-        "GPU with more memory, or ask for less with a smaller batch or model"
+        "one trial needs more GPU memory than 1 GPU gave it, but max_gpus=1: short of GPU memory. Raise max_gpus, take "
+        "a GPU with more memory, or ask for less with a smaller batch or model"
     )
     failed = found["with a whole GPU it is over"]
     assert reason in Path(failed.error_file).read_text()
