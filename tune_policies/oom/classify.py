@@ -3,8 +3,8 @@
 from typing import Final
 
 from tune_policies.oom.chain import Link, links
-from tune_policies.oom.forms import recognise
-from tune_policies.oom.named_errors import KILLED_BY_RAY, named_errors
+from tune_policies.oom.forms import KILLED_BY_RAY, recognise
+from tune_policies.oom.named_errors import named_errors
 from tune_policies.oom.out_of_memory import OutOfMemory
 
 _NONE: Final = OutOfMemory(kind="none")

@@ -31,14 +31,22 @@ _TORCH_OOM: Final = re.compile(r"torch(?:_\w+)?(?:\.\w+)*\.OutOfMemoryError")
 _CUPY_OOM: Final = re.compile(r"cupy(?:\.\w+)*\.OutOfMemoryError")
 _HOST_OOM: Final = re.compile(r"MemoryError|(?:numpy|pyarrow)(?:\.\w+)*\.\w*MemoryError")
 
-_DEVICES: Final = r"(?:CUDA|HIP|XPU|NPU|MLU|MUSA|GCU|MPS backend)"
+KILLED_BY_RAY: Final = "ray.exceptions.OutOfMemoryError"
+KILLED_BY_RAY_SENTENCE: Final = (
+    r"^(?:(?:Task was|\d+ worker\(s\) were) killed due to the node running low on memory"
+    r"|\S.*Worker exit type: NODE_OUT_OF_MEMORY)"
+)
+"""Ray's memory monitor, up to 2.55 and since. The kernel's own killer leaves no such trace: Ray then only lists what
+may have happened."""
+
+_DEVICES: Final = r"(?:CUDA|HIP|XPU|NPU|MLU|GCU|MPS backend)"
 _RESOURCE_EXHAUSTED: Final = r"(?:RESOURCE_EXHAUSTED|Resource exhausted): "
 
 _SENTENCES: Final[tuple[tuple[str, Kind, str | None], ...]] = (
     (rf"{_DEVICES} out of memory(?:[.,]? (?:\w+ )?[Tt]ried to allocate| \(|\.?$)", "accelerator", "torch"),
     (r"Allocation on device \S+ would exceed allowed memory\. \(out of memory\)", "accelerator", "torch"),
     (rf"{_DEVICES} (?:driver )?error: out of memory", "accelerator", "torch"),
-    (r"(?:CUDA|HIP|cuDNN|MIOpen) error: \w+_ALLOC(?:ATION)?_FAILED", "accelerator", "torch"),
+    (r"(?:CUDA|HIP|cuDNN|cuFFT|cusolver) error: \w+_ALLOC(?:ATION)?_FAILED", "accelerator", "torch"),
     (r"Cuda failure (?:\d+ )?'out of memory'", "accelerator", "torch"),  # NCCL
     (r"Out of memory allocating [\d,]+ bytes \(allocated so far", "accelerator", "cupy"),
     (rf"{_RESOURCE_EXHAUSTED}Out of memory allocating \d+ bytes", "host", "jax"),  # XLA's client for CPUs
@@ -51,6 +59,7 @@ _SENTENCES: Final[tuple[tuple[str, Kind, str | None], ...]] = (
     (r"\b(?:CU|HIP)[A-Z]+_(?:STATUS_)?(?:\w+_)?ALLOC(?:ATION)?_FAILED\b", "accelerator", None),
     (r"DefaultCPUAllocator: (?:can't allocate|not enough) memory", "host", "torch"),
     (r"unable to mmap \d+ bytes from .*: Cannot allocate memory", "host", "torch"),
+    (KILLED_BY_RAY_SENTENCE, "host", "ray"),
     (r"^\[Errno 12\] ", "host", "python"),
     (r"^std::bad_alloc$", "host", None),
 )
@@ -93,7 +102,7 @@ def _by_type(types: Sequence[str], text: str) -> tuple[Kind, str | None] | None:
         return "accelerator", "torch"
     if any(_CUPY_OOM.fullmatch(name) for name in types):
         return "accelerator", "cupy"
-    if "ray.exceptions.OutOfMemoryError" in types:
+    if KILLED_BY_RAY in types:
         return "host", "ray"
     if any(_HOST_OOM.fullmatch(name) for name in types):
         # RAPIDS and others raise a plain MemoryError for memory of the device.

@@ -6,25 +6,21 @@ which are indented, and the log around them may mention memory as they like.
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
+
+from tune_policies.oom.forms import KILLED_BY_RAY, KILLED_BY_RAY_SENTENCE
 
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 _GROUP_MARGIN: Final = re.compile(r"^ *[|+] ?", re.MULTILINE)
 _NAME: Final = re.compile(r"((?:\w+\.)*\w*(?:Error|Exception|ExceptionGroup|Interrupt|Exit)(?:\(\w+\))?)(?:: ?(.*))?")
+_NAME_BELOW_FRAMES: Final = re.compile(r"([\w.]+(?:\(\w+\))?)(?:: ?(.*))?")
 _END: Final = re.compile(
     r"(?:Exception Group |Original )?Traceback \(|The above exception was|During handling of the above"
-    r"|Failure # \d|ray::|  File \"|[-+]{3,}"
+    r"|Failure # \d|(?:[\w.]+(?:\(\w+\))?: )?ray::|[-+]{3,}"
 )
 _FAILURE: Final = re.compile(r"^Failure # \d+ \(occurred at ", re.MULTILINE)
 """Tune adds each failure of a trial to the same file (``Trial.handle_error``)."""
-
-KILLED_BY_RAY: Final = "ray.exceptions.OutOfMemoryError"
-_KILLED: Final = re.compile(
-    r".*Worker exit type: NODE_OUT_OF_MEMORY"
-    r"|(?:Task was|\d+ worker\(s\) were) killed due to the node running low on memory"
-)
-"""Ray's memory monitor, in the text of an actor's death, where Tune writes no type. The kernel's own killer leaves no
-such trace: Ray then only lists what may have happened."""
 
 
 def named_errors(text: str) -> Iterator[tuple[str, str]]:
@@ -36,9 +32,11 @@ def named_errors(text: str) -> Iterator[tuple[str, str]]:
     lines = _GROUP_MARGIN.sub("", _COLOUR.sub("", text[failures[-1] :] if failures else text)).splitlines()
     name: str | None = None
     message: list[str] = []
-    for line in lines:
-        started = _start(line)
-        if name is not None and (started or _END.match(line)):
+    for above, line in pairwise(["", *lines]):
+        below_frames = name is None and above.startswith("  ")
+        ended = _END.match(line)
+        started = None if ended else _start(line, _NAME_BELOW_FRAMES if below_frames else _NAME)
+        if name is not None and (started or ended):
             yield name, "\n".join(message)
             name = None
         if started:
@@ -49,7 +47,8 @@ def named_errors(text: str) -> Iterator[tuple[str, str]]:
         yield name, "\n".join(message)
 
 
-def _start(line: str) -> tuple[str, str] | None:
-    if named := _NAME.fullmatch(line):
+def _start(line: str, name: re.Pattern[str]) -> tuple[str, str] | None:
+    if named := name.fullmatch(line):
         return named[1], named[2] or ""
-    return (KILLED_BY_RAY, line) if _KILLED.match(line) else None
+    # Of an actor's death Tune writes the message alone.
+    return (KILLED_BY_RAY, line) if re.match(KILLED_BY_RAY_SENTENCE, line) else None

@@ -1,0 +1,160 @@
+"""The errors that the installed frameworks and Ray really raise, in a process each: their imports do not mix."""
+
+import json
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+COMMON = """
+import json, traceback
+from ray import cloudpickle
+from tune_policies import classify_oom, classify_oom_text
+from ray.exceptions import RayTaskError
+
+CASES = {}
+
+def caught(act):
+    try:
+        act()
+    except BaseException as error:
+        return error
+
+def raise_(error):
+    raise error
+
+def task_error(error):
+    text = "".join(traceback.format_exception(error))
+    return RayTaskError("f", text, error, proctitle="ray::f", pid=1, ip="10.0.0.1")
+
+def through_ray(error):
+    return cloudpickle.loads(cloudpickle.dumps(task_error(error).as_instanceof_cause()))
+
+def tell(name, error):
+    error = caught(lambda: raise_(error))
+    text = "".join(traceback.format_exception(error))
+    once = through_ray(error)
+    answers = [classify_oom(error), classify_oom(once), classify_oom(through_ray(caught(lambda: raise_(once))))]
+    answers += [classify_oom_text(text), classify_oom_text(str(once))]
+    CASES[name] = sorted({answer.model_dump_json(exclude_defaults=True) for answer in answers})
+"""
+
+TORCH = """
+import numpy, torch, cupy
+from cupy_backends.cuda.api.runtime import CUDARuntimeError
+
+cuda = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB"
+tell("torch", torch.OutOfMemoryError(cuda))
+tell("torch by its older name", torch.cuda.OutOfMemoryError(cuda))
+tell("torch, accelerator", torch.AcceleratorError("CUDA error: out of memory"))
+tell("torch, other accelerator error", torch.AcceleratorError("CUDA error: device-side assert triggered"))
+tell("torch, distributed", torch.distributed.DistBackendError("NCCL error\\nCuda failure 2 'out of memory'"))
+tell("torch, other distributed error", torch.distributed.DistBackendError("Cuda failure 2 'invalid usage'"))
+tell("torch on the host", caught(lambda: torch.empty(2**48)))
+tell("torch, a shape that is wrong", caught(lambda: torch.empty((2**40, 2**40))))
+tell("NumPy", caught(lambda: numpy.empty(2**47)))
+tell("NumPy, a shape that is wrong", caught(lambda: numpy.empty(2**62)))
+tell("Python", caught(lambda: bytearray(2**50)))
+tell("CuPy", cupy.cuda.memory.OutOfMemoryError(1024, 2048, 4096 * 2**20))
+tell("CuPy, driver", CUDARuntimeError(2))
+tell("CuPy, other driver error", CUDARuntimeError(100))
+"""
+
+JAX = """
+import jax, jax.numpy as jnp
+
+tell("JAX", jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes."))
+tell("JAX on the host", caught(lambda: jnp.zeros(2**45, dtype="float32")))
+tell("JAX, a quota", jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Quota exceeded"))
+"""
+
+TENSORFLOW = """
+import tensorflow as tf
+
+def exhausted(text):
+    return tf.errors.ResourceExhaustedError(None, None, text)
+
+tensor = "OOM when allocating tensor with shape[1024,1024,256] and type float on /job:localhost/device:"
+graph = "Graph execution error:\\n\\nDetected at node mul defined at:\\n  File 'a.py', line 1, in f\\n\\n"
+tell("TensorFlow", exhausted(tensor + "GPU:0 by allocator GPU_0_bfc [Op:Mul]"))
+tell("TensorFlow, a graph", exhausted(graph + tensor + "GPU:0 by allocator GPU_0_bfc\\n\\t [[{{node mul}}]] [Op:f]"))
+tell("TensorFlow on the host", exhausted(tensor + "CPU:0 by allocator mklcpu [Op:Fill]"))
+tell("TensorFlow, a full disk", exhausted("/data/model.ckpt; No space left on device [Op:SaveV2]"))
+"""
+
+RAY = """
+from ray.exceptions import ActorDiedError, OutOfDiskError, OutOfMemoryError, WorkerCrashedError
+from ray.train import ControllerError, WorkerGroupError
+from ray.tune import TuneError
+
+ran_out = OutOfMemoryError("Task was killed due to the node running low on memory.\\n(task, memory used=2.50GB)")
+tell("Ray", ran_out)
+tell("Ray, a full disk", OutOfDiskError("out of disk"))
+tell("Ray, a crash", WorkerCrashedError())
+tell("Ray, an actor", ActorDiedError(task_error(caught(lambda: bytearray(2**50)))))
+tell("Ray, another actor", ActorDiedError(task_error(ValueError("no memory"))))
+tell("Ray Train", WorkerGroupError(f"[Rank 1 Error Snippet]:\\n{ran_out}", {0: ValueError("no"), 1: ran_out}))
+tell("Ray Train, other", WorkerGroupError("rank 1", {1: ValueError("ran out of memory")}))
+tell("Ray Train, controller", ControllerError(through_ray(ran_out)))
+tell("Ray Tune", TuneError(ran_out))
+"""
+
+GIB = 2**30
+NONE = {"kind": "none"}
+EXPECTED = {
+    "torch": (TORCH, {"kind": "accelerator", "framework": "torch", "requested_bytes": 2 * GIB}),
+    "torch by its older name": (TORCH, {"kind": "accelerator", "framework": "torch", "requested_bytes": 2 * GIB}),
+    "torch, accelerator": (TORCH, {"kind": "accelerator", "framework": "torch"}),
+    "torch, other accelerator error": (TORCH, NONE),
+    "torch, distributed": (TORCH, {"kind": "accelerator", "framework": "torch"}),
+    "torch, other distributed error": (TORCH, NONE),
+    "torch on the host": (TORCH, {"kind": "host", "framework": "torch", "requested_bytes": 2**50}),
+    "torch, a shape that is wrong": (TORCH, NONE),
+    "NumPy": (TORCH, {"kind": "host", "framework": "python", "requested_bytes": 2**50}),
+    "NumPy, a shape that is wrong": (TORCH, NONE),
+    "Python": (TORCH, {"kind": "host", "framework": "python"}),
+    "CuPy": (
+        TORCH,
+        {
+            "kind": "accelerator",
+            "framework": "cupy",
+            "requested_bytes": 1024,
+            "limit_bytes": 4 * GIB,
+            "cause": "neighbour",
+        },
+    ),
+    "CuPy, driver": (TORCH, {"kind": "accelerator", "framework": "cupy"}),
+    "CuPy, other driver error": (TORCH, NONE),
+    "JAX": (JAX, {"kind": "accelerator", "framework": "jax", "requested_bytes": 16 * GIB}),
+    "JAX on the host": (JAX, {"kind": "host", "framework": "jax", "requested_bytes": 2**47}),
+    "JAX, a quota": (JAX, NONE),
+    "TensorFlow": (TENSORFLOW, {"kind": "accelerator", "framework": "tensorflow", "requested_bytes": GIB}),
+    "TensorFlow, a graph": (TENSORFLOW, {"kind": "accelerator", "framework": "tensorflow", "requested_bytes": GIB}),
+    "TensorFlow on the host": (TENSORFLOW, {"kind": "host", "framework": "tensorflow", "requested_bytes": GIB}),
+    "TensorFlow, a full disk": (TENSORFLOW, NONE),
+    "Ray": (RAY, {"kind": "host", "framework": "ray", "requested_bytes": 5 * GIB // 2}),
+    "Ray, a full disk": (RAY, NONE),
+    "Ray, a crash": (RAY, NONE),
+    "Ray, an actor": (RAY, {"kind": "host", "framework": "python"}),
+    "Ray, another actor": (RAY, NONE),
+    "Ray Train": (RAY, {"kind": "host", "framework": "ray", "requested_bytes": 5 * GIB // 2}),
+    "Ray Train, other": (RAY, NONE),
+    "Ray Train, controller": (RAY, {"kind": "host", "framework": "ray", "requested_bytes": 5 * GIB // 2}),
+    "Ray Tune": (RAY, {"kind": "host", "framework": "ray", "requested_bytes": 5 * GIB // 2}),
+}
+
+
+@cache
+def run(code):
+    program = f"{COMMON}{code}\nprint(json.dumps(CASES))"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_what_is_really_raised_is_classified_alike_as_it_is_through_ray_and_as_text(name):
+    code, expected = EXPECTED[name]
+    done = run(code)
+
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(answer) for answer in json.loads(done.stdout.splitlines()[-1])[name]] == [expected]

@@ -1,0 +1,387 @@
+"""Stand-ins for the errors of frameworks that these tests do not import: the same names, bases and texts."""
+
+import builtins
+
+GIB = 2**30
+
+TORCH_OOM = "torch.OutOfMemoryError"
+TF_EXHAUSTED = "tensorflow.python.framework.errors_impl.ResourceExhaustedError"
+TF_INTERNAL = "tensorflow.python.framework.errors_impl.InternalError"
+JAX = "jax.errors.JaxRuntimeError"
+CUPY_OOM = "cupy.cuda.memory.OutOfMemoryError"
+RAY_OOM = "ray.exceptions.OutOfMemoryError"
+
+
+def torch_text(asked="2.00 GiB", free="61.25 GiB", in_use="18.17 GiB", allowed="", held="17.50 GiB"):
+    """Return the text of PyTorch's allocator, as in 2.4 to 2.13; ``allowed`` is there where a fraction is set."""
+    return (
+        f"CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of 79.25 GiB of which {free} is "
+        f"free. Including non-PyTorch memory, this process has {in_use} memory in use. "
+        f"{allowed and f'{allowed} allowed; '}Of the allocated memory {held} is allocated by PyTorch, and 100.00 MiB "
+        "is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+    )
+
+
+OLD_TORCH = (
+    "CUDA out of memory. Tried to allocate 4.00 GiB (GPU 0; 10.76 GiB total capacity; 2.82 GiB already allocated; "
+    "6.18 GiB free; 5.00 GiB allowed; 4.33 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory"
+)
+ASYNC_TORCH = (
+    "Allocation on device 0 would exceed allowed memory. (out of memory)\n"
+    "Currently allocated     : 4.86 GiB\nRequested               : 10.00 GiB\nDevice limit            : 24.00 GiB\n"
+    "Free (according to CUDA): 0 bytes\n"
+    "PyTorch limit (set by user-supplied memory fraction)\n                        : "
+)
+MPS = (
+    "MPS backend out of memory (MPS allocated: 14.00 GB, other allocations: 3.00 GB, max allowed: 18.00 GB). "
+    "Tried to allocate 2.00 GB on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit"
+)
+XPU = (
+    "XPU out of memory. Tried to allocate 59.61 GiB. GPU 0 has a total capacity of 28.55 GiB of which 12.01 GiB is "
+    "free. 7.00 GiB allowed; Of the allocated memory 1.00 GiB is allocated by PyTorch, and 0 bytes is reserved by "
+    "PyTorch but unallocated. Please use `empty_cache` to release all unoccupied cached memory."
+)
+NCCL = (
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268, unhandled cuda error (run with "
+    "NCCL_DEBUG=INFO for details), NCCL version 2.20.5\nncclUnhandledCudaError: Call to CUDA function failed.\n"
+    "Last error:\nCuda failure 2 'out of memory'"
+)
+TF_ON_GPU = (
+    "{{function_node __wrapped__Mul_device_/job:localhost/replica:0/task:0/device:GPU:0}} OOM when allocating tensor "
+    "with shape[1024,1024,256] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc "
+    "[Op:Mul]"
+)
+RAY_250 = (
+    "Task was killed due to the node running low on memory. \nMemory on the node (IP: 10.0.0.1, ID: fc2b) where the "
+    "task (task ID: 4161, name=train, pid=548, memory used=12.50GB) was running was 31.91GB / 33.28GB (0.9582), which "
+    "exceeds the memory usage threshold of 0.95. Ray killed this worker (ID: 0f76) because it was the most recent"
+)
+RAY_260 = (
+    "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 10.0.0.1, ID: fc2b) was "
+    "31.91GB used / 33.28GB limit (0.958)\nOOM kill reason: Memory usage exceeded threshold\nConsidered workers: [\n"
+    "Selected to kill: (Actor(af6d): task name=A.__init__, pid=26387, actual memory used=0.50GB, worker ID=54df)\n]"
+)
+ACTOR_KILLED = (
+    "The actor died unexpectedly before finishing this task.\n\tclass_name: ImplicitFunc\n\tactor_id: 8d14\n"
+    "The actor is dead because its worker process has died. Worker exit type: NODE_OUT_OF_MEMORY Worker exit detail: "
+    f"{RAY_250}"
+)
+
+ACCELERATOR = {
+    "torch, within its own limit's reach of a device with room": (
+        (TORCH_OOM, torch_text(allowed="19.00 GiB")),
+        ("torch", 2 * GIB, 19 * GIB, "own_limit"),
+    ),
+    "torch, within its limit on a full device": (
+        (TORCH_OOM, torch_text(free="1.25 GiB", allowed="30.00 GiB")),
+        ("torch", 2 * GIB, 30 * GIB, "neighbour"),
+    ),
+    "torch, past its limit on a full device": (
+        (TORCH_OOM, torch_text(free="1.25 GiB", allowed="18.50 GiB")),
+        ("torch", 2 * GIB, 37 * GIB // 2, "own_limit"),
+    ),
+    "torch without a limit, beside others": (
+        (TORCH_OOM, torch_text(free="1.25 GiB")),
+        ("torch", 2 * GIB, None, "neighbour"),
+    ),
+    "torch, past its limit by what it holds in reserve": (
+        (TORCH_OOM, torch_text(free="1.25 GiB", allowed="19.58 GiB")),
+        ("torch", 2 * GIB, int(19.58 * GIB), "own_limit"),
+    ),
+    "torch up to 2.0 on a full device, past its limit": (
+        ("torch.cuda.OutOfMemoryError", OLD_TORCH.replace("6.18 GiB free; 5.00", "1.00 GiB free; 8.00")),
+        ("torch", 4 * GIB, 8 * GIB, "own_limit"),
+    ),
+    "torch without a limit, nothing left": (
+        (TORCH_OOM, torch_text(free="0 bytes")),
+        ("torch", 2 * GIB, None, "neighbour"),
+    ),
+    "torch without a limit, alone": (
+        (TORCH_OOM, torch_text(free="1.00 GiB", in_use="78.00 GiB", held="77.00 GiB")),
+        ("torch", 2 * GIB, None, None),
+    ),
+    "torch without a limit, in pieces": ((TORCH_OOM, torch_text()), ("torch", 2 * GIB, None, None)),
+    "torch up to 2.0": (("torch.cuda.OutOfMemoryError", OLD_TORCH), ("torch", 4 * GIB, 5 * GIB, "own_limit")),
+    "torch up to 1.12": (("RuntimeError", OLD_TORCH), ("torch", 4 * GIB, 5 * GIB, "own_limit")),
+    "torch without a word": ((TORCH_OOM, ""), ("torch", None, None, None)),
+    "torch, more than there can be": (
+        (TORCH_OOM, "CUDA out of memory. Tried to allocate more than 1EB memory."),
+        ("torch", None, None, None),
+    ),
+    "torch, cudaMallocAsync with a limit": (
+        (TORCH_OOM, f"{ASYNC_TORCH}12.00 GiB"),
+        ("torch", 10 * GIB, 12 * GIB, "own_limit"),
+    ),
+    "torch, cudaMallocAsync without": (
+        (TORCH_OOM, f"{ASYNC_TORCH}17179869184.00 GiB"),
+        ("torch", 10 * GIB, None, None),
+    ),
+    "torch on Apple": (("RuntimeError", MPS), ("torch", 2 * GIB, 18 * GIB, "own_limit")),
+    "torch on Intel": ((TORCH_OOM, XPU), ("torch", int(59.61 * GIB), 7 * GIB, "own_limit")),
+    "torch on AMD": (("RuntimeError", torch_text().replace("CUDA", "HIP", 1)), ("torch", 2 * GIB, None, None)),
+    "torch on Ascend": (
+        ("RuntimeError", OLD_TORCH.replace("CUDA", "NPU").replace("GPU", "NPU")),
+        ("torch", 4 * GIB, 5 * GIB, "own_limit"),
+    ),
+    "torch on Ascend, a workspace": (
+        ("RuntimeError", "NPU out of memory. NPUWorkspaceAllocator tried to allocate 1.00 GiB(NPU 0; 61.27 GiB total"),
+        ("torch", GIB, None, None),
+    ),
+    "torch, the driver": (
+        ("torch.AcceleratorError", "CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in the docs"),
+        ("torch", None, None, None),
+    ),
+    "cuBLAS": (
+        ("RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        ("torch", None, None, None),
+    ),
+    "cuDNN": (("RuntimeError", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), ("torch", None, None, None)),
+    "cuDNN 9": (
+        ("RuntimeError", "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        ("torch", None, None, None),
+    ),
+    "NCCL": (("torch.distributed.DistBackendError", NCCL), ("torch", None, None, None)),
+    "TensorFlow": ((TF_EXHAUSTED, TF_ON_GPU), ("tensorflow", GIB, None, None)),
+    "TensorFlow in half precision": (
+        (TF_EXHAUSTED, TF_ON_GPU.replace("type float", "type half")),
+        ("tensorflow", GIB // 2, None, None),
+    ),
+    "TensorFlow, compiled": (
+        (TF_EXHAUSTED, "Out of memory while trying to allocate 1073741824 bytes. [Op:__inference_train_step_13]"),
+        ("tensorflow", GIB, None, None),
+    ),
+    "TensorFlow, asynchronous": (
+        (
+            TF_EXHAUSTED,
+            "{{function_node __wrapped__Mul_device_/job:w/device:GPU:0}} failed to allocate memory [Op:Mul]",
+        ),
+        ("tensorflow", None, None, None),
+    ),
+    "TensorFlow, copying": (
+        (
+            TF_INTERNAL,
+            "Failed copying input tensor from /job:w/device:CPU:0 to /job:w/device:GPU:0 in order to run _EagerConst: "
+            "Dst tensor is not initialized.",
+        ),
+        ("tensorflow", None, None, None),
+    ),
+    "JAX": (
+        (JAX, "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes."),
+        ("jax", 16 * GIB, None, None),
+    ),
+    "JAX, newer": (
+        (JAX, "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 16.00GiB."),
+        ("jax", 16 * GIB, None, None),
+    ),
+    "JAX, older": (
+        ("jaxlib.xla_extension.XlaRuntimeError", "RESOURCE_EXHAUSTED: Failed to allocate request for 16.00GiB (1B) on"),
+        ("jax", 16 * GIB, None, None),
+    ),
+    "JAX before its own errors": (
+        ("RuntimeError", "Resource exhausted: Out of memory while trying to allocate 1073741824 bytes."),
+        ("jax", GIB, None, None),
+    ),
+    "JAX, TPU, compiling": (
+        (
+            JAX,
+            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 64.00G",
+        ),
+        ("jax", 64 * GIB, None, None),
+    ),
+    "JAX, TPU, running": (
+        (JAX, "RESOURCE_EXHAUSTED: Attempting to allocate 3.00G. That was not possible. There are 1.92G free."),
+        ("jax", 3 * GIB, None, None),
+    ),
+    "CuPy at its limit": (
+        (
+            CUPY_OOM,
+            "Out of memory allocating 1,024 bytes (allocated so far: 20,480 bytes, limit set to: 20,992 bytes).",
+        ),
+        ("cupy", 1024, 20_992, "own_limit"),
+    ),
+    "CuPy far from its limit": (
+        (
+            CUPY_OOM,
+            "Out of memory allocating 1,024 bytes (allocated so far: 2,048 bytes, limit set to: 90,000,000 bytes).",
+        ),
+        ("cupy", 1024, 90_000_000, "neighbour"),
+    ),
+    "CuPy just within its limit": (
+        (CUPY_OOM, "Out of memory allocating 512 bytes (allocated so far: 20,000 bytes, limit set to: 20,992 bytes)."),
+        ("cupy", 512, 20_992, "neighbour"),
+    ),
+    "CuPy without a limit": (
+        (CUPY_OOM, "Out of memory allocating 1,024 bytes (allocated so far: 2,048 bytes)."),
+        ("cupy", 1024, None, None),
+    ),
+    "CuPy, the driver": (
+        ("cupy_backends.cuda.api.runtime.CUDARuntimeError", "cudaErrorMemoryAllocation: out of memory"),
+        ("cupy", None, None, None),
+    ),
+    "CuPy, cuBLAS": (
+        ("cupy_backends.cuda.libs.cublas.CUBLASError", "CUBLAS_STATUS_ALLOC_FAILED"),
+        ("cupy", None, None, None),
+    ),
+    "RAPIDS": (
+        (
+            "MemoryError",
+            "std::bad_alloc: out_of_memory: CUDA error at: rmm/cuda_memory_resource.hpp: cudaErrorMemoryAllocation",
+        ),
+        (None, None, None, None),
+    ),
+    "Numba": (
+        ("numba.cuda.cudadrv.driver.CudaAPIError", "[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"),
+        (None, None, None, None),
+    ),
+    "XGBoost": (
+        ("xgboost.core.XGBoostError", "Memory allocation error on worker 0: bad_allocation: cudaErrorMemoryAllocation"),
+        (None, None, None, None),
+    ),
+    "a trainer's own error that quotes it": (
+        ("lightning.TrainingFailed", f"step 3 failed: {torch_text(allowed='19.00 GiB')}"),
+        ("torch", 2 * GIB, 19 * GIB, "own_limit"),
+    ),
+    "the driver's error, quoted": (("RuntimeError", "step 3: CUDA error: out of memory"), ("torch", None, None, None)),
+    "cudaMallocAsync's error, quoted": (
+        ("RuntimeError", f"step 3: {ASYNC_TORCH}12.00 GiB"),
+        ("torch", 10 * GIB, 12 * GIB, "own_limit"),
+    ),
+    "CuPy's error, quoted": (
+        ("RuntimeError", "step 3: Out of memory allocating 1,024 bytes (allocated so far: 2,048 bytes)."),
+        ("cupy", 1024, None, None),
+    ),
+    "JAX's error, quoted": (
+        ("RuntimeError", "step 3: RESOURCE_EXHAUSTED: Failed to allocate request for 16.00GiB (17179869184B) on"),
+        ("jax", 16 * GIB, None, None),
+    ),
+    "a TPU's compiler, quoted": (
+        ("RuntimeError", "Compilation failure: Ran out of memory in memory space hbm. Used 8.00G of 7.00G hbm."),
+        ("jax", 8 * GIB, None, None),
+    ),
+    "a replica's error with its traceback": (
+        (
+            "RuntimeError",
+            "Caught RuntimeError in replica 0 on device 0.\nOriginal Traceback (most recent call last):\n"
+            f'  File "a.py", line 1, in forward\n    raise ValueError("no")\nRuntimeError: {OLD_TORCH}\n',
+        ),
+        ("torch", 4 * GIB, 5 * GIB, "own_limit"),
+    ),
+}
+"""Errors of the memory of a device: the type and the text; framework, bytes asked for, limit and cause."""
+
+HOST = {
+    "Python": (("MemoryError", ""), ("python", None)),
+    "NumPy": (
+        (
+            "numpy._core._exceptions._ArrayMemoryError",
+            "Unable to allocate 8.00 GiB for an array with shape (1073741824,)",
+        ),
+        ("python", 8 * GIB),
+    ),
+    "the system": (("OSError", "[Errno 12] Cannot allocate memory"), ("python", None)),
+    "Arrow": (("pyarrow.lib.ArrowMemoryError", "malloc of size 1024 failed"), ("python", None)),
+    "C++": (("RuntimeError", "std::bad_alloc"), (None, None)),
+    "torch": (
+        (
+            "RuntimeError",
+            "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
+            "allocate 1073741824 bytes. Error code 12 (Cannot allocate memory)",
+        ),
+        ("torch", GIB),
+    ),
+    "torch on Windows": (
+        ("RuntimeError", "DefaultCPUAllocator: not enough memory: you tried to allocate 1073741824 bytes."),
+        ("torch", GIB),
+    ),
+    "torch's shared memory": (
+        ("RuntimeError", "unable to mmap 1073741824 bytes from file </torch_1>: Cannot allocate memory (12)"),
+        ("torch", GIB),
+    ),
+    "TensorFlow": (
+        (TF_EXHAUSTED, TF_ON_GPU.replace("GPU:0", "CPU:0").replace("GPU_0_bfc", "mklcpu")),
+        ("tensorflow", GIB),
+    ),
+    "TensorFlow's buffers for a GPU": (
+        (TF_EXHAUSTED, TF_ON_GPU.replace("GPU_0_bfc", "gpu_host_bfc")),
+        ("tensorflow", GIB),
+    ),
+    "TensorFlow, no allocator named": (
+        (
+            TF_EXHAUSTED,
+            "{{function_node __wrapped__Fill_device_/job:w/device:CPU:0}} failed to allocate memory [Op:Fill]",
+        ),
+        ("tensorflow", None),
+    ),
+    "JAX on a CPU": ((JAX, "RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes."), ("jax", 16 * GIB)),
+    "Ray's memory monitor": ((RAY_OOM, RAY_260), ("ray", GIB // 2)),
+    "Ray's memory monitor, older": ((RAY_OOM, RAY_250), ("ray", 25 * GIB // 2)),
+    "Ray's memory monitor, quoted": (("RuntimeError", RAY_250), ("ray", 25 * GIB // 2)),
+    "an actor that it killed": (("ray.exceptions.ActorDiedError", ACTOR_KILLED), ("ray", 25 * GIB // 2)),
+}
+"""Errors of the machine's memory: the type and the text; framework and bytes asked for."""
+
+NEAR_MISSES = {
+    "a value that memory is a word of": ("ValueError", "batch_size=512 would run out of memory"),
+    "a wrong call that quotes PyTorch": ("ValueError", torch_text()),
+    "a test of a log": ("AssertionError", f"expected no 'CUDA out of memory', got {torch_text()}"),
+    "a missing key": ("KeyError", "'CUDA out of memory. Tried to allocate'"),
+    "a remark on PyTorch's error": ("RuntimeError", "a CUDA out of memory error was handled earlier; retry failed"),
+    "a budget": ("RuntimeError", "the replay memory ran out of budget"),
+    "an error of the same name": ("shop.stock.OutOfMemoryError", "no memory modules left in stock"),
+    "another CUDA error": ("torch.AcceleratorError", "CUDA error: an illegal memory access was encountered"),
+    "an assertion on the device": ("RuntimeError", "CUDA error: device-side assert triggered"),
+    "cuBLAS that does not start": (
+        "RuntimeError",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate",
+    ),
+    "cuDNN that cannot": ("RuntimeError", "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"),
+    "NCCL without a peer": ("torch.distributed.DistBackendError", NCCL.replace("'out of memory'", "'peer access'")),
+    "a shape that overflows": ("RuntimeError", "Storage size calculation overflowed with sizes=[1099511627776, 1]"),
+    "PyTorch without CUDA": ("RuntimeError", "Found no NVIDIA driver on your system; out of luck"),
+    "a data loader that was killed": ("RuntimeError", "DataLoader worker (pid 12) is killed by signal: Killed."),
+    "a full disk, TensorFlow": (TF_EXHAUSTED, "/data/model.ckpt; No space left on device [Op:SaveV2]"),
+    "too many files, TensorFlow": (TF_EXHAUSTED, "/data/train.tfrecord; Too many open files [Op:IteratorGetNext]"),
+    "a long message, TensorFlow": (TF_EXHAUSTED, "Received message larger than max (10485760 vs. 4194304)"),
+    "another error of TensorFlow": ("tensorflow.python.framework.errors_impl.InvalidArgumentError", "out of memory"),
+    "a quota, JAX": (JAX, "RESOURCE_EXHAUSTED: Quota exceeded for quota metric 'requests'"),
+    "a long message, JAX": (JAX, "RESOURCE_EXHAUSTED: Received message larger than max (10485760 vs. 4194304)"),
+    "another error of JAX": (JAX, "INVALID_ARGUMENT: memory kind pinned_host is not known"),
+    "another error of CuPy": ("cupy_backends.cuda.api.runtime.CUDARuntimeError", "cudaErrorNoDevice: no CUDA device"),
+    "a full disk": ("OSError", "[Errno 28] No space left on device"),
+    "Ray's full disk": ("ray.exceptions.OutOfDiskError", "Local disk is full"),
+    "Ray's object store": ("ray.exceptions.ObjectStoreFullError", "The local object store is full of objects"),
+    "a worker that died of what nobody knows": (
+        "ray.exceptions.WorkerCrashedError",
+        "The worker died unexpectedly. There are some potential root causes. (1) The process is killed by SIGKILL by "
+        "OOM killer due to high memory usage. (2) ray stop --force is called.",
+    ),
+    "an actor that died of what nobody knows": (
+        "ray.exceptions.ActorDiedError",
+        "The actor died unexpectedly before finishing this task.\n\tclass_name: A\nThe actor is dead because its "
+        "worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits. Some "
+        "common causes include: (1) the process was killed by the OOM killer due to high memory usage, (2) ray stop",
+    ),
+    "a traceback with a source line that mentions it": (
+        "ray.exceptions.RayTaskError(ValueError)",
+        'ray::f() (pid=1, ip=10.0.0.1)\n  File "a.py", line 3, in f\n'
+        '    raise ValueError("no torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")\n'
+        "ValueError: no torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+    ),
+}
+"""Errors that mean something else: the type and the text."""
+
+_BASES = {
+    CUPY_OOM: MemoryError,
+    "numpy._core._exceptions._ArrayMemoryError": MemoryError,
+    "pyarrow.lib.ArrowMemoryError": MemoryError,
+    "xgboost.core.XGBoostError": ValueError,
+}
+
+
+def build(name, text):
+    """Return an error whose type has this full name; a built-in one is itself."""
+    module, _, qualname = name.rpartition(".")
+    if not module:
+        return getattr(builtins, name)(text)
+    return type(qualname, (_BASES.get(name, RuntimeError),), {"__module__": module})(text)

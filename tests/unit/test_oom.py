@@ -1,0 +1,236 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.oom_errors import ACCELERATOR, ACTOR_KILLED, GIB, HOST, NEAR_MISSES, TORCH_OOM, build, torch_text
+from tune_policies import OutOfMemory, classify_oom, classify_oom_text
+
+NONE = OutOfMemory(kind="none")
+POSITIVE = [form for form, _ in (ACCELERATOR | HOST).values()]
+NEGATIVE = list(NEAR_MISSES.values())
+
+
+def cases(table):
+    return [pytest.param(*row, id=name) for name, row in table.items()]
+
+
+@pytest.mark.parametrize(("form", "expected"), cases(ACCELERATOR))
+def test_memory_of_a_device_that_ran_out_is_recognised_with_its_numbers(form, expected):
+    framework, asked, limit, cause = expected
+
+    assert classify_oom(build(*form)) == OutOfMemory(
+        kind="accelerator", framework=framework, requested_bytes=asked, limit_bytes=limit, cause=cause
+    )
+
+
+@pytest.mark.parametrize(("form", "expected"), cases(HOST))
+def test_memory_of_the_machine_that_ran_out_is_host_memory(form, expected):
+    framework, asked = expected
+
+    assert classify_oom(build(*form)) == OutOfMemory(kind="host", framework=framework, requested_bytes=asked)
+
+
+@pytest.mark.parametrize(("name", "text"), cases(NEAR_MISSES))
+def test_what_only_mentions_memory_is_none(name, text):
+    assert classify_oom(build(name, text)) == NONE
+
+
+@pytest.mark.parametrize("form", [pytest.param(row[0], id=name) for name, row in (ACCELERATOR | HOST).items()])
+def test_a_traceback_gives_the_same_answer_as_the_error(form):
+    assert classify_oom_text(traceback_of(*form)) == classify_oom(build(*form))
+
+
+@pytest.mark.parametrize(("name", "text"), cases(NEAR_MISSES))
+def test_a_traceback_of_what_only_mentions_memory_is_none(name, text):
+    assert classify_oom_text(traceback_of(name, text)) == NONE
+
+
+def traceback_of(name, text):
+    return (
+        'Traceback (most recent call last):\n  File "train.py", line 9, in train\n'
+        f"    loss.backward()  # torch.OutOfMemoryError: CUDA out of memory\n{name}: {text}\n"
+    )
+
+
+def test_of_several_failures_of_a_trial_the_last_counts():
+    header = "Failure # {} (occurred at 2026-01-01_00-00-00)\n"
+    ran_out, wrong = traceback_of(TORCH_OOM, torch_text()), traceback_of("ValueError", "no")
+
+    kinds = [
+        classify_oom_text(header.format(1) + first + header.format(2) + second).kind
+        for first, second in ((ran_out, wrong), (wrong, ran_out))
+    ]
+
+    assert kinds == ["none", "accelerator"]
+
+
+def test_an_actor_that_ray_killed_is_known_where_tune_writes_no_type():
+    text = f"Failure # 1 (occurred at 2026-01-01_00-00-00)\n{ACTOR_KILLED}\n"
+
+    assert classify_oom_text(text) == OutOfMemory(kind="host", framework="ray", requested_bytes=25 * GIB // 2)
+
+
+@pytest.mark.parametrize(
+    "text", ["CUDA out of memory. Tried to allocate 2.00 GiB", "INFO torch.OutOfMemoryError: seen", "", "\n" * 9]
+)
+def test_a_text_that_names_no_error_is_none(text):
+    assert classify_oom_text(text) == NONE
+
+
+def test_a_printed_exception_group_is_read():
+    text = (
+        "  + Exception Group Traceback (most recent call last):\n"
+        '  |   File "a.py", line 1, in <module>\n'
+        "  | ExceptionGroup: workers (2 sub-exceptions)\n"
+        "  +-+---------------- 1 ----------------\n"
+        "    | ValueError: no\n"
+        "    +---------------- 2 ----------------\n"
+        f"    | {TORCH_OOM}: {torch_text()}\n"
+        "    +------------------------------------\n"
+    )
+
+    assert classify_oom(text).requested_bytes == 2 * GIB
+
+
+def test_a_context_that_was_hidden_on_purpose_does_not_count():
+    hidden = raised(ValueError("no"), cause=None, context=build(TORCH_OOM, ""))
+    hidden.__suppress_context__ = True
+
+    assert classify_oom(hidden) == NONE
+
+
+def test_the_innermost_error_gives_the_answer():
+    first = build(TORCH_OOM, torch_text())
+    second = raised(MemoryError(), context=first)
+
+    assert classify_oom(raised(RuntimeError("failed"), cause=second)) == classify_oom(first)
+
+
+def raised(error, *, cause=None, context=None):
+    error.__cause__, error.__context__ = cause, context
+    if cause is None:
+        error.__suppress_context__ = False
+    return error
+
+
+def by_rank(error):
+    group = RuntimeError("Training failed due to worker errors")
+    group.worker_failures = {0: ValueError("connection closed"), 3: error}
+    return group
+
+
+def attribute(name):
+    def wrap(error):
+        wrapper = RuntimeError("wrapped")
+        setattr(wrapper, name, error)
+        return wrapper
+
+    return wrap
+
+
+WRAPS = {
+    "cause": lambda error: raised(ValueError("wrong"), cause=error),
+    "context": lambda error: raised(KeyError("clean-up"), context=error),
+    "group": lambda error: ExceptionGroup("workers", [ValueError("no"), error]),
+    "nested group": lambda error: ExceptionGroup("nodes", [ExceptionGroup("workers", [error]), ValueError("no")]),
+    "argument": lambda error: build("ray.tune.error.TuneError", error),
+    "Ray's task": attribute("cause"),
+    "Ray Train's workers": by_rank,
+    "Ray Train's controller": attribute("controller_failure"),
+    "Ray Train's health check": attribute("health_check_failure"),
+    "Ray Train's traceback": attribute("_base_exc"),
+}
+
+
+@pytest.mark.parametrize("wrap", [pytest.param(wrap, id=name) for name, wrap in WRAPS.items()])
+def test_an_error_is_found_where_it_is_wrapped(wrap):
+    error = build(TORCH_OOM, torch_text())
+
+    assert classify_oom(wrap(error)) == classify_oom(error)
+
+
+@given(form=st.sampled_from(POSITIVE + NEGATIVE), wraps=st.lists(st.sampled_from(list(WRAPS.values())), max_size=8))
+def test_the_answer_is_the_same_under_any_wrapping(form, wraps):
+    error = wrapped = build(*form)
+    for wrap in wraps:
+        wrapped = wrap(wrapped)
+
+    assert classify_oom(wrapped) == classify_oom(error)
+
+
+def refuse(*_):
+    raise RuntimeError("no")
+
+
+class HostileError(Exception):
+    """An error whose every part raises."""
+
+    __str__ = __repr__ = refuse
+    args = message = cause = exceptions = worker_failures = __cause__ = __context__ = property(refuse)
+    __class__ = property(refuse)
+
+
+class Unnamed(type):
+    __module__ = property(refuse)
+
+
+def cycle():
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+def chain(length):
+    error = build(TORCH_OOM, torch_text())
+    for _ in range(length):
+        error = raised(ValueError("wrong"), cause=error)
+    return error
+
+
+UNSOUND = {
+    "raises": HostileError,
+    "raises in a group": lambda: ExceptionGroup("", [HostileError()]),
+    "has no name": lambda: Unnamed("Nameless", (Exception,), {})(),
+    "goes in circles": cycle,
+    "nothing": lambda: None,
+    "a number": lambda: 3,
+    "a type": lambda: MemoryError,
+    "a dict": lambda: {"error": MemoryError()},
+}
+
+
+@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in UNSOUND.items()])
+def test_what_is_no_sound_error_is_none_and_does_not_raise(make):
+    assert classify_oom(make()) == NONE
+
+
+def test_a_chain_of_thousands_is_walked_to_its_end():
+    assert classify_oom(chain(5000)).kind == "accelerator"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("part", ["9", "9,", "a", "a.", "_", " ", "x\n", "CUDA_", "shape[9,", "RuntimeError: ", "| "])
+def test_a_huge_message_is_read_quickly(part):
+    error = RuntimeError(f"CUDA out of memory. Tried to allocate 2.00 GiB. {part * 2_000_000}")
+
+    assert classify_oom(error).kind == "accelerator"
+
+
+@given(
+    cls=st.sampled_from([RuntimeError, MemoryError, OSError, *(type(build(*form)) for form in POSITIVE)]),
+    text=st.text() | st.sampled_from([text.replace("1", "9" * 40) for _, text in POSITIVE]),
+    hostile=st.booleans(),
+)
+def test_no_error_makes_it_raise(cls, text, hostile):
+    error = raised(cls(text), context=HostileError() if hostile else None)
+
+    assert classify_oom(error).kind in ("accelerator", "host", "none")
+
+
+@given(
+    st.text()
+    | st.lists(st.sampled_from([*(text for _, text in POSITIVE), "\n", ": ", "Error", "9" * 5000])).map("".join)
+)
+def test_no_text_makes_it_raise(text):
+    assert classify_oom_text(text).kind in ("accelerator", "host", "none")
+    assert classify_oom(RuntimeError(text)).kind in ("accelerator", "host", "none")
