@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -195,6 +197,18 @@ def test_a_config_like_one_that_ran_out_starts_with_the_larger_share(tmp_path):
 FROM_THE_START = tuple(f"{step} at 0.5" for step in (1, 2, 3, 4))
 
 
+NEIGHBOUR = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 1.00 GiB is free. "
+    "Including non-PyTorch memory, this process has 1.50 GiB memory in use."
+)
+ERRORS = {
+    "gpu": RuntimeError(OUT_OF_MEMORY),
+    "neighbour": RuntimeError(NEIGHBOUR),
+    "host": MemoryError(),
+    "other": ValueError("no memory of it"),
+}
+
+
 def fail(config):
     """Fail each time, in the given order; then finish."""
     folder = Path(config["folder"], tune.get_context().get_trial_id())
@@ -204,9 +218,7 @@ def fail(config):
     num_before = len(folder.read_text().splitlines()) - 1
     failures = config["failures"]
     if num_before < len(failures):
-        raise {"gpu": RuntimeError(OUT_OF_MEMORY), "host": MemoryError(), "other": ValueError("no memory of it")}[
-            failures[num_before]
-        ]
+        raise ERRORS[failures[num_before]]
     tune.report({"loss": 1})
 
 
@@ -216,6 +228,7 @@ FAILURES = {
     "running out takes none of them": (["gpu", "other", "gpu"], "TERMINATED", ["0.25", "0.5", "0.5", "1"]),
     "running out gives none": (["gpu", "other", "other"], "ERROR", ["0.25", "0.5", "0.5"]),
     "with a whole GPU it is over": (["gpu"] * 3, "ERROR", ["0.25", "0.5", "1"]),
+    "a neighbour's fault brings the same share twice": (["neighbour"] * 3, "TERMINATED", ["0.25"] * 3 + ["0.5"]),
     "host memory grows too": (["host", "gpu"], "TERMINATED", ["0.25, 0 MiB", "0.25, 4096 MiB", "0.5, 4096 MiB"]),
 }
 
@@ -246,6 +259,26 @@ def test_other_errors_are_left_to_tune(tmp_path, caplog):
     assert failed.get_pickled_error().__notes__ == [reason]
     assert f"{failed} ran out of GPU memory: from 0.25 GPU to 0.5 GPU" in caplog.messages
     assert f"{failed} ran out of memory and fails: {reason}" in caplog.messages
+
+
+@pytest.mark.slow  # TensorFlow's import alone takes ten seconds, here and in its trial
+def test_the_error_class_of_each_framework_brings_a_trial_back(environment_of_its_own):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.on_ray.real_errors"],
+        cwd=Path(__file__).parents[2],
+        env=environment_of_its_own,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    larger_share, host_memory = ["TERMINATED", 0.5, None], ["TERMINATED", 0.25, 4 * 2**30]
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        **dict.fromkeys(("torch", "tensorflow", "jax", "cupy"), larger_share),
+        **dict.fromkeys(("ray", "python"), host_memory),
+    }
 
 
 class InterruptAt(tune.Callback):
