@@ -33,7 +33,7 @@ def train(config):
     done = json.loads(Path(checkpoint.path, "done.json").read_text()) if checkpoint else 0
     for step in range(done + 1, 4):
         with Path(config["notes"]).open("a") as file:
-            print(f"{step} at {share:g}", file=file)
+            file.write(f"{step} at {share:g}\n")  # Ray Train has a print of its own
         if step == 2 and share < config["needs"]:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         with tempfile.TemporaryDirectory() as folder:
