@@ -16,7 +16,8 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, MedianStoppingRule, PopulationBasedTraining
 
 from tests.on_ray.rays import local_ray
-from tune_policies import EscalatingScheduler
+from trainers import with_plan
+from tune_policies import EscalatingScheduler, Resources, TrialPlan, TrialSlot
 
 SHARE = 0.25
 NUM_STEPS = 4
@@ -72,7 +73,11 @@ def wait_for_trials(number, folder):
         time.sleep(0.02)
 
 
-def run(tmp_path, scheduler, configs, trainable=train, *, at_once=1, **kwargs):
+def train_one(config):
+    train({**config, **config["trial"]})
+
+
+def run(tmp_path, scheduler, configs, trainable=train_one, *, at_once=1, **kwargs):
     folder = tmp_path / "notes"
     folder.mkdir(exist_ok=True)
     arguments = {
@@ -83,11 +88,7 @@ def run(tmp_path, scheduler, configs, trainable=train, *, at_once=1, **kwargs):
         "raise_on_failed_trial": False,
         "verbose": 0,
     }
-
-    def one(config):
-        trainable({**config, **config["trial"]})
-
-    return tune.run(one, scheduler=scheduler, **{**arguments, **kwargs}).trials
+    return tune.run(trainable, scheduler=scheduler, **{**arguments, **kwargs}).trials
 
 
 def notes(tmp_path):
@@ -100,14 +101,15 @@ CAME_BACK = ("1 at 0.25", "2 at 0.25", "out of memory", "2 at 0.5", "3 at 0.5", 
 
 
 def test_of_12_trials_5_run_out_and_go_on_where_they_stopped(tmp_path):
-    trials = run(tmp_path, EscalatingScheduler(), [SMALL] * 7 + [LARGE] * 5, at_once=12)
+    inner = ASHAScheduler(metric="loss", mode="min", max_t=9, grace_period=NUM_STEPS)
+
+    trials = run(tmp_path, EscalatingScheduler(inner), [SMALL] * 7 + [LARGE] * 5, at_once=12)
 
     assert [trial.status for trial in trials] == ["TERMINATED"] * 12
     assert notes(tmp_path) == {UNTOUCHED: 7, CAME_BACK: 5}
 
 
 INNER = {
-    "asha": lambda: ASHAScheduler(metric="loss", mode="min", max_t=9, grace_period=NUM_STEPS),
     "median": lambda: MedianStoppingRule(metric="loss", mode="min", grace_period=NUM_STEPS),
     "hyperband": lambda: HyperBandScheduler(metric="loss", mode="min", max_t=9, reduction_factor=3),
 }
@@ -216,7 +218,7 @@ def fail(config):
         assigned = ray.get_runtime_context().get_assigned_resources()
         print(f"{assigned['GPU']:g}, {assigned.get('memory', 0) / 2**20:g} MiB", file=file)
     num_before = len(folder.read_text().splitlines()) - 1
-    failures = config["failures"]
+    failures = config["trial"]["failures"]
     if num_before < len(failures):
         raise ERRORS[failures[num_before]]
     tune.report({"loss": 1})
@@ -284,22 +286,49 @@ def test_the_error_class_of_each_framework_brings_a_trial_back(environment_of_it
 class InterruptAt(tune.Callback):
     """Interrupts the program, once, when a trial has come so far with half a GPU."""
 
-    def __init__(self):
-        self.has_interrupted = False
+    def __init__(self, marker):
+        self.marker = marker
 
     def on_trial_result(self, iteration, trials, trial, result, **info):
-        if trial.placement_group_factory.required_resources["GPU"] == 0.5 and not self.has_interrupted:
-            self.has_interrupted = True
+        if trial.placement_group_factory.required_resources["GPU"] == 0.5 and not self.marker.exists():
+            self.marker.touch()
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_restored_experiment_keeps_what_it_has_learned(tmp_path):
-    """Also where it gets new resources, and for trials that had not started yet."""
-    configs = [LARGE, {"batch_size": 256}, SMALL]
-    at_once = {"resources_per_trial": {"cpu": 4, "gpu": SHARE}, "callbacks": [InterruptAt()]}
-    run(tmp_path, EscalatingScheduler(), configs, **at_once)
+TO_BE_INTERRUPTED = [LARGE, {"batch_size": 256}, SMALL]
 
-    trials = run(tmp_path, EscalatingScheduler(), configs, resume=True, resources_per_trial={"cpu": 3, "gpu": SHARE})
+
+def run_twice_by_tune_run(tmp_path):
+    resources = {"cpu": 4, "gpu": SHARE}
+    callbacks = [InterruptAt(tmp_path / "marker")]
+    run(tmp_path, EscalatingScheduler(), TO_BE_INTERRUPTED, resources_per_trial=resources, callbacks=callbacks)
+
+    resources = {"cpu": 3, "gpu": SHARE}
+    return run(tmp_path, EscalatingScheduler(), TO_BE_INTERRUPTED, resources_per_trial=resources, resume=True)
+
+
+def run_twice_by_tuner(tmp_path):
+    def trainable(cpus):
+        slot = TrialSlot(trial=Resources(cpus=cpus, gpus=SHARE), max_concurrent_trials=1)
+        return with_plan(train_one, TrialPlan(slots=(slot,), limited_by="CPU"))
+
+    (tmp_path / "notes").mkdir()
+    tune.Tuner(
+        trainable(4),
+        param_space={"folder": str(tmp_path / "notes"), "at_once": 1, "trial": tune.grid_search(TO_BE_INTERRUPTED)},
+        tune_config=tune.TuneConfig(scheduler=EscalatingScheduler()),
+        run_config=tune.RunConfig(
+            name="run", storage_path=str(tmp_path), callbacks=[InterruptAt(tmp_path / "marker")], verbose=0
+        ),
+    ).fit()
+    restored = tune.Tuner.restore(str(tmp_path / "run"), trainable=trainable(3))
+    return restored.fit()._experiment_analysis.trials
+
+
+@pytest.mark.parametrize("run_twice", [run_twice_by_tune_run, run_twice_by_tuner])
+def test_a_restored_experiment_keeps_what_it_has_learned(tmp_path, run_twice):
+    """Also where it gets new resources, and for trials that had not started yet."""
+    trials = run_twice(tmp_path)
 
     ran_out, alike, small = (
         Path(tmp_path, "notes", trial.trial_id).read_text().splitlines()

@@ -1,4 +1,4 @@
-"""What a trial that ran out of memory gets next, and which other trials need as much: decisions only, no I/O.
+"""What a trial that ran out of memory gets next: decisions only, no I/O.
 
 A share of a GPU grows in equal parts 1/k, as the planner deals them, up to a whole GPU; from there in whole GPUs. Host
 memory grows in bytes. Both end at what a node of the cluster has, since a trial that no node can hold waits for ever.
@@ -6,14 +6,13 @@ memory grows in bytes. Both end at what a node of the cluster has, since a trial
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral, Real
 from typing import Final, Literal
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.capacity import NodeCapacity
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.oom import OutOfMemory
-from tune_policies.packing import equal_device_share
+from tune_policies.packing import DRIVER_BYTES, equal_device_share
 from tune_policies.resources import TICKS, Count, UsedBytes, format_amount, from_ticks, to_ticks
 from tune_policies.units import GIB, format_bytes
 from tune_policies.values import Value
@@ -95,8 +94,7 @@ def next_floor(
             asked="more GPU memory than it has",
             offered="it holds no GPU of its own",
             short_of="GPU memory",
-            suggestion="Workers that it starts are given theirs where they are planned: fit_escalating does it for "
-            "Train runs",
+            suggestion="Plan a share of a GPU for it",
         )
     most_devices = max((node.resources.gpus for node in nodes), default=0)
     most = min(max_gpus, max(1.0, most_devices))
@@ -140,7 +138,9 @@ def _next_memory(
     growth: float,
     nodes: Sequence[NodeCapacity],
 ) -> MemoryFloor:
-    used = had.memory_bytes or out_of_memory.requested_bytes or FIRST_MEMORY_BYTES
+    # A reservation holds nobody to it, and a Train driver's is a formality.
+    reserved = had.memory_bytes if had.memory_bytes > DRIVER_BYTES else 0
+    used = max(reserved, out_of_memory.requested_bytes or 0) or FIRST_MEMORY_BYTES
     most = max((node.resources.memory_bytes or 0 for node in nodes), default=0)
     floor = MemoryFloor(memory_bytes=min(math.ceil(used * growth), most))
     if floor.memory_bytes <= had.memory_bytes or not _fits(floor.lift(bundles), nodes):
@@ -168,93 +168,21 @@ def _holds(node: NodeCapacity, bundle: Bundle) -> bool:
     return True
 
 
-Traits = dict[str, bool | int | float | str | None]
-"""What of a trial's config may decide how much memory it needs, by its path in the config."""
+def what_next(
+    bundles: Sequence[Bundle], out_of_memory: OutOfMemory, num_same_share: int
+) -> Literal["leave", "same", "more"]:
+    """Return what becomes of a trial that failed: it is left to Tune, or goes back with the same, or with more.
 
-
-def traits_of(config: Mapping[str, object], memory_keys: Sequence[str] | None = None) -> Traits:
-    """Return what of ``config`` may decide the memory that a trial needs.
-
-    Without ``memory_keys`` that is everything but fractions: a learning rate decides no memory, a batch size does.
-
-    Args:
-        config: The trial's config.
-        memory_keys: The keys that count, those inside others as ``"model/width"``; ``None``: all but fractions.
-    """
-    traits = dict(_flatten("", config, keep_fractions=memory_keys is not None))
-    if memory_keys is None:
-        return traits
-    return {
-        path: value for path, value in traits.items() if any(f"{path}/".startswith(f"{key}/") for key in memory_keys)
-    }
-
-
-def _flatten(
-    path: str, value: object, *, keep_fractions: bool
-) -> Iterable[tuple[str, bool | int | float | str | None]]:
-    match value:
-        case Mapping():
-            items = [(str(key), each) for key, each in value.items()]
-        case list() | tuple():
-            items = [(str(index), each) for index, each in enumerate(value)]
-        case None | bool() | str():
-            return [(path, value)]
-        case Integral():
-            return [(path, int(value))]
-        case Real():
-            return [(path, float(value) if math.isfinite(value) else repr(value))] if keep_fractions else []
-        case _:
-            named = value if hasattr(value, "__qualname__") else type(value)
-            return [(path, f"{getattr(named, '__module__', None)}.{named.__qualname__}")]
-    found: list[tuple[str, bool | int | float | str | None]] = []
-    for key, each in items:
-        found += _flatten(f"{path}/{key}" if path else key, each, keep_fractions=keep_fractions)
-    return found
-
-
-class Lesson(Value):
-    """That a trial with such a config ran out of memory, and what it got then.
-
-    Attributes:
-        traits: What of its config may have decided it.
-        floor: What a config like it gets at least.
-    """
-
-    traits: Traits
-    floor: MemoryFloor
-
-    def is_about(self, traits: Traits) -> bool:
-        """Return whether a trial with ``traits`` needs as much: equal, and in numbers not smaller."""
-        return self.traits.keys() == traits.keys() and all(
-            _is_no_less(traits[path], learned) for path, learned in self.traits.items()
-        )
-
-
-def _is_no_less(value: object, learned: object) -> bool:
-    if any(isinstance(each, bool) or not isinstance(each, Real) for each in (value, learned)):
-        return type(value) is type(learned) and value == learned
-    return float(value) >= float(learned)  # type: ignore[arg-type]
-
-
-def floor_for(traits: Traits, lessons: Iterable[Lesson]) -> MemoryFloor:
-    """Return what a trial with ``traits`` gets at least, by what other trials have taught."""
-    floor = MemoryFloor()
-    for lesson in lessons:
-        if lesson.is_about(traits):
-            floor |= lesson.floor
-    return floor
-
-
-def what_next(out_of_memory: OutOfMemory, num_same_share: int) -> Literal["leave", "same", "more"]:
-    """Return what becomes of a trial that failed.
-
-    Memory that a neighbour has taken is no reason for a larger share: within its own the trial had room. So it goes
-    back with the same. Where that does not help, more is the way to have fewer neighbours.
+    One that holds no GPU reports what others ran out of, such as its Train workers, whose share is not its own. Memory
+    that a neighbour has taken is no reason for a larger share: within its own the trial had room. So it goes back with
+    the same. Where that does not help, more is the way to have fewer neighbours.
 
     Args:
+        bundles: What the trial reserved.
         out_of_memory: What its error says.
         num_same_share: How often it went back with the same share.
     """
-    if out_of_memory.kind == "none":
+    holds_gpu = floor_of(bundles).gpu_ticks > 0
+    if out_of_memory.kind == "none" or (out_of_memory.kind == "accelerator" and not holds_gpu):
         return "leave"
     return "same" if out_of_memory.cause == "neighbour" and num_same_share < NUM_SAME_SHARE else "more"
