@@ -12,6 +12,7 @@ from .gpu_memory.overhead import Overheads, load_overheads
 from .gpu_memory.usage import gpu_memory_usage, peak_gpu_memory_bytes
 
 if TYPE_CHECKING:
+    from .escalating_fit import fit_escalating
     from .gpu_memory.calibration import calibrate_gpu_overhead
     from .gpu_memory.measure import measure_gpu_memory, plan_by_measuring
     from .tensorflow_trainer import build_tensorflow_trainer
@@ -26,6 +27,7 @@ __all__ = [
     "build_torch_trainer",
     "calibrate_gpu_overhead",
     "estimate_gpu_memory",
+    "fit_escalating",
     "gpu_memory_usage",
     "load_overheads",
     "measure_gpu_memory",
@@ -38,6 +40,7 @@ _MODULES = {
     "build_tensorflow_trainer": ".tensorflow_trainer",
     "build_torch_trainer": ".torch_trainer",
     "calibrate_gpu_overhead": ".gpu_memory.calibration",
+    "fit_escalating": ".escalating_fit",
     "measure_gpu_memory": ".gpu_memory.measure",
     "plan_by_measuring": ".gpu_memory.measure",
     "with_plan": ".tune_trainable",

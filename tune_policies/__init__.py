@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tune_policies.autoscaling.readiness import plan_when_ready
     from tune_policies.autoscaling.scaling import CapacityRequest, release_capacity, request_capacity
     from tune_policies.probe import ProbeWarning, probe_cluster
+    from tune_policies.schedulers.escalating import EscalatingScheduler
 
 __all__ = [
     "AcceleratorPolicy",
@@ -47,6 +48,7 @@ __all__ = [
     "CappedPolicy",
     "ClusterCapacity",
     "CpuPolicy",
+    "EscalatingScheduler",
     "EvenSplitPolicy",
     "FirstFeasiblePolicy",
     "GpuDevice",
@@ -82,6 +84,7 @@ __all__ = [
 
 _NEED_RAY: Final = {
     "CapacityRequest": "autoscaling.scaling",
+    "EscalatingScheduler": "schedulers.escalating",
     "ProbeWarning": "probe",
     "plan_when_ready": "autoscaling.readiness",
     "probe_cluster": "probe",

@@ -13,6 +13,7 @@ import tune_policies
 ROOT = Path(__file__).parents[2]
 SHELL = {
     *("autoscaler", "cluster_reader", "cluster_state", "node_reading", "probe", "ray_adapter", "ray_connection"),
+    *("escalating", "tune_trials"),
     "readiness",
 }
 FOREIGN = {"ray", "torch", "tensorflow", "pynvml"}

@@ -1,0 +1,105 @@
+"""Train runs whose workers run out of memory go on with more, from their checkpoint."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+import ray.train
+from ray.train import RunConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2.api.exceptions import WorkerGroupError
+
+from tests.clusters import nodes
+from tests.on_ray.rays import local_ray
+from trainers import fit_escalating
+from tune_policies import GpuPolicy, InfeasibleRequestError, InvalidResourcesError, TrialPlan
+
+PLAN = GpuPolicy(gpus=0.25, cpus=1, num_workers=1).plan(nodes((4, 2)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def real_ray():
+    with local_ray(num_cpus=4, num_gpus=2):
+        yield
+
+
+def train(config):
+    """Take three steps, each once; from the second on they need a share of the GPU."""
+    import torch
+
+    share = ray.get_runtime_context().get_assigned_resources()["GPU"]
+    checkpoint = ray.train.get_checkpoint()
+    done = json.loads(Path(checkpoint.path, "done.json").read_text()) if checkpoint else 0
+    for step in range(done + 1, 4):
+        with Path(config["notes"]).open("a") as file:
+            file.write(f"{step} at {share:g}\n")  # Ray Train has a print of its own
+        if step == 2 and share < config["needs"]:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "done.json").write_text(json.dumps(step))
+            ray.train.report({"step": step}, checkpoint=ray.train.Checkpoint.from_directory(folder))
+
+
+def fit(tmp_path, plan=PLAN, **config):
+    def build(plan):
+        # The builders would hold torch to its share, and here is no GPU on which they could.
+        return TorchTrainer(
+            train,
+            train_loop_config={"notes": str(tmp_path / "notes"), **config},
+            scaling_config=plan.scaling_config(),
+            torch_config=TorchConfig(backend="gloo"),
+            run_config=RunConfig(name="run", storage_path=str(tmp_path)),
+        )
+
+    return fit_escalating(build, plan)
+
+
+def notes(tmp_path):
+    return (tmp_path / "notes").read_text().splitlines()
+
+
+def test_workers_that_run_out_go_on_with_a_larger_share(tmp_path):
+    result = fit(tmp_path, needs=0.5)
+
+    assert result.metrics["step"] == 3
+    assert notes(tmp_path) == ["1 at 0.25", "2 at 0.25", "2 at 0.5", "3 at 0.5"]
+
+
+def test_where_the_gpu_is_whole_the_run_fails_and_says_so(tmp_path):
+    plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=1).plan(nodes((4, 2)))
+
+    with pytest.raises(InfeasibleRequestError, match="more GPU memory than 1 GPU gave it, but max_gpus=1") as raised:
+        fit(tmp_path, plan, needs=2)
+
+    assert isinstance(raised.value.__cause__, WorkerGroupError)
+    assert notes(tmp_path) == ["1 at 0.5", "2 at 0.5", "2 at 1"]
+
+
+def test_any_other_failure_is_raised_as_it_was():
+    class Failing:
+        def fit(self):
+            raise error
+
+    error = WorkerGroupError("a worker failed", {0: ValueError("no memory of it")})
+
+    with pytest.raises(WorkerGroupError) as raised:
+        fit_escalating(lambda plan: Failing(), PLAN)
+
+    assert raised.value is error
+
+
+def test_a_plan_without_train_workers_is_refused():
+    plan: TrialPlan = GpuPolicy(gpus=0.25).plan(nodes((4, 2)))
+
+    with pytest.raises(InvalidResourcesError, match="num_workers=0"):
+        fit_escalating(lambda plan: None, plan)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"growth": 1}, "growth must be a number above 1, got 1"), ({"max_gpus": 0}, "max_gpus must be above 0")],
+)
+def test_what_makes_no_sense_is_refused(arguments, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        fit_escalating(lambda plan: None, PLAN, **arguments)

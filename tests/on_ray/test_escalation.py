@@ -1,0 +1,341 @@
+"""Trials that run out of memory come back with more, go on where they stopped, and nobody else notices."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import ray
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, MedianStoppingRule, PopulationBasedTraining
+
+from tests.on_ray.rays import local_ray
+from trainers import with_plan
+from tune_policies import EscalatingScheduler, Resources, TrialPlan, TrialSlot
+
+SHARE = 0.25
+NUM_STEPS = 4
+SMALL, LARGE = {"batch_size": 32}, {"batch_size": 128}
+OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8 GiB"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def real_ray():
+    with pytest.MonkeyPatch.context() as patch, local_ray(num_cpus=4, num_gpus=3):
+        # Where a run is interrupted, Tune's loggers do not close their files.
+        patch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+        yield
+
+
+def train(config):
+    """Take some steps, each once; a large batch needs half a GPU from the second on."""
+    done = steps_done()
+    share = ray.get_runtime_context().get_assigned_resources()["GPU"]
+    for step in range(done + 1, NUM_STEPS + 1):
+        note(config, f"{step} at {share:g}")
+        if step == 2:
+            wait_for_trials(config["at_once"], Path(config["folder"]))
+            if config["batch_size"] >= 128 and share < 0.5:
+                note(config, "out of memory")
+                raise RuntimeError(OUT_OF_MEMORY)
+        report(step)
+
+
+def steps_done():
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is None:
+        return 0
+    with checkpoint.as_directory() as folder:
+        return json.loads(Path(folder, "done.json").read_text())
+
+
+def report(step):
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "done.json").write_text(json.dumps(step))
+        tune.report({"loss": 1 / step}, checkpoint=tune.Checkpoint.from_directory(folder))
+
+
+def note(config, text):
+    with Path(config["folder"], tune.get_context().get_trial_id()).open("a") as file:
+        print(text, file=file)
+
+
+def wait_for_trials(number, folder):
+    deadline = time.monotonic() + 100
+    while len(list(folder.iterdir())) < number:
+        assert time.monotonic() < deadline, "not as many trials run at once as were to"
+        time.sleep(0.02)
+
+
+def train_one(config):
+    train({**config, **config["trial"]})
+
+
+def run(tmp_path, scheduler, configs, trainable=train_one, *, at_once=1, **kwargs):
+    folder = tmp_path / "notes"
+    folder.mkdir(exist_ok=True)
+    arguments = {
+        "config": {"folder": str(folder), "at_once": at_once, "trial": tune.grid_search(configs)},
+        "resources_per_trial": {"cpu": 0.25, "gpu": SHARE},
+        "storage_path": str(tmp_path),
+        "name": "run",
+        "raise_on_failed_trial": False,
+        "verbose": 0,
+    }
+    return tune.run(trainable, scheduler=scheduler, **{**arguments, **kwargs}).trials
+
+
+def notes(tmp_path):
+    """What each trial noted, and how many noted the same."""
+    return Counter(tuple(path.read_text().splitlines()) for path in (tmp_path / "notes").iterdir())
+
+
+UNTOUCHED = ("1 at 0.25", "2 at 0.25", "3 at 0.25", "4 at 0.25")
+CAME_BACK = ("1 at 0.25", "2 at 0.25", "out of memory", "2 at 0.5", "3 at 0.5", "4 at 0.5")
+
+
+def test_of_12_trials_5_run_out_and_go_on_where_they_stopped(tmp_path):
+    inner = ASHAScheduler(metric="loss", mode="min", max_t=9, grace_period=NUM_STEPS)
+
+    trials = run(tmp_path, EscalatingScheduler(inner), [SMALL] * 7 + [LARGE] * 5, at_once=12)
+
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 12
+    assert notes(tmp_path) == {UNTOUCHED: 7, CAME_BACK: 5}
+
+
+INNER = {
+    "median": lambda: MedianStoppingRule(metric="loss", mode="min", grace_period=NUM_STEPS),
+    "hyperband": lambda: HyperBandScheduler(metric="loss", mode="min", max_t=9, reduction_factor=3),
+}
+
+
+@pytest.mark.parametrize("inner", INNER)
+def test_the_scheduler_inside_does_not_notice(tmp_path, inner):
+    trials = run(tmp_path, EscalatingScheduler(INNER[inner]()), [SMALL, LARGE], at_once=2)
+
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 2
+    assert notes(tmp_path) == {UNTOUCHED: 1, CAME_BACK: 1}
+
+
+class Training(tune.Trainable):
+    """The same as ``train``, in a process that takes one trial after the other."""
+
+    def setup(self, config):
+        self.done = 0
+
+    def reset_config(self, new_config):
+        self.done = 0
+        return True
+
+    def step(self):
+        self.done += 1
+        config = {**self.config, **self.config["trial"]}
+        share = ray.get_runtime_context().get_assigned_resources()["GPU"]
+        with Path(config["folder"], self.trial_id).open("a") as file:
+            print(f"{self.done} of {config['batch_size']} at {share:g}", file=file)
+        if self.done == 2 and config["batch_size"] >= 128 and share < 0.5:
+            raise RuntimeError(OUT_OF_MEMORY)
+        return {"size": config["batch_size"], "done": self.done == NUM_STEPS}
+
+    def save_checkpoint(self, checkpoint_dir):
+        Path(checkpoint_dir, "done.json").write_text(json.dumps(self.done))
+
+    def load_checkpoint(self, checkpoint_dir):
+        self.done = json.loads(Path(checkpoint_dir, "done.json").read_text())
+
+
+@pytest.mark.parametrize("reuse_actors", [False, True], ids=["new process", "used process"])
+def test_a_trial_that_takes_over_anothers_config_gets_the_share_that_this_needs(tmp_path, reuse_actors):
+    """The smaller one does worse, so population-based training gives it the config and the state of the larger one."""
+    (tmp_path / "notes").mkdir()
+    inner = PopulationBasedTraining(
+        time_attr="training_iteration",
+        metric="size",
+        mode="max",
+        perturbation_interval=2,
+        hyperparam_mutations={"lr": [0.1, 0.2]},
+        quantile_fraction=0.5,
+        synch=True,
+    )
+
+    trials = tune.run(
+        Training,
+        scheduler=EscalatingScheduler(inner),
+        config={"folder": str(tmp_path / "notes"), "lr": 0.1, "trial": tune.grid_search([SMALL, LARGE])},
+        resources_per_trial={"cpu": 1, "gpu": SHARE},
+        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
+        reuse_actors=reuse_actors,
+        storage_path=str(tmp_path),
+        verbose=0,
+    ).trials
+
+    large = [f"{step} of 128 at 0.5" for step in (2, 3, 4)]
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 2
+    assert notes(tmp_path) == {
+        ("1 of 128 at 0.25", "2 of 128 at 0.25", *large): 1,
+        ("1 of 32 at 0.25", "2 of 32 at 0.25", *large[1:]): 1,
+    }
+
+
+def test_a_config_like_one_that_ran_out_starts_with_the_larger_share(tmp_path):
+    """Also where Tune had requested resources for the waiting trials already."""
+    trials = run(
+        tmp_path,
+        EscalatingScheduler(),
+        [LARGE, {"batch_size": 256}, SMALL],
+        resources_per_trial={"cpu": 4, "gpu": SHARE},
+    )
+
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 3
+    assert notes(tmp_path) == {CAME_BACK: 1, FROM_THE_START: 1, UNTOUCHED: 1}
+
+
+FROM_THE_START = tuple(f"{step} at 0.5" for step in (1, 2, 3, 4))
+
+
+NEIGHBOUR = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 1.00 GiB is free. "
+    "Including non-PyTorch memory, this process has 1.50 GiB memory in use."
+)
+ERRORS = {
+    "gpu": RuntimeError(OUT_OF_MEMORY),
+    "neighbour": RuntimeError(NEIGHBOUR),
+    "host": MemoryError(),
+    "other": ValueError("no memory of it"),
+}
+
+
+def fail(config):
+    """Fail each time, in the given order; then finish."""
+    folder = Path(config["folder"], tune.get_context().get_trial_id())
+    with folder.open("a") as file:
+        assigned = ray.get_runtime_context().get_assigned_resources()
+        print(f"{assigned['GPU']:g}, {assigned.get('memory', 0) / 2**20:g} MiB", file=file)
+    num_before = len(folder.read_text().splitlines()) - 1
+    failures = config["trial"]["failures"]
+    if num_before < len(failures):
+        raise ERRORS[failures[num_before]]
+    tune.report({"loss": 1})
+
+
+FAILURES = {
+    "other errors have the retries that the user gave": (["other"], "TERMINATED", ["0.25, 0 MiB"] * 2),
+    "and no more": (["other"] * 2, "ERROR", ["0.25, 0 MiB"] * 2),
+    "running out takes none of them": (["gpu", "other", "gpu"], "TERMINATED", ["0.25", "0.5", "0.5", "1"]),
+    "running out gives none": (["gpu", "other", "other"], "ERROR", ["0.25", "0.5", "0.5"]),
+    "with a whole GPU it is over": (["gpu"] * 3, "ERROR", ["0.25", "0.5", "1"]),
+    "a neighbour's fault brings the same share twice": (["neighbour"] * 3, "TERMINATED", ["0.25"] * 3 + ["0.5"]),
+    "host memory grows too": (["host", "gpu"], "TERMINATED", ["0.25, 0 MiB", "0.25, 4096 MiB", "0.5, 4096 MiB"]),
+}
+
+
+def test_other_errors_are_left_to_tune(tmp_path, caplog):
+    """Each trial has a config of its own, so that none learns from another."""
+    trials = run(
+        tmp_path,
+        EscalatingScheduler(),
+        [{"failures": failures, "name": name} for name, (failures, _, _) in FAILURES.items()],
+        fail,
+        max_failures=1,
+    )
+
+    found = {trial.config["trial"]["name"]: trial for trial in trials}
+    attempts = {name: Path(tmp_path, "notes", trial.trial_id).read_text().splitlines() for name, trial in found.items()}
+    assert {name: trial.status for name, trial in found.items()} == {
+        name: status for name, (_, status, _) in FAILURES.items()
+    }
+    for name, (_, _, expected) in FAILURES.items():
+        assert [each[: len(line)] for each, line in zip(attempts[name], expected, strict=True)] == expected, name
+    reason = (
+        "one trial needs more GPU memory than 1 GPU gave it, but max_gpus=1: short of GPU memory. Raise max_gpus, take "
+        "a GPU with more memory, or ask for less with a smaller batch or model"
+    )
+    failed = found["with a whole GPU it is over"]
+    assert reason in Path(failed.error_file).read_text()
+    assert failed.get_pickled_error().__notes__ == [reason]
+    assert f"{failed} ran out of GPU memory: from 0.25 GPU to 0.5 GPU" in caplog.messages
+    assert f"{failed} ran out of memory and fails: {reason}" in caplog.messages
+
+
+@pytest.mark.slow  # TensorFlow's import alone takes ten seconds, here and in its trial
+def test_the_error_class_of_each_framework_brings_a_trial_back(environment_of_its_own):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.on_ray.real_errors"],
+        cwd=Path(__file__).parents[2],
+        env=environment_of_its_own,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    larger_share, host_memory = ["TERMINATED", 0.5, None], ["TERMINATED", 0.25, 4 * 2**30]
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        **dict.fromkeys(("torch", "tensorflow", "jax", "cupy"), larger_share),
+        **dict.fromkeys(("ray", "python"), host_memory),
+    }
+
+
+class InterruptAt(tune.Callback):
+    """Interrupts the program, once, when a trial has come so far with half a GPU."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if trial.placement_group_factory.required_resources["GPU"] == 0.5 and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+TO_BE_INTERRUPTED = [LARGE, {"batch_size": 256}, SMALL]
+
+
+def run_twice_by_tune_run(tmp_path):
+    resources = {"cpu": 4, "gpu": SHARE}
+    callbacks = [InterruptAt(tmp_path / "marker")]
+    run(tmp_path, EscalatingScheduler(), TO_BE_INTERRUPTED, resources_per_trial=resources, callbacks=callbacks)
+
+    resources = {"cpu": 3, "gpu": SHARE}
+    return run(tmp_path, EscalatingScheduler(), TO_BE_INTERRUPTED, resources_per_trial=resources, resume=True)
+
+
+def run_twice_by_tuner(tmp_path):
+    def trainable(cpus):
+        slot = TrialSlot(trial=Resources(cpus=cpus, gpus=SHARE), max_concurrent_trials=1)
+        return with_plan(train_one, TrialPlan(slots=(slot,), limited_by="CPU"))
+
+    (tmp_path / "notes").mkdir()
+    tune.Tuner(
+        trainable(4),
+        param_space={"folder": str(tmp_path / "notes"), "at_once": 1, "trial": tune.grid_search(TO_BE_INTERRUPTED)},
+        tune_config=tune.TuneConfig(scheduler=EscalatingScheduler()),
+        run_config=tune.RunConfig(
+            name="run", storage_path=str(tmp_path), callbacks=[InterruptAt(tmp_path / "marker")], verbose=0
+        ),
+    ).fit()
+    restored = tune.Tuner.restore(str(tmp_path / "run"), trainable=trainable(3))
+    return restored.fit()._experiment_analysis.trials
+
+
+@pytest.mark.parametrize("run_twice", [run_twice_by_tune_run, run_twice_by_tuner])
+def test_a_restored_experiment_keeps_what_it_has_learned(tmp_path, run_twice):
+    """Also where it gets new resources, and for trials that had not started yet."""
+    trials = run_twice(tmp_path)
+
+    ran_out, alike, small = (
+        Path(tmp_path, "notes", trial.trial_id).read_text().splitlines()
+        for trial in sorted(trials, key=lambda trial: trial.trial_id)
+    )
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 3
+    assert {trial.placement_group_factory.required_resources["CPU"] for trial in trials} == {3}
+    assert ran_out[:3] == list(CAME_BACK[:3])
+    assert {line.rpartition(" ")[2] for line in ran_out[3:] + alike} == {"0.5"}
+    assert {line.rpartition(" ")[2] for line in small} == {"0.25"}

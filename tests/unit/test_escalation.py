@@ -1,0 +1,126 @@
+"""What a trial that ran out of memory gets next."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.clusters import GIB, gpu_node
+from tune_policies import InfeasibleRequestError
+from tune_policies.oom import OutOfMemory
+from tune_policies.resources import TICKS, to_ticks
+from tune_policies.schedulers.escalation import MemoryFloor, next_floor, next_share, what_next
+
+ACCELERATOR = OutOfMemory(kind="accelerator")
+HOST = OutOfMemory(kind="host")
+NODES = (gpu_node("a", gpus=4, cpus=8, memory_gib=64),)
+
+
+def after(bundle, out_of_memory=ACCELERATOR, *, growth=2.0, max_gpus=1.0, nodes=NODES):
+    floor = next_floor([bundle], out_of_memory, growth=growth, max_gpus=max_gpus, nodes=nodes)
+    return floor.lift([bundle])[0]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "growth", "max_gpus", "expected"),
+    [
+        pytest.param(0.25, 2.0, 1.0, 0.5, id="a quarter becomes a half"),
+        pytest.param(0.5, 2.0, 1.0, 1, id="a half becomes a whole"),
+        pytest.param(0.2, 2.0, 1.0, 0.5, id="two fifths are rounded up to a half"),
+        pytest.param(0.25, 1.1, 1.0, 0.3333, id="the least growth is the next part"),
+        pytest.param(0.75, 2.0, 4.0, 1, id="a share becomes a whole GPU first"),
+        pytest.param(1, 2.0, 4.0, 2, id="a whole becomes two where two are allowed"),
+        pytest.param(1, 1.1, 4.0, 2, id="several GPUs are whole"),
+        pytest.param(3, 2.0, 4.0, 4, id="growth stops at the most"),
+        pytest.param(0.25, 4.0, 0.5, 0.5, id="a part of a GPU may be the most"),
+        pytest.param(0.25, 4.0, 0.6, 0.5, id="the most is rounded down to a part"),
+    ],
+)
+def test_a_share_grows_in_equal_parts(gpus, growth, max_gpus, expected):
+    assert after({"CPU": 2, "GPU": gpus}, growth=growth, max_gpus=max_gpus) == {"CPU": 2, "GPU": expected}
+
+
+@given(
+    share=st.integers(1, TICKS), growth=st.floats(1.001, 20), devices=st.integers(1, 16), most=st.sampled_from([1, 16])
+)
+def test_a_share_always_grows_until_it_is_the_most(share, growth, devices, most):
+    grown = next_share(share, growth=growth, max_gpus=most, most_devices=devices)
+
+    assert grown is None if share == most * TICKS else share < grown <= most * TICKS
+    assert grown is None or grown >= min(TICKS, math.floor(share * growth))
+
+
+def test_everything_else_of_a_bundle_stays_as_it_is():
+    others = {"CPU": 0.5, "memory": GIB, "accelerator_type:A100": 0.001}
+    nodes = (gpu_node("a", gpus=1, cpus=8, memory_gib=8, accelerator_type="A100"),)
+
+    assert after({**others, "GPU": 0.25}, nodes=nodes) == {**others, "GPU": 0.5}
+
+
+def test_every_bundle_that_holds_a_gpu_grows():
+    bundles = [{"CPU": 1}, {"GPU": 0.25}, {"GPU": 0.25, "CPU": 1}]
+
+    floor = next_floor(bundles, ACCELERATOR, growth=2, max_gpus=1, nodes=NODES)
+
+    assert floor.lift(bundles) == [{"CPU": 1}, {"GPU": 0.5}, {"GPU": 0.5, "CPU": 1}]
+
+
+@pytest.mark.parametrize(
+    ("bundle", "max_gpus", "message"),
+    [
+        pytest.param({"GPU": 1}, 1.0, "than 1 GPU gave it, but max_gpus=1: short of GPU memory. Raise max_gpus"),
+        pytest.param({"GPU": 0.5}, 0.5, "than 0.5 GPU gave it, but max_gpus=0.5"),
+        pytest.param({"GPU": 4}, 8.0, "no node has more than 4 GPU"),
+        pytest.param({"CPU": 1}, 1.0, "it holds no GPU of its own"),
+        pytest.param({"GPU": 1, "CPU": 9}, 4.0, "no node has 2 GPU beside the rest of what it reserves"),
+    ],
+)
+def test_where_there_is_no_more_it_says_so(bundle, max_gpus, message):
+    with pytest.raises(InfeasibleRequestError, match=message):
+        after(bundle, max_gpus=max_gpus)
+
+
+@pytest.mark.parametrize(
+    ("bundle", "out_of_memory", "expected"),
+    [
+        pytest.param({"memory": 4 * GIB}, HOST, 8 * GIB, id="from what it reserved"),
+        pytest.param({"memory": 40 * GIB}, HOST, 64 * GIB, id="up to what the largest node has"),
+        pytest.param({"memory": 2**20}, HOST, 4 * GIB, id="not from what a Train driver reserves"),
+        pytest.param({}, OutOfMemory(kind="host", requested_bytes=3 * GIB), 6 * GIB, id="from what it asked for"),
+        pytest.param({}, HOST, 4 * GIB, id="from 2 GiB where nothing is known"),
+    ],
+)
+def test_host_memory_grows_in_bytes(bundle, out_of_memory, expected):
+    assert after({"CPU": 1, **bundle}, out_of_memory) == {"CPU": 1, "memory": expected}
+
+
+def test_host_memory_ends_at_the_largest_node():
+    with pytest.raises(InfeasibleRequestError, match=r"more host memory than the 64 GiB .* largest node has 64 GiB"):
+        after({"memory": 64 * GIB}, HOST)
+
+
+@pytest.mark.parametrize(
+    ("out_of_memory", "num_same_share", "expected"),
+    [
+        (OutOfMemory(kind="none"), 0, "leave"),
+        (ACCELERATOR, 0, "more"),
+        (HOST, 0, "more"),
+        (OutOfMemory(kind="accelerator", cause="own_limit"), 0, "more"),
+        (OutOfMemory(kind="accelerator", cause="neighbour"), 1, "same"),
+        (OutOfMemory(kind="accelerator", cause="neighbour"), 2, "more"),
+    ],
+)
+def test_memory_that_a_neighbour_took_brings_a_larger_share_only_when_the_same_does_not_help(
+    out_of_memory, num_same_share, expected
+):
+    assert what_next([{"GPU": 0.25}], out_of_memory, num_same_share) == expected
+
+
+@pytest.mark.parametrize(("out_of_memory", "expected"), [(ACCELERATOR, "leave"), (HOST, "more")])
+def test_a_trial_without_a_gpu_has_no_share_that_could_be_too_small(out_of_memory, expected):
+    assert what_next([{"CPU": 1}], out_of_memory, 0) == expected
+
+
+def test_a_share_that_was_asked_for_in_between_is_left_alone_where_it_is_enough():
+    assert MemoryFloor(gpu_ticks=to_ticks(0.5)).lift([{"GPU": 0.7}]) == [{"GPU": 0.7}]

@@ -1,0 +1,75 @@
+"""Which configs need as much as one that ran out of memory."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+
+from tests.clusters import GIB
+from tune_policies.schedulers.escalation import MemoryFloor
+from tune_policies.schedulers.lessons import Lesson, floor_for, traits_of
+
+CONFIG = {"batch_size": 64, "lr": 0.1, "kind": "cnn", "layers": [128, 64], "model": {"width": 512, "dropout": 0.5}}
+LESSON = Lesson(traits=traits_of(CONFIG), floor=MemoryFloor(gpu_ticks=5000))
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpus"),
+    [
+        pytest.param({}, 0.5, id="the same config"),
+        pytest.param({"lr": 3.0}, 0.5, id="another learning rate"),
+        pytest.param({"batch_size": 65}, 0.5, id="a larger batch"),
+        pytest.param({"batch_size": np.int64(64)}, 0.5, id="a whole number of NumPy"),
+        pytest.param({"model": {"width": 600, "dropout": 0.1}}, 0.5, id="a wider model"),
+        pytest.param({"batch_size": 63}, 0.25, id="a smaller batch"),
+        pytest.param({"model": {"width": 256, "dropout": 0.5}}, 0.25, id="a narrower model"),
+        pytest.param({"layers": [128, 32]}, 0.25, id="a smaller layer"),
+        pytest.param({"layers": [128, 64, 64]}, 0.25, id="one more layer is another config"),
+        pytest.param({"kind": "mlp"}, 0.25, id="another kind"),
+        pytest.param({"batch_size": True}, 0.25, id="a truth value is no number"),
+        pytest.param({"batch_size": None}, 0.25, id="none is no number"),
+        pytest.param({"seed": 1}, 0.25, id="a key that was not there"),
+    ],
+)
+def test_a_config_like_one_that_ran_out_needs_as_much(changes, gpus):
+    floor = floor_for(traits_of({**CONFIG, **changes}), [LESSON])
+
+    assert floor.lift([{"GPU": 0.25}]) == [{"GPU": gpus}]
+
+
+def test_only_the_keys_that_are_named_count():
+    keys = ["batch_size", "model/width"]
+    lesson = Lesson(traits=traits_of(CONFIG, keys), floor=MemoryFloor(gpu_ticks=5000))
+
+    other = {"batch_size": 64, "seed": 3, "model": {"width": 512, "kind": "other"}}
+    assert floor_for(traits_of(other, keys), [lesson]).gpu_ticks == 5000
+    assert floor_for(traits_of({**other, "batch_size": 32}, keys), [lesson]).gpu_ticks == 0
+
+
+def test_a_fraction_counts_where_its_key_is_named():
+    assert traits_of({"width": 1.5, "lr": 0.1}, ["width"]) == {"width": 1.5}
+
+
+def test_of_several_lessons_the_largest_holds():
+    more = LESSON.model_copy(update={"floor": MemoryFloor(gpu_ticks=10000, memory_bytes=GIB)})
+
+    assert floor_for(traits_of(CONFIG), [more, LESSON]) == more.floor
+
+
+def test_what_is_no_plain_data_counts_by_its_name():
+    config = {"f": max, "partial": functools.partial(max), "object": np.zeros(3), "nan": math.nan, 1: "one"}
+
+    traits = traits_of(config)
+
+    assert traits == {
+        "f": "builtins.max",
+        "partial": "functools.partial",
+        "object": "numpy.ndarray",
+        "1": "one",
+    }
+    assert Lesson.from_json(Lesson(traits=traits, floor=MemoryFloor()).to_json()).traits == traits
+
+
+def test_a_lesson_survives_json():
+    assert Lesson.from_json(LESSON.to_json()) == LESSON

@@ -1,0 +1,234 @@
+"""A Tune scheduler that gives a trial that ran out of memory more, and lets it go on from its checkpoint.
+
+What is next is decided in ``escalation``, and for whom in ``lessons``; how Tune's trials are told is in
+``tune_trials``.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ray.tune import PlacementGroupFactory
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+from tune_policies.errors import InvalidResourcesError, ProbeError
+from tune_policies.oom import OutOfMemory, classify_oom
+from tune_policies.probing.cluster_state import read_cluster_state
+from tune_policies.resources import check_gpus
+from tune_policies.units import is_number
+
+from .escalation import floor_of, next_floor, what_next
+from .lessons import Lesson, floor_for, traits_of
+from .tune_trials import (
+    TrialMemory,
+    adopt,
+    bundles_of,
+    node_selector,
+    recall,
+    remember,
+    request_instead,
+    with_bundles,
+)
+
+_logger = logging.getLogger(__name__)
+
+_READ_TIMEOUT_S: Final = 10.0
+
+
+class EscalatingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no types
+    """A Tune scheduler around another: a trial that ran out of memory goes back with more.
+
+    It resumes from its latest checkpoint with a larger share of a GPU, or more host memory. That counts as no failure:
+    ``max_failures`` is for all other errors, and works for them as it does without this scheduler. The scheduler inside
+    does not see it either. A config like one that ran out starts with what that one got: one that is equal but for
+    fractions, and in whole numbers not smaller. A restored experiment goes on with what it has learned.
+
+    A trial that was within its own share when its neighbours had filled the GPU first goes back as it is, twice.
+
+    Args:
+        inner: The scheduler that decides everything else; ``None``: Tune's default, first come first served.
+        growth: How many times as much a trial gets, rounded up to the next part that a GPU is divided into.
+        max_gpus: The most GPUs of a trial. One that runs out with as many fails, and its error says so.
+        memory_keys: The keys of the config that decide how much memory a trial needs, those inside others as
+            ``"model/width"``; ``None``: all but fractions.
+
+    Raises:
+        InvalidResourcesError: ``growth`` is not above 1, or ``max_gpus`` no amount of GPUs above 0.
+    """
+
+    def __init__(
+        self,
+        inner: TrialScheduler | None = None,
+        *,
+        growth: float = 2.0,
+        max_gpus: float = 1.0,
+        memory_keys: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self._inner = inner or FIFOScheduler()
+        self._growth = check_growth(growth)
+        self._max_gpus = check_max_gpus(max_gpus)
+        self._memory_keys = memory_keys
+        self._lessons: list[Lesson] = []
+        self._planned: dict[Trial, PlacementGroupFactory] = {}
+        self._returning: set[Trial] = set()
+        self._has_learned = False
+
+    # What this scheduler adds.
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """Give a trial that is new, or restored, what its config needs."""
+        if trial in self._returning:
+            self._returning.remove(trial)
+            return
+        if trial not in self._planned:
+            self._planned[trial] = trial.placement_group_factory
+            adopt(trial, self)
+            self._learn(recall(trial).lessons)
+            trial.update_resources(trial.placement_group_factory)
+        self._inner.on_trial_add(tune_controller, trial)
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        """Let a trial that ran out go back with more; any other is for the scheduler inside."""
+        memory = trial.temporary_state.next_memory
+        trial.temporary_state.next_memory = None
+        if memory is None:
+            self._inner.on_trial_error(tune_controller, trial)
+            return
+        remember(trial, memory)
+        self._learn(memory.lessons)
+        trial.update_resources(self._planned[trial])
+        self._returning.add(trial)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Give waiting trials what has been learned since; the scheduler inside chooses."""
+        if self._lessons:
+            for trial in list(tune_controller.get_live_trials()):
+                # A trial that was paused may have got another's config.
+                if trial.status == Trial.PAUSED or (self._has_learned and trial.status == Trial.PENDING):
+                    self._request(tune_controller, trial)
+        self._has_learned = False
+        return self._inner.choose_trial_to_run(tune_controller)
+
+    def plan_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
+        """Take ``planned`` as what ``trial`` was to have; return that, with what its config is known to need."""
+        self._planned[trial] = planned
+        return self._lifted(trial)
+
+    def next_memory(self, trial: Trial, error: object) -> TrialMemory | None:
+        """Return what ``trial``, which failed, will remember if it goes back for want of memory; ``None``: it does not.
+
+        Raises:
+            InfeasibleRequestError: It ran out of memory, and there is no more for it.
+        """
+        memory, out_of_memory = recall(trial), classify_oom(error)
+        match what_next(bundles_of(trial.placement_group_factory), out_of_memory, memory.num_same_share):
+            case "same":
+                _logger.warning("%s goes back with its share: its neighbours had filled the GPU", trial)
+                return memory.model_copy(update={"num_same_share": memory.num_same_share + 1})
+            case "more":
+                lesson = self._lesson(trial, out_of_memory)
+                return None if lesson is None else TrialMemory(lessons=(*memory.lessons, lesson))
+            case _:
+                return None
+
+    def _lesson(self, trial: Trial, out_of_memory: OutOfMemory) -> Lesson | None:
+        bundles = bundles_of(trial.placement_group_factory)
+        try:
+            nodes = read_cluster_state(_READ_TIMEOUT_S).nodes
+        except ProbeError as error:
+            _logger.warning("%s ran out of memory, but what there is could not be read: %s", trial, error)
+            return None
+        selects = node_selector(trial.placement_group_factory)
+        floor = next_floor(
+            bundles,
+            out_of_memory,
+            growth=self._growth,
+            max_gpus=self._max_gpus,
+            nodes=[node for node in nodes if selects(node.labels)],
+        )
+        _logger.warning(
+            "%s ran out of %s memory: from %s to %s",
+            trial,
+            "host" if out_of_memory.kind == "host" else "GPU",
+            floor_of(bundles),
+            floor_of(floor.lift(bundles)),
+        )
+        return Lesson(traits=traits_of(trial.config, self._memory_keys), floor=floor)
+
+    def _learn(self, lessons: Sequence[Lesson]) -> None:
+        new = [lesson for lesson in lessons if lesson not in self._lessons]
+        self._lessons += new
+        self._has_learned |= bool(new)
+
+    def _lifted(self, trial: Trial) -> PlacementGroupFactory:
+        floor = floor_for(traits_of(trial.config, self._memory_keys), self._lessons)
+        planned = self._planned[trial]
+        bundles = bundles_of(planned)
+        lifted = floor.lift(bundles)
+        return planned if lifted == bundles else with_bundles(planned, lifted)
+
+    def _request(self, tune_controller: Any, trial: Trial) -> None:
+        wanted = self._lifted(trial)
+        if wanted == trial.placement_group_factory:
+            return
+        if trial.status == Trial.PENDING:
+            request_instead(tune_controller, trial, self._planned[trial])
+        else:
+            trial.update_resources(self._planned[trial])
+
+    # What the scheduler inside does.
+
+    @property
+    def metric(self) -> str | None:
+        """The metric that the scheduler inside reads."""
+        return self._inner.metric  # type: ignore[no-any-return]
+
+    @property
+    def supports_buffered_results(self) -> bool:
+        """Whether the scheduler inside takes several results at once."""
+        return bool(self._inner.supports_buffered_results)
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """Pass on the metric and its mode."""
+        return bool(self._inner.set_search_properties(metric, mode, **spec))
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        """Let the scheduler inside decide what becomes of a trial."""
+        return str(self._inner.on_trial_result(tune_controller, trial, result))
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        """Pass on that a trial is done."""
+        self._inner.on_trial_complete(tune_controller, trial, result)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        """Pass on that a waiting trial is taken out."""
+        self._inner.on_trial_remove(tune_controller, trial)
+
+    def debug_string(self) -> str:
+        """Say what Tune prints of a scheduler."""
+        return str(self._inner.debug_string())
+
+    def save(self, checkpoint_path: str) -> None:
+        """Save the scheduler inside; what was learned is saved with the trials."""
+        self._inner.save(checkpoint_path)
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore the scheduler inside."""
+        self._inner.restore(checkpoint_path)
+
+
+def check_growth(growth: float) -> float:
+    """Return ``growth`` if it is a number above 1, else raise ``InvalidResourcesError``."""
+    if not is_number(growth) or not 1 < growth < float("inf"):
+        raise InvalidResourcesError(f"growth must be a number above 1, got {growth!r}")
+    return float(growth)
+
+
+def check_max_gpus(max_gpus: float) -> float:
+    """Return ``max_gpus`` if it is an amount of GPUs above 0, else raise ``InvalidResourcesError``."""
+    checked = check_gpus(max_gpus, name="max_gpus")
+    if checked == 0:
+        raise InvalidResourcesError("max_gpus must be above 0, got 0")
+    return checked

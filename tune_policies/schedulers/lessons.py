@@ -1,0 +1,84 @@
+"""What trials that ran out of memory teach about others: which configs need as much."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
+
+from tune_policies.schedulers.escalation import MemoryFloor
+from tune_policies.values import Value
+
+Traits = dict[str, bool | int | float | str | None]
+"""What of a trial's config may decide how much memory it needs, by its path in the config."""
+
+
+def traits_of(config: Mapping[str, object], memory_keys: Sequence[str] | None = None) -> Traits:
+    """Return what of ``config`` may decide the memory that a trial needs.
+
+    Without ``memory_keys`` that is everything but fractions: a learning rate decides no memory, a batch size does.
+
+    Args:
+        config: The trial's config.
+        memory_keys: The keys that count, those inside others as ``"model/width"``; ``None``: all but fractions.
+    """
+    traits = dict(_flatten("", config, keep_fractions=memory_keys is not None))
+    if memory_keys is None:
+        return traits
+    return {
+        path: value for path, value in traits.items() if any(f"{path}/".startswith(f"{key}/") for key in memory_keys)
+    }
+
+
+def _flatten(
+    path: str, value: object, *, keep_fractions: bool
+) -> Iterable[tuple[str, bool | int | float | str | None]]:
+    match value:
+        case Mapping():
+            items = [(str(key), each) for key, each in value.items()]
+        case list() | tuple():
+            items = [(str(index), each) for index, each in enumerate(value)]
+        case None | bool() | str():
+            return [(path, value)]
+        case Integral():
+            return [(path, int(value))]
+        case Real():
+            return [(path, float(value) if math.isfinite(value) else repr(value))] if keep_fractions else []
+        case _:
+            named = value if hasattr(value, "__qualname__") else type(value)
+            return [(path, f"{getattr(named, '__module__', None)}.{named.__qualname__}")]
+    found: list[tuple[str, bool | int | float | str | None]] = []
+    for key, each in items:
+        found += _flatten(f"{path}/{key}" if path else key, each, keep_fractions=keep_fractions)
+    return found
+
+
+class Lesson(Value):
+    """That a trial with such a config ran out of memory, and what it got then.
+
+    Attributes:
+        traits: What of its config may have decided it.
+        floor: What a config like it gets at least.
+    """
+
+    traits: Traits
+    floor: MemoryFloor
+
+    def is_about(self, traits: Traits) -> bool:
+        """Return whether a trial with ``traits`` needs as much: equal, and in numbers not smaller."""
+        return self.traits.keys() == traits.keys() and all(
+            _is_no_less(traits[path], learned) for path, learned in self.traits.items()
+        )
+
+
+def _is_no_less(value: object, learned: object) -> bool:
+    if any(isinstance(each, bool) or not isinstance(each, Real) for each in (value, learned)):
+        return type(value) is type(learned) and value == learned
+    return float(value) >= float(learned)  # type: ignore[arg-type]
+
+
+def floor_for(traits: Traits, lessons: Iterable[Lesson]) -> MemoryFloor:
+    """Return what a trial with ``traits`` gets at least, by what other trials have taught."""
+    floor = MemoryFloor()
+    for lesson in lessons:
+        if lesson.is_about(traits):
+            floor |= lesson.floor
+    return floor
