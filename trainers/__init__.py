@@ -6,15 +6,15 @@ Importing this package imports neither Ray nor a framework: each is imported whe
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .gpu_memory.estimate import GpuMemoryEstimate, estimate_gpu_memory
-from .gpu_memory.limit import GpuMemoryLimit
-from .gpu_memory.overhead import Overheads, load_overheads
-from .gpu_memory.usage import gpu_memory_usage, peak_gpu_memory_bytes
+from .gpu_memory.limits.limit import GpuMemoryLimit
+from .gpu_memory.limits.overhead import Overheads, load_overheads
+from .gpu_memory.sizing.estimate import GpuMemoryEstimate, estimate_gpu_memory
+from .gpu_memory.use.usage import gpu_memory_usage, peak_gpu_memory_bytes
 
 if TYPE_CHECKING:
     from .escalating_fit import fit_escalating
-    from .gpu_memory.calibration import calibrate_gpu_overhead
-    from .gpu_memory.measure import measure_gpu_memory, plan_by_measuring
+    from .gpu_memory.limits.calibration import calibrate_gpu_overhead
+    from .gpu_memory.sizing.measure import measure_gpu_memory, plan_by_measuring
     from .tensorflow_trainer import build_tensorflow_trainer
     from .torch_trainer import build_torch_trainer
     from .tune_trainable import with_plan
@@ -39,10 +39,10 @@ __all__ = [
 _MODULES = {
     "build_tensorflow_trainer": ".tensorflow_trainer",
     "build_torch_trainer": ".torch_trainer",
-    "calibrate_gpu_overhead": ".gpu_memory.calibration",
+    "calibrate_gpu_overhead": ".gpu_memory.limits.calibration",
     "fit_escalating": ".escalating_fit",
-    "measure_gpu_memory": ".gpu_memory.measure",
-    "plan_by_measuring": ".gpu_memory.measure",
+    "measure_gpu_memory": ".gpu_memory.sizing.measure",
+    "plan_by_measuring": ".gpu_memory.sizing.measure",
     "with_plan": ".tune_trainable",
 }
 

@@ -47,12 +47,18 @@ def fit_escalating(
     Raises:
         InfeasibleRequestError: The workers ran out of memory, and there is no more for them. Its cause is the error of
             the run.
-        InvalidResourcesError: The plan has no Train workers, ``growth`` is not above 1, or ``max_gpus`` not above 0.
+        InvalidResourcesError: The plan has no Train workers, or gives by config; ``growth`` is not above 1, or
+            ``max_gpus`` not above 0.
         ProbeError: The workers ran out of memory, and the nodes cannot be read.
         Exception: Any other failure of the run, as Ray raised it.
     """
     if plan.num_workers == 0:
         raise InvalidResourcesError("the plan has num_workers=0: give the policy num_workers=1 or more")
+    if plan.by_config is not None:
+        raise InvalidResourcesError(
+            "the plan gives each run what its config needs, so which share grows is not known: pass "
+            "plan.for_config(config), with the config of the training loop"
+        )
     growth, max_gpus = check_growth(growth), check_max_gpus(max_gpus)
     while True:
         trainer = build_trainer(plan)

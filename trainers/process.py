@@ -16,11 +16,11 @@ from tune_policies.resources import Resources, to_ticks
 from tune_policies.slot import TrialSlot
 from tune_policies.values import Value
 
-from .gpu_memory.enforcement import enforce
-from .gpu_memory.leaks import end_gpu_children, wait_for_room
-from .gpu_memory.overhead import NOTHING_MEASURED, Overheads, load_overheads
-from .gpu_memory.share import GpuShare
-from .gpu_memory.usage import noted_on_oom, open_account
+from .gpu_memory.limits.enforcement import enforce
+from .gpu_memory.limits.overhead import NOTHING_MEASURED, Overheads, load_overheads
+from .gpu_memory.limits.share import GpuShare
+from .gpu_memory.use.leaks import end_gpu_children, wait_for_room
+from .gpu_memory.use.usage import noted_on_oom, open_account
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",  # Ray sets this one: to 1 in a trial that names GPUs and no CPUs

@@ -6,7 +6,7 @@ from typing import Any
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
 
-from .gpu_memory.usage import with_usage
+from .gpu_memory.use.usage import with_usage
 from .process import LimitOptions, ProcessSetup, set_up_before
 
 

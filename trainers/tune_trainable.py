@@ -15,10 +15,10 @@ from tune_policies.plan import TrialPlan
 from tune_policies.ray_adapter import to_placement_group_factory
 from tune_policies.units import format_bytes
 
-from .gpu_memory.counters import release_unused
-from .gpu_memory.enforcement import current_enforcement
-from .gpu_memory.leaks import end_gpu_children, is_too_much_to_keep
-from .gpu_memory.usage import held_bytes, noted_on_oom, with_usage
+from .gpu_memory.limits.enforcement import current_enforcement
+from .gpu_memory.use.counters import release_unused
+from .gpu_memory.use.leaks import end_gpu_children, is_too_much_to_keep
+from .gpu_memory.use.usage import held_bytes, noted_on_oom, with_usage
 from .process import ProcessSetup, limit_options, set_up_before
 
 

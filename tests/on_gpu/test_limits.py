@@ -20,7 +20,7 @@ GIB = 2**30
 NEEDS = {"torch": "torch", "jax": "jax_plugins", "cupy": "cupy"}
 
 ENFORCE = """
-from trainers.gpu_memory.enforcement import GpuShare, enforce
+from trainers.gpu_memory.limits.enforcement import GpuShare, enforce
 record = enforce(GpuShare(fraction=0.25, memory_bytes=8 * 2**30))
 """
 ASK = {

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 ENFORCE = """
-from trainers.gpu_memory.enforcement import GpuShare, current_enforcement, enforce
+from trainers.gpu_memory.limits.enforcement import GpuShare, current_enforcement, enforce
 enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
 """
 
@@ -92,7 +92,7 @@ def test_a_later_share_takes_the_place_of_an_earlier_one(when, tmp_path):
     """The next trial in the same process, for a framework that is imported before or after. CuPy is a stand-in here."""
     (tmp_path / "cupy.py").write_text(GPU_CUPY)
     enforce = """
-from trainers.gpu_memory.enforcement import GpuShare, current_enforcement, enforce
+from trainers.gpu_memory.limits.enforcement import GpuShare, current_enforcement, enforce
 enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
 {before}
 enforce(GpuShare(fraction=0.25, memory_bytes=4 * 2**30))

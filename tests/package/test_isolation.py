@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trainers.gpu_memory import isolation
-from trainers.gpu_memory.share import GpuShare, Holding
+from trainers.gpu_memory.limits import isolation
+from trainers.gpu_memory.limits.share import GpuShare, Holding
 
 GIB = 2**30
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def variables():
 
 ENFORCE = """
 import json, os
-from trainers.gpu_memory.enforcement import GpuShare, enforce
+from trainers.gpu_memory.limits.enforcement import GpuShare, enforce
 record = enforce(GpuShare(fraction=0.25, memory_bytes=20 * 2**30), isolation="mps")
 variables = {name: os.environ[name] for name in os.environ if name.startswith("CUDA_MPS_") and "PIPE" not in name}
 print(json.dumps([record.isolation, record.warnings, variables]))

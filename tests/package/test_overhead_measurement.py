@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from trainers.gpu_memory.overhead_measurement import measure_on_this_gpu, overhead_fields, run_while_it_holds
+from trainers.gpu_memory.limits.overhead_measurement import measure_on_this_gpu, overhead_fields, run_while_it_holds
 
 MIB = 2**20
 SAID = {"version": "2.13.0", "reserved_bytes": 40 * MIB}

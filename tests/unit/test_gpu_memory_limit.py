@@ -1,7 +1,7 @@
 import pytest
 
 from trainers import GpuMemoryLimit
-from trainers.gpu_memory.share import GpuShare
+from trainers.gpu_memory.limits.share import GpuShare
 from tune_policies import InvalidResourcesError, MemoryLimitError
 
 GIB = 2**30

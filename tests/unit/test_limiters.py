@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainers.gpu_memory.limiters import jax_limiter
-from trainers.gpu_memory.limiters.cupy_limiter import limit_cupy
-from trainers.gpu_memory.limiters.jax_limiter import limit_jax
-from trainers.gpu_memory.limiters.tensorflow_limiter import limit_tensorflow
-from trainers.gpu_memory.limiters.torch_limiter import limit_torch
-from trainers.gpu_memory.overhead import MeasuredOverhead, Overheads
-from trainers.gpu_memory.share import GpuShare, Holding
+from trainers.gpu_memory.limits.limiters import jax_limiter
+from trainers.gpu_memory.limits.limiters.cupy_limiter import limit_cupy
+from trainers.gpu_memory.limits.limiters.jax_limiter import limit_jax
+from trainers.gpu_memory.limits.limiters.tensorflow_limiter import limit_tensorflow
+from trainers.gpu_memory.limits.limiters.torch_limiter import limit_torch
+from trainers.gpu_memory.limits.overhead import MeasuredOverhead, Overheads
+from trainers.gpu_memory.limits.share import GpuShare, Holding
 from tune_policies import MemoryLimitError
 
 GIB = 2**30

@@ -1,6 +1,6 @@
 import pytest
 
-from trainers.gpu_memory.overhead import (
+from trainers.gpu_memory.limits.overhead import (
     MeasuredOverhead,
     Overheads,
     load_overheads,

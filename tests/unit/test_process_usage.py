@@ -8,10 +8,10 @@ import pytest
 
 from tests.stand_ins import state_counts, write_stand_ins
 from trainers import gpu_memory_usage, peak_gpu_memory_bytes
-from trainers.gpu_memory import nvml
-from trainers.gpu_memory.leaks import is_too_much_to_keep, wait_for_room
-from trainers.gpu_memory.share import GpuShare
-from trainers.gpu_memory.usage import noted_on_oom, open_account, with_usage
+from trainers.gpu_memory.limits.share import GpuShare
+from trainers.gpu_memory.use import nvml
+from trainers.gpu_memory.use.leaks import is_too_much_to_keep, wait_for_room
+from trainers.gpu_memory.use.usage import noted_on_oom, open_account, with_usage
 from tune_policies import MemoryLimitError
 
 GIB = 2**30
@@ -28,7 +28,7 @@ def counts(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("STAND_IN_NVML", str(path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("trainers.gpu_memory.usage._account", None)
+    monkeypatch.setattr("trainers.gpu_memory.use.usage._account", None)
     nvml._nvml.cache_clear()
     yield path
     nvml._nvml.cache_clear()

@@ -8,8 +8,9 @@ from tune_policies.errors import InfeasibleRequestError
 from tune_policies.labels import matcher
 from tune_policies.oom import OutOfMemory
 from tune_policies.packing import Request, count_trials
-from tune_policies.plan import TrialPlan, TrialSlot
+from tune_policies.plan import TrialPlan
 from tune_policies.schedulers.escalation import MemoryFloor, floor_of, next_floor
+from tune_policies.slot import TrialSlot
 
 
 def larger_plan(

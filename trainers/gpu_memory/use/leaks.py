@@ -10,8 +10,8 @@ from typing import Any, Final
 from tune_policies.errors import MemoryLimitError, ProbeError
 from tune_policies.units import MIB, format_bytes
 
+from ..limits.share import GpuShare
 from .nvml import DeviceUse, bytes_of_process, read_device_use
-from .share import GpuShare
 
 ROOM_TIMEOUT_S: Final = 30.0
 """How long a device may take to get back the memory of a process that has just ended."""

@@ -19,9 +19,9 @@ from tune_policies.probing.devices import read_gpus
 from tune_policies.resources import Bytes, Count, UsedBytes
 from tune_policies.values import Value
 
-from .counters import FrameworkMemory, read_counters
-from .nvml import bytes_of_process, read_device_use
-from .overhead import Overheads
+from ..limits.overhead import Overheads
+from ..use.counters import FrameworkMemory, read_counters
+from ..use.nvml import bytes_of_process, read_device_use
 
 MEASURED: Final = "measured"
 """The one key of the config that Tune sees: the number of the config that is measured, and the config itself."""

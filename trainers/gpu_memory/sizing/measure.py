@@ -19,9 +19,9 @@ from tune_policies.probe import probe_cluster
 from tune_policies.ray_connection import connection
 from tune_policies.resources import check_count
 
-from ..tune_trainable import with_plan
+from ...tune_trainable import with_plan
+from ..limits.overhead import load_overheads
 from .measured_trial import MEASURED, Caps, Reading, Recorder, measured_trial
-from .overhead import load_overheads
 
 _CONNECT_S: Final = 30.0
 _START_S: Final = 120.0

@@ -13,7 +13,7 @@ from tune_policies.resources import Bytes, UsedBytes
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
 
-from .overhead import TORCH_OVERHEAD_BYTES
+from ..limits.overhead import TORCH_OVERHEAD_BYTES
 
 NOT_KNOWN: Final = (
     "workspaces of cuBLAS and cuDNN, and which kernels they choose",

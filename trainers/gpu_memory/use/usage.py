@@ -11,8 +11,8 @@ from tune_policies.errors import ProbeError
 from tune_policies.oom import classify_oom
 from tune_policies.usage.record import GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
 
+from ..limits.enforcement import Enforcement, current_enforcement
 from .counters import FrameworkMemory, Kind, read_counters, release_unused, reset_peaks
-from .enforcement import Enforcement, current_enforcement
 from .nvml import DeviceUse, bytes_of_process, read_device_use
 
 _KINDS: Final[tuple[Kind, Kind]] = ("allocated", "reserved")

@@ -1,0 +1,1 @@
+"""What a process has used of GPU memory, and what outlives it."""
