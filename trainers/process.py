@@ -18,7 +18,7 @@ from tune_policies.values import Value
 
 from .gpu_memory.limits.enforcement import enforce
 from .gpu_memory.limits.overhead import NOTHING_MEASURED, Overheads, load_overheads
-from .gpu_memory.limits.share import GpuShare
+from .gpu_memory.limits.share import GpuShare, SharedDevice
 from .gpu_memory.use.leaks import end_gpu_children, wait_for_room
 from .gpu_memory.use.usage import noted_on_oom, open_account
 
@@ -88,12 +88,14 @@ class ProcessSetup(Value):
         set_num_threads(self.num_threads)
         if self.resources.gpus == 0:
             hide_gpus()
+        device, planned = self._device
+        if not planned:
             return
         # Ray's own number, not the plan's: it is what the neighbours on the device were counted against.
-        gpus = ray.get_runtime_context().get_assigned_resources().get("GPU", self.resources.gpus)
-        open_account(gpus)
-        if gpus < 1:
-            share = self._share(gpus)
+        assigned = ray.get_runtime_context().get_assigned_resources().get(device, planned)
+        open_account(assigned)
+        if assigned < 1:
+            share = self._share(device, planned, assigned)
             wait_for_room(share)
             enforce(
                 share,
@@ -102,12 +104,18 @@ class ProcessSetup(Value):
                 on_void_limit=self.limits.on_void_limit,
             )
 
-    def _share(self, gpus: float) -> GpuShare:
+    @property
+    def _device(self) -> tuple[SharedDevice, float]:
+        """The kind of devices whose memory is counted, and how much of them is planned."""
+        npus = self.resources.custom.get("NPU", 0)
+        return ("NPU", npus) if npus else ("GPU", self.resources.gpus)
+
+    def _share(self, device: SharedDevice, planned: float, assigned: float) -> GpuShare:
         """Return the share; a trial that a scheduler gave more of the device than planned has more of its memory."""
-        planned = self.gpu_memory_bytes
-        if planned is not None:
-            planned = planned * to_ticks(gpus) // to_ticks(self.resources.gpus)
-        return GpuShare(fraction=gpus, memory_bytes=planned)
+        memory_bytes = self.gpu_memory_bytes
+        if memory_bytes is not None:
+            memory_bytes = memory_bytes * to_ticks(assigned) // to_ticks(planned)
+        return GpuShare(fraction=assigned, memory_bytes=memory_bytes, device=device)
 
 
 def set_up_before(function: Callable[..., Any], set_up: Callable[[Any], None]) -> Callable[..., Any]:

@@ -125,6 +125,32 @@ def test_two_frameworks_on_one_share_are_told_of(tmp_path):
     )
 
 
+NPU_TORCH = """
+import sys
+from types import SimpleNamespace
+fractions = {}
+sys.modules["torch"].npu = SimpleNamespace(
+    is_available=lambda: True, device_count=lambda: 1, memory_reserved=lambda device: 0,
+    get_device_properties=lambda device: SimpleNamespace(total_memory=2**36, name="Stand-in NPU"),
+    set_per_process_memory_fraction=lambda fraction, device: fractions.update({device: fraction}))
+"""
+
+
+def test_a_share_of_an_npu_is_held_once_its_package_gives_torch_the_npus(tmp_path):
+    """PyTorch is real, and sees no device until then, which is no error here; torch_npu is a stand-in."""
+    (tmp_path / "torch_npu.py").write_text(NPU_TORCH)
+    code = """
+from trainers.gpu_memory.limits.enforcement import GpuShare, current_enforcement, enforce
+enforce(GpuShare(fraction=0.25, device="NPU"))
+import torch, torch_npu
+print(torch_npu.fractions == {0: (2**34 - int(0.85 * 2**30)) / 2**36}, current_enforcement().warnings)
+"""
+
+    done = run(code, tmp_path)
+
+    assert done.stdout.strip() == "True []", done.stderr
+
+
 def test_the_frameworks_themselves_understand_what_the_environment_says(tmp_path):
     """JAX's own reader of its variables, CuPy's own parser, and the parser in PyTorch's library."""
     code = """

@@ -20,20 +20,21 @@ from .limiters.jax_limiter import limit_jax
 from .limiters.tensorflow_limiter import limit_tensorflow
 from .limiters.torch_limiter import limit_torch
 from .overhead import NOTHING_MEASURED, Overheads
-from .share import Enforcement, GpuShare, Holding
+from .share import Enforcement, GpuShare, Holding, SharedDevice
 
 __all__ = ["Enforcement", "GpuShare", "current_enforcement", "enforce"]
 
 _LIMITERS: Final[dict[str, Callable[[Any, Holding], bool]]] = {
     "torch": limit_torch,
+    "torch_npu": lambda _, holding: limit_torch(sys.modules["torch"], holding),  # it gives PyTorch its NPUs
     "tensorflow": limit_tensorflow,
     "jax": limit_jax,
     "cupy": limit_cupy,
 }
 
-_BROUGHT_ALONG: Final = ("jax", "cupy")
-"""Frameworks that others import where they are installed (``import tensorflow`` imports JAX). That one of them sees no
-GPU says nothing about the framework in use, so it is no error."""
+_MUST_SEE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
+"""Frameworks for which it is an error that they see no such device. Others come along with them where they are
+installed (``import tensorflow`` imports JAX), so that they see none says nothing about the framework in use."""
 
 _NOT_ENFORCEABLE: Final = {
     "numba.cuda": "numba",
@@ -51,16 +52,21 @@ class _InForce:
     holding: Holding
     held: set[str] = field(default_factory=set)
 
+    @property
+    def must_see(self) -> tuple[str, ...]:
+        """Frameworks that the share is of no use to, if they see no such device."""
+        return _MUST_SEE[self.holding.share.device]
+
     def limit(self, name: str) -> None:
         """Hold a framework that has been imported to the share, if it sees the GPU."""
         record = self.holding.record
         if not _LIMITERS[name](sys.modules[name], self.holding):
-            if name in _BROUGHT_ALONG and not self.held:
-                record.warn(f"{name} sees no GPU")
+            if name not in self.must_see and not self.held:
+                record.warn(f"{name} sees no {self.holding.share.device}")
             return
-        self.held.add(name)
+        self.held.add(name.removesuffix("_npu"))
         # Something uses the GPU; that what it has brought along does not is of no interest any more.
-        record.warnings = [text for text in record.warnings if not text.endswith("sees no GPU")]
+        record.warnings = [text for text in record.warnings if " sees no " not in text]
         if len(self.held) > 1:
             record.warn(f"{' and '.join(sorted(self.held))} are each held to the share, together they may take more")
 
@@ -70,11 +76,13 @@ class _InForce:
         Raises:
             MemoryLimitError: No framework sees one.
         """
-        blind = [name for name in names if name not in _BROUGHT_ALONG]
+        blind = [name for name in names if name in self.must_see]
         if blind and not self.held:
+            device = self.holding.share.device
             raise MemoryLimitError(
-                f"Ray gave this process a share of a GPU, but {blind[0]} sees no GPU, so nothing can hold it to its "
-                f"share: install a {blind[0]} that is built for the GPU and its driver, or plan with CpuPolicy"
+                f"Ray gave this process a share of a {device}, but {blind[0]} sees no {device}, so nothing can hold it "
+                f"to its share: install a {blind[0]} that is built for the {device} and its driver, or plan with "
+                "CpuPolicy"
             )
 
     def note(self, framework: str) -> None:

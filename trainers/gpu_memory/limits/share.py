@@ -12,17 +12,22 @@ from tune_policies.values import Value
 from .limit import GpuMemoryLimit
 from .overhead import NOTHING_MEASURED, Overheads
 
+SharedDevice = Literal["GPU", "NPU"]
+"""Ray's resources that are shared in fractions and have a framework that can be limited."""
+
 
 class GpuShare(Value):
-    """This process's share of the one GPU that Ray gave it.
+    """This process's share of the one device that Ray gave it.
 
     Attributes:
         fraction: The share as Ray has rounded it, above 0 and below 1.
         memory_bytes: The share as the plan states it; ``None``: ``fraction`` of the device decides.
+        device: Ray's name of the resource.
     """
 
     fraction: float
     memory_bytes: Bytes | None = None
+    device: SharedDevice = "GPU"
 
     def bytes_of(self, total_bytes: Callable[[], int]) -> int:
         """Return the share of a device; its total memory is asked for only where the plan does not say."""
