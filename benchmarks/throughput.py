@@ -7,8 +7,7 @@ random.
 import random
 import sys
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal, NamedTuple
@@ -18,6 +17,8 @@ from ray import tune
 
 from trainers import measure_gpu_memory, with_plan
 from tune_policies import ClusterCapacity, GpuMemoryPolicy, GpuPolicy, InvalidResourcesError, TrialPlan, probe_cluster
+from tune_policies.resources import TICKS, from_ticks
+from tune_policies.usage.record import GPU_MEMORY_KEY
 
 from .environment import describe_machine
 from .throughput_record import ThroughputRecord, ThroughputSample
@@ -37,6 +38,7 @@ class Sweep(NamedTuple):
         trials_per_gpu: Numbers of trials that share the GPU, beside 1 and what the plan says.
         repetitions: Runs of each arm.
         work: Share of each workload's steps that a trial does.
+        cpus_per_trial: CPUs of a trial under the measured plan.
         use_mps: Whether every arm of several trials is run under MPS, too.
     """
 
@@ -44,7 +46,12 @@ class Sweep(NamedTuple):
     trials_per_gpu: Sequence[int]
     repetitions: int
     work: float
+    cpus_per_trial: float = 1
     use_mps: bool = False
+
+
+class FailedRunError(Exception):
+    """A run that does not count."""
 
 
 class Arm(NamedTuple):
@@ -66,17 +73,18 @@ def measure_throughput(sweep: Sweep, output: Path | None, plot: Path | None) -> 
     """
     ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     try:
-        record = _run(sweep)
+        for record in _records(sweep):
+            if output is not None:  # after each run, so that nothing measured is lost
+                output.write_text(record.to_json() + "\n")
     finally:
         ray.shutdown()
-    if output is not None:
-        output.write_text(record.to_json() + "\n")
     print_throughput(record)
     if plot is not None:
         draw_throughput(record, plot)
 
 
-def _run(sweep: Sweep) -> ThroughputRecord:
+def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
+    """Yield the record after each run."""
     capacity = probe_cluster()
     num_gpus = sum(node.resources.gpus for node in capacity.nodes)
     if num_gpus > 1:
@@ -86,37 +94,43 @@ def _run(sweep: Sweep) -> ThroughputRecord:
     arms = [arm for workload in sweep.workloads for arm in _arms(capacity, workload, sweep)]
     runs = [arm for arm in arms for _ in range(sweep.repetitions)]
     random.Random(0).shuffle(runs)  # noqa: S311
-    samples = []
-    for number, arm in enumerate(runs, start=1):
-        print(f"{number}/{len(runs)}: {arm.workload}, {arm.name}, {arm.trials_per_gpu} at once", file=sys.stderr)
-        samples.append(run_arm(arm, sweep.work))
-    return ThroughputRecord(
+    record = ThroughputRecord(
         gpu=", ".join(gpu.name for node in capacity.nodes for gpu in node.devices or ()) or "GPU that was not read",
         machine=describe_machine("torch"),
         command=f"python -m benchmarks {' '.join(sys.argv[1:])}",
-        samples=tuple(samples),
         plans={arm.workload: arm.plan.explain() for arm in arms if arm.name == "plan"},
     )
+    yield record
+    for number, arm in enumerate(runs, start=1):
+        name = f"{arm.workload}, {arm.name}, {arm.trials_per_gpu} at once"
+        print(f"{number}/{len(runs)}: {name}", file=sys.stderr)
+        try:
+            record = record.with_sample(run_arm(arm, sweep.work))
+        except FailedRunError as error:
+            print(f"left out: {error}", file=sys.stderr)
+            record = record.with_failure(f"{name}: {error}")
+        yield record
 
 
 def _arms(capacity: ClusterCapacity, workload: str, sweep: Sweep) -> list[Arm]:
     alone = Arm("alone", workload, 1, GpuPolicy().plan(capacity))
     numbers = [number for number in sorted(set(sweep.trials_per_gpu)) if number > 1]
     shared = [
-        Arm("packed", workload, number, GpuPolicy(gpus=round(1 / number, 4)).plan(capacity)) for number in numbers
+        Arm("packed", workload, number, GpuPolicy(gpus=from_ticks(TICKS // number)).plan(capacity))
+        for number in numbers
     ]
-    planned = _measured_plan(capacity, workload)
+    planned = _measured_plan(capacity, workload, sweep.cpus_per_trial)
     shared.append(Arm("plan", workload, planned.max_concurrent_trials, planned))
     if sweep.use_mps:
         shared += [arm._replace(name=f"{arm.name} with mps", isolation="mps") for arm in shared]
     return [alone, *shared]
 
 
-def _measured_plan(capacity: ClusterCapacity, workload: str) -> TrialPlan:
+def _measured_plan(capacity: ClusterCapacity, workload: str, cpus: float) -> TrialPlan:
     config = _config(workload, work=0.01, seed=0)
     profile = measure_gpu_memory(train_workload, [config], capacity=capacity)
-    # A CPU each, or the trials wait for the CPU that feeds the GPU.
-    return GpuMemoryPolicy(profile=profile, cpus=1).plan(capacity)
+    # Neither the seed nor the number of steps, in which the runs differ, decides how much memory a training takes.
+    return GpuMemoryPolicy(profile=profile, cpus=cpus).plan(capacity).for_config(config)
 
 
 def _config(workload: str, *, work: float, seed: Any) -> dict[str, Any]:
@@ -125,25 +139,43 @@ def _config(workload: str, *, work: float, seed: Any) -> dict[str, Any]:
 
 
 def run_arm(arm: Arm, work: float) -> ThroughputSample:
-    """Run two waves of trials, and return how long they took."""
+    """Run two waves of trials, and return how long they took.
+
+    Raises:
+        FailedRunError: A trial failed, or had more of the GPU than the arm says.
+    """
     num_trials = WAVES * arm.trials_per_gpu
-    run = partial(
-        tune.run,
-        with_plan(train_workload, arm.plan, isolation=arm.isolation),
-        config=_config(arm.workload, work=work, seed=tune.grid_search(list(range(num_trials)))),
-        max_concurrent_trials=arm.trials_per_gpu,
-        verbose=0,
-    )
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         start = time.perf_counter()
-        results = run(storage_path=folder)
+        trials = tune.run(
+            with_plan(train_workload, arm.plan, isolation=arm.isolation),
+            config=_config(arm.workload, work=work, seed=tune.grid_search(list(range(num_trials)))),
+            max_concurrent_trials=arm.trials_per_gpu,
+            storage_path=folder,
+            raise_on_failed_trial=False,
+            verbose=0,
+        ).trials
         seconds = time.perf_counter() - start
-    losses = {trial.config["seed"]: trial.last_result["loss"] for trial in results.trials}
+        _check(arm, trials)
+    by_seed = sorted(trials, key=lambda trial: int(trial.config["seed"]))
     return ThroughputSample(
         workload=arm.workload,
         arm=arm.name,
         trials_per_gpu=arm.trials_per_gpu,
         num_trials=num_trials,
         seconds=seconds,
-        losses=tuple(losses[seed] for seed in sorted(losses)),
+        trial_seconds=tuple(trial.last_result["time_total_s"] for trial in by_seed),
+        losses=tuple(trial.last_result["loss"] for trial in by_seed),
     )
+
+
+def _check(arm: Arm, trials: Sequence[Any]) -> None:
+    for trial in trials:
+        if trial.status != "TERMINATED":
+            lines = Path(trial.error_file).read_text().strip().splitlines() if trial.error_file else ["no error"]
+            raise FailedRunError(f"a trial failed: {lines[-1]}")
+        if trial.placement_group_factory.required_resources.get("GPU", 0) * arm.trials_per_gpu > 1:
+            raise FailedRunError(f"a trial had more than 1/{arm.trials_per_gpu} of the GPU")
+        used = trial.last_result.get(GPU_MEMORY_KEY, {})
+        if arm.isolation and used.get("isolation") != arm.isolation:
+            raise FailedRunError(f"{arm.isolation} did not hold the trials: {'; '.join(used.get('warnings', ()))}")

@@ -24,6 +24,7 @@ class ThroughputSample(Value):
         trials_per_gpu: How many trials shared a GPU.
         num_trials: Trials that were run.
         seconds: From the start of the Tune run to its end, the start of processes included.
+        trial_seconds: What each trial took once its process had started, by seed.
         losses: The last loss of each trial, by seed.
     """
 
@@ -32,6 +33,7 @@ class ThroughputSample(Value):
     trials_per_gpu: PositiveCount
     num_trials: PositiveCount
     seconds: float
+    trial_seconds: tuple[float, ...]
     losses: tuple[float, ...]
 
     @property
@@ -47,15 +49,25 @@ class ThroughputRecord(Value):
         gpu: The model of the GPU.
         machine: CPU, cores and versions.
         command: What was typed.
-        samples: The runs, in their order.
         plans: What the plan from the measured profile said, by workload.
+        samples: The runs, in their order.
+        failures: Runs that do not count, and why.
     """
 
     gpu: str
     machine: str
     command: str
-    samples: tuple[ThroughputSample, ...]
     plans: dict[str, str]
+    samples: tuple[ThroughputSample, ...] = ()
+    failures: tuple[str, ...] = ()
+
+    def with_sample(self, sample: ThroughputSample) -> "ThroughputRecord":
+        """Return the record with a further run."""
+        return self.model_copy(update={"samples": (*self.samples, sample)})
+
+    def with_failure(self, failure: str) -> "ThroughputRecord":
+        """Return the record with a further run that does not count."""
+        return self.model_copy(update={"failures": (*self.failures, failure)})
 
     @property
     def workloads(self) -> list[str]:

@@ -27,6 +27,8 @@ def print_throughput(record: ThroughputRecord) -> None:
         where = "still paid at the most that was run" if end is None else f"stops paying at {end} trials a GPU"
         apart = record.largest_difference_of_losses(workload)
         console.print(f"{workload}: {where}; losses of one seed differ by at most {apart:.2%}", soft_wrap=True)
+    for failure in record.failures:
+        console.print(f"does not count: {failure}", soft_wrap=True, markup=False)
     for workload, plan in record.plans.items():
         console.print(f"\nThe plan for {workload}:\n{plan}", soft_wrap=True, markup=False)
     console.print(f"\n{record.gpu}. {record.machine}", soft_wrap=True)

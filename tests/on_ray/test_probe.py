@@ -152,6 +152,13 @@ def eventually(read, true):
     return found
 
 
+def wait_for_runtime_environments(cluster):
+    """A client's server needs the agent that makes them, which Ray tries for 15 s, however busy the machine is."""
+    ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
+    ray.get(ray.remote(runtime_env={"env_vars": {"A": "1"}})(lambda: 1).remote(), timeout=100)
+    ray.shutdown()
+
+
 @pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray's own
 def test_a_cluster_is_read_through_the_ray_client_of_the_program(monkeypatch):
     # A client's server is a process that imports all of Ray: on a busy machine that takes more than Ray's 30 s.
@@ -159,8 +166,9 @@ def test_a_cluster_is_read_through_the_ray_client_of_the_program(monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with cluster_of({"num_cpus": 2, "ray_client_server_port": port}):
+    with cluster_of({"num_cpus": 2, "ray_client_server_port": port}) as cluster:
         eventually(lambda: port_answers(port), bool)
+        wait_for_runtime_environments(cluster)
         # One connection: each has a server process of its own, and Ray's way of starting several at once may hang.
         ray.init(f"ray://127.0.0.1:{port}", logging_level="ERROR", log_to_driver=False)
         (node,) = probe_cluster(timeout_s=60).nodes

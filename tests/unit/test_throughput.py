@@ -11,6 +11,7 @@ def sample(arm, trials_per_gpu, trials_per_hour, losses=()):
         trials_per_gpu=trials_per_gpu,
         num_trials=num_trials,
         seconds=num_trials * 3600 / trials_per_hour,
+        trial_seconds=(),
         losses=losses,
     )
 
@@ -71,6 +72,12 @@ def test_losses_are_compared_seed_by_seed():
     runs = record(sample("alone", 1, 50, losses=(2.0, 4.0)), sample("packed", 2, 90, losses=(2.0, 4.4, 9.0)))
 
     assert runs.largest_difference_of_losses("mlp") == pytest.approx(0.4 / 4.2)
+
+
+def test_a_run_that_does_not_count_is_kept_apart():
+    runs = record(sample("alone", 1, 50)).with_failure("mlp, plan, 8 at once: a trial failed")
+
+    assert (len(runs.samples), runs.failures) == (1, ("mlp, plan, 8 at once: a trial failed",))
 
 
 def test_a_record_survives_json():
