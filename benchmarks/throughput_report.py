@@ -49,7 +49,8 @@ def draw_throughput(record: ThroughputRecord, path: Path) -> None:
     for axes, workload in zip(panels[0], workloads, strict=True):
         arms = record.arms(workload)
         for mps in sorted({"mps" in name for name, _ in arms}):
-            points = [(number, rate) for (name, number), rate in arms.items() if ("mps" in name) == mps]
+            names = ("packed with mps",) if mps else ("alone", "packed")
+            points = [(number, rate) for (name, number), rate in arms.items() if name in names]
             axes.errorbar(
                 [number for number, _ in points],
                 [rate.median for _, rate in points],
@@ -60,8 +61,9 @@ def draw_throughput(record: ThroughputRecord, path: Path) -> None:
                 capsize=3,
             )
         for (name, number), rate in arms.items():
-            if name == "plan":
-                axes.plot(number, rate.median, marker="*", markersize=14, linestyle="", color="C3", label="the plan")
+            if name.startswith("plan"):
+                color = "C3" if name == "plan" else "C4"
+                axes.plot(number, rate.median, marker="*", markersize=14, linestyle="", color=color, label=name)
         if end := record.stops_paying_at(workload):
             axes.axvline(end, linestyle=":", color="grey", label="stops paying")
         numbers = sorted({number for _, number in arms})
