@@ -21,7 +21,7 @@ demo: install
 
 # Most tests wait for a Ray: two at a time use a machine of two cores better than one.
 test: install
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu
