@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from trainers.gpu_memory.limits.limiters import jax_limiter
-from trainers.gpu_memory.limits.limiters.cupy_limiter import limit_cupy
-from trainers.gpu_memory.limits.limiters.jax_limiter import limit_jax
-from trainers.gpu_memory.limits.limiters.tensorflow_limiter import limit_tensorflow
-from trainers.gpu_memory.limits.limiters.torch_limiter import limit_torch
+from trainers.gpu_memory.limits.limiters.cupy_limiter import cupy_still_holds, limit_cupy
+from trainers.gpu_memory.limits.limiters.jax_limiter import jax_still_holds, limit_jax
+from trainers.gpu_memory.limits.limiters.tensorflow_limiter import limit_tensorflow, tensorflow_still_holds
+from trainers.gpu_memory.limits.limiters.torch_limiter import limit_torch, torch_still_holds
 from trainers.gpu_memory.limits.overhead import MeasuredOverhead, Overheads
 from trainers.gpu_memory.limits.share import GpuShare, Holding
 from tune_policies import MemoryLimitError
@@ -68,6 +68,9 @@ class BackEnd:
     def set_per_process_memory_fraction(self, fraction, device):
         self.fractions[device] = fraction
 
+    def get_per_process_memory_fraction(self, device):
+        return self.fractions[device]
+
 
 class OldBackEnd:
     def is_available(self):
@@ -120,6 +123,16 @@ def test_what_holds_is_written_down_with_the_source_of_the_overhead():
     assert held.record.overhead_bytes == {"torch": GIB}
     assert held.record.overhead_sources == {"torch": "measured on 2026-07-01 (H200, torch 2.13.0, by process)"}
     assert held.record.isolation == "framework"
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(None, True), (0.125, True), (1.0, False)])
+def test_a_fraction_that_was_raised_later_holds_no_more(fraction, expected):
+    back_end, held = BackEnd(), holding()
+    limit_torch(torch(cuda=back_end), held)
+    if fraction:
+        back_end.set_per_process_memory_fraction(fraction, 0)
+
+    assert torch_still_holds(torch(cuda=back_end), held.record.limit_bytes["torch"]) == expected
 
 
 def test_apples_back_end_is_held_to_a_fraction_of_what_metal_recommends():
@@ -246,6 +259,24 @@ def test_cudas_asynchronous_allocator_voids_tensorflows_limit(monkeypatch):
         limit_tensorflow(tensorflow(), holding())
 
 
+@pytest.mark.parametrize(("megabytes", "expected"), [(None, True), (1024, True), (8192, False)])
+def test_a_logical_device_that_was_made_larger_later_holds_no_more(megabytes, expected):
+    module, held = tensorflow(), holding()
+    limit_tensorflow(module, held)
+    if megabytes:
+        module.config.limits = [SimpleNamespace(memory_limit=megabytes)]
+
+    assert tensorflow_still_holds(module, held.record.limit_bytes["tensorflow"]) == expected
+
+
+def test_an_allocator_without_a_limit_that_was_set_later_voids_tensorflows(monkeypatch):
+    module, held = tensorflow(), holding()
+    limit_tensorflow(module, held)
+    monkeypatch.setenv("TF_GPU_ALLOCATOR", "cuda_malloc_async")
+
+    assert not tensorflow_still_holds(module, held.record.limit_bytes["tensorflow"])
+
+
 class CupyCuda:
     """``cupy.cuda`` with one device."""
 
@@ -287,6 +318,9 @@ class CupyCuda:
     def set_limit(self, *, size):
         self.limit = size
 
+    def get_limit(self):
+        return self.limit
+
 
 def cupy(*, held=0, allocator=None):
     cuda = CupyCuda(held=held, allocator=allocator)
@@ -313,6 +347,24 @@ def test_another_allocator_voids_cupys_limit():
         limit_cupy(cupy(allocator=print), holding())
 
 
+@pytest.mark.parametrize(("limit", "expected"), [(None, True), (GIB, True), (16 * GIB, False), (0, False)])
+def test_a_pool_whose_limit_was_lifted_later_holds_no_more(limit, expected):
+    module, held = cupy(), holding()
+    limit_cupy(module, held)
+    if limit is not None:
+        module.cuda.set_limit(size=limit)
+
+    assert cupy_still_holds(module, held.record.limit_bytes["cupy"]) == expected
+
+
+def test_a_pool_that_was_replaced_later_holds_no_more():
+    module, held = cupy(), holding()
+    limit_cupy(module, held)
+    module.cuda.allocator = print
+
+    assert not cupy_still_holds(module, held.record.limit_bytes["cupy"])
+
+
 @pytest.fixture
 def jax(monkeypatch):
     """Builds a JAX with a plugin for CUDA, in an environment without any setting of JAX's."""
@@ -323,7 +375,7 @@ def jax(monkeypatch):
     monkeypatch.delenv("XLA_PYTHON_CLIENT_ALLOCATOR", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # where there is a GPU after all
 
-    def build(*, has_started=False, platform="gpu", platforms=None, plugin="xla_cuda12"):
+    def build(*, has_started=False, platform="gpu", platforms=None, plugin="xla_cuda12", bytes_limit=None):
         bridge = SimpleNamespace(backends_are_initialized=lambda: has_started)
         monkeypatch.setitem(sys.modules, "jax", SimpleNamespace())
         monkeypatch.setitem(sys.modules, "jax._src", SimpleNamespace(xla_bridge=bridge))
@@ -331,6 +383,9 @@ def jax(monkeypatch):
         return SimpleNamespace(
             __version__="0.10.2",
             devices=lambda: [SimpleNamespace(platform=platform)],
+            local_devices=lambda: [
+                SimpleNamespace(platform=platform, memory_stats=lambda: bytes_limit and {"bytes_limit": bytes_limit})
+            ],
             config=SimpleNamespace(jax_platforms=platforms),
         )
 
@@ -377,3 +432,23 @@ def test_an_allocator_that_takes_no_fraction_for_a_limit_voids_jaxs(jax, allocat
 
     with pytest.raises(MemoryLimitError, match=f"XLA_PYTHON_CLIENT_ALLOCATOR={allocator} turns"):
         limit_jax(jax(), jax_share())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("XLA_CLIENT_MEM_FRACTION", "0.9"), ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")]
+)
+def test_a_variable_that_was_changed_before_jax_starts_voids_its_limit(jax, name, value, monkeypatch):
+    held = jax_share()
+    limit_jax(jax(), held)
+    held_at_first = jax_still_holds(jax(), held.record.limit_bytes["jax"])
+    monkeypatch.setenv(name, value)
+
+    assert (held_at_first, jax_still_holds(jax(), held.record.limit_bytes["jax"])) == (True, False)
+
+
+@pytest.mark.parametrize(("bytes_limit", "expected"), [(3 * GIB, True), (12 * GIB, False), (None, False)])
+def test_a_jax_that_has_started_says_itself_whether_it_is_held(jax, bytes_limit, expected):
+    held = jax_share()
+    limit_jax(jax(), held)
+
+    assert jax_still_holds(jax(has_started=True, bytes_limit=bytes_limit), held.record.limit_bytes["jax"]) == expected

@@ -15,14 +15,14 @@ import wrapt
 from tune_policies.errors import MemoryLimitError
 
 from .isolation import is_mig, isolate_by_mps
-from .limiters.cupy_limiter import limit_cupy
-from .limiters.jax_limiter import limit_jax
-from .limiters.tensorflow_limiter import limit_tensorflow
-from .limiters.torch_limiter import limit_torch
+from .limiters.cupy_limiter import cupy_still_holds, limit_cupy
+from .limiters.jax_limiter import jax_still_holds, limit_jax
+from .limiters.tensorflow_limiter import limit_tensorflow, tensorflow_still_holds
+from .limiters.torch_limiter import limit_torch, torch_still_holds
 from .overhead import NOTHING_MEASURED, Overheads
 from .share import Enforcement, GpuShare, Holding, SharedDevice
 
-__all__ = ["Enforcement", "GpuShare", "current_enforcement", "enforce"]
+__all__ = ["Enforcement", "GpuShare", "checked_enforcement", "current_enforcement", "enforce", "require_limit"]
 
 _LIMITERS: Final[dict[str, Callable[[Any, Holding], bool]]] = {
     "torch": limit_torch,
@@ -31,6 +31,14 @@ _LIMITERS: Final[dict[str, Callable[[Any, Holding], bool]]] = {
     "jax": limit_jax,
     "cupy": limit_cupy,
 }
+
+_STILL_HOLDS: Final[dict[str, Callable[[Any, int], bool]]] = {
+    "torch": torch_still_holds,
+    "tensorflow": tensorflow_still_holds,
+    "jax": jax_still_holds,
+    "cupy": cupy_still_holds,
+}
+"""Whether the limit in bytes that was set is still in force, by framework."""
 
 _MUST_SEE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
 """Frameworks for which it is an error that they see no such device. Others come along with them where they are
@@ -85,6 +93,14 @@ class _InForce:
                 "CpuPolicy"
             )
 
+    def look_again(self) -> None:
+        """Write down which limits hold no more: the user's code may have lifted them since."""
+        record = self.holding.record
+        for name, limit_bytes in list(record.limit_bytes.items()):
+            if not _STILL_HOLDS[name](sys.modules[name], limit_bytes):
+                record.release(name)
+                record.warn(f"the limit of {name} was lifted or replaced after it was set, so it holds no more")
+
     def note(self, framework: str) -> None:
         """Write down that a framework which knows no limit is in use."""
         if framework not in self.holding.record.not_enforceable:
@@ -98,6 +114,24 @@ _is_watching_imports = False
 def current_enforcement() -> Enforcement | None:
     """Return what holds this process to its share now; ``None``: nothing was asked to."""
     return None if _in_force is None else _in_force.holding.record
+
+
+def checked_enforcement() -> Enforcement | None:
+    """Return what still holds this process to its share; ``None``: nothing was asked to.
+
+    A limit that was lifted or replaced since it was set leaves the record, with a warning there. Never raises.
+    """
+    if _in_force is not None:
+        _in_force.look_again()
+    return current_enforcement()
+
+
+def require_limit() -> None:
+    """Refuse to go on where this process could not be held to its share, to be asked at each result.
+
+    Raises:
+        MemoryLimitError: A limit was refused, or none of the imported frameworks sees the GPU.
+    """
 
 
 def enforce(

@@ -61,6 +61,12 @@ class Enforcement:
         if message not in self.warnings:
             self.warnings.append(message)
 
+    def release(self, framework: str) -> None:
+        """Take back that a framework is held."""
+        del self.limit_bytes[framework]
+        if not self.limit_bytes and self.isolation == "framework":
+            self.isolation = None
+
 
 @dataclass(frozen=True)
 class Holding:

@@ -14,6 +14,9 @@ _LIMITED_ALLOCATORS: Final = ("default", "bfc")
 """Allocators that take the fraction for a limit. The platform's takes no fraction at all, CUDA's asynchronous one takes
 it for what its pool keeps (``xla/pjrt/gpu``)."""
 
+_written: dict[str, str] = {}
+"""What the back end is to read when it starts."""
+
 
 def limit_jax(jax: Any, holding: Holding) -> bool:
     """Hold JAX to its share; return whether it sees a GPU at all.
@@ -24,9 +27,9 @@ def limit_jax(jax: Any, holding: Holding) -> bool:
     has_started = _has_started()
     if not (any(device.platform == "gpu" for device in jax.devices()) if has_started else _expects_gpu(jax)):
         return False
-    allocator = os.environ.get(_ALLOCATOR_VARIABLE, "default").lower()
-    if allocator not in _LIMITED_ALLOCATORS:
-        holding.void(f"{_ALLOCATOR_VARIABLE}={allocator} turns JAX's memory limit into none: unset it")
+    void = _why_void()
+    if void is not None:
+        holding.void(void)
     total, model = holding.read_device()
     limit = holding.limit("jax", jax.__version__, total_bytes=lambda: total, gpu_model=model)
     variables = jax_variables(limit.jax_fraction(total), jax.__version__, os.environ)
@@ -37,9 +40,19 @@ def limit_jax(jax: Any, holding: Holding) -> bool:
             "touch no GPU before the trial starts, and do not reuse actors"
         )
     os.environ.update(variables)
+    _written.clear()
+    _written.update(variables)
     fraction = next(value for name, value in variables.items() if name.endswith("FRACTION"))
     holding.hold("jax", int(float(fraction) * total))
     return True
+
+
+def _why_void() -> str | None:
+    """Return the setting that turns the limit into none; ``None``: there is no such setting."""
+    allocator = os.environ.get(_ALLOCATOR_VARIABLE, "default").lower()
+    if allocator not in _LIMITED_ALLOCATORS:
+        return f"{_ALLOCATOR_VARIABLE}={allocator} turns JAX's memory limit into none: unset it"
+    return None
 
 
 def _has_started() -> bool:
@@ -55,3 +68,13 @@ def _expects_gpu(jax: Any) -> bool:
     if allowed and not allowed & {"gpu", "cuda", "rocm"}:
         return False
     return any(plugin.name.startswith(("xla_cuda", "xla_rocm")) for plugin in entry_points(group="jax_plugins"))
+
+
+def jax_still_holds(jax: Any, limit_bytes: int) -> bool:
+    """Return whether JAX is held, or will be when its back end starts, to the limit that was set."""
+    if _has_started():
+        # What the back end itself says. Without a GPU after all there is nothing to hold; an allocator without a
+        # limit tells none.
+        stats = [device.memory_stats() or {} for device in jax.local_devices() if device.platform == "gpu"]
+        return all(0 < each.get("bytes_limit", 0) <= limit_bytes for each in stats)
+    return _why_void() is None and all(os.environ.get(name) == value for name, value in _written.items())

@@ -52,3 +52,17 @@ def _limit_device(tensorflow: Any, device: Any, holding: Holding) -> None:
                 "touch no GPU before the trial starts, and do not reuse actors"
             ) from error
     holding.hold("tensorflow", megabytes * MIB)
+
+
+def tensorflow_still_holds(tensorflow: Any, limit_bytes: int) -> bool:
+    """Return whether TensorFlow's logical devices are still within the limit that was set."""
+    if os.environ.get("TF_GPU_ALLOCATOR") == "cuda_malloc_async":
+        return False
+    config = tensorflow.config
+    limits = [config.get_logical_device_configuration(device) for device in config.list_physical_devices("GPU")]
+    return all(
+        each
+        and all(part.memory_limit for part in each)
+        and sum(part.memory_limit for part in each) * MIB <= limit_bytes
+        for each in limits
+    )

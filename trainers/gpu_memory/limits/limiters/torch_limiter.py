@@ -4,13 +4,16 @@ import os
 from typing import Any, Final
 
 from tune_policies.errors import MemoryLimitError
-from tune_policies.units import format_bytes
+from tune_policies.units import MIB, format_bytes
 
 from ..environment import torch_own_fraction
 from ..share import Holding
 
 _BACK_ENDS: Final = ("cuda", "xpu", "npu")
 """Modules of ``torch`` that have ``set_per_process_memory_fraction`` alike; ROCm is ``cuda`` too."""
+
+_ROUNDING_BYTES: Final = MIB
+"""How far a fraction that is read back may be from the bytes that it was meant for."""
 
 
 def limit_torch(torch: Any, holding: Holding) -> bool:
@@ -73,4 +76,19 @@ def _limit_apple(torch: Any, holding: Holding) -> bool:
     fraction = limit.torch_mps_fraction(total)
     torch.mps.set_per_process_memory_fraction(fraction)
     holding.hold("torch", int(fraction * total))
+    return True
+
+
+def torch_still_holds(torch: Any, limit_bytes: int) -> bool:
+    """Return whether PyTorch is still within the fraction that was set; ``True`` where it cannot be asked."""
+    for module in (getattr(torch, name, None) for name in _BACK_ENDS):
+        if module is None or not module.is_available():
+            continue
+        fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # CUDA's, from PyTorch 2.8
+        if fraction_now is None:
+            continue
+        for device in range(module.device_count()):
+            total = int(module.get_device_properties(device).total_memory)
+            if int(fraction_now(device) * total) > limit_bytes + _ROUNDING_BYTES:
+                return False
     return True
