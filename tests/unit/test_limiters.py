@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainers.gpu_memory.limits.limiters import jax_limiter
+from trainers.gpu_memory.limits import prospects
 from trainers.gpu_memory.limits.limiters.cupy_limiter import cupy_still_holds, limit_cupy
 from trainers.gpu_memory.limits.limiters.jax_limiter import jax_still_holds, limit_jax
 from trainers.gpu_memory.limits.limiters.tensorflow_limiter import limit_tensorflow, tensorflow_still_holds
@@ -177,6 +177,16 @@ def test_a_void_limit_is_a_warning_in_the_result_where_the_user_insists():
 
     assert limit_torch(torch(cuda=BackEnd(allocator="pluggable")), held)
     assert held.record.warnings == ["torch's allocator 'pluggable' knows no limit: use the native one"]
+    assert (held.record.limit_bytes, held.record.isolation) == ({}, None)
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "cupy"])
+def test_a_void_limit_is_not_claimed(framework, monkeypatch):
+    monkeypatch.setenv("TF_GPU_ALLOCATOR", "cuda_malloc_async")
+    held = holding(on_void_limit="warn")
+
+    assert limit_tensorflow(tensorflow(), held) if framework == "tensorflow" else limit_cupy(cupy(allocator=1), held)
+    assert (held.record.limit_bytes, held.record.isolation, len(held.record.warnings)) == ({}, None, 1)
 
 
 def test_cudas_asynchronous_allocator_keeps_torchs_limit_with_a_remark():
@@ -379,7 +389,7 @@ def jax(monkeypatch):
         bridge = SimpleNamespace(backends_are_initialized=lambda: has_started)
         monkeypatch.setitem(sys.modules, "jax", SimpleNamespace())
         monkeypatch.setitem(sys.modules, "jax._src", SimpleNamespace(xla_bridge=bridge))
-        monkeypatch.setattr(jax_limiter, "entry_points", lambda group: [SimpleNamespace(name=plugin)])
+        monkeypatch.setattr(prospects, "entry_points", lambda group: [SimpleNamespace(name=plugin)])
         return SimpleNamespace(
             __version__="0.10.2",
             devices=lambda: [SimpleNamespace(platform=platform)],

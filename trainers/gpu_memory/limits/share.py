@@ -100,7 +100,7 @@ class Holding:
         self.record.isolation = self.record.isolation or "framework"
 
     def void(self, message: str) -> None:
-        """Refuse a setting that turns a limit into none, or write it down where the user insists.
+        """Refuse a setting that turns a limit into none, or write it down where the user insists: then nothing holds.
 
         Raises:
             MemoryLimitError: The user does not insist.

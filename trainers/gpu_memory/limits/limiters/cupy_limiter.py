@@ -20,6 +20,7 @@ def limit_cupy(cupy: Any, holding: Holding) -> bool:
         return False
     if cupy.cuda.get_allocator() != cupy.get_default_memory_pool().malloc:
         holding.void("CuPy's default memory pool was replaced, and with it its limit: keep the default allocator")
+        return True
     for device in range(cupy.cuda.runtime.getDeviceCount()):
         _limit_device(cupy, device, holding)
     return True

@@ -1,12 +1,12 @@
 """Holds JAX to its share, by the environment that its back end reads when it starts."""
 
 import os
-from importlib.metadata import entry_points
 from typing import Any, Final
 
 from tune_policies.errors import MemoryLimitError
 
 from ..environment import jax_variables
+from ..prospects import has_gpu_plugin
 from ..share import Holding
 
 _ALLOCATOR_VARIABLE: Final = "XLA_PYTHON_CLIENT_ALLOCATOR"
@@ -30,6 +30,7 @@ def limit_jax(jax: Any, holding: Holding) -> bool:
     void = _why_void()
     if void is not None:
         holding.void(void)
+        return True
     total, model = holding.read_device()
     limit = holding.limit("jax", jax.__version__, total_bytes=lambda: total, gpu_model=model)
     variables = jax_variables(limit.jax_fraction(total), jax.__version__, os.environ)
@@ -67,7 +68,7 @@ def _expects_gpu(jax: Any) -> bool:
     allowed = {name.strip() for name in (jax.config.jax_platforms or "").split(",") if name.strip()}
     if allowed and not allowed & {"gpu", "cuda", "rocm"}:
         return False
-    return any(plugin.name.startswith(("xla_cuda", "xla_rocm")) for plugin in entry_points(group="jax_plugins"))
+    return has_gpu_plugin()
 
 
 def jax_still_holds(jax: Any, limit_bytes: int) -> bool:

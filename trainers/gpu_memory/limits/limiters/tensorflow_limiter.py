@@ -18,6 +18,7 @@ def limit_tensorflow(tensorflow: Any, holding: Holding) -> bool:
     devices = tensorflow.config.list_physical_devices("GPU")
     if devices and os.environ.get("TF_GPU_ALLOCATOR") == "cuda_malloc_async":
         holding.void("TF_GPU_ALLOCATOR=cuda_malloc_async turns TensorFlow's memory limit into none: unset it")
+        return True
     for device in devices:
         _limit_device(tensorflow, device, holding)
     return bool(devices)

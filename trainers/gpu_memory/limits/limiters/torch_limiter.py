@@ -28,8 +28,8 @@ def limit_torch(torch: Any, holding: Holding) -> bool:
         if not hasattr(module, "set_per_process_memory_fraction"):  # XPU before PyTorch 2.10
             holding.record.not_enforceable.append(f"torch.{name}")
             continue
-        if name == "cuda":
-            _check_allocator(torch, holding)
+        if name == "cuda" and not _has_limited_allocator(torch, holding):
+            continue
         for device in range(module.device_count()):
             _limit_device(torch, module, device, holding)
     if available:
@@ -53,7 +53,7 @@ def _limit_device(torch: Any, module: Any, device: int, holding: Holding) -> Non
     holding.hold("torch", budget)
 
 
-def _check_allocator(torch: Any, holding: Holding) -> None:
+def _has_limited_allocator(torch: Any, holding: Holding) -> bool:
     match torch.cuda.get_allocator_backend():
         case "native":
             pass
@@ -65,6 +65,8 @@ def _check_allocator(torch: Any, holding: Holding) -> None:
             )
         case other:
             holding.void(f"torch's allocator {other!r} knows no limit: use the native one")
+            return False
+    return True
 
 
 def _limit_apple(torch: Any, holding: Holding) -> bool:
