@@ -10,11 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from trainers.gpu_memory.limits import prospects
+from trainers.gpu_memory.limits.limiters import jax_limiter
 from trainers.gpu_memory.limits.limiters.cupy_limiter import cupy_still_holds, limit_cupy
 from trainers.gpu_memory.limits.limiters.jax_limiter import jax_still_holds, limit_jax
 from trainers.gpu_memory.limits.limiters.tensorflow_limiter import limit_tensorflow, tensorflow_still_holds
 from trainers.gpu_memory.limits.limiters.torch_limiter import limit_torch, torch_still_holds
 from trainers.gpu_memory.limits.overhead import MeasuredOverhead, Overheads
+from trainers.gpu_memory.limits.own_environment import OwnEnvironment
 from trainers.gpu_memory.limits.share import GpuShare, Holding
 from tune_policies import MemoryLimitError
 
@@ -382,10 +384,15 @@ def jax(monkeypatch):
         monkeypatch.setenv(name, "")  # so that it is taken back after the test
         monkeypatch.delenv(name)
     monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
-    monkeypatch.delenv("XLA_PYTHON_CLIENT_ALLOCATOR", raising=False)
+    for name in ("ALLOCATOR", "COLLECTIVE_MEM_SIZE_MB"):
+        monkeypatch.delenv(f"XLA_PYTHON_CLIENT_{name}", raising=False)
+    monkeypatch.delenv("TF_FORCE_UNIFIED_MEMORY", raising=False)
+    monkeypatch.setattr(jax_limiter, "PROCESS_ENVIRONMENT", OwnEnvironment())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # where there is a GPU after all
 
-    def build(*, has_started=False, platform="gpu", platforms=None, plugin="xla_cuda12", bytes_limit=None):
+    def build(
+        *, has_started=False, platform="gpu", platforms=None, plugin="xla_cuda12", bytes_limit=None, options=None
+    ):
         bridge = SimpleNamespace(backends_are_initialized=lambda: has_started)
         monkeypatch.setitem(sys.modules, "jax", SimpleNamespace())
         monkeypatch.setitem(sys.modules, "jax._src", SimpleNamespace(xla_bridge=bridge))
@@ -396,15 +403,15 @@ def jax(monkeypatch):
             local_devices=lambda: [
                 SimpleNamespace(platform=platform, memory_stats=lambda: bytes_limit and {"bytes_limit": bytes_limit})
             ],
-            config=SimpleNamespace(jax_platforms=platforms),
+            config=SimpleNamespace(jax_platforms=platforms, jax_pjrt_client_create_options=options),
         )
 
     return build
 
 
-def jax_share():
+def jax_share(gib=4.85):
     """The device cannot be read, so its 16 GiB follow from the plan: 4.85 GiB are 0.303125 of it."""
-    return Holding(GpuShare(fraction=0.303125, memory_bytes=int(4.85 * GIB)))
+    return Holding(GpuShare(fraction=gib / 16, memory_bytes=int(gib * GIB)))
 
 
 def test_jax_is_held_by_the_environment_before_it_starts(jax):
@@ -424,6 +431,46 @@ def test_the_same_share_again_is_no_error_after_jax_has_started(jax):
     limit_jax(jax(), jax_share())
 
     assert limit_jax(jax(has_started=True), jax_share())
+
+
+def test_a_larger_share_in_the_same_process_is_not_held_to_the_smaller_one_before_it(jax):
+    limit_jax(jax(), jax_share())
+
+    limit_jax(jax(), jax_share(8.85))
+
+    assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.500000"
+
+
+def test_a_fraction_that_the_user_set_counts_for_each_share_in_the_same_process(jax, monkeypatch):
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", ".3")
+    limit_jax(jax(), jax_share())
+
+    limit_jax(jax(), jax_share(8.85))
+
+    assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.300000"
+
+
+@pytest.mark.parametrize("gib", [2.85, 8.85], ids=["smaller", "larger"])
+def test_another_share_after_jax_has_started_is_too_late(jax, gib):
+    limit_jax(jax(), jax_share())
+
+    with pytest.raises(MemoryLimitError, match="JAX's back end has started"):
+        limit_jax(jax(has_started=True), jax_share(gib))
+
+
+@pytest.mark.parametrize("options", [{"memory_fraction": 0.9}, "allocator:platform"])
+def test_an_option_of_jaxs_client_voids_its_limit(jax, options):
+    with pytest.raises(MemoryLimitError, match="jax_pjrt_client_create_options goes before"):
+        limit_jax(jax(options=options), jax_share())
+
+
+def test_memory_for_jaxs_collectives_is_told_of(jax, monkeypatch):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB", "64")
+    held = jax_share()
+
+    limit_jax(jax(), held)
+
+    assert held.record.warnings[0].startswith("XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB sets memory aside")
 
 
 @pytest.mark.parametrize(
