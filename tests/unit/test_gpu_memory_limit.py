@@ -77,9 +77,24 @@ def test_a_share_that_leaves_nothing_for_tensors_is_an_error_with_a_way_out(conv
         convert(GpuMemoryLimit("512MiB"))
 
 
-def test_a_limit_must_be_an_amount_of_memory():
+@pytest.mark.parametrize("amount", ["6 gigs", "50%", "1,5GiB"])
+def test_a_limit_must_be_an_amount_of_memory(amount):
     with pytest.raises(InvalidResourcesError, match="limit_bytes must be above 0"):
-        GpuMemoryLimit("6 gigs")
+        GpuMemoryLimit(amount)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda limit: limit.torch_fraction(0),
+        lambda limit: limit.torch_mps_fraction(0),
+        lambda limit: limit.jax_fraction(-1),
+        lambda limit: limit.environment({"cupy": "14.2"}, 0, {}),
+    ],
+)
+def test_a_device_must_have_memory(convert):
+    with pytest.raises(InvalidResourcesError, match="_bytes must be above 0"):
+        convert(GpuMemoryLimit("6GiB"))
 
 
 def test_a_framework_without_a_limit_is_an_error_that_names_those_with_one():
