@@ -102,6 +102,13 @@ def test_a_framework_without_a_limit_is_an_error_that_names_those_with_one():
         GpuMemoryLimit("6GiB").environment({"tensorflw": "2.21"}, 8 * GIB, {})
 
 
+def test_a_version_must_be_a_text():
+    with pytest.raises(
+        InvalidResourcesError, match=r"the version of torch must be a text such as '2\.13\.0', got None"
+    ):
+        GpuMemoryLimit("6GiB").environment({"torch": None}, 8 * GIB, {})
+
+
 def test_a_share_that_the_plan_does_not_state_is_taken_of_the_device():
     assert GpuShare(fraction=0.25).bytes_of(lambda: 80 * GIB) == 20 * GIB
 

@@ -134,6 +134,10 @@ class GpuMemoryLimit(Value):
         total_bytes = parse_bytes(total_bytes, name="total_bytes")
         for framework, version in versions.items():
             budget = self.budget_bytes(framework)
+            if not isinstance(version, str):
+                raise InvalidResourcesError(
+                    f"the version of {framework} must be a text such as '2.13.0', got {version!r}"
+                )
             match framework:
                 case "torch":
                     variables |= torch_variables(self.torch_fraction(total_bytes), version, environ)
