@@ -521,7 +521,9 @@ def test_a_variable_that_was_changed_before_jax_starts_voids_its_limit(jax, name
     assert (held_at_first, jax_still_holds(jax(), held.record.limit_bytes["jax"])) == (True, False)
 
 
-@pytest.mark.parametrize(("bytes_limit", "expected"), [(3 * GIB, True), (12 * GIB, False), (None, False)])
+@pytest.mark.parametrize(
+    ("bytes_limit", "expected"), [(3 * GIB, True), (int(4.1 * GIB), True), (12 * GIB, False), (None, False)]
+)
 def test_a_jax_that_has_started_says_itself_whether_it_is_held(jax, bytes_limit, expected):
     held = jax_share()
     limit_jax(jax(), held)
