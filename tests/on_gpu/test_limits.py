@@ -68,7 +68,10 @@ LIFT = {
     "torch": "torch.cuda.set_per_process_memory_fraction(1.0)",
     "cupy": "cupy.get_default_memory_pool().set_limit(size=2**40)",
 }
-SAY = "\nfrom trainers.gpu_memory.limits.enforcement import checked_enforcement\nprint(*checked_enforcement().limit_bytes)"
+SAY = """
+from trainers.gpu_memory.limits.enforcement import checked_enforcement
+print(*checked_enforcement().limit_bytes)
+"""
 
 
 @pytest.mark.parametrize("framework", NEEDS)
