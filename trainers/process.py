@@ -16,7 +16,7 @@ from tune_policies.resources import Resources, to_ticks
 from tune_policies.slot import TrialSlot
 from tune_policies.values import Value
 
-from .gpu_memory.limits.enforcement import enforce
+from .gpu_memory.limits.enforcement import enforce, let_be
 from .gpu_memory.limits.overhead import NOTHING_MEASURED, Overheads, load_overheads
 from .gpu_memory.limits.share import GpuShare, SharedDevice
 from .gpu_memory.use.leaks import end_gpu_children, wait_for_room
@@ -91,6 +91,9 @@ class ProcessSetup(Value):
         device, planned = self._device
         if not planned:
             return
+        if device == "GPU":
+            # Ray numbers GPUs as the driver does, along the PCI bus; CUDA by itself begins with the fastest.
+            os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         # Ray's own number, not the plan's: it is what the neighbours on the device were counted against.
         assigned = ray.get_runtime_context().get_assigned_resources().get(device, planned)
         open_account(assigned)
@@ -103,6 +106,8 @@ class ProcessSetup(Value):
                 isolation=self.limits.isolation,
                 on_void_limit=self.limits.on_void_limit,
             )
+        else:
+            let_be()
 
     @property
     def _device(self) -> tuple[SharedDevice, float]:

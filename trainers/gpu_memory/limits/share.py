@@ -61,6 +61,12 @@ class Enforcement:
         if message not in self.warnings:
             self.warnings.append(message)
 
+    def release(self, framework: str) -> None:
+        """Take back that a framework is held."""
+        del self.limit_bytes[framework]
+        if not self.limit_bytes and self.isolation == "framework":
+            self.isolation = None
+
 
 @dataclass(frozen=True)
 class Holding:
@@ -82,7 +88,9 @@ class Holding:
     ) -> GpuMemoryLimit:
         """Return the limit of a framework on a device, and write down its overhead."""
         overhead, source = self.overheads.bytes_for(gpu_model, framework, version, compute_capability)
-        share = self.share.bytes_of(total_bytes)
+        # What a plan states may be parts of more than the framework can have of the device.
+        total = total_bytes()
+        share = min(self.share.bytes_of(lambda: total), int(total * self.share.fraction))
         self.record.share_bytes = share
         self.record.overhead_bytes[framework] = overhead
         self.record.overhead_sources[framework] = source
@@ -94,7 +102,7 @@ class Holding:
         self.record.isolation = self.record.isolation or "framework"
 
     def void(self, message: str) -> None:
-        """Refuse a setting that turns a limit into none, or write it down where the user insists.
+        """Refuse a setting that turns a limit into none, or write it down where the user insists: then nothing holds.
 
         Raises:
             MemoryLimitError: The user does not insist.
@@ -115,7 +123,7 @@ class Holding:
             device = min(read_gpus(), key=lambda gpu: int(str(gpu["memory_bytes"])))
         except Exception as error:  # NVML's errors have no base that can be named without NVML
             if self.share.memory_bytes is not None:
-                return int(self.share.memory_bytes / self.share.fraction), None
+                return int(self.share.memory_bytes / self.share.fraction) + 1, None
             raise MemoryLimitError(
                 "the plan does not state a worker's GPU memory, and the device cannot be read here: "
                 f"{error}. Install nvidia-ml-py on the node and plan again"

@@ -6,7 +6,7 @@ from typing import Any
 from tune_policies.errors import MemoryLimitError
 from tune_policies.units import format_bytes
 
-from ..environment import cupy_own_limit
+from ..environment import CUPY_VARIABLE, cupy_own_limit
 from ..share import Holding
 
 
@@ -20,6 +20,7 @@ def limit_cupy(cupy: Any, holding: Holding) -> bool:
         return False
     if cupy.cuda.get_allocator() != cupy.get_default_memory_pool().malloc:
         holding.void("CuPy's default memory pool was replaced, and with it its limit: keep the default allocator")
+        return True
     for device in range(cupy.cuda.runtime.getDeviceCount()):
         _limit_device(cupy, device, holding)
     return True
@@ -34,7 +35,13 @@ def _limit_device(cupy: Any, device: int, holding: Holding) -> None:
     budget = min(budget, cupy_own_limit(total, os.environ) or budget)
     pool = cupy.get_default_memory_pool()
     with cupy.cuda.Device(device):
-        held = pool.total_bytes()
+        try:
+            held = pool.total_bytes()  # a device's first use of its pool, which reads the variable
+        except ValueError as error:
+            raise MemoryLimitError(
+                f"CuPy cannot read {CUPY_VARIABLE}={os.environ.get(CUPY_VARIABLE)}: "
+                "unset it, or give a number of bytes or a percentage up to 100%"
+            ) from error
         if held > budget:
             raise MemoryLimitError(
                 f"cupy already holds {format_bytes(held)} of GPU {device}, more than its budget of "
@@ -42,3 +49,15 @@ def _limit_device(cupy: Any, device: int, holding: Holding) -> None:
             )
         pool.set_limit(size=budget)
     holding.hold("cupy", budget)
+
+
+def cupy_still_holds(cupy: Any, limit_bytes: int) -> bool:
+    """Return whether CuPy still takes its memory from its default pool, within the limit that was set."""
+    pool = cupy.get_default_memory_pool()
+    if cupy.cuda.get_allocator() != pool.malloc:
+        return False
+    for device in range(cupy.cuda.runtime.getDeviceCount()):
+        with cupy.cuda.Device(device):
+            if not 0 < pool.get_limit() <= limit_bytes:  # 0: no limit
+                return False
+    return True
