@@ -19,7 +19,8 @@ from tune_policies.values import Value
 from .gpu_memory.limits.enforcement import enforce
 from .gpu_memory.limits.overhead import NOTHING_MEASURED, Overheads, load_overheads
 from .gpu_memory.limits.share import GpuShare, SharedDevice
-from .gpu_memory.use.leaks import end_gpu_children, wait_for_room
+from .gpu_memory.use.leaks import end_gpu_processes, mark_processes
+from .gpu_memory.use.room import wait_for_room
 from .gpu_memory.use.usage import noted_on_oom, open_account
 
 _THREAD_VARIABLES: Final = (
@@ -93,10 +94,11 @@ class ProcessSetup(Value):
             return
         # Ray's own number, not the plan's: it is what the neighbours on the device were counted against.
         assigned = ray.get_runtime_context().get_assigned_resources().get(device, planned)
+        mark_processes()
         open_account(assigned)
-        if assigned < 1:
-            share = self._share(device, planned, assigned)
-            wait_for_room(share)
+        share = self._share(device, planned, assigned) if assigned < 1 else None
+        wait_for_room(share)
+        if share is not None:
             enforce(
                 share,
                 overheads=self.limits.overheads,
@@ -133,7 +135,7 @@ def set_up_before(function: Callable[..., Any], set_up: Callable[[Any], None]) -
             with noted_on_oom():
                 yield
         finally:
-            end_gpu_children()
+            end_gpu_processes()
 
     def set_up_first(*args: Any, **kwargs: Any) -> Any:
         with process_of_its_own(args, kwargs):

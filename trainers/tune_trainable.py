@@ -17,8 +17,8 @@ from tune_policies.units import format_bytes
 
 from .gpu_memory.limits.enforcement import current_enforcement
 from .gpu_memory.use.counters import release_unused
-from .gpu_memory.use.leaks import end_gpu_children, is_too_much_to_keep
-from .gpu_memory.use.usage import held_bytes, noted_on_oom, with_usage
+from .gpu_memory.use.leaks import end_gpu_processes, is_too_much_to_keep
+from .gpu_memory.use.usage import forgive_left_over, held_bytes, noted_on_oom, with_usage
 from .process import ProcessSetup, limit_options, set_up_before
 
 
@@ -101,7 +101,7 @@ class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         try:
             super().cleanup()
         finally:
-            end_gpu_children()
+            end_gpu_processes()
 
 
 class _ClassUnderPlan(_UnderPlan):
@@ -117,10 +117,17 @@ class _ClassUnderPlan(_UnderPlan):
             return super().step()
 
     def reset_config(self, new_config: Any) -> bool:
-        """Begin anew for the next trial. What the object itself keeps on the device is its own affair."""
-        end_gpu_children()
+        """Begin anew for the next trial: limits before the user's own reset takes memory, peaks after it.
+
+        What the object itself keeps on the device is its own affair, and no leak.
+        """
+        end_gpu_processes()
         self._set_up(new_config)
-        return bool(super().reset_config(new_config))
+        forgive_left_over()
+        with noted_on_oom():
+            is_reset = bool(super().reset_config(new_config))
+        forgive_left_over()
+        return is_reset
 
 
 class _FunctionUnderPlan(_UnderPlan):
@@ -141,7 +148,7 @@ class _FunctionUnderPlan(_UnderPlan):
 def _why_unfit(share_bytes: int | None) -> str | None:
     """Return why this process cannot serve another trial, ``None`` if it can. Never raises, as ``reset`` must not."""
     try:
-        end_gpu_children()
+        end_gpu_processes()
         release_unused()
         left_over_bytes = held_bytes()
     except Exception as error:  # noqa: BLE001  # after some errors a device answers nothing but errors

@@ -13,8 +13,8 @@ from ray import tune
 from tests.on_ray.rays import local_ray
 from trainers import with_plan
 from trainers.gpu_memory.limits.share import GpuShare
-from trainers.gpu_memory.use.leaks import wait_for_room
 from trainers.gpu_memory.use.nvml import read_device_use
+from trainers.gpu_memory.use.room import wait_for_room
 from tune_policies import GpuPolicy, MemoryLimitError, ProbeWarning, probe_cluster
 from tune_policies.usage.record import GpuMemoryUsage
 

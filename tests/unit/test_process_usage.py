@@ -11,7 +11,8 @@ from tests.stand_ins import state_counts, write_stand_ins
 from trainers import gpu_memory_usage, peak_gpu_memory_bytes
 from trainers.gpu_memory.limits.share import Enforcement, GpuShare
 from trainers.gpu_memory.use import nvml
-from trainers.gpu_memory.use.leaks import is_too_much_to_keep, wait_for_room
+from trainers.gpu_memory.use.leaks import is_too_much_to_keep
+from trainers.gpu_memory.use.room import wait_for_room
 from trainers.gpu_memory.use.usage import _warn_of_silence, noted_on_oom, open_account, with_usage
 from tune_policies import MemoryLimitError, ProbeError
 from tune_policies.usage.record import ASSUMED
@@ -241,6 +242,60 @@ def test_what_this_process_holds_itself_counts_as_its_room(counts):
     state_counts(counts, total=16 * GIB, free=2 * GIB, processes={str(os.getpid()): 2 * GIB})
 
     wait_for_room(QUARTER, timeout_s=0)
+
+
+@pytest.mark.parametrize("processes", [{}, {"999999": 3 * GIB}], ids=["nobody is listed", "by the host's numbers"])
+def test_what_its_frameworks_hold_counts_where_the_driver_does_not_list_this_process(
+    counts, cupy, monkeypatch, processes
+):
+    before = Enforcement(overhead_bytes={"cupy": GIB // 2})
+    monkeypatch.setattr("trainers.gpu_memory.use.room.current_enforcement", lambda: before)
+    state_counts(counts, total=16 * GIB, free=GIB, processes=processes)
+    held = cupy.empty(2 * GIB)
+
+    wait_for_room(QUARTER, timeout_s=0)
+    del held
+    cupy.get_default_memory_pool().free_all_blocks()
+
+    with pytest.raises(MemoryLimitError):
+        wait_for_room(QUARTER, timeout_s=0)
+
+
+def test_tensorflow_holds_its_whole_limit_once_it_runs(counts, monkeypatch):
+    config = SimpleNamespace(
+        list_logical_devices=lambda kind: [SimpleNamespace(name="GPU:0")],
+        experimental=SimpleNamespace(get_memory_info=lambda name: {"current": 0, "peak": 0}),
+    )
+    context = SimpleNamespace(context_safe=lambda: SimpleNamespace(_initialized=True))
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
+    monkeypatch.setitem(sys.modules, "tensorflow.python.eager.context", context)
+    before = Enforcement(limit_bytes={"tensorflow": 3 * GIB}, overhead_bytes={"tensorflow": GIB})
+    monkeypatch.setattr("trainers.gpu_memory.use.room.current_enforcement", lambda: before)
+    state_counts(counts, total=16 * GIB, free=0)
+
+    wait_for_room(QUARTER, timeout_s=0)
+
+
+def test_a_whole_device_is_started_on_when_others_hold_little_of_it(counts):
+    state_counts(counts, total=16 * GIB, free=13 * GIB)
+    wait_for_room(None, timeout_s=0)
+    state_counts(counts, total=16 * GIB, free=12 * GIB, processes={"77": 4 * GIB})
+
+    with pytest.raises(MemoryLimitError, match=r"12 GiB free of 16 GiB, less than the 80% that.* process 77 \(4 GiB\)"):
+        wait_for_room(None, timeout_s=0)
+
+
+def test_a_full_device_is_none_to_start_on_where_the_driver_lists_no_processes(counts, monkeypatch):
+    import pynvml
+
+    def refuse(handle):
+        raise pynvml.NVMLError("Not Supported")
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", refuse)
+    state_counts(counts, total=16 * GIB, free=GIB)
+
+    with pytest.raises(MemoryLimitError, match="Held by: processes that the driver does not list"):
+        wait_for_room(QUARTER, timeout_s=0)
 
 
 def test_a_device_that_cannot_be_read_is_taken_as_it_is(counts):
