@@ -16,7 +16,7 @@ from tune_policies.resources import Resources, to_ticks
 from tune_policies.slot import TrialSlot
 from tune_policies.values import Value
 
-from .gpu_memory.limits.enforcement import enforce
+from .gpu_memory.limits.enforcement import enforce, let_be
 from .gpu_memory.limits.overhead import NOTHING_MEASURED, Overheads, load_overheads
 from .gpu_memory.limits.share import GpuShare, SharedDevice
 from .gpu_memory.use.leaks import end_gpu_processes, mark_processes
@@ -105,6 +105,8 @@ class ProcessSetup(Value):
                 isolation=self.limits.isolation,
                 on_void_limit=self.limits.on_void_limit,
             )
+        else:
+            let_be()
 
     @property
     def _device(self) -> tuple[SharedDevice, float]:

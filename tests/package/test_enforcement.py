@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.stand_ins import state_counts, write_stand_ins
+
 ENFORCE = """
 from trainers.gpu_memory.limits.enforcement import GpuShare, current_enforcement, enforce
 enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
@@ -78,6 +80,7 @@ class Pool:
     def malloc(self, size): pass
     def total_bytes(self): return 0
     def set_limit(self, size): self.limit = size
+    def get_limit(self): return self.limit
 POOL = Pool()
 get_default_memory_pool = lambda: POOL
 runtime = SimpleNamespace(
@@ -123,6 +126,79 @@ def test_two_frameworks_on_one_share_are_told_of(tmp_path):
     assert done.stdout.strip() == ("cupy and tensorflow are each held to the share, together they may take more"), (
         done.stderr
     )
+
+
+CPU_TORCH = """
+from types import SimpleNamespace
+__version__ = "2.13.0+cpu"
+cuda = SimpleNamespace(is_available=lambda: False)
+backends = SimpleNamespace()
+"""
+
+AT_A_RESULT = """
+from trainers.gpu_memory.limits.enforcement import (
+    GpuShare, checked_enforcement, current_enforcement, enforce, let_be, require_limit
+)
+enforce(GpuShare(fraction=0.5, memory_bytes={share}))
+{work}
+require_limit()
+print(checked_enforcement().isolation, *checked_enforcement().warnings, sep="|")
+"""
+
+
+@pytest.fixture
+def beside_a_gpu(tmp_path):
+    """Runs code in a process with a GPU of NVML's, a CuPy that sees it and a PyTorch that does not: stand-ins all."""
+    state_counts(write_stand_ins(tmp_path), total=2**34, free=2**34)
+    (tmp_path / "torch.py").write_text(CPU_TORCH)
+
+    def run_beside_it(work, share=8 * 2**30):
+        code = AT_A_RESULT.format(share=share, work=work)
+        return run(code, tmp_path, CUDA_VISIBLE_DEVICES="0", STAND_IN_NVML=str(tmp_path / "nvml.json"))
+
+    return run_beside_it
+
+
+@pytest.mark.parametrize("order", ["torch, cupy", "cupy, torch"])
+def test_a_torch_for_the_cpu_may_stand_beside_a_framework_that_is_held(order, beside_a_gpu):
+    done = beside_a_gpu(f"import {order}")
+
+    assert done.stdout.strip() == "framework", done.stderr
+
+
+def test_a_torch_for_the_cpu_alone_fails_at_the_first_result(beside_a_gpu):
+    done = beside_a_gpu("import torch; print(*current_enforcement().warnings)")
+
+    assert done.stdout.strip() == "torch sees no GPU"
+    assert "MemoryLimitError: Ray gave this process a share of a GPU, but torch sees no GPU" in done.stderr
+
+
+def test_a_refusal_that_was_caught_is_written_down_and_raised_at_the_next_result(beside_a_gpu):
+    work = """
+try: import cupy
+except Exception: pass
+print(*current_enforcement().warnings)
+"""
+
+    done = beside_a_gpu(work, share=2**28)
+
+    assert done.stdout.startswith("a share of 256 MiB leaves nothing for tensors: cupy")
+    assert "MemoryLimitError: a share of 256 MiB leaves nothing for tensors: cupy" in done.stderr
+
+
+def test_a_limit_that_was_lifted_is_not_claimed_any_more(beside_a_gpu):
+    done = beside_a_gpu("import cupy; cupy.get_default_memory_pool().set_limit(size=2**34)")
+
+    assert done.stdout.strip() == (
+        "None|the limit of cupy was lifted or replaced after it was set, so it holds no more"
+    ), done.stderr
+
+
+@pytest.mark.parametrize(("take", "expected"), [("let_be()", "mig"), ("import cupy", "framework")])
+def test_only_a_process_with_the_whole_of_a_mig_device_is_held_by_it(take, expected, beside_a_gpu):
+    done = beside_a_gpu(f"import pynvml; pynvml.nvmlDeviceGetUUID = lambda _: 'MIG-1'; {take}")
+
+    assert done.stdout.strip() == expected, done.stderr
 
 
 NPU_TORCH = """

@@ -100,6 +100,37 @@ def test_jax_is_limited_by_one_name_only(environ, expected):
     assert variables("jax", "0.10.2", environ) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform"),
+        ("XLA_PYTHON_CLIENT_ALLOCATOR", "CUDA_ASYNC"),
+        ("TF_FORCE_UNIFIED_MEMORY", "1"),
+        ("TF_FORCE_UNIFIED_MEMORY", "true"),
+        ("JAX_PJRT_CLIENT_CREATE_OPTIONS", "max_inflight_computations:1;memory_fraction:0.9"),
+        ("JAX_PJRT_CLIENT_CREATE_OPTIONS", "allocator:platform"),
+        ("JAX_PJRT_CLIENT_CREATE_OPTIONS", "gpu_system_memory_size:1000"),
+    ],
+)
+def test_a_setting_that_turns_jaxs_limit_into_none_is_an_error(name, value):
+    setting = value.split(";")[-1].partition(":")[0] if name.startswith("JAX") else name
+
+    with pytest.raises(MemoryLimitError, match=setting):
+        variables("jax", "0.10.2", {name: value})
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"XLA_PYTHON_CLIENT_ALLOCATOR": "bfc"},
+        {"TF_FORCE_UNIFIED_MEMORY": "0"},
+        {"JAX_PJRT_CLIENT_CREATE_OPTIONS": "max_inflight_computations:1"},
+    ],
+)
+def test_a_setting_that_lets_jaxs_limit_be_is_none(environ):
+    assert variables("jax", "0.10.2", environ)["XLA_CLIENT_MEM_FRACTION"] == "0.500000"
+
+
 def test_both_of_jaxs_names_at_once_are_an_error_that_says_which_to_unset():
     with pytest.raises(MemoryLimitError, match="unset the latter, it is old"):
         variables("jax", "0.10.2", {"XLA_CLIENT_MEM_FRACTION": ".5", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".5"})

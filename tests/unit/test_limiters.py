@@ -9,12 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from trainers.gpu_memory.limits import prospects
 from trainers.gpu_memory.limits.limiters import jax_limiter
-from trainers.gpu_memory.limits.limiters.cupy_limiter import limit_cupy
-from trainers.gpu_memory.limits.limiters.jax_limiter import limit_jax
-from trainers.gpu_memory.limits.limiters.tensorflow_limiter import limit_tensorflow
-from trainers.gpu_memory.limits.limiters.torch_limiter import limit_torch
+from trainers.gpu_memory.limits.limiters.cupy_limiter import cupy_still_holds, limit_cupy
+from trainers.gpu_memory.limits.limiters.jax_limiter import jax_still_holds, limit_jax
+from trainers.gpu_memory.limits.limiters.tensorflow_limiter import limit_tensorflow, tensorflow_still_holds
+from trainers.gpu_memory.limits.limiters.torch_limiter import limit_torch, torch_still_holds
 from trainers.gpu_memory.limits.overhead import MeasuredOverhead, Overheads
+from trainers.gpu_memory.limits.own_environment import OwnEnvironment
 from trainers.gpu_memory.limits.share import GpuShare, Holding
 from tune_policies import MemoryLimitError
 
@@ -67,6 +69,9 @@ class BackEnd:
 
     def set_per_process_memory_fraction(self, fraction, device):
         self.fractions[device] = fraction
+
+    def get_per_process_memory_fraction(self, device):
+        return self.fractions[device]
 
 
 class OldBackEnd:
@@ -122,6 +127,16 @@ def test_what_holds_is_written_down_with_the_source_of_the_overhead():
     assert held.record.isolation == "framework"
 
 
+@pytest.mark.parametrize(("fraction", "expected"), [(None, True), (0.125, True), (1.0, False)])
+def test_a_fraction_that_was_raised_later_holds_no_more(fraction, expected):
+    back_end, held = BackEnd(), holding()
+    limit_torch(torch(cuda=back_end), held)
+    if fraction:
+        back_end.set_per_process_memory_fraction(fraction, 0)
+
+    assert torch_still_holds(torch(cuda=back_end), held.record.limit_bytes["torch"]) == expected
+
+
 def test_apples_back_end_is_held_to_a_fraction_of_what_metal_recommends():
     apple, held = Apple(), holding(share=int(5.85 * GIB))
 
@@ -164,6 +179,16 @@ def test_a_void_limit_is_a_warning_in_the_result_where_the_user_insists():
 
     assert limit_torch(torch(cuda=BackEnd(allocator="pluggable")), held)
     assert held.record.warnings == ["torch's allocator 'pluggable' knows no limit: use the native one"]
+    assert (held.record.limit_bytes, held.record.isolation) == ({}, None)
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "cupy"])
+def test_a_void_limit_is_not_claimed(framework, monkeypatch):
+    monkeypatch.setenv("TF_GPU_ALLOCATOR", "cuda_malloc_async")
+    held = holding(on_void_limit="warn")
+
+    assert limit_tensorflow(tensorflow(), held) if framework == "tensorflow" else limit_cupy(cupy(allocator=1), held)
+    assert (held.record.limit_bytes, held.record.isolation, len(held.record.warnings)) == ({}, None, 1)
 
 
 def test_cudas_asynchronous_allocator_keeps_torchs_limit_with_a_remark():
@@ -246,6 +271,24 @@ def test_cudas_asynchronous_allocator_voids_tensorflows_limit(monkeypatch):
         limit_tensorflow(tensorflow(), holding())
 
 
+@pytest.mark.parametrize(("megabytes", "expected"), [(None, True), (1024, True), (8192, False)])
+def test_a_logical_device_that_was_made_larger_later_holds_no_more(megabytes, expected):
+    module, held = tensorflow(), holding()
+    limit_tensorflow(module, held)
+    if megabytes:
+        module.config.limits = [SimpleNamespace(memory_limit=megabytes)]
+
+    assert tensorflow_still_holds(module, held.record.limit_bytes["tensorflow"]) == expected
+
+
+def test_an_allocator_without_a_limit_that_was_set_later_voids_tensorflows(monkeypatch):
+    module, held = tensorflow(), holding()
+    limit_tensorflow(module, held)
+    monkeypatch.setenv("TF_GPU_ALLOCATOR", "cuda_malloc_async")
+
+    assert not tensorflow_still_holds(module, held.record.limit_bytes["tensorflow"])
+
+
 class CupyCuda:
     """``cupy.cuda`` with one device."""
 
@@ -287,6 +330,9 @@ class CupyCuda:
     def set_limit(self, *, size):
         self.limit = size
 
+    def get_limit(self):
+        return self.limit
+
 
 def cupy(*, held=0, allocator=None):
     cuda = CupyCuda(held=held, allocator=allocator)
@@ -313,6 +359,24 @@ def test_another_allocator_voids_cupys_limit():
         limit_cupy(cupy(allocator=print), holding())
 
 
+@pytest.mark.parametrize(("limit", "expected"), [(None, True), (GIB, True), (16 * GIB, False), (0, False)])
+def test_a_pool_whose_limit_was_lifted_later_holds_no_more(limit, expected):
+    module, held = cupy(), holding()
+    limit_cupy(module, held)
+    if limit is not None:
+        module.cuda.set_limit(size=limit)
+
+    assert cupy_still_holds(module, held.record.limit_bytes["cupy"]) == expected
+
+
+def test_a_pool_that_was_replaced_later_holds_no_more():
+    module, held = cupy(), holding()
+    limit_cupy(module, held)
+    module.cuda.allocator = print
+
+    assert not cupy_still_holds(module, held.record.limit_bytes["cupy"])
+
+
 @pytest.fixture
 def jax(monkeypatch):
     """Builds a JAX with a plugin for CUDA, in an environment without any setting of JAX's."""
@@ -320,26 +384,34 @@ def jax(monkeypatch):
         monkeypatch.setenv(name, "")  # so that it is taken back after the test
         monkeypatch.delenv(name)
     monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
-    monkeypatch.delenv("XLA_PYTHON_CLIENT_ALLOCATOR", raising=False)
+    for name in ("ALLOCATOR", "COLLECTIVE_MEM_SIZE_MB"):
+        monkeypatch.delenv(f"XLA_PYTHON_CLIENT_{name}", raising=False)
+    monkeypatch.delenv("TF_FORCE_UNIFIED_MEMORY", raising=False)
+    monkeypatch.setattr(jax_limiter, "PROCESS_ENVIRONMENT", OwnEnvironment())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # where there is a GPU after all
 
-    def build(*, has_started=False, platform="gpu", platforms=None, plugin="xla_cuda12"):
+    def build(
+        *, has_started=False, platform="gpu", platforms=None, plugin="xla_cuda12", bytes_limit=None, options=None
+    ):
         bridge = SimpleNamespace(backends_are_initialized=lambda: has_started)
         monkeypatch.setitem(sys.modules, "jax", SimpleNamespace())
         monkeypatch.setitem(sys.modules, "jax._src", SimpleNamespace(xla_bridge=bridge))
-        monkeypatch.setattr(jax_limiter, "entry_points", lambda group: [SimpleNamespace(name=plugin)])
+        monkeypatch.setattr(prospects, "entry_points", lambda group: [SimpleNamespace(name=plugin)])
         return SimpleNamespace(
             __version__="0.10.2",
             devices=lambda: [SimpleNamespace(platform=platform)],
-            config=SimpleNamespace(jax_platforms=platforms),
+            local_devices=lambda: [
+                SimpleNamespace(platform=platform, memory_stats=lambda: bytes_limit and {"bytes_limit": bytes_limit})
+            ],
+            config=SimpleNamespace(jax_platforms=platforms, jax_pjrt_client_create_options=options),
         )
 
     return build
 
 
-def jax_share():
+def jax_share(gib=4.85):
     """The device cannot be read, so its 16 GiB follow from the plan: 4.85 GiB are 0.303125 of it."""
-    return Holding(GpuShare(fraction=0.303125, memory_bytes=int(4.85 * GIB)))
+    return Holding(GpuShare(fraction=gib / 16, memory_bytes=int(gib * GIB)))
 
 
 def test_jax_is_held_by_the_environment_before_it_starts(jax):
@@ -361,6 +433,46 @@ def test_the_same_share_again_is_no_error_after_jax_has_started(jax):
     assert limit_jax(jax(has_started=True), jax_share())
 
 
+def test_a_larger_share_in_the_same_process_is_not_held_to_the_smaller_one_before_it(jax):
+    limit_jax(jax(), jax_share())
+
+    limit_jax(jax(), jax_share(8.85))
+
+    assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.500000"
+
+
+def test_a_fraction_that_the_user_set_counts_for_each_share_in_the_same_process(jax, monkeypatch):
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", ".3")
+    limit_jax(jax(), jax_share())
+
+    limit_jax(jax(), jax_share(8.85))
+
+    assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.300000"
+
+
+@pytest.mark.parametrize("gib", [2.85, 8.85], ids=["smaller", "larger"])
+def test_another_share_after_jax_has_started_is_too_late(jax, gib):
+    limit_jax(jax(), jax_share())
+
+    with pytest.raises(MemoryLimitError, match="JAX's back end has started"):
+        limit_jax(jax(has_started=True), jax_share(gib))
+
+
+@pytest.mark.parametrize("options", [{"memory_fraction": 0.9}, "allocator:platform"])
+def test_an_option_of_jaxs_client_voids_its_limit(jax, options):
+    with pytest.raises(MemoryLimitError, match="jax_pjrt_client_create_options goes before"):
+        limit_jax(jax(options=options), jax_share())
+
+
+def test_memory_for_jaxs_collectives_is_told_of(jax, monkeypatch):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB", "64")
+    held = jax_share()
+
+    limit_jax(jax(), held)
+
+    assert held.record.warnings[0].startswith("XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB sets memory aside")
+
+
 @pytest.mark.parametrize(
     "state",
     [{"has_started": True, "platform": "cpu"}, {"platforms": "cpu"}, {"plugin": "xla_metal"}],
@@ -377,3 +489,23 @@ def test_an_allocator_that_takes_no_fraction_for_a_limit_voids_jaxs(jax, allocat
 
     with pytest.raises(MemoryLimitError, match=f"XLA_PYTHON_CLIENT_ALLOCATOR={allocator} turns"):
         limit_jax(jax(), jax_share())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("XLA_CLIENT_MEM_FRACTION", "0.9"), ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")]
+)
+def test_a_variable_that_was_changed_before_jax_starts_voids_its_limit(jax, name, value, monkeypatch):
+    held = jax_share()
+    limit_jax(jax(), held)
+    held_at_first = jax_still_holds(jax(), held.record.limit_bytes["jax"])
+    monkeypatch.setenv(name, value)
+
+    assert (held_at_first, jax_still_holds(jax(), held.record.limit_bytes["jax"])) == (True, False)
+
+
+@pytest.mark.parametrize(("bytes_limit", "expected"), [(3 * GIB, True), (12 * GIB, False), (None, False)])
+def test_a_jax_that_has_started_says_itself_whether_it_is_held(jax, bytes_limit, expected):
+    held = jax_share()
+    limit_jax(jax(), held)
+
+    assert jax_still_holds(jax(has_started=True, bytes_limit=bytes_limit), held.record.limit_bytes["jax"]) == expected

@@ -196,7 +196,7 @@ def test_the_record_says_whether_its_overhead_was_only_assumed(cupy, monkeypatch
     enforcement = Enforcement(
         share_bytes=4 * GIB, overhead_bytes={"cupy": MIB}, overhead_sources={"cupy": source}, isolation="framework"
     )
-    monkeypatch.setattr("trainers.gpu_memory.use.usage.current_enforcement", lambda: enforcement)
+    monkeypatch.setattr("trainers.gpu_memory.use.usage.checked_enforcement", lambda: enforcement)
     open_account(0.25)
     held = cupy.empty(GIB)
 

@@ -21,6 +21,15 @@ _JAX_OLD_VARIABLE: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 _JAX_KNOWS_VARIABLE: Final = (0, 4, 34)
 """The oldest JAX that is supported here; it and every one since reads both names, and refuses to read both at once."""
 JAX_PREALLOCATE_VARIABLE: Final = "XLA_PYTHON_CLIENT_PREALLOCATE"
+JAX_COLLECTIVE_VARIABLE: Final = "XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB"
+_JAX_ALLOCATOR_VARIABLE: Final = "XLA_PYTHON_CLIENT_ALLOCATOR"
+_JAX_LIMITED_ALLOCATORS: Final = ("default", "bfc")
+"""Allocators that take the fraction for a limit. The platform's takes no fraction at all, CUDA's asynchronous one takes
+it for what its pool keeps (``xla/pjrt/gpu``)."""
+_JAX_UNIFIED_MEMORY_VARIABLE: Final = "TF_FORCE_UNIFIED_MEMORY"
+"""With it, XLA takes a fraction below 1 for 1, and goes on in the host's memory."""
+_JAX_LIMITING_OPTIONS: Final = ("memory_fraction", "allocator", "gpu_system_memory_size")
+"""Options of JAX's client that go before its environment."""
 
 CUPY_VARIABLE: Final = "CUPY_GPU_MEMORY_LIMIT"
 
@@ -79,6 +88,33 @@ def jax_variables(fraction: float, version: str, environ: Mapping[str, str]) -> 
         name: f"{_rounded_down(min(fraction, own)):.6f}",
         JAX_PREALLOCATE_VARIABLE: environ.get(JAX_PREALLOCATE_VARIABLE) or "false",
     }
+
+
+def jax_fraction_variable(environ: Mapping[str, str]) -> str:
+    """Return the name under which ``environ`` has JAX's fraction, or should have."""
+    return _JAX_OLD_VARIABLE if environ.get(_JAX_OLD_VARIABLE) else _JAX_VARIABLE
+
+
+def why_jax_is_void(environ: Mapping[str, str], client_options: str | Mapping[str, object] | None) -> str | None:
+    """Return which setting turns JAX's limit into none, and the way out; ``None``: there is no such setting.
+
+    Args:
+        environ: The environment of the process.
+        client_options: JAX's ``jax_pjrt_client_create_options``, as ``"key:value;key:value"`` or a mapping.
+    """
+    allocator = environ.get(_JAX_ALLOCATOR_VARIABLE, "default").lower()
+    if allocator not in _JAX_LIMITED_ALLOCATORS:
+        return f"{_JAX_ALLOCATOR_VARIABLE}={allocator} turns JAX's memory limit into none: unset it"
+    unified = environ.get(_JAX_UNIFIED_MEMORY_VARIABLE, "")
+    if unified.lower() in ("1", "true"):
+        return f"{_JAX_UNIFIED_MEMORY_VARIABLE}={unified} turns JAX's memory limit into none: unset it"
+    options = client_options or {}
+    if isinstance(options, str):
+        options = {option.partition(":")[0]: None for option in options.split(";")}
+    overriding = [name for name in _JAX_LIMITING_OPTIONS if name in options]
+    if overriding:
+        return f"{overriding[0]} in jax_pjrt_client_create_options goes before JAX's memory limit: take it out"
+    return None
 
 
 def cupy_variables(limit_bytes: int, total_bytes: int, environ: Mapping[str, str]) -> dict[str, str]:

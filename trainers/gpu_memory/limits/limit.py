@@ -15,7 +15,7 @@ from tune_policies.resources import Bytes, UsedBytes
 from tune_policies.units import MIB, format_bytes
 from tune_policies.values import Value, suggest
 
-from .environment import cupy_variables, jax_variables, torch_variables
+from .environment import cupy_variables, jax_variables, torch_variables, why_jax_is_void
 from .overhead import NOTHING_MEASURED
 
 _FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "cupy")
@@ -123,7 +123,8 @@ class GpuMemoryLimit(Value):
 
         Raises:
             InvalidResourcesError: There is no limit for one of the frameworks.
-            MemoryLimitError: The share leaves nothing for tensors, or ``environ`` contradicts itself.
+            MemoryLimitError: The share leaves nothing for tensors, or ``environ`` contradicts itself or has a setting
+                that turns the limit into none.
         """
         variables: dict[str, str] = {}
         for framework, version in versions.items():
@@ -132,6 +133,9 @@ class GpuMemoryLimit(Value):
                 case "torch":
                     variables |= torch_variables(self.torch_fraction(total_bytes), version, environ)
                 case "jax":
+                    void = why_jax_is_void(environ, environ.get("JAX_PJRT_CLIENT_CREATE_OPTIONS"))
+                    if void is not None:
+                        raise MemoryLimitError(void)
                     variables |= jax_variables(self.jax_fraction(total_bytes), version, environ)
                 case "cupy":
                     variables |= cupy_variables(budget, total_bytes, environ)

@@ -61,6 +61,12 @@ class Enforcement:
         if message not in self.warnings:
             self.warnings.append(message)
 
+    def release(self, framework: str) -> None:
+        """Take back that a framework is held."""
+        del self.limit_bytes[framework]
+        if not self.limit_bytes and self.isolation == "framework":
+            self.isolation = None
+
 
 @dataclass(frozen=True)
 class Holding:
@@ -94,7 +100,7 @@ class Holding:
         self.record.isolation = self.record.isolation or "framework"
 
     def void(self, message: str) -> None:
-        """Refuse a setting that turns a limit into none, or write it down where the user insists.
+        """Refuse a setting that turns a limit into none, or write it down where the user insists: then nothing holds.
 
         Raises:
             MemoryLimitError: The user does not insist.

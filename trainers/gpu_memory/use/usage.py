@@ -13,7 +13,7 @@ from tune_policies.errors import ProbeError
 from tune_policies.oom import classify_oom
 from tune_policies.usage.record import ASSUMED, GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
 
-from ..limits.enforcement import Enforcement, current_enforcement
+from ..limits.enforcement import Enforcement, checked_enforcement, require_limit
 from .counters import FrameworkMemory, Kind, read_counters, release_unused, reset_peaks
 from .nvml import DeviceUse, bytes_of_process, read_device_use
 
@@ -106,7 +106,7 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
         return None
     counters = read_counters()
     peaks = _peaks(account, counters)
-    enforcement = current_enforcement() or Enforcement()
+    enforcement = checked_enforcement() or Enforcement()
     sources = {f"peak_{kind}_bytes": _sources(counters, kind) for kind in _KINDS}
     devices, problem = _device_use()
     process_bytes, sources["process_bytes"] = _process_bytes(devices, problem, enforcement, held_bytes(counters))
@@ -142,7 +142,11 @@ def with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
     """Return ``metrics`` with what this process has used under ``"gpu_memory"``; the user's own value there stays.
 
     No trial fails because a framework does not answer: there is a warning, and ``metrics`` stay as they are.
+
+    Raises:
+        MemoryLimitError: The process could not be held to its share.
     """
+    require_limit()
     usage = _usage_if_known()
     if usage is None:
         return metrics

@@ -20,6 +20,7 @@ def limit_cupy(cupy: Any, holding: Holding) -> bool:
         return False
     if cupy.cuda.get_allocator() != cupy.get_default_memory_pool().malloc:
         holding.void("CuPy's default memory pool was replaced, and with it its limit: keep the default allocator")
+        return True
     for device in range(cupy.cuda.runtime.getDeviceCount()):
         _limit_device(cupy, device, holding)
     return True
@@ -42,3 +43,15 @@ def _limit_device(cupy: Any, device: int, holding: Holding) -> None:
             )
         pool.set_limit(size=budget)
     holding.hold("cupy", budget)
+
+
+def cupy_still_holds(cupy: Any, limit_bytes: int) -> bool:
+    """Return whether CuPy still takes its memory from its default pool, within the limit that was set."""
+    pool = cupy.get_default_memory_pool()
+    if cupy.cuda.get_allocator() != pool.malloc:
+        return False
+    for device in range(cupy.cuda.runtime.getDeviceCount()):
+        with cupy.cuda.Device(device):
+            if not 0 < pool.get_limit() <= limit_bytes:  # 0: no limit
+                return False
+    return True

@@ -1,45 +1,57 @@
 """Holds JAX to its share, by the environment that its back end reads when it starts."""
 
 import os
-from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import Any
 
 from tune_policies.errors import MemoryLimitError
 
-from ..environment import jax_variables
+from ..environment import JAX_COLLECTIVE_VARIABLE, jax_fraction_variable, jax_variables, why_jax_is_void
+from ..own_environment import PROCESS_ENVIRONMENT
+from ..prospects import has_gpu_plugin
 from ..share import Holding
-
-_ALLOCATOR_VARIABLE: Final = "XLA_PYTHON_CLIENT_ALLOCATOR"
-_LIMITED_ALLOCATORS: Final = ("default", "bfc")
-"""Allocators that take the fraction for a limit. The platform's takes no fraction at all, CUDA's asynchronous one takes
-it for what its pool keeps (``xla/pjrt/gpu``)."""
 
 
 def limit_jax(jax: Any, holding: Holding) -> bool:
     """Hold JAX to its share; return whether it sees a GPU at all.
 
     Raises:
-        MemoryLimitError: The share is too small, JAX's back end has started, or its allocator has no limit.
+        MemoryLimitError: The share is too small, JAX's back end has started, or a setting turns its limit into none.
     """
     has_started = _has_started()
     if not (any(device.platform == "gpu" for device in jax.devices()) if has_started else _expects_gpu(jax)):
         return False
-    allocator = os.environ.get(_ALLOCATOR_VARIABLE, "default").lower()
-    if allocator not in _LIMITED_ALLOCATORS:
-        holding.void(f"{_ALLOCATOR_VARIABLE}={allocator} turns JAX's memory limit into none: unset it")
+    void = _why_void(jax)
+    if void is not None:
+        holding.void(void)
+        return True
     total, model = holding.read_device()
     limit = holding.limit("jax", jax.__version__, total_bytes=lambda: total, gpu_model=model)
-    variables = jax_variables(limit.jax_fraction(total), jax.__version__, os.environ)
-    # What is set already is from the user, or from the trial before this one in the same process.
+    variables = jax_variables(limit.jax_fraction(total), jax.__version__, PROCESS_ENVIRONMENT.of_user())
+    # Equal where the trial before this one, in the same process, had the same share.
     if has_started and any(os.environ.get(name) != value for name, value in variables.items()):
         raise MemoryLimitError(
             "JAX's back end has started, so its memory can no longer be limited: "
             "touch no GPU before the trial starts, and do not reuse actors"
         )
-    os.environ.update(variables)
-    fraction = next(value for name, value in variables.items() if name.endswith("FRACTION"))
-    holding.hold("jax", int(float(fraction) * total))
+    if os.environ.get(JAX_COLLECTIVE_VARIABLE):
+        holding.record.warn(f"{JAX_COLLECTIVE_VARIABLE} sets memory aside that JAX's limit does not count")
+    PROCESS_ENVIRONMENT.write(variables)
+    holding.hold("jax", int(float(variables[jax_fraction_variable(variables)]) * total))
     return True
+
+
+def jax_still_holds(jax: Any, limit_bytes: int) -> bool:
+    """Return whether JAX is held, or will be when its back end starts, to the limit that was set."""
+    if _has_started():
+        # What the back end itself says. Without a GPU after all there is nothing to hold; an allocator without a
+        # limit tells none.
+        stats = [device.memory_stats() or {} for device in jax.local_devices() if device.platform == "gpu"]
+        return all(0 < each.get("bytes_limit", 0) <= limit_bytes for each in stats)
+    return _why_void(jax) is None and PROCESS_ENVIRONMENT.is_as_written(jax_fraction_variable(os.environ))
+
+
+def _why_void(jax: Any) -> str | None:
+    return why_jax_is_void(os.environ, getattr(jax.config, "jax_pjrt_client_create_options", None))
 
 
 def _has_started() -> bool:
@@ -54,4 +66,4 @@ def _expects_gpu(jax: Any) -> bool:
     allowed = {name.strip() for name in (jax.config.jax_platforms or "").split(",") if name.strip()}
     if allowed and not allowed & {"gpu", "cuda", "rocm"}:
         return False
-    return any(plugin.name.startswith(("xla_cuda", "xla_rocm")) for plugin in entry_points(group="jax_plugins"))
+    return has_gpu_plugin()

@@ -18,6 +18,7 @@ def limit_tensorflow(tensorflow: Any, holding: Holding) -> bool:
     devices = tensorflow.config.list_physical_devices("GPU")
     if devices and os.environ.get("TF_GPU_ALLOCATOR") == "cuda_malloc_async":
         holding.void("TF_GPU_ALLOCATOR=cuda_malloc_async turns TensorFlow's memory limit into none: unset it")
+        return True
     for device in devices:
         _limit_device(tensorflow, device, holding)
     return bool(devices)
@@ -52,3 +53,17 @@ def _limit_device(tensorflow: Any, device: Any, holding: Holding) -> None:
                 "touch no GPU before the trial starts, and do not reuse actors"
             ) from error
     holding.hold("tensorflow", megabytes * MIB)
+
+
+def tensorflow_still_holds(tensorflow: Any, limit_bytes: int) -> bool:
+    """Return whether TensorFlow's logical devices are still within the limit that was set."""
+    if os.environ.get("TF_GPU_ALLOCATOR") == "cuda_malloc_async":
+        return False
+    config = tensorflow.config
+    limits = [config.get_logical_device_configuration(device) for device in config.list_physical_devices("GPU")]
+    return all(
+        each
+        and all(part.memory_limit for part in each)
+        and sum(part.memory_limit for part in each) * MIB <= limit_bytes
+        for each in limits
+    )

@@ -4,13 +4,16 @@ import os
 from typing import Any, Final
 
 from tune_policies.errors import MemoryLimitError
-from tune_policies.units import format_bytes
+from tune_policies.units import MIB, format_bytes
 
 from ..environment import torch_own_fraction
 from ..share import Holding
 
 _BACK_ENDS: Final = ("cuda", "xpu", "npu")
 """Modules of ``torch`` that have ``set_per_process_memory_fraction`` alike; ROCm is ``cuda`` too."""
+
+_ROUNDING_BYTES: Final = MIB
+"""How far a fraction that is read back may be from the bytes that it was meant for."""
 
 
 def limit_torch(torch: Any, holding: Holding) -> bool:
@@ -25,8 +28,8 @@ def limit_torch(torch: Any, holding: Holding) -> bool:
         if not hasattr(module, "set_per_process_memory_fraction"):  # XPU before PyTorch 2.10
             holding.record.not_enforceable.append(f"torch.{name}")
             continue
-        if name == "cuda":
-            _check_allocator(torch, holding)
+        if name == "cuda" and not _has_limited_allocator(torch, holding):
+            continue
         for device in range(module.device_count()):
             _limit_device(torch, module, device, holding)
     if available:
@@ -50,7 +53,7 @@ def _limit_device(torch: Any, module: Any, device: int, holding: Holding) -> Non
     holding.hold("torch", budget)
 
 
-def _check_allocator(torch: Any, holding: Holding) -> None:
+def _has_limited_allocator(torch: Any, holding: Holding) -> bool:
     match torch.cuda.get_allocator_backend():
         case "native":
             pass
@@ -62,6 +65,8 @@ def _check_allocator(torch: Any, holding: Holding) -> None:
             )
         case other:
             holding.void(f"torch's allocator {other!r} knows no limit: use the native one")
+            return False
+    return True
 
 
 def _limit_apple(torch: Any, holding: Holding) -> bool:
@@ -73,4 +78,19 @@ def _limit_apple(torch: Any, holding: Holding) -> bool:
     fraction = limit.torch_mps_fraction(total)
     torch.mps.set_per_process_memory_fraction(fraction)
     holding.hold("torch", int(fraction * total))
+    return True
+
+
+def torch_still_holds(torch: Any, limit_bytes: int) -> bool:
+    """Return whether PyTorch is still within the fraction that was set; ``True`` where it cannot be asked."""
+    for module in (getattr(torch, name, None) for name in _BACK_ENDS):
+        if module is None or not module.is_available():
+            continue
+        fraction_now = getattr(module, "get_per_process_memory_fraction", None)  # CUDA's, from PyTorch 2.8
+        if fraction_now is None:
+            continue
+        for device in range(module.device_count()):
+            total = int(module.get_device_properties(device).total_memory)
+            if int(fraction_now(device) * total) > limit_bytes + _ROUNDING_BYTES:
+                return False
     return True
