@@ -122,12 +122,15 @@ class ProcessSetup(Value):
         return GpuShare(fraction=assigned, memory_bytes=memory_bytes, device=device)
 
 
-def set_up_before(function: Callable[..., Any], set_up: Callable[[Any], None]) -> Callable[..., Any]:
+def set_up_before(
+    function: Callable[..., Any], set_up: Callable[[Any], None], at_end: Callable[[], None] = lambda: None
+) -> Callable[..., Any]:
     """Return a new function that sets up its process and then calls ``function``, which stays as it is.
 
     Args:
         function: Takes a config, or nothing.
         set_up: Is called with the config, or ``None``, in the process and in the thread that runs ``function``.
+        at_end: Is called there when ``function`` has ended, however it did.
     """
 
     @contextmanager
@@ -137,6 +140,7 @@ def set_up_before(function: Callable[..., Any], set_up: Callable[[Any], None]) -
             with noted_on_oom():
                 yield
         finally:
+            at_end()
             end_gpu_processes()
 
     def set_up_first(*args: Any, **kwargs: Any) -> Any:

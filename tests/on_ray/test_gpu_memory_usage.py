@@ -18,6 +18,7 @@ from trainers.process import LimitOptions
 from trainers.train_loop import planned_arguments
 from tune_policies import ClusterCapacity, GpuDevice, GpuMemoryPolicy, Resources
 from tune_policies.usage.record import GpuMemoryUsage
+from tune_policies.usage.trials import read_usage
 
 GIB = 2**30
 MIB = 2**20
@@ -247,14 +248,17 @@ def train_loop(config):
 
     import cupy
 
-    held = cupy.empty(2 * GIB)
+    rank = ray.train.get_context().get_world_rank()
+    held = cupy.empty((1 + rank) * GIB)
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint = ray.train.Checkpoint.from_directory(folder)
+        checkpoint = ray.train.Checkpoint.from_directory(folder) if rank == 0 else None
         ray.train.report({"loss": held.size}, checkpoint=checkpoint)
+    more = cupy.empty(GIB)
+    del more
 
 
-def test_a_train_workers_report_says_it_too(nvml, tmp_path):
-    plan = GpuMemoryPolicy(gpu_memory="4GiB", num_workers=1, cpus=1).plan(CAPACITY)
+def test_train_workers_say_it_in_their_reports_and_each_in_the_runs_folder(nvml, tmp_path):
+    plan = GpuMemoryPolicy(gpu_memory="4GiB", num_workers=2, cpus=1).plan(CAPACITY)
     # Ray's trainer for any framework: the builders' own would import theirs, which see no GPU here.
     trainer = DataParallelTrainer(
         **planned_arguments(
@@ -266,4 +270,6 @@ def test_a_train_workers_report_says_it_too(nvml, tmp_path):
     result = trainer.fit()
 
     usage = GpuMemoryUsage.from_dict(result.metrics["gpu_memory"])
-    assert (usage.gpus, usage.share_bytes, usage.peak_reserved_bytes) == (0.25, 4 * GIB, 2 * GIB)
+    assert (usage.gpus, usage.share_bytes, usage.peak_reserved_bytes) == (0.25, 4 * GIB, GIB)
+    (run,) = read_usage(Path(result.path)).trials
+    assert (run.usage.gpus, run.usage.peak_reserved_bytes) == (0.25, 3 * GIB)

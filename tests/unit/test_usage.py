@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tune_policies import InvalidResourcesError
 from tune_policies.usage.advice import HEADROOM, advise, needed_bytes
-from tune_policies.usage.record import ASSUMED, GpuMemoryUsage
+from tune_policies.usage.record import ASSUMED, GpuMemoryUsage, worker_file
 from tune_policies.usage.report import usage_view
 from tune_policies.usage.trials import RunUsage, TrialUsage, most, read_usage
 
@@ -155,6 +155,15 @@ def test_a_train_run_says_what_it_reported_with_its_checkpoints(tmp_path):
     (trial,) = read_usage(tmp_path).trials
 
     assert (trial.name, trial.usage.peak_reserved_bytes) == (tmp_path.name, 3 * GIB)
+
+
+def test_a_train_run_is_told_by_the_worker_that_used_most(tmp_path):
+    for rank, usage in enumerate([used(2, pid=7), used(5, pid=8, num_ooms=1), used(3, pid=9)]):
+        (tmp_path / worker_file(rank, usage.pid)).write_text(result(usage))
+
+    (trial,) = read_usage(tmp_path).trials
+
+    assert (trial.name, trial.usage.peak_reserved_bytes, trial.usage.num_ooms) == (tmp_path.name, 5 * GIB, 1)
 
 
 @pytest.mark.parametrize(("name", "message"), [("nowhere", "is no folder"), (".", "holds no results of Tune or Train")])

@@ -13,6 +13,9 @@ GPU_MEMORY_KEY: Final = "gpu_memory"
 USAGE_NOTE: Final = f"{GPU_MEMORY_KEY}: "
 """How the line of an error begins that says what its trial had used, in JSON."""
 
+WORKER_FILES: Final = f"{GPU_MEMORY_KEY}-*.json"
+"""The files in the folder of a Train run that have each a worker's record."""
+
 ASSUMED: Final = "the reserved peak and an overhead that is only assumed"
 """What ``share_kept`` rests on where the driver does not count by process, and nobody measured the overhead."""
 
@@ -61,3 +64,8 @@ class GpuMemoryUsage(Value):
 def rests_on_assumption(usage: GpuMemoryUsage) -> bool:
     """Return whether it is only likely that the share was kept."""
     return usage.sources.get("share_kept") == ASSUMED
+
+
+def worker_file(rank: int, pid: int) -> str:
+    """Return the name of a worker's file; a worker that was started again has another process."""
+    return WORKER_FILES.replace("*", f"{rank}-{pid}")

@@ -15,7 +15,7 @@ from typing import Any, Final
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.values import Value
 
-from .record import GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
+from .record import GPU_MEMORY_KEY, USAGE_NOTE, WORKER_FILES, GpuMemoryUsage
 
 _RESULTS: Final = "result.json"
 _ERROR: Final = "error.txt"
@@ -64,9 +64,11 @@ def read_usage(folder: Path) -> RunUsage:
     """
     if not folder.is_dir():
         raise InvalidResourcesError(f"{folder} is no folder: name the one that a run of Tune or Train wrote")
-    if (folder / _TRAIN_RESULTS).is_file():
-        # The folders in it are checkpoints. Ray keeps the metrics of those alone.
-        return RunUsage(trials=(_trial(folder.name, _reported_with_checkpoints(folder / _TRAIN_RESULTS)),))
+    workers = sorted(folder.glob(WORKER_FILES))
+    if workers or (folder / _TRAIN_RESULTS).is_file():
+        # The folders in it are checkpoints. Ray keeps the metrics of those alone, and of the first worker.
+        reported = [*_reported_with_checkpoints(folder / _TRAIN_RESULTS), *_of_workers(workers)]
+        return RunUsage(trials=(_trial(folder.resolve().name, reported),))
     trials = [child for child in sorted(folder.iterdir()) if _is_trial(child)]
     if not trials and _is_trial(folder):
         trials = [folder]
@@ -127,6 +129,12 @@ def _reported_with_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:
     for result in results if isinstance(results, list) else []:
         metrics = result.get("metrics") if isinstance(result, dict) else None
         yield from _records(metrics.get(GPU_MEMORY_KEY) if isinstance(metrics, dict) else None)
+
+
+def _of_workers(files: Iterable[Path]) -> Iterator[GpuMemoryUsage]:
+    for file in files:
+        found = _parsed("\n".join(_lines(file)))
+        yield from _records(found.get(GPU_MEMORY_KEY) if isinstance(found, dict) else None)
 
 
 def _lines(file: Path) -> list[str]:

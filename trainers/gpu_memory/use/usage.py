@@ -138,6 +138,15 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
     )
 
 
+def usage_if_known() -> GpuMemoryUsage | None:
+    """Return :func:`gpu_memory_usage`; where a framework does not answer, ``None`` and a warning, once."""
+    try:
+        return gpu_memory_usage()
+    except ProbeError as error:
+        _warn_of_silence(str(error))
+        return None
+
+
 def with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
     """Return ``metrics`` with what this process has used under ``"gpu_memory"``; the user's own value there stays.
 
@@ -147,7 +156,7 @@ def with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
         MemoryLimitError: The process could not be held to its share.
     """
     require_limit()
-    usage = _usage_if_known()
+    usage = usage_if_known()
     if usage is None:
         return metrics
     if GPU_MEMORY_KEY in metrics:
@@ -177,20 +186,12 @@ def _note(error: Exception) -> None:
     if found.kind != "accelerator":
         return
     before = account.num_ooms
-    usage = _usage_if_known()
+    usage = usage_if_known()
     if account.num_ooms == before:  # not by the framework: most count none, torch not those of cuBLAS, cuDNN and MPS
         account.num_ooms += 1
     if usage is not None:
         usage = usage.model_copy(update={"num_ooms": account.num_ooms})
         error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
-
-
-def _usage_if_known() -> GpuMemoryUsage | None:
-    try:
-        return gpu_memory_usage()
-    except ProbeError as error:
-        _warn_of_silence(str(error))
-        return None
 
 
 @functools.cache  # each reason once a process, not at each report
