@@ -21,7 +21,7 @@ from .gpu_memory.limits.overhead import NOTHING_MEASURED, Overheads, load_overhe
 from .gpu_memory.limits.share import GpuShare, SharedDevice
 from .gpu_memory.use.leaks import end_gpu_processes, mark_processes
 from .gpu_memory.use.room import wait_for_room
-from .gpu_memory.use.usage import noted_on_oom, open_account
+from .gpu_memory.use.usage import add_warnings, noted_on_oom, open_account
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",  # Ray sets this one: to 1 in a trial that names GPUs and no CPUs
@@ -130,7 +130,7 @@ def set_up_before(
     Args:
         function: Takes a config, or nothing.
         set_up: Is called with the config, or ``None``, in the process and in the thread that runs ``function``.
-        at_end: Is called there when ``function`` has ended, however it did.
+        at_end: Is called there when ``function`` has ended, however it did, and what it has left is ended.
     """
 
     @contextmanager
@@ -140,8 +140,8 @@ def set_up_before(
             with noted_on_oom():
                 yield
         finally:
+            add_warnings(end_gpu_processes())
             at_end()
-            end_gpu_processes()
 
     def set_up_first(*args: Any, **kwargs: Any) -> Any:
         with process_of_its_own(args, kwargs):

@@ -136,6 +136,17 @@ def test_a_process_that_outlives_its_trial_with_gpu_memory_is_ended(trials, whic
     assert not is_alive(trials["leave_processes"].last_result[which])
 
 
+def test_what_was_ended_is_said_in_the_record_of_the_trial(trials):
+    trial = trials["leave_processes"]
+    ended = sorted(trial.last_result[which] for which in ("child", "orphan"))
+
+    (told,) = read_usage(Path(trial.path)).trials
+
+    assert told.usage.warnings == tuple(
+        f"process {pid}, started by the trial, outlived it with 1 GiB of GPU memory, and is ended" for pid in ended
+    )
+
+
 def test_a_process_that_no_trial_has_started_is_let_be(trials):
     assert Path(f"/proc/{trials['leave_processes'].config['bystander']}").exists()
 

@@ -14,7 +14,7 @@ USAGE_NOTE: Final = f"{GPU_MEMORY_KEY}: "
 """How the line of an error begins that says what its trial had used, in JSON."""
 
 WORKER_FILES: Final = f"{GPU_MEMORY_KEY}-*.json"
-"""The files in the folder of a Train run that have each a worker's record."""
+"""The files in the folder of a run or a trial that have each a process's record."""
 
 ASSUMED: Final = "the reserved peak and an overhead that is only assumed"
 """What ``share_kept`` rests on where the driver does not count by process, and nobody measured the overhead."""
@@ -67,5 +67,5 @@ def rests_on_assumption(usage: GpuMemoryUsage) -> bool:
 
 
 def worker_file(rank: int, pid: int) -> str:
-    """Return the name of a worker's file; a worker that was started again has another process."""
+    """Return the name of a process's file; a worker that was started again has another process."""
     return WORKER_FILES.replace("*", f"{rank}-{pid}")

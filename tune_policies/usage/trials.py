@@ -64,10 +64,9 @@ def read_usage(folder: Path) -> RunUsage:
     """
     if not folder.is_dir():
         raise InvalidResourcesError(f"{folder} is no folder: name the one that a run of Tune or Train wrote")
-    workers = sorted(folder.glob(WORKER_FILES))
-    if workers or (folder / _TRAIN_RESULTS).is_file():
+    if not _is_trial(folder) and (any(folder.glob(WORKER_FILES)) or (folder / _TRAIN_RESULTS).is_file()):
         # The folders in it are checkpoints. Ray keeps the metrics of those alone, and of the first worker.
-        reported = [*_reported_with_checkpoints(folder / _TRAIN_RESULTS), *_of_workers(workers)]
+        reported = [*_reported_with_checkpoints(folder / _TRAIN_RESULTS), *_of_processes(folder)]
         return RunUsage(trials=(_trial(folder.resolve().name, reported),))
     trials = [child for child in sorted(folder.iterdir()) if _is_trial(child)]
     if not trials and _is_trial(folder):
@@ -121,6 +120,7 @@ def _reported(trial: Path) -> Iterator[GpuMemoryUsage]:
     for line in _lines(trial / _RESULTS):
         result = _parsed(line)
         yield from _records(result.get(GPU_MEMORY_KEY) if isinstance(result, dict) else None)
+    yield from _of_processes(trial)
 
 
 def _reported_with_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:
@@ -131,8 +131,8 @@ def _reported_with_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:
         yield from _records(metrics.get(GPU_MEMORY_KEY) if isinstance(metrics, dict) else None)
 
 
-def _of_workers(files: Iterable[Path]) -> Iterator[GpuMemoryUsage]:
-    for file in files:
+def _of_processes(folder: Path) -> Iterator[GpuMemoryUsage]:
+    for file in sorted(folder.glob(WORKER_FILES)):
         found = _parsed("\n".join(_lines(file)))
         yield from _records(found.get(GPU_MEMORY_KEY) if isinstance(found, dict) else None)
 

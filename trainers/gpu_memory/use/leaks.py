@@ -35,25 +35,30 @@ def mark_processes() -> None:
     os.environ[_MARK] = uuid.uuid4().hex
 
 
-def end_gpu_processes() -> None:
-    """End the processes that the trial has started and that hold GPU memory, with a warning each.
+def end_gpu_processes() -> list[str]:
+    """End the processes that the trial has started and that hold GPU memory.
 
     Those are this process's children, and those of this user that carry its mark.
+
+    Returns:
+        What was ended, a sentence each; each is a warning, too.
     """
     children = {child.pid: child for child in _psutil().Process().children(recursive=True)}
     mark = os.environ.get(_MARK)
     if not children and mark is None:
-        return
+        return []
     try:
         devices = read_device_use()
     except ProbeError:
-        return  # nobody can tell which of them hold memory
+        return []  # nobody can tell which of them hold memory
     listed = {pid for device in devices for pid in device.bytes_by_process} - {os.getpid()}
     holding = [children[pid] if pid in children else _marked(pid, mark) for pid in sorted(listed)]
     outliving = [process for process in holding if process is not None]
-    for process in outliving:
-        _warn(process.pid, devices)
+    messages = [_message(process.pid, devices) for process in outliving]
+    for message in messages:
+        warnings.warn(message, stacklevel=2)
     _end(outliving)
+    return messages
 
 
 def _marked(pid: int, mark: str | None) -> Any:
@@ -67,12 +72,10 @@ def _marked(pid: int, mark: str | None) -> Any:
         return None
 
 
-def _warn(pid: int, devices: list[DeviceUse]) -> None:
+def _message(pid: int, devices: list[DeviceUse]) -> str:
     amount = bytes_of_process(devices, pid)
     text = format_bytes(amount) if amount is not None else "an unknown amount"
-    warnings.warn(
-        f"process {pid}, started by the trial, outlived it with {text} of GPU memory, and is ended", stacklevel=3
-    )
+    return f"process {pid}, started by the trial, outlived it with {text} of GPU memory, and is ended"
 
 
 def _end(processes: list[Any]) -> None:

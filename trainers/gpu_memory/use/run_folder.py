@@ -1,7 +1,7 @@
-"""Each Train worker's record, as a small file in the run's folder.
+"""A process's record as a small file in the folder of its run, or trial: what no result of Ray's says.
 
-Ray keeps what the first worker reported, and that only together with a checkpoint; which worker uses most, nobody knows
-before.
+Of Train workers, Ray keeps what the first one reported, and that only together with a checkpoint; which of them uses
+most, nobody knows before. And what comes up as a trial ends is too late for its last result.
 """
 
 import json
@@ -20,12 +20,12 @@ _TOLD: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "num_ooms", "shar
 
 @dataclass
 class RunFolder:
-    """Where this worker's record is kept.
+    """Where this process's record is kept.
 
     Attributes:
         filesystem: Of pyarrow, as Ray writes the run's results.
         path: The run's folder there.
-        rank: The worker's.
+        rank: The worker's; 0 in a trial.
     """
 
     filesystem: Any

@@ -5,7 +5,7 @@ import functools
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ class _Account:
     seen_ooms: dict[str, int]
     num_ooms: int = 0
     peaks: dict[Kind, dict[str, int]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
 
 _account: _Account | None = None
@@ -65,6 +66,17 @@ def forgive_left_over() -> None:
         _warn_of_silence(str(error))
     _account.left_over_bytes = 0
     _account.peaks.clear()
+
+
+def add_warnings(messages: Iterable[str]) -> None:
+    """Let the trial's further records say these, too."""
+    if _account is not None:
+        _account.warnings.extend(messages)
+
+
+def has_warnings() -> bool:
+    """Return whether the trial's last record says something that no result of it may have said."""
+    return _account is not None and bool(_account.warnings)
 
 
 def held_bytes(counters: Mapping[str, FrameworkMemory] | None = None) -> int:
@@ -133,7 +145,7 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
         left_over_bytes=account.left_over_bytes,
         isolation=enforcement.isolation,
         not_enforceable=tuple(enforcement.not_enforceable),
-        warnings=tuple(enforcement.warnings),
+        warnings=(*enforcement.warnings, *account.warnings),
         sources={name: text for name, text in sources.items() if text},
     )
 
