@@ -92,6 +92,9 @@ class ProcessSetup(Value):
         device, planned = self._device
         if not planned:
             return
+        if device == "GPU":
+            # Ray numbers GPUs as the driver does, along the PCI bus; CUDA by itself begins with the fastest.
+            os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         # Ray's own number, not the plan's: it is what the neighbours on the device were counted against.
         assigned = ray.get_runtime_context().get_assigned_resources().get(device, planned)
         mark_processes()

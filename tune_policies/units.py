@@ -4,6 +4,7 @@ Parsing is pydantic's ``ByteSize``: decimal units (kB, MB, GB, TB) are powers of
 (KiB, MiB, GiB, TiB) powers of 1024.
 """
 
+import re
 from numbers import Real
 from typing import Final, TypeGuard
 
@@ -19,6 +20,9 @@ _MOST: Final = 2**63 - 1
 """What Ray can count."""
 
 _BYTE_SIZE: Final = TypeAdapter(ByteSize)
+
+_WHOLE_TEXT: Final = re.compile(r"\d*\.?\d+\s*\w*")
+"""What pydantic reads of a text. It lets be what follows, and would take ``"50%"`` for 50 bytes."""
 
 
 def parse_bytes(amount: object, *, name: str = "memory") -> int:
@@ -37,6 +41,8 @@ def parse_bytes(amount: object, *, name: str = "memory") -> int:
     )
     if isinstance(amount, str):
         try:
+            if not _WHOLE_TEXT.fullmatch(amount.strip()):
+                raise ValueError
             amount = _BYTE_SIZE.validate_python(amount)
         except (ValidationError, OverflowError, ValueError):
             raise InvalidResourcesError(f"{hint}; got {shorten(amount)}") from None

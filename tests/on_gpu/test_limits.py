@@ -65,6 +65,30 @@ def test_a_process_is_refused_what_is_above_its_share(framework):
     assert run(ENFORCE + textwrap.dedent(ASK[framework])) == ["refused"]
 
 
+LIFT = {
+    "torch": "torch.cuda.set_per_process_memory_fraction(1.0)",
+    "cupy": "cupy.get_default_memory_pool().set_limit(size=2**40)",
+}
+SAY = """
+from trainers.gpu_memory.limits.enforcement import checked_enforcement
+print(*checked_enforcement().limit_bytes)
+"""
+
+
+@pytest.mark.parametrize("framework", NEEDS)
+def test_a_limit_still_holds_after_work(framework):
+    pytest.importorskip(NEEDS[framework])
+
+    assert run(ENFORCE + textwrap.dedent(ASK[framework]) + SAY) == ["refused", framework]
+
+
+@pytest.mark.parametrize("framework", LIFT)
+def test_a_limit_that_was_lifted_is_seen(framework):
+    pytest.importorskip(framework)
+
+    assert run(ENFORCE + textwrap.dedent(ASK[framework]) + LIFT[framework] + SAY) == ["refused"]
+
+
 @pytest.mark.parametrize("framework", NEEDS)
 def test_the_environment_alone_holds_a_process_as_well(framework):
     module = pytest.importorskip(framework)

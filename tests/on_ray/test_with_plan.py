@@ -35,6 +35,7 @@ def what_the_trial_sees(config):
 
     return {
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "order": os.environ.get("CUDA_DEVICE_ORDER"),
         "threads": os.environ.get("OMP_NUM_THREADS"),
         "assigned": ray.get_runtime_context().get_assigned_resources(),
         "x": config.get("x"),
@@ -99,6 +100,7 @@ def test_a_trial_on_a_share_sees_its_one_device(capacity, tmp_path):
     (trial,) = run(with_plan(report, plan), tmp_path)
 
     assert trial.last_result["gpus"] in ("0", "1")
+    assert trial.last_result["order"] == "PCI_BUS_ID"  # by which Ray numbers them
     assert trial.last_result["assigned"]["GPU"] == pytest.approx(0.3333)
 
 

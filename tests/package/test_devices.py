@@ -131,3 +131,27 @@ def test_a_selection_that_names_nothing_is_an_error(nvml, monkeypatch):
 
     with pytest.raises(LookupError, match="CUDA_VISIBLE_DEVICES=MIG-z names none of the GPUs"):
         read_gpus()
+
+
+class NewerNvml(Nvml):
+    """A driver and a binding that tell what the driver keeps, of a T4 as of others."""
+
+    nvmlMemory_v2 = 0x02000028  # noqa: N815 - NVML's name
+
+    def nvmlDeviceGetMemoryInfo(self, gpu, version=None):  # noqa: N802
+        return SimpleNamespace(total=gpu["memory"], **({"reserved": 451 * 2**20} if version == 0x02000028 else {}))
+
+
+def test_what_the_driver_keeps_of_a_gpu_is_not_offered(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", NewerNvml([{"name": "T4", "memory": 15360 * 2**20, "uuid": "GPU-a"}]))
+
+    assert [gpu["memory_bytes"] for gpu in read_gpus()] == [14909 * 2**20]
+
+
+def test_rays_own_binding_can_ask_for_what_the_driver_keeps():
+    pynvml = pytest.importorskip("ray._private.thirdparty.pynvml")
+
+    assert pynvml.nvmlMemory_v2
+    assert "version" in pynvml.nvmlDeviceGetMemoryInfo.__code__.co_varnames
+    assert {"total", "reserved"} <= {name for name, _ in pynvml.c_nvmlMemory_v2_t._fields_}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainers.gpu_memory.limits import isolation
+from trainers.gpu_memory.limits.own_environment import OwnEnvironment
 from trainers.gpu_memory.limits.share import GpuShare, Holding
 
 GIB = 2**30
@@ -27,6 +28,7 @@ def control(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mine")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # where there is a GPU after all
+    monkeypatch.setattr(isolation, "PROCESS_ENVIRONMENT", OwnEnvironment())
     for name in (isolation.MEMORY_VARIABLE, isolation.THREADS_VARIABLE):
         monkeypatch.setenv(name, "")  # so that it is taken back after the test
         monkeypatch.delenv(name)
@@ -110,6 +112,28 @@ def test_a_percentage_that_the_user_chose_is_kept(control, monkeypatch):
 
     assert isolation.start_mps(0.5, GIB) is None
     assert variables() == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1024M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10"}
+
+
+def test_the_next_share_in_the_same_process_gets_its_own_percentage(control):
+    control(ANSWERS)
+    isolation.start_mps(0.25, GIB)
+
+    isolation.start_mps(0.125, 2 * GIB)
+
+    assert variables() == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [("0=1G", "0=1024M"), ("0=8G", "0=4096M"), ("0=512MB,1=1G", "0=512M"), ("1=1G", "0=4096M"), ("much", "0=4096M")],
+)
+def test_a_smaller_limit_that_the_user_set_for_mps_is_kept(own, expected, control, monkeypatch):
+    control(ANSWERS)
+    monkeypatch.setenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", own)
+
+    isolation.start_mps(0.5, 4 * GIB)
+
+    assert variables()["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == expected
 
 
 def test_a_device_of_mps_is_named_by_its_uuid_where_that_is_known():

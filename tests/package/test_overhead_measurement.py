@@ -5,14 +5,24 @@ import time
 
 import pytest
 
-from trainers.gpu_memory.limits.overhead_measurement import measure_on_this_gpu, overhead_fields, run_while_it_holds
+from tests.stand_ins import state_counts, write_stand_ins
+from trainers.gpu_memory.limits.calibration import Place, places_of_models
+from trainers.gpu_memory.limits.overhead_measurement import (
+    measure_on_this_gpu,
+    overhead_fields,
+    run_while_it_holds,
+    use_once_settled,
+)
+from tune_policies import GpuDevice, NodeCapacity, Resources
 
 MIB = 2**20
 SAID = {"version": "2.13.0", "reserved_bytes": 40 * MIB}
 
 
 def run(code, timeout_s=30.0):
-    return run_while_it_holds([sys.executable, "-c", code], lambda pid: ("read", pid > 0), timeout_s=timeout_s)
+    return run_while_it_holds(
+        [sys.executable, "-c", code], lambda pid: ("read", pid > 0), timeout_s=timeout_s, environ={"ANSWER": "42"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,15 +61,62 @@ def test_a_child_that_hangs_is_ended_at_the_deadline():
     assert time.monotonic() - start < 20
 
 
-def test_a_framework_that_is_not_installed_is_said():
-    (found,) = measure_on_this_gpu(["no_such_framework"], 1.0)
+@pytest.fixture
+def gpu(tmp_path, monkeypatch):
+    """A GPU by NVML, of which a stand-in is here."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("STAND_IN_NVML", str(write_stand_ins(tmp_path)))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    state_counts(tmp_path / "nvml.json", total=2**34, free=2**34)
+    yield
+    sys.modules.pop("pynvml", None)
 
-    assert found == {"framework": "no_such_framework", "error": "it is not installed on the node"}
+
+@pytest.mark.parametrize(
+    ("model", "error"),
+    [("Stand-in", "it is not installed on the node"), ("NVIDIA H200", "the GPU is not there any more")],
+)
+def test_what_cannot_be_measured_is_said(model, error, gpu):
+    (found,) = measure_on_this_gpu(["no_such_framework"], 1.0, model)
+
+    assert found == {"framework": "no_such_framework", "error": error}
+
+
+def test_a_child_sees_the_variables_that_it_is_given():
+    code = 'import os; print(f\'{{"answer": {os.environ["ANSWER"]}}}\', flush=True); input()'
+
+    assert run(code)[0] == {"answer": 42}
+
+
+def test_the_memory_of_the_child_before_is_waited_for():
+    readings = iter([700 * MIB, 400 * MIB, 101 * MIB, 100 * MIB])
+
+    assert use_once_settled(lambda: next(readings), 100 * MIB, poll_s=0.0) == 101 * MIB
+
+
+def test_memory_that_does_not_come_back_is_waited_for_until_the_deadline_only():
+    assert use_once_settled(lambda: 700 * MIB, 100 * MIB, timeout_s=0.05, poll_s=0.01) == 700 * MIB
 
 
 def test_a_gpu_that_cannot_be_read_is_said(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")  # where there is one after all
 
-    (found,) = measure_on_this_gpu(["torch"], 1.0)
+    (found,) = measure_on_this_gpu(["torch"], 1.0, "NVIDIA H200")
 
     assert found["error"].startswith("the GPU cannot be read: ")
+
+
+def node(node_id, *models):
+    devices = tuple(GpuDevice(index=index, name=name, memory_bytes=2**34) for index, name in enumerate(models))
+    return NodeCapacity(node_id=node_id, resources=Resources(gpus=len(models)), devices=devices)
+
+
+def test_a_model_is_measured_on_one_gpu_of_a_node_that_has_no_other():
+    assert places_of_models([node("mixed", "T4", "L4"), node("alike", "T4", "T4")])["T4"] == Place("alike", 1)
+
+
+def test_all_gpus_of_a_node_are_asked_for_where_they_differ():
+    places = places_of_models([node("mixed", "T4", "L4")])
+
+    assert places == {"T4": Place("mixed", 2), "L4": Place("mixed", 2)}

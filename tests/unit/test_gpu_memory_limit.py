@@ -77,14 +77,36 @@ def test_a_share_that_leaves_nothing_for_tensors_is_an_error_with_a_way_out(conv
         convert(GpuMemoryLimit("512MiB"))
 
 
-def test_a_limit_must_be_an_amount_of_memory():
+@pytest.mark.parametrize("amount", ["6 gigs", "50%", "1,5GiB"])
+def test_a_limit_must_be_an_amount_of_memory(amount):
     with pytest.raises(InvalidResourcesError, match="limit_bytes must be above 0"):
-        GpuMemoryLimit("6 gigs")
+        GpuMemoryLimit(amount)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda limit: limit.torch_fraction(0),
+        lambda limit: limit.torch_mps_fraction(0),
+        lambda limit: limit.jax_fraction(-1),
+        lambda limit: limit.environment({"cupy": "14.2"}, 0, {}),
+    ],
+)
+def test_a_device_must_have_memory(convert):
+    with pytest.raises(InvalidResourcesError, match="_bytes must be above 0"):
+        convert(GpuMemoryLimit("6GiB"))
 
 
 def test_a_framework_without_a_limit_is_an_error_that_names_those_with_one():
     with pytest.raises(InvalidResourcesError, match=r"no limit is known for 'tensorflw'; did you mean 'tensorflow'"):
         GpuMemoryLimit("6GiB").environment({"tensorflw": "2.21"}, 8 * GIB, {})
+
+
+def test_a_version_must_be_a_text():
+    with pytest.raises(
+        InvalidResourcesError, match=r"the version of torch must be a text such as '2\.13\.0', got None"
+    ):
+        GpuMemoryLimit("6GiB").environment({"torch": None}, 8 * GIB, {})
 
 
 def test_a_share_that_the_plan_does_not_state_is_taken_of_the_device():

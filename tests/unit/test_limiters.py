@@ -116,6 +116,15 @@ def test_each_back_end_of_torch_is_held_to_a_fraction_of_its_device(name):
     assert held.record.limit_bytes == {"torch": 4 * GIB}
 
 
+def test_a_share_is_never_more_than_its_part_of_what_the_framework_has_of_the_device():
+    back_end = BackEnd()
+    held = Holding(GpuShare(fraction=0.25, memory_bytes=5 * GIB), OVERHEADS)
+
+    limit_torch(torch(cuda=back_end), held)
+
+    assert (held.record.share_bytes, held.record.limit_bytes) == (4 * GIB, {"torch": 3 * GIB})
+
+
 def test_what_holds_is_written_down_with_the_source_of_the_overhead():
     held = holding()
 
@@ -138,7 +147,7 @@ def test_a_fraction_that_was_raised_later_holds_no_more(fraction, expected):
 
 
 def test_apples_back_end_is_held_to_a_fraction_of_what_metal_recommends():
-    apple, held = Apple(), holding(share=int(5.85 * GIB))
+    apple, held = Apple(), Holding(GpuShare(fraction=0.585))
 
     assert limit_torch(torch(mps=apple), held)
     assert apple.fraction == pytest.approx(0.5)
@@ -354,6 +363,15 @@ def test_a_cupy_that_holds_more_than_its_budget_is_too_late():
         limit_cupy(cupy(held=int(4.5 * GIB)), holding())
 
 
+def test_a_limit_of_the_users_that_cupy_cannot_read_is_named(monkeypatch):
+    monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", "inf%")
+    module = cupy()
+    monkeypatch.setattr(CupyCuda, "total_bytes", lambda self: int("inf%"))  # it reads the variable only now
+
+    with pytest.raises(MemoryLimitError, match=r"CuPy cannot read CUPY_GPU_MEMORY_LIMIT=inf%"):
+        limit_cupy(module, holding())
+
+
 def test_another_allocator_voids_cupys_limit():
     with pytest.raises(MemoryLimitError, match="default memory pool was replaced"):
         limit_cupy(cupy(allocator=print), holding())
@@ -503,7 +521,9 @@ def test_a_variable_that_was_changed_before_jax_starts_voids_its_limit(jax, name
     assert (held_at_first, jax_still_holds(jax(), held.record.limit_bytes["jax"])) == (True, False)
 
 
-@pytest.mark.parametrize(("bytes_limit", "expected"), [(3 * GIB, True), (12 * GIB, False), (None, False)])
+@pytest.mark.parametrize(
+    ("bytes_limit", "expected"), [(3 * GIB, True), (int(4.1 * GIB), True), (12 * GIB, False), (None, False)]
+)
 def test_a_jax_that_has_started_says_itself_whether_it_is_held(jax, bytes_limit, expected):
     held = jax_share()
     limit_jax(jax(), held)

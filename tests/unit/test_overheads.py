@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from trainers.gpu_memory.limits.overhead import (
@@ -90,10 +92,19 @@ def test_saving_keeps_what_others_have_measured_and_replaces_what_was_measured_a
     }
 
 
-def test_saving_leaves_nothing_but_the_file(cache):
+def test_saving_leaves_nothing_but_the_file_and_its_lock(cache):
     save_overheads(Overheads(measured=(measured(),)))
 
-    assert list(cache.parent.iterdir()) == [cache]
+    assert sorted(cache.parent.iterdir()) == [cache, cache.with_name("gpu-overheads.json.lock")]
+
+
+def test_measurements_that_are_saved_at_the_same_time_are_all_kept(cache):
+    versions = [f"2.{minor}" for minor in range(20)]
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda version: save_overheads(Overheads(measured=(measured(version=version),))), versions))
+
+    assert {each.version for each in load_overheads().measured} == set(versions)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ def test_memory_is_read_with_its_unit(text, expected):
 
 
 @pytest.mark.parametrize(
-    "amount", ["6 gigs", "", "GiB", "-1GiB", 0, -5, float("nan"), float("inf"), True, None, [6]], ids=repr
+    "amount",
+    ["6 gigs", "50%", "1,5GiB", "", "GiB", "-1GiB", 0, -5, float("nan"), float("inf"), True, None, [6]],
+    ids=repr,
 )
 def test_an_unreadable_amount_is_named_with_the_rule_and_the_way_out(amount):
     with pytest.raises(InvalidResourcesError) as caught:

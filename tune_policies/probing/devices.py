@@ -42,6 +42,14 @@ def read_gpus() -> list[dict[str, object]]:
                 continue
         return found
 
+    def usable_bytes(handle: object) -> int:
+        """Return a GPU's memory without what the driver keeps of it, which no process can have."""
+        try:
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+            return int(memory.total - memory.reserved)
+        except (pynvml.NVMLError, AttributeError, TypeError):  # an older driver or binding does not tell
+            return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+
     pynvml.nvmlInit()
     try:
         listed: list[tuple[str, object]] = []  # the number of the physical GPU, and what stands for it
@@ -54,7 +62,7 @@ def read_gpus() -> list[dict[str, object]]:
             {
                 "index": index,
                 "name": text(pynvml.nvmlDeviceGetName(handle)),
-                "memory_bytes": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+                "memory_bytes": usable_bytes(handle),
                 "uuid": text(pynvml.nvmlDeviceGetUUID(handle)),
             }
             for index, (_, handle) in enumerate(listed)

@@ -129,7 +129,7 @@ def cupy_own_limit(total_bytes: int, environ: Mapping[str, str]) -> int | None:
         own = float(text[:-1]) / 100 * total_bytes if text.endswith("%") else int(text)
     except ValueError:
         return None
-    return int(own) or None  # CuPy takes 0 for no limit
+    return int(own) or None if math.isfinite(own) and own >= 0 else None  # CuPy takes 0 for no limit
 
 
 def _as_fraction(text: str | None) -> float:

@@ -5,18 +5,23 @@ reads when it starts, and only counts where a daemon of MPS runs.
 """
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
 
 from tune_policies.probing.devices import read_gpus
-from tune_policies.units import MIB
+from tune_policies.units import GIB, MIB
 
+from .own_environment import PROCESS_ENVIRONMENT
 from .share import Holding
 
 MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREADS_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
+_MPS_LIMIT: Final = re.compile(r"([\w-]+)\s*=\s*(\d+)\s*([GgMm])")
+"""One device's limit; NVIDIA documents the units G and M only."""
 
 _CONTROL: Final = "nvidia-cuda-mps-control"
 _UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
@@ -36,22 +41,25 @@ def isolate_by_mps(holding: Holding) -> None:
 def start_mps(fraction: float, memory_bytes: int, *, timeout_s: float = 5.0) -> str | None:
     """Set MPS's variables for this process, if a daemon answers; return why they could not be set.
 
-    A percentage of the threads that the user has chosen is kept.
+    A percentage of the threads that the user has chosen is kept, and a smaller limit of memory.
 
     Args:
         fraction: The process's share of the device.
         memory_bytes: The same in bytes.
         timeout_s: How long the daemon may take to answer.
     """
-    variables = mps_variables(fraction, memory_bytes, _visible_device())
-    variables[THREADS_VARIABLE] = os.environ.get(THREADS_VARIABLE) or variables[THREADS_VARIABLE]
+    own = PROCESS_ENVIRONMENT.of_user()
+    device = _visible_device()
+    own_bytes = mps_own_limit(own.get(MEMORY_VARIABLE, ""), device)
+    variables = mps_variables(fraction, min(memory_bytes, own_bytes or memory_bytes), device)
+    variables[THREADS_VARIABLE] = own.get(THREADS_VARIABLE) or variables[THREADS_VARIABLE]
     if cuda_has_started():
         # Equal where the trial before this one, in the same process, had the same share.
         is_set = all(os.environ.get(name) == value for name, value in variables.items())
         return None if is_set else "CUDA has started in this process already"
     refusal = ask_mps_daemon(timeout_s=timeout_s)
     if refusal is None:
-        os.environ.update(variables)
+        PROCESS_ENVIRONMENT.write(variables)
     return refusal
 
 
@@ -69,6 +77,21 @@ def mps_variables(fraction: float, memory_bytes: int, device: str) -> dict[str, 
     """
     percentage = min(100, max(1, round(200 * fraction)))
     return {MEMORY_VARIABLE: f"{device}={max(1, memory_bytes // MIB)}M", THREADS_VARIABLE: str(percentage)}
+
+
+def mps_own_limit(text: str, device: str) -> int | None:
+    """Return the limit in bytes that the user set for a device in MPS's variable; ``None``: none that can be read.
+
+    Args:
+        text: The variable, such as ``"0=1G,1=512M"``.
+        device: The device as ``mps_variables`` takes it. It is the one visible device, so its number is 0.
+    """
+    limits = [
+        int(amount) * (GIB if unit.upper() == "G" else MIB)
+        for name, amount, unit in _MPS_LIMIT.findall(text)
+        if name in (device, "0")
+    ]
+    return min(limits, default=None)
 
 
 def ask_mps_daemon(*, timeout_s: float) -> str | None:

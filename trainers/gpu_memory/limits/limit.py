@@ -12,7 +12,7 @@ from pydantic import Field
 
 from tune_policies.errors import InvalidResourcesError, MemoryLimitError
 from tune_policies.resources import Bytes, UsedBytes
-from tune_policies.units import MIB, format_bytes
+from tune_policies.units import MIB, format_bytes, parse_bytes
 from tune_policies.values import Value, suggest
 
 from .environment import cupy_variables, jax_variables, torch_variables, why_jax_is_void
@@ -67,9 +67,10 @@ class GpuMemoryLimit(Value):
         It is a fraction of the device's total.
 
         Raises:
+            InvalidResourcesError: ``total_bytes`` is not above 0.
             MemoryLimitError: The share leaves nothing for tensors.
         """
-        return min(1.0, self.budget_bytes("torch") / total_bytes)
+        return min(1.0, self.budget_bytes("torch") / parse_bytes(total_bytes, name="total_bytes"))
 
     def torch_mps_fraction(self, recommended_max_bytes: int) -> float:
         """Return what ``torch.mps.set_per_process_memory_fraction`` takes, above 0 and up to 2.
@@ -78,9 +79,10 @@ class GpuMemoryLimit(Value):
         back end takes for unlimited.
 
         Raises:
+            InvalidResourcesError: ``recommended_max_bytes`` is not above 0.
             MemoryLimitError: The share leaves nothing for tensors.
         """
-        return min(2.0, self.budget_bytes("torch") / recommended_max_bytes)
+        return min(2.0, self.budget_bytes("torch") / parse_bytes(recommended_max_bytes, name="recommended_max_bytes"))
 
     def tensorflow_memory_limit_mb(self, compute_capability: tuple[int, int] | None = None) -> int:
         """Return what TensorFlow's ``LogicalDeviceConfiguration(memory_limit=…)`` takes, in units of 2^20 bytes.
@@ -97,9 +99,11 @@ class GpuMemoryLimit(Value):
         """Return what ``XLA_CLIENT_MEM_FRACTION`` takes: a fraction of the device's total, in millionths.
 
         Raises:
+            InvalidResourcesError: ``total_bytes`` is not above 0.
             MemoryLimitError: The share leaves nothing for arrays.
         """
-        return min(1.0, max(1, math.floor(self.budget_bytes("jax") / total_bytes * 10**6)) / 10**6)
+        total = parse_bytes(total_bytes, name="total_bytes")
+        return min(1.0, max(1, math.floor(self.budget_bytes("jax") / total * 10**6)) / 10**6)
 
     def cupy_limit_bytes(self) -> int:
         """Return what CuPy's memory pool takes as its limit, in bytes.
@@ -122,13 +126,18 @@ class GpuMemoryLimit(Value):
             environ: The environment that the process would have without them.
 
         Raises:
-            InvalidResourcesError: There is no limit for one of the frameworks.
+            InvalidResourcesError: There is no limit for one of the frameworks, or ``total_bytes`` is not above 0.
             MemoryLimitError: The share leaves nothing for tensors, or ``environ`` contradicts itself or has a setting
                 that turns the limit into none.
         """
         variables: dict[str, str] = {}
+        total_bytes = parse_bytes(total_bytes, name="total_bytes")
         for framework, version in versions.items():
             budget = self.budget_bytes(framework)
+            if not isinstance(version, str):
+                raise InvalidResourcesError(
+                    f"the version of {framework} must be a text such as '2.13.0', got {version!r}"
+                )
             match framework:
                 case "torch":
                     variables |= torch_variables(self.torch_fraction(total_bytes), version, environ)

@@ -7,8 +7,10 @@ they are taken off the share first. Measurements are kept in one small file for 
 import os
 import sys
 import tempfile
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,9 @@ from tune_policies.values import Value
 
 TORCH_OVERHEAD_BYTES: Final = int(0.85 * GIB)
 """What PyTorch uses outside its allocator, at most: the figure by which its own tests share a GPU."""
+
+_LOCK_TIMEOUT_S: Final = 10.0
+"""Far longer than another process needs to write the file."""
 
 SAFE_DEFAULT: Final = "safe default"
 """The source of a figure that was not measured."""
@@ -114,18 +119,41 @@ def load_overheads() -> Overheads:
 def save_overheads(overheads: Overheads) -> Overheads:
     """Add measurements to the file, and return all that it holds now.
 
-    The file is replaced as a whole, so nobody reads half of it.
+    The file is replaced as a whole, so nobody reads half of it, and by one process at a time, so that none is lost.
 
     Raises:
         OSError: The file cannot be written.
     """
     path = overheads_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    merged = load_overheads().merged(overheads)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
-        file.write(merged.to_json())
-    Path(file.name).replace(path)
+    with _locked(path.with_name(f"{path.name}.lock")):
+        merged = load_overheads().merged(overheads)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
+            file.write(merged.to_json())
+        Path(file.name).replace(path)
     return merged
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock on a file of its own; go on without, where the system has none or it is not free in time."""
+    try:
+        import fcntl
+    except ImportError:  # on Windows
+        yield
+        return
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+    with path.open("w") as file:
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when the file is closed
+            except BlockingIOError:
+                time.sleep(0.05)
+            except OSError:  # a file system without locks
+                break
+            else:
+                break
+        yield
 
 
 def overheads_file(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:

@@ -7,41 +7,60 @@ for it beyond that is the overhead.
 import contextlib
 import datetime
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tune_policies.probing.devices import read_gpus
+from tune_policies.units import MIB
 
 _CHILD: Final = Path(__file__).with_name("overhead_child.py")
+
+_NOISE_BYTES: Final = 16 * MIB
+"""How far what is in use on an idle device goes up and down."""
 
 _Read = TypeVar("_Read")
 
 
-def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float) -> list[dict[str, Any]]:
+def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float, model: str) -> list[dict[str, Any]]:
     """Return for each framework the fields of a ``MeasuredOverhead``, or its name and an ``error``.
 
     Args:
         frameworks: Their names.
         timeout_s: How long each may take.
+        model: The GPU's name; of several visible ones, the first of that name is measured on.
     """
-    return [{"framework": name, **_measure(name, timeout_s)} for name in frameworks]
+    names = tuple(frameworks)
+    try:
+        uuid = next((str(gpu["uuid"]) for gpu in read_gpus() if gpu["name"] == model), None)
+        if uuid is None:
+            return [{"framework": name, "error": "the GPU is not there any more"} for name in names]
+        idle_bytes, _ = _read_use(uuid, None)
+    except Exception as error:  # noqa: BLE001 - whatever the driver raised: it is reported with its framework
+        return [{"framework": name, "error": f"the GPU cannot be read: {error}"} for name in names]
+    return [{"framework": name, **_measure(name, uuid, model, idle_bytes, timeout_s)} for name in names]
 
 
-def _measure(framework: str, timeout_s: float) -> dict[str, Any]:
+def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: float) -> dict[str, Any]:
     if find_spec(framework) is None:
         return {"error": "it is not installed on the node"}
     # -P: or the modules beside the script would stand in for others of the same name.
     command = [sys.executable, "-P", str(_CHILD), framework]
     try:
-        model = str(read_gpus()[0]["name"])
-        used_before, _ = _read_use(None)
-        said, read = run_while_it_holds(command, _read_use, timeout_s=timeout_s)
+        used_before = use_once_settled(lambda: _read_use(uuid, None)[0], idle_bytes)
+        said, read = run_while_it_holds(
+            command,
+            lambda pid: _read_use(uuid, pid),
+            timeout_s=timeout_s,
+            environ={"CUDA_VISIBLE_DEVICES": uuid},  # CUDA may number the devices otherwise than the driver
+        )
     except Exception as error:  # noqa: BLE001 - whatever the driver raised: it is reported with its framework
         return {"error": f"the GPU cannot be read: {error}"}
     if isinstance(said, str) or read is None:
@@ -50,8 +69,25 @@ def _measure(framework: str, timeout_s: float) -> dict[str, Any]:
     return overhead_fields(said, model, used_before=used_before, used_now=used_now, process_bytes=process_bytes)
 
 
+def use_once_settled(
+    read_bytes: Callable[[], int], idle_bytes: int, *, timeout_s: float = 10.0, poll_s: float = 0.2
+) -> int:
+    """Return what is in use on a device once the memory of the process before has come back, or time is up.
+
+    Args:
+        read_bytes: Reads what is in use, in bytes.
+        idle_bytes: What was in use before that process.
+        timeout_s: How long to wait for it.
+        poll_s: How often to look.
+    """
+    deadline = time.monotonic() + timeout_s
+    while (used := read_bytes()) > idle_bytes + _NOISE_BYTES and time.monotonic() < deadline:
+        time.sleep(poll_s)
+    return used
+
+
 def run_while_it_holds(
-    command: Sequence[str], read: Callable[[int], _Read], *, timeout_s: float
+    command: Sequence[str], read: Callable[[int], _Read], *, timeout_s: float, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], _Read] | tuple[str, None]:
     """Run a child that prints a line of JSON and waits, and return what it says and what ``read`` reads meanwhile.
 
@@ -59,6 +95,7 @@ def run_while_it_holds(
         command: How to start the child.
         read: What to read while the child waits, given its process number.
         timeout_s: When to end a child that says nothing.
+        environ: The child's variables beside those of this process.
 
     Returns:
         What the child says and what was read, or why it says nothing.
@@ -66,7 +103,12 @@ def run_while_it_holds(
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(  # noqa: S603 - the caller's own command
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            env={**os.environ, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         ) as child,
     ):
         deadline = threading.Timer(timeout_s, child.kill)
@@ -109,8 +151,8 @@ def overhead_fields(
     }
 
 
-def _read_use(pid: int | None) -> tuple[int, int | None]:
-    """Return the bytes in use on the visible GPU, and those of a process; ``None``: the driver does not know it.
+def _read_use(uuid: str, pid: int | None) -> tuple[int, int | None]:
+    """Return the bytes in use on a GPU, and those of a process; ``None``: the driver does not know it.
 
     In a container the driver may count processes by the machine's numbers, not by the container's.
     """
@@ -119,7 +161,6 @@ def _read_use(pid: int | None) -> tuple[int, int | None]:
     except ImportError:
         from ray._private.thirdparty import pynvml
 
-    uuid = str(read_gpus()[0]["uuid"])
     pynvml.nvmlInit()
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())

@@ -88,7 +88,9 @@ class Holding:
     ) -> GpuMemoryLimit:
         """Return the limit of a framework on a device, and write down its overhead."""
         overhead, source = self.overheads.bytes_for(gpu_model, framework, version, compute_capability)
-        share = self.share.bytes_of(total_bytes)
+        # What a plan states may be parts of more than the framework can have of the device.
+        total = total_bytes()
+        share = min(self.share.bytes_of(lambda: total), int(total * self.share.fraction))
         self.record.share_bytes = share
         self.record.overhead_bytes[framework] = overhead
         self.record.overhead_sources[framework] = source
@@ -121,7 +123,7 @@ class Holding:
             device = min(read_gpus(), key=lambda gpu: int(str(gpu["memory_bytes"])))
         except Exception as error:  # NVML's errors have no base that can be named without NVML
             if self.share.memory_bytes is not None:
-                return int(self.share.memory_bytes / self.share.fraction), None
+                return int(self.share.memory_bytes / self.share.fraction) + 1, None
             raise MemoryLimitError(
                 "the plan does not state a worker's GPU memory, and the device cannot be read here: "
                 f"{error}. Install nvidia-ml-py on the node and plan again"

@@ -6,7 +6,7 @@ from typing import Any
 from tune_policies.errors import MemoryLimitError
 from tune_policies.units import format_bytes
 
-from ..environment import cupy_own_limit
+from ..environment import CUPY_VARIABLE, cupy_own_limit
 from ..share import Holding
 
 
@@ -35,7 +35,13 @@ def _limit_device(cupy: Any, device: int, holding: Holding) -> None:
     budget = min(budget, cupy_own_limit(total, os.environ) or budget)
     pool = cupy.get_default_memory_pool()
     with cupy.cuda.Device(device):
-        held = pool.total_bytes()
+        try:
+            held = pool.total_bytes()  # a device's first use of its pool, which reads the variable
+        except ValueError as error:
+            raise MemoryLimitError(
+                f"CuPy cannot read {CUPY_VARIABLE}={os.environ.get(CUPY_VARIABLE)}: "
+                "unset it, or give a number of bytes or a percentage up to 100%"
+            ) from error
         if held > budget:
             raise MemoryLimitError(
                 f"cupy already holds {format_bytes(held)} of GPU {device}, more than its budget of "

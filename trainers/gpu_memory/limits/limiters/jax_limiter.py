@@ -1,7 +1,7 @@
 """Holds JAX to its share, by the environment that its back end reads when it starts."""
 
 import os
-from typing import Any
+from typing import Any, Final
 
 from tune_policies.errors import MemoryLimitError
 
@@ -9,6 +9,9 @@ from ..environment import JAX_COLLECTIVE_VARIABLE, jax_fraction_variable, jax_va
 from ..own_environment import PROCESS_ENVIRONMENT
 from ..prospects import has_gpu_plugin
 from ..share import Holding
+
+_TOLERANCE: Final = 1.05
+"""XLA takes the fraction of what CUDA calls the device's total, which may differ by what the driver keeps."""
 
 
 def limit_jax(jax: Any, holding: Holding) -> bool:
@@ -46,7 +49,7 @@ def jax_still_holds(jax: Any, limit_bytes: int) -> bool:
         # What the back end itself says. Without a GPU after all there is nothing to hold; an allocator without a
         # limit tells none.
         stats = [device.memory_stats() or {} for device in jax.local_devices() if device.platform == "gpu"]
-        return all(0 < each.get("bytes_limit", 0) <= limit_bytes for each in stats)
+        return all(0 < each.get("bytes_limit", 0) <= limit_bytes * _TOLERANCE for each in stats)
     return _why_void(jax) is None and PROCESS_ENVIRONMENT.is_as_written(jax_fraction_variable(os.environ))
 
 
