@@ -19,8 +19,9 @@ from tune_policies.values import Value
 from .gpu_memory.limits.enforcement import enforce, let_be
 from .gpu_memory.limits.overhead import NOTHING_MEASURED, Overheads, load_overheads
 from .gpu_memory.limits.share import GpuShare, SharedDevice
-from .gpu_memory.use.leaks import end_gpu_children, wait_for_room
-from .gpu_memory.use.usage import noted_on_oom, open_account
+from .gpu_memory.use.leaks import end_gpu_processes, mark_processes
+from .gpu_memory.use.room import wait_for_room
+from .gpu_memory.use.usage import add_warnings, noted_on_oom, open_account
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",  # Ray sets this one: to 1 in a trial that names GPUs and no CPUs
@@ -96,10 +97,11 @@ class ProcessSetup(Value):
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         # Ray's own number, not the plan's: it is what the neighbours on the device were counted against.
         assigned = ray.get_runtime_context().get_assigned_resources().get(device, planned)
+        mark_processes()
         open_account(assigned)
-        if assigned < 1:
-            share = self._share(device, planned, assigned)
-            wait_for_room(share)
+        share = self._share(device, planned, assigned) if assigned < 1 else None
+        wait_for_room(share)
+        if share is not None:
             enforce(
                 share,
                 overheads=self.limits.overheads,
@@ -123,12 +125,15 @@ class ProcessSetup(Value):
         return GpuShare(fraction=assigned, memory_bytes=memory_bytes, device=device)
 
 
-def set_up_before(function: Callable[..., Any], set_up: Callable[[Any], None]) -> Callable[..., Any]:
+def set_up_before(
+    function: Callable[..., Any], set_up: Callable[[Any], None], at_end: Callable[[], None] = lambda: None
+) -> Callable[..., Any]:
     """Return a new function that sets up its process and then calls ``function``, which stays as it is.
 
     Args:
         function: Takes a config, or nothing.
         set_up: Is called with the config, or ``None``, in the process and in the thread that runs ``function``.
+        at_end: Is called there when ``function`` has ended, however it did, and what it has left is ended.
     """
 
     @contextmanager
@@ -138,7 +143,8 @@ def set_up_before(function: Callable[..., Any], set_up: Callable[[Any], None]) -
             with noted_on_oom():
                 yield
         finally:
-            end_gpu_children()
+            add_warnings(end_gpu_processes())
+            at_end()
 
     def set_up_first(*args: Any, **kwargs: Any) -> Any:
         with process_of_its_own(args, kwargs):

@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import ray.train
+
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
 
+from .gpu_memory.use.run_folder import RunFolder
 from .gpu_memory.use.usage import with_usage
 from .process import LimitOptions, ProcessSetup, set_up_before
 
@@ -27,9 +30,14 @@ def planned_arguments(
         setup.apply()
         add_usage_to_reports()
 
+    def at_end() -> None:
+        folder = run_folder()
+        if folder is not None:
+            folder.keep()
+
     return {
         **trainer_kwargs,
-        "train_loop_per_worker": set_up_before(train_loop, set_up),
+        "train_loop_per_worker": set_up_before(train_loop, set_up, at_end),
         "scaling_config": scaling_config,
     }
 
@@ -57,10 +65,24 @@ def add_usage_to_reports() -> None:
     except (ImportError, AttributeError, RuntimeError):  # another Ray, or no worker
         return
 
+    folder = run_folder()
+
     def report_with_usage(metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if folder is not None:
+            folder.keep()
         return report(with_usage(metrics), *args, **kwargs)
 
     utils.report = report_with_usage
+
+
+def run_folder() -> RunFolder | None:
+    """Return where this worker's record is kept; ``None``: Ray does not tell, as in its local mode."""
+    try:
+        context = ray.train.get_context()
+        storage = context.get_storage()
+        return RunFolder(storage.storage_filesystem, storage.experiment_fs_path, context.get_world_rank())
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return None
 
 
 def check_train_v2(trainer: type) -> None:

@@ -17,8 +17,9 @@ from tune_policies.units import format_bytes
 
 from .gpu_memory.limits.enforcement import current_enforcement
 from .gpu_memory.use.counters import release_unused
-from .gpu_memory.use.leaks import end_gpu_children, is_too_much_to_keep
-from .gpu_memory.use.usage import held_bytes, noted_on_oom, with_usage
+from .gpu_memory.use.leaks import end_gpu_processes, is_too_much_to_keep
+from .gpu_memory.use.run_folder import RunFolder
+from .gpu_memory.use.usage import add_warnings, forgive_left_over, has_warnings, held_bytes, noted_on_oom, with_usage
 from .process import ProcessSetup, limit_options, set_up_before
 
 
@@ -97,11 +98,21 @@ class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         # It only says that the trial has ended; Tune takes no metrics from it.
         return result if RESULT_DUPLICATE in result else with_usage(result)
 
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        self._keep_warnings()  # the folder is that of the trial before, still
+        return super().reset(*args, **kwargs)
+
     def cleanup(self) -> None:
         try:
             super().cleanup()
         finally:
-            end_gpu_children()
+            add_warnings(end_gpu_processes())
+            self._keep_warnings()
+
+    def _keep_warnings(self) -> None:
+        """Put what came up after the last result into the trial's folder, of which Tune tells a trainable nothing."""
+        if has_warnings() and self._storage:
+            RunFolder(self._storage.storage_filesystem, self._storage.trial_fs_path, rank=0).keep()
 
 
 class _ClassUnderPlan(_UnderPlan):
@@ -116,11 +127,21 @@ class _ClassUnderPlan(_UnderPlan):
         with noted_on_oom():
             return super().step()
 
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        add_warnings(end_gpu_processes())
+        return super().reset(*args, **kwargs)
+
     def reset_config(self, new_config: Any) -> bool:
-        """Begin anew for the next trial. What the object itself keeps on the device is its own affair."""
-        end_gpu_children()
+        """Begin anew for the next trial: limits before the user's own reset takes memory, peaks after it.
+
+        What the object itself keeps on the device is its own affair, and no leak.
+        """
         self._set_up(new_config)
-        return bool(super().reset_config(new_config))
+        forgive_left_over()
+        with noted_on_oom():
+            is_reset = bool(super().reset_config(new_config))
+        forgive_left_over()
+        return is_reset
 
 
 class _FunctionUnderPlan(_UnderPlan):
@@ -141,7 +162,7 @@ class _FunctionUnderPlan(_UnderPlan):
 def _why_unfit(share_bytes: int | None) -> str | None:
     """Return why this process cannot serve another trial, ``None`` if it can. Never raises, as ``reset`` must not."""
     try:
-        end_gpu_children()
+        end_gpu_processes()
         release_unused()
         left_over_bytes = held_bytes()
     except Exception as error:  # noqa: BLE001  # after some errors a device answers nothing but errors

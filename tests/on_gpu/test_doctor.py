@@ -2,18 +2,19 @@
 
 import pytest
 
+from tests.on_gpu.device import torch_says
 from tune_policies.doctor.cluster_reader import examine
 
 pytestmark = pytest.mark.gpu
 
 
 def test_the_gpus_and_their_driver_are_read():
-    import torch
+    model = torch_says("torch.cuda.get_device_name(0)")
 
     (node,) = examine("local").nodes
 
     assert node.nvml_error is None
-    assert torch.cuda.get_device_name(0) in {gpu.name for gpu in node.gpus}
+    assert model in {gpu.name for gpu in node.gpus}
     assert node.driver_version
     assert node.cuda_version
 

@@ -4,19 +4,20 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
-import ray
 from ray import tune
 
+from tests.on_gpu.device import torch_says
 from tests.on_ray.rays import local_ray
 from trainers import calibrate_gpu_overhead, load_overheads, with_plan
-from tune_policies import GpuPolicy, probe_cluster
+from tune_policies import GpuPolicy, classify_oom, probe_cluster
+from tune_policies.usage.record import GpuMemoryUsage
 
 pytestmark = pytest.mark.gpu
 
 GIB = 2**30
+CHUNK = 2**28  # numbers of 4 bytes: arrays of JAX with more than 2**31 elements are a matter of their own
 NEEDS = {"torch": "torch", "jax": "jax_plugins", "cupy": "cupy"}
 
 ENFORCE = """
@@ -32,8 +33,8 @@ ASK = {
     """,
     "jax": """
         import jax, jax.numpy as jnp
-        held = jnp.zeros(6 * 2**30, jnp.uint8).block_until_ready()
-        try: jnp.zeros(4 * 2**30, jnp.uint8).block_until_ready()
+        held = jnp.zeros(6 * 2**28, jnp.float32).block_until_ready()
+        try: jnp.zeros(4 * 2**28, jnp.float32).block_until_ready()
         except jax.errors.JaxRuntimeError as error: print("refused" if "RESOURCE_EXHAUSTED" in str(error) else error)
     """,
     "cupy": """
@@ -109,51 +110,71 @@ def test_torchs_asynchronous_allocator_refuses_what_is_above_the_share_too():
     assert run(code, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync") == ["refused"]
 
 
-def test_the_overhead_of_torch_is_measured_on_this_gpu(tmp_path, monkeypatch):
-    import torch
-
+def test_the_overhead_of_torch_is_measured_on_this_gpu(plan, tmp_path, monkeypatch):
     monkeypatch.setenv("TUNE_POLICIES_CACHE", str(tmp_path))
-    with local_ray(num_cpus=2):
-        measured = calibrate_gpu_overhead(["torch"], timeout_s=200)
+    model, version = torch_says("[torch.cuda.get_device_name(0), torch.__version__]")
+
+    measured = calibrate_gpu_overhead(["torch"], timeout_s=200)
 
     assert load_overheads() == measured
-    overhead, source = measured.bytes_for(torch.cuda.get_device_name(0), "torch", torch.__version__)
+    overhead, source = measured.bytes_for(model, "torch", version)
     assert source.startswith("measured on")
     assert 0.1 * GIB < overhead < 1.5 * GIB
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_eight_trials_that_take_all_they_get_stay_within_their_shares_for_two_minutes(tmp_path):
-    with local_ray(num_cpus=8):
-        plan = GpuPolicy(gpus=0.125, cpus=1).plan(probe_cluster())
-        results = tune.run(
-            with_plan(take_all_for_two_minutes, plan), num_samples=8, storage_path=str(tmp_path), verbose=0
-        )
+def ask_jax_for_twice_the_share(config):
+    import jax
+    import jax.numpy as jnp
 
-    assert [trial.status for trial in results.trials] == ["TERMINATED"] * 8
-    assert max(trial.last_result["most"] for trial in results.trials) <= plan.gpu_memory_bytes
+    held = []
+    try:
+        while len(held) * 4 * CHUNK < 2 * config["share"]:
+            held.append(jnp.zeros(CHUNK, jnp.float32).block_until_ready())
+    except jax.errors.JaxRuntimeError as error:
+        found = classify_oom(error)
+        tune.report({"kind": found.kind, "framework": found.framework, "taken": len(held) * 4 * CHUNK})
+        return
+    tune.report({"taken": len(held) * 4 * CHUNK})
 
 
-def take_all_for_two_minutes(config):
-    """Fill the share over and over, and report the most that the driver counted for this process."""
-    import pynvml
-    import torch
+def take_and_let_go(config):
+    import jax.numpy as jnp
 
-    pynvml.nvmlInit()
-    index = int(ray.get_gpu_ids()[0])
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    most, end = 0, time.monotonic() + 120
-    while time.monotonic() < end:
-        held = []
-        try:
-            while True:
-                held.append(torch.randn(4096, 4096, device="cuda") @ torch.randn(4096, 4096, device="cuda"))
-        except torch.cuda.OutOfMemoryError:
-            pass
-        torch.cuda.synchronize()
-        processes = {each.pid: each.usedGpuMemory for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-        # In a container the driver has other process numbers: then an equal part of what the device's are all using.
-        most = max(most, processes.get(os.getpid()) or sum(processes.values()) // len(processes))
-        del held
-    tune.report({"most": most})
+    taken = jnp.zeros(config["take"] // 4, jnp.float32).block_until_ready()
+    tune.report({"bytes": taken.nbytes})
+
+
+@pytest.fixture(scope="module")
+def plan():
+    with local_ray(num_cpus=4):
+        yield GpuPolicy(gpus=0.25, cpus=1).plan(probe_cluster())
+
+
+def run_trials(trainable, plan, tmp_path, **kwargs):
+    return tune.run(
+        with_plan(trainable, plan), storage_path=str(tmp_path), verbose=0, raise_on_failed_trial=False, **kwargs
+    ).trials
+
+
+def test_a_trial_with_jax_is_refused_what_is_above_its_share(plan, tmp_path):
+    pytest.importorskip("jax_plugins")
+    share = plan.gpu_memory_bytes
+
+    (trial,) = run_trials(ask_jax_for_twice_the_share, plan, tmp_path, config={"share": share})
+
+    result = trial.last_result
+    assert (result.get("kind"), result.get("framework")) == ("accelerator", "jax")
+    assert 0.5 * share < result["taken"] < share
+
+
+def test_a_process_that_ran_jax_serves_the_next_trial_or_is_replaced_without_a_failure(plan, tmp_path):
+    pytest.importorskip("jax_plugins")
+    space = {"take": tune.grid_search([2 * GIB, GIB])}
+
+    trials = run_trials(take_and_let_go, plan, tmp_path, config=space, reuse_actors=True, max_concurrent_trials=1)
+
+    usages = [GpuMemoryUsage.from_dict(trial.last_result["gpu_memory"]) for trial in trials]
+    assert [(trial.status, trial.num_failures) for trial in trials] == [("TERMINATED", 0)] * 2
+    assert [usage.share_bytes for usage in usages] == [plan.gpu_memory_bytes] * 2
+    # JAX's peak is that of its process.
+    assert usages[1].pid == usages[0].pid or usages[1].peak_allocated_bytes < 2 * GIB

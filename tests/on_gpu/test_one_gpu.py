@@ -8,6 +8,7 @@ import ray
 import ray.train
 from ray import tune
 
+from tests.on_gpu.device import sees_a_gpu, torch_says
 from tests.on_ray.rays import local_ray
 from trainers import build_torch_trainer, peak_gpu_memory_bytes, with_plan
 from tune_policies import CpuPolicy, GpuMemoryPolicy, GpuPolicy, ProbeWarning, probe_cluster
@@ -38,12 +39,12 @@ def take(config, gib):
 
 
 def test_the_probe_reads_model_memory_and_uuid(capacity):
-    import torch
+    model, total = torch_says("[torch.cuda.get_device_name(0), torch.cuda.get_device_properties(0).total_memory]")
 
     device = next(capacity.gpu_nodes()).devices[0]
 
-    assert device.name == torch.cuda.get_device_name(0)
-    assert device.memory_bytes >= torch.cuda.get_device_properties(0).total_memory
+    assert device.name == model
+    assert device.memory_bytes >= total
     assert device.uuid.startswith("GPU-")
 
 
@@ -117,9 +118,8 @@ def test_two_train_workers_share_a_gpu_through_gloo_and_keep_their_limit(capacit
 
 
 def test_tensorflow_is_held_to_its_share(capacity, tmp_path):
-    tensorflow = pytest.importorskip("tensorflow")
-    if not tensorflow.config.list_physical_devices("GPU"):
-        pytest.skip("this tensorflow sees no GPU")
+    if not sees_a_gpu("tensorflow"):
+        pytest.skip("this tensorflow sees no GPU, or is not installed")
     plan = GpuPolicy(gpus=0.25).plan(capacity)
     share = plan.gpu_memory_bytes
 

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.on_gpu.device import holding, torch_says
+
 pytestmark = pytest.mark.gpu
 
 ASK = """
@@ -31,13 +33,7 @@ def ask(fraction, held, asked):
 
 
 def test_a_process_that_reached_its_share_is_told_from_one_whose_neighbour_filled_the_device():
-    import torch
-
     assert ask(0.25, 0.1, 0.2) == "accelerator torch 0.2 0.25 own_limit"
 
-    taken = torch.empty(int(0.8 * torch.cuda.get_device_properties(0).total_memory), dtype=torch.uint8, device="cuda")
-    try:
+    with holding(int(0.8 * torch_says("torch.cuda.get_device_properties(0).total_memory"))):
         assert ask(0.5, 0.05, 0.2) == "accelerator torch 0.2 0.5 neighbour"
-    finally:
-        del taken
-        torch.cuda.empty_cache()

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -19,6 +18,7 @@ from trainers.process import LimitOptions
 from trainers.train_loop import planned_arguments
 from tune_policies import ClusterCapacity, GpuDevice, GpuMemoryPolicy, Resources
 from tune_policies.usage.record import GpuMemoryUsage
+from tune_policies.usage.trials import read_usage
 
 GIB = 2**30
 MIB = 2**20
@@ -74,15 +74,17 @@ def run_out(config):
     cupy.empty(20 * GIB - held.size)
 
 
-def leave_a_child(config):
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
-    counts = Path(os.environ["STAND_IN_NVML"]).with_name("with_a_child.json")
-    state_counts(counts, total=16 * GIB, free=15 * GIB, processes={str(child.pid): GIB})
+def leave_processes(config):
+    child = subprocess.Popen(["sleep", "100"]).pid
+    orphan = int(subprocess.check_output(["sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!"]))
+    counts = Path(os.environ["STAND_IN_NVML"]).with_name("with_processes.json")
+    holding = dict.fromkeys([child, orphan, config["bystander"]], GIB)
+    state_counts(counts, total=16 * GIB, free=15 * GIB, processes=holding)
     os.environ["STAND_IN_NVML"] = str(counts)
-    tune.report({"child": child.pid})
+    tune.report({"child": child, "orphan": orphan})
 
 
-FUNCTIONS = {function.__name__: function for function in (use_two_gib, report_own_key, run_out, leave_a_child)}
+FUNCTIONS = {function.__name__: function for function in (use_two_gib, report_own_key, run_out, leave_processes)}
 
 
 def do(config):
@@ -92,8 +94,11 @@ def do(config):
 @pytest.fixture(scope="module")
 def trials(nvml, tmp_path_factory):
     """One trial of each function, under its name."""
-    trials = run(do, tmp_path_factory.mktemp("results"), config={"what": tune.grid_search(list(FUNCTIONS))})
-    return {trial.config["what"]: trial for trial in trials}
+    with subprocess.Popen(["sleep", "100"]) as bystander:
+        config = {"what": tune.grid_search(list(FUNCTIONS)), "bystander": bystander.pid}
+        trials = run(do, tmp_path_factory.mktemp("results"), config=config)
+        yield {trial.config["what"]: trial for trial in trials}
+        bystander.kill()
 
 
 def test_a_result_says_what_the_trial_used_of_its_share(trials):
@@ -126,8 +131,24 @@ def test_a_trial_that_ran_out_leaves_its_record_in_its_error_file(trials):
     assert {(usage.num_ooms, usage.peak_reserved_bytes) for usage in usages} == {(1, GIB)}
 
 
-def test_a_child_that_outlives_its_trial_with_gpu_memory_is_ended(trials):
-    assert not is_alive(trials["leave_a_child"].last_result["child"])
+@pytest.mark.parametrize("which", ["child", "orphan"])
+def test_a_process_that_outlives_its_trial_with_gpu_memory_is_ended(trials, which):
+    assert not is_alive(trials["leave_processes"].last_result[which])
+
+
+def test_what_was_ended_is_said_in_the_record_of_the_trial(trials):
+    trial = trials["leave_processes"]
+    ended = sorted(trial.last_result[which] for which in ("child", "orphan"))
+
+    (told,) = read_usage(Path(trial.path)).trials
+
+    assert told.usage.warnings == tuple(
+        f"process {pid}, started by the trial, outlived it with 1 GiB of GPU memory, and is ended" for pid in ended
+    )
+
+
+def test_a_process_that_no_trial_has_started_is_let_be(trials):
+    assert Path(f"/proc/{trials['leave_processes'].config['bystander']}").exists()
 
 
 def is_alive(pid, within_s=10):
@@ -195,24 +216,42 @@ def test_a_process_that_keeps_much_is_ended_and_no_trial_fails_of_it(one_after_t
     assert not is_alive(keeping)
 
 
-class Keeping(tune.Trainable):
+class Resetting(tune.Trainable):
+    """Keeps its device memory until it is reset, as a class does; for the last config there is not enough."""
+
     def setup(self, config):
         import cupy
 
-        self.model = cupy.empty(GIB)
+        self.model = cupy.empty(config["take"])
 
     def step(self):
         return {"done": True}
 
     def reset_config(self, new_config):
+        if new_config["take"] > 4 * GIB:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        self.model = None
+        self.setup(new_config)
         return True
 
 
-def test_what_a_class_keeps_between_trials_is_its_own_affair(nvml, tmp_path):
-    trials = run(Keeping, tmp_path, num_samples=2, reuse_actors=True, max_concurrent_trials=1)
+@pytest.fixture(scope="module")
+def resets(nvml, tmp_path_factory):
+    space = {"take": tune.grid_search([3 * GIB, GIB, 20 * GIB])}
+    return run(Resetting, tmp_path_factory.mktemp("results"), config=space, reuse_actors=True, max_concurrent_trials=1)
 
-    assert len({trial.last_result["pid"] for trial in trials}) == 1
-    assert [trial.last_result["gpu_memory"]["left_over_bytes"] for trial in trials] == [0, GIB]
+
+def test_a_class_that_resets_itself_leaves_nothing_and_has_peaks_of_its_own_for_each_trial(resets):
+    usages = [GpuMemoryUsage.from_dict(trial.last_result["gpu_memory"]) for trial in resets[:2]]
+
+    assert len({usage.pid for usage in usages}) == 1
+    assert [(usage.peak_reserved_bytes, usage.left_over_bytes) for usage in usages] == [(3 * GIB, 0), (GIB, 0)]
+
+
+def test_a_class_that_runs_out_as_it_is_reset_leaves_its_record(resets):
+    usage = noted(resets[2])[-1]
+
+    assert (usage.num_ooms, usage.left_over_bytes) == (1, 0)
 
 
 def train_loop(config):
@@ -220,14 +259,17 @@ def train_loop(config):
 
     import cupy
 
-    held = cupy.empty(2 * GIB)
+    rank = ray.train.get_context().get_world_rank()
+    held = cupy.empty((1 + rank) * GIB)
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint = ray.train.Checkpoint.from_directory(folder)
+        checkpoint = ray.train.Checkpoint.from_directory(folder) if rank == 0 else None
         ray.train.report({"loss": held.size}, checkpoint=checkpoint)
+    more = cupy.empty(GIB)
+    del more
 
 
-def test_a_train_workers_report_says_it_too(nvml, tmp_path):
-    plan = GpuMemoryPolicy(gpu_memory="4GiB", num_workers=1, cpus=1).plan(CAPACITY)
+def test_train_workers_say_it_in_their_reports_and_each_in_the_runs_folder(nvml, tmp_path):
+    plan = GpuMemoryPolicy(gpu_memory="4GiB", num_workers=2, cpus=1).plan(CAPACITY)
     # Ray's trainer for any framework: the builders' own would import theirs, which see no GPU here.
     trainer = DataParallelTrainer(
         **planned_arguments(
@@ -239,4 +281,6 @@ def test_a_train_workers_report_says_it_too(nvml, tmp_path):
     result = trainer.fit()
 
     usage = GpuMemoryUsage.from_dict(result.metrics["gpu_memory"])
-    assert (usage.gpus, usage.share_bytes, usage.peak_reserved_bytes) == (0.25, 4 * GIB, 2 * GIB)
+    assert (usage.gpus, usage.share_bytes, usage.peak_reserved_bytes) == (0.25, 4 * GIB, GIB)
+    (run,) = read_usage(Path(result.path)).trials
+    assert (run.usage.gpus, run.usage.peak_reserved_bytes) == (0.25, 3 * GIB)

@@ -1,7 +1,9 @@
 """``plan.remote_options()`` on a real Ray: as many actors run as planned, and a task gives its process back."""
 
 import os
+import time
 import warnings
+from pathlib import Path
 
 import pytest
 import ray
@@ -55,14 +57,26 @@ def test_as_many_actors_run_at_once_as_planned_and_one_more_does_not(capacity, p
             ray.kill(each)
 
 
-def test_a_task_that_releases_gets_a_new_process_for_each_call(capacity):
+def test_a_task_that_releases_gets_a_new_process_for_each_call_and_the_old_one_ends(capacity):
     options = CpuPolicy().plan(capacity).remote_options(reuse="release")
 
     @ray.remote(**options)
     def task():
         return os.getpid()
 
-    assert ray.get(task.remote(), timeout=60) != ray.get(task.remote(), timeout=60)
+    first, second = (ray.get(task.remote(), timeout=60) for _ in range(2))
+
+    assert first != second
+    assert not is_alive(first)
+
+
+def is_alive(pid, within_s=20):
+    deadline = time.monotonic() + within_s
+    while Path(f"/proc/{pid}").exists():
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def test_an_actor_keeps_its_process(capacity):

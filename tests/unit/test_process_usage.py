@@ -3,16 +3,19 @@
 import os
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from tests.stand_ins import state_counts, write_stand_ins
 from trainers import gpu_memory_usage, peak_gpu_memory_bytes
-from trainers.gpu_memory.limits.share import GpuShare
+from trainers.gpu_memory.limits.share import Enforcement, GpuShare
 from trainers.gpu_memory.use import nvml
-from trainers.gpu_memory.use.leaks import is_too_much_to_keep, wait_for_room
-from trainers.gpu_memory.use.usage import noted_on_oom, open_account, with_usage
-from tune_policies import MemoryLimitError
+from trainers.gpu_memory.use.leaks import is_too_much_to_keep
+from trainers.gpu_memory.use.room import wait_for_room
+from trainers.gpu_memory.use.usage import _warn_of_silence, noted_on_oom, open_account, with_usage
+from tune_policies import MemoryLimitError, ProbeError
+from tune_policies.usage.record import ASSUMED
 
 GIB = 2**30
 MIB = 2**20
@@ -117,6 +120,92 @@ def test_an_error_of_gpu_memory_carries_the_record_and_any_other_does_not(cupy):
     assert gpu_memory_usage().num_ooms == 1
 
 
+@pytest.fixture
+def torch_stats(counts, monkeypatch):
+    """The counters of a torch that uses one device."""
+    stats = {"reserved_bytes.all.peak": GIB, "num_ooms": 3}
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        device_count=lambda: 1,
+        memory_stats=lambda device: dict(stats),
+        reset_peak_memory_stats=lambda device: None,
+        empty_cache=lambda: None,
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    return stats
+
+
+def run_out(message):
+    with pytest.raises(RuntimeError), noted_on_oom():
+        raise RuntimeError(message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "MPS backend out of memory (MPS allocated: 8.00 GiB, max allowed: 9 GiB). Tried to allocate 2.00 GiB",
+    ],
+)
+def test_an_error_that_torchs_own_counter_leaves_out_is_counted(torch_stats, message):
+    open_account(1)
+    run_out(message)
+
+    assert gpu_memory_usage().num_ooms == 1
+
+
+def test_an_error_that_torch_counts_is_counted_once(torch_stats):
+    open_account(1)
+    torch_stats["num_ooms"] += 1
+    run_out("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    assert gpu_memory_usage().num_ooms == 1
+
+
+def test_a_counter_that_the_user_resets_begins_at_0_again(torch_stats):
+    open_account(1)
+    torch_stats["num_ooms"] = 0
+    before = gpu_memory_usage().num_ooms
+    torch_stats["num_ooms"] = 2
+
+    assert (before, gpu_memory_usage().num_ooms) == (0, 2)
+
+
+def test_no_trial_fails_because_its_framework_does_not_answer(torch_stats, monkeypatch):
+    def lost(device):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    open_account(1)
+    monkeypatch.setattr(sys.modules["torch"].cuda, "memory_stats", lost)
+    _warn_of_silence.cache_clear()
+
+    with pytest.warns(UserWarning, match="torch cannot be asked about its GPU memory: CUDA error: an ill") as warned:
+        results = [with_usage({"loss": 1}), with_usage({"loss": 2})]
+    run_out("CUDA out of memory. Tried to allocate 2.00 GiB")
+    open_account(1)
+
+    assert (results, len(warned)) == ([{"loss": 1}, {"loss": 2}], 1)
+    with pytest.raises(ProbeError):
+        gpu_memory_usage()
+
+
+@pytest.mark.parametrize(("source", "basis"), [("assumed", ASSUMED), ("measured on 2026-01-02", "the reserved peak")])
+def test_the_record_says_whether_its_overhead_was_only_assumed(cupy, monkeypatch, source, basis):
+    enforcement = Enforcement(
+        share_bytes=4 * GIB, overhead_bytes={"cupy": MIB}, overhead_sources={"cupy": source}, isolation="framework"
+    )
+    monkeypatch.setattr("trainers.gpu_memory.use.usage.checked_enforcement", lambda: enforcement)
+    open_account(0.25)
+    held = cupy.empty(GIB)
+
+    usage = gpu_memory_usage()
+
+    assert (usage.share_kept, usage.peak_reserved_bytes, usage.pid) == (True, held.size, os.getpid())
+    assert usage.sources["share_kept"].startswith(basis)
+
+
 QUARTER = GpuShare(fraction=0.25, memory_bytes=4 * GIB)
 
 
@@ -153,6 +242,60 @@ def test_what_this_process_holds_itself_counts_as_its_room(counts):
     state_counts(counts, total=16 * GIB, free=2 * GIB, processes={str(os.getpid()): 2 * GIB})
 
     wait_for_room(QUARTER, timeout_s=0)
+
+
+@pytest.mark.parametrize("processes", [{}, {"999999": 3 * GIB}], ids=["nobody is listed", "by the host's numbers"])
+def test_what_its_frameworks_hold_counts_where_the_driver_does_not_list_this_process(
+    counts, cupy, monkeypatch, processes
+):
+    before = Enforcement(overhead_bytes={"cupy": GIB // 2})
+    monkeypatch.setattr("trainers.gpu_memory.use.room.current_enforcement", lambda: before)
+    state_counts(counts, total=16 * GIB, free=GIB, processes=processes)
+    held = cupy.empty(2 * GIB)
+
+    wait_for_room(QUARTER, timeout_s=0)
+    del held
+    cupy.get_default_memory_pool().free_all_blocks()
+
+    with pytest.raises(MemoryLimitError):
+        wait_for_room(QUARTER, timeout_s=0)
+
+
+def test_tensorflow_holds_its_whole_limit_once_it_runs(counts, monkeypatch):
+    config = SimpleNamespace(
+        list_logical_devices=lambda kind: [SimpleNamespace(name="GPU:0")],
+        experimental=SimpleNamespace(get_memory_info=lambda name: {"current": 0, "peak": 0}),
+    )
+    context = SimpleNamespace(context_safe=lambda: SimpleNamespace(_initialized=True))
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
+    monkeypatch.setitem(sys.modules, "tensorflow.python.eager.context", context)
+    before = Enforcement(limit_bytes={"tensorflow": 3 * GIB}, overhead_bytes={"tensorflow": GIB})
+    monkeypatch.setattr("trainers.gpu_memory.use.room.current_enforcement", lambda: before)
+    state_counts(counts, total=16 * GIB, free=0)
+
+    wait_for_room(QUARTER, timeout_s=0)
+
+
+def test_a_whole_device_is_started_on_when_others_hold_little_of_it(counts):
+    state_counts(counts, total=16 * GIB, free=13 * GIB)
+    wait_for_room(None, timeout_s=0)
+    state_counts(counts, total=16 * GIB, free=12 * GIB, processes={"77": 4 * GIB})
+
+    with pytest.raises(MemoryLimitError, match=r"12 GiB free of 16 GiB, less than the 80% that.* process 77 \(4 GiB\)"):
+        wait_for_room(None, timeout_s=0)
+
+
+def test_a_full_device_is_none_to_start_on_where_the_driver_lists_no_processes(counts, monkeypatch):
+    import pynvml
+
+    def refuse(handle):
+        raise pynvml.NVMLError("Not Supported")
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", refuse)
+    state_counts(counts, total=16 * GIB, free=GIB)
+
+    with pytest.raises(MemoryLimitError, match="Held by: processes that the driver does not list"):
+        wait_for_room(QUARTER, timeout_s=0)
 
 
 def test_a_device_that_cannot_be_read_is_taken_as_it_is(counts):

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tune_policies import InvalidResourcesError
 from tune_policies.usage.advice import HEADROOM, advise, needed_bytes
-from tune_policies.usage.record import GpuMemoryUsage
+from tune_policies.usage.record import ASSUMED, GpuMemoryUsage, worker_file
 from tune_policies.usage.report import usage_view
 from tune_policies.usage.trials import RunUsage, TrialUsage, most, read_usage
 
@@ -95,6 +95,43 @@ def test_the_most_of_all_results_and_errors_counts(tmp_path):
     assert trials[1].usage.num_ooms == 1
 
 
+def noted(*usages):
+    return "".join(f"gpu_memory: {json.dumps(usage.model_dump(mode='json'))}\n" for usage in usages)
+
+
+SMALL = {"gpus": 0.25, "share_gib": 4, "limit_bytes": {"torch": 3 * GIB}}
+
+
+def test_a_trial_that_came_back_larger_is_told_by_its_largest_share(tmp_path):
+    ran_out = used(4.1, **SMALL, num_ooms=1, share_kept=False)
+    write(tmp_path, "a", result(used(2, **SMALL)), result(used(5, share_kept=True)), error=noted(ran_out))
+
+    run = read_usage(tmp_path)
+
+    ((usage, (before,)),) = [(trial.usage, trial.of_smaller_shares) for trial in run.trials]
+    assert usage == used(5, share_kept=True)
+    assert (before.num_ooms, before.peak_reserved_bytes, before.share_bytes) == (1, int(4.1 * GIB), 4 * GIB)
+    assert advise(run) == [
+        "peak 5.0 of 8.0 GiB: 2 trials a GPU is right",
+        "1 trial ran out of 4.0 GiB and fit in 8.0: a",
+        "1 trial did not keep the share: a",
+    ]
+
+
+def test_each_process_of_a_trial_counts_its_own_events(tmp_path):
+    events = [(7, 1), (7, 2), (8, 1)]
+    write(tmp_path, "a", error=noted(*(used(3, pid=pid, num_ooms=ooms) for pid, ooms in events)))
+
+    assert read_usage(tmp_path).trials[0].usage.num_ooms == 3
+
+
+@pytest.mark.parametrize("gpus", [1e-9, -1, 1.5])
+def test_an_amount_that_ray_never_gives_makes_no_record(tmp_path, gpus):
+    write(tmp_path, "a", json.dumps({"gpu_memory": {"gpus": gpus, "share_bytes": GIB, "peak_reserved_bytes": 5}}))
+
+    assert read_usage(tmp_path).trials[0].usage is None
+
+
 def test_files_cut_off_and_keys_of_the_users_own_are_passed_over(tmp_path):
     own = ['{"gpu_memory": "mine"}\n', '{"gpu_memory": {"used": 3}}\n', "[1]\n", "\n", "\x00\n"]
     write(tmp_path, "a", *own, result(used(3)), result(used(5))[:-30], error="gpu_memory: {")
@@ -120,6 +157,15 @@ def test_a_train_run_says_what_it_reported_with_its_checkpoints(tmp_path):
     assert (trial.name, trial.usage.peak_reserved_bytes) == (tmp_path.name, 3 * GIB)
 
 
+def test_a_train_run_is_told_by_the_worker_that_used_most(tmp_path):
+    for rank, usage in enumerate([used(2, pid=7), used(5, pid=8, num_ooms=1), used(3, pid=9)]):
+        (tmp_path / worker_file(rank, usage.pid)).write_text(result(usage))
+
+    (trial,) = read_usage(tmp_path).trials
+
+    assert (trial.name, trial.usage.peak_reserved_bytes, trial.usage.num_ooms) == (tmp_path.name, 5 * GIB, 1)
+
+
 @pytest.mark.parametrize(("name", "message"), [("nowhere", "is no folder"), (".", "holds no results of Tune or Train")])
 def test_what_is_no_run_is_named(tmp_path, name, message):
     with pytest.raises(InvalidResourcesError, match=message):
@@ -143,6 +189,7 @@ def shown(run):
 
 def test_the_table_fits_80_columns_and_says_what_is_not_known():
     full = used(2.9, limit_bytes={"torch": 7 * GIB}, process_bytes=3 * GIB, share_kept=True)
+    bar = "#" * 15 + "." * 25
 
     lines = shown(run_of(full, GpuMemoryUsage(gpus=0.5, share_bytes=8 * GIB), None))
 
@@ -150,4 +197,17 @@ def test_the_table_fits_80_columns_and_says_what_is_not_known():
     assert lines[3].split() == ["t0", "8", "GiB", "7", "GiB", "2.9", "GiB", "3", "GiB", "yes", "0"]
     assert lines[4].split() == ["t1", "8", "GiB", "none", *["not", "known"] * 3, "0"]
     assert lines[5].split() == ["t2", *["-"] * 6]
-    assert lines[6] == "- peak 3.0 of 8.0 GiB: 4 trials a GPU instead of 2"
+    assert lines[7] == "Used of the share"
+    assert lines[10:] == [f"t0      {bar}   38%", "- peak 3.0 of 8.0 GiB: 4 trials a GPU instead of 2"]
+
+
+def test_a_share_kept_by_an_assumed_overhead_is_only_likely_kept():
+    usage = used(2.9, share_kept=True, sources={"share_kept": ASSUMED})
+
+    assert "likely" in shown(run_of(usage))[3]
+
+
+def test_brackets_in_the_name_of_a_trial_are_shown():
+    lines = shown(RunUsage(trials=(TrialUsage(name="t_[red]a[/]", usage=used(2)),)))
+
+    assert [lines[index].split()[0] for index in (3, 8)] == ["t_[red]a[/]"] * 2

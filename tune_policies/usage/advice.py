@@ -41,7 +41,7 @@ def advise(run: RunUsage) -> list[str]:
     known = [trial for trial in run.trials if trial.usage is not None]
     if not known:
         return ["no trial says what it used: only trials with GPUs do, of a trainable made by with_plan"]
-    return [*_on_size(known), *_on_problems(known)]
+    return [*_on_size(known), *_on_outgrown(known), *_on_problems(known)]
 
 
 def _on_size(trials: list[TrialUsage]) -> Iterator[str]:
@@ -78,22 +78,37 @@ def _on_trials_alike(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
         yield f"{said}: {_a_gpu(now)} is right"
 
 
-def _on_problems(trials: list[TrialUsage]) -> Iterator[str]:
-    def names(chosen: list[TrialUsage]) -> str:
-        return shorten_names([trial.name for trial in chosen])
+def _on_outgrown(trials: list[TrialUsage]) -> Iterator[str]:
+    """Name the trials that a share was too small for, and that ended well with a larger one."""
+    fitted: dict[tuple[int, int], list[TrialUsage]] = defaultdict(list)
+    for trial in trials:
+        ran_out_of = [usage for usage in trial.of_smaller_shares if usage.num_ooms]
+        if ran_out_of and trial.usage and not trial.usage.num_ooms:
+            fitted[_had_bytes(ran_out_of[-1]), _had_bytes(trial.usage)].append(trial)
+    for (small, large), chosen in sorted(fitted.items()):
+        yield f"{counted(len(chosen), 'trial')} ran out of {_gib(small)} GiB and fit in {_gib(large)}: {_names(chosen)}"
 
-    beyond = [trial for trial in trials if trial.usage and trial.usage.share_kept is False]
+
+def _had_bytes(usage: GpuMemoryUsage) -> int:
+    return usage.share_bytes or device_bytes(usage) or 0
+
+
+def _on_problems(trials: list[TrialUsage]) -> Iterator[str]:
+    beyond = [trial for trial in trials if any(usage.share_kept is False for usage in trial.usages)]
     if beyond:
-        yield f"{counted(len(beyond), 'trial')} did not keep the share: {names(beyond)}"
-    leaking = [trial for trial in trials if trial.usage and trial.usage.left_over_bytes]
+        yield f"{counted(len(beyond), 'trial')} did not keep the share: {_names(beyond)}"
+    leaking = [trial for trial in trials if any(usage.left_over_bytes for usage in trial.usages)]
     if leaking:
-        yield f"{counted(len(leaking), 'trial')} began with memory that an earlier trial had left: {names(leaking)}"
-    loose = [trial for trial in trials if trial.usage and trial.usage.not_enforceable]
+        yield f"{counted(len(leaking), 'trial')} began with memory that an earlier trial had left: {_names(leaking)}"
+    loose = [trial for trial in trials if any(usage.not_enforceable for usage in trial.usages)]
     if loose:
-        frameworks = sorted({name for trial in loose if trial.usage for name in trial.usage.not_enforceable})
-        yield f"nothing limits {', '.join(frameworks)}: {names(loose)}"
-    seen = dict.fromkeys(warning for trial in trials if trial.usage for warning in trial.usage.warnings)
-    yield from seen
+        frameworks = sorted({name for trial in loose for usage in trial.usages for name in usage.not_enforceable})
+        yield f"nothing limits {', '.join(frameworks)}: {_names(loose)}"
+    yield from dict.fromkeys(warning for trial in trials for usage in trial.usages for warning in usage.warnings)
+
+
+def _names(trials: list[TrialUsage]) -> str:
+    return shorten_names([trial.name for trial in trials])
 
 
 def _a_gpu(count: int) -> str:

@@ -50,7 +50,9 @@ def _draw(axes: Any, rows: list[tuple[str, GpuMemoryUsage]]) -> None:
     used = [(needed_bytes(usage) or 0) / GIB for _, usage in rows]
     axes.barh(places, used, height=0.55, color=[_COLOURS[verdict] for verdict in verdicts])
     axes.invert_yaxis()
-    named = [name if len(name) <= 48 else f"{name[:47]}…" for name, _ in rows] if len(rows) <= _MOST_NAMES else []
+    # A pair of dollars would be read as a formula.
+    names = [name.replace("$", r"\$") for name, _ in rows]
+    named = [name if len(name) <= 48 else f"{name[:47]}…" for name in names] if len(rows) <= _MOST_NAMES else []
     axes.set_yticks(list(places)[: len(named)], named, fontsize=8)
     axes.margins(y=0.01)
     axes.set_ylabel("" if named else counted(len(rows), "trial"))

@@ -4,7 +4,7 @@ from typing import Final
 
 from pydantic import Field
 
-from tune_policies.resources import Bytes, Count, UsedBytes
+from tune_policies.resources import Bytes, Count, GpuAmount, UsedBytes
 from tune_policies.values import Value
 
 GPU_MEMORY_KEY: Final = "gpu_memory"
@@ -13,11 +13,18 @@ GPU_MEMORY_KEY: Final = "gpu_memory"
 USAGE_NOTE: Final = f"{GPU_MEMORY_KEY}: "
 """How the line of an error begins that says what its trial had used, in JSON."""
 
+WORKER_FILES: Final = f"{GPU_MEMORY_KEY}-*.json"
+"""The files in the folder of a run or a trial that have each a process's record."""
+
+ASSUMED: Final = "the reserved peak and an overhead that is only assumed"
+"""What ``share_kept`` rests on where the driver does not count by process, and nobody measured the overhead."""
+
 
 class GpuMemoryUsage(Value):
     """What a process used of its share of GPU memory, all its devices together.
 
     Attributes:
+        pid: The number of the process.
         gpus: GPUs that Ray gave the process: a share of one, or whole ones; ``None``: not known.
         device_bytes: The memory of one of its devices; ``None``: not known.
         share_bytes: What the process may use in all; ``None``: whole GPUs, or a share whose size is not known.
@@ -36,7 +43,8 @@ class GpuMemoryUsage(Value):
         sources: How each figure was measured, by its field.
     """
 
-    gpus: float | None = None
+    pid: Count | None = None
+    gpus: GpuAmount | None = None
     device_bytes: Bytes | None = None
     share_bytes: Bytes | None = None
     limit_bytes: dict[str, Bytes] = Field(default_factory=dict)
@@ -51,3 +59,13 @@ class GpuMemoryUsage(Value):
     not_enforceable: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     sources: dict[str, str] = Field(default_factory=dict)
+
+
+def rests_on_assumption(usage: GpuMemoryUsage) -> bool:
+    """Return whether it is only likely that the share was kept."""
+    return usage.sources.get("share_kept") == ASSUMED
+
+
+def worker_file(rank: int, pid: int) -> str:
+    """Return the name of a process's file; a worker that was started again has another process."""
+    return WORKER_FILES.replace("*", f"{rank}-{pid}")

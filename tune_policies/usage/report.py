@@ -1,4 +1,6 @@
-"""How the use of a run looks on the shell: a line a trial, and the advice below."""
+"""How the use of a run looks on the shell: a line a trial, a bar a trial, and the advice below."""
+
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -7,17 +9,33 @@ from tune_policies.names import counted
 from tune_policies.tables import empty_table
 from tune_policies.units import format_bytes
 
-from .advice import advise
-from .record import GpuMemoryUsage
+from .advice import advise, device_bytes, needed_bytes
+from .record import GpuMemoryUsage, rests_on_assumption
 from .trials import RunUsage
+
+_BAR: Final = 40
+"""Characters of a bar that fills the share."""
 
 
 def usage_view(run: RunUsage) -> RenderableType:
-    """Return the table and the lines that ``tune-policies usage`` shows."""
+    """Return the tables and the lines that ``tune-policies usage`` shows."""
     view = empty_table(counted(len(run.trials), "trial"), "Trial", "Share", "Limit", "Peak", "Process", "Kept", "OOMs")
     for trial in run.trials:
-        view.add_row(trial.name, *(_cells(trial.usage) if trial.usage else ["-"] * 6))
-    return Group(view, *(Text(f"- {line}", overflow="fold") for line in advise(run)))
+        cells = _cells(trial.usage) if trial.usage else ["-"] * 6
+        view.add_row(Text(trial.name), *cells)  # brackets in a name are no markup
+    return Group(view, *_bars(run), *(Text(f"- {line}", overflow="fold") for line in advise(run)))
+
+
+def _bars(run: RunUsage) -> list[RenderableType]:
+    """Return the picture of what was used against the shares; nothing, where nothing is known."""
+    view = empty_table("Used of the share", "Trial", "", "")
+    for trial in run.trials:
+        had = trial.usage and (trial.usage.share_bytes or device_bytes(trial.usage))
+        need = trial.usage and needed_bytes(trial.usage)
+        if had and need:
+            filled = min(round(need / had * _BAR), _BAR)
+            view.add_row(Text(trial.name), "#" * filled + "." * (_BAR - filled), f"{need / had:.0%}")
+    return ["", view] if view.row_count else []
 
 
 def _cells(usage: GpuMemoryUsage) -> list[str]:
@@ -29,9 +47,15 @@ def _cells(usage: GpuMemoryUsage) -> list[str]:
         "\n".join(_one_limit(name, amount, usage) for name, amount in sorted(usage.limit_bytes.items())) or "none",
         _known(peak),
         _known(usage.process_bytes),
-        {True: "yes", False: "no", None: "-" if usage.share_bytes is None else "not known"}[usage.share_kept],
+        _kept(usage),
         str(usage.num_ooms),
     ]
+
+
+def _kept(usage: GpuMemoryUsage) -> str:
+    if usage.share_kept is None:
+        return "-" if usage.share_bytes is None else "not known"
+    return ("likely" if rests_on_assumption(usage) else "yes") if usage.share_kept else "no"
 
 
 def _one_limit(framework: str, amount: int, usage: GpuMemoryUsage) -> str:

@@ -1,19 +1,21 @@
 """What each trial of a run used of its GPU memory, from the folder that Ray Tune or Ray Train wrote.
 
-A trial has one record for all its results: the most of what grows, and the last of what is stated. Files that were cut
+A trial has one record for all its results: the most of what grows, and the last of what is stated. One that was started
+again with a larger share has a record for each share, as a figure says nothing about another share. Files that were cut
 off as their run ended, and lines that are no record, are passed over.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.values import Value
 
-from .record import GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
+from .record import GPU_MEMORY_KEY, USAGE_NOTE, WORKER_FILES, GpuMemoryUsage
 
 _RESULTS: Final = "result.json"
 _ERROR: Final = "error.txt"
@@ -30,11 +32,18 @@ class TrialUsage(Value):
 
     Attributes:
         name: The trial's, as its folder is called, without the time.
-        usage: The most that it used; ``None``: it left no record, as without a GPU.
+        usage: The most that it used, of the largest share that it had; ``None``: it left no record, as without a GPU.
+        of_smaller_shares: What it had used of each smaller share, the smallest first.
     """
 
     name: str
     usage: GpuMemoryUsage | None = None
+    of_smaller_shares: tuple[GpuMemoryUsage, ...] = ()
+
+    @property
+    def usages(self) -> tuple[GpuMemoryUsage, ...]:
+        """All its records, that of the smallest share first."""
+        return self.of_smaller_shares if self.usage is None else (*self.of_smaller_shares, self.usage)
 
 
 class RunUsage(Value):
@@ -55,9 +64,10 @@ def read_usage(folder: Path) -> RunUsage:
     """
     if not folder.is_dir():
         raise InvalidResourcesError(f"{folder} is no folder: name the one that a run of Tune or Train wrote")
-    if (folder / _TRAIN_RESULTS).is_file():
-        # The folders in it are checkpoints. Ray keeps the metrics of those alone.
-        return RunUsage(trials=(_trial(folder.name, _reported_with_checkpoints(folder / _TRAIN_RESULTS)),))
+    if not _is_trial(folder) and (any(folder.glob(WORKER_FILES)) or (folder / _TRAIN_RESULTS).is_file()):
+        # The folders in it are checkpoints. Ray keeps the metrics of those alone, and of the first worker.
+        reported = [*_reported_with_checkpoints(folder / _TRAIN_RESULTS), *_of_processes(folder)]
+        return RunUsage(trials=(_trial(folder.resolve().name, reported),))
     trials = [child for child in sorted(folder.iterdir()) if _is_trial(child)]
     if not trials and _is_trial(folder):
         trials = [folder]
@@ -68,23 +78,25 @@ def read_usage(folder: Path) -> RunUsage:
     return RunUsage(trials=tuple(_trial(trial.resolve().name, _reported(trial)) for trial in trials))
 
 
-def most(usages: Iterable[GpuMemoryUsage]) -> GpuMemoryUsage | None:
-    """Return one record for all: the most of what grows, and else the last; ``None``: there are none.
-
-    A trial that was started again had several processes; each counts its own.
-    """
-    found = list(usages)
-    if not found:
-        return None
+def most(found: Sequence[GpuMemoryUsage]) -> GpuMemoryUsage:
+    """Return one record for all of one share: the most of what grows, and else the last."""
     changes: dict[str, Any] = {}
     for name in _GROWING:
         amounts = [amount for amount in (getattr(usage, name) for usage in found) if amount is not None]
         changes[name] = max(amounts, default=None)
     kept = [usage.share_kept for usage in found if usage.share_kept is not None]
     changes["share_kept"] = all(kept) if kept else None
-    changes["num_ooms"] = max(usage.num_ooms for usage in found)
+    changes["num_ooms"] = _num_ooms(found)
     changes["warnings"] = tuple(dict.fromkeys(warning for usage in found for warning in usage.warnings))
     return found[-1].model_copy(update=changes)
+
+
+def _num_ooms(usages: Sequence[GpuMemoryUsage]) -> int:
+    """Return the events of all processes: a trial that was started again had several, and each counts its own."""
+    of_process: dict[int | None, int] = defaultdict(int)
+    for usage in usages:
+        of_process[usage.pid] = max(of_process[usage.pid], usage.num_ooms)
+    return sum(of_process.values())
 
 
 def _is_trial(folder: Path) -> bool:
@@ -92,17 +104,23 @@ def _is_trial(folder: Path) -> bool:
 
 
 def _trial(name: str, usages: Iterable[GpuMemoryUsage]) -> TrialUsage:
-    return TrialUsage(name=_TIME.sub("", name), usage=most(usages))
+    by_share: dict[float, list[GpuMemoryUsage]] = defaultdict(list)
+    for usage in usages:
+        by_share[usage.gpus or 0].append(usage)
+    found = [most(by_share[gpus]) for gpus in sorted(by_share)]
+    largest = found.pop() if found else None
+    return TrialUsage(name=_TIME.sub("", name), usage=largest, of_smaller_shares=tuple(found))
 
 
 def _reported(trial: Path) -> Iterator[GpuMemoryUsage]:
-    for line in _lines(trial / _RESULTS):
-        result = _parsed(line)
-        yield from _records(result.get(GPU_MEMORY_KEY) if isinstance(result, dict) else None)
     for line in _lines(trial / _ERROR):
         _, note, record = line.partition(USAGE_NOTE)
         if note:
             yield from _records(_parsed(record))
+    for line in _lines(trial / _RESULTS):
+        result = _parsed(line)
+        yield from _records(result.get(GPU_MEMORY_KEY) if isinstance(result, dict) else None)
+    yield from _of_processes(trial)
 
 
 def _reported_with_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:
@@ -111,6 +129,12 @@ def _reported_with_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:
     for result in results if isinstance(results, list) else []:
         metrics = result.get("metrics") if isinstance(result, dict) else None
         yield from _records(metrics.get(GPU_MEMORY_KEY) if isinstance(metrics, dict) else None)
+
+
+def _of_processes(folder: Path) -> Iterator[GpuMemoryUsage]:
+    for file in sorted(folder.glob(WORKER_FILES)):
+        found = _parsed("\n".join(_lines(file)))
+        yield from _records(found.get(GPU_MEMORY_KEY) if isinstance(found, dict) else None)
 
 
 def _lines(file: Path) -> list[str]:

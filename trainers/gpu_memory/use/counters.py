@@ -6,10 +6,15 @@ none of them. A framework joins by an entry in ``_COUNTERS``.
 
 import gc
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+from tune_policies.errors import ProbeError
 
 Kind = Literal["allocated", "reserved"]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -56,22 +61,41 @@ class Counter(Protocol):
 
 
 def read_counters() -> dict[str, FrameworkMemory]:
-    """Return the figures of each framework that uses a device in this process."""
-    found = {name: counter.read(sys.modules[name]) for name, counter in _in_use()}
+    """Return the figures of each framework that uses a device in this process.
+
+    Raises:
+        ProbeError: A framework does not answer.
+    """
+    found = {name: _ask(name, counter.read) for name, counter in _in_use()}
     return {name: memory for name, memory in found.items() if memory is not None}
 
 
 def reset_peaks() -> None:
-    """Let all peaks begin anew. JAX has no way to: its peak is that of the process."""
+    """Let all peaks begin anew. JAX has no way to: its peak is that of the process.
+
+    Raises:
+        ProbeError: A framework does not answer.
+    """
     for name, counter in _in_use():
-        counter.reset_peaks(sys.modules[name])
+        _ask(name, counter.reset_peaks)
 
 
 def release_unused() -> None:
-    """Give back to the device what nothing in this process refers to any more."""
+    """Give back to the device what nothing in this process refers to any more.
+
+    Raises:
+        ProbeError: A framework does not answer.
+    """
     gc.collect()
     for name, counter in _in_use():
-        counter.release(sys.modules[name])
+        _ask(name, counter.release)
+
+
+def _ask(name: str, question: Callable[[Any], _T]) -> _T:
+    try:
+        return question(sys.modules[name])
+    except Exception as error:  # what frameworks raise has no common base, and after some errors a device only raises
+        raise ProbeError(f"{name} cannot be asked about its GPU memory: {error}") from error
 
 
 class _Torch:

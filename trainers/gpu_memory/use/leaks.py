@@ -1,31 +1,25 @@
-"""GPU memory that outlives its trial: of this process, of its children, and of others on the device of the next one."""
+"""GPU memory that outlives its trial: what this process still holds, and the processes that the trial has started."""
 
 import contextlib
 import os
-import time
+import uuid
 import warnings
 from importlib import import_module
 from typing import Any, Final
 
-from tune_policies.errors import MemoryLimitError, ProbeError
+from tune_policies.errors import ProbeError
 from tune_policies.units import MIB, format_bytes
 
-from ..limits.share import GpuShare
 from .nvml import DeviceUse, bytes_of_process, read_device_use
 
-ROOM_TIMEOUT_S: Final = 30.0
-"""How long a device may take to get back the memory of a process that has just ended."""
+_MARK: Final = "TUNE_POLICIES_TRIAL"
+"""The variable by which a process is known that a trial has started and whose parents have ended since.
+
+It is in no process's environment but those that inherit it.
+"""
 
 _END_TIMEOUT_S: Final = 5.0
-"""How long a child may take to end by itself once it is asked to."""
-
-_POLL_S: Final = 0.5
-
-_DRIVER_FRACTION: Final = 0.04
-"""What the driver keeps of a device for itself, at most: 451 of 15360 MiB on a T4, less on larger ones.
-
-Plans divide the whole, so without it the last trial on a device would find a little less than its share.
-"""
+"""How long a process may take to end by itself once it is asked to."""
 
 _SMALLEST_LEAK_BYTES: Final = 64 * MIB
 """Below it, what is left are workspaces that libraries keep, such as cuBLAS's."""
@@ -36,77 +30,52 @@ def is_too_much_to_keep(left_over_bytes: int, share_bytes: int | None) -> bool:
     return left_over_bytes > max(_SMALLEST_LEAK_BYTES, (share_bytes or 0) // 20)
 
 
-def end_gpu_children() -> None:
-    """End the children of this process that hold GPU memory, with a warning; those of other processes are let be."""
-    children = _children()
-    if not children:
-        return
+def mark_processes() -> None:
+    """Let each process that the trial starts from now on be known as its own, whoever its parent is."""
+    os.environ[_MARK] = uuid.uuid4().hex
+
+
+def end_gpu_processes() -> list[str]:
+    """End the processes that the trial has started and that hold GPU memory.
+
+    Those are this process's children, and those of this user that carry its mark.
+
+    Returns:
+        What was ended, a sentence each; each is a warning, too.
+    """
+    children = {child.pid: child for child in _psutil().Process().children(recursive=True)}
+    mark = os.environ.get(_MARK)
+    if not children and mark is None:
+        return []
     try:
         devices = read_device_use()
     except ProbeError:
-        return  # nobody can tell which of them hold memory
-    holding = [(child, bytes_of_process(devices, child.pid)) for child in children if _is_listed(devices, child.pid)]
-    if not holding:
-        return
-    for child, amount in holding:
-        text = format_bytes(amount) if amount is not None else "an unknown amount"
-        warnings.warn(
-            f"process {child.pid}, started by the trial, outlived it with {text} of GPU memory, and is ended",
-            stacklevel=2,
-        )
-    _end([child for child, _ in holding])
+        return []  # nobody can tell which of them hold memory
+    listed = {pid for device in devices for pid in device.bytes_by_process} - {os.getpid()}
+    holding = [children[pid] if pid in children else _marked(pid, mark) for pid in sorted(listed)]
+    outliving = [process for process in holding if process is not None]
+    messages = [_message(process.pid, devices) for process in outliving]
+    for message in messages:
+        warnings.warn(message, stacklevel=2)
+    _end(outliving)
+    return messages
 
 
-def wait_for_room(share: GpuShare, *, timeout_s: float = ROOM_TIMEOUT_S) -> None:
-    """Wait until each device of this process has room for its share; a device that cannot be read is taken as it is.
-
-    Raises:
-        MemoryLimitError: There is still no room after ``timeout_s`` seconds.
-    """
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            devices = read_device_use()
-        except ProbeError:
-            return
-        full = next((device for device in devices if not _has_room(device, share)), None)
-        if full is None:
-            return
-        if time.monotonic() >= deadline:
-            raise _no_room(full, share, timeout_s)
-        time.sleep(min(_POLL_S, timeout_s))
+def _marked(pid: int, mark: str | None) -> Any:
+    """Return the process if it is this user's and carries the mark, else ``None``."""
+    psutil = _psutil()
+    try:
+        process = psutil.Process(pid)
+        is_own = process.username() == psutil.Process().username()
+        return process if mark and is_own and process.environ().get(_MARK) == mark else None
+    except psutil.Error:  # it has ended, or is of no concern to this user
+        return None
 
 
-def _share_bytes(device: DeviceUse, share: GpuShare) -> int:
-    return share.bytes_of(lambda: device.total_bytes)
-
-
-def _has_room(device: DeviceUse, share: GpuShare) -> bool:
-    own = device.bytes_by_process.get(os.getpid()) or 0  # in a process that is used again
-    return device.free_bytes + own + _DRIVER_FRACTION * device.total_bytes >= _share_bytes(device, share)
-
-
-def _no_room(device: DeviceUse, share: GpuShare, timeout_s: float) -> MemoryLimitError:
-    holders = sorted(device.bytes_by_process.items(), key=lambda item: -(item[1] or 0))
-    named = [
-        f"process {pid} ({format_bytes(amount) if amount is not None else 'an unknown amount'})"
-        for pid, amount in holders
-        if pid != os.getpid()
-    ]
-    return MemoryLimitError(
-        f"GPU {device.uuid} has {format_bytes(device.free_bytes)} free of {format_bytes(device.total_bytes)}, less "
-        f"than the share of {format_bytes(_share_bytes(device, share))}, and so it was for {timeout_s:g} s. "
-        f"Held by: {', '.join(named) or 'processes that the driver does not list'}. "
-        "End those that are left from earlier runs, or plan for what is free"
-    )
-
-
-def _is_listed(devices: list[DeviceUse], pid: int) -> bool:
-    return any(pid in device.bytes_by_process for device in devices)
-
-
-def _children() -> list[Any]:
-    return list(_psutil().Process().children(recursive=True))
+def _message(pid: int, devices: list[DeviceUse]) -> str:
+    amount = bytes_of_process(devices, pid)
+    text = format_bytes(amount) if amount is not None else "an unknown amount"
+    return f"process {pid}, started by the trial, outlived it with {text} of GPU memory, and is ended"
 
 
 def _end(processes: list[Any]) -> None:

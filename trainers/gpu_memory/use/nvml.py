@@ -21,7 +21,8 @@ class DeviceUse:
         uuid: The device's name for NVML.
         total_bytes: Its memory.
         free_bytes: What nobody holds of it.
-        bytes_by_process: What each process holds, by its number; ``None``: the driver does not say how much.
+        bytes_by_process: What each process holds, by its number; ``None``: the driver does not say how much. Empty
+            too where it lists no processes at all.
     """
 
     uuid: str
@@ -71,6 +72,13 @@ def _read(nvml: Any, uuid: str) -> DeviceUse:
         free_bytes=int(memory.free),
         bytes_by_process={
             int(process.pid): None if process.usedGpuMemory is None else int(process.usedGpuMemory)
-            for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            for process in _processes(nvml, handle)
         },
     )
+
+
+def _processes(nvml: Any, handle: Any) -> list[Any]:
+    try:
+        return list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    except nvml.NVMLError:  # some containers and drivers refuse this alone
+        return []

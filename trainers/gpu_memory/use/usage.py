@@ -3,13 +3,15 @@
 import contextlib
 import functools
 import json
-from collections.abc import Iterator, Mapping
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tune_policies.errors import ProbeError
 from tune_policies.oom import classify_oom
-from tune_policies.usage.record import GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
+from tune_policies.usage.record import ASSUMED, GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
 
 from ..limits.enforcement import Enforcement, checked_enforcement, require_limit
 from .counters import FrameworkMemory, Kind, read_counters, release_unused, reset_peaks
@@ -24,9 +26,10 @@ class _Account:
 
     gpus: float
     left_over_bytes: int
-    ooms_before: dict[str, int]
-    noted_ooms: int = 0
+    seen_ooms: dict[str, int]
+    num_ooms: int = 0
     peaks: dict[Kind, dict[str, int]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
 
 _account: _Account | None = None
@@ -39,18 +42,49 @@ def open_account(gpus: float) -> None:
     What cannot be let go, as something still refers to it, is counted as left over.
     """
     global _account
-    release_unused()
-    reset_peaks()
-    now = read_counters()
-    _account = _Account(
-        gpus=gpus,
-        left_over_bytes=held_bytes(now),
-        ooms_before={name: memory.num_ooms for name, memory in now.items() if memory.num_ooms is not None},
-    )
+    _account = _Account(gpus=gpus, left_over_bytes=0, seen_ooms={})
+    try:
+        release_unused()
+        reset_peaks()
+        now = read_counters()
+    except ProbeError as error:
+        _warn_of_silence(str(error))
+        return
+    _account.left_over_bytes = held_bytes(now)
+    _count_ooms(_account, now)
+    _account.num_ooms = 0  # those were an earlier trial's
+
+
+def forgive_left_over() -> None:
+    """Begin the peaks anew, with what the process holds now: a class has been reset, and what it keeps is its own."""
+    if _account is None:
+        return
+    try:
+        release_unused()
+        reset_peaks()
+    except ProbeError as error:
+        _warn_of_silence(str(error))
+    _account.left_over_bytes = 0
+    _account.peaks.clear()
+
+
+def add_warnings(messages: Iterable[str]) -> None:
+    """Let the trial's further records say these, too."""
+    if _account is not None:
+        _account.warnings.extend(messages)
+
+
+def has_warnings() -> bool:
+    """Return whether the trial's last record says something that no result of it may have said."""
+    return _account is not None and bool(_account.warnings)
 
 
 def held_bytes(counters: Mapping[str, FrameworkMemory] | None = None) -> int:
-    """Return what the frameworks of this process hold now, as far as they tell."""
+    """Return what the frameworks of this process hold now, as far as they tell.
+
+    Raises:
+        ProbeError: A framework does not answer.
+    """
     return sum(memory.held_bytes for memory in (read_counters() if counters is None else counters).values())
 
 
@@ -59,6 +93,9 @@ def peak_gpu_memory_bytes() -> int | None:
 
     What a framework uses outside its allocator is not in it. The figure is what the allocator reserved where the
     framework tells (PyTorch, CuPy), else what its tensors took (TensorFlow, JAX). ``None``: none has used a GPU.
+
+    Raises:
+        ProbeError: A framework does not answer.
     """
     peaks = [
         memory.peak_allocated_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
@@ -72,6 +109,9 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
     """Return what this process has used of its share of GPU memory so far.
 
     ``None``: it has no GPU, or no plan was applied to it.
+
+    Raises:
+        ProbeError: A framework does not answer.
     """
     account = _account
     if account is None:
@@ -88,8 +128,10 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
     most = [process_bytes] if process_bytes is not None else []
     if peak_reserved is not None and overhead_bytes is not None:
         most.append(peak_reserved + overhead_bytes)
-        sources["share_kept"] = "the reserved peak and the overhead, and the process where it is known"
+        sources["share_kept"] = _what_share_kept_rests_on(process_bytes, enforcement)
+    _count_ooms(account, counters)
     return GpuMemoryUsage(
+        pid=os.getpid(),
         gpus=account.gpus,
         device_bytes=min((device.total_bytes for device in devices), default=None),
         share_bytes=share_bytes,
@@ -98,24 +140,35 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
         peak_reserved_bytes=peak_reserved,
         process_bytes=process_bytes,
         overhead_bytes=overhead_bytes,
-        num_ooms=_num_ooms(account, counters),
+        num_ooms=account.num_ooms,
         share_kept=max(most) <= share_bytes if most and share_bytes is not None else None,
         left_over_bytes=account.left_over_bytes,
         isolation=enforcement.isolation,
         not_enforceable=tuple(enforcement.not_enforceable),
-        warnings=tuple(enforcement.warnings),
+        warnings=(*enforcement.warnings, *account.warnings),
         sources={name: text for name, text in sources.items() if text},
     )
+
+
+def usage_if_known() -> GpuMemoryUsage | None:
+    """Return :func:`gpu_memory_usage`; where a framework does not answer, ``None`` and a warning, once."""
+    try:
+        return gpu_memory_usage()
+    except ProbeError as error:
+        _warn_of_silence(str(error))
+        return None
 
 
 def with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
     """Return ``metrics`` with what this process has used under ``"gpu_memory"``; the user's own value there stays.
 
+    No trial fails because a framework does not answer: there is a warning, and ``metrics`` stay as they are.
+
     Raises:
         MemoryLimitError: The process could not be held to its share.
     """
     require_limit()
-    usage = gpu_memory_usage()
+    usage = usage_if_known()
     if usage is None:
         return metrics
     if GPU_MEMORY_KEY in metrics:
@@ -138,22 +191,28 @@ def noted_on_oom() -> Iterator[None]:
 
 
 def _note(error: Exception) -> None:
-    if _account is None:
+    account = _account
+    if account is None:
         return
     found = classify_oom(error)
     if found.kind != "accelerator":
         return
-    if found.framework != "torch":  # which counts its own
-        _account.noted_ooms += 1
-    usage = gpu_memory_usage()
+    before = account.num_ooms
+    usage = usage_if_known()
+    if account.num_ooms == before:  # not by the framework: most count none, torch not those of cuBLAS, cuDNN and MPS
+        account.num_ooms += 1
     if usage is not None:
+        usage = usage.model_copy(update={"num_ooms": account.num_ooms})
         error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
+
+
+@functools.cache  # each reason once a process, not at each report
+def _warn_of_silence(reason: str) -> None:
+    warnings.warn(f"what the trial used is not known: {reason}", stacklevel=2)
 
 
 @functools.cache  # once a process, not at each report
 def _warn_of_own_key() -> None:
-    import warnings
-
     warnings.warn(
         f"the metrics have a {GPU_MEMORY_KEY!r} of their own, so what the trial used is not added to them: rename it, "
         "or report gpu_memory_usage() under another key",
@@ -221,10 +280,21 @@ def _overhead(
     return None, ""
 
 
-def _num_ooms(account: _Account, counters: Mapping[str, FrameworkMemory]) -> int:
-    counted = sum(
-        memory.num_ooms - account.ooms_before.get(name, 0)
-        for name, memory in counters.items()
-        if memory.num_ooms is not None
-    )
-    return account.noted_ooms + counted
+def _what_share_kept_rests_on(process_bytes: int | None, enforcement: Enforcement) -> str:
+    if process_bytes is not None:
+        return "the reserved peak and the overhead, and the process by NVML"
+    sources = enforcement.overhead_sources
+    if all(sources.get(name, "").startswith("measured") for name in enforcement.overhead_bytes):
+        return "the reserved peak and the overhead"
+    return ASSUMED
+
+
+def _count_ooms(account: _Account, counters: Mapping[str, FrameworkMemory]) -> None:
+    """Add what the frameworks have counted since they were last asked."""
+    for name, memory in counters.items():
+        if memory.num_ooms is None:
+            continue
+        seen = account.seen_ooms.get(name, 0)
+        # The user's own code may reset torch's counter; then it began at 0 again.
+        account.num_ooms += memory.num_ooms - seen if memory.num_ooms >= seen else memory.num_ooms
+        account.seen_ooms[name] = memory.num_ooms
