@@ -38,6 +38,10 @@ class SlotsByConfig(Value):
         """Return the same with each slot changed."""
         return self.model_copy(update={"slots": tuple(map(change, self.slots))})
 
+    def needed_bytes(self, config: Mapping[str, Any]) -> int | None:
+        """Return the GPU memory that a trial with this config needs on these GPUs; ``None``: it cannot be told."""
+        return self.profile.gpu_memory_bytes(config, self.slots[-1].gpu_overhead_bytes)
+
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
         """Return the smallest slot that holds a trial with this config; of an unknown config, the largest.
 
@@ -46,7 +50,7 @@ class SlotsByConfig(Value):
         """
         largest = self.slots[-1]
         has = largest.gpu_memory_bytes or 0
-        needed = self.profile.gpu_memory_bytes(config)
+        needed = self.needed_bytes(config)
         if needed is None:
             more_than = self.profile.more_than_bytes(config) or 0
             if more_than < has:

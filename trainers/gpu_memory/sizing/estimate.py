@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tune_policies.errors import MeasurementError
+from tune_policies.gpu_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.resources import Bytes, UsedBytes
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
-
-from ..limits.overhead import TORCH_OVERHEAD_BYTES
 
 NOT_KNOWN: Final = (
     "workspaces of cuBLAS and cuDNN, and which kernels they choose",
