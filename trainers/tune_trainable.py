@@ -50,7 +50,7 @@ def with_plan(
         InfeasibleRequestError: In the trial: its config is known to need more than any GPU has.
         MemoryLimitError: In the trial: its GPU memory cannot be limited, or others hold the memory of its share.
     """
-    limits = limit_options(isolation, on_void_limit)
+    limits = limit_options(plan, isolation, on_void_limit)
     resources = plan.resources_per_trial if plan.by_config is None else functools.partial(_resources_for, plan)
 
     def set_up(config: Any) -> None:
