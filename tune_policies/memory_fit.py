@@ -51,7 +51,7 @@ class MemoryFit(NamedTuple):
         coefficients: Bytes of each term.
         residual_bytes: The most by which a measurement was above the formula.
         largest: The largest measured value of each number that the formula uses.
-        largest_unused: The same of each whole number that it does not use, as it was always the same, or did not matter.
+        largest_unused: The same of each whole number that it leaves out: always the same, or without effect.
     """
 
     coefficients: dict[Term, float]

@@ -22,7 +22,8 @@ class SlotsByConfig(Value):
     Attributes:
         profile: What was measured.
         headroom: How much more than the profile says a trial gets, as a part of it.
-        slots: The sizes, the smallest first; the last is the largest GPU as a whole.
+        slots: The sizes, the smallest first; the last is the largest GPU as a whole, or where a trial's workers must
+            share it, as much of it as each can have.
     """
 
     profile: GpuMemoryProfile
@@ -70,9 +71,12 @@ def with_headroom(needed_bytes: int, headroom: float) -> int:
 
 
 def _too_large(config: Mapping[str, Any], needed: str, largest: TrialSlot) -> InfeasibleRequestError:
+    has = format_bytes(largest.gpu_memory_bytes or 0)
     return InfeasibleRequestError(
         f"{needed} of GPU memory with the config {dict(config)!r}",
-        f"the largest GPU in use has {format_bytes(largest.gpu_memory_bytes or 0)}",
+        f"each of its {largest.num_workers} workers can have {has} of a GPU at most"
+        if largest.shares_gpu
+        else f"the largest GPU in use has {has}",
         "GPU memory",
         "Leave the config out, make it smaller, or add a larger GPU.",
     )

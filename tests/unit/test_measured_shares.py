@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node
-from trainers.gpu_memory.limits.overhead import MeasuredOverhead, Overheads
+from trainers.gpu_memory.limits.overhead import NOTHING_MEASURED, MeasuredOverhead, Overheads
 from trainers.gpu_memory.limits.share import GpuShare, Holding
 from tune_policies import ClusterCapacity, GpuMemoryMeasurement, GpuMemoryPolicy, GpuMemoryProfile
 
@@ -24,11 +24,22 @@ def measured(batch, peak, overhead, framework="torch", gpu_model="A100"):
     )
 
 
+def measured_overhead(framework, overhead_bytes):
+    return MeasuredOverhead(
+        gpu_model="A100",
+        framework=framework,
+        version="2.13.0",
+        overhead_bytes=overhead_bytes,
+        measured_on="2026-07-01",
+        how="process",
+    )
+
+
 def planned(*measurements, **fields):
     return GpuMemoryPolicy(profile=GpuMemoryProfile(measurements=measurements), **fields).plan(CAPACITY)
 
 
-def holding(slot, overheads=Overheads(), **fields):
+def holding(slot, overheads=NOTHING_MEASURED, **fields):
     share = GpuShare(
         fraction=slot.worker.gpus, memory_bytes=slot.gpu_memory_bytes, overhead_bytes=slot.gpu_overhead_bytes, **fields
     )
@@ -52,8 +63,7 @@ def test_what_was_measured_fits_the_budget(needs, framework, gpu_model, calibrat
         measured(batch, max(1, peak), overhead, framework, gpu_model) for batch, (peak, overhead) in enumerate(needs)
     ]
     plan = planned(*measurements, headroom=headroom)
-    known = dict(gpu_model="A100", framework=framework, version="2.13.0", measured_on="2026-07-01", how="process")
-    found = [MeasuredOverhead(overhead_bytes=calibrated, **known)] if calibrated is not None else []
+    found = [] if calibrated is None else [measured_overhead(framework, calibrated)]
 
     for each in measurements:
         slot = plan.slot_for(each.config)

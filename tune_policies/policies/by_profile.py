@@ -76,7 +76,7 @@ def plan_by_profile(
         *_what_they_get(by_config),
         *profile.reasons,
         *_where_it_was_not_measured(profile, gpu_models, overhead),
-        "a config of which nothing is known gets a whole GPU",
+        f"a config of which nothing is known gets {_whole(slots[-1])}",
         *(f"for the largest: {reason}" for reason in plan.reasons),
     ]
     if not_held:
@@ -142,6 +142,11 @@ def _what_they_get(by_config: SlotsByConfig) -> Iterator[str]:
     for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):
         with suppress(InfeasibleRequestError):
             yield f"{each}, so {format_amount(by_config.slot_for(each.config).worker.gpus)} GPU"
+
+
+def _whole(largest: TrialSlot) -> str:
+    share = format_amount(largest.worker.gpus)
+    return f"{share} GPU a worker, as much as there is for each" if largest.shares_gpu else "a whole GPU"
 
 
 def _where_it_was_not_measured(
