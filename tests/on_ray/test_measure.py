@@ -5,9 +5,11 @@ frameworks and the real driver say the same is shown on a GPU.
 """
 
 import os
+import sys
 import time
 import warnings
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from ray import tune
@@ -51,6 +53,10 @@ CAPACITY = ClusterCapacity.of(NODE)
 
 
 def use(config):
+    if config.get("how") == "is silent":  # and slow to import: others meet a half of it in the meantime
+        sys.modules["cupy"] = ModuleType("cupy")
+        time.sleep(0.5)
+        del sys.modules["cupy"]
     import cupy
 
     held = cupy.empty(config["batch"] * GIB // 8 + GIB)
@@ -143,7 +149,7 @@ def test_each_trial_gets_the_share_that_its_config_needs(measured, tmp_path):
     # 2.85, 3.85 and between them 3.35 GiB, with a tenth more, of 16 GiB.
     assert [trial.last_result.get("gpu") for trial in trials] == [0.2, 0.3333, 0.25, None]
     assert (
-        "InfeasibleRequestError: one trial needs 51.9 GiB of GPU memory with the config {'batch': 400}"
+        "InfeasibleRequestError: one trial needs 51.8 GiB of GPU memory with the config {'batch': 400}"
         in Path(trials[3].error_file).read_text()
     )
 
