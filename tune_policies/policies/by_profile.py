@@ -8,7 +8,7 @@ from typing import Final
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InfeasibleRequestError
-from tune_policies.gpu_memory_profile import GpuMemoryProfile
+from tune_policies.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
 from tune_policies.plan import TrialPlan
 from tune_policies.policies.gpu import Selection, labels_of
 from tune_policies.resources import format_amount
@@ -141,7 +141,7 @@ def _what_they_get(by_config: SlotsByConfig) -> Iterator[str]:
     )
     for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):
         with suppress(InfeasibleRequestError):
-            yield f"{each}, so {format_amount(by_config.slot_for(each.config).worker.gpus)} GPU"
+            yield f"{_counted(by_config, each)}, so {format_amount(by_config.slot_for(each.config).worker.gpus)} GPU"
 
 
 def _whole(largest: TrialSlot) -> str:
@@ -159,6 +159,13 @@ def _where_it_was_not_measured(
             f"measured on {', '.join(profile.gpu_models)} and planned for {', '.join(others)}, where trials may need "
             f"more or less{counted}"
         )
+
+
+def _counted(by_config: SlotsByConfig, measured: GpuMemoryMeasurement) -> str:
+    """Return what was measured, and what is counted, where another overhead makes that more."""
+    needed = by_config.needed_bytes(measured.config) or 0
+    more = format_bytes(needed) != format_bytes(measured.total_bytes)
+    return f"{measured}, {format_bytes(needed)} counted" if more else str(measured)
 
 
 def _what_was_measured(profile: GpuMemoryProfile, held: list[int], headroom: float) -> str:
