@@ -71,11 +71,11 @@ def _state():
 
 def nvmlInit(): _state()
 def nvmlShutdown(): pass
-def nvmlDeviceGetCount(): return 1
-def nvmlDeviceGetHandleByIndex(index): return 0
-def nvmlDeviceGetHandleByUUID(uuid): return 0
+def nvmlDeviceGetCount(): return _state()["devices"]
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetHandleByUUID(uuid): return int(uuid[4:])
 def nvmlDeviceGetName(handle): return "Stand-in"
-def nvmlDeviceGetUUID(handle): return "GPU-0"
+def nvmlDeviceGetUUID(handle): return f"GPU-{handle}"
 def nvmlDeviceGetMemoryInfo(handle):
     state = _state()
     return SimpleNamespace(total=state["total"], free=state["free"], used=state["total"] - state["free"])
@@ -92,5 +92,6 @@ def write_stand_ins(folder):
     return folder / "nvml.json"
 
 
-def state_counts(path, *, total, free, processes=()):
-    path.write_text(json.dumps({"total": total, "free": free, "processes": dict(processes)}))
+def state_counts(path, *, total, free, processes=(), devices=1):
+    """State NVML's counts, which are the same for each of the devices."""
+    path.write_text(json.dumps({"total": total, "free": free, "processes": dict(processes), "devices": devices}))

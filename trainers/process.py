@@ -9,9 +9,11 @@ from typing import Any, Final, Literal, Self
 
 import ray
 import wrapt
+from pydantic import Field
 from threadpoolctl import threadpool_limits
 
 from tune_policies.accelerators import GPU_VISIBILITY_VARIABLES
+from tune_policies.plan import TrialPlan
 from tune_policies.resources import Resources, to_ticks
 from tune_policies.slot import TrialSlot
 from tune_policies.values import Value
@@ -39,16 +41,25 @@ class LimitOptions(Value):
         isolation: ``"mps"``: also by NVIDIA's MPS daemon, where one answers.
         on_void_limit: What to do about a setting that turns a limit into none: an error, or a warning in the result.
         overheads: What the frameworks were measured to use outside their allocators.
+        measured_with: The versions with which the plan's profile was measured, by the frameworks' names.
     """
 
     isolation: Literal["mps"] | None = None
     on_void_limit: Literal["raise", "warn"] = "raise"
     overheads: Overheads = NOTHING_MEASURED
+    measured_with: dict[str, str] = Field(default_factory=dict)
 
 
-def limit_options(isolation: Literal["mps"] | None, on_void_limit: Literal["raise", "warn"]) -> LimitOptions:
-    """Return the options with the overheads that were measured on this machine."""
-    return LimitOptions(isolation=isolation, on_void_limit=on_void_limit, overheads=load_overheads())
+def limit_options(
+    plan: TrialPlan, isolation: Literal["mps"] | None, on_void_limit: Literal["raise", "warn"]
+) -> LimitOptions:
+    """Return the options for a plan, with the overheads that were measured on this machine."""
+    return LimitOptions(
+        isolation=isolation,
+        on_void_limit=on_void_limit,
+        overheads=load_overheads(),
+        measured_with={} if plan.by_config is None else plan.by_config.profile.versions,
+    )
 
 
 class ProcessSetup(Value):
@@ -57,23 +68,29 @@ class ProcessSetup(Value):
     Attributes:
         resources: What the plan reserves for it.
         gpu_memory_bytes: The GPU memory that it may use; ``None``: its share of the device decides.
+        gpu_overhead_bytes: What of it is counted for what is outside the frameworks' allocators; ``None``: not known.
         limits: How it is held to that.
     """
 
     resources: Resources
     gpu_memory_bytes: int | None = None
+    gpu_overhead_bytes: int | None = None
     limits: LimitOptions = LimitOptions()
 
     @classmethod
     def for_trial(cls, slot: TrialSlot, limits: LimitOptions) -> Self:
         """Return the set-up of the process that Tune starts for a trial."""
-        gpu_memory_bytes = slot.gpu_memory_bytes if slot.num_workers == 0 else None
-        return cls(resources=slot.trial, gpu_memory_bytes=gpu_memory_bytes, limits=limits)
+        return cls.for_worker(slot, limits) if slot.num_workers == 0 else cls(resources=slot.trial, limits=limits)
 
     @classmethod
     def for_worker(cls, slot: TrialSlot, limits: LimitOptions) -> Self:
-        """Return the set-up of each of a trial's Train workers."""
-        return cls(resources=slot.per_worker, gpu_memory_bytes=slot.gpu_memory_bytes, limits=limits)
+        """Return the set-up of each process that trains: of the trial itself, or each of its Train workers."""
+        return cls(
+            resources=slot.worker,
+            gpu_memory_bytes=slot.gpu_memory_bytes,
+            gpu_overhead_bytes=slot.gpu_overhead_bytes,
+            limits=limits,
+        )
 
     @property
     def num_threads(self) -> int:
@@ -122,7 +139,13 @@ class ProcessSetup(Value):
         memory_bytes = self.gpu_memory_bytes
         if memory_bytes is not None:
             memory_bytes = memory_bytes * to_ticks(assigned) // to_ticks(planned)
-        return GpuShare(fraction=assigned, memory_bytes=memory_bytes, device=device)
+        return GpuShare(
+            fraction=assigned,
+            memory_bytes=memory_bytes,
+            overhead_bytes=self.gpu_overhead_bytes,
+            measured_with=self.limits.measured_with,
+            device=device,
+        )
 
 
 def set_up_before(

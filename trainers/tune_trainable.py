@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -21,6 +22,8 @@ from .gpu_memory.use.leaks import end_gpu_processes, is_too_much_to_keep
 from .gpu_memory.use.run_folder import RunFolder
 from .gpu_memory.use.usage import add_warnings, forgive_left_over, has_warnings, held_bytes, noted_on_oom, with_usage
 from .process import ProcessSetup, limit_options, set_up_before
+
+logger = logging.getLogger(__name__)
 
 
 def with_plan(
@@ -51,8 +54,8 @@ def with_plan(
         InfeasibleRequestError: In the trial: its config is known to need more than any GPU has.
         MemoryLimitError: In the trial: its GPU memory cannot be limited, or others hold the memory of its share.
     """
-    limits = limit_options(isolation, on_void_limit)
-    resources = plan.resources_per_trial if plan.by_config is None else functools.partial(_resources_for, plan)
+    limits = limit_options(plan, isolation, on_void_limit)
+    resources = plan.resources_per_trial if plan.by_config is None else functools.partial(resources_for, plan)
 
     def set_up(config: Any) -> None:
         ProcessSetup.for_trial(plan.slot_for(_users_own(config)), limits).apply()
@@ -73,13 +76,15 @@ def with_plan(
     return tune.with_resources(function, resources)
 
 
-def _resources_for(plan: TrialPlan, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+def resources_for(plan: TrialPlan, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
     """Return what Tune reserves for a trial with this config.
 
     One that no GPU holds gets the largest, and fails there by itself: an error here would end the whole experiment.
     """
     try:
         slot = plan.slot_for(config)
+        if plan.by_config is not None and plan.by_config.needed_bytes(config) is None:
+            logger.warning("of GPU memory with %s nothing was measured: the trial gets %s", dict(config), slot)
     except InfeasibleRequestError:
         slot = plan.slots[0] if plan.by_config is None else plan.by_config.slots[-1]
     return to_placement_group_factory(slot)

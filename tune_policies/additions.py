@@ -36,6 +36,8 @@ def as_node(node_type: NodeTypeCapacity) -> NodeCapacity:
 def fewest_nodes(plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
     """Return the fewest nodes to add, by type, with which all the trials of ``plan`` run; empty: the alive ones do.
 
+    Where configs decide, they are those that need the most, of which the fewest run at once.
+
     Args:
         plan: What is to run.
         capacity: The alive nodes, and the types of those that can be added.
@@ -43,12 +45,7 @@ def fewest_nodes(plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, 
     """
     if len(plan.slots) > 1:
         return dict(most)  # kinds of slots share nodes, and how they do is the policy's own affair
-    fewest: dict[str, int] = {}
-    # Of the slots of different sizes, all are of one kind in each case.
-    for slot in (*plan.slots, *(plan.by_config.slots if plan.by_config else ())):
-        for name, number in _fewest_for(slot, capacity, most).items():
-            fewest[name] = max(number, fewest.get(name, 0))
-    return fewest
+    return _fewest_for(plan.slots[0], capacity, most)
 
 
 def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:

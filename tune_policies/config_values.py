@@ -58,6 +58,11 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: each for name, each in values.items() if isinstance(each, int | float) and not isinstance(each, bool)}
 
 
+def whole_numbers(values: Mapping[str, Any]) -> list[str]:
+    """Return the names of the entries of a flat config that are whole numbers; truth values are none."""
+    return [name for name, each in numbers(values).items() if isinstance(each, int)]
+
+
 def kind(values: Mapping[str, Any]) -> str:
     """Return all else of a flat config, and the names of its numbers, as one text: configs are alike where it is."""
     numeric = numbers(values)

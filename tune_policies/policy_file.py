@@ -3,13 +3,17 @@
 import json
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.gpu_memory_profile import GpuMemoryProfile
+from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policy import ResourcePolicy, build_policy
+
+_POLICIES: Final = ("inner", "policies")
+"""The fields in which a policy has others. What else it has may name anything."""
 
 
 def load_policy(path: str | Path) -> ResourcePolicy:
@@ -47,8 +51,8 @@ def _with_profiles(data: object, folder: Path) -> object:
         return [_with_profiles(each, folder) for each in data]
     if not isinstance(data, dict):
         return data
-    changed = {key: _with_profiles(value, folder) for key, value in data.items()}
-    if isinstance(name := data.get("profile"), str):
+    changed = {key: _with_profiles(value, folder) if key in _POLICIES else value for key, value in data.items()}
+    if data.get("kind") == GpuMemoryPolicy.__name__ and isinstance(name := data.get("profile"), str):
         changed["profile"] = _profile(folder / name)
     return changed
 

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.labels import format_selector, merged
-from tune_policies.resources import Bytes, Count, PositiveCount, Resources, from_ticks
+from tune_policies.resources import Bytes, Count, PositiveCount, Resources, UsedBytes, from_ticks
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
 
@@ -25,6 +25,8 @@ class TrialSlot(Value):
         num_workers: Train workers in each trial; 0: the trial itself trains.
         per_worker: Reserved by Train for each of its workers.
         gpu_memory_bytes: GPU memory that a worker may use on each of its devices; ``None``: not known.
+        gpu_overhead_bytes: What of it is counted for what a worker's frameworks use outside their allocators; ``None``:
+            the worker finds out.
         accelerator_type: Ray's name of the device type that workers are placed on; ``None``: any.
         topology: TPU slices of this topology are reserved as a whole for each trial; ``None``: no slices.
         label_selector: Ray's label selector, by which trials and workers are placed on some nodes only; empty: any.
@@ -35,6 +37,7 @@ class TrialSlot(Value):
     num_workers: Count = 0
     per_worker: Resources = Field(default_factory=Resources)
     gpu_memory_bytes: Bytes | None = None
+    gpu_overhead_bytes: UsedBytes | None = None
     accelerator_type: str | None = None
     topology: str | None = None
     label_selector: dict[str, str] = Field(default_factory=dict)

@@ -22,7 +22,8 @@ class SlotsByConfig(Value):
     Attributes:
         profile: What was measured.
         headroom: How much more than the profile says a trial gets, as a part of it.
-        slots: The sizes, the smallest first; the last is the largest GPU as a whole.
+        slots: The sizes, the smallest first; the last is the largest GPU as a whole, or where a trial's workers must
+            share it, as much of it as each can have.
     """
 
     profile: GpuMemoryProfile
@@ -38,6 +39,10 @@ class SlotsByConfig(Value):
         """Return the same with each slot changed."""
         return self.model_copy(update={"slots": tuple(map(change, self.slots))})
 
+    def needed_bytes(self, config: Mapping[str, Any]) -> int | None:
+        """Return the GPU memory that a trial with this config needs on these GPUs; ``None``: it cannot be told."""
+        return self.profile.gpu_memory_bytes(config, self.slots[-1].gpu_overhead_bytes)
+
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
         """Return the smallest slot that holds a trial with this config; of an unknown config, the largest.
 
@@ -46,7 +51,7 @@ class SlotsByConfig(Value):
         """
         largest = self.slots[-1]
         has = largest.gpu_memory_bytes or 0
-        needed = self.profile.gpu_memory_bytes(config)
+        needed = self.needed_bytes(config)
         if needed is None:
             more_than = self.profile.more_than_bytes(config) or 0
             if more_than < has:
@@ -66,9 +71,12 @@ def with_headroom(needed_bytes: int, headroom: float) -> int:
 
 
 def _too_large(config: Mapping[str, Any], needed: str, largest: TrialSlot) -> InfeasibleRequestError:
+    has = format_bytes(largest.gpu_memory_bytes or 0)
     return InfeasibleRequestError(
         f"{needed} of GPU memory with the config {dict(config)!r}",
-        f"the largest GPU in use has {format_bytes(largest.gpu_memory_bytes or 0)}",
+        f"each of its {largest.num_workers} workers can have {has} of a GPU at most"
+        if largest.shares_gpu
+        else f"the largest GPU in use has {has}",
         "GPU memory",
         "Leave the config out, make it smaller, or add a larger GPU.",
     )

@@ -95,6 +95,70 @@ def test_a_batch_is_what_the_model_takes(batch):
     assert estimates[0].activations_bytes >= 2 * 4 * 8 * 4
 
 
+def three_layers():
+    return nn.Sequential(linear(512), nn.ReLU(), linear(512))
+
+
+def frozen_first():
+    model = three_layers()
+    model[0].requires_grad_(False)
+    return model
+
+
+def tied():
+    layer = nn.Linear(512, 512, bias=False)
+    return nn.Sequential(layer, nn.Sequential(layer)).to("cpu").bfloat16()
+
+
+CLASS_WEIGHTS = torch.ones(3)
+BUILT = three_layers()
+
+
+@pytest.mark.parametrize(
+    ("model_fn", "parameters", "gradients"),
+    [
+        pytest.param(three_layers, 2, 2, id="as it is built"),
+        pytest.param(frozen_first, 2, 1, id="with frozen parameters"),
+        pytest.param(lambda: three_layers().bfloat16(), 1, 1, id="in bfloat16"),
+        pytest.param(lambda: three_layers().to("cpu").half(), 1, 1, id="moved and in half"),
+        pytest.param(lambda: BUILT, 2, 2, id="built before"),
+    ],
+)
+def test_a_model_may_be_frozen_converted_or_built_before(model_fn, parameters, gradients):
+    size = 4 * 512**2
+
+    estimate = estimate_gpu_memory(model_fn, (1, 512), torch.optim.AdamW)
+
+    assert (estimate.parameters_bytes, estimate.gradients_bytes) == (parameters * size, gradients * size)
+
+
+def test_parameters_that_layers_share_stay_shared_when_they_are_converted():
+    assert estimate_gpu_memory(tied, (1, 512)).parameters_bytes == 2 * 512**2
+
+
+def test_a_model_that_was_built_before_stays_as_it_was():
+    estimate_gpu_memory(lambda: BUILT, (1, 512), torch.optim.AdamW)
+
+    assert type(BUILT[0][0].weight.data) is torch.Tensor
+    assert BUILT[0][0].weight.grad is None
+    assert nn.Linear(2, 2).half().weight.dtype is torch.half  # and PyTorch converts as ever
+
+
+@pytest.mark.parametrize(
+    "loss_fn",
+    [
+        pytest.param(nn.CrossEntropyLoss(weight=CLASS_WEIGHTS), id="a module"),
+        pytest.param(
+            lambda output, target: nn.functional.cross_entropy(output, target, CLASS_WEIGHTS), id="a function"
+        ),
+    ],
+)
+def test_a_loss_may_bring_tensors_of_its_own(loss_fn):
+    batch = (torch.ones(4, 8), torch.zeros(4, dtype=torch.long))
+
+    assert estimate_gpu_memory(lambda: nn.Linear(8, 3), batch, torch.optim.AdamW, loss_fn).peak_bytes > 0
+
+
 class DataDependent(nn.Linear):
     def forward(self, x):
         return super().forward(x) if x.sum().item() > 0 else x

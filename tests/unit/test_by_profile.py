@@ -26,6 +26,7 @@ from tune_policies import (
     SelectingPolicy,
     TrialPlan,
 )
+from tune_policies.autoscaling.bundles import trial_bundles
 
 GIB = 2**30
 ONE_GPU = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80, cpus=64))
@@ -81,6 +82,15 @@ def test_the_plan_says_what_was_measured_how_it_grows_and_what_each_config_gets(
 
 def test_a_config_of_which_nothing_is_known_gets_a_whole_gpu():
     assert gpus_for(GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU), net="resnet") == 1
+
+
+def test_workers_that_must_share_the_largest_gpu_get_as_much_of_it_as_there_is_for_each():
+    plan = GpuMemoryPolicy(profile=PROFILE, num_workers=2).plan(ONE_GPU)
+
+    assert plan.slot_for({"net": "resnet"}).per_worker.gpus == 0.5
+    assert "a config of which nothing is known gets 0.5 GPU a worker, as much as there is for each" in plan.reasons
+    with pytest.raises(InfeasibleRequestError, match="each of its 2 workers can have 40 GiB of a GPU at most"):
+        plan.slot_for({"batch": 200})
 
 
 def test_headroom_is_not_asked_of_a_whole_gpu():
@@ -210,16 +220,31 @@ def test_devices_that_are_left_free_and_too_small_are_kept_from_each_size_that_n
     assert plan.slot_for({"batch": 64}).trial.gpus == 0.25
 
 
-def test_nodes_are_added_for_as_many_as_run_at_the_largest_size_and_at_the_smallest():
-    kind = NodeTypeCapacity(
-        name="gpu", resources=Resources(cpus=64, gpus=1), accelerator_type="A100", max_nodes_to_add=3
-    )
-    alive = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=76, accelerator_type="A100"))
-    capacity = alive.model_copy(update={"node_types": (kind,)})
+GROWING = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=38, accelerator_type="A100")).model_copy(
+    update={
+        "node_types": (
+            NodeTypeCapacity(
+                name="gpu", resources=Resources(cpus=64, gpus=1), accelerator_type="A100", max_nodes_to_add=3
+            ),
+        )
+    }
+)
 
-    plan = AutoscalingPolicy(GpuMemoryPolicy(profile=PROFILE)).plan(capacity)
 
-    assert plan.nodes_to_add == {"gpu": 3}
+@pytest.mark.parametrize(
+    ("policy", "nodes_to_add"),
+    [
+        pytest.param(AutoscalingPolicy(GpuMemoryPolicy(profile=PROFILE)), 3, id="all"),
+        pytest.param(CappedPolicy(AutoscalingPolicy(GpuMemoryPolicy(profile=PROFILE)), 4), 1, id="capped"),
+        pytest.param(AutoscalingPolicy(CappedPolicy(GpuMemoryPolicy(profile=PROFILE), 4)), 1, id="capped within"),
+    ],
+)
+def test_nodes_are_added_for_the_trials_of_the_largest_size_whose_capacity_is_asked_for(policy, nodes_to_add):
+    plan = policy.plan(GROWING)
+
+    asked = sum(bundle.resources["GPU"] for bundle in trial_bundles(plan, plan.min_concurrent_trials))
+
+    assert (plan.nodes_to_add, asked) == ({"gpu": nodes_to_add}, nodes_to_add + 1)
 
 
 def test_it_survives_json_and_pickle():

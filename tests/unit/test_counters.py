@@ -1,7 +1,8 @@
 """How the figures of frameworks are summed up; modules with a framework's counters stand in for those on a device."""
 
 import sys
-from types import SimpleNamespace
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -21,7 +22,6 @@ def install(monkeypatch):
 def torch_with(*devices, is_initialized=True):
     calls = []
     cuda = SimpleNamespace(
-        is_available=lambda: True,
         is_initialized=lambda: is_initialized,
         device_count=lambda: len(devices),
         memory_stats=lambda index: devices[index],
@@ -60,6 +60,17 @@ def test_torch_that_has_not_begun_is_not_asked(install):
     install("torch", torch_with(STATS, is_initialized=False)[0])
 
     assert read_counters() == {}
+
+
+def test_what_another_thread_is_importing_is_not_asked(install):
+    half = ModuleType("cupy")
+    half.__spec__ = ModuleSpec("cupy", None)
+    half.__spec__._initializing = True
+    install("cupy", half)
+
+    assert read_counters() == {}
+    release_unused()
+    reset_peaks()
 
 
 def test_jax_that_has_not_begun_is_not_asked(install):

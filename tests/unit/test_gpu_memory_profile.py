@@ -144,3 +144,59 @@ def test_a_profile_without_measurements_is_refused():
 def test_a_config_must_be_a_mapping():
     with pytest.raises(InvalidResourcesError, match="a config must be a mapping of names to values, got 7"):
         GpuMemoryMeasurement(config=7, total_bytes=1)
+
+
+def test_of_a_whole_number_that_was_the_same_in_all_a_larger_one_is_not_known():
+    profile = profile_of(({"batch": 8, "width": 256}, 2), ({"batch": 16, "width": 256}, 3))
+
+    assert profile.gpu_memory_bytes({"batch": 8, "width": 8192}) is None
+    assert profile.gpu_memory_bytes({"batch": 512, "width": 256}) > 60 * GIB
+    assert profile.is_extrapolated({"batch": 8, "width": 8192})
+
+
+def test_a_whole_number_asked_as_a_float_is_still_above_those_measured():
+    assert profile_of(({"batch": 8}, 1)).gpu_memory_bytes({"batch": 512.0}) is None
+
+
+@pytest.mark.parametrize("lr", [0.0001, 0.5])
+def test_a_learning_rate_that_goes_with_memory_by_chance_does_not_decide(lr):
+    profile = profile_of(
+        ({"batch": 16, "lr": 0.001}, 1),
+        ({"batch": 64, "lr": 0.01}, 2),
+        ({"batch": 64, "lr": 0.02}, 2),
+        ({"batch": 256, "lr": 0.1}, 6),
+    )
+
+    assert profile.gpu_memory_bytes({"batch": 256, "lr": lr}) >= 6 * GIB
+    assert profile.gpu_memory_bytes({"batch": 64, "lr": lr}) < 3 * GIB
+
+
+def test_no_config_gets_less_than_a_smaller_one_was_measured_to_need():
+    profile = profile_of(({"batch": 8, "lr": 0.1}, 5), ({"batch": 16, "lr": 0.2}, 2), ({"batch": 32, "lr": 0.3}, 2))
+
+    assert profile.gpu_memory_bytes({"batch": 9, "lr": 0.01}) >= 5 * GIB
+
+
+def test_no_config_gets_less_than_what_is_outside_the_allocators():
+    profile = GpuMemoryProfile(
+        measurements=tuple(
+            GpuMemoryMeasurement(
+                config={"batch": batch},
+                peak_bytes={"torch": batch * GIB},
+                overhead_bytes=GIB,
+                total_bytes=(batch + 1) * GIB,
+                gpu_model="T4",
+            )
+            for batch in (8, 16)
+        )
+    )
+
+    assert profile.gpu_memory_bytes({"batch": 0}) >= GIB
+    assert profile.gpu_memory_bytes({"batch": 4}) == pytest.approx(5 * GIB, rel=0.001)
+
+
+def test_what_ran_out_says_so_of_every_config_with_whole_numbers_as_large():
+    profile = profile_of(({"batch": 8, "lr": 0.1}, 2), ({"batch": 512, "lr": 0.1}, 80, "out_of_memory"))
+
+    assert profile.more_than_bytes({"batch": 512, "lr": 0.05}) == 80 * GIB
+    assert profile.more_than_bytes({"batch": 511, "lr": 0.5}) is None

@@ -1,8 +1,11 @@
+import time
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tune_policies.memory_fit import fit_memory
+from tune_policies.memory_fit import error_left_out, fit_memory
 
 GIB = 2**30
 MIB = 2**20
@@ -93,4 +96,55 @@ def test_only_numbers_above_the_measured_ones_are_beyond_them():
     )
 
     assert fit.is_beyond({"batch": 17, "seed": 1})
-    assert not fit.is_beyond({"batch": 16, "seed": 99})
+    assert not fit.is_beyond({"batch": 16, "seed": 5})
+
+
+def test_of_a_whole_number_above_all_measured_ones_that_it_leaves_out_it_does_not_tell():
+    fit = fit_memory(points_of(lambda batch, width: batch * MIB, batch=[8, 16], width=[256]))
+
+    assert fit.tells({"batch": 999, "width": 256})
+    assert not fit.tells({"batch": 8, "width": 257})
+    assert fit.is_beyond({"batch": 8, "width": 257})
+
+
+def test_a_rate_that_memory_goes_with_by_chance_is_in_no_formula():
+    points = [({"batch": batch, "lr": lr}, batch * MIB) for batch, lr in ((16, 0.001), (64, 0.01), (256, 0.1))]
+
+    assert fit_memory(points).largest.keys() == {"batch"}
+
+
+def test_a_float_that_memory_depends_on_is_found_in_enough_measurements():
+    fit = fit_memory(points_of(lambda batch, scale: int(batch * scale * MIB), batch=[8, 32], scale=[0.5, 1.0, 2.0]))
+
+    assert fit.bytes_for({"batch": 64, "scale": 4.0}) == pytest.approx(256 * MIB, rel=0.01)
+
+
+@given(points=st.lists(st.tuples(numbers, st.integers(1, 80 * GIB)), min_size=2, max_size=6))
+def test_leaving_out_each_measurement_by_its_leverage_is_the_same_as_fitting_again(points):
+    columns = np.array([[1.0, config["batch"] / 512, config["width"] / 4096] for config, _ in points])
+    needed = np.array([amount / GIB for _, amount in points])
+    errors = []
+    for i in range(len(points)):
+        known, told = np.delete(columns, i, axis=0), np.delete(needed, i)
+        slope = np.linalg.pinv(known - known.mean(axis=0)) @ (told - told.mean())
+        errors.append(told.mean() + (columns[i] - known.mean(axis=0)) @ slope - needed[i])
+
+    found = error_left_out(columns, needed, has_constant=True)
+
+    assert found == pytest.approx(np.mean(np.square(errors)) ** 0.5, rel=1e-3, abs=1e-6)
+
+
+def test_hundreds_of_measurements_are_fitted_at_once():
+    points = points_of(
+        lambda batch, width, lr, wd: batch * MIB + width**2 * 40,
+        batch=[8, 16, 32, 64],
+        width=[128, 256, 512, 1024, 2048],
+        lr=[0.1, 0.2, 0.3, 0.4, 0.5],
+        wd=[0.1, 0.2, 0.3, 0.4, 0.5],
+    )
+    started = time.perf_counter()
+
+    fit_memory(points)
+
+    assert len(points) == 500
+    assert time.perf_counter() - started < 5  # of which a fit for each left out would take many times as much

@@ -11,6 +11,7 @@ from tune_policies import (
     GpuMemoryPolicy,
     GpuMemoryProfile,
     InvalidResourcesError,
+    SelectingPolicy,
     load_policy,
 )
 
@@ -120,4 +121,41 @@ def test_a_profile_that_is_not_there_or_is_none_is_an_error_with_its_name(tmp_pa
     with pytest.raises(
         InvalidResourcesError, match=r"measured\.json is no profile: GpuMemoryProfile needs 'measurements'"
     ):
+        load_policy(path)
+
+
+@pytest.mark.parametrize(
+    ("data", "policy"),
+    [
+        pytest.param(
+            {"kind": "SelectingPolicy", "inner": {"kind": "CpuPolicy"}, "label_selector": {"profile": "fast"}},
+            SelectingPolicy(CpuPolicy(), {"profile": "fast"}),
+            id="a label",
+        ),
+        pytest.param(
+            {
+                "kind": "GpuMemoryPolicy",
+                "profile": {"measurements": [{"config": {"profile": "wide"}, "total_bytes": 1}]},
+            },
+            GpuMemoryPolicy(
+                profile=GpuMemoryProfile(
+                    measurements=(GpuMemoryMeasurement(config={"profile": "wide"}, total_bytes=1),)
+                )
+            ),
+            id="a config",
+        ),
+    ],
+)
+def test_what_else_is_named_profile_is_no_file(tmp_path, data, policy):
+    path = tmp_path / "policy.json"
+    path.write_text(json.dumps(data))
+
+    assert load_policy(path) == policy
+
+
+def test_a_policy_that_takes_no_profile_says_so(tmp_path):
+    path = tmp_path / "policy.json"
+    path.write_text('{"kind": "GpuPolicy", "profile": "measured.json"}')
+
+    with pytest.raises(InvalidResourcesError, match="unknown field 'profile'"):
         load_policy(path)

@@ -70,13 +70,14 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
 
     Args:
         plan: What the trials reserve, drivers and Train workers alike.
-        num_trials: How many trials to ask for; ``None``: as many as the plan runs at once.
+        num_trials: How many trials to ask for; ``None``: as many as the plan runs at once, where configs decide
+            those that need the most.
 
     Raises:
         InvalidResourcesError: ``num_trials`` is no whole number above 0.
         ProbeError: The program is not connected to Ray, or Ray went away.
     """
-    number = plan.max_concurrent_trials if num_trials is None else check_count(num_trials, least=1, name="num_trials")
+    number = plan.min_concurrent_trials if num_trials is None else check_count(num_trials, least=1, name="num_trials")
     autoscaler = find_autoscaler()
     if autoscaler is None:
         logger.info("nothing adds nodes to this cluster, so none are asked for")

@@ -8,7 +8,7 @@ from typing import Final
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InfeasibleRequestError
-from tune_policies.gpu_memory_profile import GpuMemoryProfile
+from tune_policies.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
 from tune_policies.plan import TrialPlan
 from tune_policies.policies.gpu import Selection, labels_of
 from tune_policies.resources import format_amount
@@ -32,6 +32,7 @@ def plan_by_profile(
     capacity: ClusterCapacity,
     *,
     sizes: Collection[int],
+    gpu_models: Collection[str | None],
     best: Callable[[int], tuple[TrialPlan, Selection]],
     plan_on: Callable[[Selection, int], TrialPlan],
 ) -> TrialPlan:
@@ -42,6 +43,7 @@ def plan_by_profile(
         headroom: How much more than measured a worker gets, as a part of it.
         capacity: The cluster.
         sizes: The bytes of the devices that there are; 0 for one that is not known.
+        gpu_models: The devices' names by their drivers; ``None`` for one that is not known.
         best: Returns the devices to use for workers that need so many bytes each, and their plan without labels.
         plan_on: Returns the plan on given devices, without labels. Both raise where no such worker fits.
 
@@ -49,7 +51,9 @@ def plan_by_profile(
         InfeasibleRequestError: No device holds the largest of the configs that ran.
     """
     largest_device = max(sizes, default=0)
-    held = [each.total_bytes for each in profile.measurements if not each.ran_out]
+    overhead = profile.overhead_bytes(gpu_models)
+    ran = [profile.gpu_memory_bytes(each.config, overhead) for each in profile.measurements if not each.ran_out]
+    held = [needed for needed in ran if needed is not None]
     not_held = [each.total_bytes for each in profile.measurements if each.ran_out]
     if not held:  # so only a larger device may do, and as a whole
         held = [max(max(not_held) + 1, largest_device)]
@@ -62,13 +66,17 @@ def plan_by_profile(
                 selections.append(best(needed)[1])
     told = [(each, labels_of(capacity, each)) for each in _different(selections)]
     plan = plan.on_nodes(told[0][1])
-    slots = _slots(_spread(wanted, largest_device), plan, told, plan_on)
+    counted = {"gpu_overhead_bytes": overhead}
+    plan = plan.with_slots(lambda slot: slot.model_copy(update=counted))
+    sized = _slots(_spread(wanted, largest_device), plan, told, plan_on)
+    slots = tuple(slot.model_copy(update=counted) for slot in sized)
     by_config = SlotsByConfig(profile=profile, headroom=headroom, slots=slots)
     reasons = [
         _what_was_measured(profile, held, headroom),
         *_what_they_get(by_config),
         *profile.reasons,
-        "a config of which nothing is known gets a whole GPU",
+        *_where_it_was_not_measured(profile, gpu_models, overhead),
+        f"a config of which nothing is known gets {_whole(slots[-1])}",
         *(f"for the largest: {reason}" for reason in plan.reasons),
     ]
     if not_held:
@@ -133,7 +141,31 @@ def _what_they_get(by_config: SlotsByConfig) -> Iterator[str]:
     )
     for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):
         with suppress(InfeasibleRequestError):
-            yield f"{each}, so {format_amount(by_config.slot_for(each.config).worker.gpus)} GPU"
+            yield f"{_counted(by_config, each)}, so {format_amount(by_config.slot_for(each.config).worker.gpus)} GPU"
+
+
+def _whole(largest: TrialSlot) -> str:
+    share = format_amount(largest.worker.gpus)
+    return f"{share} GPU a worker, as much as there is for each" if largest.shares_gpu else "a whole GPU"
+
+
+def _where_it_was_not_measured(
+    profile: GpuMemoryProfile, gpu_models: Collection[str | None], overhead: int | None
+) -> Iterator[str]:
+    others = sorted({name for name in gpu_models if name is not None} - set(profile.gpu_models))
+    if others and profile.gpu_models:
+        counted = "" if overhead is None else f"; {format_bytes(overhead)} are counted for what is outside allocators"
+        yield (
+            f"measured on {', '.join(profile.gpu_models)} and planned for {', '.join(others)}, where trials may need "
+            f"more or less{counted}"
+        )
+
+
+def _counted(by_config: SlotsByConfig, measured: GpuMemoryMeasurement) -> str:
+    """Return what was measured, and what is counted, where another overhead makes that more."""
+    needed = by_config.needed_bytes(measured.config) or 0
+    more = format_bytes(needed) != format_bytes(measured.total_bytes)
+    return f"{measured}, {format_bytes(needed)} counted" if more else str(measured)
 
 
 def _what_was_measured(profile: GpuMemoryProfile, held: list[int], headroom: float) -> str:

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from tune_policies.capacity import ClusterCapacity
+from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.infeasible import infeasible
@@ -90,6 +90,7 @@ class GpuMemoryPolicy(ResourcePolicy):
                 self.headroom,
                 capacity,
                 sizes={node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups},
+                gpu_models=_models(capacity.nodes_of(usable.groups)),
                 best=lambda needed: self._best(capacity, usable, needed),
                 plan_on=lambda choice, needed: self._plan_choice(capacity, usable, choice, needed),
             )
@@ -182,6 +183,11 @@ class GpuMemoryPolicy(ResourcePolicy):
             "Install nvidia-ml-py on the GPU nodes and probe again, give them an accelerator type, or take GpuPolicy "
             "with a share of a GPU.",
         )
+
+
+def _models(nodes: Iterable[NodeCapacity]) -> set[str | None]:
+    unknown = (None,)
+    return {name for node in nodes for name in ([each.name for each in node.devices or ()] or unknown)}
 
 
 def _choices(capacity: ClusterCapacity, usable: Selection, needed: int) -> Iterable[Selection]:

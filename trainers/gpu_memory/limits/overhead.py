@@ -15,24 +15,15 @@ from pathlib import Path
 from typing import Final
 
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.gpu_overhead import safe_overhead_bytes
 from tune_policies.resources import UsedBytes
-from tune_policies.units import GIB, MIB
 from tune_policies.values import Value
-
-TORCH_OVERHEAD_BYTES: Final = int(0.85 * GIB)
-"""What PyTorch uses outside its allocator, at most: the figure by which its own tests share a GPU."""
 
 _LOCK_TIMEOUT_S: Final = 10.0
 """Far longer than another process needs to write the file."""
 
 SAFE_DEFAULT: Final = "safe default"
 """The source of a figure that was not measured."""
-
-
-def tensorflow_overhead_bytes(compute_capability: tuple[int, int] | None) -> int:
-    """Return what TensorFlow leaves to the system on a device (``MinSystemMemory`` in its GPU device)."""
-    is_older = compute_capability is not None and compute_capability < (9, 0)
-    return (1536 if is_older else 1800) * MIB
 
 
 class MeasuredOverhead(Value):
@@ -88,9 +79,7 @@ class Overheads(Value):
             if (each.gpu_model, each.framework, each.version) == (gpu_model, framework, version):
                 where = f"{each.gpu_model}, {framework} {version}"
                 return each.overhead_bytes, f"measured on {each.measured_on} ({where}, by {each.how})"
-        if framework == "tensorflow":
-            return tensorflow_overhead_bytes(compute_capability), SAFE_DEFAULT
-        return TORCH_OVERHEAD_BYTES, SAFE_DEFAULT
+        return safe_overhead_bytes(framework, compute_capability), SAFE_DEFAULT
 
 
 NOTHING_MEASURED: Final = Overheads()

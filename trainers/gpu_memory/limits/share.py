@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pydantic import Field
+
 from tune_policies.errors import MemoryLimitError
 from tune_policies.probing.devices import read_gpus
-from tune_policies.resources import Bytes
+from tune_policies.resources import TICKS, Bytes, UsedBytes, to_ticks
 from tune_policies.values import Value
 
 from .limit import GpuMemoryLimit
@@ -22,12 +24,22 @@ class GpuShare(Value):
     Attributes:
         fraction: The share as Ray has rounded it, above 0 and below 1.
         memory_bytes: The share as the plan states it; ``None``: ``fraction`` of the device decides.
+        overhead_bytes: What of it the plan has counted for what is outside the frameworks' allocators; ``None``: the
+            process finds out.
+        measured_with: The frameworks' versions with which that was measured, by their names.
         device: Ray's name of the resource.
     """
 
     fraction: float
     memory_bytes: Bytes | None = None
+    overhead_bytes: UsedBytes | None = None
+    measured_with: dict[str, str] = Field(default_factory=dict)
     device: SharedDevice = "GPU"
+
+    @property
+    def num_parts(self) -> int:
+        """Into how many parts like this one a device is divided. Ray's fraction is rounded down, so it is not exact."""
+        return TICKS // to_ticks(self.fraction)
 
     def bytes_of(self, total_bytes: Callable[[], int]) -> int:
         """Return the share of a device; its total memory is asked for only where the plan does not say."""
@@ -88,13 +100,24 @@ class Holding:
     ) -> GpuMemoryLimit:
         """Return the limit of a framework on a device, and write down its overhead."""
         overhead, source = self.overheads.bytes_for(gpu_model, framework, version, compute_capability)
-        # What a plan states may be parts of more than the framework can have of the device.
+        if self.share.overhead_bytes is not None:  # or the share would be too small for what was measured to fit it
+            overhead, source = self.share.overhead_bytes, "as the plan has counted by its profile"
+            self._compare(framework, version)
         total = total_bytes()
-        share = min(self.share.bytes_of(lambda: total), int(total * self.share.fraction))
+        # What a plan states may be a part of more than the framework can have of the device.
+        share = min(self.share.bytes_of(lambda: total), total // self.share.num_parts)
         self.record.share_bytes = share
         self.record.overhead_bytes[framework] = overhead
         self.record.overhead_sources[framework] = source
         return GpuMemoryLimit(share, overhead_bytes={framework: overhead})
+
+    def _compare(self, framework: str, version: str | None) -> None:
+        with_version = self.share.measured_with.get(framework)
+        if with_version is not None and with_version != version:
+            self.record.warn(
+                f"the share was measured with {framework} {with_version}, and this is {version}, which may need more "
+                "or less: measure again"
+            )
 
     def hold(self, framework: str, limit_bytes: int) -> None:
         """Write down that a framework is held to ``limit_bytes`` now."""

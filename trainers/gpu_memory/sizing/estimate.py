@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tune_policies.errors import MeasurementError
+from tune_policies.gpu_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.resources import Bytes, UsedBytes
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
 
-from ..limits.overhead import TORCH_OVERHEAD_BYTES
+from .fakes import as_fake, convertible, fakes, is_fake
 
 NOT_KNOWN: Final = (
     "workspaces of cuBLAS and cuDNN, and which kernels they choose",
@@ -77,10 +78,11 @@ def estimate_gpu_memory(
     """Return what training a PyTorch model will take of a GPU. Nothing is computed, and no GPU is needed.
 
     Args:
-        model_fn: Builds the model, on the device that it is told by nobody: without ``.cuda()``.
+        model_fn: Builds the model, on the device that it is told by nobody: without ``.cuda()``. Of a model that it
+            only hands over, a copy without data is followed.
         batch: What the model takes: a tensor, a tuple of its arguments or a dict of its keyword arguments; or a
-            function that returns it. In place of a tensor a tuple of whole numbers may stand, its shape. With
-            ``loss_fn`` a pair: this, and the targets.
+            function that returns it. In place of a tensor a tuple of whole numbers may stand, its shape; its numbers
+            are of the type of the model's. With ``loss_fn`` a pair: this, and the targets.
         optimizer: Makes the optimizer from the parameters, such as ``torch.optim.AdamW``; ``None``: no optimizer.
         loss_fn: The loss of an output and its targets; ``None``: the output's own ``loss``, or else its mean.
 
@@ -88,13 +90,18 @@ def estimate_gpu_memory(
         MeasurementError: The model cannot be built, does not take the batch, or cannot be followed without data; or
             the installed PyTorch cannot follow tensors.
     """
-    fake_mode, tracker = _fakes()
+    fake_mode, tracker = fakes()
     with warnings.catch_warnings(), fake_mode:
         warnings.simplefilter("ignore")  # of modules that are gone when their gradients come, which cost nothing
-        model = _tried("model_fn failed without data", model_fn)
-        parameters = list(_tried("model_fn must return a torch.nn.Module", lambda: model.parameters()))
+        with convertible():
+            built = _tried("model_fn failed without data", model_fn)
+        model = _tried("model_fn must return a torch.nn.Module", lambda: as_fake(built, fake_mode))
+        parameters = list(model.parameters())
         device = parameters[0].device if parameters else "cpu"
-        inputs, targets = _tried("the batch cannot be made", lambda: _split(_faked(batch, fake_mode, device), loss_fn))
+        dtype = next((each.dtype for each in parameters if each.is_floating_point()), None)
+        inputs, targets = _tried(
+            "the batch cannot be made", lambda: _split(_faked(batch, fake_mode, device, dtype), loss_fn)
+        )
         steps = _tried("optimizer failed", lambda: _as_on_a_gpu(optimizer(parameters))) if optimizer else None
         tracker.track_external(model)
         with tracker:
@@ -116,34 +123,6 @@ def estimate_gpu_memory(
     return _estimate(tracker.get_tracker_snapshot("peak"), device)
 
 
-def _fakes() -> tuple[Any, Any]:
-    """Return what makes tensors fake, and what follows them.
-
-    Both are private to PyTorch, which has no public way to know a training's memory before it runs.
-
-    Raises:
-        MeasurementError: PyTorch is not installed, or has not got them.
-    """
-    try:
-        import torch
-    except ImportError as error:
-        raise MeasurementError("an estimate needs PyTorch: pip install torch, or measure_gpu_memory instead") from error
-    try:
-        from torch._subclasses.fake_tensor import FakeTensorMode
-        from torch.distributed._tools.mem_tracker import MemTracker
-    except ImportError as error:
-        raise MeasurementError(
-            f"PyTorch {torch.__version__} cannot follow a model's tensors (MemTracker): take PyTorch 2.5 or newer, or "
-            "measure_gpu_memory instead"
-        ) from error
-
-    class OneMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-        def __deepcopy__(self, memo: object) -> "OneMode":
-            return self  # a layer that is copied, as in nn.TransformerEncoder, would bring a mode of its own
-
-    return OneMode(), MemTracker()
-
-
 def _tried(what: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
@@ -151,16 +130,16 @@ def _tried(what: str, call: Callable[[], Any]) -> Any:
         raise MeasurementError(f"no estimate, as {what}: {type(error).__name__}: {error}") from error
 
 
-def _faked(batch: Any, fake_mode: Any, device: Any) -> Any:
+def _faked(batch: Any, fake_mode: Any, device: Any, dtype: Any) -> Any:
     import torch
     from torch.utils._pytree import tree_map
 
     def fake(leaf: Any) -> Any:
         if isinstance(leaf, _Shape):
-            return torch.empty(leaf.sizes, device=device)
+            return torch.empty(leaf.sizes, device=device, dtype=dtype)
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        return (leaf if hasattr(leaf, "fake_mode") else fake_mode.from_tensor(leaf)).to(device)
+        return (leaf if is_fake(leaf) else fake_mode.from_tensor(leaf)).to(device)
 
     return tree_map(fake, _with_shapes(batch() if callable(batch) else batch))
 

@@ -2,15 +2,13 @@
 
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import ray
 from ray import tune
-from ray.tune.search.variant_generator import generate_variants
 
 from tune_policies.capacity import ClusterCapacity
-from tune_policies.config_values import flat
 from tune_policies.errors import InvalidResourcesError, MeasurementError
 from tune_policies.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
 from tune_policies.plan import TrialPlan
@@ -18,9 +16,12 @@ from tune_policies.policies import GpuMemoryPolicy, GpuPolicy
 from tune_policies.probe import probe_cluster
 from tune_policies.ray_connection import connection
 from tune_policies.resources import check_count
+from tune_policies.units import is_number
+from tune_policies.values import shorten
 
 from ...tune_trainable import with_plan
 from ..limits.overhead import load_overheads
+from .configs import Configs, check_trainable, configs_to_measure
 from .measured_trial import MEASURED, Caps, Reading, Recorder, measured_trial
 
 _CONNECT_S: Final = 30.0
@@ -32,11 +33,11 @@ Trainable = Callable[..., Any] | type[tune.Trainable]
 
 def measure_gpu_memory(
     trainable: Trainable,
-    configs: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+    configs: Configs,
     *,
     max_steps: int = 5,
     max_seconds: float = 60.0,
-    num_samples: int = 4,
+    num_samples: int = 8,
     seed: int = 0,
     capacity: ClusterCapacity | None = None,
     policy: GpuPolicy | None = None,
@@ -49,7 +50,8 @@ def measure_gpu_memory(
     Args:
         trainable: A function of a config, or a ``tune.Trainable`` class, as Tune takes it.
         configs: The configs to measure; or a search space of Tune's, of which ``num_samples`` are drawn. Memory is
-            predicted from what varies in them, so let them differ in what it depends on, and take the largest in.
+            predicted from what varies in them, so let them differ in what it depends on, and take the largest in; of a
+            space, the largest and the smallest whole numbers are.
         max_steps: Each trial ends after so many results.
         max_seconds: Each trial ends after so many seconds, whether it has reported or not.
         num_samples: Configs to draw from a search space; a grid in it counts once for each.
@@ -65,11 +67,14 @@ def measure_gpu_memory(
     """
     caps = Caps(max_steps=check_count(max_steps, least=1, name="max_steps"), max_seconds=_seconds(max_seconds))
     policy = GpuPolicy() if policy is None else policy
+    if not isinstance(policy, GpuPolicy):
+        raise InvalidResourcesError(f"policy must be a GpuPolicy, got {shorten(policy)}")
     if policy.gpus != 1 or policy.num_workers:
         raise InvalidResourcesError(
             "memory is measured on one whole GPU, in the trial itself: leave gpus and num_workers"
         )
-    wanted = _configs(configs, check_count(num_samples, least=1, name="num_samples"), seed)
+    check_trainable(trainable)
+    wanted = configs_to_measure(configs, num_samples, seed)
     with connection(None, _CONNECT_S, local="starts a Ray for the moment"):
         plan = policy.plan(probe_cluster() if capacity is None else capacity)
         readings = _run(trainable, wanted, caps, plan)
@@ -78,12 +83,12 @@ def measure_gpu_memory(
 
 def plan_by_measuring(
     trainable: Trainable,
-    configs: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+    configs: Configs,
     *,
     headroom: float = 0.1,
     max_steps: int = 5,
     max_seconds: float = 60.0,
-    num_samples: int = 4,
+    num_samples: int = 8,
     seed: int = 0,
     capacity: ClusterCapacity | None = None,
     **policy_fields: Any,
@@ -111,6 +116,11 @@ def plan_by_measuring(
         MeasurementError: As for :func:`measure_gpu_memory`.
         ProbeError: Ray cannot be reached.
     """
+    if set_here := policy_fields.keys() & {"gpu_memory", "profile"}:
+        raise InvalidResourcesError(
+            f"plan_by_measuring measures what it plans from: leave {' and '.join(sorted(set_here))} out, or plan with "
+            "GpuMemoryPolicy"
+        )
     # Made of what is no profile yet, so that a wrong field is found before anything runs.
     known = GpuMemoryPolicy(gpu_memory=1, headroom=headroom, **policy_fields)
     measuring = GpuPolicy(cpus=known.cpus, accelerator_type=known.accelerator_type, custom=known.custom)
@@ -130,32 +140,10 @@ def plan_by_measuring(
     return known.model_copy(update={"gpu_memory": None, "profile": profile}).plan(capacity)
 
 
-def _seconds(amount: float) -> float:
-    if not amount > 0 or amount == float("inf"):
-        raise InvalidResourcesError(f"max_seconds must be above 0 seconds and have an end, got {amount!r}")
+def _seconds(amount: object) -> float:
+    if not is_number(amount) or not 0 < amount < float("inf"):
+        raise InvalidResourcesError(f"max_seconds must be above 0 seconds and have an end, got {shorten(amount)}")
     return float(amount)
-
-
-def _configs(
-    configs: Sequence[Mapping[str, Any]] | Mapping[str, Any], num_samples: int, seed: int
-) -> list[dict[str, Any]]:
-    """Return the configs to measure, each once."""
-    drawn = _drawn(configs, num_samples, seed) if isinstance(configs, Mapping) else [dict(each) for each in configs]
-    different = list({repr(flat(config)): config for config in drawn}.values())
-    if not different:
-        raise InvalidResourcesError("no configs to measure: give at least one, or a search space")
-    return different
-
-
-def _drawn(space: Mapping[str, Any], num_samples: int, seed: int) -> list[dict[str, Any]]:
-    import numpy as np
-
-    state = np.random.RandomState(seed)  # one for all draws: from a number each would draw the same
-    return [
-        spec["config"]
-        for _ in range(num_samples)
-        for _, spec in generate_variants({"config": dict(space)}, random_state=state)
-    ]
 
 
 def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: TrialPlan) -> dict[int, Reading]:

@@ -146,7 +146,9 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         """
         while time.monotonic() < self._ends_at:
             time.sleep(max(0.0, min(_SAMPLE_S, self._ends_at - time.monotonic())))
-            self._look()
+            # A framework may be about to start, and what it raises then is its own; the trial must end all the same.
+            with suppress(Exception):
+                self._look()
         try:
             self._record("max_seconds")
         finally:  # or a trial whose reading does not arrive would run on
@@ -168,11 +170,11 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         gpu = _gpu()
         versions = {name: str(getattr(sys.modules[name], "__version__", "")) for name in self._peaks}
         overhead = sum(self._overheads.bytes_for(gpu.get("name"), name, versions[name])[0] for name in versions)
-        process = _process_bytes() if counters and not counters.keys() & set(_TAKE_MORE_THAN_NEEDED) else None
+        held = sum(memory.held_bytes for memory in counters.values())
+        process = _process_bytes(held) if counters and not counters.keys() & set(_TAKE_MORE_THAN_NEEDED) else None
         if process is not None:
             self._most_of_process = max(process, self._most_of_process)
-            held = sum(memory.held_bytes for memory in counters.values())
-            overhead = process - held if process > held else overhead
+            overhead = process - held
         return Reading(
             peak_bytes=dict(self._peaks),
             total_bytes=max(self._most_of_process, sum(self._peaks.values()) + overhead if self._peaks else 0),
@@ -200,9 +202,12 @@ def _peak(name: str, memory: FrameworkMemory) -> int:
     return memory.held_bytes if known is None else known
 
 
-def _process_bytes() -> int | None:
+def _process_bytes(held_bytes: int) -> int | None:
+    """Return what the driver counts for this process; ``None``: it does not know it."""
     with suppress(ProbeError):
-        return bytes_of_process(read_device_use())
+        found = bytes_of_process(read_device_use())
+        # Less than its allocators hold is the count of another process, one that the host numbers so.
+        return found if found is not None and found >= held_bytes else None
     return None
 
 

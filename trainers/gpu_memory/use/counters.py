@@ -129,7 +129,8 @@ class _Torch:
     @staticmethod
     def _devices(torch: Any) -> list[tuple[Any, int]]:
         apis = [getattr(torch, name) for name in ("cuda", "xpu", "npu") if hasattr(torch, name)]
-        in_use = [api for api in apis if api.is_available() and api.is_initialized()]
+        # Not is_available(): it counts the devices, after which CUDA_VISIBLE_DEVICES is read no more.
+        in_use = [api for api in apis if api.is_initialized()]
         return [(api, device) for api in in_use for device in range(api.device_count())]
 
 
@@ -229,4 +230,11 @@ _COUNTERS: Final[dict[str, Counter]] = {
 
 
 def _in_use() -> list[tuple[str, Counter]]:
-    return [(name, counter) for name, counter in _COUNTERS.items() if name in sys.modules]
+    return [(name, counter) for name, counter in _COUNTERS.items() if _is_imported(name)]
+
+
+def _is_imported(name: str) -> bool:
+    """Return whether a module is there as a whole: while another thread imports it, names in it are missing."""
+    module = sys.modules.get(name)
+    # Python's own import system waits by the same mark, which has no public name.
+    return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)

@@ -1,0 +1,105 @@
+"""A share that was planned from measurements leaves the frameworks what they were measured to hold."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.clusters import gpu_node
+from trainers.gpu_memory.limits.overhead import NOTHING_MEASURED, MeasuredOverhead, Overheads
+from trainers.gpu_memory.limits.share import GpuShare, Holding
+from tune_policies import ClusterCapacity, GpuMemoryMeasurement, GpuMemoryPolicy, GpuMemoryProfile
+
+GIB, MIB = 2**30, 2**20
+CAPACITY = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80, accelerator_type="A100"))  # the device's name too
+
+
+def measured(batch, peak, overhead, framework="torch", gpu_model="A100"):
+    total = peak + (overhead or 0)
+    return GpuMemoryMeasurement(
+        config={"batch": batch},
+        peak_bytes={framework: peak},
+        overhead_bytes=overhead,
+        total_bytes=total,
+        gpu_model=gpu_model,
+    )
+
+
+def measured_overhead(framework, overhead_bytes):
+    return MeasuredOverhead(
+        gpu_model="A100",
+        framework=framework,
+        version="2.13.0",
+        overhead_bytes=overhead_bytes,
+        measured_on="2026-07-01",
+        how="process",
+    )
+
+
+def planned(*measurements, **fields):
+    return GpuMemoryPolicy(profile=GpuMemoryProfile(measurements=measurements), **fields).plan(CAPACITY)
+
+
+def holding(slot, overheads=NOTHING_MEASURED, **fields):
+    share = GpuShare(
+        fraction=slot.worker.gpus, memory_bytes=slot.gpu_memory_bytes, overhead_bytes=slot.gpu_overhead_bytes, **fields
+    )
+    return Holding(share, overheads)
+
+
+def budget(slot, framework="torch", version="2.13.0", **kwargs):
+    limit = holding(slot, **kwargs).limit(framework, version, total_bytes=lambda: 80 * GIB, gpu_model="A100")
+    return limit.budget_bytes(framework)
+
+
+@given(
+    needs=st.lists(st.tuples(st.integers(0, 20 * GIB), st.none() | st.integers(0, 3 * GIB)), min_size=1, max_size=5),
+    framework=st.sampled_from(["torch", "tensorflow", "jax", "cupy"]),
+    gpu_model=st.sampled_from(["A100", "T4", None]),
+    calibrated=st.none() | st.integers(0, 3 * GIB),
+    headroom=st.sampled_from([0, 0.1]),
+)
+def test_what_was_measured_fits_the_budget(needs, framework, gpu_model, calibrated, headroom):
+    measurements = [
+        measured(batch, max(1, peak), overhead, framework, gpu_model) for batch, (peak, overhead) in enumerate(needs)
+    ]
+    plan = planned(*measurements, headroom=headroom)
+    found = [] if calibrated is None else [measured_overhead(framework, calibrated)]
+
+    for each in measurements:
+        slot = plan.slot_for(each.config)
+        assert budget(slot, framework, overheads=Overheads(measured=tuple(found))) >= each.peak_bytes[framework]
+        assert budget(plan.slots[0], framework) >= each.peak_bytes[framework]
+
+
+def test_a_measured_overhead_is_counted_on_the_gpu_on_which_it_was_measured():
+    slot = planned(measured(8, 64 * MIB, 500 * MIB)).slot_for({"batch": 8})
+
+    assert slot.gpu_overhead_bytes == 500 * MIB
+    assert slot.max_concurrent_trials > 100
+
+
+@pytest.mark.parametrize("gpu_model", ["T4", None])
+def test_on_another_gpu_a_safe_figure_is_counted(gpu_model):
+    plan = planned(measured(8, 64 * MIB, 500 * MIB, gpu_model=gpu_model))
+
+    assert plan.slots[0].gpu_overhead_bytes == int(0.85 * GIB)
+    assert ("measured on T4 and planned for A100, where trials may need more or less" in plan.explain()) == bool(
+        gpu_model
+    )
+
+
+def test_a_total_without_its_parts_leaves_the_overhead_to_the_worker():
+    plan = planned(GpuMemoryMeasurement(config={"batch": 8}, total_bytes=2 * GIB, gpu_model="A100"))
+
+    assert plan.slots[0].gpu_overhead_bytes is None
+
+
+def test_another_version_than_measured_is_written_down():
+    share = holding(planned(measured(8, GIB, GIB)).slots[0], measured_with={"torch": "2.12.0", "ray": "2.60.0"})
+    share.limit("torch", "2.13.0", total_bytes=lambda: 80 * GIB, gpu_model="A100")
+    share.limit("cupy", "14.0.0", total_bytes=lambda: 80 * GIB, gpu_model="A100")
+
+    assert share.record.warnings == [
+        "the share was measured with torch 2.12.0, and this is 2.13.0, which may need more or less: measure again"
+    ]
+    assert share.record.overhead_sources["torch"] == "as the plan has counted by its profile"
