@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import ray.train
-from ray.train import RunConfig
+from ray.train import FailureConfig, RunConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import WorkerGroupError
 
@@ -74,6 +74,22 @@ def test_where_the_gpu_is_whole_the_run_fails_and_says_so(tmp_path):
 
     assert isinstance(raised.value.__cause__, WorkerGroupError)
     assert notes(tmp_path) == ["1 at 0.5", "2 at 0.5", "2 at 1"]
+
+
+@pytest.mark.parametrize("max_failures", [-1, 2])
+def test_a_run_that_ray_train_would_retry_with_the_same_share_is_refused(max_failures):
+    run_config = RunConfig(failure_config=FailureConfig(max_failures=max_failures))
+
+    with pytest.raises(InvalidResourcesError, match=rf"max_failures={max_failures}\).*leave it at 0"):
+        fit_escalating(lambda plan: TorchTrainer(train, run_config=run_config), PLAN)
+
+
+def test_a_trainer_of_version_1_which_redoes_steps_is_refused():
+    version_1 = type("TorchTrainer", (), {"__module__": "ray.train.torch.torch_trainer"})
+    derived = type("Derived", (version_1,), {})
+
+    with pytest.raises(InvalidResourcesError, match="RAY_TRAIN_V2_ENABLED=1"):
+        fit_escalating(lambda plan: derived(), PLAN)
 
 
 def test_any_other_failure_is_raised_as_it_was():

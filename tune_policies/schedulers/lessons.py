@@ -14,8 +14,8 @@ Traits = dict[str, bool | int | float | str | None]
 def traits_of(config: Mapping[str, object], memory_keys: Sequence[str] | None = None) -> Traits:
     """Return what of ``config`` may decide the memory that a trial needs.
 
-    Without ``memory_keys`` that is everything but fractions: a learning rate decides no memory, a batch size does, though
-    a search may give it as a float.
+    Without ``memory_keys`` that is everything but fractions: a learning rate decides no memory, a batch size does, as
+    a float too, which some searches give.
 
     Args:
         config: The trial's config.
@@ -76,9 +76,10 @@ class Lesson(Value):
         """Return whether a trial with ``traits`` needs as much: equal, and in whole numbers not smaller."""
         both = self.traits.keys() & traits.keys()
         # A float that is whole here and was a fraction there is no whole number: a dropout of 0.0 and one of 0.5.
-        return all(
-            isinstance(found.get(path), float) for found in (self.traits, traits) for path in found.keys() - both
-        ) and all(_is_no_less(traits[path], self.traits[path]) for path in both)
+        others = [found[path] for found in (self.traits, traits) for path in found.keys() - both]
+        return all(isinstance(value, float) and value.is_integer() for value in others) and all(
+            _is_no_less(traits[path], self.traits[path]) for path in both
+        )
 
 
 def _is_no_less(value: object, learned: object) -> bool:
