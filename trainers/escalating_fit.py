@@ -37,8 +37,8 @@ def fit_escalating(
     Ray Train goes on from the latest checkpoint of a run that has the same name and storage, so give both:
     ``RunConfig(name=…, storage_path=…)``. Without a name each run starts anew.
 
-    The run's ``max_failures`` stays 0: Ray Train would retry with the share that was too small. To retry other failures,
-    call this again, with the same name and storage.
+    The run's ``max_failures`` stays 0, as Ray Train would retry with the share that was too small. To retry other
+    failures, call this again, with the same name and storage.
 
     Args:
         build_trainer: Returns the trainer for a plan, such as ``lambda plan: build_torch_trainer(loop, plan=plan)``.
@@ -91,7 +91,7 @@ def _check_trainer(trainer: object) -> None:
     max_failures = getattr(failure_config, "max_failures", 0)
     if max_failures != 0:
         raise InvalidResourcesError(
-            f"the trainer has FailureConfig(max_failures={max_failures}), with which Ray Train retries workers that ran "
-            "out of memory with the share that was too small: leave it at 0; to retry other failures, call "
+            f"the trainer has FailureConfig(max_failures={max_failures}), so Ray Train retries workers that ran out of "
+            "memory with the share that was too small: leave it at 0; to retry other failures, call "
             "fit_escalating again with the same name and storage"
         )
