@@ -209,7 +209,7 @@ class Saving(tune.Trainable):
         while self.done == self.trial.get("waits_at") and not self.saving.exists():
             assert time.monotonic() < deadline, "the other trial did not save"
             time.sleep(0.02)
-        return {"loss": 1, "done": self.done == self.trial["num_steps"]}
+        return {"loss": self.trial["loss"], "done": self.done == self.trial["num_steps"]}
 
     def save_checkpoint(self, checkpoint_dir):
         if self.trial.get("runs_out") and ray.get_runtime_context().get_assigned_resources()["GPU"] < 0.5:
@@ -222,15 +222,21 @@ class Saving(tune.Trainable):
 
 
 def test_hyperband_takes_in_anew_a_trial_that_ran_out_at_a_milestone(tmp_path):
-    """Its first bracket takes three trials and has no milestone; the second one's first is after three steps."""
+    """Its first bracket takes three trials and no milestone; the second ends the worst trial after three steps."""
     inner = HyperBandScheduler(metric="loss", mode="min", max_t=9, reduction_factor=3)
-    others = [{"num_steps": 1}] * 3
-    ones = [{"num_steps": 4, "runs_out": True}, {"num_steps": 4, "waits_at": 3}]
+    first = [{"num_steps": 1, "loss": 1}] * 3
+    second = [
+        {"num_steps": 4, **more} for more in ({"loss": 9, "runs_out": True}, {"loss": 1}, {"loss": 1, "waits_at": 3})
+    ]
 
-    trials = run(tmp_path, EscalatingScheduler(inner), others + ones, Saving)
+    trials = run(tmp_path, EscalatingScheduler(inner), first + second, Saving)
 
-    assert [trial.status for trial in trials] == ["TERMINATED"] * 5
-    assert sorted(trial.placement_group_factory.required_resources["GPU"] for trial in trials) == [SHARE] * 4 + [0.5]
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 6
+    assert sorted((trial.last_result["loss"], trial.last_result["training_iteration"]) for trial in trials) == [
+        *[(1, 1)] * 3,
+        *[(1, 4)] * 2,
+        (9, 3),
+    ]
 
 
 def test_a_config_like_one_that_ran_out_starts_with_the_larger_share(tmp_path):
