@@ -13,6 +13,8 @@ from tune_policies.probing.cluster_state import read_cluster_state
 from tune_policies.schedulers.escalating import check_growth, check_max_gpus
 from tune_policies.schedulers.larger_plan import larger_plan
 
+from .train_loop import check_train_v2
+
 _logger = logging.getLogger(__name__)
 
 _READ_TIMEOUT_S: Final = 10.0
@@ -35,6 +37,9 @@ def fit_escalating(
     Ray Train goes on from the latest checkpoint of a run that has the same name and storage, so give both:
     ``RunConfig(name=…, storage_path=…)``. Without a name each run starts anew.
 
+    The run's ``max_failures`` stays 0, as Ray Train would retry with the share that was too small. To retry other
+    failures, call this again, with the same name and storage.
+
     Args:
         build_trainer: Returns the trainer for a plan, such as ``lambda plan: build_torch_trainer(loop, plan=plan)``.
         plan: The plan to begin with; it has Train workers.
@@ -48,7 +53,7 @@ def fit_escalating(
         InfeasibleRequestError: The workers ran out of memory, and there is no more for them. Its cause is the error of
             the run.
         InvalidResourcesError: The plan has no Train workers, or gives by config; ``growth`` is not above 1, or
-            ``max_gpus`` not above 0.
+            ``max_gpus`` not above 0; the trainer has a ``max_failures``, or is of Ray Train's version 1.
         ProbeError: The workers ran out of memory, and the nodes cannot be read.
         Exception: Any other failure of the run, as Ray raised it.
     """
@@ -62,6 +67,7 @@ def fit_escalating(
     growth, max_gpus = check_growth(growth), check_max_gpus(max_gpus)
     while True:
         trainer = build_trainer(plan)
+        _check_trainer(trainer)
         try:
             return trainer.fit()
         except Exception as error:
@@ -75,3 +81,17 @@ def fit_escalating(
                 raise infeasible from error
             _logger.warning("the workers ran out of memory: from %s to %s each", plan.per_worker, larger.per_worker)
             plan = larger
+
+
+def _check_trainer(trainer: object) -> None:
+    of_ray = next((cls for cls in type(trainer).__mro__ if cls.__module__.startswith("ray.train.")), None)
+    if of_ray is not None:
+        check_train_v2(of_ray)
+    failure_config = getattr(getattr(trainer, "run_config", None), "failure_config", None)
+    max_failures = getattr(failure_config, "max_failures", 0)
+    if max_failures != 0:
+        raise InvalidResourcesError(
+            f"the trainer has FailureConfig(max_failures={max_failures}), so Ray Train retries workers that ran out of "
+            "memory with the share that was too small: leave it at 0; to retry other failures, call "
+            "fit_escalating again with the same name and storage"
+        )

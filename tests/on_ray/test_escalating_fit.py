@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import ray.train
-from ray.train import RunConfig
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train import FailureConfig, RunConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import WorkerGroupError
 
 from tests.clusters import nodes
@@ -26,8 +26,6 @@ def real_ray():
 
 def train(config):
     """Take three steps, each once; from the second on they need a share of the GPU."""
-    import torch
-
     share = ray.get_runtime_context().get_assigned_resources()["GPU"]
     checkpoint = ray.train.get_checkpoint()
     done = json.loads(Path(checkpoint.path, "done.json").read_text()) if checkpoint else 0
@@ -35,7 +33,7 @@ def train(config):
         with Path(config["notes"]).open("a") as file:
             file.write(f"{step} at {share:g}\n")  # Ray Train has a print of its own
         if step == 2 and share < config["needs"]:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "done.json").write_text(json.dumps(step))
             ray.train.report({"step": step}, checkpoint=ray.train.Checkpoint.from_directory(folder))
@@ -43,12 +41,11 @@ def train(config):
 
 def fit(tmp_path, plan=PLAN, **config):
     def build(plan):
-        # The builders would hold torch to its share, and here is no GPU on which they could.
-        return TorchTrainer(
+        # The builders would hold torch to its share, and here is no GPU on which they could. Nor need it be imported.
+        return DataParallelTrainer(
             train,
             train_loop_config={"notes": str(tmp_path / "notes"), **config},
             scaling_config=plan.scaling_config(),
-            torch_config=TorchConfig(backend="gloo"),
             run_config=RunConfig(name="run", storage_path=str(tmp_path)),
         )
 
@@ -74,6 +71,22 @@ def test_where_the_gpu_is_whole_the_run_fails_and_says_so(tmp_path):
 
     assert isinstance(raised.value.__cause__, WorkerGroupError)
     assert notes(tmp_path) == ["1 at 0.5", "2 at 0.5", "2 at 1"]
+
+
+@pytest.mark.parametrize("max_failures", [-1, 2])
+def test_a_run_that_ray_train_would_retry_with_the_same_share_is_refused(max_failures):
+    run_config = RunConfig(failure_config=FailureConfig(max_failures=max_failures))
+
+    with pytest.raises(InvalidResourcesError, match=rf"max_failures={max_failures}\).*leave it at 0"):
+        fit_escalating(lambda plan: DataParallelTrainer(train, run_config=run_config), PLAN)
+
+
+def test_a_trainer_of_version_1_which_redoes_steps_is_refused():
+    version_1 = type("TorchTrainer", (), {"__module__": "ray.train.torch.torch_trainer"})
+    derived = type("Derived", (version_1,), {})
+
+    with pytest.raises(InvalidResourcesError, match="RAY_TRAIN_V2_ENABLED=1"):
+        fit_escalating(lambda plan: derived(), PLAN)
 
 
 def test_any_other_failure_is_raised_as_it_was():

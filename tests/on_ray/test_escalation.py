@@ -109,15 +109,10 @@ def test_of_12_trials_5_run_out_and_go_on_where_they_stopped(tmp_path):
     assert notes(tmp_path) == {UNTOUCHED: 7, CAME_BACK: 5}
 
 
-INNER = {
-    "median": lambda: MedianStoppingRule(metric="loss", mode="min", grace_period=NUM_STEPS),
-    "hyperband": lambda: HyperBandScheduler(metric="loss", mode="min", max_t=9, reduction_factor=3),
-}
+def test_the_scheduler_inside_does_not_notice(tmp_path):
+    inner = MedianStoppingRule(metric="loss", mode="min", grace_period=NUM_STEPS)
 
-
-@pytest.mark.parametrize("inner", INNER)
-def test_the_scheduler_inside_does_not_notice(tmp_path, inner):
-    trials = run(tmp_path, EscalatingScheduler(INNER[inner]()), [SMALL, LARGE], at_once=2)
+    trials = run(tmp_path, EscalatingScheduler(inner), [SMALL, LARGE], at_once=2)
 
     assert [trial.status for trial in trials] == ["TERMINATED"] * 2
     assert notes(tmp_path) == {UNTOUCHED: 1, CAME_BACK: 1}
@@ -131,6 +126,9 @@ class Training(tune.Trainable):
 
     def reset_config(self, new_config):
         self.done = 0
+        trial = new_config["trial"]
+        if trial.get("resets") and ray.get_runtime_context().get_assigned_resources()["GPU"] < 0.5:
+            raise RuntimeError(OUT_OF_MEMORY)
         return True
 
     def step(self):
@@ -183,6 +181,64 @@ def test_a_trial_that_takes_over_anothers_config_gets_the_share_that_this_needs(
     }
 
 
+def test_a_trial_that_runs_out_in_a_used_process_goes_back_and_stops_no_run(tmp_path):
+    """Tune has it wait while the process gets its config, and with fail_fast would end the run."""
+    trials = run(
+        tmp_path,
+        EscalatingScheduler(),
+        [SMALL, {**SMALL, "resets": True}],
+        Training,
+        resources_per_trial={"cpu": 4, "gpu": SHARE},
+        reuse_actors=True,
+        fail_fast=True,
+    )
+
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 2
+    assert notes(tmp_path) == {tuple(f"{step} of 32 at {share}" for step in (1, 2, 3, 4)): 1 for share in (0.25, 0.5)}
+
+
+class Saving(tune.Trainable):
+    """Runs out where it saves; the others of its bracket come to the milestone while it waits for its new process."""
+
+    def setup(self, config):
+        self.trial, self.done, self.saving = config["trial"], 0, Path(config["folder"], "saving")
+
+    def step(self):
+        self.done += 1
+        deadline = time.monotonic() + 60
+        while self.done == self.trial.get("waits_at") and not self.saving.exists():
+            assert time.monotonic() < deadline, "the other trial did not save"
+            time.sleep(0.02)
+        return {"loss": self.trial["loss"], "done": self.done == self.trial["num_steps"]}
+
+    def save_checkpoint(self, checkpoint_dir):
+        if self.trial.get("runs_out") and ray.get_runtime_context().get_assigned_resources()["GPU"] < 0.5:
+            self.saving.touch()
+            raise RuntimeError(OUT_OF_MEMORY)
+        Path(checkpoint_dir, "done.json").write_text(json.dumps(self.done))
+
+    def load_checkpoint(self, checkpoint_dir):
+        self.done = json.loads(Path(checkpoint_dir, "done.json").read_text())
+
+
+def test_hyperband_takes_in_anew_a_trial_that_ran_out_at_a_milestone(tmp_path):
+    """Its first bracket takes three trials and no milestone; the second ends the worst trial after three steps."""
+    inner = HyperBandScheduler(metric="loss", mode="min", max_t=9, reduction_factor=3)
+    first = [{"num_steps": 1, "loss": 1}] * 3
+    second = [
+        {"num_steps": 4, **more} for more in ({"loss": 9, "runs_out": True}, {"loss": 1}, {"loss": 1, "waits_at": 3})
+    ]
+
+    trials = run(tmp_path, EscalatingScheduler(inner), first + second, Saving)
+
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 6
+    assert sorted((trial.last_result["loss"], trial.last_result["training_iteration"]) for trial in trials) == [
+        *[(1, 1)] * 3,
+        *[(1, 4)] * 2,
+        (9, 3),
+    ]
+
+
 def test_a_config_like_one_that_ran_out_starts_with_the_larger_share(tmp_path):
     """Also where Tune had requested resources for the waiting trials already."""
     trials = run(
@@ -225,9 +281,11 @@ def fail(config):
 
 
 FAILURES = {
-    "other errors have the retries that the user gave": (["other"], "TERMINATED", ["0.25, 0 MiB"] * 2),
-    "and no more": (["other"] * 2, "ERROR", ["0.25, 0 MiB"] * 2),
-    "running out takes none of them": (["gpu", "other", "gpu"], "TERMINATED", ["0.25", "0.5", "0.5", "1"]),
+    "running out takes none of the retries that the user gave": (
+        ["gpu", "other", "gpu"],
+        "TERMINATED",
+        ["0.25", "0.5", "0.5", "1"],
+    ),
     "running out gives none": (["gpu", "other", "other"], "ERROR", ["0.25", "0.5", "0.5"]),
     "with a whole GPU it is over": (["gpu"] * 3, "ERROR", ["0.25", "0.5", "1"]),
     "a neighbour's fault brings the same share twice": (["neighbour"] * 3, "TERMINATED", ["0.25"] * 3 + ["0.5"]),

@@ -230,6 +230,34 @@ ACCELERATOR = {
         ),
         (None, None, None, None),
     ),
+    "RAPIDS, its pool": (
+        (
+            "MemoryError",
+            "std::bad_alloc: out_of_memory: RMM failure at: pool_memory_resource.hpp:183: Maximum pool size exceeded",
+        ),
+        (None, None, None, None),
+    ),
+    "NCCL, its buffers": (
+        (
+            "torch.distributed.DistBackendError",
+            "NCCL error in: x.cpp, unhandled cuda error\nLast error:\nFailed to CUDA calloc async 608 bytes",
+        ),
+        ("torch", None, None, None),
+    ),
+    "LightGBM": (
+        ("lightgbm.basic.LightGBMError", "[CUDA] out of memory /tmp/cuda_utils.cpp 12"),
+        (None, None, None, None),
+    ),
+    "bitsandbytes": (
+        ("RuntimeError", "CUDA Error: out of memory at line 380 in file /src/csrc/pythonInterface.c"),
+        (None, None, None, None),
+    ),
+    "Intel's runtime": (
+        ("RuntimeError", "Native API failed. Native API returns: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)"),
+        (None, None, None, None),
+    ),
+    "a short one": (("RuntimeError", "CUDA out of memory."), ("torch", None, None, None)),
+    "a short one, quoted": (("RuntimeError", "step 3: CUDA out of memory"), ("torch", None, None, None)),
     "Numba": (
         ("numba.cuda.cudadrv.driver.CudaAPIError", "[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"),
         (None, None, None, None),
@@ -294,6 +322,10 @@ HOST = {
         ("RuntimeError", "DefaultCPUAllocator: not enough memory: you tried to allocate 1073741824 bytes."),
         ("torch", GIB),
     ),
+    "cuDNN's memory of the machine": (
+        ("RuntimeError", "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"),
+        ("torch", None),
+    ),
     "torch's shared memory": (
         ("RuntimeError", "unable to mmap 1073741824 bytes from file </torch_1>: Cannot allocate memory (12)"),
         ("torch", GIB),
@@ -327,6 +359,8 @@ NEAR_MISSES = {
     "a test of a log": ("AssertionError", f"expected no 'CUDA out of memory', got {torch_text()}"),
     "a missing key": ("KeyError", "'CUDA out of memory. Tried to allocate'"),
     "a remark on PyTorch's error": ("RuntimeError", "a CUDA out of memory error was handled earlier; retry failed"),
+    "a sentence that ends like PyTorch's": ("RuntimeError", "the trial ran out of memory because CUDA out of memory."),
+    "a wrong call that quotes a line of a log": ("ValueError", f"the child said:\nRuntimeError: {OLD_TORCH}"),
     "a budget": ("RuntimeError", "the replay memory ran out of budget"),
     "an error of the same name": ("shop.stock.OutOfMemoryError", "no memory modules left in stock"),
     "another CUDA error": ("torch.AcceleratorError", "CUDA error: an illegal memory access was encountered"),

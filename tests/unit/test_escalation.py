@@ -10,7 +10,8 @@ from tests.clusters import GIB, gpu_node
 from tune_policies import InfeasibleRequestError
 from tune_policies.oom import OutOfMemory
 from tune_policies.resources import TICKS, to_ticks
-from tune_policies.schedulers.escalation import MemoryFloor, next_floor, next_share, what_next
+from tune_policies.schedulers.escalation import MemoryFloor, allowed, floor_of, next_floor, next_share, what_next
+from tune_policies.schedulers.reservation import Reservation, is_held
 
 ACCELERATOR = OutOfMemory(kind="accelerator")
 HOST = OutOfMemory(kind="host")
@@ -18,7 +19,7 @@ NODES = (gpu_node("a", gpus=4, cpus=8, memory_gib=64),)
 
 
 def after(bundle, out_of_memory=ACCELERATOR, *, growth=2.0, max_gpus=1.0, nodes=NODES):
-    floor = next_floor([bundle], out_of_memory, growth=growth, max_gpus=max_gpus, nodes=nodes)
+    floor = next_floor(Reservation([bundle]), out_of_memory, growth=growth, max_gpus=max_gpus, nodes=nodes)
     return floor.lift([bundle])[0]
 
 
@@ -61,7 +62,7 @@ def test_everything_else_of_a_bundle_stays_as_it_is():
 def test_every_bundle_that_holds_a_gpu_grows():
     bundles = [{"CPU": 1}, {"GPU": 0.25}, {"GPU": 0.25, "CPU": 1}]
 
-    floor = next_floor(bundles, ACCELERATOR, growth=2, max_gpus=1, nodes=NODES)
+    floor = next_floor(Reservation(bundles), ACCELERATOR, growth=2, max_gpus=1, nodes=NODES)
 
     assert floor.lift(bundles) == [{"CPU": 1}, {"GPU": 0.5}, {"GPU": 0.5, "CPU": 1}]
 
@@ -124,3 +125,93 @@ def test_a_trial_without_a_gpu_has_no_share_that_could_be_too_small(out_of_memor
 
 def test_a_share_that_was_asked_for_in_between_is_left_alone_where_it_is_enough():
     assert MemoryFloor(gpu_ticks=to_ticks(0.5)).lift([{"GPU": 0.7}]) == [{"GPU": 0.7}]
+
+
+def grown(bundles, *, out_of_memory=ACCELERATOR, max_gpus=1.0, nodes=NODES, **where):
+    floor = next_floor(Reservation(bundles, **where), out_of_memory, growth=2.0, max_gpus=max_gpus, nodes=nodes)
+    return floor.lift(bundles)
+
+
+def test_an_npu_is_shared_and_grows_as_a_gpu():
+    nodes = (gpu_node("a", gpus=0, custom={"NPU": 2}),)
+
+    assert after({"NPU": 0.25}, nodes=nodes) == {"NPU": 0.5}
+
+
+def test_whole_devices_stay_as_many_as_they_are():
+    assert what_next([{"TPU": 4}], ACCELERATOR, 0) == "leave"
+
+
+ONE, TWO = gpu_node("a", gpus=1, labels={"zone": "x"}), gpu_node("b", gpus=2)
+HALF = {"GPU": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("bundles", "nodes", "where"),
+    [
+        pytest.param([HALF] * 3, (TWO,), {}, id="three on two devices"),
+        pytest.param([HALF] * 3, (ONE, TWO), {"strategy": "STRICT_PACK"}, id="on one node"),
+        pytest.param([HALF] * 3, (ONE, TWO), {"strategy": "STRICT_SPREAD"}, id="on a node each"),
+        pytest.param([HALF] * 2, (ONE, TWO), {"selectors": [{"zone": "x"}] * 2}, id="on nodes with a label"),
+        pytest.param([{"CPU": 1}, HALF, {"GPU": 1.0}], (ONE,), {}, id="beside a whole device"),
+    ],
+)
+def test_a_trial_does_not_grow_to_what_the_nodes_hold_only_bundle_by_bundle(bundles, nodes, where):
+    with pytest.raises(InfeasibleRequestError, match="no node has 1 GPU beside the rest of what it reserves"):
+        grown(bundles, nodes=nodes, **where)
+
+
+@pytest.mark.parametrize(
+    ("bundles", "where"),
+    [
+        pytest.param([HALF] * 3, {}, id="over both nodes"),
+        pytest.param([HALF] * 2, {"strategy": "STRICT_PACK"}, id="on the larger node"),
+        pytest.param([HALF] * 2, {"strategy": "STRICT_SPREAD"}, id="on a node each"),
+        pytest.param(
+            [HALF] * 3, {"selectors": [{"zone": "x"}, {"zone": "!x"}, {}]}, id="each on a node of its own kind"
+        ),
+        pytest.param(
+            [{}, HALF, HALF], {"selectors": [{}, {"zone": "x"}, {}]}, id="with a trainable that holds nothing"
+        ),
+    ],
+)
+def test_all_bundles_grow_where_the_nodes_hold_them_together(bundles, where):
+    assert grown(bundles, nodes=(ONE, TWO), **where) == [{"GPU": 1} if bundle else {} for bundle in bundles]
+
+
+def test_shares_find_their_place_on_single_devices():
+    assert is_held(Reservation([{"GPU": 0.6}, {"GPU": 0.4}, {"GPU": 1.0}]), [TWO])
+    assert not is_held(Reservation([{"GPU": 0.6}] * 3), [TWO])
+
+
+def test_where_the_growth_does_not_fit_it_is_as_much_as_fits():
+    devices = (
+        gpu_node("a", gpus=8, accelerator_type="T4"),
+        gpu_node("b", gpus=3, accelerator_type="A100"),
+    )
+    memory = (gpu_node("a", gpus=4, memory_gib=32), gpu_node("b", gpus=0, memory_gib=256))
+    thirds = [{"GPU": 0.25, "CPU": 32}] * 6
+
+    assert after({"GPU": 2, "accelerator_type:A100": 0.001}, max_gpus=8, nodes=devices)["GPU"] == 3
+    assert after({"GPU": 0.25, "memory": 20 * GIB}, HOST, nodes=memory)["memory"] == 32 * GIB
+    assert {bundle["GPU"] for bundle in grown(thirds, nodes=(gpu_node("a", gpus=2, cpus=200),))} == {0.3333}
+
+
+@pytest.mark.parametrize(
+    ("max_gpus", "nodes", "expected"),
+    [
+        pytest.param(4, NODES, {"GPU": 4, "memory": 8 * GIB}, id="all of it"),
+        pytest.param(2, NODES, {"GPU": 2, "memory": 8 * GIB}, id="no more than is allowed"),
+        pytest.param(0.6, NODES, {"GPU": 0.5, "memory": 8 * GIB}, id="an equal part"),
+        pytest.param(4, (gpu_node("a", gpus=1, memory_gib=4),), {"GPU": 1, "memory": 4 * GIB}, id="what there is"),
+        pytest.param(4, (gpu_node("a", gpus=0),), {"GPU": 4, "memory": 8 * GIB}, id="nodes that are not there yet"),
+        pytest.param(2, None, {"GPU": 2, "memory": 8 * GIB}, id="nodes that were not read"),
+    ],
+)
+def test_of_what_was_learned_elsewhere_a_trial_gets_what_is_allowed_here(max_gpus, nodes, expected):
+    learned, planned = MemoryFloor(gpu_ticks=4 * TICKS, memory_bytes=8 * GIB), [{"GPU": 0.25}]
+
+    floor = allowed(learned, Reservation(planned), max_gpus=max_gpus, nodes=nodes)
+
+    assert floor.lift(planned) == [expected]
+    assert floor_of(floor.lift(planned)) == floor

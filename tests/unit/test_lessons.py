@@ -21,6 +21,10 @@ LESSON = Lesson(traits=traits_of(CONFIG), floor=MemoryFloor(gpu_ticks=5000))
         pytest.param({"lr": 3.0}, 0.5, id="another learning rate"),
         pytest.param({"batch_size": 65}, 0.5, id="a larger batch"),
         pytest.param({"batch_size": np.int64(64)}, 0.5, id="a whole number of NumPy"),
+        pytest.param({"batch_size": 64.0}, 0.5, id="a whole number as a float"),
+        pytest.param({"lr": 1.0}, 0.5, id="a learning rate that is whole by chance"),
+        pytest.param({"batch_size": 10**400}, 0.5, id="a number beyond all floats"),
+        pytest.param({"batch_size": 32.0}, 0.25, id="a smaller batch as a float"),
         pytest.param({"model": {"width": 600, "dropout": 0.1}}, 0.5, id="a wider model"),
         pytest.param({"batch_size": 63}, 0.25, id="a smaller batch"),
         pytest.param({"model": {"width": 256, "dropout": 0.5}}, 0.25, id="a narrower model"),
@@ -71,5 +75,19 @@ def test_what_is_no_plain_data_counts_by_its_name():
     assert Lesson.from_json(Lesson(traits=traits, floor=MemoryFloor()).to_json()).traits == traits
 
 
-def test_a_lesson_survives_json():
-    assert Lesson.from_json(LESSON.to_json()) == LESSON
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(CONFIG, id="a plain one"),
+        pytest.param({"batch_size": 256.0}, id="a whole number as a float"),
+        pytest.param({"n": 10**400}, id="a number beyond all floats"),
+        pytest.param({"path": "\udc80", "\udc81": 1}, id="a path that is no UTF-8"),
+    ],
+)
+def test_a_lesson_survives_json(config):
+    lesson = Lesson(traits=traits_of(config), floor=MemoryFloor(gpu_ticks=5000))
+
+    restored = Lesson.from_json(lesson.to_json())
+
+    assert restored == lesson
+    assert restored.is_about(traits_of(config))

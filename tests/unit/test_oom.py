@@ -77,6 +77,18 @@ def test_a_text_that_names_no_error_is_none(text):
     assert classify_oom_text(text) == NONE
 
 
+def test_an_error_of_a_class_inside_a_function_is_read():
+    assert classify_oom_text(traceback_of("train.<locals>.Failed", torch_text())).kind == "accelerator"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("line", ["a\n", "RuntimeError: CUDA out of memory\n", "  x\n", "Attempting to reserve 1G "])
+def test_a_huge_traceback_is_read_quickly(line):
+    text = traceback_of(TORCH_OOM, "") + line * 2_000_000 + traceback_of(TORCH_OOM, torch_text())
+
+    assert classify_oom_text(text).kind == "accelerator"
+
+
 def test_a_printed_exception_group_is_read():
     text = (
         "  + Exception Group Traceback (most recent call last):\n"

@@ -82,5 +82,10 @@ def _text(error: BaseException) -> str:
         text = str(error) or str(_read(error, "message") or "")
     except Exception:  # noqa: BLE001 - a foreign object may raise anything
         return ""
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """Return ``text``; of a very long one the beginning and the end."""
     half = _MOST_CHARACTERS // 2
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:half]}\n{text[-half:]}"

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tune_policies.oom.chain import Link, links
+from tune_policies.oom.chain import Link, links, shortened
 from tune_policies.oom.forms import KILLED_BY_RAY, recognise
 from tune_policies.oom.named_errors import named_errors
 from tune_policies.oom.out_of_memory import OutOfMemory
@@ -30,9 +30,9 @@ def classify_oom_text(text: str) -> OutOfMemory:
     """Return what the text of a traceback says about memory that ran out; never raises.
 
     For where the error itself cannot be had, such as Tune's ``error.txt``, of whose failures the last one counts.
-    Only the lines on which the text names an error count.
+    Only the lines on which the text names an error count; of a very long text the beginning and the end.
     """
-    return _in_traceback(text) or _NONE
+    return _in_traceback(shortened(text)) or _NONE
 
 
 def _classify_one(link: Link) -> OutOfMemory | None:

@@ -40,14 +40,20 @@ KILLED_BY_RAY_SENTENCE: Final = (
 may have happened."""
 
 _DEVICES: Final = r"(?:CUDA|HIP|XPU|NPU|MLU|GCU|MPS backend)"
+_NO_SENTENCE_BEFORE: Final = r"(?:^|[^\w\s]\s+|[^\w\s])"
+"""What may be before a message that is quoted: a colon or a bracket, not the words of another sentence."""
 _RESOURCE_EXHAUSTED: Final = r"(?:RESOURCE_EXHAUSTED|Resource exhausted): "
 
 _SENTENCES: Final[tuple[tuple[str, Kind, str | None], ...]] = (
-    (rf"{_DEVICES} out of memory(?:[.,]? (?:\w+ )?[Tt]ried to allocate| \(|\.?$)", "accelerator", "torch"),
+    (rf"{_DEVICES} out of memory(?:[.,]? (?:\w+ )?[Tt]ried to allocate| \()", "accelerator", "torch"),
+    (rf"{_NO_SENTENCE_BEFORE}{_DEVICES} out of memory\.?$", "accelerator", "torch"),
     (r"Allocation on device \S+ would exceed allowed memory\. \(out of memory\)", "accelerator", "torch"),
     (rf"{_DEVICES} (?:driver )?error: out of memory", "accelerator", "torch"),
+    (r"\bCUDNN_STATUS_\w*HOST_ALLOCATION_FAILED\b", "host", "torch"),
     (r"(?:CUDA|HIP|cuDNN|cuFFT|cusolver) error: \w+_ALLOC(?:ATION)?_FAILED", "accelerator", "torch"),
-    (r"Cuda failure (?:\d+ )?'out of memory'", "accelerator", "torch"),  # NCCL
+    (r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA calloc async \d+ bytes", "accelerator", "torch"),  # NCCL
+    (r"CUDA Error: out of memory at line \d+", "accelerator", None),  # bitsandbytes
+    (r"^\[CUDA\] out of memory\b", "accelerator", None),  # LightGBM
     (r"Out of memory allocating [\d,]+ bytes \(allocated so far", "accelerator", "cupy"),
     (rf"{_RESOURCE_EXHAUSTED}Out of memory allocating \d+ bytes", "host", "jax"),  # XLA's client for CPUs
     (rf"{_RESOURCE_EXHAUSTED}Out of memory while trying to allocate", "accelerator", "jax"),
@@ -56,6 +62,7 @@ _SENTENCES: Final[tuple[tuple[str, Kind, str | None], ...]] = (
     (r"Attempting to (?:allocate|reserve) [\d.]+\w+.*\. That was not possible", "accelerator", "jax"),  # TPU
     (r"\b(?:cudaErrorMemoryAllocation|hipErrorOutOfMemory|hipErrorMemoryAllocation)\b", "accelerator", None),
     (r"\bCUDA_ERROR_OUT_OF_MEMORY\b|\b\w+_OUT_OF_DEVICE_MEMORY\b", "accelerator", None),
+    (r"\bUR_RESULT_ERROR_OUT_OF_RESOURCES\b", "accelerator", None),  # Intel's runtime, out of device memory mostly
     (r"\b(?:CU|HIP)[A-Z]+_(?:STATUS_)?(?:\w+_)?ALLOC(?:ATION)?_FAILED\b", "accelerator", None),
     (r"DefaultCPUAllocator: (?:can't allocate|not enough) memory", "host", "torch"),
     (r"unable to mmap \d+ bytes from .*: Cannot allocate memory", "host", "torch"),
@@ -73,7 +80,7 @@ _XLA_MEMORY: Final = re.compile(r"[Oo]ut of memory|OUT_OF_MEMORY|[Ff]ailed to al
 _TENSORFLOW_HOST: Final = re.compile(r"by allocator (?:\w*cpu\b|\w*host)")
 _TENSORFLOW_DEVICE: Final = re.compile(r"by allocator|device:(?:GPU|TPU|XPU):")
 _CPU_DEVICE: Final = re.compile(r"device:CPU:")
-_ACCELERATOR_TEXT: Final = re.compile(r"\bCUDA|cudaError|\bHIP\b|hipError")
+_ACCELERATOR_TEXT: Final = re.compile(r"\bCUDA|cudaError|\bHIP\b|hipError|\bRMM failure\b")
 
 
 def recognise(types: Sequence[str], text: str) -> OutOfMemory | None:

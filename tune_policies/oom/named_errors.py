@@ -1,7 +1,8 @@
 """The errors that the text of a traceback names, each with its message.
 
 Only the lines on which a traceback names an error count, with what follows them up to the next frame: source lines,
-which are indented, and the log around them may mention memory as they like.
+which are indented, and the log around them may mention memory as they like. A message goes on until the next frame,
+though a line of it looks like the name of another error.
 """
 
 import re
@@ -14,7 +15,7 @@ from tune_policies.oom.forms import KILLED_BY_RAY, KILLED_BY_RAY_SENTENCE
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 _GROUP_MARGIN: Final = re.compile(r"^ *[|+] ?", re.MULTILINE)
 _NAME: Final = re.compile(r"((?:\w+\.)*\w*(?:Error|Exception|ExceptionGroup|Interrupt|Exit)(?:\(\w+\))?)(?:: ?(.*))?")
-_NAME_BELOW_FRAMES: Final = re.compile(r"([\w.]+(?:\(\w+\))?)(?:: ?(.*))?")
+_NAME_BELOW_FRAMES: Final = re.compile(r"([\w.]+(?:<locals>[\w.]+)*(?:\(\w+\))?)(?:: ?(.*))?")
 _END: Final = re.compile(
     r"(?:Exception Group |Original )?Traceback \(|The above exception was|During handling of the above"
     r"|Failure # \d|(?:[\w.]+(?:\(\w+\))?: )?ray::|[-+]{3,}"
@@ -33,9 +34,14 @@ def named_errors(text: str) -> Iterator[tuple[str, str]]:
     name: str | None = None
     message: list[str] = []
     for above, line in pairwise(["", *lines]):
-        below_frames = name is None and above.startswith("  ")
+        below_frames = above.startswith("  ")
         ended = _END.match(line)
-        started = None if ended else _start(line, _NAME_BELOW_FRAMES if below_frames else _NAME)
+        is_message = name is not None and not below_frames
+        started = (
+            None
+            if ended or is_message
+            else _start(line, _NAME_BELOW_FRAMES if name is None and below_frames else _NAME)
+        )
         if name is not None and (started or ended):
             yield name, "\n".join(message)
             name = None

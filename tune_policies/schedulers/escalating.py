@@ -10,24 +10,26 @@ from typing import Any, Final
 
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import FIFOScheduler, HyperBandScheduler, TrialScheduler
 
+from tune_policies.capacity import NodeCapacity
 from tune_policies.errors import InvalidResourcesError, ProbeError
 from tune_policies.oom import OutOfMemory, classify_oom
 from tune_policies.probing.cluster_state import read_cluster_state
 from tune_policies.resources import check_gpus
 from tune_policies.units import is_number
 
-from .escalation import floor_of, next_floor, what_next
+from .escalation import MemoryFloor, allowed, floor_of, next_floor, what_next
 from .lessons import Lesson, floor_for, traits_of
 from .tune_trials import (
     TrialMemory,
     adopt,
     bundles_of,
-    node_selector,
+    planned_of,
     recall,
-    remember,
     request_instead,
+    reservation_of,
+    save_experiment,
     with_bundles,
 )
 
@@ -40,9 +42,11 @@ class EscalatingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no t
     """A Tune scheduler around another: a trial that ran out of memory goes back with more.
 
     It resumes from its latest checkpoint with a larger share of a GPU, or more host memory. That counts as no failure:
-    ``max_failures`` is for all other errors, and works for them as it does without this scheduler. The scheduler inside
-    does not see it either. A config like one that ran out starts with what that one got: one that is equal but for
-    fractions, and in whole numbers not smaller. A restored experiment goes on with what it has learned.
+    ``max_failures`` and ``fail_fast`` are for all other errors, and work for them as without this scheduler. The
+    scheduler inside does not see it either, except for HyperBand, and where a trial ran out as it saved a checkpoint.
+
+    A config like one that ran out starts with what that one got: one that is equal but for fractions, and in whole
+    numbers not smaller. A restored experiment goes on with what it has learned, as far as that is there.
 
     A trial that was within its own share when its neighbours had filled the GPU first goes back as it is, twice.
 
@@ -74,20 +78,34 @@ class EscalatingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no t
         self._planned: dict[Trial, PlacementGroupFactory] = {}
         self._returning: set[Trial] = set()
         self._has_learned = False
+        self._nodes: Sequence[NodeCapacity] | None = None
+        self._warned: set[Trial] = set()
 
     # What this scheduler adds.
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Give a trial that is new, or restored, what its config needs."""
+        if trial in self._planned:  # it goes back
+            save_experiment(tune_controller)
+        else:
+            self._adopt(tune_controller, trial)
         if trial in self._returning:
             self._returning.remove(trial)
-            return
-        if trial not in self._planned:
-            self._planned[trial] = trial.placement_group_factory
-            adopt(trial, self)
-            self._learn(recall(trial).lessons)
-            trial.update_resources(trial.placement_group_factory)
-        self._inner.on_trial_add(tune_controller, trial)
+        else:
+            self._inner.on_trial_add(tune_controller, trial)
+
+    def _adopt(self, tune_controller: Any, trial: Trial) -> None:
+        resources = trial.placement_group_factory
+        self._planned[trial] = planned_of(resources)
+        adopt(trial, self, tune_controller)
+        lessons = recall(trial).lessons
+        if resources != self._planned[trial]:
+            traits = traits_of(trial.config, self._memory_keys)
+            lessons = (*lessons, Lesson(traits=traits, floor=floor_of(bundles_of(resources))))
+        if lessons and self._nodes is None:
+            self._read_nodes()
+        self._learn(lessons)
+        trial.update_resources(self._planned[trial])
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Let a trial that ran out go back with more; any other is for the scheduler inside."""
@@ -96,10 +114,14 @@ class EscalatingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no t
         if memory is None:
             self._inner.on_trial_error(tune_controller, trial)
             return
-        remember(trial, memory)
         self._learn(memory.lessons)
         trial.update_resources(self._planned[trial])
-        self._returning.add(trial)
+        # Tune saves a trial that reached a milestone of HyperBand, whose brackets know no trial that has the result of
+        # a milestone, and waits. As for any trial that Tune retries, they forget it and take it in anew.
+        if trial.temporary_state.was_saving or isinstance(self._inner, HyperBandScheduler):
+            self._inner.on_trial_error(tune_controller, trial)
+        else:
+            self._returning.add(trial)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Give waiting trials what has been learned since; the scheduler inside chooses."""
@@ -134,28 +156,27 @@ class EscalatingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no t
                 return None
 
     def _lesson(self, trial: Trial, out_of_memory: OutOfMemory) -> Lesson | None:
-        bundles = bundles_of(trial.placement_group_factory)
-        try:
-            nodes = read_cluster_state(_READ_TIMEOUT_S).nodes
-        except ProbeError as error:
-            _logger.warning("%s ran out of memory, but what there is could not be read: %s", trial, error)
+        reservation = reservation_of(trial.placement_group_factory)
+        nodes = self._read_nodes()
+        if nodes is None:
             return None
-        selects = node_selector(trial.placement_group_factory)
-        floor = next_floor(
-            bundles,
-            out_of_memory,
-            growth=self._growth,
-            max_gpus=self._max_gpus,
-            nodes=[node for node in nodes if selects(node.labels)],
-        )
+        floor = next_floor(reservation, out_of_memory, growth=self._growth, max_gpus=self._max_gpus, nodes=nodes)
         _logger.warning(
             "%s ran out of %s memory: from %s to %s",
             trial,
             "host" if out_of_memory.kind == "host" else "GPU",
-            floor_of(bundles),
-            floor_of(floor.lift(bundles)),
+            floor_of(reservation.bundles),
+            floor_of(floor.lift(reservation.bundles)),
         )
         return Lesson(traits=traits_of(trial.config, self._memory_keys), floor=floor)
+
+    def _read_nodes(self) -> Sequence[NodeCapacity] | None:
+        try:
+            self._nodes = read_cluster_state(_READ_TIMEOUT_S).nodes
+        except ProbeError as error:
+            _logger.warning("a trial needs more memory, but what there is could not be read: %s", error)
+            return None
+        return self._nodes
 
     def _learn(self, lessons: Sequence[Lesson]) -> None:
         new = [lesson for lesson in lessons if lesson not in self._lessons]
@@ -163,11 +184,26 @@ class EscalatingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no t
         self._has_learned |= bool(new)
 
     def _lifted(self, trial: Trial) -> PlacementGroupFactory:
-        floor = floor_for(traits_of(trial.config, self._memory_keys), self._lessons)
         planned = self._planned[trial]
         bundles = bundles_of(planned)
-        lifted = floor.lift(bundles)
+        try:
+            lifted = self._floor(trial, planned).lift(bundles)
+        except Exception:  # a config may hold anything, and must not end the other trials
+            if trial not in self._warned:
+                _logger.exception("%s gets what was planned: what its config needs could not be told", trial)
+            self._warned.add(trial)
+            return planned
         return planned if lifted == bundles else with_bundles(planned, lifted)
+
+    def _floor(self, trial: Trial, planned: PlacementGroupFactory) -> MemoryFloor:
+        if not self._lessons:
+            return MemoryFloor()
+        learned = floor_for(traits_of(trial.config, self._memory_keys), self._lessons)
+        floor = allowed(learned, reservation_of(planned), max_gpus=self._max_gpus, nodes=self._nodes)
+        if floor != learned and trial not in self._warned:
+            _logger.warning("%s is known to need %s, of which %s is allowed here", trial, learned, floor)
+            self._warned.add(trial)
+        return floor
 
     def _request(self, tune_controller: Any, trial: Trial) -> None:
         wanted = self._lifted(trial)

@@ -1,24 +1,26 @@
 """What a trial that ran out of memory gets next: decisions only, no I/O.
 
 A share of a GPU grows in equal parts 1/k, as the planner deals them, up to a whole GPU; from there in whole GPUs. Host
-memory grows in bytes. Both end at what a node of the cluster has, since a trial that no node can hold waits for ever.
+memory grows in bytes. Both end at what the nodes of the cluster hold, since a trial that they cannot waits for ever.
+What is said of GPUs holds for each kind of device that several processes may share.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
-from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
+from tune_policies.accelerator_families import FAMILIES
 from tune_policies.capacity import NodeCapacity
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.oom import OutOfMemory
-from tune_policies.packing import DRIVER_BYTES, equal_device_share
+from tune_policies.packing import DRIVER_BYTES, equal_device_share, largest
 from tune_policies.resources import TICKS, Count, UsedBytes, format_amount, from_ticks, to_ticks
+from tune_policies.schedulers.reservation import Bundle, Reservation, is_held
 from tune_policies.units import GIB, format_bytes
 from tune_policies.values import Value
 
-Bundle = Mapping[str, float]
-"""What Ray reserves in one place, by Ray's names of the resources: GPUs in units, ``memory`` in bytes."""
+SHARED_DEVICES: Final = frozenset(family.resource for family in FAMILIES if family.can_be_split)
+"""Ray's resources of which a trial may have a part; of the others it has whole devices, whose number stays."""
 
 FIRST_MEMORY_BYTES: Final = 2 * GIB
 """The host memory that a trial is taken to have used where neither a reservation nor the error tells."""
@@ -53,8 +55,9 @@ class MemoryFloor(Value):
         """Return ``bundles`` with no less memory than this; everything else stays."""
         lifted = [dict(bundle) for bundle in bundles]
         for bundle in lifted:
-            if 0 < to_ticks(bundle.get("GPU", 0)) < self.gpu_ticks:
-                bundle["GPU"] = from_ticks(self.gpu_ticks)
+            for device in SHARED_DEVICES & bundle.keys():
+                if 0 < to_ticks(bundle[device]) < self.gpu_ticks:
+                    bundle[device] = from_ticks(self.gpu_ticks)
         if lifted[0].get("memory", 0) < self.memory_bytes:
             lifted[0]["memory"] = self.memory_bytes
         return lifted
@@ -62,33 +65,37 @@ class MemoryFloor(Value):
 
 def floor_of(bundles: Sequence[Bundle]) -> MemoryFloor:
     """Return the memory that ``bundles`` hold: of several shares the smallest."""
-    shares = [to_ticks(bundle["GPU"]) for bundle in bundles if to_ticks(bundle.get("GPU", 0)) > 0]
-    return MemoryFloor(gpu_ticks=min(shares, default=0), memory_bytes=int(bundles[0].get("memory", 0)))
+    shares = [to_ticks(bundle[device]) for bundle in bundles for device in SHARED_DEVICES & bundle.keys()]
+    return MemoryFloor(
+        gpu_ticks=min((share for share in shares if share > 0), default=0),
+        memory_bytes=int(bundles[0].get("memory", 0)),
+    )
 
 
 def next_floor(
-    bundles: Sequence[Bundle],
+    reservation: Reservation,
     out_of_memory: OutOfMemory,
     *,
     growth: float,
     max_gpus: float,
     nodes: Sequence[NodeCapacity],
 ) -> MemoryFloor:
-    """Return what a trial that ran out of memory with ``bundles`` gets next: more than it had.
+    """Return what a trial that ran out of memory gets next: more than it had.
 
     Args:
-        bundles: What the trial reserved.
+        reservation: What it reserved.
         out_of_memory: What its error says; its kind is not ``"none"``.
-        growth: How many times as much it gets, rounded up to the next part that a GPU is divided into.
+        growth: How many times as much it gets, rounded up to the next part that a GPU is divided into, as far as the
+            nodes hold that.
         max_gpus: The most GPUs in a bundle.
-        nodes: The nodes that it could run on.
+        nodes: The nodes of the cluster.
 
     Raises:
-        InfeasibleRequestError: It has as much as it may have, or as a node has.
+        InfeasibleRequestError: It has as much as it may have, or as the nodes hold.
     """
-    had = floor_of(bundles)
+    had = floor_of(reservation.bundles)
     if out_of_memory.kind == "host":
-        return _next_memory(bundles, had, out_of_memory, growth, nodes)
+        return _next_memory(reservation, had, out_of_memory, growth, nodes)
     if not had.gpu_ticks:
         raise InfeasibleRequestError(
             asked="more GPU memory than it has",
@@ -96,19 +103,62 @@ def next_floor(
             short_of="GPU memory",
             suggestion="Plan a share of a GPU for it",
         )
-    most_devices = max((node.resources.gpus for node in nodes), default=0)
+    most_devices = _most_devices(reservation, nodes)
     most = min(max_gpus, max(1.0, most_devices))
-    share = next_share(had.gpu_ticks, growth=growth, max_gpus=most, most_devices=most_devices)
-    limit = f"max_gpus={format_amount(max_gpus)}" if most == max_gpus else f"no node has more than {most:g} GPU"
-    floor = MemoryFloor(gpu_ticks=share or 0)
-    if share is None or not _fits(floor.lift(bundles), nodes):
+    wish = MemoryFloor(
+        gpu_ticks=next_share(had.gpu_ticks, growth=growth, max_gpus=most, most_devices=most_devices) or 0
+    )
+    floor = most_of(wish, reservation, nodes)
+    if not floor.gpu_ticks:
+        limit = f"max_gpus={format_amount(max_gpus)}" if most == max_gpus else f"no node has more than {most:g} GPU"
         raise InfeasibleRequestError(
             asked=f"more GPU memory than {had} gave it",
-            offered=limit if share is None else f"no node has {floor} beside the rest of what it reserves",
+            offered=f"no node has {wish} beside the rest of what it reserves" if wish.gpu_ticks else limit,
             short_of="GPU memory",
             suggestion="Raise max_gpus, take a GPU with more memory, or ask for less with a smaller batch or model",
         )
     return floor
+
+
+def most_of(wish: MemoryFloor, reservation: Reservation, nodes: Sequence[NodeCapacity]) -> MemoryFloor:
+    """Return as much of ``wish`` as ``nodes`` hold; nothing of what is no more than ``reservation`` has."""
+
+    def is_held_with(floor: MemoryFloor) -> bool:
+        return is_held(reservation.with_bundles(floor.lift(reservation.bundles)), nodes)
+
+    had = floor_of(reservation.bundles)
+    shares = _shares_up_to(wish.gpu_ticks, had.gpu_ticks, _most_devices(reservation, nodes)) if had.gpu_ticks else ()
+    share = next((share for share in shares if is_held_with(MemoryFloor(gpu_ticks=share))), 0)
+    memory_bytes = largest(
+        had.memory_bytes,
+        max(had.memory_bytes, wish.memory_bytes),
+        lambda amount: is_held_with(MemoryFloor(gpu_ticks=share, memory_bytes=amount)),
+    )
+    return MemoryFloor(gpu_ticks=share, memory_bytes=memory_bytes if memory_bytes > had.memory_bytes else 0)
+
+
+def allowed(
+    floor: MemoryFloor, reservation: Reservation, *, max_gpus: float, nodes: Sequence[NodeCapacity] | None
+) -> MemoryFloor:
+    """Return what of a floor that was learned elsewhere is allowed here.
+
+    Nodes that do not hold ``reservation`` itself tell nothing: those that will are not there yet.
+
+    Args:
+        floor: What was learned.
+        reservation: What the trial was planned to have.
+        max_gpus: The most GPUs in a bundle.
+        nodes: The nodes of the cluster; ``None``: not read.
+    """
+    most_devices = _most_devices(reservation, nodes or ())
+    floor = floor.model_copy(update={"gpu_ticks": min(floor.gpu_ticks, _largest_share(max_gpus, most_devices))})
+    if nodes is None or not is_held(reservation, nodes):
+        return floor
+    return (
+        floor
+        if is_held(reservation.with_bundles(floor.lift(reservation.bundles)), nodes)
+        else most_of(floor, reservation, nodes)
+    )
 
 
 def next_share(share_ticks: int, *, growth: float, max_gpus: float, most_devices: float) -> int | None:
@@ -121,18 +171,39 @@ def next_share(share_ticks: int, *, growth: float, max_gpus: float, most_devices
         most_devices: GPUs of the node that has the most.
     """
     wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))
-    most = to_ticks(max_gpus)
     if share_ticks >= TICKS:  # a share becomes a whole GPU before it becomes several
-        share = min(-(-wanted // TICKS), most // TICKS) * TICKS
+        share = -(-wanted // TICKS) * TICKS
     else:
         share = equal_device_share(max(1, TICKS // wanted), most_devices)
-        if share > most:
-            share = equal_device_share(-(-TICKS // most), most_devices)
-    return share if share_ticks < share <= most else None
+    share = min(share, _largest_share(max_gpus, most_devices))
+    return share if share > share_ticks else None
+
+
+def _largest_share(max_gpus: float, most_devices: float) -> int:
+    most = to_ticks(max_gpus)
+    return most // TICKS * TICKS if most >= TICKS else equal_device_share(-(-TICKS // most), most_devices)
+
+
+def _shares_up_to(most_ticks: int, above_ticks: int, most_devices: float) -> Iterator[int]:
+    """Yield the shares above ``above_ticks``, the largest first: ``most_ticks``, then whole GPUs, or parts of one."""
+    share = most_ticks
+    while share > above_ticks:
+        yield share
+        if share > TICKS:
+            share = (-(-share // TICKS) - 1) * TICKS
+            continue
+        parts = range(TICKS // share + 1, TICKS // max(1, above_ticks) + 1)
+        smaller = (equal_device_share(part, most_devices) for part in parts)
+        share = next((each for each in smaller if each < share), 0)
+
+
+def _most_devices(reservation: Reservation, nodes: Sequence[NodeCapacity]) -> float:
+    devices = {device for bundle in reservation.bundles for device in SHARED_DEVICES & bundle.keys()}
+    return max((node.resources.ticks.get(device, 0) / TICKS for node in nodes for device in devices), default=0)
 
 
 def _next_memory(
-    bundles: Sequence[Bundle],
+    reservation: Reservation,
     had: MemoryFloor,
     out_of_memory: OutOfMemory,
     growth: float,
@@ -141,9 +212,9 @@ def _next_memory(
     # A reservation holds nobody to it, and a Train driver's is a formality.
     reserved = had.memory_bytes if had.memory_bytes > DRIVER_BYTES else 0
     used = max(reserved, out_of_memory.requested_bytes or 0) or FIRST_MEMORY_BYTES
-    most = max((node.resources.memory_bytes or 0 for node in nodes), default=0)
-    floor = MemoryFloor(memory_bytes=min(math.ceil(used * growth), most))
-    if floor.memory_bytes <= had.memory_bytes or not _fits(floor.lift(bundles), nodes):
+    floor = most_of(MemoryFloor(memory_bytes=math.ceil(used * growth)), reservation, nodes)
+    if not floor.memory_bytes:
+        most = max((node.resources.memory_bytes or 0 for node in nodes), default=0)
         raise InfeasibleRequestError(
             asked=f"more host memory than the {format_bytes(used)} that it had",
             offered=f"the largest node has {format_bytes(most)}",
@@ -151,21 +222,6 @@ def _next_memory(
             suggestion="Add a node with more host memory, or load less of the data at once",
         )
     return floor
-
-
-def _fits(bundles: Iterable[Bundle], nodes: Sequence[NodeCapacity]) -> bool:
-    return all(any(_holds(node, bundle) for node in nodes) for bundle in bundles)
-
-
-def _holds(node: NodeCapacity, bundle: Bundle) -> bool:
-    has = node.resources.ticks
-    for name, amount in bundle.items():
-        if name.startswith(ACCELERATOR_TYPE_PREFIX):
-            if node.accelerator_type != name.removeprefix(ACCELERATOR_TYPE_PREFIX):
-                return False
-        elif (amount if name == "memory" else to_ticks(amount)) > has.get(name, 0):
-            return False
-    return True
 
 
 def what_next(

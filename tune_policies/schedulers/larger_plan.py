@@ -9,7 +9,8 @@ from tune_policies.labels import matcher
 from tune_policies.oom import OutOfMemory
 from tune_policies.packing import Request, count_trials
 from tune_policies.plan import TrialPlan
-from tune_policies.schedulers.escalation import MemoryFloor, floor_of, next_floor
+from tune_policies.schedulers.escalation import SHARED_DEVICES, MemoryFloor, floor_of, next_floor
+from tune_policies.schedulers.reservation import Reservation
 from tune_policies.slot import TrialSlot
 
 
@@ -34,7 +35,7 @@ def larger_plan(
     selects = matcher(slot.label_selector)
     nodes = [node for node in nodes if selects(node.labels)]
     bundle = _bundle(slot)
-    floor = next_floor([bundle], out_of_memory, growth=growth, max_gpus=max_gpus, nodes=nodes)
+    floor = next_floor(Reservation([bundle]), out_of_memory, growth=growth, max_gpus=max_gpus, nodes=nodes)
     larger = _lifted(slot, floor)
     request = Request(
         worker=larger.per_worker, num_workers=larger.num_workers, accelerator_type=larger.accelerator_type
@@ -61,12 +62,13 @@ def _bundle(slot: TrialSlot) -> dict[str, float]:
 
 
 def _lifted(slot: TrialSlot, floor: MemoryFloor) -> TrialSlot:
-    had = slot.per_worker.ticks.get("GPU", 0)
     worker, gpu_memory_bytes = slot.per_worker, slot.gpu_memory_bytes
-    if floor.gpu_ticks > had > 0:
-        worker = worker.with_ticks("GPU", floor.gpu_ticks)
-        if gpu_memory_bytes is not None and had < floor.gpu_ticks:
-            gpu_memory_bytes = gpu_memory_bytes * floor.gpu_ticks // had
+    for device in sorted(SHARED_DEVICES & worker.ticks.keys()):
+        had = worker.ticks[device]
+        if floor.gpu_ticks > had > 0:
+            worker = worker.with_ticks(device, floor.gpu_ticks)
+            if gpu_memory_bytes is not None:
+                gpu_memory_bytes = gpu_memory_bytes * floor.gpu_ticks // had
     if floor.memory_bytes > (worker.memory_bytes or 0):
         worker = worker.with_ticks("memory", floor.memory_bytes)
     return slot.model_copy(update={"per_worker": worker, "gpu_memory_bytes": gpu_memory_bytes})

@@ -14,7 +14,8 @@ Traits = dict[str, bool | int | float | str | None]
 def traits_of(config: Mapping[str, object], memory_keys: Sequence[str] | None = None) -> Traits:
     """Return what of ``config`` may decide the memory that a trial needs.
 
-    Without ``memory_keys`` that is everything but fractions: a learning rate decides no memory, a batch size does.
+    Without ``memory_keys`` that is everything but fractions: a learning rate decides no memory, a batch size does, as
+    a float too, which some searches give.
 
     Args:
         config: The trial's config.
@@ -33,15 +34,19 @@ def _flatten(
 ) -> Iterable[tuple[str, bool | int | float | str | None]]:
     match value:
         case Mapping():
-            items = [(str(key), each) for key, each in value.items()]
+            items = [(_printable(str(key)), each) for key, each in value.items()]
         case list() | tuple():
             items = [(str(index), each) for index, each in enumerate(value)]
-        case None | bool() | str():
+        case str():
+            return [(path, _printable(value))]
+        case None | bool():
             return [(path, value)]
         case Integral():
             return [(path, int(value))]
         case Real():
-            return [(path, float(value) if math.isfinite(value) else repr(value))] if keep_fractions else []
+            if not math.isfinite(value):
+                return [(path, repr(value))] if keep_fractions else []
+            return [(path, float(value))] if keep_fractions or float(value).is_integer() else []
         case _:
             named = value if hasattr(value, "__qualname__") else type(value)
             return [(path, f"{getattr(named, '__module__', None)}.{named.__qualname__}")]
@@ -49,6 +54,11 @@ def _flatten(
     for key, each in items:
         found += _flatten(f"{path}/{key}" if path else key, each, keep_fractions=keep_fractions)
     return found
+
+
+def _printable(text: str) -> str:
+    """Return ``text`` as it can be saved: a path that is no UTF-8 has halves of characters in it."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Lesson(Value):
@@ -63,16 +73,19 @@ class Lesson(Value):
     floor: MemoryFloor
 
     def is_about(self, traits: Traits) -> bool:
-        """Return whether a trial with ``traits`` needs as much: equal, and in numbers not smaller."""
-        return self.traits.keys() == traits.keys() and all(
-            _is_no_less(traits[path], learned) for path, learned in self.traits.items()
+        """Return whether a trial with ``traits`` needs as much: equal, and in whole numbers not smaller."""
+        both = self.traits.keys() & traits.keys()
+        # A float that is whole here and was a fraction there is no whole number: a dropout of 0.0 and one of 0.5.
+        others = [found[path] for found in (self.traits, traits) for path in found.keys() - both]
+        return all(isinstance(value, float) and value.is_integer() for value in others) and all(
+            _is_no_less(traits[path], self.traits[path]) for path in both
         )
 
 
 def _is_no_less(value: object, learned: object) -> bool:
-    if any(isinstance(each, bool) or not isinstance(each, Real) for each in (value, learned)):
+    if any(isinstance(each, bool) or not isinstance(each, int | float) for each in (value, learned)):
         return type(value) is type(learned) and value == learned
-    return float(value) >= float(learned)  # type: ignore[arg-type]
+    return value >= learned  # type: ignore[operator, no-any-return]
 
 
 def floor_for(traits: Traits, lessons: Iterable[Lesson]) -> MemoryFloor:

@@ -5,7 +5,7 @@ comes back when the experiment is restored.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,12 +13,12 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
 from ray.tune.experiment import Trial
 
-from tune_policies.errors import InfeasibleRequestError
-from tune_policies.labels import matcher
+from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.resources import Count
 from tune_policies.values import Value
 
 from .lessons import Lesson
+from .reservation import Reservation
 
 _logger = logging.getLogger(__name__)
 
@@ -51,18 +51,26 @@ class EscalatingTrial(Trial):  # type: ignore[misc]  # Ray has no types
     def handle_error(self, exc: Any = None) -> None:
         """Count the failure, unless the trial goes back; where there is no more for it, its error says so."""
         state = self.temporary_state
-        state.next_memory, state.why_no_more = None, None
+        state.next_memory, state.why_no_more, state.was_saving = None, None, self.is_saving
         try:
-            if self.status == Trial.RUNNING:
-                state.next_memory = state.escalating.next_memory(self, exc)
+            if self.status == Trial.RUNNING or self in state.controller._resetting_trials:
+                memory = state.escalating.next_memory(self, exc)
+                if memory is not None:
+                    remember(self, memory)
+                state.next_memory = memory
         except InfeasibleRequestError as error:
             state.why_no_more = str(error)
             _logger.error("%s ran out of memory and fails: %s", self, state.why_no_more)
-            getattr(exc, "cause", exc).add_note(state.why_no_more)  # Ray's wrapper would lose it when it is saved
+            _note(exc, state.why_no_more)
+        except Exception:  # whatever it is, it must not end the other trials
+            _logger.exception("%s is left to Tune: what would be next for it could not be told", self)
         num_failures = self.run_metadata.num_failures
         super().handle_error(exc)
-        if state.next_memory is not None:
+        if state.next_memory is None:
+            state.has_failed = True
+        else:
             self.run_metadata.num_failures = num_failures
+            _let_go_back(self, state.controller)
         if state.why_no_more and self.error_file:
             with Path(self.error_file).open("a") as file:
                 file.write(state.why_no_more + "\n")
@@ -78,7 +86,7 @@ class EscalatingTrial(Trial):  # type: ignore[misc]  # Ray has no types
         super().update_resources(self.temporary_state.escalating.plan_resources(self, planned))
 
 
-def adopt(trial: Trial, scheduler: Escalating) -> None:
+def adopt(trial: Trial, scheduler: Escalating, tune_controller: Any) -> None:
     """Let ``scheduler`` decide whether a failure of ``trial`` counts, and whether the trial goes on.
 
     Tune asks the trial itself, before any scheduler hears of it, and counts by ``max_failures`` alone: a room for
@@ -86,15 +94,53 @@ def adopt(trial: Trial, scheduler: Escalating) -> None:
     so a restored trial is adopted anew, and ``temporary_state`` is what Tune never saves.
     """
     trial.__class__ = EscalatingTrial
-    trial.temporary_state.escalating = scheduler
-    trial.temporary_state.next_memory = None
-    trial.temporary_state.why_no_more = None
+    state = trial.temporary_state
+    state.escalating, state.controller = scheduler, _unwrapped(tune_controller)
+    state.next_memory = state.why_no_more = None
+    state.was_saving = state.has_failed = False
+
+
+def _let_go_back(trial: Trial, controller: Any) -> None:
+    """Undo what Tune noted of a failure that does not count. It has no public way for that.
+
+    One in ``reset_config`` is that of a trial that waits, which Tune would not retry: it retries what runs, and has the
+    same steps for a trial whose process does not start. With ``fail_fast`` it stops at the first failure that it saw.
+    """
+    if trial.status == Trial.PENDING:
+        controller._resetting_trials.discard(trial)
+        controller._set_trial_status(trial, Trial.RUNNING)
+        if trial in controller._staged_trials:
+            controller._unstage_trial_with_resources(trial)
+    controller._has_errored = any(
+        getattr(each.temporary_state, "has_failed", False) for each in controller.get_trials()
+    )
+
+
+def _note(error: object, text: str) -> None:
+    """Add ``text`` to an error; to what Ray's error wraps, as Ray would lose it when it saves its own."""
+    cause = getattr(error, "cause", None)
+    noted = cause if isinstance(cause, BaseException) else error
+    if isinstance(noted, BaseException):
+        noted.add_note(text)
+
+
+def save_experiment(tune_controller: Any) -> None:
+    """Have Tune save the experiment now: what was learned is lost where the program is killed before its next time."""
+    _unwrapped(tune_controller).checkpoint(force=True)
+
+
+def _unwrapped(tune_controller: Any) -> Any:
+    return getattr(tune_controller, "_tune_controller", tune_controller)
 
 
 def recall(trial: Trial) -> TrialMemory:
     """Return what ``trial`` remembers, also from before it was restored."""
     text = getattr(trial, "escalation_memory", None)
-    return TrialMemory() if text is None else TrialMemory.from_json(text)
+    try:
+        return TrialMemory() if text is None else TrialMemory.from_json(text)
+    except InvalidResourcesError as error:  # saved by another version of this
+        _logger.warning("what %s remembers cannot be read: %s", trial, error)
+        return TrialMemory()
 
 
 def remember(trial: Trial, memory: TrialMemory) -> None:
@@ -109,17 +155,25 @@ def bundles_of(resources: PlacementGroupFactory) -> list[Mapping[str, float]]:
     return [{}, *resources.bundles] if resources.head_bundle_is_empty else list(resources.bundles)
 
 
-def node_selector(resources: PlacementGroupFactory) -> Callable[[Mapping[str, str]], bool]:
-    """Return whether one of the bundles may be on a node with some labels. Ray keeps the selectors to itself."""
-    selectors = [matcher(each) for each in resources._kwargs.get("bundle_label_selector") or [{}]]
-    return lambda labels: any(selects(labels) for selects in selectors)
+def reservation_of(resources: PlacementGroupFactory) -> Reservation:
+    """Return what is asked for, and where it may be. Ray keeps the selectors of the bundles to itself."""
+    selectors = resources._kwargs.get("bundle_label_selector") or [{}] * len(resources.bundles)
+    head: list[dict[str, str]] = [{}] if resources.head_bundle_is_empty else []
+    return Reservation(bundles_of(resources), resources.strategy, [*head, *selectors])
 
 
 def with_bundles(resources: PlacementGroupFactory, bundles: Sequence[Mapping[str, float]]) -> PlacementGroupFactory:
     """Return the same request with other bundles. The rest of it, such as label selectors, Ray keeps to itself."""
-    return PlacementGroupFactory(
+    other = PlacementGroupFactory(
         [dict(bundle) for bundle in bundles], resources.strategy, *resources._args, **resources._kwargs
     )
+    other.planned = resources  # a trial that Tune starts anew, once it is restored, has nothing else left
+    return other
+
+
+def planned_of(resources: PlacementGroupFactory) -> PlacementGroupFactory:
+    """Return the request that ``resources`` was made of by ``with_bundles``; else itself."""
+    return getattr(resources, "planned", resources)
 
 
 def request_instead(tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
@@ -128,7 +182,7 @@ def request_instead(tune_controller: Any, trial: Trial, resources: PlacementGrou
     Tune requests resources for waiting trials ahead of time, and has no public way to take that back. The first steps
     are those that it takes itself when a waiting trial gets another trial's process.
     """
-    controller = getattr(tune_controller, "_tune_controller", tune_controller)
+    controller = _unwrapped(tune_controller)
     if trial in controller._resetting_trials:
         return  # it is on its way into a process that it gets from another trial
     actor = controller._trial_to_actor.pop(trial, None)
