@@ -15,5 +15,10 @@ def tensorflow_overhead_bytes(compute_capability: tuple[int, int] | None) -> int
 
 
 def safe_overhead_bytes(framework: str, compute_capability: tuple[int, int] | None = None) -> int:
-    """Return what a framework uses outside its allocator, at most; ``None``: the device's capability is not known."""
+    """Return what a framework uses outside its allocator, at most.
+
+    Args:
+        framework: Its name, such as ``"torch"``.
+        compute_capability: Of the device, such as ``(8, 0)``; ``None``: not known.
+    """
     return tensorflow_overhead_bytes(compute_capability) if framework == "tensorflow" else TORCH_OVERHEAD_BYTES

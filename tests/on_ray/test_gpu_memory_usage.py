@@ -11,8 +11,7 @@ import ray.train
 from ray import tune
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-from tests.on_ray.rays import local_ray
-from tests.stand_ins import state_counts, write_stand_ins
+from tests.stand_ins import state_counts
 from trainers import gpu_memory_usage, with_plan
 from trainers.process import LimitOptions
 from trainers.train_loop import planned_arguments
@@ -22,19 +21,6 @@ from tune_policies.usage.trials import read_usage
 
 GIB = 2**30
 MIB = 2**20
-
-
-@pytest.fixture(scope="module")
-def nvml(tmp_path_factory):
-    """A Ray whose workers find the stand-ins; the file that states NVML's counts."""
-    packages = tmp_path_factory.mktemp("packages")
-    counts = write_stand_ins(packages)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{packages}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-        patch.setenv("STAND_IN_NVML", str(counts))
-        with local_ray(num_cpus=4, num_gpus=1):
-            state_counts(counts, total=16 * GIB, free=15 * GIB, processes={"self": 3 * GIB})
-            yield counts
 
 
 DEVICE = GpuDevice(index=0, uuid="GPU-0", name="Stand-in", memory_bytes=16 * GIB)

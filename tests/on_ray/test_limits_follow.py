@@ -1,0 +1,76 @@
+"""The limit follows what Ray gave a trial, and what the user said; CuPy and NVML are stand-ins (tests/stand_ins.py)."""
+
+import os
+from pathlib import Path
+
+import pytest
+from ray import tune
+
+from trainers import with_plan
+from tune_policies import (
+    ClusterCapacity,
+    EscalatingScheduler,
+    GpuDevice,
+    GpuMemoryMeasurement,
+    GpuMemoryPolicy,
+    GpuMemoryProfile,
+    Resources,
+)
+
+GIB = 2**30
+DEVICE = GpuDevice(index=0, uuid="GPU-0", name="Stand-in", memory_bytes=16 * GIB)
+NODE = ClusterCapacity.of(Resources(cpus=4, gpus=1)).nodes[0].model_copy(update={"devices": (DEVICE,)})
+
+
+def run(trainable, plan, tmp_path, scheduler=None, **options):
+    return tune.run(
+        with_plan(trainable, plan, **options),
+        config={"width": 1},
+        scheduler=scheduler,
+        storage_path=str(tmp_path),
+        verbose=0,
+        raise_on_failed_trial=False,
+    ).trials[0]
+
+
+def use_six_gib(config):
+    import cupy
+
+    held = cupy.empty(6 * GIB)
+    tune.report({"held": held.size})
+
+
+def test_a_trial_that_comes_back_with_more_has_the_limit_of_its_new_share(nvml, tmp_path):
+    measured = GpuMemoryMeasurement(config={"width": 1}, total_bytes=3 * GIB, overhead_bytes=GIB // 2)
+    profile = GpuMemoryProfile(measurements=(measured,))
+    plan = GpuMemoryPolicy(profile=profile).plan(ClusterCapacity.of(NODE))
+
+    trial = run(use_six_gib, plan, tmp_path, EscalatingScheduler())
+
+    used = trial.last_result["gpu_memory"]
+    overhead = plan.slot_for({"width": 1}).gpu_overhead_bytes
+    assert (plan.trial.gpus, used["gpus"], used["share_bytes"]) == (0.25, 0.5, 8 * GIB)
+    assert used["limit_bytes"] == {"cupy": 8 * GIB - overhead}
+    assert '"share_bytes": 4294967296' in Path(trial.error_file).read_text()
+
+
+def take_another_allocator(config):
+    os.environ["STAND_IN_ALLOCATOR"] = "another"
+    import cupy
+
+    tune.report({"held": cupy.empty(GIB).size})
+
+
+@pytest.mark.parametrize("insists", [False, True])
+def test_a_setting_that_voids_the_limit_fails_the_trial_unless_the_user_insists(nvml, tmp_path, insists):
+    plan = GpuMemoryPolicy(gpu_memory="4GiB").plan(ClusterCapacity.of(NODE))
+
+    trial = run(take_another_allocator, plan, tmp_path, **({"on_void_limit": "warn"} if insists else {}))
+
+    if insists:
+        used = trial.last_result["gpu_memory"]
+        assert (trial.status, used["limit_bytes"], used["isolation"]) == ("TERMINATED", {}, None)
+        assert any("allocator" in text for text in used["warnings"])
+    else:
+        assert trial.status == "ERROR"
+        assert 'Pass on_void_limit="warn"' in Path(trial.error_file).read_text()
