@@ -119,6 +119,9 @@ def test_the_plan_of_one_config_still_says_with_which_versions_it_was_measured()
     assert plan.slots[0].measured_with == {"torch": "2.12.0"}
 
 
+SMALL = GpuMemoryProfile(measurements=(measured(8, 64 * MIB, 300 * MIB),), versions={"torch": "2.12.0"})
+
+
 @pytest.mark.parametrize("measured_overhead", [300 * MIB, 3 * GIB])
 def test_a_framework_that_was_not_measured_is_left_no_less_than_a_safe_figure(measured_overhead):
     share = holding(with_versions(measured_overhead, torch="2.12.0").slots[0])
@@ -126,6 +129,13 @@ def test_a_framework_that_was_not_measured_is_left_no_less_than_a_safe_figure(me
 
     assert share.record.overhead_bytes["cupy"] == max(measured_overhead, safe_overhead_bytes("cupy", None))
     assert share.record.warnings == ["the share was measured without cupy, which may need more: measure again"]
+
+
+def test_a_framework_that_only_comes_along_takes_nothing_of_a_share_too_small_for_it():
+    share = holding(GpuMemoryPolicy(profile=SMALL, headroom=0).plan(CAPACITY).slot_for({"batch": 8}))
+    limit = share.limit("jax", "0.10.0", total_bytes=lambda: 80 * GIB, gpu_model="A100")
+
+    assert limit.budget_bytes("jax") >= 64 * MIB
 
 
 def test_an_overhead_of_the_process_is_counted_once_for_all_its_frameworks():

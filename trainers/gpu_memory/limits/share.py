@@ -110,15 +110,16 @@ class Holding:
     ) -> GpuMemoryLimit:
         """Return the limit of a framework on a device, and write down its overhead."""
         overhead, source = self.overheads.bytes_for(gpu_model, framework, version, compute_capability)
+        share = self.share.bytes_of(total_bytes())
         if self.share.overhead_bytes is not None:
             self.record.overhead_is_of_process = True
-            if self._was_measured(
-                framework, version
-            ):  # or the share would be too small for what was measured to fit it
+            beside = max(self.share.overhead_bytes, overhead)
+            # With more than the plan has counted, the share would be too small for what was measured to fit it; and
+            # where a library only brings a framework along, its import must not fail.
+            if self._was_measured(framework, version) or beside >= share:
                 overhead, source = self.share.overhead_bytes, "as the plan has counted by its profile"
             else:
-                overhead = max(self.share.overhead_bytes, overhead)
-        share = self.share.bytes_of(total_bytes())
+                overhead = beside
         self.record.share_bytes = share
         self.record.overhead_bytes[framework] = overhead
         self.record.overhead_sources[framework] = source
