@@ -13,17 +13,17 @@ from pydantic import Field
 from threadpoolctl import threadpool_limits
 
 from tune_policies.accelerators import GPU_VISIBILITY_VARIABLES
-from tune_policies.plan import TrialPlan
 from tune_policies.resources import Resources, to_ticks
 from tune_policies.slot import TrialSlot
 from tune_policies.values import Value
 
-from .gpu_memory.limits.enforcement import enforce, let_be
+from .gpu_memory.limits.enforcement import enforce, note_whole_devices
 from .gpu_memory.limits.overhead import NOTHING_MEASURED, Overheads, load_overheads
 from .gpu_memory.limits.share import GpuShare, SharedDevice
+from .gpu_memory.use.account import add_warnings, open_account
 from .gpu_memory.use.leaks import end_gpu_processes, mark_processes
 from .gpu_memory.use.room import wait_for_room
-from .gpu_memory.use.usage import add_warnings, noted_on_oom, open_account
+from .gpu_memory.use.usage import noted_on_oom
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",  # Ray sets this one: to 1 in a trial that names GPUs and no CPUs
@@ -41,25 +41,16 @@ class LimitOptions(Value):
         isolation: ``"mps"``: also by NVIDIA's MPS daemon, where one answers.
         on_void_limit: What to do about a setting that turns a limit into none: an error, or a warning in the result.
         overheads: What the frameworks were measured to use outside their allocators.
-        measured_with: The versions with which the plan's profile was measured, by the frameworks' names.
     """
 
     isolation: Literal["mps"] | None = None
     on_void_limit: Literal["raise", "warn"] = "raise"
     overheads: Overheads = NOTHING_MEASURED
-    measured_with: dict[str, str] = Field(default_factory=dict)
 
 
-def limit_options(
-    plan: TrialPlan, isolation: Literal["mps"] | None, on_void_limit: Literal["raise", "warn"]
-) -> LimitOptions:
-    """Return the options for a plan, with the overheads that were measured on this machine."""
-    return LimitOptions(
-        isolation=isolation,
-        on_void_limit=on_void_limit,
-        overheads=load_overheads(),
-        measured_with={} if plan.by_config is None else plan.by_config.profile.versions,
-    )
+def limit_options(isolation: Literal["mps"] | None, on_void_limit: Literal["raise", "warn"]) -> LimitOptions:
+    """Return the options with the overheads that were measured on this machine."""
+    return LimitOptions(isolation=isolation, on_void_limit=on_void_limit, overheads=load_overheads())
 
 
 class ProcessSetup(Value):
@@ -69,12 +60,14 @@ class ProcessSetup(Value):
         resources: What the plan reserves for it.
         gpu_memory_bytes: The GPU memory that it may use; ``None``: its share of the device decides.
         gpu_overhead_bytes: What of it is counted for what is outside the frameworks' allocators; ``None``: not known.
+        measured_with: The versions of the frameworks with which that was measured, by their names.
         limits: How it is held to that.
     """
 
     resources: Resources
     gpu_memory_bytes: int | None = None
     gpu_overhead_bytes: int | None = None
+    measured_with: dict[str, str] = Field(default_factory=dict)
     limits: LimitOptions = LimitOptions()
 
     @classmethod
@@ -89,13 +82,9 @@ class ProcessSetup(Value):
             resources=slot.worker,
             gpu_memory_bytes=slot.gpu_memory_bytes,
             gpu_overhead_bytes=slot.gpu_overhead_bytes,
+            measured_with=slot.measured_with,
             limits=limits,
         )
-
-    @property
-    def num_threads(self) -> int:
-        """Threads for its CPUs: one where it has less than a CPU."""
-        return max(1, int(self.resources.cpus))
 
     def apply(self) -> None:
         """Set up this process.
@@ -103,7 +92,10 @@ class ProcessSetup(Value):
         Raises:
             MemoryLimitError: Its GPU memory cannot be limited, or others hold the memory of its share.
         """
-        set_num_threads(self.num_threads)
+        # Ray's own numbers, not the plan's: a scheduler may have given the trial more, and they are what the neighbours
+        # on the device were counted against.
+        assigned = ray.get_runtime_context().get_assigned_resources()
+        set_num_threads(max(1, int(assigned.get("CPU", self.resources.cpus))))
         if self.resources.gpus == 0:
             hide_gpus()
         device, planned = self._device
@@ -112,12 +104,12 @@ class ProcessSetup(Value):
         if device == "GPU":
             # Ray numbers GPUs as the driver does, along the PCI bus; CUDA by itself begins with the fastest.
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        # Ray's own number, not the plan's: it is what the neighbours on the device were counted against.
-        assigned = ray.get_runtime_context().get_assigned_resources().get(device, planned)
+        amount = assigned.get(device, planned)
         mark_processes()
-        open_account(assigned)
-        share = self._share(device, planned, assigned) if assigned < 1 else None
-        wait_for_room(share)
+        open_account(amount, device)
+        share = self._share(device, planned, amount) if amount < 1 else None
+        if device == "GPU":  # NVML knows no NPU
+            wait_for_room(share)
         if share is not None:
             enforce(
                 share,
@@ -126,7 +118,7 @@ class ProcessSetup(Value):
                 on_void_limit=self.limits.on_void_limit,
             )
         else:
-            let_be()
+            note_whole_devices()
 
     @property
     def _device(self) -> tuple[SharedDevice, float]:
@@ -143,7 +135,7 @@ class ProcessSetup(Value):
             fraction=assigned,
             memory_bytes=memory_bytes,
             overhead_bytes=self.gpu_overhead_bytes,
-            measured_with=self.limits.measured_with,
+            measured_with=self.measured_with,
             device=device,
         )
 

@@ -41,7 +41,7 @@ def build_tensorflow_trainer(
         MemoryLimitError: In a worker: its GPU memory cannot be limited.
     """
     check_train_v2(TensorflowTrainer)
-    limits = limit_options(plan, isolation, on_void_limit)
+    limits = limit_options(isolation, on_void_limit)
     plan = plan_of_run(plan, train_loop_config)
     return TensorflowTrainer(
         **planned_arguments(train_loop, plan, limits, trainer_kwargs), train_loop_config=train_loop_config

@@ -44,7 +44,7 @@ def build_torch_trainer(
         MemoryLimitError: In a worker: its GPU memory cannot be limited.
     """
     check_train_v2(TorchTrainer)
-    limits = limit_options(plan, isolation, on_void_limit)
+    limits = limit_options(isolation, on_void_limit)
     plan = plan_of_run(plan, train_loop_config)
     return TorchTrainer(
         **planned_arguments(train_loop, plan, limits, trainer_kwargs),

@@ -17,10 +17,11 @@ from tune_policies.ray_adapter import to_placement_group_factory
 from tune_policies.units import format_bytes
 
 from .gpu_memory.limits.enforcement import current_enforcement
+from .gpu_memory.use.account import add_warnings, forgive_left_over, has_warnings, held_bytes
 from .gpu_memory.use.counters import release_unused
 from .gpu_memory.use.leaks import end_gpu_processes, is_too_much_to_keep
 from .gpu_memory.use.run_folder import RunFolder
-from .gpu_memory.use.usage import add_warnings, forgive_left_over, has_warnings, held_bytes, noted_on_oom, with_usage
+from .gpu_memory.use.usage import noted_on_oom, with_usage
 from .process import ProcessSetup, limit_options, set_up_before
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def with_plan(
         InfeasibleRequestError: In the trial: its config is known to need more than any GPU has.
         MemoryLimitError: In the trial: its GPU memory cannot be limited, or others hold the memory of its share.
     """
-    limits = limit_options(plan, isolation, on_void_limit)
+    limits = limit_options(isolation, on_void_limit)
     resources = plan.resources_per_trial if plan.by_config is None else functools.partial(resources_for, plan)
 
     def set_up(config: Any) -> None:

@@ -27,6 +27,7 @@ class TrialSlot(Value):
         gpu_memory_bytes: GPU memory that a worker may use on each of its devices; ``None``: not known.
         gpu_overhead_bytes: What of it is counted for what a worker's frameworks use outside their allocators; ``None``:
             the worker finds out.
+        measured_with: The versions of Ray and the frameworks with which both were measured, by name; empty: not known.
         accelerator_type: Ray's name of the device type that workers are placed on; ``None``: any.
         topology: TPU slices of this topology are reserved as a whole for each trial; ``None``: no slices.
         label_selector: Ray's label selector, by which trials and workers are placed on some nodes only; empty: any.
@@ -38,6 +39,7 @@ class TrialSlot(Value):
     per_worker: Resources = Field(default_factory=Resources)
     gpu_memory_bytes: Bytes | None = None
     gpu_overhead_bytes: UsedBytes | None = None
+    measured_with: dict[str, str] = Field(default_factory=dict)
     accelerator_type: str | None = None
     topology: str | None = None
     label_selector: dict[str, str] = Field(default_factory=dict)

@@ -21,7 +21,8 @@ CHUNK = 2**28  # numbers of 4 bytes: arrays of JAX with more than 2**31 elements
 NEEDS = {"torch": "torch", "jax": "jax_plugins", "cupy": "cupy"}
 
 ENFORCE = """
-from trainers.gpu_memory.limits.enforcement import GpuShare, enforce
+from trainers.gpu_memory.limits.enforcement import enforce
+from trainers.gpu_memory.limits.share import GpuShare
 record = enforce(GpuShare(fraction=0.25, memory_bytes=8 * 2**30))
 """
 ASK = {

@@ -10,7 +10,8 @@ import pytest
 from tests.stand_ins import state_counts, write_stand_ins
 
 ENFORCE = """
-from trainers.gpu_memory.limits.enforcement import GpuShare, current_enforcement, enforce
+from trainers.gpu_memory.limits.enforcement import current_enforcement, enforce
+from trainers.gpu_memory.limits.share import GpuShare
 enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
 """
 
@@ -61,6 +62,7 @@ print(json.dumps([dataclasses.asdict(first), dataclasses.asdict(second)]))
         "share_bytes": 8 * 2**30,
         "limit_bytes": {},
         "overhead_bytes": {},
+        "overhead_is_of_process": False,
         "overhead_sources": {},
         "not_enforceable": ["xgboost"],
         "isolation": None,
@@ -95,7 +97,8 @@ def test_a_later_share_takes_the_place_of_an_earlier_one(when, tmp_path):
     """The next trial in the same process, for a framework that is imported before or after. CuPy is a stand-in here."""
     (tmp_path / "cupy.py").write_text(GPU_CUPY)
     enforce = """
-from trainers.gpu_memory.limits.enforcement import GpuShare, current_enforcement, enforce
+from trainers.gpu_memory.limits.enforcement import current_enforcement, enforce
+from trainers.gpu_memory.limits.share import GpuShare
 enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
 {before}
 enforce(GpuShare(fraction=0.25, memory_bytes=4 * 2**30))
@@ -137,8 +140,9 @@ backends = SimpleNamespace()
 
 AT_A_RESULT = """
 from trainers.gpu_memory.limits.enforcement import (
-    GpuShare, checked_enforcement, current_enforcement, enforce, let_be, require_limit
+    checked_enforcement, current_enforcement, enforce, note_whole_devices, require_limit
 )
+from trainers.gpu_memory.limits.share import GpuShare
 enforce(GpuShare(fraction=0.5, memory_bytes={share}))
 {work}
 require_limit()
@@ -194,7 +198,7 @@ def test_a_limit_that_was_lifted_is_not_claimed_any_more(beside_a_gpu):
     ), done.stderr
 
 
-@pytest.mark.parametrize(("take", "expected"), [("let_be()", "mig"), ("import cupy", "framework")])
+@pytest.mark.parametrize(("take", "expected"), [("note_whole_devices()", "mig"), ("import cupy", "framework")])
 def test_only_a_process_with_the_whole_of_a_mig_device_is_held_by_it(take, expected, beside_a_gpu):
     done = beside_a_gpu(f"import pynvml; pynvml.nvmlDeviceGetUUID = lambda _: 'MIG-1'; {take}")
 
@@ -216,7 +220,8 @@ def test_a_share_of_an_npu_is_held_once_its_package_gives_torch_the_npus(tmp_pat
     """PyTorch is real, and sees no device until then, which is no error here; torch_npu is a stand-in."""
     (tmp_path / "torch_npu.py").write_text(NPU_TORCH)
     code = """
-from trainers.gpu_memory.limits.enforcement import GpuShare, current_enforcement, enforce
+from trainers.gpu_memory.limits.enforcement import current_enforcement, enforce
+from trainers.gpu_memory.limits.share import GpuShare
 enforce(GpuShare(fraction=0.25, device="NPU"))
 import torch, torch_npu
 print(torch_npu.fractions == {0: (2**34 - int(0.85 * 2**30)) / 2**36}, current_enforcement().warnings)

@@ -47,7 +47,8 @@ def variables():
 
 ENFORCE = """
 import json, os
-from trainers.gpu_memory.limits.enforcement import GpuShare, enforce
+from trainers.gpu_memory.limits.enforcement import enforce
+from trainers.gpu_memory.limits.share import GpuShare
 record = enforce(GpuShare(fraction=0.25, memory_bytes=20 * 2**30), isolation="mps")
 variables = {name: os.environ[name] for name in os.environ if name.startswith("CUDA_MPS_") and "PIPE" not in name}
 print(json.dumps([record.isolation, record.warnings, variables]))
@@ -87,6 +88,21 @@ def test_a_daemon_that_is_not_there_is_a_warning_in_the_result(control, program,
         f"MPS does not hold this process, its frameworks' own limits do: {reason}"
     )
     assert variables() == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": None, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": None}
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [(None, "nvidia-cuda-mps-control is not installed"), (ANSWERS, "the plan does not state a worker's GPU memory")],
+)
+def test_a_share_of_a_device_that_cannot_be_read_is_not_held_by_mps(control, program, reason):
+    if program:
+        control(program)
+    held = Holding(GpuShare(fraction=0.25))
+
+    isolation.isolate_by_mps(held)
+
+    assert held.record.isolation is None
+    assert reason in held.record.warnings[0]
 
 
 def test_a_daemon_that_hangs_is_waited_for_until_the_deadline_only(control):

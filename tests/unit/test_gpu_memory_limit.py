@@ -110,8 +110,10 @@ def test_a_version_must_be_a_text():
 
 
 def test_a_share_that_the_plan_does_not_state_is_taken_of_the_device():
-    assert GpuShare(fraction=0.25).bytes_of(lambda: 80 * GIB) == 20 * GIB
+    assert GpuShare(fraction=0.25).bytes_of(80 * GIB) == 20 * GIB
 
 
-def test_a_share_that_the_plan_states_is_the_same_on_every_device():
-    assert GpuShare(fraction=0.25, memory_bytes=8 * GIB).bytes_of(lambda: 80 * GIB) == 8 * GIB
+def test_a_share_that_the_plan_states_is_the_same_on_every_device_that_has_as_much():
+    share = GpuShare(fraction=0.25, memory_bytes=8 * GIB)
+
+    assert [share.bytes_of(gib * GIB) for gib in (80, 32, 16)] == [8 * GIB, 8 * GIB, 4 * GIB]

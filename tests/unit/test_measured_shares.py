@@ -8,6 +8,7 @@ from tests.clusters import gpu_node
 from trainers.gpu_memory.limits.overhead import NOTHING_MEASURED, MeasuredOverhead, Overheads
 from trainers.gpu_memory.limits.share import GpuShare, Holding
 from tune_policies import ClusterCapacity, GpuMemoryMeasurement, GpuMemoryPolicy, GpuMemoryProfile
+from tune_policies.gpu_overhead import safe_overhead_bytes
 
 GIB, MIB = 2**30, 2**20
 CAPACITY = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80, accelerator_type="A100"))  # the device's name too
@@ -39,9 +40,12 @@ def planned(*measurements, **fields):
     return GpuMemoryPolicy(profile=GpuMemoryProfile(measurements=measurements), **fields).plan(CAPACITY)
 
 
-def holding(slot, overheads=NOTHING_MEASURED, **fields):
+def holding(slot, overheads=NOTHING_MEASURED):
     share = GpuShare(
-        fraction=slot.worker.gpus, memory_bytes=slot.gpu_memory_bytes, overhead_bytes=slot.gpu_overhead_bytes, **fields
+        fraction=slot.worker.gpus,
+        memory_bytes=slot.gpu_memory_bytes,
+        overhead_bytes=slot.gpu_overhead_bytes,
+        measured_with=slot.measured_with,
     )
     return Holding(share, overheads)
 
@@ -94,12 +98,49 @@ def test_a_total_without_its_parts_leaves_the_overhead_to_the_worker():
     assert plan.slots[0].gpu_overhead_bytes is None
 
 
+def with_versions(overhead, **versions):
+    profile = GpuMemoryProfile(measurements=(measured(8, GIB, overhead),), versions=versions)
+    return GpuMemoryPolicy(profile=profile).plan(CAPACITY)
+
+
 def test_another_version_than_measured_is_written_down():
-    share = holding(planned(measured(8, GIB, GIB)).slots[0], measured_with={"torch": "2.12.0", "ray": "2.60.0"})
+    share = holding(with_versions(GIB, torch="2.12.0", ray="2.60.0").slots[0])
     share.limit("torch", "2.13.0", total_bytes=lambda: 80 * GIB, gpu_model="A100")
-    share.limit("cupy", "14.0.0", total_bytes=lambda: 80 * GIB, gpu_model="A100")
 
     assert share.record.warnings == [
         "the share was measured with torch 2.12.0, and this is 2.13.0, which may need more or less: measure again"
     ]
     assert share.record.overhead_sources["torch"] == "as the plan has counted by its profile"
+
+
+def test_the_plan_of_one_config_still_says_with_which_versions_it_was_measured():
+    plan = with_versions(GIB, torch="2.12.0").for_config({"batch": 8})
+
+    assert plan.slots[0].measured_with == {"torch": "2.12.0"}
+
+
+SMALL = GpuMemoryProfile(measurements=(measured(8, 64 * MIB, 300 * MIB),), versions={"torch": "2.12.0"})
+
+
+@pytest.mark.parametrize("measured_overhead", [300 * MIB, 3 * GIB])
+def test_a_framework_that_was_not_measured_is_left_no_less_than_a_safe_figure(measured_overhead):
+    share = holding(with_versions(measured_overhead, torch="2.12.0").slots[0])
+    share.limit("cupy", "14.0.0", total_bytes=lambda: 80 * GIB, gpu_model="A100")
+
+    assert share.record.overhead_bytes["cupy"] == max(measured_overhead, safe_overhead_bytes("cupy", None))
+    assert share.record.warnings == ["the share was measured without cupy, which may need more: measure again"]
+
+
+def test_a_framework_that_only_comes_along_takes_nothing_of_a_share_too_small_for_it():
+    share = holding(GpuMemoryPolicy(profile=SMALL, headroom=0).plan(CAPACITY).slot_for({"batch": 8}))
+    limit = share.limit("jax", "0.10.0", total_bytes=lambda: 80 * GIB, gpu_model="A100")
+
+    assert limit.budget_bytes("jax") >= 64 * MIB
+
+
+def test_an_overhead_of_the_process_is_counted_once_for_all_its_frameworks():
+    share = holding(planned(measured(8, GIB, GIB)).slots[0])
+    for framework in ("torch", "cupy"):
+        share.limit(framework, None, total_bytes=lambda: 80 * GIB, gpu_model="A100")
+
+    assert share.record.overhead_of(["torch", "cupy"]) == GIB

@@ -9,11 +9,13 @@ import pytest
 
 from tests.stand_ins import state_counts, write_stand_ins
 from trainers import gpu_memory_usage, peak_gpu_memory_bytes
+from trainers.gpu_memory.limits.overhead import SAFE_DEFAULT
 from trainers.gpu_memory.limits.share import Enforcement, GpuShare
 from trainers.gpu_memory.use import nvml
+from trainers.gpu_memory.use.account import open_account, warn_of_silence
 from trainers.gpu_memory.use.leaks import is_too_much_to_keep
 from trainers.gpu_memory.use.room import wait_for_room
-from trainers.gpu_memory.use.usage import _warn_of_silence, noted_on_oom, open_account, with_usage
+from trainers.gpu_memory.use.usage import noted_on_oom, with_usage
 from tune_policies import MemoryLimitError, ProbeError
 from tune_policies.usage.record import ASSUMED
 
@@ -31,7 +33,7 @@ def counts(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("STAND_IN_NVML", str(path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("trainers.gpu_memory.use.usage._account", None)
+    monkeypatch.setattr("trainers.gpu_memory.use.account._account", None)
     nvml._nvml.cache_clear()
     yield path
     nvml._nvml.cache_clear()
@@ -179,7 +181,7 @@ def test_no_trial_fails_because_its_framework_does_not_answer(torch_stats, monke
 
     open_account(1)
     monkeypatch.setattr(sys.modules["torch"].cuda, "memory_stats", lost)
-    _warn_of_silence.cache_clear()
+    warn_of_silence.cache_clear()
 
     with pytest.warns(UserWarning, match="torch cannot be asked about its GPU memory: CUDA error: an ill") as warned:
         results = [with_usage({"loss": 1}), with_usage({"loss": 2})]
@@ -191,7 +193,14 @@ def test_no_trial_fails_because_its_framework_does_not_answer(torch_stats, monke
         gpu_memory_usage()
 
 
-@pytest.mark.parametrize(("source", "basis"), [("assumed", ASSUMED), ("measured on 2026-01-02", "the reserved peak")])
+@pytest.mark.parametrize(
+    ("source", "basis"),
+    [
+        (SAFE_DEFAULT, ASSUMED),
+        ("measured on 2026-01-02", "the reserved peak and the overhead"),
+        ("as the plan has counted by its profile", "the reserved peak and the overhead"),
+    ],
+)
 def test_the_record_says_whether_its_overhead_was_only_assumed(cupy, monkeypatch, source, basis):
     enforcement = Enforcement(
         share_bytes=4 * GIB, overhead_bytes={"cupy": MIB}, overhead_sources={"cupy": source}, isolation="framework"
@@ -203,13 +212,33 @@ def test_the_record_says_whether_its_overhead_was_only_assumed(cupy, monkeypatch
     usage = gpu_memory_usage()
 
     assert (usage.share_kept, usage.peak_reserved_bytes, usage.pid) == (True, held.size, os.getpid())
-    assert usage.sources["share_kept"].startswith(basis)
+    assert usage.sources["share_kept"] == basis
+
+
+def test_the_drivers_count_alone_tells_whether_the_share_was_kept(counts, monkeypatch):
+    enforcement = Enforcement(share_bytes=4 * GIB)
+    monkeypatch.setattr("trainers.gpu_memory.use.usage.checked_enforcement", lambda: enforcement)
+    state_counts(counts, total=16 * GIB, free=11 * GIB, processes={"self": 5 * GIB})
+    open_account(0.25)
+
+    usage = gpu_memory_usage()
+
+    assert (usage.share_kept, usage.sources["share_kept"]) == (False, "the process by NVML")
+
+
+def test_the_gpus_of_a_node_say_nothing_of_its_other_devices(counts, cupy):
+    state_counts(counts, total=16 * GIB, free=13 * GIB, processes={"self": 3 * GIB})
+    open_account(0.5, "NPU")
+
+    usage = gpu_memory_usage()
+
+    assert (usage.device_bytes, usage.process_bytes) == (None, None)
 
 
 QUARTER = GpuShare(fraction=0.25, memory_bytes=4 * GIB)
 
 
-@pytest.mark.parametrize("free_gib", [16, 4, 3.5])
+@pytest.mark.parametrize("free_gib", [16, 4, 3.9])
 def test_a_device_with_room_for_the_share_is_started_on_at_once(counts, free_gib):
     """A little less counts as room, too: the driver keeps some of the device for itself."""
     state_counts(counts, total=16 * GIB, free=int(free_gib * GIB))
@@ -231,6 +260,19 @@ def test_a_full_device_is_an_error_that_names_who_holds_it(counts):
     )
 
 
+def test_the_smallest_share_finds_a_full_device_full(counts):
+    state_counts(counts, total=16 * GIB, free=GIB // 4)
+
+    with pytest.raises(MemoryLimitError, match="less than the share of 512 MiB"):
+        wait_for_room(GpuShare(fraction=1 / 32, memory_bytes=GIB // 2), timeout_s=0)
+
+
+def test_a_share_of_a_larger_device_needs_no_more_than_its_part_of_this_one(counts):
+    state_counts(counts, total=8 * GIB, free=2 * GIB)
+
+    wait_for_room(QUARTER, timeout_s=0)
+
+
 def test_memory_that_comes_back_in_time_is_waited_for(counts, monkeypatch):
     state_counts(counts, total=16 * GIB, free=0)
     monkeypatch.setattr(time, "sleep", lambda seconds: state_counts(counts, total=16 * GIB, free=16 * GIB))
@@ -250,7 +292,7 @@ def test_what_its_frameworks_hold_counts_where_the_driver_does_not_list_this_pro
 ):
     before = Enforcement(overhead_bytes={"cupy": GIB // 2})
     monkeypatch.setattr("trainers.gpu_memory.use.room.current_enforcement", lambda: before)
-    state_counts(counts, total=16 * GIB, free=GIB, processes=processes)
+    state_counts(counts, total=16 * GIB, free=3 * GIB // 2, processes=processes)
     held = cupy.empty(2 * GIB)
 
     wait_for_room(QUARTER, timeout_s=0)

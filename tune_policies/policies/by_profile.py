@@ -66,7 +66,7 @@ def plan_by_profile(
                 selections.append(best(needed)[1])
     told = [(each, labels_of(capacity, each)) for each in _different(selections)]
     plan = plan.on_nodes(told[0][1])
-    counted = {"gpu_overhead_bytes": overhead}
+    counted = {"gpu_overhead_bytes": overhead, "measured_with": profile.versions}
     plan = plan.with_slots(lambda slot: slot.model_copy(update=counted))
     sized = _slots(_spread(wanted, largest_device), plan, told, plan_on)
     slots = tuple(slot.model_copy(update=counted) for slot in sized)

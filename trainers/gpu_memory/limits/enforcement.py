@@ -23,16 +23,6 @@ from .overhead import NOTHING_MEASURED, Overheads
 from .prospects import could_see_gpu
 from .share import Enforcement, GpuShare, Holding, SharedDevice
 
-__all__ = [
-    "Enforcement",
-    "GpuShare",
-    "checked_enforcement",
-    "current_enforcement",
-    "enforce",
-    "let_be",
-    "require_limit",
-]
-
 _LIMITERS: Final[dict[str, Callable[[Any, Holding], bool]]] = {
     "torch": limit_torch,
     "torch_npu": lambda _, holding: limit_torch(sys.modules["torch"], holding),  # it gives PyTorch its NPUs
@@ -190,9 +180,10 @@ def require_limit() -> None:
         _in_force.require()
 
 
-def let_be() -> Enforcement:
-    """Lift what held this process for an earlier trial: it has whole devices now, and no neighbour there.
+def note_whole_devices() -> Enforcement:
+    """Write down that this process has whole devices now, and no neighbour there.
 
+    No framework is held from now on; a limit that one has got for an earlier trial in the process stays as it was set.
     A MIG device is a whole one that its GPU holds to its size.
     """
     global _in_force, _record

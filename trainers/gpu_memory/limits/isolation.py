@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from tune_policies.errors import MemoryLimitError
 from tune_policies.probing.devices import read_gpus
 from tune_policies.units import GIB, MIB
 
@@ -30,23 +31,29 @@ _UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
 
 def isolate_by_mps(holding: Holding) -> None:
     """Let MPS hold this process to its share too, where a daemon answers; else write down why it does not."""
-    memory_bytes = holding.share.bytes_of(lambda: holding.read_device()[0])
-    reason = start_mps(holding.share.fraction, memory_bytes)
+    reason = ask_mps_daemon() or _start_on_device(holding)
     if reason is None:
         holding.record.isolation = "mps"
     else:
         holding.record.warn(f"MPS does not hold this process, its frameworks' own limits do: {reason}")
 
 
-def start_mps(fraction: float, memory_bytes: int, *, timeout_s: float = 5.0) -> str | None:
-    """Set MPS's variables for this process, if a daemon answers; return why they could not be set.
+def _start_on_device(holding: Holding) -> str | None:
+    try:
+        total_bytes, _ = holding.read_device()
+    except MemoryLimitError as error:
+        return str(error)
+    return start_mps(holding.share.fraction, holding.share.bytes_of(total_bytes))
+
+
+def start_mps(fraction: float, memory_bytes: int) -> str | None:
+    """Set MPS's variables for this process; return why they could not be set.
 
     A percentage of the threads that the user has chosen is kept, and a smaller limit of memory.
 
     Args:
         fraction: The process's share of the device.
         memory_bytes: The same in bytes.
-        timeout_s: How long the daemon may take to answer.
     """
     own = PROCESS_ENVIRONMENT.of_user()
     device = _visible_device()
@@ -57,10 +64,8 @@ def start_mps(fraction: float, memory_bytes: int, *, timeout_s: float = 5.0) -> 
         # Equal where the trial before this one, in the same process, had the same share.
         is_set = all(os.environ.get(name) == value for name, value in variables.items())
         return None if is_set else "CUDA has started in this process already"
-    refusal = ask_mps_daemon(timeout_s=timeout_s)
-    if refusal is None:
-        PROCESS_ENVIRONMENT.write(variables)
-    return refusal
+    PROCESS_ENVIRONMENT.write(variables)
+    return None
 
 
 def mps_variables(fraction: float, memory_bytes: int, device: str) -> dict[str, str]:
@@ -94,10 +99,13 @@ def mps_own_limit(text: str, device: str) -> int | None:
     return min(limits, default=None)
 
 
-def ask_mps_daemon(*, timeout_s: float) -> str | None:
+def ask_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
     """Return why no MPS daemon answers here; ``None``: one does.
 
     ``CUDA_MPS_PIPE_DIRECTORY`` says where it listens, as it does for CUDA itself.
+
+    Args:
+        timeout_s: How long the daemon may take to answer.
     """
     if shutil.which(_CONTROL) is None:
         return f"{_CONTROL} is not installed"

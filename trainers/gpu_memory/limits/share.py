@@ -1,6 +1,6 @@
 """A process's share of a GPU, what holds the process to it, and what the limiters of all frameworks do alike."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -41,9 +41,12 @@ class GpuShare(Value):
         """Into how many parts like this one a device is divided. Ray's fraction is rounded down, so it is not exact."""
         return TICKS // to_ticks(self.fraction)
 
-    def bytes_of(self, total_bytes: Callable[[], int]) -> int:
-        """Return the share of a device; its total memory is asked for only where the plan does not say."""
-        return self.memory_bytes or int(total_bytes() * self.fraction)
+    def bytes_of(self, total_bytes: int) -> int:
+        """Return the share of a device with that memory.
+
+        What a plan states may be a part of more than the trial can have of this device: it may be a smaller one.
+        """
+        return min(self.memory_bytes or int(total_bytes * self.fraction), total_bytes // self.num_parts)
 
 
 @dataclass
@@ -54,6 +57,7 @@ class Enforcement:
         share_bytes: The share; ``None`` until a device's size is known.
         limit_bytes: What each framework's allocator was limited to.
         overhead_bytes: What was left for each framework's use outside its allocator.
+        overhead_is_of_process: Whether each of those is the process's as a whole, from a profile: they do not add up.
         overhead_sources: Where each overhead is from: measured, with on what and when, or the safe default.
         not_enforceable: Frameworks in use that know no limit.
         isolation: ``"mps"``, ``"mig"`` or ``"framework"``; ``None``: nothing holds the process yet.
@@ -63,10 +67,16 @@ class Enforcement:
     share_bytes: int | None = None
     limit_bytes: dict[str, int] = field(default_factory=dict)
     overhead_bytes: dict[str, int] = field(default_factory=dict)
+    overhead_is_of_process: bool = False
     overhead_sources: dict[str, str] = field(default_factory=dict)
     not_enforceable: list[str] = field(default_factory=list)
     isolation: str | None = None
     warnings: list[str] = field(default_factory=list)
+
+    def overhead_of(self, frameworks: Iterable[str]) -> int:
+        """Return what was left in all for what these frameworks use outside their allocators."""
+        amounts = [self.overhead_bytes.get(name, 0) for name in frameworks]
+        return max(amounts, default=0) if self.overhead_is_of_process else sum(amounts)
 
     def warn(self, message: str) -> None:
         """Add what a reader should know, once."""
@@ -100,24 +110,35 @@ class Holding:
     ) -> GpuMemoryLimit:
         """Return the limit of a framework on a device, and write down its overhead."""
         overhead, source = self.overheads.bytes_for(gpu_model, framework, version, compute_capability)
-        if self.share.overhead_bytes is not None:  # or the share would be too small for what was measured to fit it
-            overhead, source = self.share.overhead_bytes, "as the plan has counted by its profile"
-            self._compare(framework, version)
-        total = total_bytes()
-        # What a plan states may be a part of more than the framework can have of the device.
-        share = min(self.share.bytes_of(lambda: total), total // self.share.num_parts)
+        share = self.share.bytes_of(total_bytes())
+        if self.share.overhead_bytes is not None:
+            self.record.overhead_is_of_process = True
+            beside = max(self.share.overhead_bytes, overhead)
+            # With more than the plan has counted, the share would be too small for what was measured to fit it; and
+            # where a library only brings a framework along, its import must not fail.
+            if self._was_measured(framework, version) or beside >= share:
+                overhead, source = self.share.overhead_bytes, "as the plan has counted by its profile"
+            else:
+                overhead = beside
         self.record.share_bytes = share
         self.record.overhead_bytes[framework] = overhead
         self.record.overhead_sources[framework] = source
         return GpuMemoryLimit(share, overhead_bytes={framework: overhead})
 
-    def _compare(self, framework: str, version: str | None) -> None:
-        with_version = self.share.measured_with.get(framework)
-        if with_version is not None and with_version != version:
+    def _was_measured(self, framework: str, version: str | None) -> bool:
+        """Return whether the share was measured with this framework, as far as is known; warn of a difference."""
+        measured_with = self.share.measured_with
+        if not measured_with:  # the profile does not tell
+            return True
+        with_version = measured_with.get(framework)
+        if with_version is None:
+            self.record.warn(f"the share was measured without {framework}, which may need more: measure again")
+        elif with_version != version:
             self.record.warn(
                 f"the share was measured with {framework} {with_version}, and this is {version}, which may need more "
                 "or less: measure again"
             )
+        return with_version is not None
 
     def hold(self, framework: str, limit_bytes: int) -> None:
         """Write down that a framework is held to ``limit_bytes`` now."""

@@ -19,7 +19,7 @@ class DeviceUse:
 
     Attributes:
         uuid: The device's name for NVML.
-        total_bytes: Its memory.
+        total_bytes: Its memory without what the driver keeps of it, where the driver tells: as plans count it.
         free_bytes: What nobody holds of it.
         bytes_by_process: What each process holds, by its number; ``None``: the driver does not say how much. Empty
             too where it lists no processes at all.
@@ -39,7 +39,7 @@ def read_device_use() -> list[DeviceUse]:
     """
     try:
         nvml = _nvml()
-        return [_read(nvml, str(gpu["uuid"])) for gpu in read_gpus()]
+        return [_read(nvml, str(gpu["uuid"]), int(str(gpu["memory_bytes"]))) for gpu in read_gpus()]
     except Exception as error:  # NVML's errors have no base that can be named without NVML
         raise ProbeError(f"the driver cannot be asked how full the GPU is: {error}") from error
 
@@ -63,13 +63,12 @@ def _nvml() -> Any:
     return pynvml
 
 
-def _read(nvml: Any, uuid: str) -> DeviceUse:
+def _read(nvml: Any, uuid: str, total_bytes: int) -> DeviceUse:
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     return DeviceUse(
         uuid=uuid,
-        total_bytes=int(memory.total),
-        free_bytes=int(memory.free),
+        total_bytes=total_bytes,
+        free_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).free),
         bytes_by_process={
             int(process.pid): None if process.usedGpuMemory is None else int(process.usedGpuMemory)
             for process in _processes(nvml, handle)

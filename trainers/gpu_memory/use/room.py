@@ -17,11 +17,9 @@ ROOM_TIMEOUT_S: Final = 30.0
 
 _POLL_S: Final = 0.5
 
-_DRIVER_FRACTION: Final = 0.04
-"""What the driver keeps of a device for itself, at most: 451 of 15360 MiB on a T4, less on larger ones.
-
-Plans divide the whole, so without it the last trial on a device would find a little less than its share.
-"""
+_SHARE_FRACTION: Final = 0.96
+"""What must be free of a share. An older driver does not tell what it keeps of the device, 451 of 15360 MiB on a T4, so
+plans divide that, too, and the last trial on a device finds a little less than its share."""
 
 _WHOLE_FRACTION: Final = 0.8
 """What must be free of a device that one trial has for itself; the rest is for the driver and a desktop."""
@@ -55,12 +53,8 @@ def _has_room(device: DeviceUse, share: GpuShare | None) -> bool:
     if share is None:
         needed = _WHOLE_FRACTION * device.total_bytes
     else:
-        needed = _share_bytes(device, share) - _DRIVER_FRACTION * device.total_bytes
+        needed = _SHARE_FRACTION * share.bytes_of(device.total_bytes)
     return device.free_bytes >= needed or device.free_bytes + _own_bytes(device) >= needed
-
-
-def _share_bytes(device: DeviceUse, share: GpuShare) -> int:
-    return share.bytes_of(lambda: device.total_bytes)
 
 
 def _own_bytes(device: DeviceUse) -> int:
@@ -79,8 +73,8 @@ def _own_bytes(device: DeviceUse) -> int:
         held = memory.held_bytes
         if name == "tensorflow":  # its allocator has taken its whole limit, or without one the device
             held = enforcement.limit_bytes.get(name, device.total_bytes)
-        by_frameworks += held + enforcement.overhead_bytes.get(name, 0)
-    return max(by_driver, by_frameworks)
+        by_frameworks += held
+    return max(by_driver, by_frameworks + enforcement.overhead_of(counters))
 
 
 def _no_room(device: DeviceUse, share: GpuShare | None, timeout_s: float) -> MemoryLimitError:
@@ -93,7 +87,7 @@ def _no_room(device: DeviceUse, share: GpuShare | None, timeout_s: float) -> Mem
     if share is None:
         needs = f"the {_WHOLE_FRACTION:.0%} that a trial needs which has it for itself"
     else:
-        needs = f"the share of {format_bytes(_share_bytes(device, share))}"
+        needs = f"the share of {format_bytes(share.bytes_of(device.total_bytes))}"
     return MemoryLimitError(
         f"GPU {device.uuid} has {format_bytes(device.free_bytes)} free of {format_bytes(device.total_bytes)}, less "
         f"than {needs}, and so it was for {timeout_s:g} s. "

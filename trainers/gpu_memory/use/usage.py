@@ -5,87 +5,21 @@ import functools
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tune_policies.errors import ProbeError
 from tune_policies.oom import classify_oom
 from tune_policies.usage.record import ASSUMED, GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
 
-from ..limits.enforcement import Enforcement, checked_enforcement, require_limit
-from .counters import FrameworkMemory, Kind, read_counters, release_unused, reset_peaks
+from ..limits.enforcement import checked_enforcement, require_limit
+from ..limits.overhead import SAFE_DEFAULT
+from ..limits.share import Enforcement, SharedDevice
+from .account import Account, current_account, held_bytes, warn_of_silence
+from .counters import FrameworkMemory, Kind, read_counters
 from .nvml import DeviceUse, bytes_of_process, read_device_use
 
 _KINDS: Final[tuple[Kind, Kind]] = ("allocated", "reserved")
-
-
-@dataclass
-class _Account:
-    """What is kept over one trial beside the frameworks' own counters."""
-
-    gpus: float
-    left_over_bytes: int
-    seen_ooms: dict[str, int]
-    num_ooms: int = 0
-    peaks: dict[Kind, dict[str, int]] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-
-
-_account: _Account | None = None
-"""Of the process, as its share is."""
-
-
-def open_account(gpus: float) -> None:
-    """Begin to count for a trial that Ray gave ``gpus`` GPUs; what an earlier one left in this process is let go first.
-
-    What cannot be let go, as something still refers to it, is counted as left over.
-    """
-    global _account
-    _account = _Account(gpus=gpus, left_over_bytes=0, seen_ooms={})
-    try:
-        release_unused()
-        reset_peaks()
-        now = read_counters()
-    except ProbeError as error:
-        _warn_of_silence(str(error))
-        return
-    _account.left_over_bytes = held_bytes(now)
-    _count_ooms(_account, now)
-    _account.num_ooms = 0  # those were an earlier trial's
-
-
-def forgive_left_over() -> None:
-    """Begin the peaks anew, with what the process holds now: a class has been reset, and what it keeps is its own."""
-    if _account is None:
-        return
-    try:
-        release_unused()
-        reset_peaks()
-    except ProbeError as error:
-        _warn_of_silence(str(error))
-    _account.left_over_bytes = 0
-    _account.peaks.clear()
-
-
-def add_warnings(messages: Iterable[str]) -> None:
-    """Let the trial's further records say these, too."""
-    if _account is not None:
-        _account.warnings.extend(messages)
-
-
-def has_warnings() -> bool:
-    """Return whether the trial's last record says something that no result of it may have said."""
-    return _account is not None and bool(_account.warnings)
-
-
-def held_bytes(counters: Mapping[str, FrameworkMemory] | None = None) -> int:
-    """Return what the frameworks of this process hold now, as far as they tell.
-
-    Raises:
-        ProbeError: A framework does not answer.
-    """
-    return sum(memory.held_bytes for memory in (read_counters() if counters is None else counters).values())
 
 
 def peak_gpu_memory_bytes() -> int | None:
@@ -113,14 +47,14 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
     Raises:
         ProbeError: A framework does not answer.
     """
-    account = _account
+    account = current_account()
     if account is None:
         return None
     counters = read_counters()
     peaks = _peaks(account, counters)
     enforcement = checked_enforcement() or Enforcement()
     sources = {f"peak_{kind}_bytes": _sources(counters, kind) for kind in _KINDS}
-    devices, problem = _device_use()
+    devices, problem = _device_use(account.device)
     process_bytes, sources["process_bytes"] = _process_bytes(devices, problem, enforcement, held_bytes(counters))
     overhead_bytes, sources["overhead_bytes"] = _overhead(process_bytes, counters, enforcement)
     share_bytes = enforcement.share_bytes if account.gpus < 1 else None
@@ -128,8 +62,10 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
     most = [process_bytes] if process_bytes is not None else []
     if peak_reserved is not None and overhead_bytes is not None:
         most.append(peak_reserved + overhead_bytes)
-        sources["share_kept"] = _what_share_kept_rests_on(process_bytes, enforcement)
-    _count_ooms(account, counters)
+    share_kept = max(most) <= share_bytes if most and share_bytes is not None else None
+    if share_kept is not None:
+        sources["share_kept"] = _what_share_kept_rests_on(most, process_bytes, enforcement)
+    account.count_ooms(counters)
     return GpuMemoryUsage(
         pid=os.getpid(),
         gpus=account.gpus,
@@ -141,7 +77,7 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
         process_bytes=process_bytes,
         overhead_bytes=overhead_bytes,
         num_ooms=account.num_ooms,
-        share_kept=max(most) <= share_bytes if most and share_bytes is not None else None,
+        share_kept=share_kept,
         left_over_bytes=account.left_over_bytes,
         isolation=enforcement.isolation,
         not_enforceable=tuple(enforcement.not_enforceable),
@@ -155,7 +91,7 @@ def usage_if_known() -> GpuMemoryUsage | None:
     try:
         return gpu_memory_usage()
     except ProbeError as error:
-        _warn_of_silence(str(error))
+        warn_of_silence(str(error))
         return None
 
 
@@ -191,7 +127,7 @@ def noted_on_oom() -> Iterator[None]:
 
 
 def _note(error: Exception) -> None:
-    account = _account
+    account = current_account()
     if account is None:
         return
     found = classify_oom(error)
@@ -206,11 +142,6 @@ def _note(error: Exception) -> None:
         error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
 
 
-@functools.cache  # each reason once a process, not at each report
-def _warn_of_silence(reason: str) -> None:
-    warnings.warn(f"what the trial used is not known: {reason}", stacklevel=2)
-
-
 @functools.cache  # once a process, not at each report
 def _warn_of_own_key() -> None:
     warnings.warn(
@@ -220,7 +151,7 @@ def _warn_of_own_key() -> None:
     )
 
 
-def _peaks(account: _Account, counters: Mapping[str, FrameworkMemory]) -> dict[Kind, int]:
+def _peaks(account: Account, counters: Mapping[str, FrameworkMemory]) -> dict[Kind, int]:
     """Return the peaks over all frameworks, never below those of an earlier report.
 
     CuPy only tells what it holds now, and the user's own code may reset a framework's peaks.
@@ -244,7 +175,9 @@ def _sources(counters: Mapping[str, FrameworkMemory], kind: Kind) -> str:
     return "; ".join([*known, *(f"{name} does not tell{instead}" for name in silent)])
 
 
-def _device_use() -> tuple[list[DeviceUse], str]:
+def _device_use(device: SharedDevice) -> tuple[list[DeviceUse], str]:
+    if device != "GPU":
+        return [], f"only the driver of NVIDIA's GPUs is asked, not that of the {device}"
     try:
         return read_device_use(), ""
     except ProbeError as error:
@@ -275,26 +208,16 @@ def _overhead(
     if process_bytes is not None and reserved and None not in reserved:
         return process_bytes - sum(each or 0 for each in reserved), "the process by NVML less what the allocators hold"
     if enforcement.overhead_bytes:
-        names = [f"{name}: {enforcement.overhead_sources.get(name, 'assumed')}" for name in enforcement.overhead_bytes]
-        return sum(enforcement.overhead_bytes.values()), "; ".join(names)
+        names = [
+            f"{name}: {enforcement.overhead_sources.get(name, SAFE_DEFAULT)}" for name in enforcement.overhead_bytes
+        ]
+        return enforcement.overhead_of(enforcement.overhead_bytes), "; ".join(names)
     return None, ""
 
 
-def _what_share_kept_rests_on(process_bytes: int | None, enforcement: Enforcement) -> str:
+def _what_share_kept_rests_on(most: list[int], process_bytes: int | None, enforcement: Enforcement) -> str:
     if process_bytes is not None:
-        return "the reserved peak and the overhead, and the process by NVML"
-    sources = enforcement.overhead_sources
-    if all(sources.get(name, "").startswith("measured") for name in enforcement.overhead_bytes):
-        return "the reserved peak and the overhead"
-    return ASSUMED
-
-
-def _count_ooms(account: _Account, counters: Mapping[str, FrameworkMemory]) -> None:
-    """Add what the frameworks have counted since they were last asked."""
-    for name, memory in counters.items():
-        if memory.num_ooms is None:
-            continue
-        seen = account.seen_ooms.get(name, 0)
-        # The user's own code may reset torch's counter; then it began at 0 again.
-        account.num_ooms += memory.num_ooms - seen if memory.num_ooms >= seen else memory.num_ooms
-        account.seen_ooms[name] = memory.num_ooms
+        beside = "the reserved peak and the overhead, and " if len(most) > 1 else ""
+        return f"{beside}the process by NVML"
+    sources = [enforcement.overhead_sources.get(name, SAFE_DEFAULT) for name in enforcement.overhead_bytes]
+    return ASSUMED if SAFE_DEFAULT in sources else "the reserved peak and the overhead"
