@@ -94,7 +94,7 @@ class ProcessSetup(Value):
         """
         # Ray's own numbers, not the plan's: a scheduler may have given the trial more, and they are what the neighbours
         # on the device were counted against.
-        assigned = ray.get_runtime_context().get_assigned_resources()
+        assigned = _assigned_resources()
         set_num_threads(max(1, int(assigned.get("CPU", self.resources.cpus))))
         if self.resources.gpus == 0:
             hide_gpus()
@@ -138,6 +138,14 @@ class ProcessSetup(Value):
             measured_with=self.measured_with,
             device=device,
         )
+
+
+def _assigned_resources() -> dict[str, float]:
+    """Return what Ray gave this process; nothing in a program of the user's, which may call its trainable by itself."""
+    try:
+        return dict(ray.get_runtime_context().get_assigned_resources())
+    except AssertionError:  # Ray's way to say that this is no worker
+        return {}
 
 
 def set_up_before(
