@@ -142,6 +142,8 @@ class ProcessSetup(Value):
 
 def _assigned_resources() -> dict[str, float]:
     """Return what Ray gave this process; nothing in a program of the user's, which may call its trainable by itself."""
+    if not ray.is_initialized():  # to ask would start one
+        return {}
     try:
         return dict(ray.get_runtime_context().get_assigned_resources())
     except AssertionError:  # Ray's way to say that this is no worker
