@@ -1,6 +1,7 @@
 """What this process has used of its share of GPU memory."""
 
 import contextlib
+import copyreg
 import functools
 import json
 import os
@@ -69,9 +70,9 @@ def forgive_left_over() -> None:
 
 
 def add_warnings(messages: Iterable[str]) -> None:
-    """Let the trial's further records say these, too."""
+    """Let the trial's further records say these, too, each once."""
     if _account is not None:
-        _account.warnings.extend(messages)
+        _account.warnings = list(dict.fromkeys([*_account.warnings, *messages]))
 
 
 def has_warnings() -> bool:
@@ -204,6 +205,13 @@ def _note(error: Exception) -> None:
     if usage is not None:
         usage = usage.model_copy(update={"num_ooms": account.num_ooms})
         error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
+        _keep_notes_in_copies(error)
+
+
+def _keep_notes_in_copies(error: Exception) -> None:
+    """Let copies of errors of this type have their notes, which CuPy's leaves out; Tune copies a function's error."""
+    if len(error.__reduce_ex__(4)) == 2:  # the type and its arguments, but no state
+        copyreg.pickle(type(error), lambda each: (*each.__reduce_ex__(4)[:2], each.__dict__))
 
 
 @functools.cache  # each reason once a process, not at each report
