@@ -203,25 +203,16 @@ def test_a_class_says_it_in_its_results_and_in_its_error(nvml, tmp_path):
     assert {usage.num_ooms for usage in noted(trial)} == {1}
 
 
-class RunningOutInCheckpoint(tune.Trainable):
+class RunningOutAsItSaves(tune.Trainable):
     def step(self):
         return {"loss": 1}
 
     def save_checkpoint(self, checkpoint_dir):
-        if self.config["where"] == "save":
-            run_out({})
-
-    def load_checkpoint(self, checkpoint):
         run_out({})
 
 
 def test_a_class_that_runs_out_as_it_saves_leaves_its_record(nvml, tmp_path):
-    (trial,) = run(
-        RunningOutInCheckpoint,
-        tmp_path,
-        config={"where": "save"},
-        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
-    )
+    (trial,) = run(RunningOutAsItSaves, tmp_path, checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1))
 
     assert {usage.num_ooms for usage in noted(trial)} == {1}
 
