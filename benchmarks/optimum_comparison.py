@@ -18,6 +18,7 @@ from rich.table import Table
 
 from tune_policies import ClusterCapacity, InfeasibleRequestError, SelectingPolicy, TrialPlan
 from tune_policies.policy import ResourcePolicy
+from tune_policies.resources import TICKS
 
 from .environment import describe_machine
 from .optimum import Question, optimum
@@ -108,7 +109,7 @@ def _reason(question: Question, plan: TrialPlan | None) -> str:
     if plan is None:
         return "the policy says that none fits"
     wish = question.wish
-    share = round(plan.worker.gpus * 10_000)
+    share = round(plan.worker.gpus * TICKS)
     if wish.gpu_ticks and optimum(question._replace(wish=wish._replace(gpu_ticks=share))) <= plan.max_concurrent_trials:
         return "the share is rounded up to an equal part of a device"
     if wish.num_workers and wish.amounts.get("memory"):

@@ -15,9 +15,9 @@ from typing import Any, Final, Literal, NamedTuple
 import ray
 from ray import tune
 
-from trainers import measure_gpu_memory, with_plan
 from tune_policies import ClusterCapacity, GpuMemoryPolicy, GpuPolicy, InvalidResourcesError, TrialPlan, probe_cluster
 from tune_policies.resources import TICKS, from_ticks
+from tune_policies.trainers import measure_gpu_memory, with_plan
 from tune_policies.usage.record import GPU_MEMORY_KEY
 
 from .environment import describe_machine

@@ -14,8 +14,10 @@ DEVICE_BYTES = 16 * 2**30
 
 class OutOfMemoryError(MemoryError):
     def __init__(self, size, total, limit):
+        self.of = size, total, limit
         super().__init__(f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes, "
                          f"limit set to: {limit:,} bytes).")
+    def __reduce__(self): return type(self), self.of
 
 class Pool:
     def __init__(self): self.used = self.total = 0; self.limit = DEVICE_BYTES

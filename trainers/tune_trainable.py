@@ -4,8 +4,9 @@ import functools
 import inspect
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from ray import tune
 from ray.exceptions import RayActorError
@@ -25,6 +26,12 @@ from .gpu_memory.use.usage import noted_on_oom, with_usage
 from .process import ProcessSetup, limit_options, set_up_before
 
 logger = logging.getLogger(__name__)
+
+_END_TIMEOUT_S: Final = 1.0
+"""How long the end of a trial waits for a stopped function's thread, in which what it has left is ended and said."""
+
+_function_thread: threading.Thread | None = None
+"""The thread that runs the user's function in this process, or ran it last."""
 
 
 def with_plan(
@@ -70,7 +77,12 @@ def with_plan(
         raise InvalidResourcesError(
             f"a trainable is a function of a config or a subclass of ray.tune.Trainable, got {trainable!r}"
         )
-    function = set_up_before(trainable, set_up)
+
+    def set_up_thread(config: Any) -> None:
+        _know_thread()
+        set_up(config)
+
+    function = set_up_before(trainable, set_up_thread)
     # Tune has no public place between what a function reports and its result. The class that it makes of a function
     # inherits from these, and `tune.with_parameters` and `tune.with_resources` keep them.
     function.__mixins__ = (_FunctionUnderPlan, *getattr(trainable, "__mixins__", ()))  # type: ignore[attr-defined]
@@ -104,21 +116,13 @@ class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         # It only says that the trial has ended; Tune takes no metrics from it.
         return result if RESULT_DUPLICATE in result else with_usage(result)
 
-    def reset(self, *args: Any, **kwargs: Any) -> Any:
-        self._keep_warnings()  # the folder is that of the trial before, still
-        return super().reset(*args, **kwargs)
-
     def cleanup(self) -> None:
         try:
             super().cleanup()
         finally:
+            _join_function()
             add_warnings(end_gpu_processes())
-            self._keep_warnings()
-
-    def _keep_warnings(self) -> None:
-        """Put what came up after the last result into the trial's folder, of which Tune tells a trainable nothing."""
-        if has_warnings() and self._storage:
-            RunFolder(self._storage.storage_filesystem, self._storage.trial_fs_path, rank=0).keep()
+            _keep_warnings(self._storage)
 
 
 class _ClassUnderPlan(_UnderPlan):
@@ -133,8 +137,17 @@ class _ClassUnderPlan(_UnderPlan):
         with noted_on_oom():
             return super().step()
 
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        with noted_on_oom():
+            return super().save_checkpoint(*args, **kwargs)
+
+    def load_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        with noted_on_oom():
+            return super().load_checkpoint(*args, **kwargs)
+
     def reset(self, *args: Any, **kwargs: Any) -> Any:
         add_warnings(end_gpu_processes())
+        _keep_warnings(self._storage)  # before the next trial begins an account of its own
         return super().reset(*args, **kwargs)
 
     def reset_config(self, new_config: Any) -> bool:
@@ -153,6 +166,13 @@ class _ClassUnderPlan(_UnderPlan):
 class _FunctionUnderPlan(_UnderPlan):
     _unfit: str | None = None
 
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        storage = self._storage
+        try:
+            return super().reset(*args, **kwargs)
+        finally:  # a function that was stopped ends in there; the next one's account begins in its own thread
+            _keep_warnings(storage)
+
     def reset_config(self, new_config: Any) -> bool:
         share_bytes = getattr(current_enforcement(), "share_bytes", None)
         is_reset = bool(super().reset_config(new_config))
@@ -165,10 +185,27 @@ class _FunctionUnderPlan(_UnderPlan):
         return super().step()
 
 
+def _know_thread() -> None:
+    global _function_thread
+    _function_thread = threading.current_thread()
+
+
+def _join_function() -> None:
+    """Wait for the function's thread to end: Ray tells it to, and does not wait."""
+    if _function_thread is not None:
+        _function_thread.join(_END_TIMEOUT_S)
+
+
+def _keep_warnings(storage: Any) -> None:
+    """Put what came up after the last result into the trial's folder, of which Tune tells a trainable nothing."""
+    if has_warnings() and storage:
+        RunFolder(storage.storage_filesystem, storage.trial_fs_path, rank=0).keep()
+
+
 def _why_unfit(share_bytes: int | None) -> str | None:
     """Return why this process cannot serve another trial, ``None`` if it can. Never raises, as ``reset`` must not."""
     try:
-        end_gpu_processes()
+        add_warnings(end_gpu_processes())
         release_unused()
         left_over_bytes = held_bytes()
     except Exception as error:  # noqa: BLE001  # after some errors a device answers nothing but errors

@@ -139,12 +139,6 @@ class GpuMemoryProfile(Value):
         )
         return max(not_enough, default=None)
 
-    def is_extrapolated(self, config: Mapping[str, Any]) -> bool:
-        """Return whether the answer for ``config`` comes from a formula beyond the numbers that were measured."""
-        values = flat(config)
-        fit = self.fits.get(kind(values))
-        return fit is not None and fit.is_beyond(numbers(values))
-
     def explain(self) -> str:
         """Return the profile as text: what was measured, and the formulas."""
         on = f" on {', '.join(self.gpu_models)}" if self.gpu_models else ""

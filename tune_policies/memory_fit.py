@@ -63,10 +63,6 @@ class MemoryFit(NamedTuple):
         """Return the bytes for these numbers, the largest residual included."""
         return int(-(-self._formula(numbers) // 1)) + self.residual_bytes
 
-    def is_beyond(self, numbers: Mapping[str, float]) -> bool:
-        """Return whether one of the numbers is above all that were measured."""
-        return _is_above(numbers, self.largest) or not self.tells(numbers)
-
     def tells(self, numbers: Mapping[str, float]) -> bool:
         """Return whether the formula holds: not where a whole number that it leaves out is above those measured."""
         return not _is_above(numbers, self.largest_unused)

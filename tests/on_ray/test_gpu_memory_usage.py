@@ -83,7 +83,8 @@ def trials(nvml, tmp_path_factory):
     with subprocess.Popen(["sleep", "100"]) as bystander:
         config = {"what": tune.grid_search(list(FUNCTIONS)), "bystander": bystander.pid}
         trials = run(do, tmp_path_factory.mktemp("results"), config=config)
-        yield {trial.config["what"]: trial for trial in trials}
+        by_function = {trial.config["what"]: trial for trial in trials}
+        yield by_function | {"bystander": bystander}
         bystander.kill()
 
 
@@ -134,7 +135,35 @@ def test_what_was_ended_is_said_in_the_record_of_the_trial(trials):
 
 
 def test_a_process_that_no_trial_has_started_is_let_be(trials):
-    assert Path(f"/proc/{trials['leave_processes'].config['bystander']}").exists()
+    assert trials["bystander"].poll() is None
+
+
+def leave_a_child(config):
+    child = subprocess.Popen(["sleep", "100"]).pid
+    counts = Path(os.environ["STAND_IN_NVML"]).with_name("with_a_child.json")
+    state_counts(counts, total=16 * GIB, free=15 * GIB, processes={child: GIB})
+    os.environ["STAND_IN_NVML"] = str(counts)
+    for _ in range(100):
+        tune.report({"child": child})
+
+
+@pytest.mark.parametrize("reuse_actors", [False, True])
+def test_what_was_ended_of_a_function_that_is_stopped_is_said_in_the_record_of_its_own_trial(
+    nvml, tmp_path, reuse_actors
+):
+    space = {"trial": tune.grid_search([1, 2])}
+    stop = {"training_iteration": 1}
+    trials = run(leave_a_child, tmp_path, config=space, stop=stop, reuse_actors=reuse_actors, max_concurrent_trials=1)
+
+    told = [read_usage(Path(trial.path)).trials[0].usage for trial in trials]
+
+    assert [usage.warnings for usage in told] == [
+        (
+            f"process {trial.last_result['child']}, started by the trial, outlived it with 1 GiB of GPU memory, "
+            "and is ended",
+        )
+        for trial in trials
+    ]
 
 
 def is_alive(pid, within_s=10):
@@ -157,6 +186,20 @@ def test_a_class_says_it_in_its_results_and_in_its_error(nvml, tmp_path):
     (trial,) = run(RunningOut, tmp_path)
 
     assert trial.last_result["gpu_memory"]["peak_reserved_bytes"] is None
+    assert {usage.num_ooms for usage in noted(trial)} == {1}
+
+
+class RunningOutAsItSaves(tune.Trainable):
+    def step(self):
+        return {"loss": 1}
+
+    def save_checkpoint(self, checkpoint_dir):
+        run_out({})
+
+
+def test_a_class_that_runs_out_as_it_saves_leaves_its_record(nvml, tmp_path):
+    (trial,) = run(RunningOutAsItSaves, tmp_path, checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1))
+
     assert {usage.num_ooms for usage in noted(trial)} == {1}
 
 

@@ -140,14 +140,15 @@ def test_a_cluster_whose_gpus_are_smaller_than_the_largest_config_is_infeasible(
 
 def test_on_mixed_gpus_a_small_config_may_use_those_that_are_too_small_for_the_largest():
     mixed = ClusterCapacity.of(
-        gpu_node("a", gpus=4, gpu_memory_gib=8, accelerator_type="T4"),
+        *(gpu_node(f"a{i}", gpus=4, gpu_memory_gib=8, accelerator_type="T4") for i in range(5)),
         gpu_node("b", gpus=1, gpu_memory_gib=80, accelerator_type="A100"),
     )
+
     plan = GpuMemoryPolicy(profile=profile_of(measured(6, batch=8), measured(30, batch=64))).plan(mixed)
 
-    assert plan.slot_for({"batch": 8}).accelerator_type == "A100"  # 12 there, 5 on all five devices
-    assert plan.slot_for({"batch": 64}).accelerator_type == "A100"
-    assert plan.slot_for({"batch": 8}).max_concurrent_trials == 12
+    slots = [plan.slot_for({"batch": batch}) for batch in (8, 64)]
+    # A small one on each of the 21 devices, where the A100 alone would hold 12.
+    assert [(slot.accelerator_type, slot.max_concurrent_trials) for slot in slots] == [(None, 21), ("A100", 2)]
 
 
 def test_too_few_large_gpus_for_a_trial_of_two_workers_leave_the_smaller_ones():

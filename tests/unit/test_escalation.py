@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.clusters import GIB, gpu_node
 from tune_policies import InfeasibleRequestError
 from tune_policies.oom import OutOfMemory
+from tune_policies.packing import DRIVER_BYTES
 from tune_policies.resources import TICKS, to_ticks
 from tune_policies.schedulers.escalation import MemoryFloor, allowed, floor_of, next_floor, next_share, what_next
 from tune_policies.schedulers.reservation import Reservation, is_held
@@ -87,7 +88,6 @@ def test_where_there_is_no_more_it_says_so(bundle, max_gpus, message):
     [
         pytest.param({"memory": 4 * GIB}, HOST, 8 * GIB, id="from what it reserved"),
         pytest.param({"memory": 40 * GIB}, HOST, 64 * GIB, id="up to what the largest node has"),
-        pytest.param({"memory": 2**20}, HOST, 4 * GIB, id="not from what a Train driver reserves"),
         pytest.param({}, OutOfMemory(kind="host", requested_bytes=3 * GIB), 6 * GIB, id="from what it asked for"),
         pytest.param({}, HOST, 4 * GIB, id="from 2 GiB where nothing is known"),
     ],
@@ -121,6 +121,20 @@ def test_memory_that_a_neighbour_took_brings_a_larger_share_only_when_the_same_d
 @pytest.mark.parametrize(("out_of_memory", "expected"), [(ACCELERATOR, "leave"), (HOST, "more")])
 def test_a_trial_without_a_gpu_has_no_share_that_could_be_too_small(out_of_memory, expected):
     assert what_next([{"CPU": 1}], out_of_memory, 0) == expected
+
+
+@pytest.mark.parametrize(
+    ("bundles", "expected"),
+    [
+        ([{"memory": DRIVER_BYTES}], "leave"),
+        ([{"CPU": 0, "memory": DRIVER_BYTES}], "leave"),
+        ([{"memory": 2 * DRIVER_BYTES}], "more"),
+        ([{"CPU": 1, "memory": DRIVER_BYTES}], "more"),
+        ([{}], "more"),
+    ],
+)
+def test_a_driver_of_train_workers_gets_no_more_of_its_host_memory_which_is_a_formality(bundles, expected):
+    assert what_next(bundles, HOST, 0) == expected
 
 
 def test_a_share_that_was_asked_for_in_between_is_left_alone_where_it_is_enough():

@@ -38,10 +38,8 @@ def test_a_config_between_the_measured_ones_gets_what_the_formula_says():
     assert BATCHES.gpu_memory_bytes({"batch": 32}) == pytest.approx(5 * GIB, rel=0.001)
 
 
-def test_a_config_beyond_the_measured_ones_is_extrapolated_and_says_so():
+def test_a_config_beyond_the_measured_ones_is_extrapolated():
     assert BATCHES.gpu_memory_bytes({"batch": 128}) == pytest.approx(17 * GIB, rel=0.001)
-    assert BATCHES.is_extrapolated({"batch": 128})
-    assert not BATCHES.is_extrapolated({"batch": 32})
 
 
 def test_each_combination_of_what_is_no_number_has_a_formula_of_its_own():
@@ -151,7 +149,6 @@ def test_of_a_whole_number_that_was_the_same_in_all_a_larger_one_is_not_known():
 
     assert profile.gpu_memory_bytes({"batch": 8, "width": 8192}) is None
     assert profile.gpu_memory_bytes({"batch": 512, "width": 256}) > 60 * GIB
-    assert profile.is_extrapolated({"batch": 8, "width": 8192})
 
 
 def test_a_whole_number_asked_as_a_float_is_still_above_those_measured():

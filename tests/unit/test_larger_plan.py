@@ -4,6 +4,7 @@ import pytest
 
 from tests.clusters import GIB, gpu_node
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, InfeasibleRequestError
+from tune_policies.labels import NODE_ID
 from tune_policies.oom import OutOfMemory
 from tune_policies.schedulers.larger_plan import larger_plan
 
@@ -50,6 +51,13 @@ def test_host_memory_grows_too_and_the_gpu_stays():
 def test_only_nodes_that_the_plan_selects_are_counted():
     nodes = (gpu_node("a", gpus=1, cpus=8, labels={"zone": "x"}), gpu_node("b", gpus=2, cpus=8))
     plan = plan_of(GpuPolicy(gpus=0.25, cpus=1, num_workers=1), nodes).on_nodes({"zone": "x"})
+
+    assert larger(plan, nodes=nodes).max_concurrent_trials == 2
+
+
+def test_a_node_may_be_selected_by_its_identifier():
+    nodes = (gpu_node("a", gpus=1, cpus=8), gpu_node("b", gpus=2, cpus=8))
+    plan = plan_of(GpuPolicy(gpus=0.25, cpus=1, num_workers=1), nodes).on_nodes({NODE_ID: "a"})
 
     assert larger(plan, nodes=nodes).max_concurrent_trials == 2
 

@@ -90,21 +90,11 @@ def test_it_reads_as_a_formula():
     assert str(fit) == "1 GiB + 10 MiB x batch"
 
 
-def test_only_numbers_above_the_measured_ones_are_beyond_them():
-    fit = fit_memory(
-        [({"batch": 8, "seed": 1}, GIB), ({"batch": 16, "seed": 2}, 2 * GIB), ({"batch": 8, "seed": 5}, GIB)]
-    )
-
-    assert fit.is_beyond({"batch": 17, "seed": 1})
-    assert not fit.is_beyond({"batch": 16, "seed": 5})
-
-
 def test_of_a_whole_number_above_all_measured_ones_that_it_leaves_out_it_does_not_tell():
     fit = fit_memory(points_of(lambda batch, width: batch * MIB, batch=[8, 16], width=[256]))
 
     assert fit.tells({"batch": 999, "width": 256})
     assert not fit.tells({"batch": 8, "width": 257})
-    assert fit.is_beyond({"batch": 8, "width": 257})
 
 
 def test_a_rate_that_memory_goes_with_by_chance_is_in_no_formula():

@@ -209,9 +209,8 @@ def _next_memory(
     growth: float,
     nodes: Sequence[NodeCapacity],
 ) -> MemoryFloor:
-    # A reservation holds nobody to it, and a Train driver's is a formality.
-    reserved = had.memory_bytes if had.memory_bytes > DRIVER_BYTES else 0
-    used = max(reserved, out_of_memory.requested_bytes or 0) or FIRST_MEMORY_BYTES
+    # A reservation holds nobody to it.
+    used = max(had.memory_bytes, out_of_memory.requested_bytes or 0) or FIRST_MEMORY_BYTES
     floor = most_of(MemoryFloor(memory_bytes=math.ceil(used * growth)), reservation, nodes)
     if not floor.memory_bytes:
         most = max((node.resources.memory_bytes or 0 for node in nodes), default=0)
@@ -229,7 +228,8 @@ def what_next(
 ) -> Literal["leave", "same", "more"]:
     """Return what becomes of a trial that failed: it is left to Tune, or goes back with the same, or with more.
 
-    One that holds no GPU reports what others ran out of, such as its Train workers, whose share is not its own. Memory
+    One that holds no GPU reports what others ran out of, such as its Train workers, whose share is not its own. So
+    does a driver of Train workers, whose own memory is a formality, of host memory. GPU memory
     that a neighbour has taken is no reason for a larger share: within its own the trial had room. So it goes back with
     the same. Where that does not help, more is the way to have fewer neighbours.
 
@@ -239,6 +239,8 @@ def what_next(
         num_same_share: How often it went back with the same share.
     """
     holds_gpu = floor_of(bundles).gpu_ticks > 0
-    if out_of_memory.kind == "none" or (out_of_memory.kind == "accelerator" and not holds_gpu):
+    is_driver = {name: amount for name, amount in bundles[0].items() if amount} == {"memory": DRIVER_BYTES}
+    is_anothers = {"none": True, "accelerator": not holds_gpu, "host": is_driver}
+    if is_anothers[out_of_memory.kind]:
         return "leave"
     return "same" if out_of_memory.cause == "neighbour" and num_same_share < NUM_SAME_SHARE else "more"

@@ -33,7 +33,7 @@ def larger_plan(
     """
     slot = plan.slots[0]
     selects = matcher(slot.label_selector)
-    nodes = [node for node in nodes if selects(node.labels)]
+    nodes = [node for node in nodes if selects(node.ray_labels)]
     bundle = _bundle(slot)
     floor = next_floor(Reservation([bundle]), out_of_memory, growth=growth, max_gpus=max_gpus, nodes=nodes)
     larger = _lifted(slot, floor)

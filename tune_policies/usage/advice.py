@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tune_policies.names import counted, shorten_names
-from tune_policies.resources import to_ticks
+from tune_policies.resources import TICKS, to_ticks
 from tune_policies.units import GIB
 
 from .record import GpuMemoryUsage
@@ -13,8 +13,6 @@ from .trials import RunUsage, TrialUsage
 
 HEADROOM: Final = 0.1
 """What a trial is given above the most that it used, as a fraction of that."""
-
-_WHOLE_TICKS: Final = 10_000
 
 
 def needed_bytes(usage: GpuMemoryUsage) -> int | None:
@@ -57,7 +55,7 @@ def _on_size(trials: list[TrialUsage]) -> Iterator[str]:
 
 def _on_trials_alike(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> Iterator[str]:
     """Advise on the trials that had as much of a device of that size each."""
-    now = _WHOLE_TICKS // to_ticks(gpus) if gpus < 1 else 1
+    now = TICKS // to_ticks(gpus) if gpus < 1 else 1
     share = usages[0].share_bytes or device
     ran_out = sum(usage.num_ooms > 0 for usage in usages)
     if ran_out:
@@ -68,7 +66,7 @@ def _on_trials_alike(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
     if not needs or gpus > 1:
         return  # what of several GPUs was needed on each is not known
     peak = max(needs)
-    fit = min(int(device / (peak * (1 + HEADROOM))), _WHOLE_TICKS)
+    fit = min(int(device / (peak * (1 + HEADROOM))), TICKS)
     said = f"peak {_gib(peak)} of {_gib(share)} GiB"
     if fit > now:
         yield f"{said}: {_a_gpu(fit)} instead of {now}"

@@ -86,9 +86,9 @@ def forgive_left_over() -> None:
 
 
 def add_warnings(messages: Iterable[str]) -> None:
-    """Let the trial's further records say these, too."""
+    """Let the trial's further records say these, too, each once."""
     if _account is not None:
-        _account.warnings.extend(messages)
+        _account.warnings = list(dict.fromkeys([*_account.warnings, *messages]))
 
 
 def has_warnings() -> bool:

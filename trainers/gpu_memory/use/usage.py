@@ -1,6 +1,7 @@
 """What this process has used of its share of GPU memory."""
 
 import contextlib
+import copyreg
 import functools
 import json
 import os
@@ -140,6 +141,13 @@ def _note(error: Exception) -> None:
     if usage is not None:
         usage = usage.model_copy(update={"num_ooms": account.num_ooms})
         error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
+        _keep_notes_in_copies(error)
+
+
+def _keep_notes_in_copies(error: Exception) -> None:
+    """Let copies of errors of this type have their notes, which CuPy's leaves out; Tune copies a function's error."""
+    if len(error.__reduce_ex__(4)) == 2:  # the type and its arguments, but no state
+        copyreg.pickle(type(error), lambda each: (*each.__reduce_ex__(4)[:2], each.__dict__))
 
 
 @functools.cache  # once a process, not at each report
