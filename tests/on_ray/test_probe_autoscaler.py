@@ -32,7 +32,8 @@ def gpu_nodes_to_add(expected):
     deadline = time.monotonic() + 30
     while True:
         capacity = probe_cluster()
-        found = {row.name: row.max_nodes_to_add for row in capacity.node_types}["gpu-node"]
+        # While a node changes from coming to running it may count as both, so that no more may come: then no row.
+        found = {row.name: row.max_nodes_to_add for row in capacity.node_types}.get("gpu-node", 0)
         if found == expected or time.monotonic() > deadline:
             return found, capacity.max_nodes_to_add
         time.sleep(0.5)
