@@ -4,7 +4,6 @@ The stand-ins (tests/stand_ins.py) hand out memory that is not there and state h
 frameworks and the real driver say the same is shown on a GPU.
 """
 
-import os
 import sys
 import time
 import warnings
@@ -14,8 +13,8 @@ from types import ModuleType
 import pytest
 from ray import tune
 
-from tests.on_ray.rays import local_ray
-from tests.stand_ins import state_counts, write_stand_ins
+from tests.on_ray.rays import ray_with_stand_ins
+from tests.stand_ins import state_counts
 from trainers import measure_gpu_memory, plan_by_measuring, with_plan
 from trainers.train_loop import plan_of_run
 from trainers.tune_trainable import resources_for
@@ -38,15 +37,9 @@ OVERHEAD = int(0.85 * GIB)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    packages = tmp_path_factory.mktemp("packages")
-    counts = write_stand_ins(packages)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{packages}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-        patch.setenv("STAND_IN_NVML", str(counts))
-        patch.setenv("TUNE_POLICIES_CACHE", str(packages))  # no measured overheads
-        with local_ray(num_cpus=4, num_gpus=4):
-            state_counts(counts, total=16 * GIB, free=16 * GIB, devices=4)
-            yield
+    with ray_with_stand_ins(tmp_path_factory.mktemp("packages"), num_cpus=4, num_gpus=4) as counts:
+        state_counts(counts, total=16 * GIB, free=16 * GIB, devices=4)
+        yield
 
 
 DEVICES = tuple(GpuDevice(index=i, uuid=f"GPU-{i}", name="Stand-in", memory_bytes=16 * GIB) for i in range(4))
