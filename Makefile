@@ -6,7 +6,7 @@ comma := ,
 # TensorFlow brings the CUDA libraries only when it is asked to.
 EXTRAS := all$(if $(shell command -v nvidia-smi),$(comma)tensorflow-gpu)
 
-.PHONY: install demo test test-gpu check bench clean
+.PHONY: install demo test test-all test-gpu check bench clean
 
 install: .venv/installed
 
@@ -20,8 +20,13 @@ demo: install
 	$(BIN)/python examples/demo.py
 
 # Most tests wait for a Ray: two at a time use a machine of two cores better than one.
+TWO_AT_A_TIME := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
 test: install
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest $(TWO_AT_A_TIME) -m "not slow"
+
+test-all: install
+	$(BIN)/python -m pytest $(TWO_AT_A_TIME)
 
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu

@@ -148,7 +148,9 @@ class Training(tune.Trainable):
         self.done = json.loads(Path(checkpoint_dir, "done.json").read_text())
 
 
-@pytest.mark.parametrize("reuse_actors", [False, True], ids=["new process", "used process"])
+@pytest.mark.parametrize(
+    "reuse_actors", [pytest.param(False, marks=pytest.mark.slow), True], ids=["new process", "used process"]
+)
 def test_a_trial_that_takes_over_anothers_config_gets_the_share_that_this_needs(tmp_path, reuse_actors):
     """The smaller one does worse, so population-based training gives it the config and the state of the larger one."""
     (tmp_path / "notes").mkdir()
@@ -221,6 +223,7 @@ class Saving(tune.Trainable):
         self.done = json.loads(Path(checkpoint_dir, "done.json").read_text())
 
 
+@pytest.mark.slow
 def test_hyperband_takes_in_anew_a_trial_that_ran_out_at_a_milestone(tmp_path):
     """Its first bracket takes three trials and no milestone; the second ends the worst trial after three steps."""
     inner = HyperBandScheduler(metric="loss", mode="min", max_t=9, reduction_factor=3)
@@ -383,7 +386,7 @@ def run_twice_by_tuner(tmp_path):
     return restored.fit()._experiment_analysis.trials
 
 
-@pytest.mark.parametrize("run_twice", [run_twice_by_tune_run, run_twice_by_tuner])
+@pytest.mark.parametrize("run_twice", [pytest.param(run_twice_by_tune_run, marks=pytest.mark.slow), run_twice_by_tuner])
 def test_a_restored_experiment_keeps_what_it_has_learned(tmp_path, run_twice):
     """Also where it gets new resources, and for trials that had not started yet."""
     trials = sorted(run_twice(tmp_path), key=lambda trial: trial.trial_id)

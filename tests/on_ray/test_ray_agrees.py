@@ -166,13 +166,12 @@ SPARING = {
 }
 
 
-# By cluster, so that each is started once.
-SHAPES = [
-    (name, policy, fills)
-    for name in CLUSTERS
-    for fills, policies in ((True, FILLING), (False, SPARING))
-    for policy in policies.get(name, ())
-]
+def shapes(name):
+    """Each policy for a cluster; of those that fill it two are tried each time, and all by ``make test-all``."""
+    for fills, policies in ((True, FILLING), (False, SPARING)):
+        for i, policy in enumerate(policies.get(name, ())):
+            marks = [pytest.mark.slow] if i >= 2 else []
+            yield pytest.param(name, policy, fills, marks=marks, id=f"{name}: {type(policy).__name__} {policy}")
 
 
 @pytest.fixture(scope="module")
@@ -193,9 +192,8 @@ def test_there_are_at_least_forty_shapes():
 
 @pytest.mark.parametrize(
     ("cluster", "policy", "fills"),
-    SHAPES,
+    [shape for name in CLUSTERS for shape in shapes(name)],  # by cluster, so that each is started once
     indirect=["cluster"],
-    ids=[f"{name}: {type(policy).__name__} {policy}" for name, policy, _ in SHAPES],
     scope="module",
 )
 def test_what_is_planned_is_scheduled_at_once_and_one_more_is_not_unless_room_is_left(cluster, policy, fills):

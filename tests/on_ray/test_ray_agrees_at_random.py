@@ -17,7 +17,9 @@ def no_worker_is_started_ahead(monkeypatch):
     monkeypatch.setenv("RAY_enable_worker_prestart", "0")
 
 
-@pytest.mark.parametrize("seed", SAMPLE + FAILED_ONCE)
+@pytest.mark.parametrize(
+    "seed", [*SAMPLE[:2], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SAMPLE[2:]), *FAILED_ONCE]
+)
 def test_ray_schedules_as_many_trials_as_planned_on_a_random_cluster_and_not_one_more(seed):
     result = check_cluster(seed, num_policies=6)
 

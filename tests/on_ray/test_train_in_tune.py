@@ -11,7 +11,6 @@ from trainers import build_torch_trainer, with_plan
 from tune_policies import CpuPolicy, probe_cluster
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)  # with a CPU for each driver they would wait for ever
 def test_two_train_runs_on_two_cpus_finish(tmp_path):
     with local_ray(num_cpus=2):

@@ -18,10 +18,10 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-# `make test` is what runs this test, `make clean` would delete its environment, and `make test-gpu` has a machine of
-# its own, and what `make demo` runs is run and looked at by tests/on_ray/test_examples.py: of these, make is asked what
-# it would do.
-DRY_RUN = ("make test", "make clean", "make test-gpu", "make demo")
+# `make test` and `make test-all` are what runs this test, `make clean` would delete its environment, `make test-gpu`
+# has a machine of its own, and what `make demo` runs is run and looked at by tests/on_ray/test_examples.py: of these,
+# make is asked what it would do.
+DRY_RUN = ("make test", "make test-all", "make clean", "make test-gpu", "make demo")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_ITS_ENVIRONMENT = Path(sys.prefix) == ROOT / ".venv"
 
@@ -72,9 +72,7 @@ def run_command(command, folder, environment):
     )
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=pytest.mark.slow) for page in PAGES if any(commands(page))], ids=name
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if any(commands(page))], ids=name)
 @pytest.mark.timeout(600)
 def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path, environment):
     if not IN_ITS_ENVIRONMENT and any(command.startswith("make") for command, _ in commands(page)):
@@ -90,7 +88,6 @@ def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path, envir
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name)
 def test_the_python_of_a_page_runs(page, tmp_path, environment):
     for file, content in files(page):
