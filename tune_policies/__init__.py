@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tune_policies.autoscaling.readiness import plan_when_ready
     from tune_policies.autoscaling.scaling import CapacityRequest, release_capacity, request_capacity
     from tune_policies.probe import ProbeWarning, probe_cluster
+    from tune_policies.reporting.policy_callback import PolicyCallback
     from tune_policies.schedulers.escalating import EscalatingScheduler
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "NodeCapacity",
     "NodeTypeCapacity",
     "OutOfMemory",
+    "PolicyCallback",
     "ProbeError",
     "ProbeWarning",
     "ReservingPolicy",
@@ -85,6 +87,7 @@ __all__ = [
 _NEED_RAY: Final = {
     "CapacityRequest": "autoscaling.scaling",
     "EscalatingScheduler": "schedulers.escalating",
+    "PolicyCallback": "reporting.policy_callback",
     "ProbeWarning": "probe",
     "plan_when_ready": "autoscaling.readiness",
     "probe_cluster": "probe",
