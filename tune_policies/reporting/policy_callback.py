@@ -1,4 +1,4 @@
-"""The callback that tells Tune's users what a run uses: Tune's hooks, a clock and a cluster; it counts nothing itself."""
+"""The callback that tells Tune's users what a run uses: hooks, a clock and a cluster; it counts nothing itself."""
 
 import functools
 import logging

@@ -132,7 +132,7 @@ class WatchedRun:
             if trial.trial_id not in self._known:
                 self._known.add(trial.trial_id)
                 num_new -= 1
-                if trial.trial_id not in self._running:
+                if trial.status in (_PENDING, _PAUSED):  # of a restored run some have ended
                     self._waiting[trial.trial_id] = trial
 
     def _leave(self, trial: Any) -> None:
