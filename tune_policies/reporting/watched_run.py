@@ -109,8 +109,7 @@ class WatchedRun:
         if self._planner and len(self._planner.changes) > self._num_changes:
             self._account.count_until(now_s)
             for change in self._planner.changes[self._num_changes :]:
-                if change.plan != self.plan:
-                    self._follow(change.plan, change.why)
+                self._follow(change.plan, change.why)
             self._num_changes = len(self._planner.changes)
         if ended:
             self._account.count_until(now_s)
