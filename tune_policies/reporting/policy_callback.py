@@ -49,9 +49,11 @@ def _never_ends_the_run(hook: _Hook) -> _Hook:
             return
         try:
             hook(self, *args, **kwargs)
-        except Exception:
+        except Exception as error:
             self._broken.add(hook.__name__)
-            _logger.exception("what the run uses is not counted any more: %s failed", hook.__name__)
+            if self._run is not None:
+                self._run.warn(f"the counts are not complete, as {hook.__name__} failed: {error}")
+            _logger.exception("what the run uses is not counted as a whole any more: %s failed", hook.__name__)
 
     return guarded  # type: ignore[return-value]
 
