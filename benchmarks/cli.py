@@ -11,6 +11,7 @@ from tune_policies import ResourcePolicyError
 from .autoscaling import MOST_REPETITIONS, Scenario, measure_autoscaling
 from .planning import measure_planning
 from .ray_agreement import measure_ray_agreement
+from .tune_overhead import Arm, Size, measure_tune_overhead
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -93,6 +94,18 @@ def ray_agreement(
     """Try plans for random clusters on a real Ray: as many trials as planned run at once, and not one more."""
     if not measure_ray_agreement(range(seed, seed + clusters), num_policies=policies, jobs=jobs):
         raise typer.Exit(1)
+
+
+@app.command()
+def tune_overhead(
+    *,
+    trials: Annotated[int, typer.Option(min=1, help="Trials of each run.")] = 200,
+    repetitions: Annotated[int, typer.Option(min=1, help="Rounds of one run of each arm, after one more.")] = 5,
+    arm: Annotated[list[Arm] | None, typer.Option(help="What is compared with by-hand; may be repeated.")] = None,
+    reuse_actors: Annotated[bool, typer.Option(help="Whether a trial takes over another's process.")] = True,
+) -> None:
+    """Time runs of trials that do nothing: under a plan, with its scheduler and its callback, and by hand."""
+    measure_tune_overhead(arm or [*Arm], Size(trials, repetitions, reuse_actors))
 
 
 def main() -> None:

@@ -1,20 +1,19 @@
 """Applies a plan where the training runs: in Tune's trials and in Train's workers.
 
-Importing this package imports neither Ray nor a framework: each is imported when what needs it is first used.
+Importing this package imports nothing of it, nor Ray or a framework: each name is imported when it is first used.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .gpu_memory.limits.limit import GpuMemoryLimit
-from .gpu_memory.limits.overhead import Overheads, load_overheads
-from .gpu_memory.sizing.estimate import GpuMemoryEstimate, estimate_gpu_memory
-from .gpu_memory.use.usage import gpu_memory_usage, peak_gpu_memory_bytes
-
 if TYPE_CHECKING:
     from .escalating_fit import fit_escalating
     from .gpu_memory.limits.calibration import calibrate_gpu_overhead
+    from .gpu_memory.limits.limit import GpuMemoryLimit
+    from .gpu_memory.limits.overhead import Overheads, load_overheads
+    from .gpu_memory.sizing.estimate import GpuMemoryEstimate, estimate_gpu_memory
     from .gpu_memory.sizing.measure import measure_gpu_memory, plan_by_measuring
+    from .gpu_memory.use.usage import gpu_memory_usage, peak_gpu_memory_bytes
     from .tensorflow_trainer import build_tensorflow_trainer
     from .torch_trainer import build_torch_trainer
     from .tune_trainable import with_plan
@@ -37,11 +36,18 @@ __all__ = [
 ]
 
 _MODULES = {
+    "GpuMemoryEstimate": ".gpu_memory.sizing.estimate",
+    "GpuMemoryLimit": ".gpu_memory.limits.limit",
+    "Overheads": ".gpu_memory.limits.overhead",
     "build_tensorflow_trainer": ".tensorflow_trainer",
     "build_torch_trainer": ".torch_trainer",
     "calibrate_gpu_overhead": ".gpu_memory.limits.calibration",
+    "estimate_gpu_memory": ".gpu_memory.sizing.estimate",
     "fit_escalating": ".escalating_fit",
+    "gpu_memory_usage": ".gpu_memory.use.usage",
+    "load_overheads": ".gpu_memory.limits.overhead",
     "measure_gpu_memory": ".gpu_memory.sizing.measure",
+    "peak_gpu_memory_bytes": ".gpu_memory.use.usage",
     "plan_by_measuring": ".gpu_memory.sizing.measure",
     "with_plan": ".tune_trainable",
 }

@@ -1,45 +1,46 @@
 """Resource policies for Ray Tune and Ray Train: probe the cluster, plan, apply the plan.
 
-Importing this package imports neither Ray nor a framework; what needs Ray does so when it is first used.
+Importing this package imports nothing of it, nor Ray or a framework: each name is imported when it is first used. Each
+process of a run imports this package, and needs little of it.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
-from tune_policies.errors import (
-    InfeasibleRequestError,
-    InvalidResourcesError,
-    MeasurementError,
-    MemoryLimitError,
-    ProbeError,
-    ResourcePolicyError,
-)
-from tune_policies.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
-from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
-from tune_policies.plan import TrialPlan
-from tune_policies.policies import (
-    AcceleratorPolicy,
-    AutoscalingPolicy,
-    CappedPolicy,
-    CpuPolicy,
-    EvenSplitPolicy,
-    FirstFeasiblePolicy,
-    GpuMemoryPolicy,
-    GpuPolicy,
-    ReservingPolicy,
-    SelectingPolicy,
-)
-from tune_policies.policy import ResourcePolicy
-from tune_policies.policy_file import load_policy
-from tune_policies.resources import Resources
-from tune_policies.slot import TrialSlot
-
 if TYPE_CHECKING:
     from tune_policies.autoscaling.readiness import plan_when_ready
     from tune_policies.autoscaling.scaling import CapacityRequest, release_capacity, request_capacity
+    from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
+    from tune_policies.errors import (
+        InfeasibleRequestError,
+        InvalidResourcesError,
+        MeasurementError,
+        MemoryLimitError,
+        ProbeError,
+        ResourcePolicyError,
+    )
+    from tune_policies.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
+    from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
+    from tune_policies.plan import TrialPlan
+    from tune_policies.policies import (
+        AcceleratorPolicy,
+        AutoscalingPolicy,
+        CappedPolicy,
+        CpuPolicy,
+        EvenSplitPolicy,
+        FirstFeasiblePolicy,
+        GpuMemoryPolicy,
+        GpuPolicy,
+        ReservingPolicy,
+        SelectingPolicy,
+    )
+    from tune_policies.policy import ResourcePolicy
+    from tune_policies.policy_file import load_policy
     from tune_policies.probe import ProbeWarning, probe_cluster
+    from tune_policies.reporting.policy_callback import PolicyCallback
+    from tune_policies.resources import Resources
     from tune_policies.schedulers.escalating import EscalatingScheduler
+    from tune_policies.slot import TrialSlot
 
 __all__ = [
     "AcceleratorPolicy",
@@ -63,6 +64,7 @@ __all__ = [
     "NodeCapacity",
     "NodeTypeCapacity",
     "OutOfMemory",
+    "PolicyCallback",
     "ProbeError",
     "ProbeWarning",
     "ReservingPolicy",
@@ -82,19 +84,50 @@ __all__ = [
 ]
 
 
-_NEED_RAY: Final = {
+_MODULES: Final = {
+    "AcceleratorPolicy": "policies",
+    "AutoscalingPolicy": "policies",
     "CapacityRequest": "autoscaling.scaling",
+    "CappedPolicy": "policies",
+    "ClusterCapacity": "capacity",
+    "CpuPolicy": "policies",
     "EscalatingScheduler": "schedulers.escalating",
+    "EvenSplitPolicy": "policies",
+    "FirstFeasiblePolicy": "policies",
+    "GpuDevice": "capacity",
+    "GpuMemoryMeasurement": "gpu_memory_profile",
+    "GpuMemoryPolicy": "policies",
+    "GpuMemoryProfile": "gpu_memory_profile",
+    "GpuPolicy": "policies",
+    "InfeasibleRequestError": "errors",
+    "InvalidResourcesError": "errors",
+    "MeasurementError": "errors",
+    "MemoryLimitError": "errors",
+    "NodeCapacity": "capacity",
+    "NodeTypeCapacity": "capacity",
+    "OutOfMemory": "oom",
+    "PolicyCallback": "reporting.policy_callback",
+    "ProbeError": "errors",
     "ProbeWarning": "probe",
+    "ReservingPolicy": "policies",
+    "ResourcePolicy": "policy",
+    "ResourcePolicyError": "errors",
+    "Resources": "resources",
+    "SelectingPolicy": "policies",
+    "TrialPlan": "plan",
+    "TrialSlot": "slot",
+    "classify_oom": "oom",
+    "classify_oom_text": "oom",
+    "load_policy": "policy_file",
     "plan_when_ready": "autoscaling.readiness",
     "probe_cluster": "probe",
     "release_capacity": "autoscaling.scaling",
     "request_capacity": "autoscaling.scaling",
 }
-"""The module of each name that needs Ray."""
+"""The module of each name."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NEED_RAY:
-        return getattr(import_module(f"tune_policies.{_NEED_RAY[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"tune_policies.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

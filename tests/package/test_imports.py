@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 SHELL = {
     *("autoscaler", "cluster_reader", "cluster_state", "node_reading", "probe", "ray_adapter", "ray_connection"),
     *("escalating", "tune_trials"),
-    "readiness",
+    *("policy_callback", "readiness"),
 }
 FOREIGN = {"ray", "torch", "tensorflow", "jax", "cupy", "pynvml"}
 

@@ -1,5 +1,6 @@
 """How the figures of frameworks are summed up; modules with a framework's counters stand in for those on a device."""
 
+import gc
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
@@ -54,6 +55,16 @@ def test_torch_is_reset_on_each_device_and_gives_back_once(install):
     release_unused()
 
     assert calls == [("reset", 0), ("reset", 1), "empty"]
+
+
+def test_garbage_is_not_collected_for_frameworks_that_use_no_device(install):
+    """In a process that has imported Tune it takes a tenth of a second, and each trial would pay for it."""
+    install("torch", torch_with(STATS, is_initialized=False)[0])
+    collections = gc.get_stats()[2]["collections"]
+
+    release_unused()
+
+    assert gc.get_stats()[2]["collections"] == collections
 
 
 def test_torch_that_has_not_begun_is_not_asked(install):

@@ -86,8 +86,11 @@ def release_unused() -> None:
     Raises:
         ProbeError: A framework does not answer.
     """
+    holding = [(name, counter) for name, counter in _in_use() if _ask(name, counter.read) is not None]
+    if not holding:
+        return  # to collect takes long, for nothing where no framework uses a device
     gc.collect()
-    for name, counter in _in_use():
+    for name, counter in holding:
         _ask(name, counter.release)
 
 

@@ -43,10 +43,10 @@ def end_gpu_processes() -> list[str]:
     Returns:
         What was ended, a sentence each; each is a warning, too.
     """
-    children = {child.pid: child for child in _psutil().Process().children(recursive=True)}
     mark = os.environ.get(_MARK)
-    if not children and mark is None:
-        return []
+    if mark is None:
+        return []  # no trial in this process had a device: what it started sees none either
+    children = {child.pid: child for child in _psutil().Process().children(recursive=True)}
     try:
         devices = read_device_use()
     except ProbeError:
@@ -61,13 +61,13 @@ def end_gpu_processes() -> list[str]:
     return messages
 
 
-def _marked(pid: int, mark: str | None) -> Any:
+def _marked(pid: int, mark: str) -> Any:
     """Return the process if it is this user's and carries the mark, else ``None``."""
     psutil = _psutil()
     try:
         process = psutil.Process(pid)
         is_own = process.username() == psutil.Process().username()
-        return process if mark and is_own and process.environ().get(_MARK) == mark else None
+        return process if is_own and process.environ().get(_MARK) == mark else None
     except psutil.Error:  # it has ended, or is of no concern to this user
         return None
 

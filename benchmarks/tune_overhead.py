@@ -1,0 +1,143 @@
+"""What a plan costs a run of Ray Tune: trials that do nothing, under a plan and by hand.
+
+Each round runs every arm once, in random order, and only runs of one round are compared: what drifts meets all of them.
+"""
+
+import contextlib
+import io
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+import ray
+from ray import tune
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import tune_policies
+from tune_policies import CpuPolicy, PolicyCallback, TrialPlan
+from tune_policies.trainers import with_plan
+
+from .environment import describe_machine
+from .timing import Spread, spread
+
+GOAL: Final = 1.02
+"""The most that a plan should cost: the time of a run under it, against that of the run by hand."""
+
+
+class Arm(StrEnum):
+    """How the trials get their resources."""
+
+    BY_HAND = "by-hand"
+    PLAN = "plan"
+    SCHEDULER = "plan-and-scheduler"
+    CALLBACK = "plan-scheduler-and-callback"
+
+
+class Size(NamedTuple):
+    """How much is run.
+
+    Attributes:
+        num_trials: In each run.
+        repetitions: Rounds that count, after one that does not.
+        reuse_actors: Whether a trial takes over the process of another.
+    """
+
+    num_trials: int
+    repetitions: int
+    reuse_actors: bool
+
+
+def measure_tune_overhead(arms: list[Arm], size: Size) -> None:
+    """Print a table: seconds of a run, and its ratio to the run by hand, as medians with their spread."""
+    seconds = _run_rounds([Arm.BY_HAND, *(arm for arm in arms if arm is not Arm.BY_HAND)], size)
+    table = Table(title=f"{size.num_trials} trials that do nothing: median ± half the interquartile range")
+    table.add_column("Arm")
+    for heading in ("Time (s)", "Time against by-hand", "Smallest", "Largest", f"At most {GOAL}"):
+        table.add_column(heading, justify="right")
+    for arm, times in seconds.items():
+        ratios = [one / by_hand for one, by_hand in zip(times, seconds[Arm.BY_HAND], strict=True)]
+        against = spread(ratios)
+        told = [
+            _precise(against),
+            f"{min(ratios):.3f}",
+            f"{max(ratios):.3f}",
+            "yes" if against.median <= GOAL else "no",
+        ]
+        table.add_row(arm, str(spread(times)), *(["1"] + [""] * 3 if arm is Arm.BY_HAND else told))
+    Console(width=110).print(table)
+    reused = "processes are used again" if size.reuse_actors else "a new process for each trial"
+    print(f"{size.repetitions} rounds in one Ray after one that does not count; {reused}. {describe_machine()}")
+    print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")
+
+
+def _precise(value: Spread) -> str:
+    return f"{value.median:.3f} ±{value.iqr / 2:.3f}"
+
+
+def _run_rounds(arms: list[Arm], size: Size) -> Mapping[Arm, list[float]]:
+    ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    try:
+        plan = CpuPolicy(cpus=1).plan(tune_policies.probe_cluster())
+        seconds: dict[Arm, list[float]] = {arm: [] for arm in arms}
+        order = random.Random(0)  # noqa: S311
+        for number in track(range(size.repetitions + 1), "rounds", console=Console(stderr=True)):
+            for arm in order.sample(arms, len(arms)):
+                taken = _time(_arguments(arm, plan), size)
+                if number:
+                    seconds[arm].append(taken)
+        return seconds
+    finally:
+        ray.shutdown()
+
+
+def _arguments(arm: Arm, plan: TrialPlan) -> Callable[[], dict[str, Any]]:
+    """Return what makes the arguments of a run; to make them is part of what is timed."""
+
+    def by_hand() -> dict[str, Any]:
+        return {"run_or_experiment": _trainable(), "resources_per_trial": {"cpu": 1}}
+
+    def under_plan() -> dict[str, Any]:
+        return {"run_or_experiment": with_plan(_trainable(), plan)}
+
+    def with_scheduler() -> dict[str, Any]:
+        return {**under_plan(), "scheduler": tune_policies.PolicyScheduler(None, plan)}
+
+    def with_callback() -> dict[str, Any]:
+        arguments = with_scheduler()
+        return {**arguments, "callbacks": [PolicyCallback(plan, arguments["scheduler"])]}
+
+    return {
+        Arm.BY_HAND: by_hand,
+        Arm.PLAN: under_plan,
+        Arm.SCHEDULER: with_scheduler,
+        Arm.CALLBACK: with_callback,
+    }[arm]
+
+
+def _trainable() -> Callable[[dict[str, Any]], None]:
+    """Return a function that reports once; it travels by value, so that a process by hand imports nothing of this."""
+
+    def do_nothing(config: dict[str, Any]) -> None:
+        tune.report({"x": config["x"]})
+
+    return do_nothing
+
+
+def _time(arguments: Callable[[], dict[str, Any]], size: Size) -> float:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        start = time.perf_counter()
+        tune.run(
+            **arguments(),
+            config={"x": tune.uniform(0, 1)},
+            num_samples=size.num_trials,
+            reuse_actors=size.reuse_actors,
+            storage_path=folder,
+            verbose=0,
+        )
+        return time.perf_counter() - start

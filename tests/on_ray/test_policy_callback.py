@@ -1,0 +1,246 @@
+"""What the callback tells of runs of Tune: with each way to start one, and beside Tune's own reporters and loggers."""
+
+import json
+import logging
+import time
+from pathlib import Path
+
+import pytest
+from ray import tune
+from ray.tune import CLIReporter
+from ray.tune.logger import TBXLoggerCallback
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler
+
+from tests.clusters import nodes
+from tests.on_ray.rays import local_ray
+from trainers import with_plan
+from tune_policies import EscalatingScheduler, GpuPolicy, InvalidResourcesError, PolicyCallback
+from tune_policies.reporting.record import USAGE_FILE, ResourceUsage
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started():
+    with local_ray(num_cpus=4, num_gpus=1):
+        yield
+
+
+PLAN = GpuPolicy(gpus=0.5, cpus=1).plan(nodes((4, 1)))
+
+
+def usage_of(tmp_path):
+    return ResourceUsage.from_json((tmp_path / "run" / USAGE_FILE).read_text())
+
+
+def run(trainable, tmp_path, *callbacks, **kwargs):
+    """One experiment, whose processes are used again unless it says otherwise."""
+    return tune.run(
+        trainable,
+        callbacks=[*callbacks],
+        storage_path=str(tmp_path),
+        name="run",
+        raise_on_failed_trial=False,
+        **{"verbose": 0, "reuse_actors": True, **kwargs},
+    )
+
+
+def sleep(config):
+    time.sleep(0.5)
+    if config.get("fails"):
+        raise ValueError("no luck")
+    file = Path(config["file"])
+    tune.report({"is_final": json.loads(file.read_text())["is_final"] if file.exists() else None})
+
+
+def test_a_run_says_what_it_used(tmp_path, capfd):
+    config = {"file": str(tmp_path / "run" / USAGE_FILE), "fails": tune.grid_search([False, True, False])}
+
+    analysis = run(with_plan(sleep, PLAN), tmp_path, PolicyCallback(PLAN), config=config)
+
+    printed, usage = capfd.readouterr().out, usage_of(tmp_path)
+    assert [PLAN.explain() in printed, "What was used" in printed, "trials: 2 finished, 1 failed" in printed] == [
+        True
+    ] * 3
+    assert [trial.last_result["is_final"] for trial in analysis.trials if not trial.config["fails"]] == [False] * 2
+    assert usage.is_final
+    assert usage.trials.model_dump(exclude_defaults=True) == {"num_finished": 2, "num_failed": 1}
+    for each in usage.resources:
+        assert each.used_hours + sum(idle.hours for idle in each.idle) == pytest.approx(each.total_hours)
+        assert each.total_hours == pytest.approx(usage.elapsed_s / 3600 * {"CPU": 4, "GPU": 1}[each.resource])
+    (slot,) = usage.slots
+    assert 3 * 0.5 <= slot.trial_hours * 3600 <= 2 * usage.elapsed_s
+    assert (slot.num_starts, usage.num_waves_planned) == (3, 2)
+
+
+def counting(config):
+    for step in range(20):
+        time.sleep(0.02)
+        tune.report({"loss": config["level"] + step})
+
+
+@pytest.mark.parametrize("verbose", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_it_works_beside_reporters_and_loggers_in_a_tuner(tmp_path, capfd, monkeypatch, verbose):
+    mlflow = pytest.importorskip("mlflow")
+    from ray.air.integrations.mlflow import MLflowLoggerCallback
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "mlruns").as_uri()
+    loggers = [TBXLoggerCallback(), MLflowLoggerCallback(tracking_uri=uri, experiment_name="tried")]
+    tuner = tune.Tuner(
+        with_plan(counting, PLAN),
+        param_space={"level": tune.grid_search([1, 2, 3])},
+        tune_config=PLAN.tune_config(
+            scheduler=AsyncHyperBandScheduler(metric="loss", mode="min", max_t=20, grace_period=2), reuse_actors=True
+        ),
+        run_config=tune.RunConfig(
+            storage_path=str(tmp_path),
+            name="run",
+            verbose=verbose,
+            progress_reporter=CLIReporter() if verbose == 2 else None,
+            callbacks=[PolicyCallback(PLAN), *loggers],
+        ),
+    )
+
+    tuner.fit()
+
+    trials = usage_of(tmp_path).trials
+    client = mlflow.MlflowClient(uri)
+    runs = client.search_runs([client.get_experiment_by_name("tried").experiment_id])
+    assert trials.num_finished + trials.num_stopped_early == 3
+    assert "What was used" in capfd.readouterr().out
+    assert len([*tmp_path.glob("run/*/events.out.tfevents*")]) == 3
+    assert len(runs) == 3
+
+
+class PausesOnce(FIFOScheduler):
+    """Pauses each trial at its first result, and lets none go on before a while has passed."""
+
+    def __init__(self):
+        super().__init__()
+        self.paused_at = {}
+
+    def on_trial_result(self, tune_controller, trial, result):
+        if trial in self.paused_at:
+            return TrialScheduler.CONTINUE
+        self.paused_at[trial] = time.monotonic()
+        return TrialScheduler.PAUSE
+
+    def choose_trial_to_run(self, tune_controller):
+        for trial in tune_controller.get_trials():
+            if trial.status == "PENDING":
+                return trial
+            if trial.status == "PAUSED" and time.monotonic() - self.paused_at[trial] > 4:
+                return trial
+        return None
+
+
+class Steps(tune.Trainable):
+    def setup(self, config):
+        self.num_steps = 0
+
+    def step(self):
+        self.num_steps += 1
+        return {"done": self.num_steps >= 3}
+
+    def save_checkpoint(self, folder):
+        Path(folder, "steps").write_text(str(self.num_steps))
+
+    def load_checkpoint(self, folder):
+        self.num_steps = int(Path(folder, "steps").read_text())
+
+    def reset_config(self, config):
+        self.num_steps = 0
+        return True
+
+
+@pytest.mark.parametrize("reuse_actors", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_the_time_for_which_a_trial_is_paused_is_idle(tmp_path, reuse_actors):
+    run(with_plan(Steps, PLAN), tmp_path, PolicyCallback(PLAN), scheduler=PausesOnce(), reuse_actors=reuse_actors)
+
+    usage = usage_of(tmp_path)
+    (slot,) = usage.slots
+    paused = [idle.hours for idle in usage.resources[1].idle if idle.reason == "paused trials waited for others"]
+    assert (slot.num_starts, usage.trials.num_finished) == (2, 1)
+    assert paused[0] * 3600 >= 0.5 * 3
+    assert slot.trial_hours * 3600 < usage.elapsed_s - 3
+
+
+def runs_out(config):
+    from ray import tune
+
+    if tune.get_context().get_trial_resources().required_resources["GPU"] < 1:
+        error = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
+        raise error("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    tune.report({"gpu_memory": {"num_ooms": 3, "pid": 1}})
+
+
+def test_memory_that_ran_out_is_told(tmp_path):
+    run(with_plan(runs_out, PLAN), tmp_path, PolicyCallback(PLAN), scheduler=EscalatingScheduler())
+
+    usage = usage_of(tmp_path)
+    assert usage.out_of_memory.model_dump(exclude_defaults=True) == {
+        "num_gpu_errors": 1,
+        "num_raised": 1,
+        "num_refused_allocations": 3,
+    }
+    assert (usage.trials.num_finished, usage.trials.num_retries) == (1, 1)
+
+
+def fails_once(config):
+    time.sleep(0.5)
+    flag = Path(config["flag"])
+    if not flag.exists():
+        flag.touch()
+        raise ValueError("once")
+    tune.report({"x": 1})
+
+
+def test_a_restored_run_goes_on_counting(tmp_path):
+    trainable = with_plan(fails_once, PLAN)
+    run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback(PLAN)])
+    tune.Tuner(trainable, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()
+    before = usage_of(tmp_path)
+
+    tune.Tuner.restore(str(tmp_path / "run"), trainable, restart_errored=True).fit()
+
+    after = usage_of(tmp_path)
+    assert (before.trials.num_failed, after.trials.num_failed, after.trials.num_finished) == (1, 0, 1)
+    assert [(slot.num_starts, len(usage.plans)) for usage in (before, after) for slot in usage.slots] == [
+        (1, 1),
+        (2, 2),
+    ]
+    assert after.elapsed_s > before.elapsed_s
+
+
+class Breaks:
+    """A scheduler that cannot be asked."""
+
+    plan = PLAN
+    changes = ()
+
+    def slot_of(self, trial):
+        raise RuntimeError("out of order")
+
+    def held_back(self):
+        raise RuntimeError("out of order")
+
+
+def test_what_goes_wrong_in_it_ends_no_run_and_is_said_once(tmp_path, caplog):
+    config = {"file": "none", "fails": tune.grid_search([False, False])}
+
+    with caplog.at_level(logging.ERROR, logger="tune_policies"):
+        analysis = run(with_plan(sleep, PLAN), tmp_path, PolicyCallback(PLAN, Breaks()), config=config)
+
+    assert [trial.status for trial in analysis.trials] == ["TERMINATED"] * 2
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
+        "on_step_end failed",
+        "on_trial_start failed",
+        "on_experiment_end failed",
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong", [("CpuPolicy", None), (PLAN, FIFOScheduler())], ids=["no plan", "no plan's scheduler"]
+)
+def test_what_has_no_plan_is_refused(wrong):
+    with pytest.raises(InvalidResourcesError, match="must be"):
+        PolicyCallback(*wrong)

@@ -1,0 +1,122 @@
+"""The record of a run is in its folder, whatever keeps that, and what is shown of it at the end."""
+
+import threading
+from types import SimpleNamespace
+
+import pyarrow.fs
+import pytest
+from rich.console import Console
+
+from tune_policies.reporting.background import Background
+from tune_policies.reporting.record import (
+    USAGE_FILE,
+    IdleHours,
+    OutOfMemoryCounts,
+    PlanInUse,
+    ResourceHours,
+    ResourceUsage,
+    SlotHours,
+    TrialCounts,
+)
+from tune_policies.reporting.report import resource_usage_view
+from tune_policies.reporting.usage_file import writer
+
+
+@pytest.mark.parametrize(
+    "filesystem",
+    [
+        pyarrow.fs.LocalFileSystem(),
+        pyarrow.fs.SubTreeFileSystem("/", pyarrow.fs.LocalFileSystem()),
+    ],
+    ids=["a disk", "what is no disk"],
+)
+def test_the_latest_record_takes_the_place_of_the_one_before(filesystem, tmp_path):
+    storage = SimpleNamespace(storage_filesystem=filesystem, experiment_fs_path=str(tmp_path / "run"))
+    (tmp_path / "run").mkdir()
+
+    for text in ("a record that is longer", "the last"):
+        writer(storage, text)()
+
+    assert [(file.name, file.read_text()) for file in (tmp_path / "run").iterdir()] == [(USAGE_FILE, "the last")]
+
+
+def test_one_piece_of_work_is_done_at_a_time():
+    background, may_end = Background(), threading.Event()
+    begun = [background.start(may_end.wait), background.start(may_end.wait)]
+    in_time = background.wait(0.01)
+    may_end.set()
+
+    assert (begun, in_time, background.wait(10), background.take(), background.take()) == (
+        [True, False],
+        False,
+        True,
+        True,
+        None,
+    )
+
+
+def test_an_error_of_the_work_is_its_answer():
+    background = Background()
+    background.start(lambda: 1 // 0)
+    background.wait(10)
+
+    assert isinstance(background.take(), ZeroDivisionError)
+
+
+USAGE = ResourceUsage(
+    elapsed_s=7200,
+    resources=(
+        ResourceHours(
+            resource="GPU", total_hours=2, used_hours=1.5, idle=(IdleHours(reason="trials [bold] wait", hours=0.5),)
+        ),
+    ),
+    slots=(SlotHours(slot="0.5 GPU", accelerator_type="L4", num_starts=3, trial_hours=3, hours={"GPU": 1.5}),),
+    trials=TrialCounts(num_finished=2, num_failed=1, num_retries=1),
+    out_of_memory=OutOfMemoryCounts(num_gpu_errors=2, num_neighbours=1, num_raised=1, num_refused_allocations=4),
+    max_trials_at_once=2,
+    num_waves_planned=2,
+    num_waves=2,
+    plans=(PlanInUse(at_s=0, why="", text="a"), PlanInUse(at_s=9, why="1 node went", text="b")),
+    warnings=("what the cluster has could not be read: no answer",),
+)
+
+SHOWN = """\
+What was used in 2.0 h
+Resource   There   Used    Idle
+───────────────────────────────
+GPU        2.0 h   1.5 h   25%
+
+In each kind of slot
+Slot      Type   Starts   Trials     GPU
+────────────────────────────────────────
+0.5 GPU   L4     3        3.0 h    1.5 h
+
+What stood idle
+Resource   Time       Share   Reason
+────────────────────────────────────────────────
+GPU        30.0 min   25.0%   trials [bold] wait
+
+- trials: 2 finished, 1 failed; 1 failure tried again
+- out of memory: 2 failures for want of GPU memory; 1 of them as neighbours had filled the device; 1 trial started again
+with more; 4 allocations refused, as results tell
+- waves: 2 planned, 2 as run, with 2 trials at once at most
+- the plan changed 1 time
+- what the cluster has could not be read: no answer
+"""
+
+
+def shown(usage):
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(resource_usage_view(usage))
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def test_what_was_used_is_shown_in_tables_and_sentences():
+    assert shown(USAGE) == SHOWN
+
+
+def test_a_run_without_trials_has_nothing_to_show():
+    assert shown(ResourceUsage()).endswith(
+        "- trials: none\n- out of memory: never\n- waves: 0 as run, with 0 trials at once at most\n"
+    )

@@ -1,0 +1,385 @@
+"""What a run used and what stood idle: counted from what happened and when, to the last tick."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.clusters import nodes
+from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, OutOfMemory, Resources, TrialPlan, TrialSlot
+from tune_policies.reporting.account import Account
+from tune_policies.reporting.idle_reasons import (
+    LAST_RUNNING,
+    LESS_THAN_SLOT,
+    NOTHING_RAN,
+    ON_PURPOSE,
+    PAUSED,
+    SEARCH,
+    STARTING,
+    Holding,
+    Kind,
+    Offer,
+    Queue,
+    offer_of,
+    why_idle,
+)
+from tune_policies.reporting.record import ResourceUsage
+from tune_policies.reporting.watched_run import WatchedRun
+
+ONE = 10_000
+NO_OOM = OutOfMemory(kind="none")
+GPU_OOM = OutOfMemory(kind="accelerator", framework="torch", cause="own_limit")
+TWO_GPUS = Offer({"GPU": 2 * ONE}, {}, (Kind(2, {"GPU": ONE}),))
+
+
+def holding(gpus=1, kind=0):
+    return Holding(kind, f"{gpus} GPU", None, {"GPU": int(gpus * ONE)})
+
+
+def trial(name, status="PENDING", **changes):
+    """A trial as Tune has it, with one GPU."""
+    resources = SimpleNamespace(required_resources={"GPU": changes.pop("gpus", 1)})
+    return SimpleNamespace(trial_id=name, status=status, config={}, placement_group_factory=resources, **changes)
+
+
+def plan_of(num_gpus=2):
+    return GpuPolicy(gpus=1, cpus=0).plan(nodes((0, num_gpus)))
+
+
+def begin(run, each, now_s):
+    """As Tune does: the callback first, and then the status."""
+    run.start(each, now_s)
+    each.status = "RUNNING"
+
+
+def finish(run, each, **kwargs):
+    run.complete(each, **{"is_stopped": False, **kwargs})
+    each.status = "TERMINATED"
+
+
+# Why some of the cluster is idle.
+
+amounts = st.dictionaries(st.sampled_from(["CPU", "GPU"]), st.integers(0, 8 * ONE), max_size=2)
+offers = st.builds(
+    Offer,
+    total=amounts,
+    unplanned=st.dictionaries(st.tuples(st.sampled_from(["CPU", "GPU"]), st.text(max_size=2)), st.integers(0, ONE)),
+    kinds=st.lists(st.builds(Kind, st.integers(1, 4), amounts), min_size=1, max_size=3).map(tuple),
+)
+holdings = st.builds(Holding, st.none() | st.integers(0, 2), st.just("slot"), st.none(), amounts)
+queues = st.builds(
+    Queue, st.integers(0, 5), st.integers(0, 5), st.booleans(), st.dictionaries(st.integers(0, 2), st.integers(0, 3))
+)
+
+
+@given(offers, st.lists(holdings, max_size=5), queues)
+def test_what_is_idle_and_what_is_held_are_all_that_there_is(offer, running, queue):
+    held = Counter()
+    for each in running:
+        held.update(each.amounts)
+    idle = Counter()
+    for (name, _), ticks in why_idle(offer, running, queue).items():
+        idle[name] += ticks
+
+    assert idle == +Counter({name: max(0, ticks - held[name]) for name, ticks in offer.total.items()})
+
+
+@pytest.mark.parametrize(
+    ("running", "queue", "reason"),
+    [
+        ([], Queue(num_waiting=2), STARTING),
+        ([], Queue(num_paused=2), PAUSED),
+        ([], Queue(more_to_come=True), SEARCH),
+        ([], Queue(), NOTHING_RAN),
+        ([holding()], Queue(), LAST_RUNNING),
+        ([holding()], Queue(num_waiting=3, held_back={0: 1}), ON_PURPOSE),
+        ([holding(0.5), holding(0.5)], Queue(num_waiting=3), LESS_THAN_SLOT),
+    ],
+)
+def test_a_free_slot_has_one_reason(running, queue, reason):
+    found = why_idle(TWO_GPUS, running, queue)
+
+    assert found == {("GPU", reason): (2 - sum(each.amounts["GPU"] / ONE for each in running)) * ONE}
+
+
+def test_a_waiting_trial_starts_in_the_better_kind():
+    offer = Offer({"GPU": ONE, "CPU": ONE}, {}, (Kind(1, {"GPU": ONE}), Kind(1, {"CPU": ONE})))
+
+    found = why_idle(offer, [], Queue(num_waiting=1))
+
+    assert found == {("GPU", STARTING): ONE, ("CPU", LAST_RUNNING): ONE}
+
+
+def test_what_the_plan_leaves_is_idle_for_the_reason_of_the_plan():
+    capacity = nodes((8, 2), (8, 2))
+    plan = CappedPolicy(inner=GpuPolicy(gpus=1, cpus=1), max_concurrent_trials=3).plan(capacity)
+
+    found = offer_of(plan, capacity)
+
+    assert found.unplanned["GPU", "not in the plan: held back by the cap max_concurrent_trials"] == ONE
+    assert sum(ticks for (name, _), ticks in found.unplanned.items() if name == "CPU") == 13 * ONE
+
+
+def test_when_nodes_are_gone_what_the_plan_never_used_is_idle_as_it_was_limited():
+    plan = CpuPolicy(cpus=2).plan(nodes((8, 1), (8, 0)))
+
+    found = offer_of(plan, nodes((8, 1)))
+
+    assert found.unplanned == {("GPU", "not in the plan: limited by CPU"): ONE}
+
+
+def test_train_workers_count_as_they_are_planned():
+    plan = CpuPolicy(cpus=2, num_workers=2).plan(nodes((8, 0)))
+
+    assert offer_of(plan, None).kinds == (Kind(2, {"CPU": 4 * ONE}),)
+
+
+# The account.
+
+steps = st.lists(
+    st.tuples(
+        st.floats(0, 100), st.sampled_from(["start", "end", "queue", "offer"]), st.integers(0, 3), queues, offers
+    ),
+    max_size=20,
+)
+
+
+@given(steps)
+def test_used_and_idle_add_up_to_the_capacity_times_the_time(steps):
+    account, now_s = Account(), 0.0
+    account.offer(TWO_GPUS)
+    for passed_s, what, number, queue, offer in steps:
+        now_s += passed_s
+        account.count_until(now_s)
+        match what:
+            case "start":
+                account.start(str(number), holding(kind=number))
+            case "end":
+                account.end(str(number))
+            case "queue":
+                account.queue(queue)
+            case "offer":
+                account.offer(offer)
+
+    for each in account.record().resources:
+        assert each.used_hours + sum(idle.hours for idle in each.idle) == pytest.approx(each.total_hours)
+
+
+def test_a_gpu_that_two_trials_share_for_an_hour_is_one_gpu_hour():
+    account = Account()
+    account.offer(Offer({"GPU": ONE}, {}, (Kind(2, {"GPU": ONE // 2}),)))
+    account.start("a", holding(0.5))
+    account.start("b", holding(0.5))
+    account.count_until(3600)
+
+    usage = account.record()
+
+    assert [(each.used_hours, each.total_hours, each.idle) for each in usage.resources] == [(1.0, 1.0, ())]
+    assert [(each.trial_hours, each.hours, each.num_starts) for each in usage.slots] == [(2.0, {"GPU": 1.0}, 2)]
+
+
+def test_without_time_nothing_is_used():
+    account = Account()
+    account.offer(TWO_GPUS)
+    account.start("a", holding())
+
+    assert account.record().resources == ()
+
+
+@given(steps)
+def test_a_restored_account_goes_on_from_its_record(steps):
+    account = Account()
+    account.offer(TWO_GPUS)
+    account.start("a", holding())
+    account.count_until(sum(step[0] for step in steps))
+    record = account.record()
+
+    assert Account(ResourceUsage.from_json(record.to_json())).record() == record
+
+
+# A run.
+
+
+def test_a_paused_trial_uses_nothing():
+    run = WatchedRun(plan_of(), None, 1, None)
+    one = trial("a")
+    begin(run, one, 10)
+    one.status = "PAUSED"
+    run.step([one], 20)
+
+    (gpu,) = run.record(50).resources
+
+    assert gpu.used_hours == 10 / 3600
+
+
+def test_a_trial_that_goes_on_is_counted_again():
+    run = WatchedRun(plan_of(), None, 1, None)
+    one = trial("a")
+    for now_s in (10, 100):
+        begin(run, one, now_s)
+        run.step([one], now_s)
+        one.status = "PAUSED"
+        run.step([one], now_s + 5)
+
+    (gpu,) = run.record(200).resources
+
+    assert gpu.used_hours == 10 / 3600
+
+
+def test_each_ending_is_counted_once():
+    run = WatchedRun(plan_of(), None, 6, None)
+    done, stopped, paused, failed, cut_off, _ = trials = [trial(name) for name in "abcdef"]
+    for each in trials[:5]:
+        begin(run, each, 0)
+    paused.status = "PAUSED"
+    run.step(trials, 1)
+    finish(run, paused)
+    finish(run, done)
+    run.complete(stopped, is_stopped=True)
+    finish(run, stopped)
+    run.fail(failed, NO_OOM, goes_back=False)
+    failed.status, cut_off.status = "ERROR", "TERMINATED"
+    run.end(trials, 2)
+
+    assert run.record(2).trials.model_dump(exclude_defaults=True) == {
+        "num_finished": 1,
+        "num_stopped_early": 2,  # of which one was paused
+        "num_failed": 1,
+        "num_cut_off": 1,
+        "num_unfinished": 1,
+    }
+
+
+def test_a_new_trial_is_found_although_another_went_to_the_end_of_the_list():
+    run = WatchedRun(plan_of(), None, None, None)
+    a, b, new = trial("a"), trial("b"), trial("new")
+    run.step([a, b], 0)
+    for each in (a, b):
+        begin(run, each, 0)
+    run.step([b, new, a], 1)
+    finish(run, a)
+    finish(run, b)
+    run.step([b, new, a], 2)
+
+    assert {idle.reason for idle in run.record(10).resources[0].idle} == {STARTING, SEARCH}
+
+
+def test_a_trial_that_comes_back_with_more_was_raised():
+    run = WatchedRun(plan_of(1), None, 1, None)
+    one = trial("a", gpus=0.5)
+    begin(run, one, 0)
+    run.fail(one, GPU_OOM, goes_back=True)
+    one.status = "PENDING"
+    run.step([one], 1)
+    one.placement_group_factory.required_resources = {"GPU": 1}
+    begin(run, one, 2)
+
+    usage = run.record(3)
+
+    assert usage.out_of_memory.model_dump(exclude_defaults=True) == {"num_gpu_errors": 1, "num_raised": 1}
+    assert usage.trials.num_retries == 1
+
+
+def test_refused_allocations_are_counted_by_process():
+    run = WatchedRun(plan_of(), None, 1, None)
+    for process, so_far in [(1, 1), (1, 3), (1, 3), (2, 1)]:
+        run.refuse(trial("a"), process, so_far)
+
+    assert run.record(0).out_of_memory.num_refused_allocations == 4
+
+
+def test_waves_are_rounds_of_as_many_as_ran_at_once():
+    run = WatchedRun(plan_of(2), None, 5, None)
+    trials = [trial(name) for name in "abcde"]
+    for each in trials:
+        begin(run, each, 0)
+        finish(run, each)
+        run.step(trials, 1)
+
+    usage = run.record(1)
+
+    assert (usage.num_waves_planned, usage.num_waves, usage.max_trials_at_once) == (3, 5, 1)
+
+
+class Planning:
+    """A scheduler whose plan changes."""
+
+    def __init__(self, *slots):
+        self.plan = TrialPlan(slots=slots, limited_by="GPU")
+        self.changes = []
+        self.slots = {}
+        self.held = {}
+
+    def change(self, plan, why):
+        self.plan = plan
+        self.changes.append(SimpleNamespace(plan=plan, why=why, at_s=0.0))
+
+    def slot_of(self, trial):
+        return self.slots.get(trial.trial_id)
+
+    def held_back(self):
+        return self.held
+
+
+GPU_SLOT = TrialSlot(trial=Resources(gpus=1), max_concurrent_trials=1)
+CPU_SLOT = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=1)
+
+
+def test_use_is_counted_by_the_slot_that_the_scheduler_gave():
+    planning = Planning(GPU_SLOT, CPU_SLOT)
+    run = WatchedRun(planning.plan, planning, 2, None)
+    fast, slow = trial("fast"), trial("slow")
+    slow.placement_group_factory.required_resources = {"CPU": 2}
+    planning.slots = {"fast": GPU_SLOT, "slow": CPU_SLOT.on_nodes({"ray.io/node-id": "a" * 56})}
+    begin(run, fast, 0)
+    begin(run, slow, 0)
+
+    usage = run.record(3600)
+
+    assert {each.slot: each.hours for each in usage.slots} == {"1 GPU": {"GPU": 1.0}, "2 CPU": {"CPU": 2.0}}
+
+
+def test_a_slot_that_is_left_idle_on_purpose_is_said():
+    planning = Planning(GPU_SLOT, CPU_SLOT)
+    run = WatchedRun(planning.plan, planning, 2, None)
+    fast, waits = trial("fast"), trial("waits")
+    planning.slots, planning.held = {"fast": GPU_SLOT}, {1: 1}
+    begin(run, fast, 0)
+    run.step([fast, waits], 0)
+
+    cpu = run.record(3600).resources[0]
+
+    assert [(idle.reason, idle.hours) for idle in cpu.idle] == [(ON_PURPOSE, 2.0)]
+
+
+def test_a_change_of_the_plan_is_told_once_and_followed():
+    planning = Planning(GPU_SLOT)
+    run = WatchedRun(planning.plan, planning, 2, None)
+    planning.change(
+        TrialPlan(slots=(GPU_SLOT.model_copy(update={"max_concurrent_trials": 2}),), limited_by="GPU"), "grew"
+    )
+
+    told = [[plan.why for plan in run.step([], now_s)] for now_s in (10, 20)]
+
+    assert told == [["grew"], []]
+    assert [(plan.at_s, plan.why) for plan in run.record(20).plans] == [(0.0, ""), (10.0, "grew")]
+
+
+def test_a_restored_run_goes_on_counting():
+    run = WatchedRun(plan_of(), None, 2, None)
+    done, waits = trial("done"), trial("waits")
+    begin(run, done, 0)
+    run.complete(done, is_stopped=True)
+    done.status = "TERMINATED"
+    run.step([done, waits], 10)
+    restored = WatchedRun(plan_of(), None, 2, run.record(10))
+    begin(restored, waits, 0)
+    finish(restored, waits)
+    restored.step([done, waits], 5)
+
+    usage = restored.record(5)
+
+    assert (usage.elapsed_s, usage.resources[0].used_hours) == (15, 15 / 3600)
+    assert (usage.trials.num_stopped_early, usage.trials.num_finished) == (1, 1)
