@@ -1,4 +1,4 @@
-"""HyperBand pauses trials until their bracket is full, so only the resources hold trials back here."""
+"""HyperBand compares trials that it pauses; `max_concurrent_trials` would count those, so it is left out."""
 
 from ray import tune
 from ray.tune.schedulers import HyperBandScheduler

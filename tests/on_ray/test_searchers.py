@@ -20,8 +20,8 @@ from tune_policies import CpuPolicy, probe_cluster
 
 SEED = 7
 GOAL = {"metric": "loss", "mode": "min"}
-# A searcher learns from results in the order in which they come, so it must not be asked ahead. The schedulers that
-# pause trials wait for others, so only the resources keep those one at a time.
+# A searcher learns from results in the order in which they come, so it must not be asked ahead. The limit counts paused
+# trials too, so where a scheduler pauses some, only the resources keep them one at a time.
 ONE_AT_A_TIME = {"max_concurrent_trials": 1}
 WAYS = {
     "random": dict,
