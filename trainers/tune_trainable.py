@@ -49,6 +49,7 @@ def with_plan(
     What a trial with GPUs used of their memory stands in each of its results under ``"gpu_memory"``.
     Also pass ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``) where the plan is
     capped, leaves room for others, or starts Train workers in its trials: resources alone do not hold those back.
+    What ``tune.with_resources`` gave the trainable before is replaced; around the result, it replaces the plan's own.
 
     Args:
         trainable: A function of a config, or a ``tune.Trainable`` class. It is left untouched.

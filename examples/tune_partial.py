@@ -1,0 +1,26 @@
+"""A function of which `functools.partial` has set some arguments."""
+
+import functools
+
+from ray import tune
+
+from trainers import with_plan
+from tune_policies import CpuPolicy, probe_cluster
+
+
+def train(config, target):
+    tune.report({"loss": (config["lr"] - target) ** 2})
+
+
+def main(storage_path=None):
+    plan = CpuPolicy(cpus=1).plan(probe_cluster())
+    return tune.run(
+        with_plan(functools.partial(train, target=0.1), plan),
+        config={"lr": tune.grid_search([0.1, 0.2])},
+        storage_path=storage_path,
+        verbose=1,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""`tune.with_parameters` keeps large data out of the config; it goes inside `with_plan`, or around it."""
+
+import numpy as np
+from ray import tune
+
+from trainers import with_plan
+from tune_policies import CpuPolicy, probe_cluster
+
+
+def train(config, data=None):
+    tune.report({"loss": float(np.abs(data - config["guess"]).mean())})
+
+
+def main(storage_path=None):
+    plan = CpuPolicy(cpus=1).plan(probe_cluster())
+    return tune.run(
+        with_plan(tune.with_parameters(train, data=np.arange(1000)), plan),
+        config={"guess": tune.grid_search([200, 500])},
+        storage_path=storage_path,
+        verbose=1,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""An experiment that goes on under another plan: what is unfinished has the new plan's resources."""
+
+import json
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import ray
+from ray import tune
+
+from tests.on_ray.rays import local_ray
+from trainers import with_plan
+from tune_policies import ClusterCapacity, CpuPolicy, Resources
+
+CAPACITY = ClusterCapacity.of(Resources(cpus=2))
+ONE_AT_ONCE, TWO_AT_ONCE = CpuPolicy(cpus=2).plan(CAPACITY), CpuPolicy(cpus=1).plan(CAPACITY)
+FINISHED, BROKEN, INTERRUPTED, NOT_STARTED = "finished", "broken", "interrupted", "not started"
+NUM_STEPS = 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started_ray():
+    with pytest.MonkeyPatch.context() as patch, local_ray(num_cpus=2):
+        # Where a run is interrupted, Tune's loggers do not close their files.
+        patch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+        yield
+
+
+class InterruptOnce(tune.Callback):
+    """Presses Ctrl-C, once, in the middle of a trial."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if trial.config["fate"] == INTERRUPTED and result["step"] == NUM_STEPS - 1 and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def take_step(config, step, first):
+    folder = Path(config["folder"])
+    if (folder / "marker").exists():
+        wait_for_the_other(folder, config["fate"])
+    elif config["fate"] == BROKEN and step == NUM_STEPS - 1:
+        raise RuntimeError("broken")
+    assigned = ray.get_runtime_context().get_assigned_resources()["CPU"]
+    return {"step": step, "first": first, "cpus": assigned, "threads": os.environ["OMP_NUM_THREADS"]}
+
+
+def wait_for_the_other(folder, fate):
+    """Wait until the two trials that are resumed run side by side."""
+    pair = {BROKEN, INTERRUPTED}
+    if fate not in pair:
+        return
+    (folder / fate).touch()
+    deadline = time.monotonic() + 100
+    while not all((folder / name).exists() for name in pair):
+        assert time.monotonic() < deadline, "not as many trials run at once as the plan has room for"
+        time.sleep(0.02)
+
+
+def function(config):
+    done = 0
+    if checkpoint := tune.get_checkpoint():
+        with checkpoint.as_directory() as folder:
+            done = json.loads(Path(folder, "done").read_text())
+    for step in range(done + 1, NUM_STEPS + 1):
+        result = take_step(config, step, first=done + 1)
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "done").write_text(json.dumps(step))
+            tune.report(result, checkpoint=tune.Checkpoint.from_directory(folder))
+
+
+class Class(tune.Trainable):
+    def setup(self, config):
+        self.done = 0
+        self.first = 1
+
+    def step(self):
+        result = take_step(self.config, self.done + 1, self.first)
+        self.done += 1
+        return {**result, "done": self.done == NUM_STEPS}
+
+    def save_checkpoint(self, checkpoint_dir):
+        return {"done": self.done}
+
+    def load_checkpoint(self, checkpoint):
+        self.done = checkpoint["done"]
+        self.first = self.done + 1
+
+
+def space(folder):
+    return {"folder": str(folder), "fate": tune.grid_search([FINISHED, BROKEN, INTERRUPTED, NOT_STARTED])}
+
+
+def checkpoints(trainable):
+    return tune.CheckpointConfig(checkpoint_frequency=1 if trainable is Class else 0)
+
+
+def resumed_by_tune_run(trainable, folder):
+    options = {
+        "name": "experiment",
+        "storage_path": str(folder),
+        "config": space(folder),
+        "checkpoint_config": checkpoints(trainable),
+        "raise_on_failed_trial": False,
+        "verbose": 0,
+    }
+    tune.run(with_plan(trainable, ONE_AT_ONCE), callbacks=[InterruptOnce(folder / "marker")], **options)
+    return tune.run(with_plan(trainable, TWO_AT_ONCE), resume="AUTO+ERRORED", **options).trials
+
+
+def restored_by_the_tuner(trainable, folder):
+    tune.Tuner(
+        with_plan(trainable, ONE_AT_ONCE),
+        param_space=space(folder),
+        run_config=tune.RunConfig(
+            name="experiment",
+            storage_path=str(folder),
+            callbacks=[InterruptOnce(folder / "marker")],
+            checkpoint_config=checkpoints(trainable),
+            verbose=0,
+        ),
+    ).fit()
+    restored = tune.Tuner.restore(
+        str(folder / "experiment"), with_plan(trainable, TWO_AT_ONCE), resume_errored=True
+    ).fit()
+    return restored._experiment_analysis.trials
+
+
+@pytest.mark.parametrize(
+    ("trainable", "resumed"),
+    [
+        (function, resumed_by_tune_run),
+        (Class, restored_by_the_tuner),
+        pytest.param(function, restored_by_the_tuner, marks=pytest.mark.slow),
+        pytest.param(Class, resumed_by_tune_run, marks=pytest.mark.slow),
+    ],
+    ids=["function by tune.run", "class by Tuner", "function by Tuner", "class by tune.run"],
+)
+def test_what_is_unfinished_goes_on_under_the_new_plan(tmp_path, trainable, resumed):
+    """From its checkpoint, with the new plan's resources, and as many at once as it has room for."""
+    trials = {trial.config["fate"]: trial for trial in resumed(trainable, tmp_path)}
+
+    had = {
+        fate: (trial.last_result["cpus"], trial.last_result["threads"], trial.last_result["first"] > 1)
+        for fate, trial in trials.items()
+    }
+    assert had == {
+        FINISHED: (2, "2", False),
+        BROKEN: (1, "1", True),
+        INTERRUPTED: (1, "1", True),
+        NOT_STARTED: (1, "1", False),
+    }
+    assert {trial.status for trial in trials.values()} == {"TERMINATED"}
+    assert {trial.last_result["step"] for trial in trials.values()} == {NUM_STEPS}
