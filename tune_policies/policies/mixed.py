@@ -155,11 +155,13 @@ def _plan_workers(policy: ResourcePolicy, left: Left) -> TrialPlan:
     """
     alive = left.without_devices_in_use.where(lambda node: not node.is_expected)
     alive = alive.model_copy(update={"node_types": (), "max_nodes_to_add": None})
+    unused = alive.where(lambda node: node.node_id not in left.shares)
     try:
-        return _kept_to_nodes(policy.plan(alive.where(lambda node: node.node_id not in left.shares)), alive, left)
+        return _kept_to_nodes(policy.plan(unused), unused, left)
     except InfeasibleRequestError as error:
         plans = []
-        for node, _ in alive.groups:
+        one_of_each = (min(nodes, key=lambda node: node.node_id) for nodes in alive.nodes_by_shape.values())
+        for node in sorted(one_of_each, key=lambda node: node.node_id):
             try:
                 plans.append((policy.plan(alive.with_nodes([node])), node))
             except InfeasibleRequestError:
