@@ -84,6 +84,21 @@ def throughput(
 
 
 @app.command()
+def makespan(
+    *,
+    trials: Annotated[int, typer.Option(min=1, help="Trials of each run.")] = 200,
+    seconds: Annotated[float, typer.Option(min=0.01, help="How long one takes in a GPU slot, in seconds.")] = 4,
+    slowdown: Annotated[float, typer.Option(min=1, help="How many times as long it takes in a CPU slot.")] = 4,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each arm on a real Ray.")] = 2,
+    simulations: Annotated[int, typer.Option(min=1, help="Simulated runs of each arm.")] = 20,
+) -> None:
+    """Time runs on GPU and CPU slots together: by PolicyScheduler, mixed naively, on GPUs only, and at the least."""
+    from .makespan import Sizes, measure_makespan
+
+    measure_makespan(Sizes(trials, seconds, slowdown, repetitions, simulations))
+
+
+@app.command()
 def ray_agreement(
     *,
     clusters: Annotated[int, typer.Option(min=1, help="Number of random clusters.")] = 300,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         FirstFeasiblePolicy,
         GpuMemoryPolicy,
         GpuPolicy,
+        MixedPolicy,
         ReservingPolicy,
         SelectingPolicy,
     )
@@ -61,6 +62,7 @@ __all__ = [
     "InvalidResourcesError",
     "MeasurementError",
     "MemoryLimitError",
+    "MixedPolicy",
     "NodeCapacity",
     "NodeTypeCapacity",
     "OutOfMemory",
@@ -103,6 +105,7 @@ _MODULES: Final = {
     "InvalidResourcesError": "errors",
     "MeasurementError": "errors",
     "MemoryLimitError": "errors",
+    "MixedPolicy": "policies",
     "NodeCapacity": "capacity",
     "NodeTypeCapacity": "capacity",
     "OutOfMemory": "oom",

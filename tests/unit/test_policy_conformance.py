@@ -21,6 +21,7 @@ from tune_policies import (
     GpuPolicy,
     InfeasibleRequestError,
     InvalidResourcesError,
+    MixedPolicy,
     ReservingPolicy,
     SelectingPolicy,
     TrialPlan,
@@ -49,6 +50,7 @@ POLICIES = [
     EvenSplitPolicy(num_trials=20, min_gpus=0.3),
     FirstFeasiblePolicy(GpuPolicy(gpus=8), CpuPolicy()),
     CappedPolicy(GpuPolicy(), 2),
+    MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2), CpuPolicy(cpus=500), speeds=(8, 1, 1)),
     ReservingPolicy(CpuPolicy(), cpus=4, gpus=1, memory="8GiB"),
     SelectingPolicy(GpuPolicy(), exclude_nodes=("b",)),
 ]

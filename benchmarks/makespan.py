@@ -1,0 +1,230 @@
+"""How long a run of many trials takes on quarter GPUs and CPU slots together: makespans against the least there is.
+
+The trials only sleep, for longer without a GPU, so that the bound has nothing in it but their lengths. Ray, Tune, the
+scheduler and the processes are real, the GPUs logical. Beside it, the same decisions are simulated without Ray for
+trials of random lengths.
+"""
+
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple
+from unittest.mock import patch
+
+import ray
+from ray import tune
+from rich.console import Console
+from rich.table import Table
+
+from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, PolicyScheduler, Resources, TrialPlan
+from tune_policies.schedulers.pace import Pace
+from tune_policies.trainers import with_plan
+
+from .environment import describe_machine
+from .pool_simulation import Kind, least_makespan, simulate
+from .timing import spread
+
+_NUM_GPUS: Final = 2
+_NUM_CPUS: Final = 16
+_GPU_SLOTS: Final = GpuPolicy(gpus=0.25, cpus=1)
+_CPU_SLOTS: Final = CpuPolicy(cpus=2)
+
+_STARTS_S: Final = 300.0
+"""How long the start of all processes may take."""
+
+
+class Arm(StrEnum):
+    """A way to run the trials."""
+
+    POLICY = "PolicyScheduler, speeds known"
+    LEARNS = "PolicyScheduler, speeds not known"
+    NAIVE = "every slot whenever it is free"
+    GPU_ONLY = "GPU slots only"
+
+
+class Sizes(NamedTuple):
+    """What is run.
+
+    Attributes:
+        trials: How many trials.
+        seconds: How long each takes in a GPU slot.
+        slowdown: How many times as long it takes in a CPU slot.
+        repetitions: Runs of each arm.
+        simulations: Simulated runs of each arm.
+    """
+
+    trials: int
+    seconds: float
+    slowdown: float
+    repetitions: int
+    simulations: int
+
+
+class Run(NamedTuple):
+    """One run: from when all processes have started to the last trial's end, and all of it, in seconds."""
+
+    makespan_s: float
+    whole_s: float
+
+
+class Sleeper(tune.Trainable):  # type: ignore[misc] # Ray's class is Any here
+    """Sleeps for as long as its slot takes for its work.
+
+    The first trials, one for each slot, only wait until the processes of all slots have started.
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Find out how long that is."""
+        has_gpu = ray.get_runtime_context().get_assigned_resources().get("GPU", 0) > 0
+        self._seconds = config["gpu_s"] if has_gpu else config["cpu_s"]
+        self._number, self._num_slots, self._starts = config["number"], config["num_slots"], Path(config["starts"])
+
+    def step(self) -> dict[str, Any]:
+        """Do all the work."""
+        if self._number < self._num_slots:
+            self._await_all_starts()
+        else:
+            time.sleep(self._seconds)
+        return {"ended_s": time.time(), "done": True}
+
+    def _await_all_starts(self) -> None:
+        (self._starts / str(self._number)).touch()
+        deadline = time.monotonic() + _STARTS_S
+        while len(list(self._starts.iterdir())) < self._num_slots:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the processes of {self._num_slots} slots did not start within {_STARTS_S:g} s")
+            time.sleep(0.05)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Begin anew for another trial."""
+        self.setup(new_config)
+        return True
+
+
+def measure_makespan(sizes: Sizes) -> None:
+    """Print how long simulated runs with trials of random lengths take, and real ones with trials of one length."""
+    kinds = _kinds(sizes.slowdown)
+    Console().print(_simulated(sizes, kinds))
+    bound_s = least_makespan([sizes.seconds] * sizes.trials, kinds)
+    runs = [arm for arm in Arm for _ in range(sizes.repetitions)]
+    random.Random(0).shuffle(runs)  # noqa: S311
+    found: dict[Arm, list[Run]] = {arm: [] for arm in Arm}
+    with _local_ray():
+        for number, arm in enumerate(runs, start=1):
+            print(f"{number}/{len(runs)}: {arm}", file=sys.stderr)
+            found[arm].append(run_arm(arm, sizes))
+    table = _table(f"{sizes.trials} trials on a real Ray", "Makespan (s)", "Range", "Ratio", "With starts (s)")
+    for arm, each in found.items():
+        times = [run.makespan_s for run in each]
+        median = spread(times).median
+        row = (f"{median:.1f}", f"{min(times):.1f} to {max(times):.1f}", f"{median / bound_s:.3f}")
+        table.add_row(arm, *row, f"{spread([run.whole_s for run in each]).median:.1f}")
+    Console().print(table)
+    slots = ", ".join(f"{kind.num_slots} of speed {kind.speed:g}" for kind in kinds)
+    Console().print(
+        f"{sizes.repetitions} runs of each, medians; slots: {slots}; a trial takes {sizes.seconds:g} s at speed 1; the "
+        f"shortest run that is possible takes {bound_s:.1f} s. {describe_machine()}",
+        soft_wrap=True,
+    )
+    print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")
+
+
+def run_arm(arm: Arm, sizes: Sizes) -> Run:
+    """Run the trials on the Ray that this program is connected to."""
+    plan = _plan(arm, sizes.slowdown)
+    # What is switched off here is the one decision in which naive mixing differs.
+    never_idle = patch("tune_policies.schedulers.run_pace.leave_idle", return_value=False)
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder, never_idle if arm is Arm.NAIVE else nullcontext():
+        num_slots, starts = plan.max_concurrent_trials, Path(folder, "starts")
+        starts.mkdir()
+        began_s = time.perf_counter()
+        trials = tune.run(
+            with_plan(Sleeper, plan),
+            config={
+                "gpu_s": sizes.seconds,
+                "cpu_s": sizes.seconds * sizes.slowdown,
+                "starts": str(starts),
+                "num_slots": num_slots,
+                "number": tune.grid_search(list(range(num_slots + sizes.trials))),
+            },
+            scheduler=None if arm is Arm.GPU_ONLY else PolicyScheduler(None, plan),
+            reuse_actors=True,
+            storage_path=folder,
+            verbose=0,
+        ).trials
+        whole_s = time.perf_counter() - began_s
+    ends = [trial.last_result["ended_s"] for trial in trials]
+    started_s = max(end for trial, end in zip(trials, ends, strict=True) if trial.config["number"] < num_slots)
+    return Run(max(ends) - started_s, whole_s)
+
+
+def _plan(arm: Arm, slowdown: float) -> TrialPlan:
+    capacity = ClusterCapacity.of(Resources(cpus=_NUM_CPUS, gpus=_NUM_GPUS))
+    if arm is Arm.GPU_ONLY:
+        return _GPU_SLOTS.plan(capacity)
+    speeds = None if arm is Arm.LEARNS else (1, 1 / slowdown)
+    return MixedPolicy(_GPU_SLOTS, _CPU_SLOTS, speeds=speeds).plan(capacity)
+
+
+def _kinds(slowdown: float) -> list[Kind]:
+    return [Kind(slot.max_concurrent_trials, slot.speed or 1) for slot in _plan(Arm.POLICY, slowdown).slots]
+
+
+def _simulated(sizes: Sizes, kinds: list[Kind]) -> Table:
+    """Return the ratios of simulated makespans to the bound: the mean, and the largest, for each way and spread."""
+    lengths: dict[str, Callable[[random.Random], float]] = {
+        "all of one length": lambda _: 1,
+        "half to one and a half of the mean": lambda rng: rng.uniform(0.5, 1.5),
+        "log-normal, sigma 0.5": lambda rng: rng.lognormvariate(0, 0.5),
+        "log-normal, sigma 1": lambda rng: rng.lognormvariate(0, 1),
+    }
+    ratios: dict[Arm, dict[str, str]] = {arm: {} for arm in Arm}
+    for name, length in lengths.items():
+        for arm in Arm:
+            found = []
+            for seed in range(sizes.simulations):
+                rng = random.Random(seed)  # noqa: S311
+                work = [length(rng) for _ in range(sizes.trials)]
+                found.append(_simulate(arm, work, kinds) / least_makespan(work, kinds))
+            ratios[arm][name] = f"{statistics.mean(found):.3f} (to {max(found):.3f})"
+    table = _table(f"{sizes.trials} simulated trials, mean ratio of {sizes.simulations} runs", *lengths)
+    for arm in Arm:
+        table.add_row(arm, *ratios[arm].values())
+    return table
+
+
+def _simulate(arm: Arm, work: list[float], kinds: list[Kind]) -> float:
+    if arm is Arm.GPU_ONLY:
+        return simulate(work, kinds[:1], pace=None)
+    speeds = [kind.speed if arm is Arm.POLICY else None for kind in kinds]
+    return simulate(work, kinds, pace=None if arm is Arm.NAIVE else Pace(speeds))
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title)
+    table.add_column("Slots")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+@contextmanager
+def _local_ray() -> Iterator[None]:
+    ray.init(
+        address="local",
+        num_cpus=_NUM_CPUS,
+        num_gpus=_NUM_GPUS,
+        include_dashboard=False,
+        logging_level="ERROR",
+        log_to_driver=False,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()

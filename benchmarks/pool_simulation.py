@@ -1,0 +1,68 @@
+"""Runs of a pool with several kinds of slots, without Ray: who starts when, and when the last one ends.
+
+The scheduler's own decisions are made here (``leave_idle``), with trials of any lengths, in no time.
+"""
+
+import heapq
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from tune_policies.schedulers.pace import Pace, Running, leave_idle
+
+
+class Kind(NamedTuple):
+    """One kind of slot: how many there are, and how much work one does in a second."""
+
+    num_slots: int
+    speed: float
+
+
+def simulate(work: Sequence[float], kinds: Sequence[Kind], *, pace: Pace | None) -> float:
+    """Return when the last trial ends, in seconds, where each takes a slot as it becomes free.
+
+    Args:
+        work: How much each trial has to do, in the order in which they start.
+        kinds: The slots, the best kind first.
+        pace: What is known of the kinds before; it learns from the run. ``None``: a slot is taken whenever it is free.
+    """
+    waiting = list(reversed(work))
+    running: list[tuple[float, int, int]] = []  # when it ends, its number, its kind
+    started: dict[int, tuple[int, float]] = {}
+    now_s = 0.0
+
+    def may_start(kind: int) -> bool:
+        if len([None for of, _ in started.values() if of == kind]) == kinds[kind].num_slots:
+            return False
+        now = [Running(kind=of, elapsed_s=now_s - since_s) for of, since_s in started.values()]
+        slots = [each.num_slots for each in kinds]
+        return pace is None or not leave_idle(kind, pace=pace, slots=slots, running=now, num_waiting=len(waiting))
+
+    while waiting or running:
+        while waiting and (kind := next((kind for kind in range(len(kinds)) if may_start(kind)), None)) is not None:
+            number = len(waiting)
+            started[number] = (kind, now_s)
+            heapq.heappush(running, (now_s + waiting.pop() / kinds[kind].speed, number, kind))
+        now_s, number, kind = heapq.heappop(running)
+        _, since_s = started.pop(number)
+        if pace is not None:
+            pace.finished(kind, now_s - since_s)
+    return now_s
+
+
+def least_makespan(work: Sequence[float], kinds: Sequence[Kind]) -> float:
+    """Return a time in which no way to run the trials is done, in seconds.
+
+    The ``i`` longest trials use ``i`` slots at the most, so they take at least as long as the ``i`` fastest slots need
+    for all of their work; where all trials are alike, as many must have ended as there are. The first bound is that of
+    Horvath, Lam and Sethi for trials that may move (Journal of the ACM 24, 1977).
+    """
+    speeds = sorted((kind.speed for kind in kinds for _ in range(kind.num_slots)), reverse=True)
+    totals = accumulate(sorted(work, reverse=True))
+    together = [*accumulate(speeds)]
+    moving = [total / together[min(i, len(speeds) - 1)] for i, total in enumerate(totals)]
+    bound = max(moving)
+    if min(work) == max(work):
+        ends = sorted(done * work[0] / speed for speed in speeds for done in range(1, len(work) + 1))
+        bound = max(bound, ends[len(work) - 1])
+    return bound

@@ -1,0 +1,119 @@
+"""Every slot of a plan with several kinds has its place, and finds room there whatever order trials come and go in."""
+
+import pickle
+import random
+
+from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.ray_nodes import RayNode
+from tests.unit.strategies import clusters, leaves, wrapped
+from tune_policies import (
+    CappedPolicy,
+    ClusterCapacity,
+    InfeasibleRequestError,
+    MixedPolicy,
+    ReservingPolicy,
+    SelectingPolicy,
+)
+from tune_policies.layout import lay_out
+
+mixed = st.lists(leaves | wrapped, min_size=2, max_size=3).map(lambda policies: MixedPolicy(*policies))
+nested = (
+    mixed
+    | st.builds(CappedPolicy, inner=mixed, max_concurrent_trials=st.integers(1, 9))
+    | st.tuples(st.builds(CappedPolicy, inner=mixed, max_concurrent_trials=st.integers(1, 5)), leaves).map(
+        lambda policies: MixedPolicy(*policies)
+    )
+    | st.builds(SelectingPolicy, inner=mixed, label_selector=st.sampled_from([{"zone": "eu"}, {"zone": "!us"}]))
+    | st.builds(ReservingPolicy, inner=mixed, cpus=st.sampled_from([0.5, 1, 2]), gpus=st.integers(0, 2))
+)
+
+many_are_infeasible = settings(suppress_health_check=[HealthCheck.filter_too_much])
+
+
+def plan_or_skip(policy, capacity):
+    try:
+        plan = policy.plan(capacity)
+    except InfeasibleRequestError as error:
+        pickle.loads(pickle.dumps(error))
+        assume(False)
+    event(f"{len(plan.slots)} kinds")
+    return plan
+
+
+@many_are_infeasible
+@given(clusters(), nested)
+def test_every_slot_has_a_place_on_the_cluster_that_was_planned_on(capacity, policy):
+    plan = plan_or_skip(policy, capacity)
+
+    layout = lay_out(plan.slots, capacity)
+
+    assert [layout.count(kind) for kind in range(len(plan.slots))] == [s.max_concurrent_trials for s in plan.slots]
+
+
+class Pool:
+    """Trials that come and go: one of single process on the node of its place, Train workers wherever Ray likes."""
+
+    def __init__(self, plan, capacity, rng):
+        self._slots, self._rng = plan.slots, rng
+        self._nodes = {node.node_id: RayNode(node, rng) for node in capacity.nodes}
+        self._free = [place for place in lay_out(plan.slots, capacity).places for _ in range(place.count)]
+        self._running = []
+
+    def start_one(self):
+        """Start a trial in a free slot; False: it would wait."""
+        place = self._free.pop(self._rng.randrange(len(self._free)))
+        slot = self._slots[place.kind]
+        if slot.num_workers:
+            homes = [node for node in self._nodes.values() if node.selects(slot, is_driver=True)]
+            bundles = [(slot.trial, homes)]
+            bundles += [(slot.per_worker, list(filter(lambda node: node.selects(slot), homes)))] * slot.num_workers
+        else:
+            home = self._nodes[place.node_id]
+            assert home.selects(slot)
+            bundles = [(slot.trial, [home])]
+        taken = [self._take_one(*bundle) for bundle in bundles]
+        self._running.append((place, taken))
+        return None not in taken
+
+    def _take_one(self, resources, candidates):
+        for node in self._rng.sample(candidates, len(candidates)):
+            if (taken := node.take(resources)) is not None:
+                return node, taken
+        return None
+
+    def end_one(self):
+        place, taken = self._running.pop(self._rng.randrange(len(self._running)))
+        for node, amounts in taken:
+            node.give_back(amounts)
+        self._free.append(place)
+
+    def run(self, num_ends):
+        """Fill all slots, and after each of so many ends as many as are free then; False: some trial would wait."""
+        for _ in range(num_ends):
+            while self._free and self._rng.random() < 0.8:
+                if not self.start_one():
+                    return False
+            if self._running:
+                self.end_one()
+        return all(self.start_one() for _ in range(len(self._free)))
+
+
+@many_are_infeasible
+@given(clusters(), nested, st.integers(0, 2**32))
+def test_a_trial_in_a_free_slot_never_waits(capacity, policy, seed):
+    plan = plan_or_skip(policy, capacity)
+    assume(len(plan.slots) > 1 and plan.max_concurrent_trials < 300)
+
+    assert Pool(plan, capacity, random.Random(seed)).run(num_ends=30)
+
+
+@many_are_infeasible
+@given(clusters(), nested, st.randoms())
+def test_the_order_of_the_nodes_means_nothing(capacity, policy, rng):
+    plan = plan_or_skip(policy, capacity)
+    other = ClusterCapacity(nodes=tuple(rng.sample(capacity.nodes, len(capacity.nodes))))
+
+    assert policy.plan(other) == plan
+    assert lay_out(plan.slots, other) == lay_out(plan.slots, capacity)

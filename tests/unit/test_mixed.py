@@ -1,0 +1,325 @@
+"""Plans with several kinds of slots: what each policy gets, and what of the cluster is left for the next."""
+
+import pytest
+
+from tests.clusters import gpu_node, nodes
+from tune_policies import (
+    AcceleratorPolicy,
+    AutoscalingPolicy,
+    CappedPolicy,
+    ClusterCapacity,
+    CpuPolicy,
+    GpuMemoryMeasurement,
+    GpuMemoryPolicy,
+    GpuMemoryProfile,
+    GpuPolicy,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    MixedPolicy,
+    NodeTypeCapacity,
+    ReservingPolicy,
+    Resources,
+    SelectingPolicy,
+    load_policy,
+)
+from tune_policies.layout import Place, lay_out
+
+QUARTERS = GpuPolicy(gpus=0.25, cpus=1)
+ON_CPUS = CpuPolicy(cpus=2)
+
+
+def counts(plan):
+    """How many slots of each kind: {(cpus, gpus): count}."""
+    return {(slot.worker.cpus, slot.worker.gpus): slot.max_concurrent_trials for slot in plan.slots}
+
+
+def with_type(capacity, **resources):
+    extra = NodeTypeCapacity(name="large", resources=Resources(**resources), max_nodes_to_add=5)
+    return capacity.model_copy(update={"node_types": (extra,)})
+
+
+def test_each_policy_plans_on_what_those_before_it_leave():
+    plan = MixedPolicy(QUARTERS, ON_CPUS).plan(nodes((16, 2)))
+
+    assert counts(plan) == {(1, 0.25): 8, (2, 0): 4}
+
+
+def test_all_kinds_count_as_trials_at_once():
+    assert MixedPolicy(QUARTERS, ON_CPUS).plan(nodes((16, 2))).max_concurrent_trials == 12
+
+
+def test_device_types_are_kinds():
+    cluster = ClusterCapacity.of(
+        gpu_node("a", gpus=2, cpus=8, accelerator_type="A100"), gpu_node("b", gpus=4, cpus=8, accelerator_type="L4")
+    )
+
+    plan = MixedPolicy(GpuPolicy(accelerator_type="A100"), GpuPolicy(accelerator_type="L4")).plan(cluster)
+
+    assert [(slot.accelerator_type, slot.max_concurrent_trials) for slot in plan.slots] == [("A100", 2), ("L4", 4)]
+
+
+def test_a_kind_for_which_nothing_is_left_is_left_out_with_a_reason():
+    plan = MixedPolicy(QUARTERS, ON_CPUS).plan(nodes((8, 2)))
+
+    assert counts(plan) == {(1, 0.25): 8}
+    assert plan.reasons[0].startswith("no slots of CpuPolicy beside these: one trial needs 2 CPU")
+
+
+def test_without_gpus_the_plan_is_that_of_the_other_policy():
+    plan = MixedPolicy(QUARTERS, ON_CPUS).plan(nodes((8, 0)))
+
+    assert plan.slots == ON_CPUS.plan(nodes((8, 0))).slots
+
+
+def test_an_error_tells_of_each_policy():
+    with pytest.raises(InfeasibleRequestError, match=r"1 CPU, 0.25 GPU or 2 CPU") as caught:
+        MixedPolicy(QUARTERS, ON_CPUS).plan(nodes((1, 0)))
+
+    assert len(caught.value.tried) == 2
+    assert caught.value.short_of == "GPU and CPU"
+
+
+def test_it_explains_what_there_is_of_each_kind_and_why():
+    plan = MixedPolicy(CappedPolicy(QUARTERS, 4), ON_CPUS, speeds=(10, 1)).plan(nodes((16, 2)))
+
+    assert plan.explain().splitlines() == [
+        "10 trials at once, limited by CPU",
+        "  4 with 1 CPU, 0.25 GPU (speed 10)",
+        "  6 with 2 CPU (speed 1)",
+        "  - CappedPolicy: GPU memory was not read on every node, so each worker is held to its share of the device it "
+        "gets",
+        "  - CappedPolicy: 8 would fit, but at most 4 may run",
+        "  - CpuPolicy: 2 CPU per worker, as asked for, and no GPU",
+    ]
+
+
+def test_what_holds_for_all_kinds_is_said_once():
+    cluster = nodes((16, 2)).model_copy(update={"draining": (gpu_node("leaving"),)})
+
+    reasons = MixedPolicy(QUARTERS, ON_CPUS).plan(cluster).reasons
+
+    assert [reason for reason in reasons if "drained" in reason] == ["not counted: 1 node being drained"]
+
+
+def test_the_speeds_are_those_of_the_slots():
+    plan = MixedPolicy(QUARTERS, ON_CPUS, speeds=(10, 1)).plan(nodes((16, 2)))
+
+    assert [slot.speed for slot in plan.slots] == [10, 1]
+
+
+def test_the_speed_of_a_policy_is_that_of_its_first_kind():
+    inner = MixedPolicy(QUARTERS, ON_CPUS, speeds=(2, 1))
+
+    plan = MixedPolicy(CappedPolicy(inner, 9), CpuPolicy(cpus=3), speeds=(10, 1)).plan(nodes((16, 2)))
+
+    assert [slot.speed for slot in plan.slots] == [10, 5, 1]
+
+
+def test_a_kind_that_is_alone_keeps_its_speed():
+    plan = MixedPolicy(QUARTERS, ON_CPUS, speeds=(10, 1)).plan(nodes((8, 0)))
+
+    assert [slot.speed for slot in plan.slots] == [1]
+
+
+def test_whole_gpus_beside_whole_gpus_share_a_node():
+    plan = MixedPolicy(CappedPolicy(GpuPolicy(gpus=2, cpus=2), 1), GpuPolicy(cpus=1)).plan(nodes((16, 4)))
+
+    assert counts(plan) == {(2, 2): 1, (1, 1): 2}
+
+
+def test_shares_of_gpus_and_whole_gpus_do_not_share_a_node():
+    """Ray may spread the shares, and then no device is whole."""
+    cluster = nodes((16, 2), (16, 2))
+
+    shares_first = MixedPolicy(CappedPolicy(QUARTERS, 2), GpuPolicy(cpus=1)).plan(cluster)
+    whole_first = MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 1), QUARTERS).plan(cluster)
+
+    assert counts(shares_first) == {(1, 0.25): 2, (1, 1): 2}
+    assert counts(whole_first) == {(1, 1): 1, (1, 0.25): 8}
+
+
+def test_a_kind_left_out_for_its_share_says_so():
+    plan = MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 1), QUARTERS).plan(nodes((16, 2)))
+
+    assert "the slots before use devices of the same nodes in another share" in plan.reasons[0]
+
+
+def test_capped_the_better_kinds_are_kept():
+    plan = CappedPolicy(MixedPolicy(QUARTERS, ON_CPUS), 9).plan(nodes((16, 2)))
+
+    assert counts(plan) == {(1, 0.25): 8, (2, 0): 1}
+
+
+def test_what_is_reserved_inside_is_left_for_the_next_kind():
+    plan = MixedPolicy(ReservingPolicy(CpuPolicy(cpus=1), cpus=4), ON_CPUS).plan(nodes((8, 0)))
+
+    assert counts(plan) == {(1, 0): 4, (2, 0): 2}
+
+
+def test_what_is_reserved_outside_is_left_by_all_kinds():
+    plan = ReservingPolicy(MixedPolicy(QUARTERS, ON_CPUS), cpus=4).plan(nodes((16, 2)))
+
+    assert counts(plan) == {(1, 0.25): 8, (2, 0): 2}
+
+
+def test_a_selection_holds_for_all_kinds():
+    cluster = ClusterCapacity.of(gpu_node("a", gpus=2, cpus=16, labels={"zone": "eu"}), gpu_node("b", gpus=2, cpus=16))
+
+    plan = SelectingPolicy(MixedPolicy(QUARTERS, ON_CPUS), label_selector={"zone": "eu"}).plan(cluster)
+
+    assert counts(plan) == {(1, 0.25): 8, (2, 0): 4}
+    assert {place.node_id for place in lay_out(plan.slots, cluster).places} == {"a"}
+
+
+def test_kinds_on_selections_of_their_own_do_not_count_the_same_node_twice():
+    cluster = ClusterCapacity.of(gpu_node("a", gpus=0, cpus=8, labels={"zone": "eu"}), gpu_node("b", gpus=0, cpus=8))
+
+    plan = MixedPolicy(SelectingPolicy(ON_CPUS, label_selector={"zone": "eu"}), CpuPolicy(cpus=1)).plan(cluster)
+
+    assert counts(plan) == {(2, 0): 4, (1, 0): 8}
+
+
+def test_nodes_that_can_be_added_hold_slots_of_every_kind():
+    plan = AutoscalingPolicy(MixedPolicy(QUARTERS, ON_CPUS)).plan(with_type(nodes((16, 2)), cpus=16, gpus=2))
+
+    assert counts(plan) == {(1, 0.25): 48, (2, 0): 24}
+    assert plan.nodes_to_add == {"large": 5}
+
+
+def test_no_more_nodes_are_added_than_the_slots_need():
+    policy = CappedPolicy(AutoscalingPolicy(MixedPolicy(CappedPolicy(QUARTERS, 16), CappedPolicy(ON_CPUS, 8))), 50)
+
+    plan = policy.plan(with_type(nodes((16, 2)), cpus=16, gpus=2))
+
+    assert plan.nodes_to_add == {"large": 1}
+
+
+def test_the_nodes_that_one_kind_adds_have_room_for_the_next():
+    policy = MixedPolicy(AutoscalingPolicy(QUARTERS, max_nodes_to_add=1), ON_CPUS)
+
+    plan = policy.plan(with_type(nodes((16, 2)), cpus=16, gpus=2))
+
+    assert counts(plan) == {(1, 0.25): 16, (2, 0): 8}
+    assert plan.nodes_to_add == {"large": 1}
+
+
+def test_two_kinds_add_no_more_nodes_than_there_are():
+    policy = MixedPolicy(AutoscalingPolicy(QUARTERS, max_nodes_to_add=3), AutoscalingPolicy(ON_CPUS))
+
+    plan = policy.plan(with_type(nodes((16, 2)), cpus=16, gpus=2))
+
+    assert plan.nodes_to_add == {"large": 5}
+
+
+def test_train_workers_take_what_all_of_them_need():
+    plan = MixedPolicy(GpuPolicy(cpus=1, num_workers=2), ON_CPUS).plan(nodes((16, 4)))
+
+    assert [(slot.num_workers, slot.max_concurrent_trials) for slot in plan.slots] == [(2, 2), (0, 6)]
+
+
+def test_on_several_nodes_train_workers_keep_to_nodes_of_their_own():
+    """Ray places them, and on a node of other slots it could place all of them."""
+    plan = MixedPolicy(CappedPolicy(ON_CPUS, 1), CpuPolicy(cpus=4, num_workers=2)).plan(nodes((8, 0), (8, 0), (8, 0)))
+
+    assert [slot.label_selector for slot in plan.slots] == [{}, {"ray.io/node-id": "in(node-1,node-2)"}]
+    assert [slot.max_concurrent_trials for slot in plan.slots] == [1, 2]
+
+
+def test_where_all_nodes_are_in_use_train_workers_keep_to_one():
+    plan = MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=1, num_workers=2)).plan(nodes((8, 4), (4, 4)))
+
+    assert [slot.label_selector for slot in plan.slots] == [{}, {"ray.io/node-id": "node-0"}]
+    assert [slot.max_concurrent_trials for slot in plan.slots] == [8, 2]
+
+
+def test_slots_after_train_workers_get_what_they_can_never_take():
+    policy = MixedPolicy(CappedPolicy(GpuPolicy(cpus=1, num_workers=2), 2), ON_CPUS)
+
+    plan = policy.plan(nodes((8, 2), (8, 2)))
+
+    assert [slot.max_concurrent_trials for slot in plan.slots] == [2, 6]
+
+
+def test_other_devices_are_kinds_too():
+    cluster = ClusterCapacity.of(gpu_node("a", gpus=0, cpus=16, custom={"NPU": 2}))
+
+    plan = MixedPolicy(AcceleratorPolicy(resource="NPU", cpus=4), ON_CPUS).plan(cluster)
+
+    assert [slot.max_concurrent_trials for slot in plan.slots] == [2, 4]
+
+
+def test_slots_that_are_to_run_by_config_are_refused():
+    profile = GpuMemoryProfile(measurements=(GpuMemoryMeasurement(config={"batch": 1}, total_bytes=2**30),))
+
+    with pytest.raises(InvalidResourcesError, match="a slot of MixedPolicy is for any trial: give it gpu_memory"):
+        MixedPolicy(CappedPolicy(GpuMemoryPolicy(profile=profile), 3), ON_CPUS)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: MixedPolicy(policies=()), "needs at least one policy"),
+        (lambda: MixedPolicy(ON_CPUS, policies=(ON_CPUS,)), "give the policies one way"),
+        (lambda: MixedPolicy(ON_CPUS, speeds=(1, 2)), "speeds has a number for each policy, got 2 for 1"),
+        (lambda: MixedPolicy(ON_CPUS, speeds=(0,)), "must be a finite number above 0, got 0"),
+        (lambda: MixedPolicy(ON_CPUS, speeds=("fast",)), "must be a finite number above 0, got 'fast'"),
+    ],
+)
+def test_a_wrong_field_is_refused(build, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        build()
+
+
+def test_it_can_be_written_in_a_file(tmp_path):
+    file = tmp_path / "policy.yaml"
+    file.write_text(
+        "kind: MixedPolicy\nspeeds: [10, 1]\npolicies:\n"
+        "  - {kind: GpuPolicy, gpus: 0.25, cpus: 1}\n  - {kind: CpuPolicy, cpus: 2}\n"
+    )
+
+    assert load_policy(file) == MixedPolicy(QUARTERS, ON_CPUS, speeds=(10, 1))
+
+
+def test_each_slot_has_its_node():
+    cluster = nodes((16, 2), (8, 0))
+    plan = MixedPolicy(QUARTERS, ON_CPUS).plan(cluster)
+
+    assert lay_out(plan.slots, cluster).places == (
+        Place(kind=0, node_id="node-0", count=8),
+        Place(kind=1, node_id="node-0", count=4),
+        Place(kind=1, node_id="node-1", count=4),
+    )
+
+
+def test_on_a_smaller_cluster_the_better_kinds_keep_their_places():
+    plan = MixedPolicy(QUARTERS, ON_CPUS).plan(nodes((16, 2), (8, 0)))
+
+    layout = lay_out(plan.slots, nodes((12, 2)))
+
+    assert [layout.count(kind) for kind in (0, 1)] == [8, 2]
+
+
+def test_what_is_still_to_be_added_has_no_node_yet():
+    cluster = with_type(nodes((16, 2)), cpus=16, gpus=2)
+    plan = AutoscalingPolicy(MixedPolicy(QUARTERS, ON_CPUS), max_nodes_to_add=1).plan(cluster)
+
+    assert lay_out(plan.slots, cluster).places == (
+        Place(kind=0, node_id="node-0", count=8),
+        Place(kind=0, node_id=None, count=8),
+        Place(kind=1, node_id="node-0", count=4),
+        Place(kind=1, node_id=None, count=4),
+    )
+
+
+def test_train_workers_have_no_node():
+    cluster = nodes((16, 4))
+    plan = MixedPolicy(GpuPolicy(cpus=1, num_workers=2), ON_CPUS).plan(cluster)
+
+    assert lay_out(plan.slots, cluster).places[0] == Place(kind=0, node_id=None, count=2)
+
+
+def test_slots_that_take_few_nodes_leave_those_with_devices():
+    cluster = nodes((8, 2), (8, 0))
+    plan = MixedPolicy(CappedPolicy(ON_CPUS, 4), GpuPolicy(cpus=4)).plan(cluster)
+
+    assert counts(plan) == {(2, 0): 4, (4, 1): 2}

@@ -1,0 +1,137 @@
+"""When a slow slot is worth using: how long trials take in each kind of slot, and what that means near a run's end.
+
+While many trials wait, every slot helps. Near the end a trial that starts in a slow slot may be the last to finish,
+when faster slots would have done all that waits before. Neither Ray nor a clock is in here: times come from outside.
+"""
+
+import heapq
+from bisect import insort
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from tune_policies.resources import Count
+from tune_policies.values import Value
+
+_SHORTEST_S: Final = 1e-6
+"""No trial counts as shorter: a pace is divided by."""
+
+_ENOUGH: Final = 5
+"""So many trials say more of a kind than the ratio of speeds does."""
+
+_NUM_LENGTHS: Final = 20
+"""Into so many equally frequent lengths the trials that were seen are divided."""
+
+
+class Pace:
+    """How long a trial takes in each kind of slot, from what was seen, and from the speeds where nothing was.
+
+    Args:
+        speeds: How fast a trial runs in each kind, in any one unit; ``None``: not known.
+    """
+
+    def __init__(self, speeds: Sequence[float | None]) -> None:
+        self._speeds = tuple(speeds)
+        self._seen: tuple[list[float], ...] = tuple([] for _ in self._speeds)
+
+    def finished(self, kind: int, seconds: float) -> None:
+        """Take note that a trial ran for so long in a slot of this kind, to its end."""
+        insort(self._seen[kind], max(seconds, _SHORTEST_S))
+
+    def seconds(self, kind: int) -> float | None:
+        """Return how long a trial typically takes in a slot of this kind; ``None``: not known.
+
+        It is the median of those that were seen there, which a few odd trials do not move. While these are few, and the
+        shortest end first, it follows from the kind of which the most were seen, by the ratio of the speeds.
+        """
+        here, speed = self._seen[kind], self._speeds[kind]
+        _, reference = max((len(times) if self._speeds[other] else 0, -other) for other, times in enumerate(self._seen))
+        there, its_speed = self._seen[-reference], self._speeds[-reference]
+        if len(here) < _ENOUGH and speed is not None and its_speed is not None and there:
+            return _median(there) * its_speed / speed
+        return _median(here) if here else None
+
+    def lengths(self) -> list[float]:
+        """Return how long trials are, compared with a typical one: equally frequent lengths; empty: none has ended.
+
+        They are those of the kind of which the most were seen. Of many, the very longest, which may hang, is left out.
+        """
+        times = max(self._seen, key=len)
+        ranks = [(2 * i + 1) * len(times) // (2 * _NUM_LENGTHS) for i in range(_NUM_LENGTHS)]
+        return [times[rank] / _median(times) for rank in ranks] if times else []
+
+
+def _median(times: Sequence[float]) -> float:
+    middle = len(times) // 2
+    return times[middle] if len(times) % 2 else (times[middle - 1] + times[middle]) / 2
+
+
+class Running(Value):
+    """A trial that runs.
+
+    Attributes:
+        kind: The kind of slot in which it runs.
+        elapsed_s: For how long it has run there, in seconds.
+    """
+
+    kind: Count
+    elapsed_s: Annotated[float, Field(ge=0)]
+
+
+def leave_idle(kind: int, *, pace: Pace, slots: Sequence[int], running: Sequence[Running], num_waiting: int) -> bool:
+    """Return whether a free slot of ``kind`` is better left idle than given to one more waiting trial.
+
+    One trial less for the faster kinds ends the run a little earlier, unless the trial that starts here ends after
+    them: it starts if that is a gain, in the mean over the lengths that trials were seen to have. Where all trials of a
+    kind take equally long, that is exactly if it ends before the faster kinds would have done all that waits, and asked
+    anew whenever a slot is free this gives the shortest run that there is: of all the ends that trials could have in
+    some slot, as many as there are trials are the earliest, and a slot is used if it has one of those.
+
+    It is never better to leave a slot of the fastest kind idle, nor one of a kind whose pace is not known; other kinds
+    whose pace is not known are not counted on.
+
+    Args:
+        kind: The kind of the free slot.
+        pace: How long trials take.
+        slots: How many slots there are of each kind, used and free.
+        running: The trials that run now, in slots of any kind.
+        num_waiting: Trials that have no slot yet, and may take one of any kind. One that must have a slot of this kind
+            is not to be asked about: no other would ever run it.
+    """
+    here_s = pace.seconds(kind)
+    if here_s is None or num_waiting <= 0:
+        return False
+    free_s: list[tuple[float, float]] = []
+    for other, num_slots in enumerate(slots):
+        each_s = pace.seconds(other)
+        if each_s is not None and each_s < here_s:
+            elapsed = [trial.elapsed_s for trial in running if trial.kind == other]
+            free_s += [(at_s, each_s) for at_s in _free_in(each_s, elapsed, num_slots)]
+    if not free_s:
+        return False
+    gain_s = 1 / sum(1 / each_s for _, each_s in free_s)
+    others_end_s = _end_of(num_waiting, free_s)
+    late_s = [max(0, here_s * length - (others_end_s - gain_s)) for length in pace.lengths()]
+    return sum(late_s) / len(late_s) >= gain_s
+
+
+def _end_of(num_trials: int, slots: list[tuple[float, float]]) -> float:
+    """Return when so many trials are done in slots that are free at some time and take so long for each, in seconds."""
+    ends = [(free_s + each_s, each_s) for free_s, each_s in slots]
+    heapq.heapify(ends)
+    for _ in range(num_trials - 1):
+        end_s, each_s = ends[0]
+        heapq.heapreplace(ends, (end_s + each_s, each_s))
+    return ends[0][0]
+
+
+def _free_in(each_s: float, elapsed: Sequence[float], num_slots: int) -> list[float]:
+    """Return in how many seconds each slot of a kind is free.
+
+    A trial that has run longer than is typical is taken to run on for as long as it is late: one that hangs is counted
+    on less and less. Where fewer slots are left than trials run, those that end first make room for none.
+    """
+    left = [abs(each_s - so_far) for so_far in elapsed]
+    free = [0.0] * (num_slots - len(left))
+    return sorted(left + free, reverse=True)[:num_slots]
