@@ -8,7 +8,7 @@ from ray.train.tensorflow import TensorflowTrainer
 from tune_policies.plan import TrialPlan
 
 from .process import limit_options
-from .train_loop import check_train_v2, plan_of_run, planned_arguments
+from .train_loop import build_trainer
 
 
 def build_tensorflow_trainer(
@@ -40,9 +40,5 @@ def build_tensorflow_trainer(
         InfeasibleRequestError: The config is known to need more GPU memory than any device has.
         MemoryLimitError: In a worker: its GPU memory cannot be limited.
     """
-    check_train_v2(TensorflowTrainer)
     limits = limit_options(isolation, on_void_limit)
-    plan = plan_of_run(plan, train_loop_config)
-    return TensorflowTrainer(
-        **planned_arguments(train_loop, plan, limits, trainer_kwargs), train_loop_config=train_loop_config
-    )
+    return build_trainer(TensorflowTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)

@@ -1,7 +1,7 @@
-"""What all of Ray's trainers are given from a plan."""
+"""What all of Ray's trainers are given from a plan, and where they are made."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import ray.train
 
@@ -11,6 +11,28 @@ from tune_policies.plan import TrialPlan
 from .gpu_memory.use.run_folder import RunFolder
 from .gpu_memory.use.usage import with_usage
 from .process import LimitOptions, ProcessSetup, set_up_before
+
+TrainerT = TypeVar("TrainerT", bound=Any)
+
+
+def build_trainer(
+    trainer: type[TrainerT],
+    train_loop: Callable[..., Any],
+    plan: TrialPlan,
+    train_loop_config: dict[str, Any] | None,
+    limits: LimitOptions,
+    trainer_kwargs: dict[str, Any],
+) -> TrainerT:
+    """Return one of Ray's trainers, whose workers are set up by ``plan`` before ``train_loop`` runs.
+
+    Raises:
+        InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` name what the plan sets, or Ray Train
+            is not its version 2.
+        InfeasibleRequestError: The config is known to need more GPU memory than any device has.
+    """
+    check_train_v2(trainer)
+    plan = plan_of_run(plan, train_loop_config)
+    return trainer(**planned_arguments(train_loop, plan, limits, trainer_kwargs), train_loop_config=train_loop_config)
 
 
 def planned_arguments(
