@@ -12,11 +12,11 @@ from .gpu_memory.use.run_folder import RunFolder
 from .gpu_memory.use.usage import with_usage
 from .process import LimitOptions, ProcessSetup, set_up_before
 
-TrainerT = TypeVar("TrainerT", bound=Any)
+TrainerT = TypeVar("TrainerT")
 
 
 def build_trainer(
-    trainer: type[TrainerT],
+    trainer: Callable[..., TrainerT],
     train_loop: Callable[..., Any],
     plan: TrialPlan,
     train_loop_config: dict[str, Any] | None,
@@ -107,7 +107,7 @@ def run_folder() -> RunFolder | None:
         return None
 
 
-def check_train_v2(trainer: type) -> None:
+def check_train_v2(trainer: Callable[..., Any]) -> None:
     """Raise ``InvalidResourcesError`` unless ``trainer`` is of Ray Train's version 2.
 
     Version 1 is itself a Tune run, and cannot be one trial of another.
