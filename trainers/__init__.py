@@ -15,16 +15,22 @@ if TYPE_CHECKING:
     from .escalating_fit import fit_escalating
     from .gpu_memory.limits.calibration import calibrate_gpu_overhead
     from .gpu_memory.sizing.measure import measure_gpu_memory, plan_by_measuring
+    from .jax_trainer import build_jax_trainer
+    from .lightgbm_trainer import build_lightgbm_trainer
     from .tensorflow_trainer import build_tensorflow_trainer
     from .torch_trainer import build_torch_trainer
     from .tune_trainable import with_plan
+    from .xgboost_trainer import build_xgboost_trainer
 
 __all__ = [
     "GpuMemoryEstimate",
     "GpuMemoryLimit",
     "Overheads",
+    "build_jax_trainer",
+    "build_lightgbm_trainer",
     "build_tensorflow_trainer",
     "build_torch_trainer",
+    "build_xgboost_trainer",
     "calibrate_gpu_overhead",
     "estimate_gpu_memory",
     "fit_escalating",
@@ -37,8 +43,11 @@ __all__ = [
 ]
 
 _MODULES = {
+    "build_jax_trainer": ".jax_trainer",
+    "build_lightgbm_trainer": ".lightgbm_trainer",
     "build_tensorflow_trainer": ".tensorflow_trainer",
     "build_torch_trainer": ".torch_trainer",
+    "build_xgboost_trainer": ".xgboost_trainer",
     "calibrate_gpu_overhead": ".gpu_memory.limits.calibration",
     "fit_escalating": ".escalating_fit",
     "measure_gpu_memory": ".gpu_memory.sizing.measure",

@@ -1,6 +1,7 @@
 """What all of Ray's trainers are given from a plan, and where they are made."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import ray.train
@@ -62,6 +63,19 @@ def planned_arguments(
         "train_loop_per_worker": set_up_before(train_loop, set_up, at_end),
         "scaling_config": scaling_config,
     }
+
+
+def with_worker_variables(trainer_kwargs: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return a trainer's arguments with environment variables that each worker has from its start; the user's own win.
+
+    What sets up a process before the user's loop comes too late for them: by then Ray has imported the framework.
+    """
+    run_config = trainer_kwargs.get("run_config") or ray.train.RunConfig()
+    if not isinstance(run_config, ray.train.RunConfig):  # Ray says itself what is wrong with it
+        return trainer_kwargs
+    runtime_env = dict(run_config.worker_runtime_env or {})
+    runtime_env["env_vars"] = {**variables, **runtime_env.get("env_vars", {})}
+    return {**trainer_kwargs, "run_config": replace(run_config, worker_runtime_env=runtime_env)}
 
 
 def plan_of_run(plan: TrialPlan, train_loop_config: dict[str, Any] | None) -> TrialPlan:
