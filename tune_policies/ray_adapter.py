@@ -9,11 +9,15 @@ from ray.tune import PlacementGroupFactory, TuneConfig
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
-from tune_policies.resources import check_count
+from tune_policies.resources import TICKS, check_count, from_ticks, to_ticks
 from tune_policies.slot import TrialSlot
 
 _FIRST_WITH_SLICES: Final = (2, 60)
 """Older versions reserve one slice at most, and take the number in a pod type for chips where it counts cores."""
+
+
+_NODE_AMOUNTS: Final = range(1, 257)
+"""CPUs or devices of a node."""
 
 
 def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
@@ -33,6 +37,8 @@ def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
         "use_gpu": plan.use_gpu,
         "resources_per_worker": plan.resources_per_worker,
     }
+    if plan.slots[0].is_elastic:
+        fields |= _elastic_fields(plan)
     if plan.accelerator_type is not None:
         fields["accelerator_type"] = plan.accelerator_type
     if plan.use_tpu:
@@ -56,6 +62,28 @@ def to_placement_group_factory(slot: TrialSlot) -> PlacementGroupFactory:
     if not slot.label_selector:
         return PlacementGroupFactory([bundle])
     return PlacementGroupFactory([bundle], bundle_label_selector=[dict(slot.label_selector)])
+
+
+def _elastic_fields(plan: TrialPlan) -> dict[str, Any]:
+    if "elastic_resize_monitor_interval_s" not in {field.name for field in fields_of(ScalingConfig)}:
+        raise InvalidResourcesError(
+            f"from {plan.num_workers} to {plan.max_workers} workers needs Ray Train's elastic workers, which Ray "
+            f"{ray.__version__} does not have: take a newer Ray, or give the policy num_workers={plan.num_workers}"
+        )
+    amounts = {name: _as_ray_divides(amount) for name, amount in plan.resources_per_worker.items()}
+    return {"num_workers": (plan.num_workers, plan.max_workers), "resources_per_worker": amounts}
+
+
+def _as_ray_divides(amount: float) -> float:
+    """Return the amount, or one tick less where Ray would count too few of them in a node.
+
+    Ray counts elastic workers in floats, where ``1.0 // 0.1`` is 9: it would wait for ever for ten workers that fit.
+    """
+    ticks = to_ticks(amount)
+    if not 1 < ticks < TICKS or TICKS // (ticks - 1) > TICKS // ticks:  # or one more would fit on a device
+        return amount
+    is_short = any(float(whole) // amount < whole * TICKS // ticks for whole in _NODE_AMOUNTS)
+    return from_ticks(ticks - 1) if is_short else amount
 
 
 def _tpu_fields(plan: TrialPlan) -> dict[str, Any]:
