@@ -9,15 +9,15 @@ from ray.tune import PlacementGroupFactory, TuneConfig
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
-from tune_policies.resources import TICKS, check_count, from_ticks, to_ticks
+from tune_policies.resources import TICKS, check_count, to_ticks
 from tune_policies.slot import TrialSlot
 
 _FIRST_WITH_SLICES: Final = (2, 60)
 """Older versions reserve one slice at most, and take the number in a pod type for chips where it counts cores."""
 
 
-_NODE_AMOUNTS: Final = range(1, 257)
-"""CPUs or devices of a node."""
+_EXACT: Final = 2**20
+"""Floats add up many multiples of one part in so many without an error."""
 
 
 def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
@@ -70,20 +70,25 @@ def _elastic_fields(plan: TrialPlan) -> dict[str, Any]:
             f"from {plan.num_workers} to {plan.max_workers} workers needs Ray Train's elastic workers, which Ray "
             f"{ray.__version__} does not have: take a newer Ray, or give the policy num_workers={plan.num_workers}"
         )
-    amounts = {name: _as_ray_divides(amount) for name, amount in plan.resources_per_worker.items()}
+    amounts = {
+        name: amount if name == "memory" else _that_adds_up(amount)
+        for name, amount in plan.resources_per_worker.items()
+    }
     return {"num_workers": (plan.num_workers, plan.max_workers), "resources_per_worker": amounts}
 
 
-def _as_ray_divides(amount: float) -> float:
-    """Return the amount, or one tick less where Ray would count too few of them in a node.
+def _that_adds_up(amount: float) -> float:
+    """Return the amount, rounded down to a number of which floats add up many without an error.
 
-    Ray counts elastic workers in floats, where ``1.0 // 0.1`` is 9: it would wait for ever for ten workers that fit.
+    Ray adds up what elastic workers reserve and divides the sum by one of them, in floats: of five times 0.2 it counts
+    four, and waits for ever where five are the fewest. Too small a share to lose a tick of it stays as it is, for one
+    more would fit on a device.
     """
     ticks = to_ticks(amount)
-    if not 1 < ticks < TICKS or TICKS // (ticks - 1) > TICKS // ticks:  # or one more would fit on a device
+    if ticks < TICKS and TICKS // max(1, ticks - 1) > TICKS // max(1, ticks):
         return amount
-    is_short = any(float(whole) // amount < whole * TICKS // ticks for whole in _NODE_AMOUNTS)
-    return from_ticks(ticks - 1) if is_short else amount
+    exact = ticks * _EXACT // TICKS / _EXACT
+    return amount if exact == amount else exact
 
 
 def _tpu_fields(plan: TrialPlan) -> dict[str, Any]:
