@@ -92,7 +92,7 @@ def sum_with_jax(config):
     ("build", "loop"),
     [
         pytest.param(build_xgboost_trainer, boost_with_xgboost, id="XGBoost"),
-        pytest.param(build_lightgbm_trainer, boost_with_lightgbm, id="LightGBM"),
+        pytest.param(build_lightgbm_trainer, boost_with_lightgbm, id="LightGBM", marks=pytest.mark.slow),
         pytest.param(build_jax_trainer, sum_with_jax, id="JAX"),
     ],
 )
@@ -125,6 +125,7 @@ def test_model_fit_works_on_two_tensorflow_workers_whose_pools_follow_the_plan(t
     assert seen == [expected] * 2
 
 
+@pytest.mark.slow
 def test_each_jax_worker_sees_the_gpu_that_ray_gave_it(tmp_path):
     """Ray's own back end shows both workers of a node the first one."""
     seen = seen_by_workers(build_jax_trainer, lambda config: write_down(config["folder"]), tmp_path, GPU_PLAN)
