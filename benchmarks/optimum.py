@@ -24,6 +24,7 @@ from ortools.sat.python import cp_model
 
 from tune_policies import CpuPolicy, GpuMemoryPolicy, GpuPolicy, NodeCapacity, SelectingPolicy
 from tune_policies.policy import ResourcePolicy
+from tune_policies.resources import fewest_workers
 
 _TICKS: Final = 10_000
 _DRIVER_BYTES: Final = 2**20
@@ -81,7 +82,7 @@ class Question(NamedTuple):
         amounts["CPU"] = _ticks(cpus if policy.cpus is None else policy.cpus)
         if isinstance(policy, CpuPolicy):
             amounts["memory"] = policy.memory or 0
-            return cls(Wish(amounts, policy.num_workers), allowed, allowed)
+            return cls(Wish(amounts, fewest_workers(policy.num_workers)), allowed, allowed)
         least = policy.min_gpu_memory if isinstance(policy, GpuPolicy) else policy.gpu_memory
         suited = tuple(
             node
@@ -90,11 +91,16 @@ class Question(NamedTuple):
             if (node.smallest_gpu_memory_bytes or 0) >= (least or 0)
         )
         if isinstance(policy, GpuPolicy):
-            return cls(Wish(amounts, policy.num_workers, gpu_ticks=_ticks(policy.gpus)), suited, allowed)
+            return cls(
+                Wish(amounts, fewest_workers(policy.num_workers), gpu_ticks=_ticks(policy.gpus)), suited, allowed
+            )
         if policy.gpu_memory is None:
             raise TypeError("with a profile, what a worker needs is the affair of its config")
         wish = Wish(
-            amounts, policy.num_workers, gpu_memory_bytes=policy.gpu_memory, max_per_gpu=policy.max_trials_per_gpu
+            amounts,
+            fewest_workers(policy.num_workers),
+            gpu_memory_bytes=policy.gpu_memory,
+            max_per_gpu=policy.max_trials_per_gpu,
         )
         return cls(wish, suited, allowed)
 

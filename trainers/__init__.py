@@ -14,16 +14,22 @@ if TYPE_CHECKING:
     from .gpu_memory.sizing.estimate import GpuMemoryEstimate, estimate_gpu_memory
     from .gpu_memory.sizing.measure import measure_gpu_memory, plan_by_measuring
     from .gpu_memory.use.usage import gpu_memory_usage, peak_gpu_memory_bytes
+    from .jax_trainer import build_jax_trainer
+    from .lightgbm_trainer import build_lightgbm_trainer
     from .tensorflow_trainer import build_tensorflow_trainer
     from .torch_trainer import build_torch_trainer
     from .tune_trainable import with_plan
+    from .xgboost_trainer import build_xgboost_trainer
 
 __all__ = [
     "GpuMemoryEstimate",
     "GpuMemoryLimit",
     "Overheads",
+    "build_jax_trainer",
+    "build_lightgbm_trainer",
     "build_tensorflow_trainer",
     "build_torch_trainer",
+    "build_xgboost_trainer",
     "calibrate_gpu_overhead",
     "estimate_gpu_memory",
     "fit_escalating",
@@ -39,8 +45,11 @@ _MODULES = {
     "GpuMemoryEstimate": ".gpu_memory.sizing.estimate",
     "GpuMemoryLimit": ".gpu_memory.limits.limit",
     "Overheads": ".gpu_memory.limits.overhead",
+    "build_jax_trainer": ".jax_trainer",
+    "build_lightgbm_trainer": ".lightgbm_trainer",
     "build_tensorflow_trainer": ".tensorflow_trainer",
     "build_torch_trainer": ".torch_trainer",
+    "build_xgboost_trainer": ".xgboost_trainer",
     "calibrate_gpu_overhead": ".gpu_memory.limits.calibration",
     "estimate_gpu_memory": ".gpu_memory.sizing.estimate",
     "fit_escalating": ".escalating_fit",

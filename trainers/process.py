@@ -31,6 +31,7 @@ _THREAD_VARIABLES: Final = (
     "OPENBLAS_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",  # TensorFlow reads these two when its runtime starts
     "TF_NUM_INTEROP_THREADS",
+    "NPROC",  # XLA, so JAX, reads this one when its back end for CPUs starts
 )
 
 

@@ -10,7 +10,7 @@ from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
 
 from .process import limit_options
-from .train_loop import check_train_v2, plan_of_run, planned_arguments
+from .train_loop import build_trainer, plan_of_run
 
 
 def build_torch_trainer(
@@ -43,14 +43,11 @@ def build_torch_trainer(
         InfeasibleRequestError: The config is known to need more GPU memory than any device has.
         MemoryLimitError: In a worker: its GPU memory cannot be limited.
     """
-    check_train_v2(TorchTrainer)
     limits = limit_options(isolation, on_void_limit)
     plan = plan_of_run(plan, train_loop_config)
-    return TorchTrainer(
-        **planned_arguments(train_loop, plan, limits, trainer_kwargs),
-        train_loop_config=train_loop_config,
-        torch_config=_without_nccl_on_shared_gpus(torch_config or TorchConfig(), plan),
-    )
+    torch_config = _without_nccl_on_shared_gpus(torch_config or TorchConfig(), plan)
+    trainer_kwargs = {**trainer_kwargs, "torch_config": torch_config}
+    return build_trainer(TorchTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)
 
 
 def _without_nccl_on_shared_gpus(config: TorchConfig, plan: TrialPlan) -> TorchConfig:

@@ -1,7 +1,8 @@
-"""What all of Ray's trainers are given from a plan."""
+"""What all of Ray's trainers are given from a plan, and where they are made."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import ray.train
 
@@ -11,6 +12,28 @@ from tune_policies.plan import TrialPlan
 from .gpu_memory.use.run_folder import RunFolder
 from .gpu_memory.use.usage import with_usage
 from .process import LimitOptions, ProcessSetup, set_up_before
+
+TrainerT = TypeVar("TrainerT")
+
+
+def build_trainer(
+    trainer: Callable[..., TrainerT],
+    train_loop: Callable[..., Any],
+    plan: TrialPlan,
+    train_loop_config: dict[str, Any] | None,
+    limits: LimitOptions,
+    trainer_kwargs: dict[str, Any],
+) -> TrainerT:
+    """Return one of Ray's trainers, whose workers are set up by ``plan`` before ``train_loop`` runs.
+
+    Raises:
+        InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` name what the plan sets, or Ray Train
+            is not its version 2.
+        InfeasibleRequestError: The config is known to need more GPU memory than any device has.
+    """
+    check_train_v2(trainer)
+    plan = plan_of_run(plan, train_loop_config)
+    return trainer(**planned_arguments(train_loop, plan, limits, trainer_kwargs), train_loop_config=train_loop_config)
 
 
 def planned_arguments(
@@ -40,6 +63,19 @@ def planned_arguments(
         "train_loop_per_worker": set_up_before(train_loop, set_up, at_end),
         "scaling_config": scaling_config,
     }
+
+
+def with_worker_variables(trainer_kwargs: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return a trainer's arguments with environment variables that each worker has from its start; the user's own win.
+
+    What sets up a process before the user's loop comes too late for them: by then Ray has imported the framework.
+    """
+    run_config = trainer_kwargs.get("run_config") or ray.train.RunConfig()
+    if not isinstance(run_config, ray.train.RunConfig):  # Ray says itself what is wrong with it
+        return trainer_kwargs
+    runtime_env = dict(run_config.worker_runtime_env or {})
+    runtime_env["env_vars"] = {**variables, **runtime_env.get("env_vars", {})}
+    return {**trainer_kwargs, "run_config": replace(run_config, worker_runtime_env=runtime_env)}
 
 
 def plan_of_run(plan: TrialPlan, train_loop_config: dict[str, Any] | None) -> TrialPlan:
@@ -85,7 +121,7 @@ def run_folder() -> RunFolder | None:
         return None
 
 
-def check_train_v2(trainer: type) -> None:
+def check_train_v2(trainer: Callable[..., Any]) -> None:
     """Raise ``InvalidResourcesError`` unless ``trainer`` is of Ray Train's version 2.
 
     Version 1 is itself a Tune run, and cannot be one trial of another.

@@ -6,7 +6,7 @@ nodes hold one by one. Nodes of one shape are counted once and multiplied.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from pydantic import model_validator
 
@@ -31,15 +31,24 @@ class Request(Value):
 
     Attributes:
         worker: What one process that trains reserves.
-        num_workers: Train workers in the trial; 0: the trial itself trains.
+        num_workers: Train workers in the trial; 0: the trial itself trains. Given as a pair, it is split.
+        max_workers: To how many the trial may grow; ``None``: the number is fixed. It takes no part in packing.
         accelerator_type: Ray's name of the device type that the workers must have.
         gpu_memory_bytes: GPU memory that each worker wants. It takes no part in packing: the GPU share does.
     """
 
     worker: Resources
     num_workers: Count = 0
+    max_workers: Count | None = None
     accelerator_type: str | None = None
     gpu_memory_bytes: Bytes | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split(cls, data: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(workers := data.get("num_workers"), tuple):
+            return {**data, "num_workers": workers[0], "max_workers": workers[1]}
+        return data
 
     @model_validator(mode="after")
     def _must_ask_for_something(self) -> Self:
@@ -58,7 +67,10 @@ class Request(Value):
             each += f" with {format_bytes(self.gpu_memory_bytes)} of GPU memory"
         if self.accelerator_type:
             each += f" on {self.accelerator_type}"
-        return f"{self.num_workers} workers of {each}" if self.num_workers else each
+        if self.num_workers == 0:
+            return each
+        grown = f" to {self.max_workers}" if self.max_workers else ""
+        return f"{self.num_workers}{grown} workers of {each}"
 
 
 def device_slots(amount: float, share_ticks: int) -> int:
@@ -141,6 +153,18 @@ def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
         return min(most, count_drivers(groups, most))
     # More drivers leave less host memory for workers, so the answer is where the two meet.
     return largest(0, most, lambda trials: count_workers_beside(groups, request, trials) >= trials * request.processes)
+
+
+def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: int) -> tuple[int | None, int | None]:
+    """Return to how many workers one of so many trials may grow: while the others have their fewest, and alone.
+
+    ``None`` twice: the number is fixed. All the drivers are counted in both.
+    """
+    if request.max_workers is None:
+        return None, None
+    workers = count_workers_beside(groups, request, num_trials)
+    alone = min(request.max_workers, workers)
+    return min(alone, workers - (num_trials - 1) * request.num_workers), alone
 
 
 def count_workers_beside(groups: Collection[NodeGroup], request: Request, num_drivers: int) -> int:

@@ -49,8 +49,13 @@ class TrialPlan(Value):
 
     @property
     def num_workers(self) -> int:
-        """Train workers in each trial; 0: the trial itself trains."""
+        """Train workers in each trial, the fewest where they may grow; 0: the trial itself trains."""
         return self.slots[0].num_workers
+
+    @property
+    def max_workers(self) -> int | None:
+        """To how many Train workers a trial may grow while the others have their fewest; ``None``: it may not."""
+        return self.slots[0].max_workers
 
     @property
     def per_worker(self) -> Resources:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tune_policies.capacity import ClusterCapacity, NodeGroup
 from tune_policies.infeasible import in_context, infeasible
-from tune_policies.packing import DRIVER, Request, count_trials, device_slots, limiting_resource
+from tune_policies.packing import DRIVER, Request, count_trials, device_slots, limiting_resource, room_to_grow
 from tune_policies.plan import TrialPlan
 from tune_policies.resources import TICKS, Resources, format_amount, from_ticks, to_ticks
 from tune_policies.slot import TrialSlot
@@ -38,9 +38,17 @@ def build_plan(
             f"a trial's driver only waits for its workers, so it holds {DRIVER} and no CPU; "
             "pass max_concurrent_trials to Tune, as so little does not keep further drivers from starting"
         )
+    if request.max_workers is not None:
+        notes.append(
+            f"as many trials at once as fit with {request.num_workers} workers each; with fewer at once "
+            f"(CappedPolicy), each has more room to grow to {request.max_workers}"
+        )
+    max_workers, max_workers_alone = room_to_grow(groups, request, count)
     slot = TrialSlot(
         trial=DRIVER if request.num_workers else request.worker,
         num_workers=request.num_workers,
+        max_workers=max_workers,
+        max_workers_alone=max_workers_alone,
         per_worker=request.worker if request.num_workers else Resources(),
         max_concurrent_trials=count,
         gpu_memory_bytes=request.gpu_memory_bytes,

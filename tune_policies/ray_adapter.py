@@ -9,11 +9,15 @@ from ray.tune import PlacementGroupFactory, TuneConfig
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
-from tune_policies.resources import check_count
+from tune_policies.resources import TICKS, check_count, to_ticks
 from tune_policies.slot import TrialSlot
 
 _FIRST_WITH_SLICES: Final = (2, 60)
 """Older versions reserve one slice at most, and take the number in a pod type for chips where it counts cores."""
+
+
+_EXACT: Final = 2**20
+"""Floats add up many multiples of one part in so many without an error."""
 
 
 def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
@@ -33,6 +37,8 @@ def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
         "use_gpu": plan.use_gpu,
         "resources_per_worker": plan.resources_per_worker,
     }
+    if plan.slots[0].is_elastic:
+        fields |= _elastic_fields(plan)
     if plan.accelerator_type is not None:
         fields["accelerator_type"] = plan.accelerator_type
     if plan.use_tpu:
@@ -56,6 +62,33 @@ def to_placement_group_factory(slot: TrialSlot) -> PlacementGroupFactory:
     if not slot.label_selector:
         return PlacementGroupFactory([bundle])
     return PlacementGroupFactory([bundle], bundle_label_selector=[dict(slot.label_selector)])
+
+
+def _elastic_fields(plan: TrialPlan) -> dict[str, Any]:
+    if "elastic_resize_monitor_interval_s" not in {field.name for field in fields_of(ScalingConfig)}:
+        raise InvalidResourcesError(
+            f"from {plan.num_workers} to {plan.max_workers} workers needs Ray Train's elastic workers, which Ray "
+            f"{ray.__version__} does not have: take a newer Ray, or give the policy num_workers={plan.num_workers}"
+        )
+    amounts = {
+        name: amount if name == "memory" else _that_adds_up(amount)
+        for name, amount in plan.resources_per_worker.items()
+    }
+    return {"num_workers": (plan.num_workers, plan.max_workers), "resources_per_worker": amounts}
+
+
+def _that_adds_up(amount: float) -> float:
+    """Return the amount, rounded down to a number of which floats add up many without an error.
+
+    Ray adds up what elastic workers reserve and divides the sum by one of them, in floats: of five times 0.2 it counts
+    four, and waits for ever where five are the fewest. Too small a share to lose a tick of it stays as it is, for one
+    more would fit on a device.
+    """
+    ticks = to_ticks(amount)
+    if ticks < TICKS and TICKS // max(1, ticks - 1) > TICKS // max(1, ticks):
+        return amount
+    exact = ticks * _EXACT // TICKS / _EXACT
+    return amount if exact == amount else exact
 
 
 def _tpu_fields(plan: TrialPlan) -> dict[str, Any]:

@@ -104,6 +104,23 @@ def _positive_count(value: object, info: ValidationInfo) -> int:
     return check_count(value, least=1, name=str(info.field_name))
 
 
+def _workers(value: object, info: ValidationInfo) -> int | tuple[int, int]:
+    name = str(info.field_name)
+    if not isinstance(value, list | tuple):
+        return check_count(value, least=0, name=name)
+    if len(value) != 2:
+        raise InvalidResourcesError(f"{name} must be a whole number, or the fewest and the most: got {shorten(value)}")
+    fewest, most = (check_count(number, least=1, name=f"each of {name}") for number in value)
+    if fewest > most:
+        raise InvalidResourcesError(f"{name} must name the fewest first, got {shorten(value)}")
+    return fewest if fewest == most else (fewest, most)
+
+
+def fewest_workers(num_workers: int | tuple[int, int]) -> int:
+    """Return with how many Train workers a trial begins."""
+    return num_workers if isinstance(num_workers, int) else num_workers[0]
+
+
 def _used_bytes(value: object, info: ValidationInfo) -> int:
     if not is_number(value) or not isinstance(value, Integral) or value < 0:
         raise InvalidResourcesError(
@@ -142,6 +159,8 @@ CustomAmounts = Annotated[dict[str, float], BeforeValidator(_custom)]
 """Amounts of other Ray resources by their names, those of 0 left out."""
 Speed = Annotated[float, BeforeValidator(_speed)]
 """How fast something runs compared with something else: a number above 0."""
+WorkerCount = Annotated[int | tuple[int, int], BeforeValidator(_workers)]
+"""Train workers of a trial; a pair is the fewest and the most, between which Ray Train chooses while the trial runs."""
 PositiveCount = Annotated[int, BeforeValidator(_positive_count)]
 """A whole number, 1 or above."""
 

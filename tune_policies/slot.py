@@ -22,7 +22,9 @@ class TrialSlot(Value):
         trial: Reserved by Tune for the trainable: all of it when ``num_workers`` is 0, else only what a
             waiting Train driver holds.
         max_concurrent_trials: How many trials of this kind run at once.
-        num_workers: Train workers in each trial; 0: the trial itself trains.
+        num_workers: Train workers in each trial, the fewest where they may grow; 0: the trial itself trains.
+        max_workers: To how many workers a trial may grow while the others have their fewest; ``None``: it may not.
+        max_workers_alone: To how many it may grow where no other trial runs.
         per_worker: Reserved by Train for each of its workers.
         gpu_memory_bytes: GPU memory that a worker may use on each of its devices; ``None``: not known.
         gpu_overhead_bytes: What of it is counted for what a worker's frameworks use outside their allocators; ``None``:
@@ -37,6 +39,8 @@ class TrialSlot(Value):
     trial: Resources
     max_concurrent_trials: PositiveCount
     num_workers: Count = 0
+    max_workers: Count | None = None
+    max_workers_alone: Count | None = None
     per_worker: Resources = Field(default_factory=Resources)
     gpu_memory_bytes: Bytes | None = None
     gpu_overhead_bytes: UsedBytes | None = None
@@ -59,6 +63,11 @@ class TrialSlot(Value):
     def worker(self) -> Resources:
         """What one process that trains has: the trial, or each Train worker."""
         return self.per_worker if self.num_workers else self.trial
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether a trial may have more Train workers than it begins with."""
+        return self.max_workers is not None and self.max_workers > self.num_workers
 
     @property
     def shares_gpu(self) -> bool:
@@ -93,7 +102,11 @@ class TrialSlot(Value):
     def capped(self, max_concurrent_trials: int) -> "TrialSlot":
         """Return the same slot, no more often at once than that."""
         fewer = min(self.max_concurrent_trials, max_concurrent_trials)
-        return self.model_copy(update={"max_concurrent_trials": fewer})
+        changes = {"max_concurrent_trials": fewer}
+        if self.max_workers is not None and self.max_workers_alone is not None:
+            freed = (self.max_concurrent_trials - fewer) * self.num_workers
+            changes["max_workers"] = min(self.max_workers_alone, self.max_workers + freed)
+        return self.model_copy(update=changes)
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialSlot":
         """Return the same slot, only on nodes that the selector selects beside what it selected before."""
@@ -110,8 +123,9 @@ class TrialSlot(Value):
         if self.gpu_memory_bytes is not None:
             each += f", {format_bytes(self.gpu_memory_bytes)} of GPU memory"
         if self.num_workers:
-            noun = "worker" if self.num_workers == 1 else "workers"
-            return f"{self.num_workers} {noun} with {each}; the driver holds {self.trial}"
+            noun = "worker" if self.num_workers == 1 and not self.is_elastic else "workers"
+            grown = f" to {self.max_workers}" if self.is_elastic else ""
+            return f"{self.num_workers}{grown} {noun} with {each}; the driver holds {self.trial}"
         return each
 
 

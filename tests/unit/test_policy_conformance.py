@@ -44,6 +44,7 @@ POLICIES = [
     AutoscalingPolicy(GpuPolicy(gpus=0.5), max_nodes_to_add=3),
     CpuPolicy(cpus=2, memory="2GiB", num_workers=2),
     GpuPolicy(gpus=0.3, num_workers=2),
+    GpuPolicy(gpus=0.3, num_workers=(2, 9)),
     GpuMemoryPolicy(gpu_memory="6GiB"),
     GpuMemoryPolicy(profile=PROFILE, headroom=0.2),
     CappedPolicy(SelectingPolicy(GpuMemoryPolicy(profile=PROFILE), exclude_nodes=("b",)), 7),

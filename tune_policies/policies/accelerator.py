@@ -21,7 +21,16 @@ from tune_policies.planning import build_plan, cpus_that_strand_no_device
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.whole_slices import SliceRequest, check_slice_request, plan_slices
 from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import TICKS, Amount, Count, Resources, format_amount, from_ticks, to_ticks
+from tune_policies.resources import (
+    TICKS,
+    Amount,
+    Resources,
+    WorkerCount,
+    fewest_workers,
+    format_amount,
+    from_ticks,
+    to_ticks,
+)
 from tune_policies.tpu_slices import SliceShape
 
 
@@ -46,7 +55,7 @@ class AcceleratorPolicy(ResourcePolicy):
     cpus: Amount | None = None
     accelerator_type: Annotated[str, AfterValidator(check_accelerator_type)] | None = None
     topology: str | None = None
-    num_workers: Count = 0
+    num_workers: WorkerCount = 0
 
     @model_validator(mode="after")
     def _must_be_what_ray_hands_out(self) -> Self:
@@ -59,8 +68,12 @@ class AcceleratorPolicy(ResourcePolicy):
                     f"topology={self.topology!r} is of TPU slices: it goes with resource='TPU' and an accelerator_type "
                     "such as 'TPU-V6E'"
                 )
+            if not isinstance(self.num_workers, int):
+                raise InvalidResourcesError(
+                    f"num_workers={self.num_workers} on TPU slices: a trial has whole slices, so ask for one number"
+                )
             check_slice_request(self._slice_request(self.topology, self.accelerator_type))
-        elif self.resource == "TPU" and self.num_workers > 1:
+        elif self.resource == "TPU" and self.num_workers not in (0, 1):
             raise InvalidResourcesError(
                 f"num_workers={self.num_workers} with TPU: Ray Train runs several TPU workers on whole slices only, so "
                 "give topology and accelerator_type, or ask for num_workers=1"
@@ -81,7 +94,8 @@ class AcceleratorPolicy(ResourcePolicy):
         return self._plan_devices(capacity)
 
     def _slice_request(self, topology: str, accelerator_type: str) -> SliceRequest:
-        return SliceRequest(SliceShape(topology, accelerator_type), int(self.amount), self.cpus, self.num_workers)
+        shape = SliceShape(topology, accelerator_type)
+        return SliceRequest(shape, int(self.amount), self.cpus, fewest_workers(self.num_workers))
 
     def _plan_devices(self, capacity: ClusterCapacity) -> TrialPlan:
         request = self._request(capacity.groups)

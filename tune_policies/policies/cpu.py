@@ -11,7 +11,7 @@ from tune_policies.plan import TrialPlan
 from tune_policies.planning import build_plan
 from tune_policies.policies.custom import WantedCustom
 from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import Amount, Bytes, Count, Resources
+from tune_policies.resources import Amount, Bytes, Resources, WorkerCount
 
 
 def _above_zero(cpus: float) -> float:
@@ -26,7 +26,7 @@ class CpuPolicy(ResourcePolicy):
     Attributes:
         cpus: CPUs of each worker, above 0.
         memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved.
-        num_workers: Train workers in a trial; 0: the trial itself trains.
+        num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
         custom: Other Ray resources of each worker by their names.
 
     Raises:
@@ -35,7 +35,7 @@ class CpuPolicy(ResourcePolicy):
 
     cpus: Annotated[Amount, AfterValidator(_above_zero)] = 1
     memory: Bytes | None = None
-    num_workers: Count = 0
+    num_workers: WorkerCount = 0
     custom: WantedCustom = Field(default_factory=dict)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:

@@ -15,10 +15,10 @@ from tune_policies.policy import ResourcePolicy
 from tune_policies.resources import (
     TICKS,
     Amount,
-    Count,
     GpuAmount,
     PositiveCount,
     Resources,
+    WorkerCount,
     from_ticks,
     to_ticks,
 )
@@ -35,7 +35,7 @@ class EvenSplitPolicy(ResourcePolicy):
         num_trials: Trials of the whole experiment.
         min_cpus: The fewest CPUs of a worker.
         min_gpus: The fewest GPUs of a worker; 0: trials take no GPU.
-        num_workers: Train workers in a trial; 0: the trial itself trains.
+        num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
         balance_waves: Whether to even out the waves; if not, as many as fit run at once.
 
     Raises:
@@ -45,7 +45,7 @@ class EvenSplitPolicy(ResourcePolicy):
     num_trials: PositiveCount
     min_cpus: Amount = 1
     min_gpus: GpuAmount = 0
-    num_workers: Count = 0
+    num_workers: WorkerCount = 0
     balance_waves: bool = True
 
     @model_validator(mode="after")

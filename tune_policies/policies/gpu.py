@@ -20,9 +20,9 @@ from tune_policies.resources import (
     TICKS,
     Amount,
     Bytes,
-    Count,
     GpuAmount,
     Resources,
+    WorkerCount,
     format_amount,
     from_ticks,
     to_ticks,
@@ -89,7 +89,7 @@ class GpuPolicy(ResourcePolicy):
         cpus: CPUs of each worker; ``None``: as many as strand no GPU.
         accelerator_type: Only devices of this type, such as ``"A100"``; of several, ``("H100", "A100")``, the first
             of which a trial fits.
-        num_workers: Train workers in a trial; 0: the trial itself trains.
+        num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
         min_gpu_memory: Only devices with at least so much memory each: bytes, or a text such as ``"24GiB"``.
         custom: Other Ray resources of each worker by their names.
 
@@ -100,7 +100,7 @@ class GpuPolicy(ResourcePolicy):
     gpus: Annotated[GpuAmount, AfterValidator(_above_zero)] = 1
     cpus: Amount | None = None
     accelerator_type: AcceleratorTypes | None = None
-    num_workers: Count = 0
+    num_workers: WorkerCount = 0
     min_gpu_memory: Bytes | None = None
     custom: WantedCustom = Field(default_factory=dict)
 

@@ -25,7 +25,7 @@ from tune_policies.policies.gpu import (
 )
 from tune_policies.policies.wrappers import plan_first_feasible
 from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import TICKS, Amount, Bytes, Count, PositiveCount, Resources, from_ticks
+from tune_policies.resources import TICKS, Amount, Bytes, PositiveCount, Resources, WorkerCount, from_ticks
 from tune_policies.slots_by_config import Headroom
 from tune_policies.units import format_bytes, format_request
 
@@ -47,7 +47,7 @@ class GpuMemoryPolicy(ResourcePolicy):
         cpus: CPUs of each worker; ``None``: as many as strand no GPU.
         accelerator_type: Only devices of this type, such as ``"A100"``; of several, ``("H100", "A100")``, the first
             of which a trial fits.
-        num_workers: Train workers in a trial; 0: the trial itself trains.
+        num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
         max_trials_per_gpu: At most so many workers on a GPU, even where its memory holds more.
         custom: Other Ray resources of each worker by their names.
 
@@ -60,7 +60,7 @@ class GpuMemoryPolicy(ResourcePolicy):
     headroom: Headroom = 0.1
     cpus: Amount | None = None
     accelerator_type: AcceleratorTypes | None = None
-    num_workers: Count = 0
+    num_workers: WorkerCount = 0
     max_trials_per_gpu: PositiveCount | None = None
     custom: WantedCustom = Field(default_factory=dict)
 

@@ -7,7 +7,7 @@ from tune_policies.capacity import NodeCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.labels import matcher
 from tune_policies.oom import OutOfMemory
-from tune_policies.packing import Request, count_trials
+from tune_policies.packing import Request, count_trials, room_to_grow
 from tune_policies.plan import TrialPlan
 from tune_policies.schedulers.escalation import SHARED_DEVICES, MemoryFloor, floor_of, next_floor
 from tune_policies.schedulers.reservation import Reservation
@@ -38,9 +38,13 @@ def larger_plan(
     floor = next_floor(Reservation([bundle]), out_of_memory, growth=growth, max_gpus=max_gpus, nodes=nodes)
     larger = _lifted(slot, floor)
     request = Request(
-        worker=larger.per_worker, num_workers=larger.num_workers, accelerator_type=larger.accelerator_type
+        worker=larger.per_worker,
+        num_workers=larger.num_workers,
+        max_workers=larger.max_workers_alone,
+        accelerator_type=larger.accelerator_type,
     )
-    room = count_trials([NodeGroup(node, 1) for node in nodes], request)
+    groups = [NodeGroup(node, 1) for node in nodes]
+    room = count_trials(groups, request)
     if room == 0:
         raise InfeasibleRequestError(
             asked=f"{request}, as it ran out of memory with {floor_of([bundle])} a worker",
@@ -48,7 +52,10 @@ def larger_plan(
             short_of="GPU" if floor.gpu_ticks else "memory",
             suggestion="Take fewer workers, add a node, or ask for less memory with a smaller batch or model",
         )
-    larger = larger.model_copy(update={"max_concurrent_trials": min(slot.max_concurrent_trials, room)})
+    at_once = min(slot.max_concurrent_trials, room)
+    most, alone = room_to_grow(groups, request, at_once)
+    changes = {"max_concurrent_trials": at_once, "max_workers": most, "max_workers_alone": alone}
+    larger = larger.model_copy(update=changes)
     reason = f"each worker ran out of memory with {floor_of([bundle])}, and now has {floor_of([_bundle(larger)])}"
     return plan.model_copy(update={"slots": (larger,)}).with_reasons(reason)
 

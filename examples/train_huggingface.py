@@ -1,0 +1,40 @@
+"""Train a Hugging Face transformer on two workers under a plan."""
+
+import ray.train
+import torch
+from ray.train.huggingface.transformers import RayTrainReportCallback, prepare_trainer
+
+from trainers import build_torch_trainer
+from tune_policies import CpuPolicy, FirstFeasiblePolicy, probe_cluster
+
+POLICY = FirstFeasiblePolicy(CpuPolicy(cpus=1, num_workers=2), CpuPolicy(cpus=0.5, num_workers=2))
+
+
+def train_on_worker():
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+    size = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}
+    model = BertForSequenceClassification(BertConfig(**size, num_attention_heads=2))  # random, nothing to download
+    tokens = torch.randint(0, 64, (256, 8), generator=torch.Generator().manual_seed(0))
+    data = [{"input_ids": row, "labels": int(row[0] > 31)} for row in tokens]
+    args = TrainingArguments(
+        output_dir="checkpoints",
+        num_train_epochs=2,
+        learning_rate=1e-2,
+        save_strategy="epoch",
+        logging_strategy="epoch",
+        report_to="none",
+    )
+    trainer = Trainer(model=model, args=args, train_dataset=data, callbacks=[RayTrainReportCallback()])
+    prepare_trainer(trainer).train()
+
+
+def main(storage_path=None):
+    plan = POLICY.plan(probe_cluster())
+    print(plan.explain())
+    run_config = ray.train.RunConfig(storage_path=storage_path)
+    return build_torch_trainer(train_on_worker, plan=plan, run_config=run_config).fit()
+
+
+if __name__ == "__main__":
+    print(f"training loss: {main().metrics['loss']:.3f}")

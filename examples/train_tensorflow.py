@@ -1,0 +1,37 @@
+"""Train Keras on two workers under a plan: `model.fit` works there with the package tf_keras."""
+
+import ray.train
+from ray.train.tensorflow.keras import ReportCheckpointCallback
+from sklearn.datasets import load_digits
+
+from trainers import build_tensorflow_trainer
+from tune_policies import CpuPolicy, FirstFeasiblePolicy, probe_cluster
+
+POLICY = FirstFeasiblePolicy(CpuPolicy(cpus=1, num_workers=2), CpuPolicy(cpus=0.5, num_workers=2))
+
+
+def train_on_worker(config):
+    import tensorflow as tf  # here, not above, and `tf.keras` rather than `keras`: the worker chooses Keras 2
+
+    images, labels = load_digits(return_X_y=True)
+    tf.keras.utils.set_random_seed(0)
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        model = tf.keras.Sequential(
+            [tf.keras.layers.Dense(128, activation="relu"), tf.keras.layers.Dense(10, activation="softmax")]
+        )
+        optimizer = tf.keras.optimizers.Adam(config["lr"])
+        model.compile(optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.fit(images / 16, labels, batch_size=64, epochs=4, verbose=0, callbacks=[ReportCheckpointCallback()])
+
+
+def main(storage_path=None):
+    plan = POLICY.plan(probe_cluster())
+    print(plan.explain())
+    run_config = ray.train.RunConfig(storage_path=storage_path)
+    return build_tensorflow_trainer(
+        train_on_worker, plan=plan, train_loop_config={"lr": 3e-3}, run_config=run_config
+    ).fit()
+
+
+if __name__ == "__main__":
+    print(f"training accuracy: {main().metrics['accuracy']:.3f}")

@@ -1,0 +1,38 @@
+"""Train XGBoost on two workers under a plan: each takes as many threads as the plan gives it CPUs."""
+
+import ray.train
+import xgboost
+from ray.train.xgboost import RayTrainReportCallback
+from sklearn.datasets import load_breast_cancer
+
+from trainers import build_xgboost_trainer
+from tune_policies import CpuPolicy, FirstFeasiblePolicy, probe_cluster
+
+POLICY = FirstFeasiblePolicy(CpuPolicy(cpus=1, num_workers=2), CpuPolicy(cpus=0.5, num_workers=2))
+
+
+def train_on_worker(config):
+    context = ray.train.get_context()
+    x, y = load_breast_cancer(return_X_y=True)
+    mine = slice(context.get_world_rank(), None, context.get_world_size())  # each worker has its own rows
+    data = xgboost.DMatrix(x[mine], label=y[mine])
+    xgboost.train(
+        {"objective": "binary:logistic", "eval_metric": "error", "eta": config["eta"]},
+        data,
+        num_boost_round=10,
+        evals=[(data, "train")],
+        callbacks=[RayTrainReportCallback(frequency=10)],
+    )
+
+
+def main(storage_path=None):
+    plan = POLICY.plan(probe_cluster())
+    print(plan.explain())
+    run_config = ray.train.RunConfig(storage_path=storage_path)
+    return build_xgboost_trainer(
+        train_on_worker, plan=plan, train_loop_config={"eta": 0.5}, run_config=run_config
+    ).fit()
+
+
+if __name__ == "__main__":
+    print(f"training error: {main().metrics['train-error']:.3f}")

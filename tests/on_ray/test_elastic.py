@@ -1,0 +1,93 @@
+"""Train runs that grow under a plan, on a real Ray."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import ray
+import ray.train
+from ray.train import RunConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from tests.clusters import nodes
+from tests.on_ray.rays import cluster_of
+from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InvalidResourcesError, ray_adapter
+
+ALONE = 1
+
+
+def note_the_world_size(config):
+    """Write down how many workers there are, until they are enough."""
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline:
+        size = ray.train.get_context().get_world_size()
+        Path(config["folder"], str(size)).touch()
+        if size >= config["enough"]:
+            return
+        time.sleep(0.2)
+    raise TimeoutError(f"still {size} workers")
+
+
+def fit(plan, folder, *, enough):
+    DataParallelTrainer(
+        note_the_world_size,
+        train_loop_config={"folder": str(folder), "enough": enough},
+        scaling_config=plan.scaling_config(elastic_resize_monitor_interval_s=1),
+        run_config=RunConfig(storage_path=str(folder / "results")),
+    ).fit()
+
+
+def sizes_seen(folder):
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with cluster_of({"num_cpus": 1, "num_gpus": 1}) as cluster:
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster
+
+
+@pytest.mark.slow
+def test_as_many_shares_of_a_gpu_start_as_fit_it(cluster, tmp_path):
+    """In floats, as Ray counts, five times 0.2 holds 0.2 four times only."""
+    policy = GpuPolicy(gpus=0.2, cpus=0.1, num_workers=(2, 9))
+    plan = CappedPolicy(policy, ALONE).plan(nodes((1, 1)))
+
+    fit(plan, tmp_path, enough=5)
+
+    assert plan.max_workers == 5
+    assert sizes_seen(tmp_path) == [5]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_run_starts_with_what_is_there_and_grows_when_a_node_is_added(cluster, tmp_path):
+    plan = CappedPolicy(CpuPolicy(num_workers=(1, 9)), ALONE).plan(nodes((1, 0), (1, 0)))
+
+    with ThreadPoolExecutor() as pool:
+        run = pool.submit(fit, plan, tmp_path, enough=2)
+        while not (tmp_path / "1").exists() and not run.done():
+            time.sleep(0.1)
+        cluster.add_node(num_cpus=1)  # in the main thread, which alone may handle signals
+        run.result()
+
+    assert plan.max_workers == 2
+    assert sizes_seen(tmp_path) == [1, 2]
+
+
+def test_ray_gets_a_pair_only_where_there_is_room_to_grow():
+    policy = CpuPolicy(num_workers=(2, 8))
+
+    full, alone = policy.plan(nodes((8, 0))), CappedPolicy(policy, ALONE).plan(nodes((8, 0)))
+
+    assert (full.scaling_config().num_workers, alone.scaling_config().num_workers) == (2, (2, 8))
+
+
+def test_a_ray_without_elastic_workers_is_an_error_that_says_so(monkeypatch):
+    known = [field for field in ray_adapter.fields_of(ray_adapter.ScalingConfig) if "elastic" not in field.name]
+    monkeypatch.setattr(ray_adapter, "fields_of", lambda _: known)
+
+    with pytest.raises(InvalidResourcesError, match="from 2 to 8 workers needs Ray Train's elastic workers"):
+        CappedPolicy(CpuPolicy(num_workers=(2, 8)), ALONE).plan(nodes((8, 0))).scaling_config()

@@ -1,0 +1,168 @@
+"""What workers of each framework have under a plan: threads, devices, and each other."""
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import ray.train
+from ray.train import RunConfig
+
+from tests.clusters import nodes
+from tests.on_ray.rays import local_ray
+from trainers import (
+    build_jax_trainer,
+    build_lightgbm_trainer,
+    build_tensorflow_trainer,
+    build_xgboost_trainer,
+)
+from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError
+
+THREADS = os.cpu_count() + 1
+"""More than any library takes by itself."""
+
+PLAN = CpuPolicy(cpus=THREADS, num_workers=2).plan(nodes((2 * THREADS, 2)))
+GPU_PLAN = GpuPolicy(cpus=1, num_workers=2).plan(nodes((2 * THREADS, 2)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def real_ray():
+    with local_ray(num_cpus=2 * THREADS, num_gpus=2):
+        yield
+
+
+def write_down(folder, **seen):
+    rank = ray.train.get_context().get_world_rank()
+    seen |= {"gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
+    Path(folder, f"{rank}.json").write_text(json.dumps(seen))
+
+
+def num_threads_called(name):
+    return Counter(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm"))[name]
+
+
+def openmp_threads():
+    from threadpoolctl import threadpool_info
+
+    return sorted({library["num_threads"] for library in threadpool_info() if library["user_api"] == "openmp"})
+
+
+def seen_by_workers(build, loop, folder, plan=PLAN):
+    trainer = build(
+        loop,
+        plan=plan,
+        train_loop_config={"folder": str(folder)},
+        run_config=RunConfig(storage_path=str(folder / "results")),
+    )
+    trainer.fit()
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def boost_with_xgboost(config):
+    import numpy as np
+    import xgboost
+
+    x = np.arange(64.0).reshape(-1, 1)
+    xgboost.train({}, xgboost.DMatrix(x, label=x[:, 0]), 1)
+    write_down(config["folder"], threads=openmp_threads(), together=xgboost.collective.get_world_size())
+
+
+def boost_with_lightgbm(config):
+    import lightgbm
+    import numpy as np
+    from ray.train.lightgbm import get_network_params
+
+    x = np.arange(64.0).reshape(-1, 1)
+    together = get_network_params()
+    params = {"tree_learner": "data_parallel", "pre_partition": True, "verbose": -1, **together}
+    lightgbm.train(params, lightgbm.Dataset(x, label=x[:, 0]), 1)
+    write_down(config["folder"], threads=openmp_threads(), together=together["num_machines"])
+
+
+def sum_with_jax(config):
+    import jax.numpy as jnp
+    from jax.experimental.multihost_utils import process_allgather
+
+    ranks = process_allgather(jnp.ones(1))
+    write_down(config["folder"], threads=[num_threads_called("tf_XLAEigen")], together=int(ranks.sum()))
+
+
+@pytest.mark.parametrize(
+    ("build", "loop"),
+    [
+        pytest.param(build_xgboost_trainer, boost_with_xgboost, id="XGBoost"),
+        pytest.param(build_lightgbm_trainer, boost_with_lightgbm, id="LightGBM", marks=pytest.mark.slow),
+        pytest.param(build_jax_trainer, sum_with_jax, id="JAX"),
+    ],
+)
+def test_two_workers_train_together_with_the_threads_of_the_plan_and_no_gpu(tmp_path, build, loop):
+    seen = seen_by_workers(build, loop, tmp_path)
+
+    assert seen == [{"threads": [THREADS], "together": 2, "gpus": ""}] * 2
+
+
+def fit_with_keras(config):
+    import tensorflow as tf
+
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        model.compile(optimizer="sgd", loss="mse")
+    history = model.fit(tf.ones((8, 2)), tf.ones(8), batch_size=4, verbose=0)
+    write_down(
+        config["folder"],
+        keras=type(model).__module__.partition(".")[0],
+        losses=len(history.history["loss"]),
+        threads=num_threads_called("tf_Compute"),
+    )
+
+
+def test_model_fit_works_on_two_tensorflow_workers_whose_pools_follow_the_plan(tmp_path):
+    seen = seen_by_workers(build_tensorflow_trainer, fit_with_keras, tmp_path)
+
+    # A pool within operations, one between them, and a thread of TensorFlow's own.
+    expected = {"keras": "tf_keras", "losses": 1, "threads": 2 * THREADS + 1, "gpus": ""}
+    assert seen == [expected] * 2
+
+
+@pytest.mark.slow
+def test_each_jax_worker_sees_the_gpu_that_ray_gave_it(tmp_path):
+    """Ray's own back end shows both workers of a node the first one."""
+    seen = seen_by_workers(build_jax_trainer, lambda config: write_down(config["folder"]), tmp_path, GPU_PLAN)
+
+    assert [each["gpus"] for each in seen] == ["0", "1"]
+
+
+def test_jax_workers_that_share_a_gpu_are_refused():
+    plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=2).plan(nodes((4, 2)))
+
+    with pytest.raises(InvalidResourcesError, match="NCCL, which refuses two processes on one: plan num_workers=1"):
+        build_jax_trainer(lambda: None, plan=plan)
+
+
+def without_tf_keras(monkeypatch):
+    monkeypatch.setattr("trainers.tensorflow_trainer.find_spec", lambda _: None)
+
+
+def test_without_tf_keras_several_workers_are_refused_before_anything_starts(monkeypatch):
+    without_tf_keras(monkeypatch)
+
+    with pytest.raises(InvalidResourcesError, match=r"pip install tf_keras.* pass keras_version=3"):
+        build_tensorflow_trainer(lambda: None, plan=PLAN)
+
+
+@pytest.mark.parametrize(("keras_version", "legacy"), [(2, "1"), (3, "0")])
+def test_a_keras_version_that_is_chosen_needs_no_check(monkeypatch, keras_version, legacy):
+    without_tf_keras(monkeypatch)
+
+    trainer = build_tensorflow_trainer(lambda: None, plan=PLAN, keras_version=keras_version)
+
+    assert trainer.run_config.worker_runtime_env == {"env_vars": {"TF_USE_LEGACY_KERAS": legacy}}
+
+
+def test_the_users_own_variables_of_the_workers_are_kept():
+    run_config = RunConfig(worker_runtime_env={"env_vars": {"TF_USE_LEGACY_KERAS": "0", "MINE": "x"}})
+
+    trainer = build_tensorflow_trainer(lambda: None, plan=PLAN, run_config=run_config)
+
+    assert trainer.run_config.worker_runtime_env == {"env_vars": {"TF_USE_LEGACY_KERAS": "0", "MINE": "x"}}
