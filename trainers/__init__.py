@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from .gpu_memory.sizing.measure import measure_gpu_memory, plan_by_measuring
     from .tensorflow_trainer import build_tensorflow_trainer
     from .torch_trainer import build_torch_trainer
+    from .train_room import with_room_check
+    from .train_trainable import as_trainable
     from .tune_trainable import with_plan
 
 __all__ = [
     "GpuMemoryEstimate",
     "GpuMemoryLimit",
     "Overheads",
+    "as_trainable",
     "build_tensorflow_trainer",
     "build_torch_trainer",
     "calibrate_gpu_overhead",
@@ -34,9 +37,11 @@ __all__ = [
     "peak_gpu_memory_bytes",
     "plan_by_measuring",
     "with_plan",
+    "with_room_check",
 ]
 
 _MODULES = {
+    "as_trainable": ".train_trainable",
     "build_tensorflow_trainer": ".tensorflow_trainer",
     "build_torch_trainer": ".torch_trainer",
     "calibrate_gpu_overhead": ".gpu_memory.limits.calibration",
@@ -44,6 +49,7 @@ _MODULES = {
     "measure_gpu_memory": ".gpu_memory.sizing.measure",
     "plan_by_measuring": ".gpu_memory.sizing.measure",
     "with_plan": ".tune_trainable",
+    "with_room_check": ".train_room",
 }
 
 
