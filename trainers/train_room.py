@@ -19,7 +19,7 @@ from ray.train.v2.api.exceptions import ControllerError
 
 from tune_policies.errors import InfeasibleRequestError, ProbeError
 from tune_policies.resources import to_ticks
-from tune_policies.train_room import Gang, RoomView, WaitingRun, no_room, stuck_runs
+from tune_policies.train_room import Gang, RoomNode, RoomView, WaitingRun, no_room, stuck_runs
 
 from .room_reading import addable_nodes, read_room, remove_pending_groups
 from .train_run import with_run_config
@@ -91,6 +91,7 @@ class RoomWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc] 
         self._is_elastic = False
         self._stop: threading.Event | None = None
         self._verdict: NoRoomError | None = None
+        self._nodes: dict[str, RoomNode] = {}
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """Begin to watch."""
@@ -134,13 +135,18 @@ class RoomWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc] 
         patience = Patience(own_id)
         while not stop.wait(_INTERVAL_S):
             try:
-                error = find_no_room(read_room(own_id, gang), patience, addable_nodes)
+                error = find_no_room(self._with_lost_nodes(read_room(own_id, gang)), patience, addable_nodes)
                 if error is not None:
                     self._verdict = NoRoomError(*error.args)
                     remove_pending_groups(own_id)  # ends the wait, in which no callback is called
                     return
             except (RayError, ProbeError, OSError, RuntimeError) as failure:
                 _logger.debug("the cluster could not be read: %s", failure)
+
+    def _with_lost_nodes(self, view: RoomView) -> RoomView:
+        """Return the view with nodes that were there before: a run that lost one waits until it is replaced."""
+        self._nodes |= {node.node_id: node for node in view.nodes}
+        return view.model_copy(update={"nodes": tuple(self._nodes.values())})
 
 
 class Patience:

@@ -232,11 +232,10 @@ def _way_out(view: RoomView, stuck: Sequence[WaitingRun], gang: Gang, empty: int
         fewer = f"Ask for num_workers={empty}" if empty else "Ask for less for each worker"
         return f"{fewer}, or add nodes: even with nothing else running they would not start."
     drivers = [run for run in stuck if run.driver]
-    for fewer in range(len(drivers) - 1, 0, -1):
-        held = RoomView(nodes=view.nodes, lasting=view.lasting)
-        if most_workers(gang, _room(held, drivers[:fewer])) >= gang.num_workers:
+    for at_once in range(len(drivers) - 1, 0, -1):
+        if most_workers(gang, _room(view, drivers[:at_once])) >= gang.num_workers:
             return (
-                f"Pass max_concurrent_trials={fewer} to Tune (a plan says how many: plan.max_concurrent_trials), or "
+                f"Pass max_concurrent_trials={at_once} to Tune (a plan says how many: plan.max_concurrent_trials), or "
                 "let drivers hold no CPU or GPU, or add nodes."
             )
     if drivers:
