@@ -139,10 +139,18 @@ def _lasting(actors: Iterable[Any], groups: Iterable[Any], drivers: set[bytes]) 
                 yield Held(node_id=bundle.node_id.hex(), amounts=amounts, holder="detached placement group")
 
 
-def remove_pending_groups(own_id: str) -> None:
-    """Remove the placement groups that this Train controller waits for."""
+def remove_groups(controller_id: str, *, only_pending: bool = False) -> None:
+    """Remove the placement groups of a Train controller, or only those that it waits for.
+
+    Ray keeps the groups of an actor that was killed until its whole program ends.
+
+    Raises:
+        RayError: Ray went away.
+        RuntimeError: Ray went away.
+    """
     for group in _tables()[1]:
-        if group.creator_actor_id.hex() == own_id and group.state == _GROUP.PENDING:
+        is_left = group.state == _GROUP.PENDING or (not only_pending and group.state != _GROUP.REMOVED)
+        if is_left and group.creator_actor_id.hex() == controller_id:
             remove_placement_group(PlacementGroup(ray.PlacementGroupID(group.placement_group_id)))
 
 

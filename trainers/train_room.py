@@ -21,7 +21,7 @@ from tune_policies.errors import InfeasibleRequestError, ProbeError
 from tune_policies.resources import to_ticks
 from tune_policies.train_room import Gang, RoomNode, RoomView, WaitingRun, no_room, stuck_runs
 
-from .room_reading import addable_nodes, read_room, remove_pending_groups
+from .room_reading import addable_nodes, read_room, remove_groups
 from .train_run import with_run_config
 
 _logger = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class RoomWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc] 
                 error = find_no_room(self._with_lost_nodes(read_room(own_id, gang)), patience, addable_nodes)
                 if error is not None:
                     self._verdict = NoRoomError(*error.args)
-                    remove_pending_groups(own_id)  # ends the wait, in which no callback is called
+                    remove_groups(own_id, only_pending=True)  # ends the wait, in which no callback is called
                     return
             except (RayError, ProbeError, OSError, RuntimeError) as failure:
                 _logger.debug("the cluster could not be read: %s", failure)

@@ -15,6 +15,7 @@ from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.plan import TrialPlan
 
 from .process import name_of
+from .room_reading import remove_groups
 from .train_loop import check_train_v2
 from .train_room import with_room_check
 from .train_run import forget_earlier_run, in_trial_folder, with_run_config
@@ -69,8 +70,7 @@ def _run_as_trial(trainer: _Trainer) -> None:
     # Started now, so that it is there when Train's controller is.
     queue = Queue(maxsize=1, actor_options={"num_cpus": 0})
     trainer = with_room_check(_in_trial(trainer, queue))
-    thread = threading.Thread(target=_fit, args=(trainer, queue), daemon=True)
-    thread.start()
+    threading.Thread(target=_fit, args=(trainer, queue), daemon=True).start()
     controller = None
     try:
         while not isinstance(message := queue.get(), Ended):  # ends with the run
@@ -78,12 +78,20 @@ def _run_as_trial(trainer: _Trainer) -> None:
                 controller = message.controller
             else:
                 report_to_tune(message)
-    finally:  # also where Tune has stopped the trial
-        if controller is not None:
-            ray.kill(controller)  # its workers end with it
+    except SystemExit:  # Tune has stopped the trial
+        _end_run(controller)
+        raise
+    finally:
         queue.shutdown(force=True)
     if message.error is not None:
         raise _users_error(message.error)
+
+
+def _end_run(controller: Any) -> None:
+    """End the controller, whose workers end with it, and free their room. It could be busy, so it is not asked to."""
+    if controller is not None:
+        ray.kill(controller)
+        remove_groups(controller._actor_id.hex())
 
 
 def _rays_own_class(trainer: object) -> type:
@@ -129,6 +137,7 @@ def _users_error(error: BaseException) -> BaseException:
     for rank in sorted(failures):
         own = getattr(failures[rank], "_base_exc", None)
         if isinstance(own, Exception):
-            own.__cause__ = error  # has the traceback of the worker, as text
+            # As a note: Tune raises the cause of an error in its place.
+            own.add_note(f"In the worker of rank {rank}:\n{failures[rank]}")
             return own
     return error
