@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import ray
 from ray import tune
+from ray.exceptions import RayError
+from ray.train import TrainingFailedError
 from ray.train._internal.session import get_session
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.queue import Queue
@@ -124,7 +126,7 @@ def _fit(trainer: _Trainer, queue: Queue) -> None:
         error = raised
     try:
         queue.put(Ended(error))
-    except ray.exceptions.RayError:
+    except RayError:
         return  # the trial was stopped, and nobody listens any more
 
 
@@ -135,9 +137,9 @@ def _users_error(error: BaseException) -> BaseException:
         return wrapped
     failures = getattr(error, "worker_failures", None) or {}
     for rank in sorted(failures):
-        own = getattr(failures[rank], "_base_exc", None)
-        if isinstance(own, Exception):
+        own = getattr(failures[rank], "_base_exc", failures[rank])  # before Ray 2.60 it is wrapped once more
+        if isinstance(own, Exception) and not isinstance(own, RayError | TrainingFailedError):
             # As a note: Tune raises the cause of an error in its place.
-            own.add_note(f"In the worker of rank {rank}:\n{failures[rank]}")
+            own.add_note(str(error))
             return own
     return error
