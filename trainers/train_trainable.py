@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import ray
 from ray import tune
 from ray.exceptions import RayError
-from ray.train import TrainingFailedError
 from ray.train._internal.session import get_session
+from ray.train.v2.api.exceptions import TrainingFailedError
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.queue import Queue
 

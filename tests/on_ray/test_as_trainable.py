@@ -196,6 +196,7 @@ def test_a_trial_that_exploits_another_goes_on_from_the_others_checkpoint(tmp_pa
         {"good": tune.grid_search([0, 1])},
         metric="step",
         mode="max",
+        stop={"training_iteration": 4},
         reuse_actors=True,
         scheduler=PopulationBasedTraining(
             time_attr="training_iteration",
