@@ -70,7 +70,8 @@ def with_room_check(trainer: Any) -> Any:
         trainer: Of Ray Train's version 2; it is left untouched.
 
     Raises:
-        InfeasibleRequestError: From ``fit()``: the workers cannot all start beside what holds on.
+        InfeasibleRequestError: From ``fit()``: the workers cannot all start beside what holds on. Ray 2.50 wraps it in
+            a ``ControllerError``, as its ``controller_failure``.
     """
     return with_run_config(trainer, with_room_watch(trainer.run_config))
 

@@ -146,6 +146,7 @@ def test_a_trial_that_tune_stops_ends_its_workers_at_once_and_frees_their_room(t
     assert wait_until(lambda: ray.available_resources().get("CPU") == 2)
 
 
+@pytest.mark.slow
 def test_a_name_of_the_users_is_a_folder_in_each_trials_own(tmp_path):
     def loop():
         report_step(0)
