@@ -96,6 +96,19 @@ def makespan(
     from .makespan import Sizes, measure_makespan
 
     measure_makespan(Sizes(trials, seconds, slowdown, repetitions, simulations))
+def nested(
+    *,
+    cluster: Annotated[list[str] | None, typer.Option(help="Name of a cluster; may be repeated.")] = None,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of the best by hand, and of the plan.")] = 3,
+    work_s: Annotated[float, typer.Option(min=0, help="How long a trial's worker works, in seconds.")] = 6,
+    cap_s: Annotated[float, typer.Option(min=1, help="When Ray's defaults are stopped, in seconds.")] = 60,
+) -> None:
+    """Count trials per minute of Train runs inside Tune: Ray's defaults, the best settings by hand, and a plan."""
+    from .nested import SHAPES, measure_nested
+
+    if unknown := sorted(set(cluster or ()) - SHAPES.keys()):
+        raise typer.BadParameter(f"unknown cluster {unknown[0]!r} (known: {', '.join(SHAPES)})")
+    measure_nested(cluster or [*SHAPES], repetitions, work_s, cap_s)
 
 
 @app.command()

@@ -3,13 +3,11 @@
 import ray.train.torch
 import torch
 from ray import tune
-from ray.train import RunConfig
-from ray.tune.integration.ray_train import TuneReportCallback
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainers import build_torch_trainer, peak_gpu_memory_bytes, with_plan
+from trainers import as_trainable, build_torch_trainer, peak_gpu_memory_bytes
 from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuMemoryPolicy, probe_cluster
 
 POLICY = FirstFeasiblePolicy(
@@ -46,16 +44,11 @@ def main(storage_path=None):
     plan = POLICY.plan(probe_cluster())
     print(plan.explain())
 
-    def trial(config):  # the driver: it starts the workers and waits for them
-        build_torch_trainer(
-            train_on_worker,
-            plan=plan,
-            train_loop_config=config,
-            run_config=RunConfig(callbacks=[TuneReportCallback()], storage_path=storage_path),
-        ).fit()
+    def build_trainer(config):  # in the trial, which starts the workers and waits for them
+        return build_torch_trainer(train_on_worker, plan=plan, train_loop_config=config)
 
     results = tune.run(
-        with_plan(trial, plan),
+        as_trainable(build_trainer, plan),
         config={"lr": tune.grid_search([3e-3, 1e-2])},
         max_concurrent_trials=plan.max_concurrent_trials,  # or more drivers start than have room for workers
         metric="accuracy",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .lightgbm_trainer import build_lightgbm_trainer
     from .tensorflow_trainer import build_tensorflow_trainer
     from .torch_trainer import build_torch_trainer
+    from .train_room import with_room_check
+    from .train_trainable import as_trainable
     from .tune_trainable import with_plan
     from .xgboost_trainer import build_xgboost_trainer
 
@@ -27,6 +29,7 @@ __all__ = [
     "Overheads",
     "build_jax_trainer",
     "build_lightgbm_trainer",
+    "as_trainable",
     "build_tensorflow_trainer",
     "build_torch_trainer",
     "build_xgboost_trainer",
@@ -39,6 +42,7 @@ __all__ = [
     "peak_gpu_memory_bytes",
     "plan_by_measuring",
     "with_plan",
+    "with_room_check",
 ]
 
 _MODULES = {
@@ -47,6 +51,7 @@ _MODULES = {
     "Overheads": ".gpu_memory.limits.overhead",
     "build_jax_trainer": ".jax_trainer",
     "build_lightgbm_trainer": ".lightgbm_trainer",
+    "as_trainable": ".train_trainable",
     "build_tensorflow_trainer": ".tensorflow_trainer",
     "build_torch_trainer": ".torch_trainer",
     "build_xgboost_trainer": ".xgboost_trainer",
@@ -59,6 +64,7 @@ _MODULES = {
     "peak_gpu_memory_bytes": ".gpu_memory.use.usage",
     "plan_by_measuring": ".gpu_memory.sizing.measure",
     "with_plan": ".tune_trainable",
+    "with_room_check": ".train_room",
 }
 
 

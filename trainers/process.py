@@ -185,13 +185,14 @@ def set_up_before(
     wrapper = functools.wraps(function)(chosen)
     # Ray counts the parameters to know whether to pass a config; callable objects and partials have them too.
     wrapper.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    wrapper.__name__ = _name(function)  # Tune names trials after it
+    wrapper.__name__ = name_of(function)  # Tune names trials after it
     return wrapper
 
 
-def _name(function: Callable[..., Any]) -> str:
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function; of a callable object without one, that of its class."""
     if isinstance(function, functools.partial):
-        return _name(function.func)
+        return name_of(function.func)
     return getattr(function, "__name__", type(function).__name__)
 
 

@@ -12,6 +12,7 @@ from tune_policies.plan import TrialPlan
 from .gpu_memory.use.run_folder import RunFolder
 from .gpu_memory.use.usage import with_usage
 from .process import LimitOptions, ProcessSetup, set_up_before
+from .train_room import with_room_watch
 
 TrainerT = TypeVar("TrainerT")
 
@@ -62,6 +63,7 @@ def planned_arguments(
         **trainer_kwargs,
         "train_loop_per_worker": set_up_before(train_loop, set_up, at_end),
         "scaling_config": scaling_config,
+        "run_config": with_room_watch(trainer_kwargs.get("run_config")),
     }
 
 

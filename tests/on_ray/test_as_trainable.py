@@ -1,0 +1,230 @@
+"""Train runs as Tune's trials, on a real Ray: results, checkpoints, errors and the end of workers."""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import ray
+import ray.train
+from ray import tune
+from ray.train import Checkpoint, RunConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.tune.schedulers import PopulationBasedTraining
+
+from tests.clusters import nodes
+from tests.on_ray.rays import local_ray
+from trainers import as_trainable
+from tune_policies import CpuPolicy, InvalidResourcesError
+
+PLAN = CpuPolicy(cpus=1, num_workers=1).plan(nodes((2, 0)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def real_ray():
+    with pytest.MonkeyPatch.context() as patch:
+        # How often Train looks for reports: by default every 2 s, and it finds one at a time.
+        patch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.05")
+        with local_ray(num_cpus=2):
+            yield
+
+
+def trainer_of(loop, run_config=None):
+    """Builds Ray's own trainer without a framework, whose workers start in a second."""
+
+    def build(config):
+        return DataParallelTrainer(
+            loop, train_loop_config=config, scaling_config=PLAN.scaling_config(), run_config=run_config
+        )
+
+    return build
+
+
+def run(loop, tmp_path, space=None, *, trainer_config=None, stop=None, **kwargs):
+    checkpoint_config, failures = kwargs.pop("checkpoint_config", None), kwargs.pop("max_failures", 0)
+    return tune.Tuner(
+        as_trainable(trainer_of(loop, trainer_config), PLAN),
+        param_space=space or {},
+        tune_config=PLAN.tune_config(**kwargs),
+        run_config=tune.RunConfig(
+            name="run",
+            storage_path=str(tmp_path),
+            stop=stop,
+            verbose=0,
+            callbacks=[SeenResults(tmp_path / "seen")],
+            checkpoint_config=checkpoint_config or tune.CheckpointConfig(),
+            failure_config=tune.FailureConfig(max_failures=failures),
+        ),
+    ).fit()
+
+
+class SeenResults(tune.Callback):
+    """Writes down every result as Tune sees it: its files lose some when a trial is retried."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        with self.path.open("a") as file:
+            file.write(f"{result['step']}:{result['training_iteration']} ")
+
+
+def report_step(step, *, with_checkpoint=True):
+    if not with_checkpoint:
+        ray.train.report({"step": step})
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "step").write_text(str(step))
+        ray.train.report({"step": step}, checkpoint=Checkpoint.from_directory(folder))
+
+
+def step_of(checkpoint):
+    if checkpoint is None:
+        return -1
+    with checkpoint.as_directory() as folder:
+        return int(Path(folder, "step").read_text())
+
+
+def is_alive(pid):
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_until(holds, timeout_s=15):
+    deadline = time.monotonic() + timeout_s
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return holds()
+
+
+def test_every_report_is_a_result_in_its_order_and_checkpoints_are_tunes(tmp_path):
+    def loop():
+        for step in range(20):
+            report_step(step, with_checkpoint=step % 5 == 0)
+
+    results = run(loop, tmp_path, checkpoint_config=tune.CheckpointConfig(num_to_keep=1), metric="step", mode="max")
+
+    best = results.get_best_result()
+    seen = [step for step in (tmp_path / "seen").read_text().split() if step]
+    assert results.errors == []
+    assert [f"{step}:{step + 1}" for step in range(20)] == seen[:20]
+    assert step_of(best.checkpoint) == 15
+    # Where Train has put it, in the trial's folder, and no second copy.
+    assert [path.parent.parent.name for path in tmp_path.rglob("step")] == [Path(best.path).name]
+
+
+def test_a_failed_trial_goes_on_from_its_checkpoint_and_ends_with_the_users_error(tmp_path):
+    def loop():
+        start = step_of(ray.train.get_checkpoint()) + 1
+        report_step(start)
+        if start < 2:
+            raise ValueError(f"lost at {start}")
+
+    results = run(loop, tmp_path, max_failures=1)
+
+    error = results[0].error
+    assert (tmp_path / "seen").read_text().split() == ["0:1", "1:2"]
+    assert isinstance(error, ValueError)
+    assert "ValueError: lost at 1" in str(error)
+
+
+def test_a_trial_that_tune_stops_ends_its_workers_at_once_and_frees_their_room(tmp_path):
+    def loop():
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        for step in range(100_000):
+            report_step(step, with_checkpoint=False)
+
+    results = run(loop, tmp_path, stop={"step": 3})
+
+    pid = (tmp_path / "pid").read_text()
+    assert results[0].metrics["step"] == 3
+    assert wait_until(lambda: not is_alive(pid))
+    assert wait_until(lambda: ray.available_resources().get("CPU") == 2)
+
+
+@pytest.mark.slow
+def test_a_name_of_the_users_is_a_folder_in_each_trials_own(tmp_path):
+    def loop():
+        report_step(0)
+
+    results = run(
+        loop,
+        tmp_path,
+        {"x": tune.grid_search([0, 1])},
+        trainer_config=RunConfig(name="mine"),
+        metric="step",
+        mode="max",
+    )
+
+    assert results.errors == []
+    assert {Path(each.checkpoint.path).parent for each in results} == {Path(each.path, "mine") for each in results}
+
+
+def test_a_trainer_that_deletes_checkpoints_itself_is_refused(tmp_path):
+    keep_one = RunConfig(checkpoint_config=ray.train.CheckpointConfig(num_to_keep=1))
+
+    results = run(lambda: None, tmp_path, trainer_config=keep_one)
+
+    assert isinstance(results[0].error, InvalidResourcesError)
+    assert "give Tune tune.CheckpointConfig(num_to_keep=1)" in str(results[0].error)
+
+
+def test_a_plan_without_workers_is_refused():
+    with pytest.raises(InvalidResourcesError, match="give the policy num_workers=1 or more"):
+        as_trainable(lambda config: None, CpuPolicy().plan(nodes((2, 0))))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_trial_that_exploits_another_goes_on_from_the_others_checkpoint(tmp_path):
+    def loop(config):
+        start = step_of(ray.train.get_checkpoint())
+        with (tmp_path / f"starts-{config['good']}").open("a") as file:
+            file.write(f"{start} ")
+        # Only the good trial comes beyond 100, unless the other begins there.
+        step = start if start >= 100 else 100 * config["good"]
+        for _ in range(8):
+            step += 1
+            report_step(step)
+
+    run(
+        loop,
+        tmp_path,
+        {"good": tune.grid_search([0, 1])},
+        metric="step",
+        mode="max",
+        stop={"training_iteration": 4},
+        reuse_actors=True,
+        scheduler=PopulationBasedTraining(
+            time_attr="training_iteration",
+            perturbation_interval=2,
+            quantile_fraction=0.5,
+            resample_probability=0,
+            hyperparam_mutations={"rate": [0.1, 0.2]},
+            synch=True,
+        ),
+    )
+
+    assert max(int(start) for path in tmp_path.glob("starts-*") for start in path.read_text().split()) > 100
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_restored_experiment_goes_on_from_its_checkpoints(tmp_path):
+    def loop():
+        start = step_of(ray.train.get_checkpoint()) + 1
+        report_step(start)
+        if not (tmp_path / "repaired").exists():
+            raise ValueError("not yet")
+
+    run(loop, tmp_path)
+    (tmp_path / "repaired").touch()
+    trainable = as_trainable(trainer_of(loop), PLAN)
+    results = tune.Tuner.restore(str(tmp_path / "run"), trainable, resume_errored=True).fit()
+
+    assert results.errors == []
+    assert results[0].metrics["step"] == 1

@@ -1,0 +1,108 @@
+"""Train runs whose workers can never start end with the sum, on a real Ray; those that can start are left alone."""
+
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import ray
+import ray.train
+from ray import tune
+from ray.train import RunConfig, ScalingConfig
+from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.train.v2.api.exceptions import ControllerError
+
+from tests.on_ray.rays import local_ray
+from trainers import with_room_check
+from tune_policies import InfeasibleRequestError
+
+# Older ones wrap whatever ends the controller.
+PASSED_ON = InfeasibleRequestError if hasattr(TrainController, "_run_controller_hook") else ControllerError
+SOON_S = 30
+"""For a run that Ray would retry for ever; most of it is the start of processes."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def real_ray():
+    with local_ray(num_cpus=2):
+        yield
+
+
+def trainer_for(tmp_path, loop, num_workers=1, **scaling):
+    """Ray's own trainer without a framework, whose workers would start in a second."""
+    return DataParallelTrainer(
+        loop,
+        scaling_config=ScalingConfig(num_workers=num_workers, **scaling),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    )
+
+
+def report_once():
+    ray.train.report({"done": 1})
+
+
+@pytest.mark.timeout(120)
+def test_a_trainer_that_is_too_large_for_the_cluster_fails_within_seconds_with_the_sum(tmp_path):
+    trainer = with_room_check(trainer_for(tmp_path, report_once, num_workers=3))
+
+    start = time.monotonic()
+    with pytest.raises(PASSED_ON) as caught:
+        trainer.fit()
+
+    message = str(caught.value.controller_failure)
+    assert time.monotonic() - start < SOON_S
+    assert message.startswith("one trial needs 3 workers, each with 1 CPU")
+    assert "there is room for 2" in message
+    assert "Ask for num_workers=2" in message
+
+
+@pytest.mark.timeout(120)
+def test_an_actor_that_holds_on_is_named_in_the_sum(tmp_path):
+    @ray.remote(num_cpus=1)
+    class Server:
+        def ready(self):
+            return True
+
+    server = Server.remote()
+    ray.get(server.ready.remote())
+
+    with pytest.raises(PASSED_ON, match=r"2 CPU - 1 CPU held by actor .*Server = 1 CPU"):
+        with_room_check(trainer_for(tmp_path, report_once, num_workers=2)).fit()
+
+    ray.kill(server)
+
+
+@pytest.mark.timeout(180)
+def test_of_two_drivers_that_starve_each_other_one_fails_with_the_sum_and_the_other_trains(tmp_path):
+    def trial(config):
+        with_room_check(trainer_for(tmp_path / str(config["x"]), report_once)).fit()
+        tune.report({"trained": 1})
+
+    results = tune.run(
+        tune.with_resources(trial, {"cpu": 1}),
+        config={"x": tune.grid_search([0, 1])},
+        storage_path=str(tmp_path / "tune"),
+        raise_on_failed_trial=False,
+        verbose=0,
+    )
+
+    failed = [trial for trial in results.trials if trial.status == "ERROR"]
+    assert [trial.last_result.get("trained") for trial in results.trials].count(1) == 1
+    assert len(failed) == 1
+    assert re.search(r"2 CPU - 2 CPU held by 2 waiting drivers = 0 CPU", str(failed[0].get_error()))
+    assert "max_concurrent_trials=1" in str(failed[0].get_error())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_run_waits_for_the_workers_of_another_however_long_they_train(tmp_path):
+    def train_for_long():
+        time.sleep(12)  # longer than the patience with runs that are stuck
+
+    first = with_room_check(trainer_for(tmp_path / "1", train_for_long, num_workers=2))
+    second = with_room_check(trainer_for(tmp_path / "2", report_once, num_workers=2))
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(first.fit), pool.submit(second.fit)]
+
+    assert [run.result().error for run in runs] == [None, None]

@@ -1,0 +1,136 @@
+"""Which Train runs wait for ever, from what a cluster has and what holds on."""
+
+import pytest
+
+from tune_policies import InfeasibleRequestError
+from tune_policies.train_room import Gang, Held, RoomNode, RoomView, WaitingRun, no_room, stuck_runs
+
+CPU = 10_000
+GPU = 10_000
+
+
+def node(name="a", cpus=2, gpus=0, **labels):
+    return RoomNode(node_id=name, amounts={"CPU": cpus * CPU, "GPU": gpus * GPU}, labels=labels)
+
+
+def driver(cpus=1, on="a"):
+    return (Held(node_id=on, amounts={"CPU": cpus * CPU}, holder="waiting driver"),)
+
+
+def gang(num_workers=1, cpus=1, gpus=0.0, **kwargs):
+    worker = {"CPU": int(cpus * CPU), "GPU": int(gpus * GPU)}
+    return Gang(worker={name: amount for name, amount in worker.items() if amount}, num_workers=num_workers, **kwargs)
+
+
+def run(name, started_at=0.0, needs=None, share=(), **kwargs):
+    return WaitingRun(run_id=name, started_at=started_at, driver=share, gang=needs, **kwargs)
+
+
+def stuck(view):
+    return [each.run_id for each in stuck_runs(view)]
+
+
+def test_two_drivers_that_hold_all_cpus_wait_for_each_other():
+    runs = (run("old", 1, gang(), driver()), run("young", 2, gang(), driver()))
+
+    assert stuck(RoomView(nodes=(node(cpus=2),), waiting=runs)) == ["old", "young"]
+
+
+def test_drivers_that_leave_room_for_one_gang_run_one_after_the_other():
+    runs = tuple(run(str(i), i, gang(), driver()) for i in range(3))
+
+    assert stuck(RoomView(nodes=(node(cpus=4),), waiting=runs)) == []
+
+
+def test_a_small_run_that_can_start_frees_its_driver_for_a_large_one():
+    small, large = run("small", 2, gang(1), driver()), run("large", 1, gang(3), driver())
+
+    assert stuck(RoomView(nodes=(node(cpus=4),), waiting=(small, large))) == []
+
+
+def test_a_run_that_is_only_starting_may_still_fit():
+    waiting = (run("new", 2, None, driver(), is_starting=True), run("old", 1, gang(), driver()))
+
+    assert stuck(RoomView(nodes=(node(cpus=2),), waiting=waiting)) == []
+
+
+def test_a_run_that_asks_for_nothing_for_long_holds_its_share():
+    waiting = (run("elastic", 2, None, driver()), run("old", 1, gang(), driver()))
+
+    assert stuck(RoomView(nodes=(node(cpus=2),), waiting=waiting)) == ["old", "elastic"]
+
+
+def test_what_lasts_takes_room():
+    view = RoomView(
+        nodes=(node(cpus=2),),
+        lasting=(Held(node_id="a", amounts={"CPU": CPU}, holder="actor Server"),),
+        waiting=(run("one", needs=gang(2)),),
+    )
+
+    assert stuck(view) == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("needs", "is_stuck"),
+    [
+        pytest.param(gang(2, cpus=2), False, id="one worker on each node"),
+        pytest.param(gang(1, cpus=4), True, id="no node holds the worker, only their sum"),
+        pytest.param(gang(2, cpus=2, strategy="STRICT_PACK"), True, id="not both on one node"),
+        pytest.param(gang(2, cpus=1, strategy="STRICT_PACK"), False, id="both on one node"),
+        pytest.param(gang(3, cpus=1, strategy="STRICT_SPREAD"), True, id="three nodes are not there"),
+        pytest.param(gang(4, cpus=1, gpus=0.6), True, id="a device holds one share of 0.6"),
+        pytest.param(gang(2, cpus=1, gpus=0.6), False, id="a share for each device"),
+        pytest.param(gang(2, cpus=2, label_selector={"zone": "x"}), True, id="one node has the label"),
+    ],
+)
+def test_a_gang_must_fit_node_by_node_and_device_by_device(needs, is_stuck):
+    nodes = (node("a", gpus=1, zone="x"), node("b", gpus=1, zone="y"))
+
+    assert bool(stuck(RoomView(nodes=nodes, waiting=(run("one", needs=needs),)))) == is_stuck
+
+
+def test_what_is_left_of_several_devices_counts_as_room_where_the_shares_may_lie_well():
+    """1.2 of 2 GPUs are held; two shares of 0.4 fit if each device has one of 0.6."""
+    held = (Held(node_id="a", amounts={"GPU": 6_000}, holder="actor Server"),) * 2
+
+    assert stuck(RoomView(nodes=(node(gpus=2),), lasting=held, waiting=(run("one", needs=gang(2, gpus=0.4)),))) == []
+
+
+def test_the_error_has_the_sum_and_the_number_of_trials_that_would_run():
+    runs = tuple(run(str(i), i, gang(2), driver()) for i in range(4))
+    view = RoomView(nodes=(node(cpus=4),), waiting=runs)
+
+    error = no_room(view, runs[0])
+
+    assert isinstance(error, InfeasibleRequestError)
+    assert str(error) == (
+        "one trial needs 2 workers, each with 1 CPU, but beside what holds on there is room for 0 (node a: 4 CPU - "
+        "4 CPU held by 4 waiting drivers = 0 CPU): short of CPU. Pass max_concurrent_trials=2 to Tune (a plan says "
+        "how many: plan.max_concurrent_trials), or let drivers hold no CPU or GPU, or add nodes."
+    )
+
+
+def test_a_gang_that_no_empty_cluster_holds_is_told_what_would_fit():
+    one = run("one", needs=gang(3))
+
+    error = no_room(RoomView(nodes=(node(cpus=2),), waiting=(one,)), one)
+
+    assert error.suggestion == (
+        "Ask for num_workers=2, or add nodes: even with nothing else running they would not start."
+    )
+
+
+def test_a_gpu_that_is_not_there_is_what_is_short():
+    one = run("one", needs=gang(1, gpus=1))
+
+    assert no_room(RoomView(nodes=(node(cpus=2),), waiting=(one,)), one).short_of == "GPU"
+
+
+def test_an_actor_in_the_way_is_to_be_ended():
+    one = run("one", needs=gang(2))
+    server = Held(node_id="a", amounts={"CPU": CPU}, holder="actor Server")
+
+    error = no_room(RoomView(nodes=(node(cpus=2),), lasting=(server,), waiting=(one,)), one)
+
+    assert "2 CPU - 1 CPU held by actor Server = 1 CPU" in error.offered
+    assert error.suggestion.startswith("End what holds on")

@@ -1,0 +1,181 @@
+"""Reads who holds what in a cluster: its nodes, actors and placement groups, as Ray's GCS knows them.
+
+All of Ray's that is private about it is in :func:`_tables`. ``ray.util.state`` says the same and less, and only where a
+dashboard runs.
+"""
+
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import ray
+from ray._private.state import state as ray_state
+from ray.core.generated.gcs_pb2 import ActorTableData, PlacementGroupTableData
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
+from tune_policies.probe import ProbeWarning, probe_cluster
+from tune_policies.probing.cluster_state import read_cluster_state
+from tune_policies.resources import to_ticks
+from tune_policies.train_room import STARTING_S, Amounts, Gang, Held, RoomNode, RoomView, WaitingRun
+
+_CONTROLLER: Final = "TrainController"
+_READ_TIMEOUT_S: Final = 10.0
+_STRATEGIES: Final = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+"""By the numbers in Ray's ``PlacementStrategy``."""
+_GROUP: Final = PlacementGroupTableData
+
+
+def read_room(own_id: str, own_gang: Gang) -> RoomView:
+    """Return what the cluster has and what in it holds on.
+
+    Args:
+        own_id: The actor of the Train controller that asks, in hexadecimal.
+        own_gang: The workers that it waits for.
+
+    Raises:
+        RayError: Ray went away.
+        RuntimeError: Ray went away.
+    """
+    actors, groups = _tables()
+    groups_of = defaultdict(list)
+    for group in groups:
+        groups_of[group.creator_actor_id].append(group)
+    by_process = {actor.address.worker_id: actor for actor in actors}
+    controllers = [actor for actor in actors if actor.class_name == _CONTROLLER]
+    drivers = {each.actor_id for one in controllers if (each := by_process.get(one.owner_address.worker_id))}
+    by_group = {group.placement_group_id: group for group in groups}
+    waiting = []
+    for controller in controllers:
+        own = groups_of[controller.actor_id]
+        if any(group.state not in (_GROUP.PENDING, _GROUP.REMOVED) for group in own):
+            continue  # its workers have their room
+        is_asking = controller.actor_id.hex() == own_id
+        had_workers = any(group.state == _GROUP.REMOVED for group in own)
+        is_young = time.time() - controller.start_time / 1000 < STARTING_S
+        waiting.append(
+            WaitingRun(
+                run_id=controller.actor_id.hex(),
+                started_at=controller.start_time / 1000,
+                driver=_held_by_driver(by_process.get(controller.owner_address.worker_id), by_group),
+                gang=own_gang if is_asking else _gang([each for each in own if each.state == _GROUP.PENDING]),
+                is_starting=is_young or had_workers,
+            )
+        )
+    return RoomView(
+        nodes=tuple(_nodes()),
+        lasting=tuple(_lasting(actors, groups, drivers)),
+        waiting=tuple(waiting),
+    )
+
+
+def _tables() -> tuple[list[Any], list[Any]]:
+    """Return the actors that are alive, and the placement groups."""
+    if hasattr(ray_state, "_connect_and_get_accessor"):
+        accessor = ray_state._connect_and_get_accessor()
+    else:  # before Ray 2.60
+        ray_state._check_connected()
+        accessor = ray_state.global_state_accessor
+    actors = [ActorTableData.FromString(each) for each in accessor.get_actor_table(None, "ALIVE")]
+    return actors, [_GROUP.FromString(each) for each in accessor.get_placement_group_table()]
+
+
+def _nodes() -> Iterable[RoomNode]:
+    for node in ray.nodes():
+        if node["Alive"]:
+            yield RoomNode(node_id=node["NodeID"], amounts=_amounts(node["Resources"]), labels=node.get("Labels") or {})
+
+
+def _amounts(resources: Mapping[str, float]) -> Amounts:
+    return {name: int(amount) if name == "memory" else to_ticks(amount) for name, amount in resources.items()}
+
+
+def _gang(pending: list[Any]) -> Gang | None:
+    """Return the workers of a group that waits; Train makes them all alike."""
+    if not pending:
+        return None
+    bundles = pending[-1].bundles
+    return Gang(
+        worker=_amounts(bundles[0].unit_resources),
+        num_workers=len(bundles),
+        strategy=_STRATEGIES[pending[-1].strategy],
+        label_selector=dict(bundles[0].label_selector),
+    )
+
+
+def _held_by_driver(driver: Any, by_group: Mapping[bytes, Any]) -> tuple[Held, ...]:
+    """Return what the process that started a Train run holds: a trial's group, or an actor's own; a program nothing."""
+    if driver is None:
+        return ()
+    group = by_group.get(driver.placement_group_id)
+    if group is None:
+        node_id = driver.address.raylet_id if hasattr(driver.address, "raylet_id") else driver.address.node_id
+        return (Held(node_id=node_id.hex(), amounts=_amounts(driver.required_resources), holder="waiting driver"),)
+    return tuple(
+        Held(node_id=each.node_id.hex(), amounts=_amounts(each.unit_resources), holder="waiting driver")
+        for each in group.bundles
+    )
+
+
+def _lasting(actors: Iterable[Any], groups: Iterable[Any], drivers: set[bytes]) -> Iterable[Held]:
+    """Return what nothing is known to end.
+
+    An actor in a placement group is a trial, a Train worker, or like those part of something that was planned to end.
+    """
+    in_groups = {group.placement_group_id for group in groups}
+    for actor in actors:
+        is_ray_data = actor.function_descriptor.python_function_descriptor.module_name.startswith("ray.data.")
+        amounts = _amounts(actor.required_resources)
+        if actor.actor_id in drivers or actor.placement_group_id in in_groups or is_ray_data or not amounts:
+            continue
+        node_id = actor.address.raylet_id if hasattr(actor.address, "raylet_id") else actor.address.node_id
+        yield Held(node_id=node_id.hex(), amounts=amounts, holder=f"actor {actor.class_name}")
+    for group in groups:
+        if group.is_detached and group.state == _GROUP.CREATED:
+            for bundle in group.bundles:
+                amounts = _amounts(bundle.unit_resources)
+                yield Held(node_id=bundle.node_id.hex(), amounts=amounts, holder="detached placement group")
+
+
+def remove_groups(controller_id: str, *, only_pending: bool = False) -> None:
+    """Remove the placement groups of a Train controller, or only those that it waits for.
+
+    Ray keeps the groups of an actor that was killed until its whole program ends.
+
+    Raises:
+        RayError: Ray went away.
+        RuntimeError: Ray went away.
+    """
+    for group in _tables()[1]:
+        is_left = group.state == _GROUP.PENDING or (not only_pending and group.state != _GROUP.REMOVED)
+        if is_left and group.creator_actor_id.hex() == controller_id:
+            remove_placement_group(PlacementGroup(ray.PlacementGroupID(group.placement_group_id)))
+
+
+def addable_nodes(gang: Gang) -> tuple[RoomNode, ...] | None:
+    """Return the nodes that the autoscaler could add for these workers, a node for each of them at the most.
+
+    ``None``: there is an autoscaler, and what it could add is not known.
+
+    Raises:
+        ProbeError: The cluster cannot be read in time.
+    """
+    if not read_cluster_state(_READ_TIMEOUT_S).has_autoscaler:
+        return ()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProbeWarning)
+        capacity = probe_cluster(timeout_s=_READ_TIMEOUT_S)
+    if capacity.node_types is None:
+        return None
+    nodes = []
+    for node_type in capacity.node_types:
+        amounts = dict(node_type.resources.ticks)
+        if node_type.accelerator_type:
+            amounts[ACCELERATOR_TYPE_PREFIX + node_type.accelerator_type] = to_ticks(ACCELERATOR_TYPE_AMOUNT) * 10_000
+        number = min(node_type.max_nodes_to_add, gang.num_workers)
+        nodes += [
+            RoomNode(node_id=f"{node_type.name}+{i}", amounts=amounts, labels=node_type.labels) for i in range(number)
+        ]
+    return tuple(nodes if capacity.max_nodes_to_add is None else nodes[: capacity.max_nodes_to_add])

@@ -1,0 +1,145 @@
+"""A Train run as a trainable for Tune: each trial builds a trainer, and its reports are the trial's results."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import ray
+from ray import tune
+from ray.exceptions import RayError
+from ray.train._internal.session import get_session
+from ray.train.v2.api.exceptions import TrainingFailedError
+from ray.tune.integration.ray_train import TuneReportCallback
+from ray.util.queue import Queue
+
+from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
+from tune_policies.plan import TrialPlan
+
+from .process import name_of
+from .room_reading import remove_groups
+from .train_loop import check_train_v2
+from .train_room import with_room_check
+from .train_run import forget_earlier_run, in_trial_folder, with_run_config
+from .trial_reports import Ended, ReportsToTrial, Started, StartFromCheckpoint, report_to_tune
+from .tune_trainable import with_plan
+
+
+class _Trainer(Protocol):
+    run_config: Any
+
+    def fit(self) -> Any:
+        """Train, and return the result."""
+
+
+def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer], plan: TrialPlan) -> Any:
+    """Return a trainable for ``tune.run`` and ``tune.Tuner`` whose trials are Train runs.
+
+    A trial holds the plan's share for a driver, builds its trainer and waits for it. Every report of the worker of
+    rank 0 is a result of the trial, with or without a checkpoint. Checkpoints are Tune's: its ``CheckpointConfig`` says
+    which are kept, and a trial that is retried or restored, or that exploits another, finds the one to go on from by
+    ``ray.train.get_checkpoint()`` in the training loop. A trial that Tune stops ends its workers.
+    Also pass ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``): the drivers' own share
+    holds back no trial. A trial whose workers can never start beside the other drivers fails within seconds.
+
+    Args:
+        build_trainer: Returns the trainer for a config: one of this package's, or any of Ray Train's version 2. Its
+            ``RunConfig`` should leave name and storage path out: the run's files are then in the trial's folder.
+        plan: The plan of a policy with ``num_workers`` of 1 or more.
+
+    Raises:
+        InvalidResourcesError: The plan has no Train workers. In the trial: ``build_trainer`` returned no trainer of Ray
+            Train's version 2, or one that deletes checkpoints itself.
+        InfeasibleRequestError: In the trial: there is no room for its workers beside what the drivers hold.
+        Exception: In the trial: what the training loop raised.
+    """
+    if plan.num_workers == 0:
+        raise InvalidResourcesError("the plan has num_workers=0: give the policy num_workers=1 or more")
+    if not callable(build_trainer):
+        raise InvalidResourcesError(
+            f"build_trainer is a function of a config that returns a trainer, got {build_trainer!r}"
+        )
+
+    def trial(config: dict[str, Any]) -> None:
+        _run_as_trial(build_trainer(config))
+
+    trial.__name__ = name_of(build_trainer)  # Tune names trials after it
+    return with_plan(trial, plan)
+
+
+def _run_as_trial(trainer: _Trainer) -> None:
+    check_train_v2(_rays_own_class(trainer))
+    # Started now, so that it is there when Train's controller is.
+    queue = Queue(maxsize=1, actor_options={"num_cpus": 0})
+    trainer = with_room_check(_in_trial(trainer, queue))
+    threading.Thread(target=_fit, args=(trainer, queue), daemon=True).start()
+    controller = None
+    try:
+        while not isinstance(message := queue.get(), Ended):  # ends with the run
+            if isinstance(message, Started):
+                controller = message.controller
+            else:
+                report_to_tune(message)
+    except SystemExit:  # Tune has stopped the trial
+        _end_run(controller)
+        raise
+    finally:
+        queue.shutdown(force=True)
+    if message.error is not None:
+        raise _users_error(message.error)
+
+
+def _end_run(controller: Any) -> None:
+    """End the controller, whose workers end with it, and free their room. It could be busy, so it is not asked to."""
+    if controller is not None:
+        ray.kill(controller)
+        remove_groups(controller._actor_id.hex())
+
+
+def _rays_own_class(trainer: object) -> type:
+    for cls in type(trainer).__mro__:
+        if cls.__module__.startswith("ray.train."):
+            return cls
+    raise InvalidResourcesError(f"build_trainer must return a trainer of Ray Train, got {trainer!r}")
+
+
+def _in_trial(trainer: _Trainer, queue: Queue) -> Any:
+    """Return the trainer with a folder of the trial's own, and what carries reports and checkpoints to and fro."""
+    # Ray's callback would report everything a second time.
+    of_user = [each for each in trainer.run_config.callbacks if not isinstance(each, TuneReportCallback)]
+    callbacks = [*of_user, ReportsToTrial(queue)]
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is not None:
+        callbacks.append(StartFromCheckpoint(checkpoint))
+    run_config = in_trial_folder(trainer.run_config, get_session().storage)
+    run_config = replace(run_config, callbacks=callbacks)
+    forget_earlier_run(run_config)
+    return with_run_config(trainer, run_config)
+
+
+def _fit(trainer: _Trainer, queue: Queue) -> None:
+    """Run the trainer in a thread of its own; its end is the last message, as every report waits until it is taken."""
+    error: BaseException | None = None
+    try:
+        trainer.fit()
+    except BaseException as raised:  # noqa: BLE001  # it is raised in the trial's thread
+        error = raised
+    try:
+        queue.put(Ended(error))
+    except RayError:
+        return  # the trial was stopped, and nobody listens any more
+
+
+def _users_error(error: BaseException) -> BaseException:
+    """Return what the user's code raised, instead of what Ray Train wraps it in."""
+    wrapped = getattr(error, "controller_failure", None)
+    if isinstance(wrapped, ResourcePolicyError):
+        return wrapped
+    failures = getattr(error, "worker_failures", None) or {}
+    for rank in sorted(failures):
+        own = getattr(failures[rank], "_base_exc", failures[rank])  # before Ray 2.60 it is wrapped once more
+        if isinstance(own, Exception) and not isinstance(own, RayError | TrainingFailedError):
+            # As a note: Tune raises the cause of an error in its place.
+            own.add_note(str(error))
+            return own
+    return error
