@@ -96,6 +96,8 @@ def makespan(
     from .makespan import Sizes, measure_makespan
 
     measure_makespan(Sizes(trials, seconds, slowdown, repetitions, simulations))
+
+
 def nested(
     *,
     cluster: Annotated[list[str] | None, typer.Option(help="Name of a cluster; may be repeated.")] = None,

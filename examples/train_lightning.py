@@ -13,18 +13,18 @@ from tune_policies import CpuPolicy, FirstFeasiblePolicy, probe_cluster
 POLICY = FirstFeasiblePolicy(CpuPolicy(cpus=1, num_workers=2), CpuPolicy(cpus=0.5, num_workers=2))
 
 
-class Classifier(lightning.LightningModule):  # noqa: D101
+class Classifier(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.layers = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 
-    def training_step(self, batch):  # noqa: D102
+    def training_step(self, batch):
         images, labels = batch
         loss = torch.nn.functional.cross_entropy(self.layers(images / 16), labels)
         self.log("loss", loss)
         return loss
 
-    def configure_optimizers(self):  # noqa: D102
+    def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=3e-3)
 
 
