@@ -98,6 +98,7 @@ def makespan(
     measure_makespan(Sizes(trials, seconds, slowdown, repetitions, simulations))
 
 
+@app.command()
 def nested(
     *,
     cluster: Annotated[list[str] | None, typer.Option(help="Name of a cluster; may be repeated.")] = None,
