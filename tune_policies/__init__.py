@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tune_policies.autoscaling.scaling import CapacityRequest, release_capacity, request_capacity
     from tune_policies.probe import ProbeWarning, probe_cluster
     from tune_policies.schedulers.escalating import EscalatingScheduler
+    from tune_policies.schedulers.policy_scheduler import PlanChange, PolicyScheduler
 
 __all__ = [
     "AcceleratorPolicy",
@@ -63,6 +64,8 @@ __all__ = [
     "NodeCapacity",
     "NodeTypeCapacity",
     "OutOfMemory",
+    "PlanChange",
+    "PolicyScheduler",
     "ProbeError",
     "ProbeWarning",
     "ReservingPolicy",
@@ -85,6 +88,8 @@ __all__ = [
 _NEED_RAY: Final = {
     "CapacityRequest": "autoscaling.scaling",
     "EscalatingScheduler": "schedulers.escalating",
+    "PlanChange": "schedulers.policy_scheduler",
+    "PolicyScheduler": "schedulers.policy_scheduler",
     "ProbeWarning": "probe",
     "plan_when_ready": "autoscaling.readiness",
     "probe_cluster": "probe",

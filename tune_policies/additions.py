@@ -49,7 +49,7 @@ def fewest_nodes(plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, 
 
 
 def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
-    request = _request(slot)
+    request = request_of(slot)
     is_selected = matcher(slot.label_selector)
     alive = capacity.where(lambda node: is_selected(node.ray_labels)) if slot.label_selector else capacity
     needed = slot.max_concurrent_trials
@@ -73,7 +73,7 @@ def by_use(slot: TrialSlot, capacity: ClusterCapacity, num_trials: int) -> list[
 
     Types with GPUs come last for a worker without: Ray starts such a node only where no other will do.
     """
-    request = _request(slot)
+    request = request_of(slot)
 
     def preference(holds: int, node_type: NodeTypeCapacity) -> tuple[object, ...]:
         return (node_type.resources.gpus > 0 and not slot.worker.gpus, -holds, node_type.name)
@@ -98,7 +98,8 @@ def _drivers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> 
     return count_drivers(groups, num_trials)
 
 
-def _request(slot: TrialSlot) -> Request:
+def request_of(slot: TrialSlot) -> Request:
+    """Return what a trial in ``slot`` needs."""
     return Request(worker=slot.worker, num_workers=slot.num_workers, accelerator_type=slot.accelerator_type)
 
 

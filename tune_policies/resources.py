@@ -112,6 +112,12 @@ def _used_bytes(value: object, info: ValidationInfo) -> int:
     return int(value)
 
 
+def _speed(value: object, info: ValidationInfo) -> float:
+    if not is_number(value) or not 0 < value <= _MOST:
+        raise InvalidResourcesError(f"{info.field_name} must be a finite number above 0, got {shorten(value)}")
+    return float(value)
+
+
 def _custom(value: object, info: ValidationInfo) -> object:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise InvalidResourcesError(f"{info.field_name} must map names of Ray resources to amounts, got {value!r}")
@@ -134,6 +140,8 @@ Count = Annotated[int, BeforeValidator(_count)]
 """A whole number, 0 or above."""
 CustomAmounts = Annotated[dict[str, float], BeforeValidator(_custom)]
 """Amounts of other Ray resources by their names, those of 0 left out."""
+Speed = Annotated[float, BeforeValidator(_speed)]
+"""How fast something runs compared with something else: a number above 0."""
 PositiveCount = Annotated[int, BeforeValidator(_positive_count)]
 """A whole number, 1 or above."""
 

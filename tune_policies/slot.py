@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.labels import format_selector, merged
-from tune_policies.resources import Bytes, Count, PositiveCount, Resources, UsedBytes, from_ticks
+from tune_policies.resources import Bytes, Count, PositiveCount, Resources, Speed, UsedBytes, from_ticks
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
 
@@ -31,6 +31,7 @@ class TrialSlot(Value):
         accelerator_type: Ray's name of the device type that workers are placed on; ``None``: any.
         topology: TPU slices of this topology are reserved as a whole for each trial; ``None``: no slices.
         label_selector: Ray's label selector, by which trials and workers are placed on some nodes only; empty: any.
+        speed: How fast a trial runs here, compared with the other kinds of a plan, in any unit; ``None``: not known.
     """
 
     trial: Resources
@@ -43,6 +44,7 @@ class TrialSlot(Value):
     accelerator_type: str | None = None
     topology: str | None = None
     label_selector: dict[str, str] = Field(default_factory=dict)
+    speed: Speed | None = None
 
     @model_validator(mode="after")
     def _workers_must_agree(self) -> Self:

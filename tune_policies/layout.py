@@ -1,0 +1,234 @@
+"""Which node holds how many slots of each kind of a plan, and what is left for further kinds.
+
+A plan with several kinds of slots is sound only if every trial stays where the plan has counted it: a CPU trial on the
+CPUs that a free GPU slot needs would keep that slot empty. So each slot has its node, and what is placed on a node fits
+it whatever order trials come and go in. Ray adds up the shares of devices on a node, so all shares there must be equal:
+a kind with another share than an earlier one finds no devices on that node.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Self
+
+from tune_policies.accelerators import DEVICE_RESOURCES
+from tune_policies.additions import request_of, with_nodes_added
+from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.labels import matcher
+from tune_policies.packing import DRIVER_BYTES, count_trials, workers_on_node
+from tune_policies.resources import TICKS, Count, PositiveCount, Resources
+from tune_policies.slot import TrialSlot
+from tune_policies.values import Value
+
+_WHOLE: Final = TICKS
+"""The share of a device that workers with whole devices have, however many."""
+
+
+class Place(Value):
+    """So many slots of one kind on one node.
+
+    Attributes:
+        kind: The index of the kind among the plan's slots.
+        node_id: Ray's identifier of the node; ``None``: on no node in particular, as the node is still to be added, or
+            Train places the workers.
+        count: How many.
+    """
+
+    kind: Count
+    node_id: str | None
+    count: PositiveCount
+
+
+class Layout(Value):
+    """Where the slots of a plan are.
+
+    Attributes:
+        places: Of each kind in turn, at most one for each node.
+    """
+
+    places: tuple[Place, ...]
+
+    def count(self, kind: int) -> int:
+        """Return how many slots of a kind have a place."""
+        return sum(place.count for place in self.places if place.kind == kind)
+
+
+def lay_out(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
+    """Return which node holds how many slots of each kind.
+
+    On the capacity for which the slots were planned all have a place, on another one as many as fit, the better kinds
+    first. What the alive nodes do not hold is placed on nodes that can still be added.
+    """
+    layout = _lay_out(plan_slots, capacity)
+    missing = [slot.max_concurrent_trials - layout.count(kind) for kind, slot in enumerate(plan_slots)]
+    if not any(missing) or not capacity.node_types:
+        return layout
+    workers = sum(short * max(1, slot.num_workers) for short, slot in zip(missing, plan_slots, strict=True))
+    most = min(workers, workers if capacity.max_nodes_to_add is None else capacity.max_nodes_to_add)
+    to_add = {each.name: min(most, each.max_nodes_to_add) for each in capacity.node_types}
+    return _lay_out(plan_slots, with_nodes_added(capacity, to_add))
+
+
+def _lay_out(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
+    left = Left.all_of(capacity)
+    places = []
+    for kind, slot in enumerate(plan_slots):
+        counts, left = left.take(slot)
+        places += [Place(kind=kind, node_id=node_id, count=count) for node_id, count in counts.items()]
+    return Layout(places=tuple(places))
+
+
+class Left(NamedTuple):
+    """What the kinds of slots that have a place leave of a cluster.
+
+    Attributes:
+        capacity: The cluster less what they take. Of devices that are shared, only those that no kind uses are left.
+        shares: The nodes that are in use, with the share in ticks that the slots there have of devices, by resource.
+    """
+
+    capacity: ClusterCapacity
+    shares: Mapping[str, Mapping[str, int]]
+
+    @classmethod
+    def all_of(cls, capacity: ClusterCapacity) -> Self:
+        """Return the whole cluster."""
+        return cls(capacity, {})
+
+    @property
+    def without_devices_in_use(self) -> ClusterCapacity:
+        """The same cluster where a node whose devices are in use, be it one of them, has no such devices any more."""
+        changed = {}
+        for node in self.capacity.nodes:
+            if in_use := self.shares.get(node.node_id, {}).keys() & node.resources.ticks.keys():
+                resources = node.resources
+                for name in sorted(in_use):
+                    resources = resources.with_ticks(name, 0)
+                changed[node.node_id] = node.model_copy(update={"resources": resources})
+        return self.capacity.replacing(changed)
+
+    def grown(self, nodes_to_add: Mapping[str, int]) -> Self:
+        """Return the same with so many nodes added of each type, by its name; as many fewer can still be added."""
+        before = self.capacity
+        types = tuple(
+            each.model_copy(update={"max_nodes_to_add": each.max_nodes_to_add - nodes_to_add.get(each.name, 0)})
+            for each in before.node_types or ()
+        )
+        most = before.max_nodes_to_add
+        most = None if most is None else max(0, most - sum(nodes_to_add.values()))
+        after = with_nodes_added(before, nodes_to_add).model_copy(
+            update={"node_types": types, "max_nodes_to_add": most}
+        )
+        return self._replace(capacity=after)
+
+    def fewest_nodes(self, slot: TrialSlot) -> list[str]:
+        """Return the identifiers of as few nodes as hold the workers of a kind, wherever its drivers are."""
+        request, missing, chosen = request_of(slot), slot.max_concurrent_trials * slot.num_workers, []
+        for node, _ in self._fitting(slot):
+            if missing > 0:
+                missing -= workers_on_node(node, request, num_drivers=slot.max_concurrent_trials)
+                chosen.append(node.node_id)
+        return chosen
+
+    def take(self, slot: TrialSlot) -> tuple[dict[str | None, int], Self]:
+        """Return how many slots of a kind are on which node, and what is left beside them.
+
+        Nodes are filled one after the other; see :func:`filling_order`.
+        """
+        if slot.num_workers:
+            return self._take_workers(slot)
+        wanted, taken = slot.max_concurrent_trials, {}
+        for node, fit in self._fitting(slot):
+            if wanted == 0:
+                break
+            taken[node.node_id] = min(fit, wanted)
+            wanted -= taken[node.node_id]
+        expected = {node.node_id for node in self.capacity.nodes if node.is_expected}
+        counts: dict[str | None, int] = {node_id: count for node_id, count in taken.items() if node_id not in expected}
+        if to_come := sum(count for node_id, count in taken.items() if node_id in expected):
+            counts[None] = to_come
+        return counts, self._less(slot.worker, taken)
+
+    def _take_workers(self, slot: TrialSlot) -> tuple[dict[str | None, int], Self]:
+        """Take the trials of a kind with Train workers, which Train places by itself.
+
+        On one node they take what they need. On several any of the nodes may come to hold as many workers as it has
+        room for, so as much is taken from each.
+        """
+        fitting = self._fitting(slot)
+        ids = {node.node_id for node, _ in fitting}
+        nodes = self.capacity.where(lambda node: node.node_id in ids)
+        trials = min(slot.max_concurrent_trials, count_trials(nodes.groups, request_of(slot)))
+        if trials == 0:
+            return {}, self
+        taken = (
+            dict.fromkeys(ids, trials * slot.num_workers)
+            if len(ids) == 1
+            else {node.node_id: fit for node, fit in fitting}
+        )
+        return {None: trials}, self._less(slot.per_worker, taken, drivers_bytes=trials * DRIVER_BYTES)
+
+    def _fitting(self, slot: TrialSlot) -> list[tuple[NodeCapacity, int]]:
+        """Return the nodes that hold a worker of ``slot``, and how many each, in the order in which they are filled."""
+        request, is_selected = request_of(slot), matcher(slot.label_selector)
+        share = {name: min(_WHOLE, ticks) for name, ticks in slot.worker.ticks.items() if name in DEVICE_RESOURCES}
+        fits = {shape: workers_on_node(nodes[0], request) for shape, nodes in self.capacity.nodes_by_shape.items()}
+        chosen = [
+            (node, fits[shape])
+            for shape, nodes in self.capacity.nodes_by_shape.items()
+            if fits[shape]
+            for node in nodes
+            if is_selected(node.ray_labels) and _agree(self.shares.get(node.node_id, {}), share)
+        ]
+        return filling_order(chosen, slot)
+
+    def _less(self, worker: Resources, taken: Mapping[str, int], *, drivers_bytes: int = 0) -> Self:
+        """Return what is left beside so many workers on the nodes, of which each may also hold the drivers."""
+        share = {name: min(_WHOLE, ticks) for name, ticks in worker.ticks.items() if name in DEVICE_RESOURCES}
+        reduced: dict[tuple[object, int], Resources] = {}
+        changed = {}
+        for shape, nodes in self.capacity.nodes_by_shape.items():
+            for node in nodes:
+                if count := taken.get(node.node_id):
+                    if (shape, count) not in reduced:
+                        reduced[shape, count] = _reduced(node.resources, worker, count, drivers_bytes)
+                    # What its CPUs really are would be told of a node that has fewer now.
+                    update = {"resources": reduced[shape, count], "usable_cpus": None}
+                    changed[node.node_id] = node.model_copy(update=update)
+        shares = {node_id: {**self.shares.get(node_id, {}), **share} for node_id in changed}
+        return self._replace(capacity=self.capacity.replacing(changed), shares={**self.shares, **shares})
+
+
+def filling_order(fitting: Iterable[tuple[NodeCapacity, int]], slot: TrialSlot) -> list[tuple[NodeCapacity, int]]:
+    """Return nodes in the order in which slots fill them, with how many workers each holds.
+
+    Nodes that are there come first, then those with the fewest devices that would go without CPUs, then those that hold
+    the most, so that as many nodes as possible are left as they are.
+    """
+
+    def preference(each: tuple[NodeCapacity, int]) -> tuple[object, ...]:
+        node, fit = each
+        stranded = sum(
+            ticks
+            for name, ticks in node.resources.ticks.items()
+            if name in DEVICE_RESOURCES and name not in slot.worker.ticks
+        )
+        return (node.is_expected, stranded, -fit, node.node_id)
+
+    return sorted(fitting, key=preference)
+
+
+def _agree(in_use: Mapping[str, int], share: Mapping[str, int]) -> bool:
+    return all(in_use.get(name, ticks) == ticks for name, ticks in share.items())
+
+
+def _reduced(has: Resources, worker: Resources, count: int, drivers_bytes: int) -> Resources:
+    left = has
+    for name, ticks in has.ticks.items():
+        needed = worker.ticks.get(name, 0)
+        if name == "memory":
+            # None would mean "not known": a node with nothing left keeps its last byte.
+            left = left.with_ticks(name, max(1, ticks - count * needed - drivers_bytes))
+        elif name in DEVICE_RESOURCES and 0 < needed < TICKS:
+            used = -(-count // (TICKS // needed))
+            left = left.with_ticks(name, max(0, ticks // TICKS - used) * TICKS)
+        elif needed:
+            left = left.with_ticks(name, ticks - count * needed)
+    return left
