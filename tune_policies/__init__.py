@@ -27,6 +27,7 @@ from tune_policies.policies import (
     FirstFeasiblePolicy,
     GpuMemoryPolicy,
     GpuPolicy,
+    MixedPolicy,
     ReservingPolicy,
     SelectingPolicy,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "InvalidResourcesError",
     "MeasurementError",
     "MemoryLimitError",
+    "MixedPolicy",
     "NodeCapacity",
     "NodeTypeCapacity",
     "OutOfMemory",

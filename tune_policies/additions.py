@@ -1,11 +1,9 @@
-"""Nodes that the autoscaler could add: a capacity with them, and how few of them a plan needs."""
+"""Nodes that the autoscaler could add: a capacity with them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup, NodeTypeCapacity
-from tune_policies.labels import matcher
-from tune_policies.packing import Request, count_drivers, count_workers
-from tune_policies.plan import TrialPlan
+from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeTypeCapacity
+from tune_policies.packing import Request
 from tune_policies.slot import TrialSlot
 
 
@@ -31,71 +29,6 @@ def as_node(node_type: NodeTypeCapacity) -> NodeCapacity:
         labels=node_type.labels,
         is_expected=True,
     )
-
-
-def fewest_nodes(plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
-    """Return the fewest nodes to add, by type, with which all the trials of ``plan`` run; empty: the alive ones do.
-
-    Where configs decide, they are those that need the most, of which the fewest run at once.
-
-    Args:
-        plan: What is to run.
-        capacity: The alive nodes, and the types of those that can be added.
-        most: How many may be added of each type, with which the plan is known to run.
-    """
-    if len(plan.slots) > 1:
-        return dict(most)  # kinds of slots share nodes, and how they do is the policy's own affair
-    return _fewest_for(plan.slots[0], capacity, most)
-
-
-def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
-    request = request_of(slot)
-    is_selected = matcher(slot.label_selector)
-    alive = capacity.where(lambda node: is_selected(node.ray_labels)) if slot.label_selector else capacity
-    needed = slot.max_concurrent_trials
-    missing = needed * request.processes - _workers(alive.groups, request, needed)
-    homeless = needed - _drivers(alive.groups, request, needed)
-    taken: dict[str, int] = {}
-    for node_type in by_use(slot, capacity, needed):
-        if missing <= 0 and homeless <= 0:
-            break
-        node = (NodeGroup(as_node(node_type), 1),)
-        holds, houses = _workers(node, request, needed), _drivers(node, request, needed)
-        number = max(-(-missing // holds), -(-homeless // houses) if houses else 0)
-        number = min(number, most.get(node_type.name, 0))
-        missing, homeless = missing - number * holds, homeless - number * houses
-        taken |= {node_type.name: number} if number else {}
-    return taken
-
-
-def by_use(slot: TrialSlot, capacity: ClusterCapacity, num_trials: int) -> list[NodeTypeCapacity]:
-    """Return the node types that hold a worker of ``slot``, those that hold the most first.
-
-    Types with GPUs come last for a worker without: Ray starts such a node only where no other will do.
-    """
-    request = request_of(slot)
-
-    def preference(holds: int, node_type: NodeTypeCapacity) -> tuple[object, ...]:
-        return (node_type.resources.gpus > 0 and not slot.worker.gpus, -holds, node_type.name)
-
-    is_selected = matcher(slot.label_selector)
-    types = (
-        (_workers((NodeGroup(as_node(each), 1),), request, num_trials), each)
-        for each in capacity.node_types or ()
-        if is_selected(as_node(each).ray_labels)
-    )
-    return [each for _, each in sorted((pair for pair in types if pair[0]), key=lambda pair: preference(*pair))]
-
-
-def _workers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> int:
-    return count_workers(groups, request, num_drivers=num_trials if request.num_workers else 0)
-
-
-def _drivers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> int:
-    """Return how many drivers of the trials find room; where workers hold memory, they are counted with those."""
-    if request.num_workers == 0 or request.worker.memory_bytes is not None:
-        return num_trials
-    return count_drivers(groups, num_trials)
 
 
 def request_of(slot: TrialSlot) -> Request:

@@ -2,8 +2,8 @@
 
 A plan with several kinds of slots is sound only if every trial stays where the plan has counted it: a CPU trial on the
 CPUs that a free GPU slot needs would keep that slot empty. So each slot has its node, and what is placed on a node fits
-it whatever order trials come and go in. Ray adds up the shares of devices on a node, so all shares there must be equal:
-a kind with another share than an earlier one finds no devices on that node.
+it whatever order trials come and go in. Ray may spread shares of a device over all devices of a node, so these serve no
+other kind; whole devices beside whole ones are safe.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,6 +67,13 @@ def lay_out(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layou
     return _lay_out(plan_slots, with_nodes_added(capacity, to_add))
 
 
+def with_places(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> tuple[TrialSlot, ...]:
+    """Return the slots that have a place on a cluster, those of another one perhaps fewer."""
+    layout = lay_out(plan_slots, capacity)
+    counts = [layout.count(kind) for kind in range(len(plan_slots))]
+    return tuple(slot.capped(count) for slot, count in zip(plan_slots, counts, strict=True) if count)
+
+
 def _lay_out(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
     left = Left.all_of(capacity)
     places = []
@@ -80,7 +87,7 @@ class Left(NamedTuple):
     """What the kinds of slots that have a place leave of a cluster.
 
     Attributes:
-        capacity: The cluster less what they take. Of devices that are shared, only those that no kind uses are left.
+        capacity: The cluster less what they take. A node where they share devices has no such devices any more.
         shares: The nodes that are in use, with the share in ticks that the slots there have of devices, by resource.
     """
 
@@ -227,8 +234,7 @@ def _reduced(has: Resources, worker: Resources, count: int, drivers_bytes: int) 
             # None would mean "not known": a node with nothing left keeps its last byte.
             left = left.with_ticks(name, max(1, ticks - count * needed - drivers_bytes))
         elif name in DEVICE_RESOURCES and 0 < needed < TICKS:
-            used = -(-count // (TICKS // needed))
-            left = left.with_ticks(name, max(0, ticks // TICKS - used) * TICKS)
+            left = left.with_ticks(name, 0)  # Ray may spread the shares over all of them
         elif needed:
             left = left.with_ticks(name, ticks - count * needed)
     return left

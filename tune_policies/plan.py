@@ -249,10 +249,14 @@ class TrialPlan(Value):
         if self.by_config is not None:
             lines += [f"  at most {slot.max_concurrent_trials} with {slot}" for slot in self.by_config.slots]
         elif len(self.slots) > 1:
-            lines += [f"  {slot.max_concurrent_trials} with {slot}" for slot in self.slots]
+            lines += [f"  {slot.max_concurrent_trials} with {slot}{_speed(slot)}" for slot in self.slots]
         else:
             lines.append(f"  each trial: {self.slots[0]}")
         if self.nodes_to_add:
             added = ", ".join(f"{count} {name}" for name, count in sorted(self.nodes_to_add.items()))
             lines.append(f"  nodes that the autoscaler must add first: {added}")
         return "\n".join([*lines, *(f"  - {reason}" for reason in self.reasons)])
+
+
+def _speed(slot: TrialSlot) -> str:
+    return "" if slot.speed is None else f" (speed {slot.speed:g})"

@@ -6,6 +6,7 @@ from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.even_split import EvenSplitPolicy
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
+from tune_policies.policies.mixed import MixedPolicy
 from tune_policies.policies.selecting import SelectingPolicy
 from tune_policies.policies.wrappers import CappedPolicy, FirstFeasiblePolicy, ReservingPolicy
 
@@ -18,6 +19,7 @@ __all__ = [
     "FirstFeasiblePolicy",
     "GpuMemoryPolicy",
     "GpuPolicy",
+    "MixedPolicy",
     "ReservingPolicy",
     "SelectingPolicy",
 ]

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tune_policies.additions import by_use, fewest_nodes, with_nodes_added
+from tune_policies.additions import with_nodes_added
 from tune_policies.capacity import ClusterCapacity, NodeTypeCapacity
 from tune_policies.errors import InfeasibleRequestError
+from tune_policies.nodes_needed import by_use, fewest_nodes
 from tune_policies.packing import largest
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import WrappingPolicy
@@ -61,8 +62,9 @@ class AutoscalingPolicy(WrappingPolicy):
             return plan, most
         # What the trials need is known now, and with it the types that hold the most of them.
         chosen: dict[str, int] = {}
-        for node_type in by_use(plan.slots[0], capacity, plan.max_concurrent_trials):
-            chosen[node_type.name] = min(most[node_type.name], limit - sum(chosen.values()))
+        for slot in plan.slots:
+            for node_type in by_use(slot, capacity, slot.max_concurrent_trials):
+                chosen.setdefault(node_type.name, min(most[node_type.name], limit - sum(chosen.values())))
         return self.inner.plan(with_nodes_added(capacity, chosen)), chosen
 
     def _plan_without(self, capacity: ClusterCapacity, error: InfeasibleRequestError) -> TrialPlan:

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
-from tune_policies.additions import fewest_nodes
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.labels import NODE_ID, is_none_of
+from tune_policies.layout import with_places
+from tune_policies.nodes_needed import fewest_nodes
 from tune_policies.packing import Request, workers_on_node
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import InnerPolicy, ResourcePolicy, WrappingPolicy
@@ -143,7 +144,11 @@ class ReservingPolicy(WrappingPolicy):
             notes.append("Ray may spread shares of a GPU, so the GPUs are left free in sum, perhaps none as a whole")
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
             notes.append("host memory of some nodes is not known, so it may not be left free")
-        return plan.with_slots(lambda slot: _kept_off_small_devices(slot, capacity)).with_reasons(*notes)
+        plan = plan.with_slots(lambda slot: _kept_off_small_devices(slot, capacity)).with_reasons(*notes)
+        if len(plan.slots) == 1:
+            return plan
+        # Several kinds have places of their own, and those are chosen on all of the cluster.
+        return plan.model_copy(update={"slots": with_places(plan.slots, capacity)})
 
 
 def _kept_off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:

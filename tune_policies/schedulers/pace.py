@@ -4,18 +4,24 @@ While many trials wait, every slot helps. Near the end a trial that starts in a 
 when faster slots would have done all that waits before. Neither Ray nor a clock is in here: times come from outside.
 """
 
-import math
+import heapq
 from bisect import insort
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from tune_policies.resources import Count
 from tune_policies.values import Value
 
-_SHORTEST_S = 1e-6
+_SHORTEST_S: Final = 1e-6
 """No trial counts as shorter: a pace is divided by."""
+
+_ENOUGH: Final = 5
+"""So many trials say more of a kind than the ratio of speeds does."""
+
+_NUM_LENGTHS: Final = 20
+"""Into so many equally frequent lengths the trials that were seen are divided."""
 
 
 class Pace:
@@ -36,17 +42,24 @@ class Pace:
     def seconds(self, kind: int) -> float | None:
         """Return how long a trial typically takes in a slot of this kind; ``None``: not known.
 
-        It is the median of those that were seen there, which a few odd trials do not move. Where none was, it follows
-        by the ratio of the speeds from the kind of which the most were seen.
+        It is the median of those that were seen there, which a few odd trials do not move. While these are few, and the
+        shortest end first, it follows from the kind of which the most were seen, by the ratio of the speeds.
         """
-        if self._seen[kind]:
-            return _median(self._seen[kind])
-        speed = self._speeds[kind]
-        seen = [(len(times), -other) for other, times in enumerate(self._seen) if times and self._speeds[other]]
-        if speed is None or not seen:
-            return None
-        other = -max(seen)[1]
-        return _median(self._seen[other]) * (self._speeds[other] or 0) / speed
+        here, speed = self._seen[kind], self._speeds[kind]
+        _, reference = max((len(times) if self._speeds[other] else 0, -other) for other, times in enumerate(self._seen))
+        there, its_speed = self._seen[-reference], self._speeds[-reference]
+        if len(here) < _ENOUGH and speed is not None and its_speed is not None and there:
+            return _median(there) * its_speed / speed
+        return _median(here) if here else None
+
+    def lengths(self) -> list[float]:
+        """Return how long trials are, compared with a typical one: equally frequent lengths; empty: none has ended.
+
+        They are those of the kind of which the most were seen. Of many, the very longest, which may hang, is left out.
+        """
+        times = max(self._seen, key=len)
+        ranks = [(2 * i + 1) * len(times) // (2 * _NUM_LENGTHS) for i in range(_NUM_LENGTHS)]
+        return [times[rank] / _median(times) for rank in ranks] if times else []
 
 
 def _median(times: Sequence[float]) -> float:
@@ -69,11 +82,14 @@ class Running(Value):
 def leave_idle(kind: int, *, pace: Pace, slots: Sequence[int], running: Sequence[Running], num_waiting: int) -> bool:
     """Return whether a free slot of ``kind`` is better left idle than given to one more waiting trial.
 
-    It is, where the faster kinds finish all that waits no later than a trial that starts here now would. Asked anew
-    whenever a slot is free, this gives the shortest run that there is where all trials of a kind take equally long: of
-    all the ends that trials could have in some slot, as many as there are trials are the earliest, and a slot is used
-    exactly if it has one of those. It is never better to leave a slot of the fastest kind idle, nor one of a kind whose
-    pace is not known, and kinds whose pace is not known are not counted on.
+    One trial less for the faster kinds ends the run a little earlier, unless the trial that starts here ends after
+    them: it starts if that is a gain, in the mean over the lengths that trials were seen to have. Where all trials of a
+    kind take equally long, that is exactly if it ends before the faster kinds would have done all that waits, and asked
+    anew whenever a slot is free this gives the shortest run that there is: of all the ends that trials could have in
+    some slot, as many as there are trials are the earliest, and a slot is used if it has one of those.
+
+    It is never better to leave a slot of the fastest kind idle, nor one of a kind whose pace is not known; other kinds
+    whose pace is not known are not counted on.
 
     Args:
         kind: The kind of the free slot.
@@ -83,20 +99,31 @@ def leave_idle(kind: int, *, pace: Pace, slots: Sequence[int], running: Sequence
         num_waiting: Trials that have no slot yet, and may take one of any kind. One that must have a slot of this kind
             is not to be asked about: no other would ever run it.
     """
-    ends_s = pace.seconds(kind)
-    if ends_s is None or num_waiting <= 0:
+    here_s = pace.seconds(kind)
+    if here_s is None or num_waiting <= 0:
         return False
-    others = 0
-    for faster, num_slots in enumerate(slots):
-        each_s = pace.seconds(faster)
-        if each_s is not None and each_s < ends_s:
-            elapsed = [trial.elapsed_s for trial in running if trial.kind == faster]
-            others += sum(
-                math.floor((ends_s - free_s) / each_s)
-                for free_s in _free_in(each_s, elapsed, num_slots)
-                if free_s < ends_s
-            )
-    return others >= num_waiting
+    free_s: list[tuple[float, float]] = []
+    for other, num_slots in enumerate(slots):
+        each_s = pace.seconds(other)
+        if each_s is not None and each_s < here_s:
+            elapsed = [trial.elapsed_s for trial in running if trial.kind == other]
+            free_s += [(at_s, each_s) for at_s in _free_in(each_s, elapsed, num_slots)]
+    if not free_s:
+        return False
+    gain_s = 1 / sum(1 / each_s for _, each_s in free_s)
+    others_end_s = _end_of(num_waiting, free_s)
+    late_s = [max(0, here_s * length - (others_end_s - gain_s)) for length in pace.lengths()]
+    return sum(late_s) / len(late_s) >= gain_s
+
+
+def _end_of(num_trials: int, slots: list[tuple[float, float]]) -> float:
+    """Return when so many trials are done in slots that are free at some time and take so long for each, in seconds."""
+    ends = [(free_s + each_s, each_s) for free_s, each_s in slots]
+    heapq.heapify(ends)
+    for _ in range(num_trials - 1):
+        end_s, each_s = ends[0]
+        heapq.heapreplace(ends, (end_s + each_s, each_s))
+    return ends[0][0]
 
 
 def _free_in(each_s: float, elapsed: Sequence[float], num_slots: int) -> list[float]:

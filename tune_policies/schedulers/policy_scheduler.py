@@ -233,11 +233,15 @@ class PolicyScheduler(SchedulerAround):
         if self._impossible is not None:
             self._places = ()
         elif len(slots) > 1 and len(self._capacity.nodes) > 1:
-            self._places = lay_out(slots, self._capacity).places
+            layout = lay_out(slots, self._capacity)
+            to_come = [slot.max_concurrent_trials - layout.count(kind) for kind, slot in enumerate(slots)]
+            # The autoscaler adds nodes for what is requested.
+            anywhere = [
+                _anywhere(kind, count) for kind, count in enumerate(to_come) if count and self._plan.nodes_to_add
+            ]
+            self._places = tuple(sorted((*layout.places, *anywhere), key=lambda place: place.kind))
         else:
-            self._places = tuple(
-                Place(kind=kind, node_id=None, count=slot.max_concurrent_trials) for kind, slot in enumerate(slots)
-            )
+            self._places = tuple(_anywhere(kind, slot.max_concurrent_trials) for kind, slot in enumerate(slots))
         self._factories = {
             (place.kind, place.node_id): to_placement_group_factory(slots[place.kind], node_id=place.node_id)
             for place in self._places
@@ -349,6 +353,10 @@ class PolicyScheduler(SchedulerAround):
                     wanted[self._factories[place.kind, place.node_id]] += place.count
         queue.keep_processes(wanted, self._kept_processes)
         self._kept_processes = wanted
+
+
+def _anywhere(kind: int, count: int) -> Place:
+    return Place(kind=kind, node_id=None, count=count)
 
 
 def _is_changed(trial: Trial) -> bool:

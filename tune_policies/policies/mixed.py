@@ -1,0 +1,237 @@
+"""Several kinds of slots at once: quarter GPUs beside CPU slots, A100s beside L4s."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Self
+
+from pydantic import model_validator
+
+from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.labels import NODE_ID, is_one_of
+from tune_policies.layout import Left
+from tune_policies.plan import TrialPlan
+from tune_policies.policies.gpu_memory import GpuMemoryPolicy
+from tune_policies.policy import InnerPolicy, ResourcePolicy
+from tune_policies.resources import PositiveCount, Speed
+from tune_policies.slot import TrialSlot
+
+
+class MixedPolicy(ResourcePolicy):
+    """Slots of every one of several policies at once: each plans on what those before it leave.
+
+    ``MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))`` has a plan whose ``slots`` are quarter GPUs and, on
+    the CPUs that are left, slots without. ``PolicyScheduler`` gives each trial one of them as it becomes free. A policy
+    for which nothing is left is left out, and the plan says why.
+
+    Attributes:
+        policies: What each kind of slot is, the best first. At least one, and none with a GPU-memory profile.
+        speeds: How fast a trial runs in the slots of each policy, in any one unit; ``None``: not known.
+
+    Raises:
+        InvalidResourcesError: A field is wrong, there is no policy, or there are not as many speeds.
+    """
+
+    policies: tuple[InnerPolicy, ...]
+    speeds: tuple[Speed, ...] | None = None
+
+    def __init__(self, /, *policies: ResourcePolicy, **data: object) -> None:
+        if policies and "policies" in data:
+            raise InvalidResourcesError("give the policies one way: as arguments, or as policies=(…)")
+        super().__init__(**({"policies": policies, **data} if policies else data))
+
+    @model_validator(mode="after")
+    def _must_have_kinds(self) -> Self:
+        if not self.policies:
+            raise InvalidResourcesError("MixedPolicy needs at least one policy")
+        if self.speeds is not None and len(self.speeds) != len(self.policies):
+            raise InvalidResourcesError(
+                f"speeds has a number for each policy, got {len(self.speeds)} for {len(self.policies)}: leave it out "
+                "where they are not known"
+            )
+        if any(isinstance(each, GpuMemoryPolicy) and each.profile is not None for each in _with_inner(self.policies)):
+            raise InvalidResourcesError(
+                "a GpuMemoryPolicy with a profile gives each trial what its config needs, and a slot of MixedPolicy is "
+                "for any trial: give it gpu_memory instead, what the largest config needs"
+            )
+        return self
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        left = Left.all_of(capacity)
+        found: list[_Kinds] = []
+        errors: list[InfeasibleRequestError] = []
+        notes: list[str] = []
+        for policy, speed in zip(self.policies, self.speeds or [None] * len(self.policies), strict=True):
+            try:
+                kinds, left = _next_kinds(policy, left)
+            except InfeasibleRequestError as error:
+                errors.append(error)
+                notes.append(f"no slots of {type(policy).__name__}{' beside these' if found else ''}: {error}")
+            else:
+                found.append(kinds if speed is None else kinds.with_speed(speed))
+        if not found:
+            raise _none_fits(errors)
+        if len(found) == 1:
+            return found[0].alone(capacity).with_reasons(*notes)
+        return TrialPlan(
+            slots=tuple(slot for kinds in found for slot in kinds.slots),
+            limited_by=found[-1].plan.limited_by,
+            reasons=(*notes, *_reasons(found)),
+            nodes_to_add=_sum(kinds.plan.nodes_to_add for kinds in found),
+        )
+
+
+class _Kinds(NamedTuple):
+    """What one policy gives beside others.
+
+    Attributes:
+        policy: The policy.
+        plan: Its plan on what was left.
+        slots: The slots of the plan that have a place.
+    """
+
+    policy: ResourcePolicy
+    plan: TrialPlan
+    slots: tuple[TrialSlot, ...]
+
+    def with_speed(self, speed: float) -> Self:
+        """Return the same with the first kind as fast as that, and the others in the proportion they had to it."""
+        own = self.slots[0].speed or 1
+        speeds = [speed / own * (slot.speed or own) for slot in self.slots]
+        slots = (slot.model_copy(update={"speed": each}) for slot, each in zip(self.slots, speeds, strict=True))
+        return self._replace(slots=tuple(slots))
+
+    def alone(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan on the whole cluster, where no other kind has a place."""
+        speed = self.slots[0].speed
+        plan = self.policy.plan(capacity)
+        if speed is None:
+            return plan
+        fast = self._replace(slots=plan.slots).with_speed(speed)
+        return plan.model_copy(update={"slots": fast.slots})
+
+
+def _next_kinds(policy: ResourcePolicy, left: Left) -> tuple[_Kinds, Left]:
+    """Return what ``policy`` gives on what is left, and what is left beside that.
+
+    Raises:
+        InfeasibleRequestError: Not even one trial fits there.
+    """
+    plan = policy.plan(left.capacity)
+    if any(slot.num_workers for slot in plan.slots) and len(left.capacity.nodes) > 1:
+        return _take(policy, _plan_workers(policy, left), left)
+    kinds, rest = _take(policy, plan, left)
+    if kinds.slots == plan.slots:
+        return kinds, rest
+    try:
+        return _take(policy, policy.plan(left.without_devices_in_use), left)
+    except InfeasibleRequestError as error:
+        raise InfeasibleRequestError(
+            error.asked,
+            "the slots before use devices of the same nodes in another share, and unequal shares may wait for ever",
+            error.short_of,
+            "Ask for the same share, or for a device type or nodes of its own.",
+        ) from error
+
+
+def _take(policy: ResourcePolicy, plan: TrialPlan, left: Left) -> tuple[_Kinds, Left]:
+    left = left.grown(plan.nodes_to_add) if plan.nodes_to_add else left
+    slots = []
+    for slot in plan.slots:
+        counts, left = left.take(slot)
+        if count := sum(counts.values()):
+            slots.append(slot.capped(count))
+    return _Kinds(policy, plan, tuple(slots)), left
+
+
+def _plan_workers(policy: ResourcePolicy, left: Left) -> TrialPlan:
+    """Return the plan for trials with Train workers on nodes that no other kind uses, or else on one that others use.
+
+    Train places the workers by itself, so on several nodes that others use, all could be on one, and take the room of
+    the others there. Ray is kept to the nodes by their identifiers, so that nodes to be added do not count.
+
+    Raises:
+        InfeasibleRequestError: Not even one trial fits there.
+    """
+    alive = left.without_devices_in_use.where(lambda node: not node.is_expected)
+    alive = alive.model_copy(update={"node_types": (), "max_nodes_to_add": None})
+    unused = alive.where(lambda node: node.node_id not in left.shares)
+    try:
+        return _kept_to_nodes(policy.plan(unused), unused, left)
+    except InfeasibleRequestError as error:
+        plans = []
+        one_of_each = (min(nodes, key=lambda node: node.node_id) for nodes in alive.nodes_by_shape.values())
+        for node in sorted(one_of_each, key=lambda node: node.node_id):
+            try:
+                plans.append((policy.plan(alive.with_nodes([node])), node))
+            except InfeasibleRequestError:
+                continue
+        if not plans:
+            raise error from None
+    plan, node = max(plans, key=lambda each: each[0].max_concurrent_trials)
+    return _kept_to_nodes(plan, alive.with_nodes([node]), left)
+
+
+def _kept_to_nodes(plan: TrialPlan, capacity: ClusterCapacity, left: Left) -> TrialPlan:
+    """Return the plan with its Train workers kept to as few nodes as hold them."""
+
+    def kept(slot: TrialSlot) -> TrialSlot:
+        if slot.num_workers == 0:
+            return slot
+        if slot.topology is None:
+            nodes = Left(capacity, left.shares).fewest_nodes(slot)
+            return slot.on_nodes({NODE_ID: is_one_of(nodes)})
+        if any(_has_tpu(node) for node in left.capacity.nodes if node.node_id in left.shares):
+            raise InfeasibleRequestError(
+                str(slot),
+                "Ray Train reserves whole slices by itself, and kinds before this one use some of their nodes",
+                "TPU slices",
+                "Put the policy of the slices first.",
+            )
+        return slot
+
+    return plan.with_slots(kept)
+
+
+def _has_tpu(node: NodeCapacity) -> bool:
+    return node.resources.custom.get("TPU", 0) > 0
+
+
+def _none_fits(errors: list[InfeasibleRequestError]) -> InfeasibleRequestError:
+    if len(errors) == 1:
+        return errors[0]
+    return InfeasibleRequestError(
+        " or ".join(error.asked for error in errors),
+        "; ".join(dict.fromkeys(error.offered for error in errors)),
+        " and ".join(dict.fromkeys(error.short_of for error in errors)),
+        errors[-1].suggestion,
+        tuple(errors),
+    )
+
+
+def _reasons(found: list[_Kinds]) -> Iterator[str]:
+    """Yield the reasons of all kinds: those of one with what it is, those that hold for all once."""
+    common = set.intersection(*(set(kinds.plan.reasons) for kinds in found))
+    for kinds in found:
+        for reason in kinds.plan.reasons:
+            if reason not in common:
+                yield f"{type(kinds.policy).__name__}: {reason}"
+    yield from (reason for reason in found[0].plan.reasons if reason in common)
+
+
+def _sum(added: Iterable[dict[str, PositiveCount]]) -> dict[str, PositiveCount]:
+    total: dict[str, PositiveCount] = {}
+    for each in added:
+        for name, number in each.items():
+            total[name] = total.get(name, 0) + number
+    return total
+
+
+def _with_inner(policies: Iterable[ResourcePolicy]) -> Iterator[ResourcePolicy]:
+    """Yield policies and all the policies inside them."""
+    for policy in policies:
+        yield policy
+        inside = (getattr(policy, name) for name in type(policy).model_fields)
+        for value in inside:
+            each = value if isinstance(value, tuple) else (value,)
+            yield from _with_inner(found for found in each if isinstance(found, ResourcePolicy))
