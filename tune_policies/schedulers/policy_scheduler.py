@@ -211,20 +211,24 @@ class PolicyScheduler(SchedulerAround):
         before, self._capacity = self._capacity, capacity
         self._places = None
         self._lost_nodes.clear()
-        if self._policy is None:
-            return
         why = _what_changed(before, capacity)
+        if self._policy is None:
+            self._impossible = None
+            return
         try:
             plan = self._policy.plan(capacity)
         except InfeasibleRequestError as error:
-            if self._impossible is None:
-                self._impossible_since_s = time.monotonic()
-                text = f"{why}: no plan is possible, and nothing starts until nodes come: {error}"
-                _logger.warning("%s", text)
-                self._changes.append(PlanChange(at_s=time.time(), plan=self._plan, why=text))
-            self._impossible = error
+            self._wait_for_nodes(error, why)
         else:
             self.replan(plan, why)
+
+    def _wait_for_nodes(self, error: InfeasibleRequestError, why: str) -> None:
+        if self._impossible is None:
+            self._impossible_since_s = time.monotonic()
+            text = f"{why}: no plan is possible, and nothing starts until nodes come: {error}"
+            _logger.warning("%s", text)
+            self._changes.append(PlanChange(at_s=time.time(), plan=self._plan, why=text))
+        self._impossible = error
 
     def _lay_out(self) -> None:
         slots = self._plan.slots
@@ -240,6 +244,8 @@ class PolicyScheduler(SchedulerAround):
                 _anywhere(kind, count) for kind, count in enumerate(to_come) if count and self._plan.nodes_to_add
             ]
             self._places = tuple(sorted((*layout.places, *anywhere), key=lambda place: place.kind))
+            if not self._places:
+                self._wait_for_nodes(_none_fits(self._plan), "nodes went")
         else:
             self._places = tuple(_anywhere(kind, slot.max_concurrent_trials) for kind, slot in enumerate(slots))
         self._factories = {
@@ -291,8 +297,10 @@ class PolicyScheduler(SchedulerAround):
         allowed = self._allowed(trial)
         return trial not in self._seats and any(place.kind in allowed for place, _ in self._open_places())
 
-    def _allowed(self, trial: Trial) -> tuple[int, ...]:
-        return self._kinds.allowed(None if self._may_move else self._ran_in.get(trial))
+    def _allowed(self, trial: Trial) -> set[int]:
+        """Return the kinds in which ``trial`` may run, of those that have a place; at least one, if any has."""
+        there = {place.kind for place in self._places or ()}
+        return there.intersection(self._kinds.allowed(None if self._may_move else self._ran_in.get(trial))) or there
 
     def _seat_trials(self, queue: TuneQueue, chosen: Trial | None) -> set[Trial]:
         first = [chosen] if chosen is not None and chosen not in self._seats else []
@@ -314,11 +322,11 @@ class PolicyScheduler(SchedulerAround):
     def _seat(self, queue: TuneQueue, trial: Trial, idle: set[int]) -> bool:
         """Give ``trial`` a slot, if one is free for it; ``idle`` collects kinds that are better left idle."""
         allowed = self._allowed(trial)
+        is_bound = any(place.kind not in allowed for place in self._places or ())
         for place, free in self._open_places():
             if place.kind not in allowed:
                 continue
-            # Not so a trial that may run in this kind only.
-            if len(allowed) == len(self._kinds.slots) and self._is_better_idle(place.kind, queue, idle):
+            if not is_bound and self._is_better_idle(place.kind, queue, idle):
                 continue
             factory = self._factories[place.kind, place.node_id]
             if trial.placement_group_factory is not factory:
@@ -353,6 +361,15 @@ class PolicyScheduler(SchedulerAround):
                     wanted[self._factories[place.kind, place.node_id]] += place.count
         queue.keep_processes(wanted, self._kept_processes)
         self._kept_processes = wanted
+
+
+def _none_fits(plan: TrialPlan) -> InfeasibleRequestError:
+    return InfeasibleRequestError(
+        asked=" or ".join(map(str, plan.slots)),
+        offered="no node that is left has room for it",
+        short_of=plan.limited_by,
+        suggestion="Add nodes, or give PolicyScheduler a policy= that has a plan for what is left, and resume the run.",
+    )
 
 
 def _anywhere(kind: int, count: int) -> Place:
