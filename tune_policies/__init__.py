@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from tune_policies.autoscaling.scaling import CapacityRequest, release_capacity, request_capacity
     from tune_policies.probe import ProbeWarning, probe_cluster
     from tune_policies.schedulers.escalating import EscalatingScheduler
-    from tune_policies.schedulers.policy_scheduler import PlanChange, PolicyScheduler
+    from tune_policies.schedulers.policy_scheduler import PolicyScheduler
+    from tune_policies.schedulers.run_plan import PlanChange
 
 __all__ = [
     "AcceleratorPolicy",
@@ -90,7 +91,7 @@ __all__ = [
 _NEED_RAY: Final = {
     "CapacityRequest": "autoscaling.scaling",
     "EscalatingScheduler": "schedulers.escalating",
-    "PlanChange": "schedulers.policy_scheduler",
+    "PlanChange": "schedulers.run_plan",
     "PolicyScheduler": "schedulers.policy_scheduler",
     "ProbeWarning": "probe",
     "plan_when_ready": "autoscaling.readiness",

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 SHELL = {
     *("autoscaler", "cluster_reader", "cluster_state", "node_reading", "probe", "ray_adapter", "ray_connection"),
     *("around", "escalating", "trial_memory", "tune_queue", "tune_trials"),
-    *("nodes", "policy_scheduler", "run_pace"),
+    *("nodes", "policy_scheduler", "run_pace", "run_plan"),
     "readiness",
 }
 FOREIGN = {"ray", "torch", "tensorflow", "jax", "cupy", "pynvml"}

@@ -1,7 +1,7 @@
 """A Tune scheduler that gives each trial a slot of a plan as one becomes free, and plans anew as nodes come and go.
 
 Which slots are free for whom is decided in ``seating``, and whether one is better left idle in ``pace``; ``tune_queue``
-holds back the trials that have none, and ``nodes`` watches the cluster.
+holds back the trials that have none, and ``run_plan`` follows the nodes.
 """
 
 import logging
@@ -13,38 +13,23 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tune_policies.capacity import ClusterCapacity
-from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.layout import Place, lay_out
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.layout import Place
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
 from tune_policies.ray_adapter import to_placement_group_factory
 from tune_policies.slot import TrialSlot
 from tune_policies.units import is_number
-from tune_policies.values import Value
 
 from .around import SchedulerAround
-from .nodes import NodeWatch, lost_node
+from .nodes import lost_node
 from .run_pace import RunPace
-from .seating import Kinds, Seat, free_slots, num_slots
+from .run_plan import PlanChange, RunPlan
+from .seating import Seat, free_slots, num_slots
 from .tune_queue import TuneQueue
 from .tune_trials import adopt, bundles_of, planned_of, save_experiment
 
 _logger = logging.getLogger(__name__)
-
-
-class PlanChange(Value):
-    """A plan that took the place of another while trials ran.
-
-    Attributes:
-        at_s: When, in seconds since 1970.
-        plan: What holds from then on; where no plan is possible, the last one that was.
-        why: What changed, in a sentence.
-    """
-
-    at_s: float
-    plan: TrialPlan
-    why: str
 
 
 class PolicyScheduler(SchedulerAround):
@@ -83,37 +68,31 @@ class PolicyScheduler(SchedulerAround):
         wait_for_nodes_s: float = 600.0,
     ) -> None:
         super().__init__(inner)
-        self._plan = _check_plan(plan)
-        self._policy = policy
+        self._run_plan = RunPlan(
+            plan,
+            policy,
+            interval_s=_check_seconds(replan_interval_s, "replan_interval_s"),
+            wait_for_nodes_s=_check_seconds(wait_for_nodes_s, "wait_for_nodes_s"),
+        )
         self._may_move = may_move
-        self._wait_for_nodes_s = _check_seconds(wait_for_nodes_s, "wait_for_nodes_s")
-        interval_s = _check_seconds(replan_interval_s, "replan_interval_s")
-        self._watch = NodeWatch(interval_s, probes=policy is not None)
-        self._changes: list[PlanChange] = []
-        self._impossible: InfeasibleRequestError | None = None
-        self._impossible_since_s = 0.0
-        self._capacity: ClusterCapacity | None = None
-        self._places: tuple[Place, ...] | None = None
-        self._factories: dict[tuple[int, str | None], PlacementGroupFactory] = {}
-        self._lost_nodes: set[str] = set()
         self._seats: dict[Trial, Seat] = {}
         self._ran_in: dict[Trial, TrialSlot] = {}
         self._waiting: dict[Trial, None] = {}
         self._kept_processes: Counter[PlacementGroupFactory] = Counter()
         self._held_back: dict[int, int] = {}
-        self._kinds = Kinds(plan.slots)
+        self._kinds = self._run_plan.kinds
         self._pace = RunPace(self._kinds)
         self._open: list[tuple[Place, int]] | None = None
 
     @property
     def plan(self) -> TrialPlan:
         """The plan that holds now."""
-        return self._plan
+        return self._run_plan.plan
 
     @property
     def changes(self) -> tuple[PlanChange, ...]:
         """The plans that took the place of the first, in turn."""
-        return tuple(self._changes)
+        return tuple(self._run_plan.changes)
 
     def slot_of(self, trial: Trial) -> TrialSlot | None:
         """Return the slot that ``trial`` has, or had last; ``None``: it has had none yet."""
@@ -130,21 +109,7 @@ class PolicyScheduler(SchedulerAround):
         Raises:
             InvalidResourcesError: The plan goes by configs.
         """
-        plan = _check_plan(plan)
-        self._impossible = None
-        if plan != self._plan:
-            self._change(plan, why)
-        self._places = None
-
-    def _change(self, plan: TrialPlan, why: str) -> None:
-        _logger.info("%s: %s", why, plan.explain())
-        self._plan = plan
-        self._kinds = Kinds(plan.slots)
-        self._pace.change_kinds(self._kinds)
-        self._seats = {trial: seat._replace(kind=self._kinds.of(seat.slot)) for trial, seat in self._seats.items()}
-        self._changes.append(PlanChange(at_s=time.time(), plan=plan, why=why))
-
-    # What Tune asks.
+        self._run_plan.replan(plan, why)
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Take note of a trial; it waits until it has a slot."""
@@ -169,7 +134,7 @@ class PolicyScheduler(SchedulerAround):
         if node_id is None:
             return False
         _logger.warning("%s was lost with node %s and goes back: that is no failure", trial, node_id[:8])
-        self._lost_nodes.add(node_id)
+        self._run_plan.lost(node_id)
         return True
 
     def plan_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
@@ -183,10 +148,11 @@ class PolicyScheduler(SchedulerAround):
             InfeasibleRequestError: For too long the policy has had no plan for the nodes that are left.
         """
         queue = TuneQueue(tune_controller)
-        self._follow_nodes(tune_controller)
-        if self._places is None:
-            self._withdraw_unstarted(queue)
-            self._lay_out()
+        if self._run_plan.follow_nodes():
+            self._take_plan(queue)
+        if self._run_plan.overdue is not None:
+            save_experiment(tune_controller, wait=True)
+            raise self._run_plan.overdue
         self._update(queue)
         chosen = super().choose_trial_to_run(queue.view(self._can_start))
         self._update(queue)  # the scheduler inside may have changed what trials ask for
@@ -194,72 +160,15 @@ class PolicyScheduler(SchedulerAround):
         self._keep_processes(queue)
         return chosen if chosen in started else None
 
-    # The nodes.
-
-    def _follow_nodes(self, tune_controller: Any) -> None:
-        if self._policy is not None or len(self._plan.slots) > 1:
-            capacity = self._watch.changed() if self._capacity is not None else None
-            if capacity is not None:
-                self._plan_anew(capacity)
-        if self._impossible is None:
-            return
-        if time.monotonic() - self._impossible_since_s > self._wait_for_nodes_s:
-            save_experiment(tune_controller)
-            raise self._impossible
-
-    def _plan_anew(self, capacity: ClusterCapacity) -> None:
-        before, self._capacity = self._capacity, capacity
-        self._places = None
-        self._lost_nodes.clear()
-        why = _what_changed(before, capacity)
-        if self._policy is None:
-            self._impossible = None
-            return
-        try:
-            plan = self._policy.plan(capacity)
-        except InfeasibleRequestError as error:
-            self._wait_for_nodes(error, why)
-        else:
-            self.replan(plan, why)
-
-    def _wait_for_nodes(self, error: InfeasibleRequestError, why: str) -> None:
-        if self._impossible is None:
-            self._impossible_since_s = time.monotonic()
-            text = f"{why}: no plan is possible, and nothing starts until nodes come: {error}"
-            _logger.warning("%s", text)
-            self._changes.append(PlanChange(at_s=time.time(), plan=self._plan, why=text))
-        self._impossible = error
-
-    def _lay_out(self) -> None:
-        slots = self._plan.slots
-        if self._capacity is None:
-            self._capacity = self._watch.read_now() or ClusterCapacity()
-        if self._impossible is not None:
-            self._places = ()
-        elif len(slots) > 1 and len(self._capacity.nodes) > 1:
-            layout = lay_out(slots, self._capacity)
-            to_come = [slot.max_concurrent_trials - layout.count(kind) for kind, slot in enumerate(slots)]
-            # The autoscaler adds nodes for what is requested.
-            anywhere = [
-                _anywhere(kind, count) for kind, count in enumerate(to_come) if count and self._plan.nodes_to_add
-            ]
-            self._places = tuple(sorted((*layout.places, *anywhere), key=lambda place: place.kind))
-            if not self._places:
-                self._wait_for_nodes(_none_fits(self._plan), "nodes went")
-        else:
-            self._places = tuple(_anywhere(kind, slot.max_concurrent_trials) for kind, slot in enumerate(slots))
-        self._factories = {
-            (place.kind, place.node_id): to_placement_group_factory(slots[place.kind], node_id=place.node_id)
-            for place in self._places
-        }
-
-    def _withdraw_unstarted(self, queue: TuneQueue) -> None:
-        """Take back what was requested under the plan before: it may never be there any more."""
+    def _take_plan(self, queue: TuneQueue) -> None:
+        """Go on with other places; take back what was requested for those before, which may never be there any more."""
         for trial in self._seats:
             if trial.status == Trial.PENDING and queue.is_requested(trial):
                 queue.withdraw(trial)
-
-    # The slots.
+        if self._kinds is not self._run_plan.kinds:
+            self._kinds = self._run_plan.kinds
+            self._pace.change_kinds(self._kinds)
+            self._seats = {trial: seat._replace(kind=self._kinds.of(seat.slot)) for trial, seat in self._seats.items()}
 
     def _update(self, queue: TuneQueue) -> None:
         """Bring up to date which trials have a slot, and hold back those that wait for one."""
@@ -288,18 +197,20 @@ class PolicyScheduler(SchedulerAround):
     def _open_places(self) -> list[tuple[Place, int]]:
         """Return the places with a free slot, the better kinds first, and how many each has."""
         if self._open is None:
-            places = [place for place in self._places or () if place.node_id not in self._lost_nodes]
+            places = self._run_plan.places
             free = free_slots(places, self._seats.values())
             self._open = [(place, count) for place, count in zip(places, free, strict=True) if count > 0]
         return self._open
 
     def _can_start(self, trial: Trial) -> bool:
+        if trial in self._seats or not self._open_places():
+            return False
         allowed = self._allowed(trial)
-        return trial not in self._seats and any(place.kind in allowed for place, _ in self._open_places())
+        return any(place.kind in allowed for place, _ in self._open_places())
 
     def _allowed(self, trial: Trial) -> set[int]:
         """Return the kinds in which ``trial`` may run, of those that have a place; at least one, if any has."""
-        there = {place.kind for place in self._places or ()}
+        there = {place.kind for place in self._run_plan.places}
         return there.intersection(self._kinds.allowed(None if self._may_move else self._ran_in.get(trial))) or there
 
     def _seat_trials(self, queue: TuneQueue, chosen: Trial | None) -> set[Trial]:
@@ -322,13 +233,13 @@ class PolicyScheduler(SchedulerAround):
     def _seat(self, queue: TuneQueue, trial: Trial, idle: set[int]) -> bool:
         """Give ``trial`` a slot, if one is free for it; ``idle`` collects kinds that are better left idle."""
         allowed = self._allowed(trial)
-        is_bound = any(place.kind not in allowed for place in self._places or ())
+        is_bound = any(place.kind not in allowed for place in self._run_plan.places)
         for place, free in self._open_places():
             if place.kind not in allowed:
                 continue
             if not is_bound and self._is_better_idle(place.kind, queue, idle):
                 continue
-            factory = self._factories[place.kind, place.node_id]
+            factory = self._run_plan.factories[place.kind, place.node_id]
             if trial.placement_group_factory is not factory:
                 queue.change_resources(trial, factory)
             taken = _slots_taken(trial, factory)
@@ -343,7 +254,7 @@ class PolicyScheduler(SchedulerAround):
     def _is_better_idle(self, kind: int, queue: TuneQueue, idle: set[int]) -> bool:
         if kind not in idle:
             num_waiting = len(self._waiting) + queue.num_paused + queue.num_to_come
-            if self._pace.is_better_idle(kind, self._places or (), self._seats, num_waiting, time.monotonic()):
+            if self._pace.is_better_idle(kind, self._run_plan.places, self._seats, num_waiting, time.monotonic()):
                 idle.add(kind)
         return kind in idle
 
@@ -356,24 +267,11 @@ class PolicyScheduler(SchedulerAround):
                 for seat in self._seats.values()
                 if seat.num_slots > 1 and not seat.has_started
             }
-            for place in self._places or ():
+            for place in self._run_plan.places:
                 if (place.kind, place.node_id) not in gathering:
-                    wanted[self._factories[place.kind, place.node_id]] += place.count
+                    wanted[self._run_plan.factories[place.kind, place.node_id]] += place.count
         queue.keep_processes(wanted, self._kept_processes)
         self._kept_processes = wanted
-
-
-def _none_fits(plan: TrialPlan) -> InfeasibleRequestError:
-    return InfeasibleRequestError(
-        asked=" or ".join(map(str, plan.slots)),
-        offered="no node that is left has room for it",
-        short_of=plan.limited_by,
-        suggestion="Add nodes, or give PolicyScheduler a policy= that has a plan for what is left, and resume the run.",
-    )
-
-
-def _anywhere(kind: int, count: int) -> Place:
-    return Place(kind=kind, node_id=None, count=count)
 
 
 def _is_changed(trial: Trial) -> bool:
@@ -385,26 +283,6 @@ def _slots_taken(trial: Trial, factory: PlacementGroupFactory) -> int:
     if not _is_changed(trial):
         return 1
     return num_slots(bundles_of(trial.placement_group_factory)[0], bundles_of(factory)[0])
-
-
-def _what_changed(before: ClusterCapacity | None, after: ClusterCapacity) -> str:
-    known = {node.node_id for node in before.nodes} if before else set()
-    now = {node.node_id for node in after.nodes}
-    parts = [
-        f"{len(ids)} {'node' if len(ids) == 1 else 'nodes'} {verb}"
-        for ids, verb in ((now - known, "came"), (known - now, "went"))
-        if ids
-    ]
-    return " and ".join(parts) or "what a node has changed"
-
-
-def _check_plan(plan: TrialPlan) -> TrialPlan:
-    if plan.by_config is not None:
-        raise InvalidResourcesError(
-            "PolicyScheduler gives trials the slots of a plan, but this plan gives each trial what its config needs: "
-            "pass with_plan(trainable, plan) to Tune without PolicyScheduler, or plan without a profile"
-        )
-    return plan
 
 
 def _check_seconds(seconds: float, name: str) -> float:

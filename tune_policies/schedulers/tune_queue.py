@@ -65,6 +65,9 @@ class TuneQueue:
             if trial not in self._controller._staged_trials:
                 self._controller._staged_trials.add(trial)
                 self._controller._actor_cache.increase_max(resources)
+                # As Tune does for what it requests: the results of a run that is stopped name each trial's folder.
+                trial.init_local_path()
+                self._controller._mark_trial_to_checkpoint(trial)
         self._controller._pending_trials_list = [
             trial for trial in self._controller._pending_trials_list if trial not in held
         ]

@@ -116,9 +116,14 @@ def _note(error: object, text: str) -> None:
         noted.add_note(text)
 
 
-def save_experiment(tune_controller: Any) -> None:
-    """Have Tune save the experiment now: what was learned is lost where the program is killed before its next time."""
-    unwrapped(tune_controller).checkpoint(force=True)
+def save_experiment(tune_controller: Any, *, wait: bool = False) -> None:
+    """Have Tune save the experiment now: what was learned is lost where the program is killed before its next time.
+
+    Args:
+        tune_controller: Tune's controller.
+        wait: Whether to wait until all is in the run's folder, as where the run ends.
+    """
+    unwrapped(tune_controller).checkpoint(force=True, wait=wait)
 
 
 def unwrapped(tune_controller: Any) -> Any:
