@@ -168,6 +168,7 @@ def test_a_trial_that_is_paused_keeps_its_kind_of_devices_unless_it_may_move(tmp
     assert sorted(kinds(tmp_path).values()) == [["CPU", then, then], ["GPU", "GPU", "GPU"]]
 
 
+@pytest.mark.slow
 def test_population_based_training_runs_on_with_few_slots(tmp_path):
     plan = plan_of(1, 1)
     inner = PopulationBasedTraining(
@@ -220,7 +221,9 @@ class RunsOut(Counting):
             raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8 GiB")
 
 
-@pytest.mark.parametrize("is_outside", [True, False], ids=["around it", "inside it"])
+@pytest.mark.parametrize(
+    "is_outside", [pytest.param(True, id="around it"), pytest.param(False, id="inside it", marks=pytest.mark.slow)]
+)
 def test_a_trial_that_ran_out_of_memory_gets_two_slots(tmp_path, is_outside):
     plan = TrialPlan(slots=plan_of(4).slots[:1], limited_by="GPU")
     scheduler = (
