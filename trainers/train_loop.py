@@ -13,6 +13,7 @@ from .gpu_memory.use.run_folder import RunFolder
 from .gpu_memory.use.usage import with_usage
 from .process import LimitOptions, ProcessSetup, set_up_before
 from .train_room import with_room_watch
+from .trial_slot import plan_of_trial
 
 TrainerT = TypeVar("TrainerT")
 
@@ -81,11 +82,14 @@ def with_worker_variables(trainer_kwargs: dict[str, Any], variables: Mapping[str
 
 
 def plan_of_run(plan: TrialPlan, train_loop_config: dict[str, Any] | None) -> TrialPlan:
-    """Return the plan for a Train run with this config; without one, what is enough for every measured config.
+    """Return the plan for a Train run with this config, in the slot of the trial that starts it.
+
+    Without a config it is what is enough for every config that was measured.
 
     Raises:
         InfeasibleRequestError: The config is known to need more GPU memory than any device has.
     """
+    plan = plan_of_trial(plan)
     return plan if train_loop_config is None else plan.for_config(train_loop_config)
 
 

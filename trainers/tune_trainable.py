@@ -10,11 +10,12 @@ from typing import Any, Final, Literal
 
 from ray import tune
 from ray.exceptions import RayActorError
-from ray.tune.result import RESULT_DUPLICATE
+from ray.tune.result import RESULT_DUPLICATE, TRIAL_INFO
 
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.plan import TrialPlan
 from tune_policies.ray_adapter import to_placement_group_factory
+from tune_policies.slot import TrialSlot
 from tune_policies.units import format_bytes
 
 from .gpu_memory.limits.enforcement import current_enforcement
@@ -24,6 +25,7 @@ from .gpu_memory.use.leaks import end_gpu_processes, is_too_much_to_keep
 from .gpu_memory.use.run_folder import RunFolder
 from .gpu_memory.use.usage import noted_on_oom, with_usage
 from .process import ProcessSetup, limit_options, set_up_before
+from .trial_slot import SLOT_KEY, reserved_for_trial, slot_of_trial
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +48,8 @@ def with_plan(
     Each trial reserves the plan's resources, or where the plan goes by configs those of its own. Before the user's
     code runs in it, a trial without GPUs has all GPUs hidden, its thread count set to its CPUs, and a trial on a share
     of a GPU is held to its share of GPU memory.
-    What a trial with GPUs used of their memory stands in each of its results under ``"gpu_memory"``.
+    What a trial with GPUs used of their memory stands in each of its results under ``"gpu_memory"``, and in which slot
+    it runs under ``"slot"``. With ``PolicyScheduler`` that is the one that it was given; else the plan's first.
     Also pass ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``) where the plan is
     capped, leaves room for others, or starts Train workers in its trials: resources alone do not hold those back.
     What ``tune.with_resources`` gave the trainable before is replaced; around the result, it replaces the plan's own.
@@ -66,12 +69,19 @@ def with_plan(
     limits = limit_options(isolation, on_void_limit)
     resources = plan.resources_per_trial if plan.by_config is None else functools.partial(resources_for, plan)
 
-    def set_up(config: Any) -> None:
-        ProcessSetup.for_trial(plan.slot_for(_users_own(config)), limits).apply()
+    def slot_of(config: Any, reserved: Any) -> TrialSlot:
+        return slot_of_trial(plan, _users_own(config), reserved)
+
+    def set_up(config: Any, reserved: Any) -> None:
+        ProcessSetup.for_trial(slot_of(config, reserved), limits).apply()
 
     if inspect.isclass(trainable) and issubclass(trainable, tune.Trainable):
         # Tune names the trial after the class.
-        changes = {"_set_up": staticmethod(set_up), "__doc__": trainable.__doc__}
+        changes = {
+            "_set_up": staticmethod(set_up),
+            "_slot_of": staticmethod(slot_of),
+            "__doc__": trainable.__doc__,
+        }
         accounted = type(trainable.__name__, (_ClassUnderPlan, trainable), changes)
         return tune.with_resources(accounted, resources)
     if inspect.isclass(trainable) or not callable(trainable):
@@ -81,12 +91,13 @@ def with_plan(
 
     def set_up_thread(config: Any) -> None:
         _know_thread()
-        set_up(config)
+        set_up(config, reserved_for_trial())
 
     function = set_up_before(trainable, set_up_thread)
     # Tune has no public place between what a function reports and its result. The class that it makes of a function
     # inherits from these, and `tune.with_parameters` and `tune.with_resources` keep them.
-    function.__mixins__ = (_FunctionUnderPlan, *getattr(trainable, "__mixins__", ()))  # type: ignore[attr-defined]
+    mixin = type("_FunctionUnderThisPlan", (_FunctionUnderPlan,), {"_slot_of": staticmethod(slot_of)})
+    function.__mixins__ = (mixin, *getattr(trainable, "__mixins__", ()))  # type: ignore[attr-defined]
     return tune.with_resources(function, resources)
 
 
@@ -112,10 +123,14 @@ def _users_own(config: Any) -> dict[str, Any]:
 class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
     """Stands in front of the user's trainable: adds to its results, and cleans up after it."""
 
+    _slot_of: Callable[[Any, Any], TrialSlot]  # a static method
+
     def step(self) -> dict[str, Any]:
         result: dict[str, Any] = super().step()
         # It only says that the trial has ended; Tune takes no metrics from it.
-        return result if RESULT_DUPLICATE in result else with_usage(result)
+        if RESULT_DUPLICATE in result:
+            return result
+        return {SLOT_KEY: str(self._slot_of(self.config, self.trial_resources)), **with_usage(result)}
 
     def cleanup(self) -> None:
         try:
@@ -127,10 +142,12 @@ class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
 
 
 class _ClassUnderPlan(_UnderPlan):
-    _set_up: Callable[[Any], None]  # a static method
+    _set_up: Callable[[Any, Any], None]  # a static method
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._set_up(args[0] if args else kwargs.get("config"))
+        config = args[0] if args else kwargs.get("config")
+        trial = (config or {}).get(TRIAL_INFO)
+        self._set_up(config, None if trial is None else trial.trial_resources)
         with noted_on_oom():
             super().__init__(*args, **kwargs)
 
@@ -156,7 +173,7 @@ class _ClassUnderPlan(_UnderPlan):
 
         What the object itself keeps on the device is its own affair, and no leak.
         """
-        self._set_up(new_config)
+        self._set_up(new_config, self.trial_resources)
         forgive_left_over()
         with noted_on_oom():
             is_reset = bool(super().reset_config(new_config))

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from tune_policies.reporting.policy_callback import PolicyCallback
     from tune_policies.resources import Resources
     from tune_policies.schedulers.escalating import EscalatingScheduler
+    from tune_policies.schedulers.policy_scheduler import PolicyScheduler
+    from tune_policies.schedulers.run_plan import PlanChange
     from tune_policies.slot import TrialSlot
 
 __all__ = [
@@ -66,7 +68,9 @@ __all__ = [
     "NodeCapacity",
     "NodeTypeCapacity",
     "OutOfMemory",
+    "PlanChange",
     "PolicyCallback",
+    "PolicyScheduler",
     "ProbeError",
     "ProbeWarning",
     "ReservingPolicy",
@@ -109,7 +113,9 @@ _MODULES: Final = {
     "NodeCapacity": "capacity",
     "NodeTypeCapacity": "capacity",
     "OutOfMemory": "oom",
+    "PlanChange": "schedulers.run_plan",
     "PolicyCallback": "reporting.policy_callback",
+    "PolicyScheduler": "schedulers.policy_scheduler",
     "ProbeError": "errors",
     "ProbeWarning": "probe",
     "ReservingPolicy": "policies",

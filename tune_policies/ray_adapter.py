@@ -8,6 +8,7 @@ from ray.train import ScalingConfig
 from ray.tune import PlacementGroupFactory, TuneConfig
 
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.labels import NODE_ID
 from tune_policies.plan import TrialPlan
 from tune_policies.resources import TICKS, check_count, to_ticks
 from tune_policies.slot import TrialSlot
@@ -55,13 +56,21 @@ def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
     return ScalingConfig(**fields, **kwargs)
 
 
-def to_placement_group_factory(slot: TrialSlot) -> PlacementGroupFactory:
-    """Return what Tune reserves for a trial, on the nodes that the slot's label selector selects."""
+def to_placement_group_factory(slot: TrialSlot, *, node_id: str | None = None) -> PlacementGroupFactory:
+    """Return what Tune reserves for a trial, on the nodes that the slot's label selector selects.
+
+    Args:
+        slot: What the trial gets.
+        node_id: The only node on which it may be; ``None``: any.
+    """
     names = {"cpu": "CPU", "gpu": "GPU"}
     bundle = {names.get(name, name): amount for name, amount in slot.trial_amounts.items() if amount > 0}
-    if not slot.label_selector:
-        return PlacementGroupFactory([bundle])
-    return PlacementGroupFactory([bundle], bundle_label_selector=[dict(slot.label_selector)])
+    placed = slot if node_id is None else slot.on_nodes({NODE_ID: node_id})
+    selectors = {"bundle_label_selector": [dict(placed.label_selector)]} if placed.label_selector else {}
+    factory = PlacementGroupFactory([bundle], **selectors)
+    # Tune brings what a trial reserves into the trial's process, which can learn there which slot it has.
+    factory.slot = slot
+    return factory
 
 
 def _elastic_fields(plan: TrialPlan) -> dict[str, Any]:

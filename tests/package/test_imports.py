@@ -13,7 +13,8 @@ import tune_policies
 ROOT = Path(__file__).parents[2]
 SHELL = {
     *("autoscaler", "cluster_reader", "cluster_state", "node_reading", "probe", "ray_adapter", "ray_connection"),
-    *("escalating", "tune_trials"),
+    *("around", "escalating", "trial_memory", "tune_queue", "tune_trials"),
+    *("nodes", "policy_scheduler", "run_pace", "run_plan"),
     *("policy_callback", "readiness"),
 }
 FOREIGN = {"ray", "torch", "tensorflow", "jax", "cupy", "pynvml"}

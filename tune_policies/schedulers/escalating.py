@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import FIFOScheduler, HyperBandScheduler, TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 
 from tune_policies.capacity import NodeCapacity
 from tune_policies.errors import InvalidResourcesError, ProbeError
@@ -19,16 +19,17 @@ from tune_policies.probing.cluster_state import read_cluster_state
 from tune_policies.resources import check_gpus
 from tune_policies.units import is_number
 
+from .around import SchedulerAround
 from .escalation import MemoryFloor, allowed, floor_of, next_floor, what_next
 from .lessons import Lesson, floor_for, traits_of
+from .trial_memory import TrialMemory, recall, remember
 from .tune_trials import (
-    TrialMemory,
     adopt,
     bundles_of,
     planned_of,
-    recall,
     request_instead,
     reservation_of,
+    returned_by,
     save_experiment,
     with_bundles,
 )
@@ -38,7 +39,7 @@ _logger = logging.getLogger(__name__)
 _READ_TIMEOUT_S: Final = 10.0
 
 
-class EscalatingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no types
+class EscalatingScheduler(SchedulerAround):
     """A Tune scheduler around another: a trial that ran out of memory goes back with more.
 
     It resumes from its latest checkpoint with a larger share of a GPU, or more host memory. That counts as no failure:
@@ -69,19 +70,15 @@ class EscalatingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no t
         max_gpus: float = 1.0,
         memory_keys: Sequence[str] | None = None,
     ) -> None:
-        super().__init__()
-        self._inner = inner or FIFOScheduler()
+        super().__init__(inner)
         self._growth = check_growth(growth)
         self._max_gpus = check_max_gpus(max_gpus)
         self._memory_keys = memory_keys
         self._lessons: list[Lesson] = []
         self._planned: dict[Trial, PlacementGroupFactory] = {}
-        self._returning: set[Trial] = set()
         self._has_learned = False
         self._nodes: Sequence[NodeCapacity] | None = None
         self._warned: set[Trial] = set()
-
-    # What this scheduler adds.
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Give a trial that is new, or restored, what its config needs."""
@@ -89,10 +86,7 @@ class EscalatingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no t
             save_experiment(tune_controller)
         else:
             self._adopt(tune_controller, trial)
-        if trial in self._returning:
-            self._returning.remove(trial)
-        else:
-            self._inner.on_trial_add(tune_controller, trial)
+        super().on_trial_add(tune_controller, trial)
 
     def _adopt(self, tune_controller: Any, trial: Trial) -> None:
         resources = trial.placement_group_factory
@@ -109,19 +103,10 @@ class EscalatingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no t
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Let a trial that ran out go back with more; any other is for the scheduler inside."""
-        memory = trial.temporary_state.next_memory
-        trial.temporary_state.next_memory = None
-        if memory is None:
-            self._inner.on_trial_error(tune_controller, trial)
-            return
-        self._learn(memory.lessons)
-        trial.update_resources(self._planned[trial])
-        # Tune saves a trial that reached a milestone of HyperBand, whose brackets know no trial that has the result of
-        # a milestone, and waits. As for any trial that Tune retries, they forget it and take it in anew.
-        if trial.temporary_state.was_saving or isinstance(self._inner, HyperBandScheduler):
-            self._inner.on_trial_error(tune_controller, trial)
-        else:
-            self._returning.add(trial)
+        if returned_by(trial) is self:
+            self._learn(recall(trial).lessons)
+            trial.update_resources(self._planned[trial])
+        super().on_trial_error(tune_controller, trial)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Give waiting trials what has been learned since; the scheduler inside chooses."""
@@ -131,19 +116,25 @@ class EscalatingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no t
                 if trial.status == Trial.PAUSED or (self._has_learned and trial.status == Trial.PENDING):
                     self._request(tune_controller, trial)
         self._has_learned = False
-        return self._inner.choose_trial_to_run(tune_controller)
+        return super().choose_trial_to_run(tune_controller)
 
     def plan_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
         """Take ``planned`` as what ``trial`` was to have; return that, with what its config is known to need."""
         self._planned[trial] = planned
         return self._lifted(trial)
 
-    def next_memory(self, trial: Trial, error: object) -> TrialMemory | None:
-        """Return what ``trial``, which failed, will remember if it goes back for want of memory; ``None``: it does not.
+    def goes_back(self, trial: Trial, error: object) -> bool:
+        """Return whether ``trial``, which failed, goes back for want of memory; it remembers what it ran out with.
 
         Raises:
             InfeasibleRequestError: It ran out of memory, and there is no more for it.
         """
+        memory = self._next_memory(trial, error)
+        if memory is not None:
+            remember(trial, memory)
+        return memory is not None
+
+    def _next_memory(self, trial: Trial, error: object) -> TrialMemory | None:
         memory, out_of_memory = recall(trial), classify_oom(error)
         match what_next(bundles_of(trial.placement_group_factory), out_of_memory, memory.num_same_share):
             case "same":
@@ -213,46 +204,6 @@ class EscalatingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no t
             request_instead(tune_controller, trial, self._planned[trial])
         else:
             trial.update_resources(self._planned[trial])
-
-    # What the scheduler inside does.
-
-    @property
-    def metric(self) -> str | None:
-        """The metric that the scheduler inside reads."""
-        return self._inner.metric  # type: ignore[no-any-return]
-
-    @property
-    def supports_buffered_results(self) -> bool:
-        """Whether the scheduler inside takes several results at once."""
-        return bool(self._inner.supports_buffered_results)
-
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Pass on the metric and its mode."""
-        return bool(self._inner.set_search_properties(metric, mode, **spec))
-
-    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Let the scheduler inside decide what becomes of a trial."""
-        return str(self._inner.on_trial_result(tune_controller, trial, result))
-
-    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Pass on that a trial is done."""
-        self._inner.on_trial_complete(tune_controller, trial, result)
-
-    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """Pass on that a waiting trial is taken out."""
-        self._inner.on_trial_remove(tune_controller, trial)
-
-    def debug_string(self) -> str:
-        """Say what Tune prints of a scheduler."""
-        return str(self._inner.debug_string())
-
-    def save(self, checkpoint_path: str) -> None:
-        """Save the scheduler inside; what was learned is saved with the trials."""
-        self._inner.save(checkpoint_path)
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore the scheduler inside."""
-        self._inner.restore(checkpoint_path)
 
 
 def check_growth(growth: float) -> float:

@@ -1,8 +1,4 @@
-"""How one of Tune's trials fails without being counted, what it remembers, and how it asks for other resources.
-
-What a trial has taught is kept in the trial itself, which Tune saves with the experiment wherever that is, and which
-comes back when the experiment is restored.
-"""
+"""How one of Tune's trials fails without being counted, and how it asks for other resources."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,91 +9,87 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
 from ray.tune.experiment import Trial
 
-from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.resources import Count
-from tune_policies.values import Value
+from tune_policies.errors import InfeasibleRequestError
 
-from .lessons import Lesson
 from .reservation import Reservation
 
 _logger = logging.getLogger(__name__)
 
 
-class TrialMemory(Value):
-    """What a trial remembers of running out.
+class Adviser(Protocol):
+    """What a trial asks of a scheduler."""
 
-    Attributes:
-        lessons: What it got each time, and for which config.
-        num_same_share: How often it went back with the share that it had.
-    """
+    def goes_back(self, trial: Trial, error: object) -> bool:
+        """Return whether a trial that failed goes back, and its failure does not count.
 
-    lessons: tuple[Lesson, ...] = ()
-    num_same_share: Count = 0
-
-
-class Escalating(Protocol):
-    """What a trial asks of its scheduler."""
-
-    def next_memory(self, trial: Trial, error: object) -> TrialMemory | None:
-        """Return what a failed trial will remember if it goes back for want of memory; ``None``: it does not."""
+        Raises:
+            InfeasibleRequestError: It ran out of memory, and there is no more for it: it fails for good.
+        """
 
     def plan_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
         """Return what a trial gets for which ``planned`` was meant."""
 
 
-class EscalatingTrial(Trial):  # type: ignore[misc]  # Ray has no types
-    """A trial whose failures for want of memory are not counted."""
+class AdvisedTrial(Trial):  # type: ignore[misc]  # Ray has no types
+    """A trial of which schedulers say which failures do not count, and what it gets."""
 
     def handle_error(self, exc: Any = None) -> None:
-        """Count the failure, unless the trial goes back; where there is no more for it, its error says so."""
+        """Count the failure, unless the trial goes back; where there is nothing for it, its error says so."""
         state = self.temporary_state
-        state.next_memory, state.why_no_more, state.was_saving = None, None, self.is_saving
+        state.returned_by, state.why_not, state.was_saving = None, None, self.is_saving
         try:
             if self.status == Trial.RUNNING or self in state.controller._resetting_trials:
-                memory = state.escalating.next_memory(self, exc)
-                if memory is not None:
-                    remember(self, memory)
-                state.next_memory = memory
+                state.returned_by = next((each for each in state.advisers if each.goes_back(self, exc)), None)
         except InfeasibleRequestError as error:
-            state.why_no_more = str(error)
-            _logger.error("%s ran out of memory and fails: %s", self, state.why_no_more)
-            _note(exc, state.why_no_more)
+            state.why_not = str(error)
+            _logger.error("%s ran out of memory and fails: %s", self, state.why_not)
+            _note(exc, state.why_not)
         except Exception:  # whatever it is, it must not end the other trials
-            _logger.exception("%s is left to Tune: what would be next for it could not be told", self)
+            _logger.exception("%s is left to Tune: whether it goes back could not be told", self)
         num_failures = self.run_metadata.num_failures
         super().handle_error(exc)
-        if state.next_memory is None:
+        if state.returned_by is None:
             state.has_failed = True
         else:
             self.run_metadata.num_failures = num_failures
             _let_go_back(self, state.controller)
-        if state.why_no_more and self.error_file:
+        if state.why_not and self.error_file:
             with Path(self.error_file).open("a") as file:
-                file.write(state.why_no_more + "\n")
+                file.write(state.why_not + "\n")
 
     def should_recover(self) -> bool:
-        """Return whether it goes back: with more, or as Tune retries it."""
+        """Return whether it goes back: as a scheduler says, or as Tune retries it."""
         state = self.temporary_state
-        return state.next_memory is not None or (state.why_no_more is None and bool(super().should_recover()))
+        return state.returned_by is not None or (state.why_not is None and bool(super().should_recover()))
 
     def update_resources(self, resources: PlacementGroupFactory | dict[str, float]) -> None:
-        """Ask for ``resources``, with what its config is known to need."""
-        planned = resource_dict_to_pg_factory(resources) if isinstance(resources, dict) else resources
-        super().update_resources(self.temporary_state.escalating.plan_resources(self, planned))
+        """Ask for ``resources``, as the schedulers change them."""
+        wanted = resource_dict_to_pg_factory(resources) if isinstance(resources, dict) else resources
+        for adviser in self.temporary_state.advisers:
+            wanted = adviser.plan_resources(self, wanted)
+        super().update_resources(wanted)
 
 
-def adopt(trial: Trial, scheduler: Escalating, tune_controller: Any) -> None:
-    """Let ``scheduler`` decide whether a failure of ``trial`` counts, and whether the trial goes on.
+def adopt(trial: Trial, adviser: Adviser, tune_controller: Any) -> None:
+    """Let ``adviser`` say whether a failure of ``trial`` counts, and what the trial gets; beside others that do.
 
     Tune asks the trial itself, before any scheduler hears of it, and counts by ``max_failures`` alone: a room for
     failures that is large enough for us would give every other error free retries. A class is not saved with the trial,
     so a restored trial is adopted anew, and ``temporary_state`` is what Tune never saves.
     """
-    trial.__class__ = EscalatingTrial
     state = trial.temporary_state
-    state.escalating, state.controller = scheduler, _unwrapped(tune_controller)
-    state.next_memory = state.why_no_more = None
-    state.was_saving = state.has_failed = False
+    if not isinstance(trial, AdvisedTrial):
+        trial.__class__ = AdvisedTrial
+        state.advisers, state.controller = [], unwrapped(tune_controller)
+        state.returned_by = state.why_not = None
+        state.was_saving = state.has_failed = False
+    if adviser not in state.advisers:
+        state.advisers.append(adviser)
+
+
+def returned_by(trial: Trial) -> Adviser | None:
+    """Return who let ``trial`` go back when it failed; ``None``: nobody, it is as Tune would have it."""
+    return trial.temporary_state.returned_by if isinstance(trial, AdvisedTrial) else None
 
 
 def _let_go_back(trial: Trial, controller: Any) -> None:
@@ -124,30 +116,19 @@ def _note(error: object, text: str) -> None:
         noted.add_note(text)
 
 
-def save_experiment(tune_controller: Any) -> None:
-    """Have Tune save the experiment now: what was learned is lost where the program is killed before its next time."""
-    _unwrapped(tune_controller).checkpoint(force=True)
+def save_experiment(tune_controller: Any, *, wait: bool = False) -> None:
+    """Have Tune save the experiment now: what was learned is lost where the program is killed before its next time.
+
+    Args:
+        tune_controller: Tune's controller.
+        wait: Whether to wait until all is in the run's folder, as where the run ends.
+    """
+    unwrapped(tune_controller).checkpoint(force=True, wait=wait)
 
 
-def _unwrapped(tune_controller: Any) -> Any:
+def unwrapped(tune_controller: Any) -> Any:
+    """Return Tune's controller itself: schedulers are given one that hides most of it."""
     return getattr(tune_controller, "_tune_controller", tune_controller)
-
-
-def recall(trial: Trial) -> TrialMemory:
-    """Return what ``trial`` remembers, also from before it was restored."""
-    text = getattr(trial, "escalation_memory", None)
-    try:
-        return TrialMemory() if text is None else TrialMemory.from_json(text)
-    except InvalidResourcesError as error:  # saved by another version of this
-        _logger.warning("what %s remembers cannot be read: %s", trial, error)
-        return TrialMemory()
-
-
-def remember(trial: Trial, memory: TrialMemory) -> None:
-    """Have ``trial`` remember ``memory``, also once it is restored."""
-    # Tune saves all attributes of a trial as JSON, with the experiment.
-    trial.escalation_memory = memory.to_json()
-    trial.invalidate_json_state()
 
 
 def bundles_of(resources: PlacementGroupFactory) -> list[Mapping[str, float]]:
@@ -168,6 +149,7 @@ def with_bundles(resources: PlacementGroupFactory, bundles: Sequence[Mapping[str
         [dict(bundle) for bundle in bundles], resources.strategy, *resources._args, **resources._kwargs
     )
     other.planned = resources  # a trial that Tune starts anew, once it is restored, has nothing else left
+    other.slot = getattr(resources, "slot", None)
     return other
 
 
@@ -177,14 +159,23 @@ def planned_of(resources: PlacementGroupFactory) -> PlacementGroupFactory:
 
 
 def request_instead(tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
-    """Take back what was requested for a waiting trial, and request ``resources``.
+    """Take back what was requested for a waiting trial, and request ``resources``."""
+    controller = unwrapped(tune_controller)
+    if not withdraw(controller, trial):
+        return
+    trial.update_resources(resources)
+    controller._resources_to_pending_trials[trial.placement_group_factory].add(trial)
+    controller._pending_trials_list.append(trial)
 
-    Tune requests resources for waiting trials ahead of time, and has no public way to take that back. The first steps
-    are those that it takes itself when a waiting trial gets another trial's process.
+
+def withdraw(controller: Any, trial: Trial) -> bool:
+    """Take back what was requested for a waiting trial; ``False``: it is on its way into another trial's process.
+
+    Tune requests resources for waiting trials ahead of time, and has no public way to take that back. The steps are
+    those that it takes itself when a waiting trial gets another trial's process.
     """
-    controller = _unwrapped(tune_controller)
     if trial in controller._resetting_trials:
-        return  # it is on its way into a process that it gets from another trial
+        return False
     actor = controller._trial_to_actor.pop(trial, None)
     if actor is not None:
         controller._actor_to_trial.pop(actor)
@@ -192,6 +183,4 @@ def request_instead(tune_controller: Any, trial: Trial, resources: PlacementGrou
     if trial in controller._staged_trials:
         controller._unstage_trial_with_resources(trial)
     controller._resources_to_pending_trials[trial.placement_group_factory].discard(trial)
-    trial.update_resources(resources)
-    controller._resources_to_pending_trials[trial.placement_group_factory].add(trial)
-    controller._pending_trials_list.append(trial)
+    return True

@@ -1,0 +1,186 @@
+"""Nodes come and go while trials run: more run at once, or they go back and finish elsewhere; none has failed."""
+
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import ray
+from ray import tune
+from ray.cluster_utils import Cluster
+
+from trainers import with_plan
+from tune_policies import (
+    CpuPolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    PolicyScheduler,
+    Resources,
+    TrialPlan,
+    TrialSlot,
+    probe_cluster,
+)
+
+INTERVAL_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head without room for trials, which counts a node as dead sooner than after the usual 14 s."""
+    health = {
+        "health_check_initial_delay_ms": 1000,
+        "health_check_period_ms": 500,
+        "health_check_timeout_ms": 2000,
+        "health_check_failure_threshold": 2,
+    }
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": health})
+    try:
+        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture
+def add_node(cluster):
+    """Add nodes for one test."""
+    added = []
+
+    def add(**resources):
+        added.append(cluster.add_node(**resources))
+        return added[-1]
+
+    yield add
+    for node in added:
+        if node in cluster.list_all_nodes():
+            cluster.remove_node(node)
+    wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 1)
+
+
+def wait_until(is_so):
+    deadline = time.monotonic() + 100
+    while not is_so():
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.05)
+
+
+def note(config, text):
+    with Path(config["folder"], "notes").open("a") as file:
+        file.write(f"{text}\n")
+
+
+def notes(folder):
+    return (Path(folder) / "notes").read_text().splitlines() if (Path(folder) / "notes").exists() else []
+
+
+class When(tune.Callback):
+    """Does something to the cluster, once, when something is so."""
+
+    def __init__(self, is_so, action):
+        self.is_so, self.action, self.is_done = is_so, action, False
+
+    def on_step_end(self, iteration, trials, **info):
+        if not self.is_done and self.is_so(trials):
+            self.is_done = True
+            self.action()
+
+
+class GoOnAfterALoss(tune.Callback):
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_trial_recover(self, iteration, trials, trial, **info):
+        note({"folder": self.folder}, "go on")
+
+
+def run(folder, scheduler, trainable, num_samples, **kwargs):
+    arguments = {
+        "config": {"folder": str(folder)},
+        "num_samples": num_samples,
+        "scheduler": scheduler,
+        "storage_path": str(folder / "results"),
+        "name": "run",
+        "verbose": 0,
+    }
+    return tune.run(with_plan(trainable, scheduler.plan), **{**arguments, **kwargs}).trials
+
+
+def meet_four(config):
+    note(config, ray.get_runtime_context().get_node_id())
+    wait_until(lambda: len(notes(config["folder"])) >= 4)
+    tune.report({"score": 1})
+
+
+def test_when_a_node_comes_more_trials_run_at_once(tmp_path, add_node):
+    add_node(num_cpus=2)
+    policy = CpuPolicy(cpus=1)
+    scheduler = PolicyScheduler(None, policy.plan(probe_cluster()), policy=policy, replan_interval_s=INTERVAL_S)
+    when_two_run = When(lambda _: len(notes(tmp_path)) == 2, lambda: add_node(num_cpus=2))
+
+    trials = run(tmp_path, scheduler, meet_four, 4, callbacks=[when_two_run])
+
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 4
+    assert [(change.plan.max_concurrent_trials, change.why) for change in scheduler.changes] == [(4, "1 node came")]
+
+
+def test_on_several_nodes_each_kind_has_its_nodes(tmp_path, add_node):
+    with_gpu = add_node(num_cpus=2, num_gpus=1)
+    without = add_node(num_cpus=2)
+    gpu = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=2)
+    cpu = TrialSlot(trial=Resources(cpus=1), max_concurrent_trials=2)
+    scheduler = PolicyScheduler(None, TrialPlan(slots=(gpu, cpu), limited_by="CPU"))
+
+    trials = run(tmp_path, scheduler, meet_four, 4)
+
+    assert sorted(notes(tmp_path)) == sorted([with_gpu.node_id] * 2 + [without.node_id] * 2)
+    assert sorted(trial.last_result["slot"] for trial in trials) == ["1 CPU"] * 2 + ["1 CPU, 0.5 GPU"] * 2
+
+
+def go_on(config):
+    """Take two steps, and between them wait for what the test does."""
+    checkpoint = tune.get_checkpoint()
+    note(config, f"{ray.get_runtime_context().get_node_id()} {'first' if checkpoint is None else 'again'}")
+    if checkpoint is None:
+        with tempfile.TemporaryDirectory() as folder:
+            tune.report({"score": 1}, checkpoint=tune.Checkpoint.from_directory(folder))
+        note(config, "waits")
+        wait_until(lambda: "go on" in notes(config["folder"]))
+    tune.report({"score": 2})
+
+
+def test_when_a_node_dies_its_trials_finish_elsewhere_and_have_not_failed(tmp_path, cluster, add_node):
+    stays, dies = add_node(num_cpus=1), add_node(num_cpus=1)
+    policy = CpuPolicy(cpus=1)
+    scheduler = PolicyScheduler(None, policy.plan(probe_cluster()), policy=policy, replan_interval_s=INTERVAL_S)
+
+    when_both_have_checkpoints = When(
+        lambda trials: all(trial.latest_checkpoint_result for trial in trials) and len(trials) == 2,
+        lambda: cluster.remove_node(dies, allow_graceful=False),
+    )
+
+    trials = run(tmp_path, scheduler, go_on, 2, callbacks=[when_both_have_checkpoints, GoOnAfterALoss(tmp_path)])
+
+    assert [(trial.status, trial.num_failures) for trial in trials] == [("TERMINATED", 0)] * 2
+    assert f"{stays.node_id} again" in notes(tmp_path)
+    assert [change.plan.max_concurrent_trials for change in scheduler.changes] == [1]
+
+
+@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # a logical GPU has no memory to read
+def test_where_no_plan_is_left_the_run_ends_with_why_and_keeps_what_it_has(tmp_path, cluster, add_node):
+    dies = add_node(num_cpus=1, num_gpus=1)
+    add_node(num_cpus=1)
+    policy = GpuPolicy(gpus=1)
+    scheduler = PolicyScheduler(
+        None, policy.plan(probe_cluster()), policy=policy, replan_interval_s=INTERVAL_S, wait_for_nodes_s=1
+    )
+    when_one_has_a_checkpoint = When(
+        lambda trials: any(trial.latest_checkpoint_result for trial in trials),
+        lambda: cluster.remove_node(dies, allow_graceful=False),
+    )
+
+    with pytest.raises(InfeasibleRequestError, match="short of GPU"):
+        run(tmp_path, scheduler, go_on, 2, callbacks=[when_one_has_a_checkpoint])
+
+    left = tune.ResultGrid(tune.ExperimentAnalysis(str(tmp_path / "results" / "run")))
+    assert {(result.metrics or {}).get("score") for result in left} == {1, None}

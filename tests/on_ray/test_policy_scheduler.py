@@ -1,0 +1,310 @@
+"""Trials get the slots of a plan as they become free, keep their kind of devices, and are set up by their slot."""
+
+import json
+import os
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import ray
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
+
+from tests.on_ray.rays import local_ray
+from trainers import with_plan
+from tune_policies import (
+    EscalatingScheduler,
+    InvalidResourcesError,
+    PolicyScheduler,
+    Resources,
+    TrialPlan,
+    TrialSlot,
+)
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module", autouse=True)
+def real_ray():
+    with local_ray(num_cpus=6, num_gpus=2):
+        yield
+
+
+def plan_of(num_gpu_slots=2, num_cpu_slots=1, *, share=0.25, speeds=(None, None)):
+    gpu = TrialSlot(
+        trial=Resources(cpus=0.25, gpus=share),
+        max_concurrent_trials=num_gpu_slots,
+        gpu_memory_bytes=6 * GIB,
+        speed=speeds[0],
+    )
+    cpu = TrialSlot(trial=Resources(cpus=1), max_concurrent_trials=num_cpu_slots, speed=speeds[1])
+    return TrialPlan(slots=(gpu, cpu), limited_by="CPU")
+
+
+GPU_SLOT, CPU_SLOT = map(str, plan_of().slots)
+
+
+def run(folder, scheduler, trainable, plan, num_samples, **kwargs):
+    """Run trials that find ``folder`` in their config."""
+    arguments = {
+        "config": {"folder": str(folder)},
+        "num_samples": num_samples,
+        "scheduler": scheduler,
+        "storage_path": str(folder / "results"),
+        "name": "run",
+        "raise_on_failed_trial": False,
+        "verbose": 0,
+    }
+    return tune.run(with_plan(trainable, plan), **{**arguments, **kwargs}).trials
+
+
+def note(config, text):
+    with Path(config["folder"], "notes").open("a") as file:
+        file.write(f"{text}\n")
+
+
+def notes(folder):
+    return (folder / "notes").read_text().splitlines() if (folder / "notes").exists() else []
+
+
+def wait_until(is_so):
+    deadline = time.monotonic() + 100
+    while not is_so():
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.02)
+
+
+def meet(config):
+    """Wait until as many trials run as are to run at once."""
+    note(config, "here")
+    wait_until(lambda: len(notes(Path(config["folder"]))) >= 10)
+    return {"visible": os.environ["CUDA_VISIBLE_DEVICES"]}
+
+
+def test_all_kinds_run_side_by_side_each_set_up_by_its_slot(tmp_path):
+    plan = plan_of(num_gpu_slots=8, num_cpu_slots=2)
+
+    trials = run(tmp_path, PolicyScheduler(None, plan), meet, plan, 10)
+
+    ran = Counter((trial.last_result["slot"], trial.last_result["visible"] != "") for trial in trials)
+    assert ran == {("0.25 CPU, 0.25 GPU, 6 GiB of GPU memory", True): 8, ("1 CPU", False): 2}
+
+
+class Counting(tune.Trainable):
+    """Takes some steps, each noted with the slot that the process has."""
+
+    def setup(self, config):
+        self.done = 0
+
+    def reset_config(self, new_config):
+        self.done = 0
+        return True
+
+    def step(self):
+        self.done += 1
+        has_gpu = "GPU" in ray.get_runtime_context().get_assigned_resources()
+        note(self.config, f"{self.trial_id} {self.done} {'GPU' if has_gpu else 'CPU'} {os.getpid()}")
+        self.before_step_ends(has_gpu)
+        return {"done": self.done >= 3, "has_gpu": has_gpu, "score": self.done}
+
+    def before_step_ends(self, has_gpu):
+        pass
+
+    def save_checkpoint(self, checkpoint_dir):
+        Path(checkpoint_dir, "done.json").write_text(json.dumps(self.done))
+
+    def load_checkpoint(self, checkpoint_dir):
+        self.done = json.loads(Path(checkpoint_dir, "done.json").read_text())
+
+
+def kinds(folder):
+    """On which devices each trial took its steps, in turn."""
+    found = {}
+    for line in notes(folder):
+        trial_id, _, kind, _ = line.split()
+        found.setdefault(trial_id, []).append(kind)
+    return found
+
+
+def test_processes_are_reused_within_their_slot(tmp_path):
+    plan = plan_of()
+
+    tuner = tune.Tuner(
+        with_plan(Counting, plan),
+        param_space={"folder": str(tmp_path)},
+        tune_config=tune.TuneConfig(num_samples=9, scheduler=PolicyScheduler(None, plan), reuse_actors=True),
+        run_config=tune.RunConfig(storage_path=str(tmp_path / "results"), name="run", verbose=0),
+    )
+    results = tuner.fit()
+
+    processes = {(kind, pid) for _, _, kind, pid in map(str.split, notes(tmp_path))}
+    assert len(processes) == 3
+    assert Counter(kind for kind, _ in processes) == {"GPU": 2, "CPU": 1}
+    assert all((result.metrics["slot"] == GPU_SLOT) == result.metrics["has_gpu"] for result in results)
+
+
+class PausesAfterEachStep(FIFOScheduler):
+    def on_trial_result(self, tune_controller, trial, result):
+        return TrialScheduler.PAUSE
+
+
+class FirstEndsSoon(Counting):
+    """The trial on the GPU ends, then the one on the CPU ends its first step."""
+
+    def before_step_ends(self, has_gpu):
+        if not has_gpu and self.done == 1:
+            wait_until(lambda: any(" 3 GPU " in line for line in notes(Path(self.config["folder"]))))
+            time.sleep(1.5)  # until Tune has ended that trial
+
+
+@pytest.mark.parametrize(("may_move", "then"), [(False, "CPU"), (True, "GPU")], ids=["it stays", "it may move"])
+def test_a_trial_that_is_paused_keeps_its_kind_of_devices_unless_it_may_move(tmp_path, may_move, then):
+    plan = plan_of(1, 1)
+
+    run(tmp_path, PolicyScheduler(PausesAfterEachStep(), plan, may_move=may_move), FirstEndsSoon, plan, 2)
+
+    assert sorted(kinds(tmp_path).values()) == [["CPU", then, then], ["GPU", "GPU", "GPU"]]
+
+
+@pytest.mark.slow
+def test_population_based_training_runs_on_with_few_slots(tmp_path):
+    plan = plan_of(1, 1)
+    inner = PopulationBasedTraining(
+        time_attr="training_iteration",
+        metric="score",
+        mode="max",
+        perturbation_interval=1,
+        hyperparam_mutations={"rate": [1, 2]},
+    )
+
+    trials = run(tmp_path, PolicyScheduler(inner, plan), Counting, plan, 4, reuse_actors=True)
+
+    assert [trial.status for trial in trials] == ["TERMINATED"] * 4
+    assert all(len(set(each)) == 1 for each in kinds(tmp_path).values())
+
+
+class LastOnes(Counting):
+    """A trial on the CPU takes as long as eight on the GPU."""
+
+    def before_step_ends(self, has_gpu):
+        if not has_gpu and self.done == 1:
+            wait_until(lambda: sum(" 3 GPU " in line for line in notes(Path(self.config["folder"]))) >= 8)
+
+
+class Watching(tune.Callback):
+    def __init__(self, scheduler):
+        self.scheduler = scheduler
+        self.seen = []
+
+    def on_step_end(self, iteration, trials, **info):
+        self.seen.append(self.scheduler.held_back())
+
+
+def test_near_the_end_a_slow_slot_is_left_idle(tmp_path):
+    plan = plan_of(1, 1)
+    scheduler = PolicyScheduler(None, plan)
+    watching = Watching(scheduler)
+
+    run(tmp_path, scheduler, LastOnes, plan, 12, reuse_actors=True, callbacks=[watching])
+
+    assert Counter(each[0] for each in kinds(tmp_path).values()) == {"GPU": 11, "CPU": 1}
+    assert {1: 1} in watching.seen
+    assert not any(0 in held for held in watching.seen)
+
+
+class RunsOut(Counting):
+    def before_step_ends(self, has_gpu):
+        gpus = ray.get_runtime_context().get_assigned_resources().get("GPU", 0)
+        if self.done == 2 and gpus < 0.5:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8 GiB")
+
+
+@pytest.mark.parametrize(
+    "is_outside", [pytest.param(True, id="around it"), pytest.param(False, id="inside it", marks=pytest.mark.slow)]
+)
+def test_a_trial_that_ran_out_of_memory_gets_two_slots(tmp_path, is_outside):
+    plan = TrialPlan(slots=plan_of(4).slots[:1], limited_by="GPU")
+    scheduler = (
+        PolicyScheduler(EscalatingScheduler(), plan) if is_outside else EscalatingScheduler(PolicyScheduler(None, plan))
+    )
+
+    trials = run(tmp_path, scheduler, RunsOut, plan, 3, checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1))
+
+    assert [(trial.status, trial.num_failures) for trial in trials] == [("TERMINATED", 0)] * 3
+    assert {trial.placement_group_factory.required_resources["GPU"] for trial in trials} == {0.5}
+
+
+def exit_once(config):
+    note(config, "started")
+    if len(notes(Path(config["folder"]))) == 1:
+        os._exit(1)
+    tune.report({"score": 1})
+
+
+@pytest.mark.parametrize(
+    ("max_failures", "status"), [(0, "ERROR"), (1, "TERMINATED")], ids=["it is not retried", "it is retried once"]
+)
+def test_a_process_that_ends_by_itself_is_a_failure_as_ever(tmp_path, max_failures, status):
+    plan = plan_of()
+
+    [trial] = run(tmp_path, PolicyScheduler(None, plan), exit_once, plan, 1, max_failures=max_failures)
+
+    assert (trial.status, trial.num_failures) == (status, 1)
+
+
+def fail_unless_allowed(config):
+    checkpoint = tune.get_checkpoint()
+    note(config, f"x {'again' if checkpoint else 'first'} {'GPU' if os.environ['CUDA_VISIBLE_DEVICES'] else 'CPU'} 0")
+    if checkpoint is None:
+        with tempfile.TemporaryDirectory() as folder:
+            tune.report({"score": 1}, checkpoint=tune.Checkpoint.from_directory(folder))
+        wait_until(lambda: len(notes(Path(config["folder"]))) >= 2)
+        raise ValueError("not yet")
+    tune.report({"score": 2})
+
+
+def test_restored_trials_go_on_on_their_kind_of_devices(tmp_path):
+    plan = plan_of(1, 1)
+    trainable = with_plan(fail_unless_allowed, plan)
+    tuner = tune.Tuner(
+        trainable,
+        param_space={"folder": str(tmp_path)},
+        tune_config=tune.TuneConfig(num_samples=2, scheduler=PolicyScheduler(None, plan)),
+        run_config=tune.RunConfig(storage_path=str(tmp_path / "results"), name="run", verbose=0),
+    )
+    tuner.fit()
+
+    results = tune.Tuner.restore(str(tmp_path / "results" / "run"), trainable, resume_errored=True).fit()
+
+    assert sorted(result.metrics["slot"] for result in results) == sorted([GPU_SLOT, CPU_SLOT])
+    assert sorted(notes(tmp_path)[2:]) == ["x again CPU 0", "x again GPU 0"]
+
+
+def test_the_scheduler_inside_stops_trials_as_ever(tmp_path):
+    plan = plan_of()
+    inner = ASHAScheduler(time_attr="training_iteration", metric="rate", mode="max", max_t=3, grace_period=1)
+
+    def report(config):
+        for _ in range(3):
+            tune.report({"rate": config["rate"]})
+
+    trials = run(
+        tmp_path,
+        PolicyScheduler(inner, plan),
+        report,
+        plan,
+        1,
+        config={"rate": tune.grid_search([8, 1, 1, 1])},
+        max_concurrent_trials=1,
+    )
+
+    assert [trial.last_result["training_iteration"] for trial in trials] == [3, 1, 1, 1]
+
+
+def test_a_plan_that_goes_by_configs_is_refused():
+    plan = plan_of().model_copy(update={"by_config": object()})
+
+    with pytest.raises(InvalidResourcesError, match="this plan gives each trial what its config needs"):
+        PolicyScheduler(None, plan)

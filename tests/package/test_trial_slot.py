@@ -1,0 +1,39 @@
+"""A trial finds the slot that it has, in its own process."""
+
+import pytest
+from ray.tune import PlacementGroupFactory
+
+from trainers.trial_slot import plan_of_trial, slot_of_trial
+from tune_policies import Resources, TrialPlan, TrialSlot
+from tune_policies.ray_adapter import to_placement_group_factory
+from tune_policies.schedulers.tune_trials import with_bundles
+
+GPU = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4, gpu_memory_bytes=6 * 2**30)
+CPU = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=3)
+PLAN = TrialPlan(slots=(GPU, CPU), limited_by="CPU")
+OF_A_LATER_PLAN = TrialSlot(trial=Resources(cpus=4), max_concurrent_trials=1)
+
+
+@pytest.mark.parametrize(
+    ("reserved", "slot"),
+    [
+        pytest.param(to_placement_group_factory(CPU), CPU, id="what the scheduler gave it"),
+        pytest.param(to_placement_group_factory(CPU, node_id="a" * 56), CPU, id="without the node it is on"),
+        pytest.param(to_placement_group_factory(OF_A_LATER_PLAN), OF_A_LATER_PLAN, id="a slot of a later plan"),
+        pytest.param(PlacementGroupFactory([{"CPU": 2}]), CPU, id="what was asked for by hand, if a slot has as much"),
+        pytest.param(PlacementGroupFactory([{"CPU": 7}]), GPU, id="else the first"),
+        pytest.param(None, GPU, id="outside of Tune the first"),
+    ],
+)
+def test_a_trial_has_the_slot_for_which_its_resources_were_reserved(reserved, slot):
+    assert slot_of_trial(PLAN, {}, reserved) == slot
+
+
+def test_a_trial_that_was_given_more_has_its_slot_still():
+    more = with_bundles(to_placement_group_factory(GPU), [{"CPU": 1, "GPU": 0.5}])
+
+    assert slot_of_trial(PLAN, {}, more) == GPU
+
+
+def test_outside_of_a_trial_a_plan_is_as_it_was():
+    assert plan_of_trial(PLAN) is PLAN

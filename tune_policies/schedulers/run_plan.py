@@ -1,0 +1,178 @@
+"""The plan of a run: where its slots are, and what takes its place as nodes come and go."""
+
+import logging
+import time
+
+from ray.tune import PlacementGroupFactory
+
+from tune_policies.capacity import ClusterCapacity
+from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.layout import Place, lay_out
+from tune_policies.plan import TrialPlan
+from tune_policies.policy import ResourcePolicy
+from tune_policies.ray_adapter import to_placement_group_factory
+from tune_policies.values import Value
+
+from .nodes import NodeWatch
+from .seating import Kinds
+
+_logger = logging.getLogger(__name__)
+
+
+class PlanChange(Value):
+    """A plan that took the place of another while trials ran.
+
+    Attributes:
+        at_s: When, in seconds since 1970.
+        plan: What holds from then on; where no plan is possible, the last one that was.
+        why: What changed, in a sentence.
+    """
+
+    at_s: float
+    plan: TrialPlan
+    why: str
+
+
+class RunPlan:
+    """The plan of a run, which follows the nodes.
+
+    Args:
+        plan: The first.
+        policy: Plans anew when nodes come, go or change; ``None``: the plan stays, on the nodes that there are.
+        interval_s: How often the nodes are read, in seconds.
+        wait_for_nodes_s: For how long there may be no plan, in seconds.
+
+    Raises:
+        InvalidResourcesError: The plan goes by configs.
+    """
+
+    def __init__(
+        self, plan: TrialPlan, policy: ResourcePolicy | None, *, interval_s: float, wait_for_nodes_s: float
+    ) -> None:
+        self.plan = _check_plan(plan)
+        self.kinds = Kinds(plan.slots)
+        self.changes: list[PlanChange] = []
+        self.factories: dict[tuple[int, str | None], PlacementGroupFactory] = {}
+        self._places: tuple[Place, ...] | None = None
+        self._policy = policy
+        self._watch = NodeWatch(interval_s, probes=policy is not None)
+        self._capacity: ClusterCapacity | None = None
+        self._lost_nodes: set[str] = set()
+        self._wait_for_nodes_s = wait_for_nodes_s
+        self._impossible: InfeasibleRequestError | None = None
+        self._impossible_since_s = 0.0
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the slots are, those of the better kinds first; none on nodes with which trials were lost."""
+        return [place for place in self._places or () if place.node_id not in self._lost_nodes]
+
+    @property
+    def overdue(self) -> InfeasibleRequestError | None:
+        """Why there is no plan, once that has been so for too long; ``None``: there is one, or one may still come."""
+        waited_s = time.monotonic() - self._impossible_since_s
+        return self._impossible if waited_s > self._wait_for_nodes_s else None
+
+    def lost(self, node_id: str) -> None:
+        """Take note that a node died, before Ray itself counts it as dead."""
+        self._lost_nodes.add(node_id)
+
+    def replan(self, plan: TrialPlan, why: str) -> None:
+        """Take ``plan`` from now on.
+
+        Raises:
+            InvalidResourcesError: The plan goes by configs.
+        """
+        plan = _check_plan(plan)
+        self._impossible = None
+        self._places = None
+        if plan != self.plan:
+            _logger.info("%s: %s", why, plan.explain())
+            self.plan = plan
+            self.kinds = Kinds(plan.slots)
+            self.changes.append(PlanChange(at_s=time.time(), plan=plan, why=why))
+
+    def follow_nodes(self) -> bool:
+        """Bring the plan up to date with the nodes; whether the places are others than they were. Does not wait."""
+        if self._policy is not None or len(self.plan.slots) > 1:
+            if self._capacity is None:
+                self._capacity = self._watch.read_now() or ClusterCapacity()
+            elif (capacity := self._watch.changed()) is not None:
+                self._plan_anew(capacity)
+        if self._places is not None:
+            return False
+        self._places = () if self._impossible is not None else self._lay_out(self._capacity or ClusterCapacity())
+        self.factories = {
+            (place.kind, place.node_id): to_placement_group_factory(self.plan.slots[place.kind], node_id=place.node_id)
+            for place in self._places
+        }
+        return True
+
+    def _plan_anew(self, capacity: ClusterCapacity) -> None:
+        why = _what_changed(self._capacity, capacity)
+        self._capacity = capacity
+        self._places = None
+        self._lost_nodes.clear()
+        if self._policy is None:
+            self._impossible = None
+            return
+        try:
+            plan = self._policy.plan(capacity)
+        except InfeasibleRequestError as error:
+            self._wait_for_nodes(error, why)
+        else:
+            self.replan(plan, why)
+
+    def _wait_for_nodes(self, error: InfeasibleRequestError, why: str) -> None:
+        if self._impossible is None:
+            self._impossible_since_s = time.monotonic()
+            text = f"{why}: no plan is possible, and nothing starts until nodes come: {error}"
+            _logger.warning("%s", text)
+            self.changes.append(PlanChange(at_s=time.time(), plan=self.plan, why=text))
+        self._impossible = error
+
+    def _lay_out(self, capacity: ClusterCapacity) -> tuple[Place, ...]:
+        slots = self.plan.slots
+        if len(slots) == 1 or len(capacity.nodes) <= 1:
+            return tuple(_anywhere(kind, slot.max_concurrent_trials) for kind, slot in enumerate(slots))
+        layout = lay_out(slots, capacity)
+        to_come = [slot.max_concurrent_trials - layout.count(kind) for kind, slot in enumerate(slots)]
+        # The autoscaler adds nodes for what is requested.
+        anywhere = [_anywhere(kind, count) for kind, count in enumerate(to_come) if count and self.plan.nodes_to_add]
+        places = tuple(sorted((*layout.places, *anywhere), key=lambda place: place.kind))
+        if not places:
+            self._wait_for_nodes(_none_fits(self.plan), "nodes went")
+        return places
+
+
+def _anywhere(kind: int, count: int) -> Place:
+    return Place(kind=kind, node_id=None, count=count)
+
+
+def _none_fits(plan: TrialPlan) -> InfeasibleRequestError:
+    return InfeasibleRequestError(
+        asked=" or ".join(map(str, plan.slots)),
+        offered="no node that is left has room for it",
+        short_of=plan.limited_by,
+        suggestion="Add nodes, or give PolicyScheduler a policy= that has a plan for what is left, and resume the run.",
+    )
+
+
+def _what_changed(before: ClusterCapacity | None, after: ClusterCapacity) -> str:
+    known = {node.node_id for node in before.nodes} if before else set()
+    now = {node.node_id for node in after.nodes}
+    parts = [
+        f"{len(ids)} {'node' if len(ids) == 1 else 'nodes'} {verb}"
+        for ids, verb in ((now - known, "came"), (known - now, "went"))
+        if ids
+    ]
+    return " and ".join(parts) or "what a node has changed"
+
+
+def _check_plan(plan: TrialPlan) -> TrialPlan:
+    if plan.by_config is not None:
+        raise InvalidResourcesError(
+            "PolicyScheduler gives trials the slots of a plan, but this plan gives each trial what its config needs: "
+            "pass with_plan(trainable, plan) to Tune without PolicyScheduler, or plan without a profile"
+        )
+    return plan

@@ -1,0 +1,137 @@
+"""Which waiting trials Ray Tune may start: it starts all that it knows of, and has no public way to hold one back.
+
+In each step Tune asks its scheduler for one trial, then requests resources for every other trial that waits
+(``TuneController._maybe_add_actors``), and gives processes that are kept for reuse to trials with the same request.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ray.tune import PlacementGroupFactory
+from ray.tune.experiment import Trial
+
+from .tune_trials import unwrapped, withdraw
+
+_MANY = 10**9
+"""So many trials are still to come where the searcher does not say."""
+
+
+class TuneQueue:
+    """The trials of a run that wait.
+
+    Args:
+        tune_controller: Tune's controller, as it is given to a scheduler.
+    """
+
+    def __init__(self, tune_controller: Any) -> None:
+        self._controller = unwrapped(tune_controller)
+
+    @property
+    def pending(self) -> list[Trial]:
+        """The trials that wait for their resources or their process, in Tune's order."""
+        listed = dict.fromkeys(self._controller._pending_trials_list)
+        unlisted = self._controller._pending_trials - listed.keys()
+        waiting = [trial for trial in listed if trial in self._controller._pending_trials]
+        return [*waiting, *sorted(unlisted, key=lambda trial: trial.trial_id)]
+
+    @property
+    def num_paused(self) -> int:
+        """How many trials are paused."""
+        return len(self._controller._paused_trials)
+
+    @property
+    def num_to_come(self) -> int:
+        """How many trials the searcher will still give."""
+        search = self._controller.search_alg
+        if search.is_finished():
+            return 0
+        total = getattr(search, "total_samples", None) or 0
+        return max(0, total - len(self._controller.get_trials())) if total > 0 else _MANY
+
+    def is_requested(self, trial: Trial) -> bool:
+        """Return whether Tune has requested resources for ``trial``, which is not held back, or it has a process."""
+        return trial in self._controller._staged_trials
+
+    def hold_back(self, trials: Iterable[Trial]) -> None:
+        """Keep Tune from starting these waiting trials.
+
+        To Tune they are as if requested: it keeps the processes of finished trials for reuse only while some are.
+        """
+        held = set(trials)
+        for trial in held:
+            resources = trial.placement_group_factory
+            self._controller._resources_to_pending_trials[resources].discard(trial)
+            if trial not in self._controller._staged_trials:
+                self._controller._staged_trials.add(trial)
+                self._controller._actor_cache.increase_max(resources)
+                # As Tune does for what it requests: the results of a run that is stopped name each trial's folder.
+                trial.init_local_path()
+                self._controller._mark_trial_to_checkpoint(trial)
+        self._controller._pending_trials_list = [
+            trial for trial in self._controller._pending_trials_list if trial not in held
+        ]
+
+    def let_start(self, trial: Trial) -> None:
+        """Let Tune start a trial in this step that was held back or is paused; with the resources that it now has."""
+        if trial in self._controller._staged_trials:
+            self._controller._unstage_trial_with_resources(trial)
+        if trial.status == Trial.PENDING:
+            self._controller._resources_to_pending_trials[trial.placement_group_factory].add(trial)
+            self._controller._pending_trials_list.append(trial)
+        else:
+            self._controller._set_trial_status(trial, Trial.PENDING)
+
+    def change_resources(self, trial: Trial, resources: PlacementGroupFactory) -> None:
+        """Give a trial that is held back, or paused, other resources."""
+        is_held = trial in self._controller._staged_trials
+        if is_held:
+            self._controller._unstage_trial_with_resources(trial)
+        trial.update_resources(resources)
+        if is_held:
+            self._controller._staged_trials.add(trial)
+            self._controller._actor_cache.increase_max(trial.placement_group_factory)
+
+    def withdraw(self, trial: Trial) -> bool:
+        """Take back what was requested for a waiting trial; ``False``: it is on its way into a process."""
+        return withdraw(self._controller, trial)
+
+    def forget_ended(self) -> None:
+        """Forget trials that ended while they waited, which Tune itself keeps as requested."""
+        for trial in [each for each in self._controller._staged_trials if each.is_finished()]:
+            self._controller._unstage_trial_with_resources(trial)
+
+    def keep_processes(self, wanted: Counter[PlacementGroupFactory], kept: Counter[PlacementGroupFactory]) -> None:
+        """Have Tune keep so many processes with these resources for reuse, instead of ``kept`` as before."""
+        if not self._controller._reuse_actors:
+            return
+        for resources in wanted.keys() | kept.keys():
+            more = wanted[resources] - kept[resources]
+            if more > 0:
+                self._controller._actor_cache.increase_max(resources, more)
+            elif more < 0:
+                self._controller._actor_cache.decrease_max(resources, -more)
+
+    def view(self, is_shown: Callable[[Trial], bool]) -> "QueueView":
+        """Return what the scheduler inside is shown: the same, without the waiting trials that may not start now."""
+        return QueueView(self._controller._wrapped(), is_shown)
+
+
+class QueueView:
+    """Tune's controller as a scheduler sees it, with some trials only."""
+
+    def __init__(self, tune_controller: Any, is_shown: Callable[[Trial], bool]) -> None:
+        self._tune_controller = unwrapped(tune_controller)
+        self._wrapped_controller = tune_controller
+        self._is_shown = is_shown
+
+    def get_trials(self) -> list[Trial]:
+        """Return the trials that run or have ended, and those that wait and may start now."""
+        return [
+            trial
+            for trial in self._wrapped_controller.get_trials()
+            if trial.status not in (Trial.PENDING, Trial.PAUSED) or self._is_shown(trial)
+        ]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped_controller, name)
