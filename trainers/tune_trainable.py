@@ -24,6 +24,7 @@ from .gpu_memory.use.leaks import end_gpu_processes, is_too_much_to_keep
 from .gpu_memory.use.run_folder import RunFolder
 from .gpu_memory.use.usage import noted_on_oom, with_usage
 from .process import ProcessSetup, limit_options, set_up_before
+from .saved_resources import over_saved
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,9 @@ def with_plan(
         MemoryLimitError: In the trial: its GPU memory cannot be limited, or others hold the memory of its share.
     """
     limits = limit_options(isolation, on_void_limit)
-    resources = plan.resources_per_trial if plan.by_config is None else functools.partial(resources_for, plan)
+    resources = over_saved(
+        plan.resources_per_trial if plan.by_config is None else functools.partial(resources_for, plan)
+    )
 
     def set_up(config: Any) -> None:
         ProcessSetup.for_trial(plan.slot_for(_users_own(config)), limits).apply()

@@ -6,15 +6,17 @@ import time
 from pathlib import Path
 
 import pytest
+import ray.train
 from ray import tune
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.tune import CLIReporter
 from ray.tune.logger import TBXLoggerCallback
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler
 
 from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
-from trainers import with_plan
-from tune_policies import EscalatingScheduler, GpuPolicy, InvalidResourcesError, PolicyCallback
+from trainers import as_trainable, with_plan
+from tune_policies import CpuPolicy, EscalatingScheduler, GpuPolicy, InvalidResourcesError, PolicyCallback
 from tune_policies.reporting.record import USAGE_FILE, ResourceUsage
 
 
@@ -25,6 +27,7 @@ def started():
 
 
 PLAN = GpuPolicy(gpus=0.5, cpus=1).plan(nodes((4, 1)))
+WITH_WORKERS = CpuPolicy(cpus=1, num_workers=2).plan(nodes((4, 1)))
 
 
 def usage_of(tmp_path):
@@ -173,6 +176,30 @@ def runs_out(config):
     tune.report({"gpu_memory": {"num_ooms": 3, "pid": 1}})
 
 
+class DeviceError(RuntimeError):
+    """Cannot be made again from its message alone, as pickle would."""
+
+    def __init__(self, device, size):
+        super().__init__(f"CUDA out of memory. Tried to allocate {size} on {device}.")
+
+
+def fails_with_an_error_that_pickle_cannot_make_again(config):
+    error = DeviceError("GPU 0", "2.00 GiB")
+    type(error).__module__, type(error).__name__ = "torch", "OutOfMemoryError"
+    raise error
+
+
+def test_errors_that_cannot_be_read_back_are_told_by_their_texts(tmp_path, caplog):
+    run(
+        with_plan(fails_with_an_error_that_pickle_cannot_make_again, PLAN),
+        tmp_path,
+        PolicyCallback(PLAN),
+        num_samples=2,
+    )
+
+    assert usage_of(tmp_path).out_of_memory.num_gpu_errors == 2
+
+
 def test_memory_that_ran_out_is_told(tmp_path):
     run(with_plan(runs_out, PLAN), tmp_path, PolicyCallback(PLAN), scheduler=EscalatingScheduler())
 
@@ -209,6 +236,26 @@ def test_a_restored_run_goes_on_counting(tmp_path):
         (2, 2),
     ]
     assert after.elapsed_s > before.elapsed_s
+
+
+def build_trainer(config):
+    def loop():
+        time.sleep(1)
+        ray.train.report({"x": 1})
+
+    return DataParallelTrainer(loop, scaling_config=WITH_WORKERS.scaling_config())
+
+
+@pytest.mark.slow
+def test_the_workers_of_train_runs_count_as_used(tmp_path):
+    trials = run(as_trainable(build_trainer, WITH_WORKERS), tmp_path, PolicyCallback(WITH_WORKERS)).trials
+
+    usage = usage_of(tmp_path)
+    (slot,) = usage.slots
+    assert [trial.last_result["x"] for trial in trials] == [1]
+    assert slot.slot == str(WITH_WORKERS.slots[0])
+    assert slot.hours["CPU"] == pytest.approx(2 * slot.trial_hours)
+    assert usage.resources[0].used_hours == slot.hours["CPU"] > 2 / 3600
 
 
 class Breaks:

@@ -341,6 +341,15 @@ def test_use_is_counted_by_the_slot_that_the_scheduler_gave():
     assert {each.slot: each.hours for each in usage.slots} == {"1 GPU": {"GPU": 1.0}, "2 CPU": {"CPU": 2.0}}
 
 
+def test_a_trial_with_more_or_less_than_its_slot_holds_is_told_by_what_it_has():
+    run = WatchedRun(TrialPlan(slots=(GPU_SLOT,), limited_by="GPU"), None, 1, None)
+    begin(run, trial("raised", gpus=2), 0)
+
+    (slot,) = run.record(3600).slots
+
+    assert (slot.slot, slot.hours) == ("2 GPU", {"GPU": 2.0})
+
+
 def test_a_slot_that_is_left_idle_on_purpose_is_said():
     planning = Planning(GPU_SLOT, CPU_SLOT)
     run = WatchedRun(planning.plan, planning, 2, None)

@@ -269,9 +269,17 @@ def _why_failed(trial: Any) -> OutOfMemory:
     """
     file = trial.error_file
     text = Path(file).read_text(errors="replace").rpartition("Failure #")[2] if file else ""
-    pickled = trial.pickled_error_file
-    if pickled and Path(pickled).exists():
-        error = ray.cloudpickle.loads(Path(pickled).read_bytes())
-        if str(error) in text:
-            return classify_oom(error)
+    error = _unpickled(trial.pickled_error_file)
+    if error is not None and str(error) in text:
+        return classify_oom(error)
     return classify_oom_text(text)
+
+
+def _unpickled(file: str | None) -> BaseException | None:
+    if not file or not Path(file).exists():
+        return None
+    try:
+        error = ray.cloudpickle.loads(Path(file).read_bytes())
+    except Exception:  # noqa: BLE001  # a class of the user's may not be there, or not be made for this
+        return None
+    return error if isinstance(error, BaseException) else None

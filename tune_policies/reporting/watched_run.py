@@ -167,17 +167,19 @@ class WatchedRun:
 
     def _holding(self, trial: Any, amounts: Mapping[str, float]) -> Holding:
         ticks = {name: to_ticks(amount) for name, amount in amounts.items() if name in COUNTED and amount > 0}
+        text = ", ".join(f"{amount:g} {name}" for name, amount in sorted(amounts.items())) or "nothing"
         slot = self._slot_of(trial, ticks)
         if slot is None:
-            text = ", ".join(f"{amount:g} {name}" for name, amount in sorted(amounts.items()))
-            return Holding(None, text or "nothing", None, ticks)
+            return Holding(None, text, None, ticks)
+        slot = _anywhere(slot)
+        if ticks == _of_trial(slot):  # else a scheduler raised it, or it was given other resources by hand
+            text = str(slot)
         for name, each in slot.per_worker.ticks.items():
             if name in COUNTED:
                 ticks[name] = ticks.get(name, 0) + slot.num_workers * each
-        slot = _anywhere(slot)
         kinds = [_anywhere(each) for each in self.plan.slots]
         kind = kinds.index(slot) if slot in kinds else None
-        return Holding(kind, str(slot), slot.accelerator_type or self._only_type(ticks), ticks)
+        return Holding(kind, text, slot.accelerator_type or self._only_type(ticks), ticks)
 
     def _slot_of(self, trial: Any, ticks: Mapping[str, int]) -> TrialSlot | None:
         if self._planner is not None:
@@ -189,8 +191,7 @@ class WatchedRun:
                 return self.plan.by_config.slots[-1]
         if len(self.plan.slots) == 1:
             return self.plan.slots[0]
-        alike = (slot for slot in self.plan.slots if needs_of(slot.model_copy(update={"num_workers": 0})) == ticks)
-        return next(alike, None)
+        return next((slot for slot in self.plan.slots if _of_trial(slot) == ticks), None)
 
     def _only_type(self, ticks: Mapping[str, int]) -> str | None:
         if self._cluster is None or not ticks.keys() - {"CPU"}:
@@ -237,6 +238,11 @@ class WatchedRun:
                 "warnings": tuple(self._warnings),
             }
         )
+
+
+def _of_trial(slot: TrialSlot) -> dict[str, int]:
+    """Return what the trial itself holds in the slot, without its workers, in ticks."""
+    return needs_of(slot.model_copy(update={"num_workers": 0}))
 
 
 def _anywhere(slot: TrialSlot) -> TrialSlot:
