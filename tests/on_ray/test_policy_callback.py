@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray.train
@@ -17,6 +18,7 @@ from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
 from trainers import as_trainable, with_plan
 from tune_policies import CpuPolicy, EscalatingScheduler, GpuPolicy, InvalidResourcesError, PolicyCallback
+from tune_policies.reporting.policy_callback import why_failed
 from tune_policies.reporting.record import USAGE_FILE, ResourceUsage
 
 
@@ -176,30 +178,6 @@ def runs_out(config):
     tune.report({"gpu_memory": {"num_ooms": 3, "pid": 1}})
 
 
-class DeviceError(RuntimeError):
-    """Cannot be made again from its message alone, as pickle would."""
-
-    def __init__(self, device, size):
-        super().__init__(f"CUDA out of memory. Tried to allocate {size} on {device}.")
-
-
-def fails_with_an_error_that_pickle_cannot_make_again(config):
-    error = DeviceError("GPU 0", "2.00 GiB")
-    type(error).__module__, type(error).__name__ = "torch", "OutOfMemoryError"
-    raise error
-
-
-def test_errors_that_cannot_be_read_back_are_told_by_their_texts(tmp_path, caplog):
-    run(
-        with_plan(fails_with_an_error_that_pickle_cannot_make_again, PLAN),
-        tmp_path,
-        PolicyCallback(PLAN),
-        num_samples=2,
-    )
-
-    assert usage_of(tmp_path).out_of_memory.num_gpu_errors == 2
-
-
 def test_memory_that_ran_out_is_told(tmp_path):
     run(with_plan(runs_out, PLAN), tmp_path, PolicyCallback(PLAN), scheduler=EscalatingScheduler())
 
@@ -283,6 +261,16 @@ def test_what_goes_wrong_in_it_ends_no_run_and_is_said_once(tmp_path, caplog):
         "on_trial_start failed",
         "on_experiment_end failed",
     ]
+
+
+def test_an_error_that_cannot_be_read_back_is_told_by_its_text(tmp_path):
+    (tmp_path / "text").write_text(
+        "Failure # 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    )
+    (tmp_path / "pickled").write_bytes(b"cut off")
+    trial = SimpleNamespace(error_file=str(tmp_path / "text"), pickled_error_file=str(tmp_path / "pickled"))
+
+    assert why_failed(trial).kind == "accelerator"
 
 
 @pytest.mark.parametrize(

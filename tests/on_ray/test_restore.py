@@ -108,6 +108,7 @@ def options_for_tune_run(trainable, folder):
         "config": space(folder),
         "checkpoint_config": checkpoints(trainable),
         "raise_on_failed_trial": False,
+        "reuse_actors": True,
         "verbose": 0,
     }
 

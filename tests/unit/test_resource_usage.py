@@ -350,6 +350,20 @@ def test_a_trial_with_more_or_less_than_its_slot_holds_is_told_by_what_it_has():
     assert (slot.slot, slot.hours) == ("2 GPU", {"GPU": 2.0})
 
 
+def test_of_kinds_of_slots_a_trial_with_train_workers_is_in_its_own():
+    with_workers = TrialSlot(
+        trial=Resources(memory_bytes=1), max_concurrent_trials=1, num_workers=2, per_worker=Resources(cpus=1)
+    )
+    run = WatchedRun(TrialPlan(slots=(GPU_SLOT, with_workers), limited_by="CPU"), None, 1, None)
+    one = trial("a")
+    one.placement_group_factory.required_resources = {"memory": 1}
+    begin(run, one, 0)
+
+    (slot,) = run.record(3600).slots
+
+    assert (slot.slot, slot.hours) == (str(with_workers), {"CPU": 2.0})
+
+
 def test_a_slot_that_is_left_idle_on_purpose_is_said():
     planning = Planning(GPU_SLOT, CPU_SLOT)
     run = WatchedRun(planning.plan, planning, 2, None)

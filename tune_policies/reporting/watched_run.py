@@ -15,7 +15,7 @@ from tune_policies.resources import to_ticks
 from tune_policies.slot import TrialSlot
 
 from .account import Account
-from .idle_reasons import COUNTED, Holding, Queue, needs_of, offer_of
+from .idle_reasons import COUNTED, Holding, Queue, offer_of
 from .record import PlanInUse, ResourceUsage
 from .tally import NumByStatus, Tally
 
@@ -242,7 +242,7 @@ class WatchedRun:
 
 def _of_trial(slot: TrialSlot) -> dict[str, int]:
     """Return what the trial itself holds in the slot, without its workers, in ticks."""
-    return needs_of(slot.model_copy(update={"num_workers": 0}))
+    return {name: ticks for name, ticks in slot.trial.ticks.items() if name in COUNTED}
 
 
 def _anywhere(slot: TrialSlot) -> TrialSlot:
