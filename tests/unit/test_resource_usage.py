@@ -405,4 +405,13 @@ def test_a_restored_run_goes_on_counting():
     usage = restored.record(5)
 
     assert (usage.elapsed_s, usage.resources[0].used_hours) == (15, 15 / 3600)
+    assert len(usage.plans) == 1
     assert (usage.trials.num_stopped_early, usage.trials.num_finished) == (1, 1)
+
+
+def test_a_run_that_is_restored_under_another_plan_says_so():
+    before = WatchedRun(plan_of(1), None, 2, None).record(10)
+
+    usage = WatchedRun(plan_of(2), None, 2, before).record(0)
+
+    assert [plan.why for plan in usage.plans] == ["", "the run was restored"]

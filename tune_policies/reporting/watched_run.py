@@ -86,7 +86,9 @@ class WatchedRun:
 
     def _follow(self, plan: TrialPlan, why: str) -> None:
         self.plan = plan
-        self._plans.append(PlanInUse(at_s=self._account.elapsed_s, why=why, text=plan.explain()))
+        text = plan.explain()
+        if not self._plans or self._plans[-1].text != text:  # a run may be restored under the plan that it had
+            self._plans.append(PlanInUse(at_s=self._account.elapsed_s, why=why, text=text))
         self._account.offer(offer_of(plan, self._cluster))
 
     def read_cluster(self, cluster: ClusterCapacity, now_s: float) -> None:
