@@ -149,16 +149,16 @@ def restored_by_the_tuner(trainable, folder):
 @pytest.mark.parametrize(
     ("trainable", "resumed"),
     [
-        (function, resumed_by_tune_run),
         (Class, restored_by_the_tuner),
         (function, resumed_after_resources_by_hand),
+        pytest.param(function, resumed_by_tune_run, marks=pytest.mark.slow),
         pytest.param(function, restored_by_the_tuner, marks=pytest.mark.slow),
         pytest.param(Class, resumed_by_tune_run, marks=pytest.mark.slow),
     ],
     ids=[
-        "function by tune.run",
         "class by Tuner",
         "function after resources by hand",
+        "function by tune.run",
         "function by Tuner",
         "class by tune.run",
     ],
