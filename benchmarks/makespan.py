@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -140,7 +140,9 @@ def run_arm(arm: Arm, sizes: Sizes) -> Run:
     plan = _plan(arm, sizes.slowdown)
     # What is switched off here is the one decision in which naive mixing differs.
     never_idle = patch("tune_policies.schedulers.run_pace.leave_idle", return_value=False)
-    with TemporaryDirectory(ignore_cleanup_errors=True) as folder, never_idle if arm is Arm.NAIVE else nullcontext():
+    decision = never_idle if arm is Arm.NAIVE else nullcontext()
+    # What Tune says of a run is no part of the result.
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder, decision, redirect_stdout(sys.stderr):
         num_slots, starts = plan.max_concurrent_trials, Path(folder, "starts")
         starts.mkdir()
         began_s = time.perf_counter()

@@ -25,6 +25,7 @@ from .gpu_memory.use.leaks import end_gpu_processes, is_too_much_to_keep
 from .gpu_memory.use.run_folder import RunFolder
 from .gpu_memory.use.usage import noted_on_oom, with_usage
 from .process import ProcessSetup, limit_options, set_up_before
+from .saved_resources import over_saved
 from .trial_slot import SLOT_KEY, reserved_for_trial, slot_of_trial
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,9 @@ def with_plan(
         MemoryLimitError: In the trial: its GPU memory cannot be limited, or others hold the memory of its share.
     """
     limits = limit_options(isolation, on_void_limit)
-    resources = plan.resources_per_trial if plan.by_config is None else functools.partial(resources_for, plan)
+    resources = over_saved(
+        plan.resources_per_trial if plan.by_config is None else functools.partial(resources_for, plan)
+    )
 
     def slot_of(config: Any, reserved: Any) -> TrialSlot:
         return slot_of_trial(plan, _users_own(config), reserved)

@@ -4,17 +4,21 @@ import json
 import logging
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import ray.train
 from ray import tune
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.tune import CLIReporter
 from ray.tune.logger import TBXLoggerCallback
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler
 
 from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
-from trainers import with_plan
-from tune_policies import EscalatingScheduler, GpuPolicy, InvalidResourcesError, PolicyCallback
+from trainers import as_trainable, with_plan
+from tune_policies import CpuPolicy, EscalatingScheduler, GpuPolicy, InvalidResourcesError, PolicyCallback
+from tune_policies.reporting.policy_callback import why_failed
 from tune_policies.reporting.record import USAGE_FILE, ResourceUsage
 
 
@@ -25,6 +29,7 @@ def started():
 
 
 PLAN = GpuPolicy(gpus=0.5, cpus=1).plan(nodes((4, 1)))
+WITH_WORKERS = CpuPolicy(cpus=1, num_workers=2).plan(nodes((4, 1)))
 
 
 def usage_of(tmp_path):
@@ -206,9 +211,29 @@ def test_a_restored_run_goes_on_counting(tmp_path):
     assert (before.trials.num_failed, after.trials.num_failed, after.trials.num_finished) == (1, 0, 1)
     assert [(slot.num_starts, len(usage.plans)) for usage in (before, after) for slot in usage.slots] == [
         (1, 1),
-        (2, 2),
+        (2, 1),
     ]
     assert after.elapsed_s > before.elapsed_s
+
+
+def build_trainer(config):
+    def loop():
+        time.sleep(1)
+        ray.train.report({"x": 1})
+
+    return DataParallelTrainer(loop, scaling_config=WITH_WORKERS.scaling_config())
+
+
+@pytest.mark.slow
+def test_the_workers_of_train_runs_count_as_used(tmp_path):
+    trials = run(as_trainable(build_trainer, WITH_WORKERS), tmp_path, PolicyCallback(WITH_WORKERS)).trials
+
+    usage = usage_of(tmp_path)
+    (slot,) = usage.slots
+    assert [trial.last_result["x"] for trial in trials] == [1]
+    assert slot.slot == str(WITH_WORKERS.slots[0])
+    assert slot.hours["CPU"] == pytest.approx(2 * slot.trial_hours)
+    assert usage.resources[0].used_hours == slot.hours["CPU"] > 2 / 3600
 
 
 class Breaks:
@@ -236,6 +261,16 @@ def test_what_goes_wrong_in_it_ends_no_run_and_is_said_once(tmp_path, caplog):
         "on_trial_start failed",
         "on_experiment_end failed",
     ]
+
+
+def test_an_error_that_cannot_be_read_back_is_told_by_its_text(tmp_path):
+    (tmp_path / "text").write_text(
+        "Failure # 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    )
+    (tmp_path / "pickled").write_bytes(b"cut off")
+    trial = SimpleNamespace(error_file=str(tmp_path / "text"), pickled_error_file=str(tmp_path / "pickled"))
+
+    assert why_failed(trial).kind == "accelerator"
 
 
 @pytest.mark.parametrize(

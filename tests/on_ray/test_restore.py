@@ -101,16 +101,30 @@ def checkpoints(trainable):
     return tune.CheckpointConfig(checkpoint_frequency=1 if trainable is Class else 0)
 
 
-def resumed_by_tune_run(trainable, folder):
-    options = {
+def options_for_tune_run(trainable, folder):
+    return {
         "name": "experiment",
         "storage_path": str(folder),
         "config": space(folder),
         "checkpoint_config": checkpoints(trainable),
         "raise_on_failed_trial": False,
+        "reuse_actors": True,
         "verbose": 0,
     }
+
+
+def resumed_by_tune_run(trainable, folder):
+    options = options_for_tune_run(trainable, folder)
     tune.run(with_plan(trainable, ONE_AT_ONCE), callbacks=[InterruptOnce(folder / "marker")], **options)
+    return tune.run(with_plan(trainable, TWO_AT_ONCE), resume="AUTO+ERRORED", **options).trials
+
+
+def resumed_after_resources_by_hand(trainable, folder):
+    """Tune saves those with each trial, and with those that it has not even made yet."""
+    options = options_for_tune_run(trainable, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1")
+        tune.run(trainable, resources_per_trial={"cpu": 2}, callbacks=[InterruptOnce(folder / "marker")], **options)
     return tune.run(with_plan(trainable, TWO_AT_ONCE), resume="AUTO+ERRORED", **options).trials
 
 
@@ -135,12 +149,19 @@ def restored_by_the_tuner(trainable, folder):
 @pytest.mark.parametrize(
     ("trainable", "resumed"),
     [
-        (function, resumed_by_tune_run),
         (Class, restored_by_the_tuner),
+        (function, resumed_after_resources_by_hand),
+        pytest.param(function, resumed_by_tune_run, marks=pytest.mark.slow),
         pytest.param(function, restored_by_the_tuner, marks=pytest.mark.slow),
         pytest.param(Class, resumed_by_tune_run, marks=pytest.mark.slow),
     ],
-    ids=["function by tune.run", "class by Tuner", "function by Tuner", "class by tune.run"],
+    ids=[
+        "class by Tuner",
+        "function after resources by hand",
+        "function by tune.run",
+        "function by Tuner",
+        "class by tune.run",
+    ],
 )
 def test_what_is_unfinished_goes_on_under_the_new_plan(tmp_path, trainable, resumed):
     """From its checkpoint, with the new plan's resources, and as many at once as it has room for."""

@@ -14,6 +14,7 @@ from ray.tune.search.bohb import TuneBOHB
 from ray.tune.search.hyperopt import HyperOptSearch
 from ray.tune.search.optuna import OptunaSearch
 
+from tests.on_ray.bohb import skip_without_bohb
 from tests.on_ray.rays import local_ray
 from trainers import with_plan
 from tune_policies import CpuPolicy, probe_cluster
@@ -85,6 +86,9 @@ def run(trainable, folder, **kwargs):
 @pytest.mark.parametrize("way", [pytest.param(way, marks=pytest.mark.slow if way in SLOW else ()) for way in WAYS])
 @pytest.mark.filterwarnings("ignore:Please use `:DeprecationWarning")  # how Ray and hpbandster use ConfigSpace
 def test_the_same_seed_gives_the_same_trials_and_results_as_resources_set_by_hand(plan, tmp_path, way):
+    if way == "BOHB":
+        skip_without_bohb()
+
     by_hand = run(train, tmp_path / "by_hand", resources_per_trial={"cpu": 2}, **WAYS[way]())
 
     under_the_plan = run(with_plan(train, plan), tmp_path / "under_the_plan", **WAYS[way]())

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.on_ray.bohb import skip_without_bohb
 from tests.on_ray.rays import local_ray
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -70,6 +71,9 @@ def test_one_process_serves_all_trials_of_the_example_that_uses_it_again(tmp_pat
 @pytest.mark.filterwarnings("ignore:Please use `:DeprecationWarning")  # how Ray and hpbandster use ConfigSpace
 @pytest.mark.filterwarnings("ignore:Consider boosting PBT performance:UserWarning")
 def test_a_search_runs_its_best_trials_to_the_end(tmp_path, name, num_trials, num_iterations):
+    if name == "tune_bohb":
+        skip_without_bohb()
+
     results = run_example(name, tmp_path)
 
     assert len(results) == num_trials

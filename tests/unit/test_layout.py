@@ -106,7 +106,7 @@ def test_a_trial_in_a_free_slot_never_waits(capacity, policy, seed):
     plan = plan_or_skip(policy, capacity)
     assume(len(plan.slots) > 1 and plan.max_concurrent_trials < 300)
 
-    assert Pool(plan, capacity, random.Random(seed)).run(num_ends=30)
+    assert Pool(plan, capacity, random.Random(seed)).run(num_ends=15)
 
 
 @many_are_infeasible

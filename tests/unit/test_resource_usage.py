@@ -341,6 +341,29 @@ def test_use_is_counted_by_the_slot_that_the_scheduler_gave():
     assert {each.slot: each.hours for each in usage.slots} == {"1 GPU": {"GPU": 1.0}, "2 CPU": {"CPU": 2.0}}
 
 
+def test_a_trial_with_more_or_less_than_its_slot_holds_is_told_by_what_it_has():
+    run = WatchedRun(TrialPlan(slots=(GPU_SLOT,), limited_by="GPU"), None, 1, None)
+    begin(run, trial("raised", gpus=2), 0)
+
+    (slot,) = run.record(3600).slots
+
+    assert (slot.slot, slot.hours) == ("2 GPU", {"GPU": 2.0})
+
+
+def test_of_kinds_of_slots_a_trial_with_train_workers_is_in_its_own():
+    with_workers = TrialSlot(
+        trial=Resources(memory_bytes=1), max_concurrent_trials=1, num_workers=2, per_worker=Resources(cpus=1)
+    )
+    run = WatchedRun(TrialPlan(slots=(GPU_SLOT, with_workers), limited_by="CPU"), None, 1, None)
+    one = trial("a")
+    one.placement_group_factory.required_resources = {"memory": 1}
+    begin(run, one, 0)
+
+    (slot,) = run.record(3600).slots
+
+    assert (slot.slot, slot.hours) == (str(with_workers), {"CPU": 2.0})
+
+
 def test_a_slot_that_is_left_idle_on_purpose_is_said():
     planning = Planning(GPU_SLOT, CPU_SLOT)
     run = WatchedRun(planning.plan, planning, 2, None)
@@ -382,4 +405,13 @@ def test_a_restored_run_goes_on_counting():
     usage = restored.record(5)
 
     assert (usage.elapsed_s, usage.resources[0].used_hours) == (15, 15 / 3600)
+    assert len(usage.plans) == 1
     assert (usage.trials.num_stopped_early, usage.trials.num_finished) == (1, 1)
+
+
+def test_a_run_that_is_restored_under_another_plan_says_so():
+    before = WatchedRun(plan_of(1), None, 2, None).record(10)
+
+    usage = WatchedRun(plan_of(2), None, 2, before).record(0)
+
+    assert [plan.why for plan in usage.plans] == ["", "the run was restored"]

@@ -219,13 +219,13 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def on_trial_recover(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a failure of a trial that goes back."""
         if self._run is not None:
-            self._run.fail(trial, _why_failed(trial), goes_back=True)
+            self._run.fail(trial, why_failed(trial), goes_back=True)
 
     @_never_ends_the_run
     def on_trial_error(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a trial that has failed."""
         if self._run is not None:
-            self._run.fail(trial, _why_failed(trial), goes_back=False)
+            self._run.fail(trial, why_failed(trial), goes_back=False)
 
     def _is_function(self, trial: Any) -> bool:
         name = trial.trainable_name
@@ -262,16 +262,24 @@ def _meets_its_end(trial: Any, result: dict[str, Any]) -> bool:
     return any(name in result and result[name] >= end for name, end in trial.stopping_criterion.items())
 
 
-def _why_failed(trial: Any) -> OutOfMemory:
+def why_failed(trial: Any) -> OutOfMemory:
     """Return what the latest error of ``trial`` says about memory.
 
     Tune writes it to two files on this machine, of which the one with the error itself may be of an earlier failure.
     """
     file = trial.error_file
     text = Path(file).read_text(errors="replace").rpartition("Failure #")[2] if file else ""
-    pickled = trial.pickled_error_file
-    if pickled and Path(pickled).exists():
-        error = ray.cloudpickle.loads(Path(pickled).read_bytes())
-        if str(error) in text:
-            return classify_oom(error)
+    error = _unpickled(trial.pickled_error_file)
+    if error is not None and str(error) in text:
+        return classify_oom(error)
     return classify_oom_text(text)
+
+
+def _unpickled(file: str | None) -> BaseException | None:
+    if not file or not Path(file).exists():
+        return None
+    try:
+        error = ray.cloudpickle.loads(Path(file).read_bytes())
+    except Exception:  # noqa: BLE001  # a class of the user's may not be there, or not be made for this
+        return None
+    return error if isinstance(error, BaseException) else None

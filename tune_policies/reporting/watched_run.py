@@ -15,7 +15,7 @@ from tune_policies.resources import to_ticks
 from tune_policies.slot import TrialSlot
 
 from .account import Account
-from .idle_reasons import COUNTED, Holding, Queue, needs_of, offer_of
+from .idle_reasons import COUNTED, Holding, Queue, offer_of
 from .record import PlanInUse, ResourceUsage
 from .tally import NumByStatus, Tally
 
@@ -86,7 +86,9 @@ class WatchedRun:
 
     def _follow(self, plan: TrialPlan, why: str) -> None:
         self.plan = plan
-        self._plans.append(PlanInUse(at_s=self._account.elapsed_s, why=why, text=plan.explain()))
+        text = plan.explain()
+        if not self._plans or self._plans[-1].text != text:  # a run may be restored under the plan that it had
+            self._plans.append(PlanInUse(at_s=self._account.elapsed_s, why=why, text=text))
         self._account.offer(offer_of(plan, self._cluster))
 
     def read_cluster(self, cluster: ClusterCapacity, now_s: float) -> None:
@@ -167,17 +169,19 @@ class WatchedRun:
 
     def _holding(self, trial: Any, amounts: Mapping[str, float]) -> Holding:
         ticks = {name: to_ticks(amount) for name, amount in amounts.items() if name in COUNTED and amount > 0}
+        text = ", ".join(f"{amount:g} {name}" for name, amount in sorted(amounts.items())) or "nothing"
         slot = self._slot_of(trial, ticks)
         if slot is None:
-            text = ", ".join(f"{amount:g} {name}" for name, amount in sorted(amounts.items()))
-            return Holding(None, text or "nothing", None, ticks)
+            return Holding(None, text, None, ticks)
+        slot = _anywhere(slot)
+        if ticks == _of_trial(slot):  # else a scheduler raised it, or it was given other resources by hand
+            text = str(slot)
         for name, each in slot.per_worker.ticks.items():
             if name in COUNTED:
                 ticks[name] = ticks.get(name, 0) + slot.num_workers * each
-        slot = _anywhere(slot)
         kinds = [_anywhere(each) for each in self.plan.slots]
         kind = kinds.index(slot) if slot in kinds else None
-        return Holding(kind, str(slot), slot.accelerator_type or self._only_type(ticks), ticks)
+        return Holding(kind, text, slot.accelerator_type or self._only_type(ticks), ticks)
 
     def _slot_of(self, trial: Any, ticks: Mapping[str, int]) -> TrialSlot | None:
         if self._planner is not None:
@@ -189,8 +193,7 @@ class WatchedRun:
                 return self.plan.by_config.slots[-1]
         if len(self.plan.slots) == 1:
             return self.plan.slots[0]
-        alike = (slot for slot in self.plan.slots if needs_of(slot.model_copy(update={"num_workers": 0})) == ticks)
-        return next(alike, None)
+        return next((slot for slot in self.plan.slots if _of_trial(slot) == ticks), None)
 
     def _only_type(self, ticks: Mapping[str, int]) -> str | None:
         if self._cluster is None or not ticks.keys() - {"CPU"}:
@@ -237,6 +240,11 @@ class WatchedRun:
                 "warnings": tuple(self._warnings),
             }
         )
+
+
+def _of_trial(slot: TrialSlot) -> dict[str, int]:
+    """Return what the trial itself holds in the slot, without its workers, in ticks."""
+    return {name: ticks for name, ticks in slot.trial.ticks.items() if name in COUNTED}
 
 
 def _anywhere(slot: TrialSlot) -> TrialSlot:
