@@ -130,7 +130,7 @@ def check_train_v2(trainer: Callable[..., Any]) -> None:
     Version 1 is itself a Tune run, and cannot be one trial of another.
     """
     # Of JAX there is no older trainer, but the configs beside it are those of the version that is active.
-    if not all(each.__module__.startswith("ray.train.v2.") for each in (trainer, ray.train.RunConfig)):
+    if not trainer.__module__.startswith("ray.train.v2.") or ray.train.RunConfig is not RunConfig:
         raise InvalidResourcesError(
             "Ray Train version 1 is active: set RAY_TRAIN_V2_ENABLED=1 in the environment before Ray is imported"
         )
