@@ -173,7 +173,8 @@ def fit_with_hugging_face(config):
 
     in_a_step = {}
     folder = Path(config["folder"], "trainer")
-    args = TrainingArguments(str(folder), num_train_epochs=1, save_strategy="no", report_to="none", disable_tqdm=True)
+    fields = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True, "use_cpu": True}
+    args = TrainingArguments(str(folder), num_train_epochs=1, **fields)
     trainer = Trainer(model=Line(), args=args, train_dataset=[{"x": torch.ones(2)}] * 8)
     prepare_trainer(trainer).train()
     write_down(config["folder"], **in_a_step, together=args.world_size)
