@@ -24,6 +24,7 @@ def train_on_worker():
         save_strategy="epoch",
         logging_strategy="epoch",
         report_to="none",
+        use_cpu=True,  # or each worker on a CPU trains a model of its own
     )
     trainer = Trainer(model=model, args=args, train_dataset=data, callbacks=[RayTrainReportCallback()])
     prepare_trainer(trainer).train()

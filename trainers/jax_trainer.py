@@ -56,8 +56,8 @@ def build_jax_trainer(
 
 
 def _check_devices(plan: TrialPlan) -> None:
-    if plan.shares_gpu and plan.num_workers > 1:
+    if plan.shares_gpu and plan.most_workers > 1:
         raise InvalidResourcesError(
-            f"{plan.num_workers} JAX workers with {plan.per_worker.gpus:g} GPU each share a device, but JAX connects "
+            f"{plan.most_workers} JAX workers with {plan.per_worker.gpus:g} GPU each share a device, but JAX connects "
             "them by NCCL, which refuses two processes on one: plan num_workers=1, or whole GPUs"
         )

@@ -51,7 +51,9 @@ def build_tensorflow_trainer(
     """
     limits = limit_options(isolation, on_void_limit)
     plan = plan_of_run(plan, train_loop_config)
-    if keras_version is None and plan.num_workers > 1:
+    if keras_version not in (None, 2, 3):
+        raise InvalidResourcesError(f"keras_version must be 2, 3 or None, got {keras_version!r}")
+    if keras_version is None and plan.most_workers > 1:
         _check_tf_keras(plan)
         keras_version = 2
     if keras_version is not None:
@@ -63,7 +65,7 @@ def build_tensorflow_trainer(
 def _check_tf_keras(plan: TrialPlan) -> None:
     if find_spec("tf_keras") is None:
         raise InvalidResourcesError(
-            f"model.fit with {plan.num_workers} workers needs Keras 2, as that of Keras 3 fails there: pip install "
+            f"model.fit with {plan.most_workers} workers needs Keras 2, as that of Keras 3 fails there: pip install "
             "tf_keras, of TensorFlow's version. For a loop that does not call model.fit pass keras_version=3; for "
             "workers that have tf_keras where this program has not, keras_version=2"
         )

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import ray.train
+from ray.train.v2.api.config import RunConfig
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
@@ -74,7 +75,7 @@ def with_worker_variables(trainer_kwargs: dict[str, Any], variables: Mapping[str
     What sets up a process before the user's loop comes too late for them: by then Ray has imported the framework.
     """
     run_config = trainer_kwargs.get("run_config") or ray.train.RunConfig()
-    if not isinstance(run_config, ray.train.RunConfig):  # Ray says itself what is wrong with it
+    if not isinstance(run_config, RunConfig):  # what is wrong with it is said where the trainer is made
         return trainer_kwargs
     runtime_env = dict(run_config.worker_runtime_env or {})
     runtime_env["env_vars"] = {**variables, **runtime_env.get("env_vars", {})}
@@ -132,7 +133,8 @@ def check_train_v2(trainer: Callable[..., Any]) -> None:
 
     Version 1 is itself a Tune run, and cannot be one trial of another.
     """
-    if not trainer.__module__.startswith("ray.train.v2."):
+    # Of JAX there is no older trainer, but the configs beside it are those of the version that is active.
+    if not trainer.__module__.startswith("ray.train.v2.") or ray.train.RunConfig is not RunConfig:
         raise InvalidResourcesError(
             "Ray Train version 1 is active: set RAY_TRAIN_V2_ENABLED=1 in the environment before Ray is imported"
         )

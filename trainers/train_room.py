@@ -79,6 +79,8 @@ def with_room_check(trainer: Any) -> Any:
 def with_room_watch(run_config: RunConfig | None) -> RunConfig:
     """Return the run config with the watch among its callbacks, once."""
     run_config = run_config or RunConfig()
+    if not isinstance(run_config, RunConfig):  # Tune's, for instance: Ray says itself what is wrong with it
+        return run_config
     if any(isinstance(each, RoomWatch) for each in run_config.callbacks):
         return run_config
     return replace(run_config, callbacks=[*run_config.callbacks, RoomWatch()])

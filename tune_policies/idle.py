@@ -27,6 +27,8 @@ ROUNDING: Final = "lost to rounding, as Ray counts in steps of 0.0001"
 
 _NOT_SELECTED: Final = "on nodes that the plan's label selector leaves out"
 
+_GROWTH: Final = "left for one trial to grow into"
+
 _TOO_SMALL: Final = "less than one more {} needs"
 
 
@@ -92,8 +94,11 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
     spare = room - slot.max_concurrent_trials * request.processes
     if spare < 0:
         return None
+    growth = min(spare, slot.max_workers - slot.num_workers) if slot.max_workers is not None else 0
+    spare -= growth
     too_few = spare % request.processes
     for name, needed in request.worker.ticks.items():
+        parts[name, _GROWTH] += growth * needed
         parts[name, _TOO_SMALL.format("trial")] += too_few * needed
         parts[name, _who_holds_back(cluster, plan)] += (spare - too_few) * needed
     _take_drivers(parts, slot)

@@ -58,6 +58,11 @@ class TrialPlan(Value):
         return self.slots[0].max_workers
 
     @property
+    def most_workers(self) -> int:
+        """The most Train workers that a trial ever has; 0: the trial itself trains."""
+        return max(self.num_workers, self.max_workers or 0)
+
+    @property
     def per_worker(self) -> Resources:
         """Reserved by Train for each of its workers; nothing when ``num_workers`` is 0."""
         return self.slots[0].per_worker

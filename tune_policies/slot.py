@@ -57,6 +57,11 @@ class TrialSlot(Value):
                 f"per_worker is what each Train worker reserves: num_workers={self.num_workers} "
                 f"does not go with per_worker={self.per_worker}"
             )
+        if self.max_workers is not None and not 0 < self.num_workers <= self.max_workers:
+            raise InvalidResourcesError(
+                f"max_workers is what num_workers may grow to: {self.max_workers} does not go with "
+                f"num_workers={self.num_workers}"
+            )
         return self
 
     @property
@@ -107,6 +112,10 @@ class TrialSlot(Value):
             freed = (self.max_concurrent_trials - fewer) * self.num_workers
             changes["max_workers"] = min(self.max_workers_alone, self.max_workers + freed)
         return self.model_copy(update=changes)
+
+    def of_fixed_size(self) -> "TrialSlot":
+        """Return the same slot, in which a trial keeps the fewest of its workers."""
+        return self.model_copy(update={"max_workers": None, "max_workers_alone": None})
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialSlot":
         """Return the same slot, only on nodes that the selector selects beside what it selected before."""

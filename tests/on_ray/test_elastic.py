@@ -12,6 +12,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.clusters import nodes
 from tests.on_ray.rays import cluster_of
+from trainers import with_room_check
 from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InvalidResourcesError, ray_adapter
 
 ALONE = 1
@@ -59,6 +60,36 @@ def test_as_many_shares_of_a_gpu_start_as_fit_it(cluster, tmp_path):
 
     assert plan.max_workers == 5
     assert sizes_seen(tmp_path) == [5]
+
+
+def note_the_world_size_for_a_while(config):
+    Path(config["folder"], str(ray.train.get_context().get_world_size())).touch()
+    time.sleep(10)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_a_run_waits_while_others_have_grown_into_its_room_and_is_not_ended(cluster, tmp_path):
+    """Ray gives the room to grow to whoever asks first."""
+    plan = CappedPolicy(CpuPolicy(cpus=0.25, num_workers=(1, 9)), 3).plan(nodes((1, 0)))
+    folders = [tmp_path / str(number) for number in range(3)]
+
+    def run(folder):
+        folder.mkdir()
+        loop_config = {"folder": str(folder)}
+        run_config = RunConfig(storage_path=str(folder / "results"))
+        trainer = DataParallelTrainer(
+            note_the_world_size_for_a_while,
+            train_loop_config=loop_config,
+            scaling_config=plan.scaling_config(),
+            run_config=run_config,
+        )
+        with_room_check(trainer).fit()
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(run, folders))
+
+    assert [sizes_seen(folder) for folder in folders] == [[2], [2], [2]]
 
 
 @pytest.mark.slow

@@ -15,9 +15,10 @@ from trainers import (
     build_jax_trainer,
     build_lightgbm_trainer,
     build_tensorflow_trainer,
+    build_torch_trainer,
     build_xgboost_trainer,
 )
-from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError
+from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InvalidResourcesError
 
 THREADS = os.cpu_count() + 1
 """More than any library takes by itself."""
@@ -125,6 +126,71 @@ def test_model_fit_works_on_two_tensorflow_workers_whose_pools_follow_the_plan(t
     assert seen == [expected] * 2
 
 
+def fit_with_lightning(config):
+    import lightning
+    import torch
+    from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment, prepare_trainer
+
+    class Line(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch):
+            in_a_step.update(threads=torch.get_num_threads(), device=self.device.type)
+            return self.layer(batch[0]).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    in_a_step = {}
+    trainer = lightning.Trainer(
+        max_epochs=1,
+        strategy=RayDDPStrategy(),
+        plugins=[RayLightningEnvironment()],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    )
+    rows = torch.utils.data.TensorDataset(torch.ones(8, 2))
+    prepare_trainer(trainer).fit(Line(), torch.utils.data.DataLoader(rows))
+    write_down(config["folder"], **in_a_step, together=trainer.world_size)
+
+
+def fit_with_hugging_face(config):
+    import torch
+    from ray.train.huggingface.transformers import prepare_trainer
+    from transformers import Trainer, TrainingArguments
+
+    class Line(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def forward(self, x):
+            in_a_step.update(threads=torch.get_num_threads(), device=x.device.type)
+            return {"loss": self.layer(x).mean()}
+
+    in_a_step = {}
+    folder = Path(config["folder"], "trainer")
+    fields = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True, "use_cpu": True}
+    args = TrainingArguments(str(folder), num_train_epochs=1, **fields)
+    trainer = Trainer(model=Line(), args=args, train_dataset=[{"x": torch.ones(2)}] * 8)
+    prepare_trainer(trainer).train()
+    write_down(config["folder"], **in_a_step, together=args.world_size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("loop", [fit_with_lightning, fit_with_hugging_face])
+def test_trainers_of_others_in_a_torch_loop_have_the_threads_of_the_plan_and_no_gpu(tmp_path, loop, num_workers):
+    plan = CpuPolicy(cpus=THREADS, num_workers=num_workers).plan(nodes((2 * THREADS, 2)))
+
+    seen = seen_by_workers(build_torch_trainer, loop, tmp_path, plan)
+
+    assert seen == [{"threads": THREADS, "device": "cpu", "together": num_workers, "gpus": ""}] * num_workers
+
+
 @pytest.mark.slow
 def test_each_jax_worker_sees_the_gpu_that_ray_gave_it(tmp_path):
     """Ray's own back end shows both workers of a node the first one."""
@@ -140,6 +206,13 @@ def test_jax_workers_that_share_a_gpu_are_refused():
         build_jax_trainer(lambda: None, plan=plan)
 
 
+def test_a_jax_worker_on_a_shared_gpu_may_not_become_several():
+    plan = CappedPolicy(GpuPolicy(gpus=0.5, cpus=1, num_workers=(1, 9)), 1).plan(nodes((8, 2)))
+
+    with pytest.raises(InvalidResourcesError, match=r"4 JAX workers with 0\.5 GPU each share a device"):
+        build_jax_trainer(lambda: None, plan=plan)
+
+
 def without_tf_keras(monkeypatch):
     monkeypatch.setattr("trainers.tensorflow_trainer.find_spec", lambda _: None)
 
@@ -149,6 +222,22 @@ def test_without_tf_keras_several_workers_are_refused_before_anything_starts(mon
 
     with pytest.raises(InvalidResourcesError, match=r"pip install tf_keras.* pass keras_version=3"):
         build_tensorflow_trainer(lambda: None, plan=PLAN)
+
+
+def test_a_tensorflow_worker_that_may_become_several_needs_tf_keras_from_the_start(monkeypatch):
+    plan = CappedPolicy(CpuPolicy(num_workers=(1, 9)), 1).plan(nodes((8, 0)))
+
+    trainer = build_tensorflow_trainer(lambda: None, plan=plan)
+    without_tf_keras(monkeypatch)
+
+    assert trainer.run_config.worker_runtime_env == {"env_vars": {"TF_USE_LEGACY_KERAS": "1"}}
+    with pytest.raises(InvalidResourcesError, match=r"model\.fit with 8 workers needs Keras 2"):
+        build_tensorflow_trainer(lambda: None, plan=plan)
+
+
+def test_a_keras_version_that_does_not_exist_is_refused():
+    with pytest.raises(InvalidResourcesError, match="keras_version must be 2, 3 or None, got '2'"):
+        build_tensorflow_trainer(lambda: None, plan=PLAN, keras_version="2")
 
 
 @pytest.mark.parametrize(("keras_version", "legacy"), [(2, "1"), (3, "0")])

@@ -2,11 +2,14 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import ray.train
 import torch
+from ray import tune
 from ray.train import RunConfig
 from ray.train.tensorflow import TensorflowTrainer
 from ray.train.torch import TorchConfig, TorchTrainer
@@ -14,7 +17,13 @@ from ray.train.v2.api.exceptions import WorkerGroupError
 
 from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
-from trainers import build_tensorflow_trainer, build_torch_trainer
+from trainers import (
+    build_jax_trainer,
+    build_lightgbm_trainer,
+    build_tensorflow_trainer,
+    build_torch_trainer,
+    build_xgboost_trainer,
+)
 from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError
 
 
@@ -28,7 +37,14 @@ CPU_PLAN = CpuPolicy(cpus=1, num_workers=2).plan(nodes((4, 2)))
 SHARED_GPU_PLAN = GpuPolicy(gpus=0.5, cpus=1, num_workers=2).plan(nodes((4, 2)))
 WHOLE_GPU_PLAN = GpuPolicy(cpus=1, num_workers=2).plan(nodes((4, 2)))
 
-both_builders = pytest.mark.parametrize("build", [build_torch_trainer, build_tensorflow_trainer])
+BUILDERS = [
+    build_jax_trainer,
+    build_lightgbm_trainer,
+    build_tensorflow_trainer,
+    build_torch_trainer,
+    build_xgboost_trainer,
+]
+every_builder = pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
 
 
 def write_what_the_worker_sees(config):
@@ -102,28 +118,53 @@ def test_a_worker_that_cannot_be_held_to_its_share_fails_the_run(tmp_path):
         trainer.fit()
 
 
-@both_builders
+@every_builder
 def test_a_plan_without_workers_is_refused(build):
     with pytest.raises(InvalidResourcesError, match="give the policy num_workers=1 or more"):
         build(lambda: None, plan=CpuPolicy().plan(nodes((4, 2))))
 
 
-@both_builders
+@every_builder
 def test_a_scaling_config_beside_the_plan_is_refused(build):
     with pytest.raises(InvalidResourcesError, match="scaling_config comes from the plan"):
         build(lambda: None, plan=CPU_PLAN, scaling_config=CPU_PLAN.scaling_config())
 
 
-@both_builders
+@every_builder
 def test_what_rays_trainer_does_not_know_it_refuses_itself(build):
     with pytest.raises(TypeError, match="flavour"):
         build(lambda: None, plan=CPU_PLAN, flavour="sweet")
 
 
-@both_builders
-def test_the_old_train_is_refused_with_the_way_out(build, monkeypatch):
-    monkeypatch.setattr(TorchTrainer, "__module__", "ray.train.torch.torch_trainer")
-    monkeypatch.setattr(TensorflowTrainer, "__module__", "ray.train.tensorflow.tensorflow_trainer")
+@every_builder
+def test_the_run_config_of_tune_is_refused_by_rays_trainer_itself(build):
+    with pytest.raises(ValueError, match=r"Use `ray\.train\.RunConfig` instead"):
+        build(lambda: None, plan=CPU_PLAN, run_config=tune.RunConfig())
 
-    with pytest.raises(InvalidResourcesError, match="set RAY_TRAIN_V2_ENABLED=1"):
-        build(lambda: None, plan=CPU_PLAN)
+
+BUILD_EACH = """
+import sys, trainers
+from tests.clusters import nodes
+from tune_policies import CpuPolicy
+
+plan = CpuPolicy(num_workers=2).plan(nodes((4, 0)))
+for name in sys.argv[1:]:
+    try:
+        getattr(trainers, name)(print, plan=plan)
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_the_old_train_is_refused_with_the_way_out():
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD_EACH, *(build.__name__ for build in BUILDERS)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env={**os.environ, "RAY_TRAIN_V2_ENABLED": "0", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+    said = "InvalidResourcesError Ray Train version 1 is active: set RAY_TRAIN_V2_ENABLED=1 in the environment before "
+    assert [line.startswith(said) for line in done.stdout.splitlines()] == [True] * len(BUILDERS), done.stdout

@@ -20,7 +20,8 @@ from tune_policies import (
 shares = st.sampled_from([0.0384, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.3333, 0.34, 0.4, 0.5, 0.57, 0.6, 0.9])
 gpu_amounts = shares | st.integers(1, 5)
 cpu_amounts = st.sampled_from([0.1, 0.25, 0.5, 0.57, 1, 1.5, 2, 3, 8])
-num_workers = st.integers(0, 4)
+growing_workers = st.tuples(st.integers(1, 4), st.integers(0, 12)).map(lambda pair: (pair[0], sum(pair)))
+num_workers = st.integers(0, 4) | growing_workers
 accelerator_types = st.sampled_from([None, "T4", "A100"])
 wished_types = accelerator_types | st.sampled_from([("A100", "T4"), ("H100", "A100")])
 custom = st.sampled_from([{}, {}, {"license": 1}, {"license": 0.3}])
@@ -110,18 +111,21 @@ def selecting(inner):
 
 
 fixed_size = sized_by_the_user(st.just(0)) | selecting(sized_by_the_user(st.just(0)))
-leaves = sized_by_the_user(num_workers) | st.builds(
-    EvenSplitPolicy,
-    num_trials=st.integers(1, 50),
-    min_cpus=cpu_amounts,
-    min_gpus=st.just(0) | gpu_amounts,
-    num_workers=num_workers,
-    balance_waves=st.booleans(),
-)
 
-wrapped = st.recursive(
-    leaves,
-    lambda inner: (
+
+def leaves_with(num_workers):
+    return sized_by_the_user(num_workers) | st.builds(
+        EvenSplitPolicy,
+        num_trials=st.integers(1, 50),
+        min_cpus=cpu_amounts,
+        min_gpus=st.just(0) | gpu_amounts,
+        num_workers=num_workers,
+        balance_waves=st.booleans(),
+    )
+
+
+def wrapping(inner):
+    return (
         st.lists(inner, min_size=1, max_size=3).map(lambda policies: FirstFeasiblePolicy(*policies))
         | st.builds(AutoscalingPolicy, inner=inner, max_nodes_to_add=st.none() | st.integers(0, 3))
         | st.builds(CappedPolicy, inner=inner, max_concurrent_trials=st.integers(1, 9))
@@ -133,6 +137,9 @@ wrapped = st.recursive(
             memory=st.none() | gibs.map(lambda gib: f"{gib}GiB"),
         )
         | selecting(inner)
-    ),
-    max_leaves=4,
-)
+    )
+
+
+leaves = leaves_with(num_workers)
+wrapped = st.recursive(leaves, wrapping, max_leaves=4)
+growing = st.recursive(leaves_with(growing_workers), wrapping, max_leaves=3)

@@ -13,17 +13,25 @@ from tune_policies import (
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
+    EvenSplitPolicy,
+    GpuMemoryMeasurement,
     GpuMemoryPolicy,
+    GpuMemoryProfile,
     GpuPolicy,
     InfeasibleRequestError,
     InvalidResourcesError,
+    MixedPolicy,
     NodeTypeCapacity,
+    ReservingPolicy,
     Resources,
     TrialPlan,
+    load_policy,
 )
+from tune_policies.idle import idle
 from tune_policies.oom import OutOfMemory
 from tune_policies.policy import build_policy
 from tune_policies.schedulers.larger_plan import larger_plan
+from tune_policies.slot import TrialSlot
 
 
 def workers(plan):
@@ -80,6 +88,69 @@ def test_shares_of_a_gpu_are_counted_on_each_device():
     assert workers(plan.capped(1, limited_by="test")) == (1, 1, 4)
 
 
+def test_what_is_left_free_for_others_is_no_room_to_grow():
+    policy = CappedPolicy(ReservingPolicy(CpuPolicy(num_workers=(2, 9)), cpus=3), 1)
+
+    assert workers(policy.plan(nodes((8, 0)))) == (1, 2, 5)
+
+
+def test_an_even_split_grows_into_what_its_share_leaves():
+    """Each of two trials with two workers can have no more than 2 CPUs a worker, of 11."""
+    plan = EvenSplitPolicy(num_trials=2, num_workers=(2, 9)).plan(nodes((11, 0)))
+
+    assert (plan.worker.cpus, *workers(plan)) == (2, 2, 2, 3)
+
+
+def test_each_size_of_a_profile_has_its_own_room_to_grow():
+    measured = [GpuMemoryMeasurement(config={"batch": each}, total_bytes=each * 2**30) for each in (4, 14)]
+    policy = GpuMemoryPolicy(profile=GpuMemoryProfile(measurements=measured), cpus=1, num_workers=(1, 9))
+
+    plan = CappedPolicy(policy, 1).plan(ClusterCapacity.of(gpu_node("a", gpus=2, cpus=32, gpu_memory_gib=16)))
+
+    assert [workers(plan.for_config({"batch": each})) for each in (4, 14)] == [(1, 1, 6), (1, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    "capacity", [nodes((8, 0)), nodes((8, 0), (8, 0), (8, 0))], ids=["on one node", "on several nodes"]
+)
+def test_beside_other_kinds_of_slots_workers_stay_and_the_plan_says_so(capacity):
+    """The other kind has what they would grow into."""
+    plan = MixedPolicy(CappedPolicy(CpuPolicy(num_workers=(2, 9)), 1), CpuPolicy()).plan(capacity)
+
+    assert len(plan.slots) == 2
+    assert [slot.is_elastic for slot in plan.slots] == [False, False]
+    assert "beside other kinds of slots a trial keeps the fewest of its workers" in plan.explain()
+
+
+def test_a_mix_of_one_kind_grows_like_that_kind():
+    policy = CappedPolicy(CpuPolicy(num_workers=(2, 9)), 1)
+
+    assert MixedPolicy(policy, GpuPolicy()).plan(nodes((8, 0))).slots == policy.plan(nodes((8, 0))).slots
+
+
+def test_what_a_trial_may_grow_into_is_idle_for_that_reason():
+    capacity = nodes((8, 0))
+    plan = CappedPolicy(CpuPolicy(num_workers=(2, 5)), 2).plan(capacity)
+
+    rows = [str(row) for row in idle(capacity, plan)]
+
+    assert rows == [
+        "3 of 8 CPU: left for one trial to grow into",
+        "1 of 8 CPU: less than one more trial needs",
+    ]
+
+
+def test_a_slot_whose_workers_may_become_fewer_than_they_are_is_refused():
+    with pytest.raises(InvalidResourcesError, match="max_workers is what num_workers may grow to: 1 does not go with"):
+        TrialSlot(
+            trial=Resources(memory_bytes=1),
+            max_concurrent_trials=1,
+            num_workers=2,
+            max_workers=1,
+            per_worker=Resources(cpus=1),
+        )
+
+
 def test_what_the_autoscaler_may_add_is_room_to_grow():
     small = NodeTypeCapacity(name="small", resources=Resources(cpus=4), max_nodes_to_add=2)
     capacity = nodes((4, 0)).model_copy(update={"node_types": (small,)})
@@ -116,6 +187,37 @@ def test_every_policy_with_workers_takes_a_pair_in_python_and_json(policy):
     assert json.loads(policy.to_json())["num_workers"] == [2, 8]
     assert build_policy(json.loads(policy.to_json())) == policy
     assert TrialPlan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("policy.yaml", "kind: CpuPolicy\nnum_workers: [2, 8]\n"),
+        ("policy.yaml", "kind: CpuPolicy\nnum_workers:\n  - 2\n  - 8\n"),
+        ("policy.json", '{"kind": "CpuPolicy", "num_workers": [2, 8]}'),
+    ],
+)
+def test_a_policy_file_takes_a_pair(tmp_path, file, text):
+    (tmp_path / file).write_text(text)
+
+    assert load_policy(tmp_path / file) == CpuPolicy(num_workers=(2, 8))
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("[8, 2]", r"num_workers must name the fewest first, got \[8, 2\]"),
+        ("[0, 4]", "each of num_workers must be a whole number, 1 or above, got 0"),
+        ("[2]", r"num_workers must be a whole number, or the fewest and the most: got \[2\]"),
+        ("[2, 8.5]", "each of num_workers must be a whole number, 1 or above, got 8.5"),
+        ("2-8", "num_workers must be a whole number, 0 or above, got '2-8'"),
+    ],
+)
+def test_a_pair_in_a_file_that_makes_no_sense_is_an_error_that_names_the_file(tmp_path, pair, message):
+    (tmp_path / "policy.yaml").write_text(f"kind: CpuPolicy\nnum_workers: {pair}\n")
+
+    with pytest.raises(InvalidResourcesError, match=rf"policy\.yaml: .*{message}"):
+        load_policy(tmp_path / "policy.yaml")
 
 
 def test_the_same_number_twice_is_that_number():

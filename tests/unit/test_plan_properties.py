@@ -7,7 +7,7 @@ import re
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.strategies import clusters, fixed_size, leaves, num_workers, sized_by_the_user, wrapped
+from tests.unit.strategies import clusters, fixed_size, growing, leaves, num_workers, sized_by_the_user, wrapped
 from tune_policies import (
     AcceleratorPolicy,
     ClusterCapacity,
@@ -100,6 +100,16 @@ def placed_trials(capacity, plan, wanted):
     return placed
 
 
+def room_for_workers(capacity, plan):
+    """How many workers find room beside the drivers of all trials, these on the fullest nodes."""
+    free = [node for node in map(Node, capacity.nodes) if node.is_selected(plan.label_selector)]
+    for _ in range(plan.max_concurrent_trials):
+        homes = sorted(free, key=lambda node: float("inf") if node.memory is None else node.memory)
+        assert any(node.take(plan.trial, None) for node in homes)
+    most = plan.max_concurrent_trials * plan.num_workers + plan.most_workers
+    return sum(any(node.take(plan.worker, plan.accelerator_type) for node in free) for _ in range(most))
+
+
 def plan_or_skip(policy, capacity):
     try:
         return policy.plan(capacity)
@@ -114,6 +124,16 @@ def test_no_node_and_no_device_is_ever_asked_for_more_than_it_has(capacity, poli
     plan = plan_or_skip(policy, capacity)
 
     assert placed_trials(capacity, plan, plan.max_concurrent_trials) == plan.max_concurrent_trials
+
+
+@given(clusters(), growing)
+def test_one_trial_may_grow_to_its_most_while_all_the_others_have_their_fewest(capacity, policy):
+    plan = plan_or_skip(policy, capacity)
+
+    others = plan.max_concurrent_trials - 1
+    event(f"may grow: {plan.most_workers > plan.num_workers}")
+    assert plan.most_workers >= plan.num_workers
+    assert room_for_workers(capacity, plan) >= others * plan.num_workers + plan.most_workers
 
 
 @given(clusters(), fixed_size)

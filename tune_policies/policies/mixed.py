@@ -21,7 +21,7 @@ class MixedPolicy(ResourcePolicy):
 
     ``MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))`` has a plan whose ``slots`` are quarter GPUs and, on
     the CPUs that are left, slots without. ``PolicyScheduler`` gives each trial one of them as it becomes free. A policy
-    for which nothing is left is left out, and the plan says why.
+    for which nothing is left is left out, and the plan says why. Beside other kinds a trial's workers do not grow.
 
     Attributes:
         policies: What each kind of slot is, the best first. At least one, and none with a GPU-memory profile.
@@ -74,9 +74,9 @@ class MixedPolicy(ResourcePolicy):
         if len(found) == 1:
             return found[0].alone(capacity).with_reasons(*notes)
         return TrialPlan(
-            slots=tuple(slot for kinds in found for slot in kinds.slots),
+            slots=tuple(slot.of_fixed_size() for kinds in found for slot in kinds.slots),
             limited_by=found[-1].plan.limited_by,
-            reasons=(*notes, *_reasons(found)),
+            reasons=(*notes, *_reasons(found), *_about_growth(found)),
             nodes_to_add=_sum(kinds.plan.nodes_to_add for kinds in found),
         )
 
@@ -217,6 +217,12 @@ def _reasons(found: list[_Kinds]) -> Iterator[str]:
             if reason not in common:
                 yield f"{type(kinds.policy).__name__}: {reason}"
     yield from (reason for reason in found[0].plan.reasons if reason in common)
+
+
+def _about_growth(found: Iterable[_Kinds]) -> Iterator[str]:
+    """Yield that workers do not grow, where they could: what one kind leaves, the next kinds have."""
+    if any(slot.max_workers is not None for kinds in found for slot in kinds.slots):
+        yield "beside other kinds of slots a trial keeps the fewest of its workers: what it could grow into is theirs"
 
 
 def _sum(added: Iterable[dict[str, PositiveCount]]) -> dict[str, PositiveCount]:

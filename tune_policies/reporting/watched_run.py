@@ -90,6 +90,8 @@ class WatchedRun:
         if not self._plans or self._plans[-1].text != text:  # a run may be restored under the plan that it had
             self._plans.append(PlanInUse(at_s=self._account.elapsed_s, why=why, text=text))
         self._account.offer(offer_of(plan, self._cluster))
+        if any(slot.is_elastic for slot in plan.slots):  # how many there are, Train alone knows
+            self.warn("of trials whose Train workers may become more, only the fewest are counted")
 
     def read_cluster(self, cluster: ClusterCapacity, now_s: float) -> None:
         """Take what the cluster has now."""
