@@ -1,5 +1,6 @@
 """A Train run that a Tune trial has started: its reports become the trial's results, and it ends with the trial."""
 
+import os
 import sys
 import threading
 from typing import Any, Final
@@ -12,6 +13,9 @@ from ray.util.queue import Queue
 from .room_reading import remove_groups
 from .trial_reports import Ended, Started, report_to_tune
 
+_REPORT_INTERVAL: Final = "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"
+"""Ray's variable for how often Train's controller asks each worker how it is, and takes one report of it."""
+_QUESTIONS_PER_S: Final = 100
 _ABORT_S: Final = 5.0
 """How long Train's controller may take to end its workers and itself; it is then killed."""
 
@@ -32,6 +36,7 @@ class TrialRun:
         Raises:
             SystemExit: Tune has stopped the trial.
         """
+        os.environ.setdefault(_REPORT_INTERVAL, f"{report_interval_s(trainer.scaling_config.num_workers):g}")
         threading.Thread(target=self._fit, args=(trainer,), daemon=True).start()
         try:
             while not isinstance(message := self.queue.get(), Ended):
@@ -82,6 +87,15 @@ class TrialRun:
         remove_groups(controller_id)
 
 
+def report_interval_s(num_workers: int | tuple[int, int]) -> float:
+    """Return the seconds between two reports that Train may take: 0.1 for a few workers, Ray's own 2 for hundreds.
+
+    With Ray's own for all, a loop that reports more often waits, which a trial of Tune without Train does not.
+    """
+    most = num_workers[1] if isinstance(num_workers, tuple) else num_workers
+    return min(2.0, max(0.1, most / _QUESTIONS_PER_S))
+
+
 _current: TrialRun | None = None
 """The run of the trial that this process serves now, or served last."""
 
@@ -96,7 +110,8 @@ def begin_run() -> TrialRun:
 class EndsItsRun(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
     """Stands in front of the trainable that Tune makes of a function: ends its run when Tune is done with the trial.
 
-    The function's own thread cannot: Tune tells it of its end when it reports, and it may wait for a report for long.
+    Tune calls it while the function stands at a report, or once it has ended, and kills the process soon after: too
+    soon for the function's own thread to end what it has started.
     """
 
     def cleanup(self) -> None:
