@@ -1,7 +1,7 @@
 """Reads who holds what in a cluster: its nodes, actors and placement groups, as Ray's GCS knows them.
 
-All of Ray's that is private about it is in :func:`_tables`. ``ray.util.state`` says the same and less, and only where a
-dashboard runs.
+All of Ray's that is private about it is behind :func:`_accessor`. ``ray.util.state`` says the same and less, and only
+where a dashboard runs.
 """
 
 import time
@@ -19,65 +19,87 @@ from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE
 from tune_policies.probe import ProbeWarning, probe_cluster
 from tune_policies.probing.cluster_state import read_cluster_state
 from tune_policies.resources import to_ticks
-from tune_policies.train_room import STARTING_S, Amounts, Gang, Held, RoomNode, RoomView, WaitingRun
+from tune_policies.train_room import Amounts, Gang, Held, RoomNode, RoomView, WaitingRun
 
 _CONTROLLER: Final = "TrainController"
 _READ_TIMEOUT_S: Final = 10.0
+_STARTING_S: Final = 30.0
+"""So long a run that asks for nothing may take to begin, in seconds."""
 _STRATEGIES: Final = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 """By the numbers in Ray's ``PlacementStrategy``."""
 _GROUP: Final = PlacementGroupTableData
 
 
-def read_room(own_id: str, own_gang: Gang) -> RoomView:
-    """Return what the cluster has and what in it holds on.
+class RoomReader:
+    """Reads the room for one Train run, for the controller of the run.
 
     Args:
-        own_id: The actor of the Train controller that asks, in hexadecimal.
-        own_gang: The workers that it waits for.
-
-    Raises:
-        RayError: Ray went away.
-        RuntimeError: Ray went away.
+        own_id: The actor of the controller, in hexadecimal.
+        gang: The workers that it waits for.
+        is_elastic: Whether Ray asks for their room only once there is enough of it.
     """
-    actors, groups = _tables()
-    groups_of = defaultdict(list)
-    for group in groups:
-        groups_of[group.creator_actor_id].append(group)
-    by_process = {actor.address.worker_id: actor for actor in actors}
-    controllers = [actor for actor in actors if actor.class_name == _CONTROLLER]
-    drivers = {each.actor_id for one in controllers if (each := by_process.get(one.owner_address.worker_id))}
-    by_group = {group.placement_group_id: group for group in groups}
-    waiting = []
-    for controller in controllers:
-        own = groups_of[controller.actor_id]
-        if any(group.state not in (_GROUP.PENDING, _GROUP.REMOVED) for group in own):
-            continue  # its workers have their room
-        is_asking = controller.actor_id.hex() == own_id
-        had_workers = any(group.state == _GROUP.REMOVED for group in own)
-        is_young = time.time() - controller.start_time / 1000 < STARTING_S
-        waiting.append(
+
+    def __init__(self, own_id: str, gang: Gang, *, is_elastic: bool) -> None:
+        self.own_id = own_id
+        self._gang = gang
+        self._is_elastic = is_elastic
+        self._job_id = ray.get_runtime_context().get_job_id()
+
+    def read(self) -> RoomView:
+        """Return what the cluster has and what in it holds on.
+
+        Raises:
+            RayError: Ray went away.
+            RuntimeError: Ray went away.
+        """
+        actors, groups = _tables()
+        groups_of = defaultdict(list)
+        for group in groups:
+            groups_of[group.creator_actor_id].append(group)
+        by_process = {actor.address.worker_id: actor for actor in actors}
+        controllers = [actor for actor in actors if actor.class_name == _CONTROLLER]
+        drivers = {each.actor_id for one in controllers if (each := by_process.get(one.owner_address.worker_id))}
+        by_group = {group.placement_group_id: group for group in groups}
+        waiting = [
             WaitingRun(
                 run_id=controller.actor_id.hex(),
                 started_at=controller.start_time / 1000,
                 driver=_held_by_driver(by_process.get(controller.owner_address.worker_id), by_group),
-                gang=own_gang if is_asking else _gang([each for each in own if each.state == _GROUP.PENDING]),
-                is_starting=is_young or had_workers,
+                gang=self._gang_of(controller, groups_of[controller.actor_id]),
             )
+            for controller in controllers
+            if all(group.state in (_GROUP.PENDING, _GROUP.REMOVED) for group in groups_of[controller.actor_id])
+        ]  # the others' workers have their room
+        return RoomView(
+            nodes=tuple(_nodes()),
+            lasting=tuple(_lasting(actors, groups, drivers, self._job_id)),
+            waiting=tuple(waiting),
         )
-    return RoomView(
-        nodes=tuple(_nodes()),
-        lasting=tuple(_lasting(actors, groups, drivers)),
-        waiting=tuple(waiting),
-    )
+
+    def _gang_of(self, controller: Any, groups: Iterable[Any]) -> Gang | None:
+        """Return the workers that a run waits for, as far as is known.
+
+        Of an elastic run that asks for nothing yet nobody else knows them. It is taken to be like this one, which is of
+        the same program and elastic too: two such trials of Tune can starve each other.
+        """
+        if controller.actor_id.hex() == self.own_id:
+            return self._gang
+        asked = _gang([group for group in groups if group.state == _GROUP.PENDING])
+        has_begun = time.time() - controller.start_time / 1000 > _STARTING_S and not groups
+        is_alike = self._is_elastic and controller.job_id.hex() == self._job_id
+        return self._gang if asked is None and has_begun and is_alike else asked
+
+
+def _accessor() -> Any:
+    if hasattr(ray_state, "_connect_and_get_accessor"):
+        return ray_state._connect_and_get_accessor()
+    ray_state._check_connected()  # before Ray 2.60
+    return ray_state.global_state_accessor
 
 
 def _tables() -> tuple[list[Any], list[Any]]:
     """Return the actors that are alive, and the placement groups."""
-    if hasattr(ray_state, "_connect_and_get_accessor"):
-        accessor = ray_state._connect_and_get_accessor()
-    else:  # before Ray 2.60
-        ray_state._check_connected()
-        accessor = ray_state.global_state_accessor
+    accessor = _accessor()
     actors = [ActorTableData.FromString(each) for each in accessor.get_actor_table(None, "ALIVE")]
     return actors, [_GROUP.FromString(each) for each in accessor.get_placement_group_table()]
 
@@ -119,16 +141,19 @@ def _held_by_driver(driver: Any, by_group: Mapping[bytes, Any]) -> tuple[Held, .
     )
 
 
-def _lasting(actors: Iterable[Any], groups: Iterable[Any], drivers: set[bytes]) -> Iterable[Held]:
+def _lasting(actors: Iterable[Any], groups: Iterable[Any], drivers: set[bytes], job_id: str) -> Iterable[Held]:
     """Return what nothing is known to end.
 
     An actor in a placement group is a trial, a Train worker, or like those part of something that was planned to end.
+    One of another program ends with that, which may be soon, unless it is detached.
     """
     in_groups = {group.placement_group_id for group in groups}
     for actor in actors:
         is_ray_data = actor.function_descriptor.python_function_descriptor.module_name.startswith("ray.data.")
         amounts = _amounts(actor.required_resources)
-        if actor.actor_id in drivers or actor.placement_group_id in in_groups or is_ray_data or not amounts:
+        is_others = actor.job_id.hex() != job_id and not actor.is_detached
+        is_planned = actor.actor_id in drivers or actor.placement_group_id in in_groups or is_ray_data
+        if is_others or is_planned or not amounts:
             continue
         node_id = actor.address.raylet_id if hasattr(actor.address, "raylet_id") else actor.address.node_id
         yield Held(node_id=node_id.hex(), amounts=amounts, holder=f"actor {actor.class_name}")
@@ -152,6 +177,31 @@ def remove_groups(controller_id: str, *, only_pending: bool = False) -> None:
         is_left = group.state == _GROUP.PENDING or (not only_pending and group.state != _GROUP.REMOVED)
         if is_left and group.creator_actor_id.hex() == controller_id:
             remove_placement_group(PlacementGroup(ray.PlacementGroupID(group.placement_group_id)))
+
+
+def remove_abandoned_groups() -> None:
+    """Remove the placement groups of Train controllers that are dead: of runs whose process was killed.
+
+    Their workers are dead, too. Ray's own helper for this needs a dashboard, and so does nothing in a plain install.
+
+    Raises:
+        RayError: Ray went away.
+        RuntimeError: Ray went away.
+    """
+    actors, groups = _tables()
+    alive = {actor.actor_id for actor in actors}
+    for group in groups:
+        is_left = group.state != _GROUP.REMOVED and not group.is_detached and group.creator_actor_id not in alive
+        if is_left and _is_dead_controller(ray.ActorID(group.creator_actor_id)):
+            remove_placement_group(PlacementGroup(ray.PlacementGroupID(group.placement_group_id)))
+
+
+def _is_dead_controller(actor_id: Any) -> bool:
+    info = None if actor_id.is_nil() else _accessor().get_actor_info(actor_id)
+    if info is None:
+        return False
+    actor = ActorTableData.FromString(info)
+    return bool(actor.state == ActorTableData.DEAD and actor.class_name == _CONTROLLER)
 
 
 def addable_nodes(gang: Gang) -> tuple[RoomNode, ...] | None:

@@ -21,12 +21,13 @@ from tune_policies.errors import InfeasibleRequestError, ProbeError
 from tune_policies.resources import to_ticks
 from tune_policies.train_room import Gang, RoomNode, RoomView, WaitingRun, no_room, stuck_runs
 
-from .room_reading import addable_nodes, read_room, remove_groups
+from .room_reading import RoomReader, addable_nodes, remove_abandoned_groups, remove_groups
 from .train_run import with_run_config
 
 _logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 0.5
+_LONGEST_INTERVAL_S: Final = 5.0
 _PATIENCE_S: Final = 4.0
 """How long the same runs must be stuck before the youngest of them gives way, and then the next.
 
@@ -63,8 +64,9 @@ def with_room_check(trainer: Any) -> Any:
     """Return a copy of one of Ray Train's trainers that fails within seconds where its workers can never start.
 
     Without it, Ray Train waits and retries for ever. This package's trainers and those of ``as_trainable`` have it.
-    What counts as held: the share of each driver whose own workers wait, and actors outside of trials and Train runs.
-    The workers of other runs, and other trials, will end; nodes that an autoscaler can add count as room.
+    What counts as held: the share of each driver whose own workers wait, and the actors of this program, and detached
+    ones, that are outside of trials and Train runs. The workers of other runs, other trials and other programs will
+    end; nodes that an autoscaler can add count as room.
 
     Args:
         trainer: Of Ray Train's version 2; it is left untouched.
@@ -92,8 +94,7 @@ class RoomWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc] 
     def __init__(self) -> None:
         self._gang: Gang | None = None
         self._is_elastic = False
-        self._stop: threading.Event | None = None
-        self._verdict: NoRoomError | None = None
+        self._wait: _Wait | None = None
         self._nodes: dict[str, RoomNode] = {}
 
     def after_controller_start(self, train_run_context: Any) -> None:
@@ -120,28 +121,40 @@ class RoomWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc] 
             self._raise_verdict()
 
     def _begin(self) -> None:
-        if self._stop is None and self._gang is not None:
-            self._stop = threading.Event()
-            own_id = ray.get_runtime_context().get_actor_id()
-            threading.Thread(target=self._watch, args=(own_id, self._gang, self._stop), daemon=True).start()
+        if self._wait is None and self._gang is not None:
+            reader = RoomReader(ray.get_runtime_context().get_actor_id(), self._gang, is_elastic=self._is_elastic)
+            self._wait = _Wait(reader, self._nodes)
 
     def _end(self) -> None:
-        if self._stop is not None:
-            self._stop.set()
-            self._stop = None
+        if self._wait is not None:
+            self._wait.stop.set()
+            self._wait = None  # with its verdict: in the same moment the workers may have started after all
 
     def _raise_verdict(self) -> None:
-        if self._verdict is not None:
-            raise self._verdict
+        if self._wait is not None and self._wait.verdict is not None:
+            raise self._wait.verdict
 
-    def _watch(self, own_id: str, gang: Gang, stop: threading.Event) -> None:
-        patience = Patience(own_id)
-        while not stop.wait(_INTERVAL_S):
+
+class _Wait:
+    """One wait for workers, in which a thread reads the cluster until they start, or are known never to."""
+
+    def __init__(self, reader: RoomReader, nodes: dict[str, RoomNode]) -> None:
+        self.stop = threading.Event()
+        self.verdict: NoRoomError | None = None
+        self._reader = reader
+        self._nodes = nodes
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        patience = Patience(self._reader.own_id)
+        began = time.monotonic()
+        while not self.stop.wait(interval_s(time.monotonic() - began)):
             try:
-                error = find_no_room(self._with_lost_nodes(read_room(own_id, gang)), patience, addable_nodes)
-                if error is not None:
-                    self._verdict = NoRoomError(*error.args)
-                    remove_groups(own_id, only_pending=True)  # ends the wait, in which no callback is called
+                remove_abandoned_groups()
+                error = find_no_room(self._with_lost_nodes(self._reader.read()), patience, addable_nodes)
+                if error is not None and not self.stop.is_set():
+                    self.verdict = NoRoomError(*error.args)
+                    remove_groups(self._reader.own_id, only_pending=True)  # ends the wait, in which nothing is called
                     return
             except (RayError, ProbeError, OSError, RuntimeError) as failure:
                 _logger.debug("the cluster could not be read: %s", failure)
@@ -150,6 +163,11 @@ class RoomWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc] 
         """Return the view with nodes that were there before: a run that lost one waits until it is replaced."""
         self._nodes |= {node.node_id: node for node in view.nodes}
         return view.model_copy(update={"nodes": tuple(self._nodes.values())})
+
+
+def interval_s(waited_s: float) -> float:
+    """Return the time between two readings: short at first; a run may wait for hours while others train."""
+    return min(_LONGEST_INTERVAL_S, max(_INTERVAL_S, waited_s / 20))
 
 
 class Patience:

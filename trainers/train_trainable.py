@@ -1,11 +1,9 @@
 """A Train run as a trainable for Tune: each trial builds a trainer, and its reports are the trial's results."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
-import ray
 from ray import tune
 from ray.exceptions import RayError
 from ray.train._internal.session import get_session
@@ -17,11 +15,11 @@ from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.plan import TrialPlan
 
 from .process import name_of
-from .room_reading import remove_groups
 from .train_loop import check_train_v2
 from .train_room import with_room_check
 from .train_run import forget_earlier_run, in_trial_folder, with_run_config
-from .trial_reports import Ended, ReportsToTrial, Started, StartFromCheckpoint, report_to_tune
+from .trial_reports import ReportsToTrial, StartFromCheckpoint
+from .trial_run import EndsItsRun, begin_run
 from .tune_trainable import with_plan
 
 
@@ -64,36 +62,16 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer], plan: Tria
         _run_as_trial(build_trainer(config))
 
     trial.__name__ = name_of(build_trainer)  # Tune names trials after it
+    trial.__mixins__ = (EndsItsRun,)  # type: ignore[attr-defined]
     return with_plan(trial, plan)
 
 
 def _run_as_trial(trainer: _Trainer) -> None:
     check_train_v2(_rays_own_class(trainer))
-    # Started now, so that it is there when Train's controller is.
-    queue = Queue(maxsize=1, actor_options={"num_cpus": 0})
-    trainer = with_room_check(_in_trial(trainer, queue))
-    threading.Thread(target=_fit, args=(trainer, queue), daemon=True).start()
-    controller = None
-    try:
-        while not isinstance(message := queue.get(), Ended):  # ends with the run
-            if isinstance(message, Started):
-                controller = message.controller
-            else:
-                report_to_tune(message)
-    except SystemExit:  # Tune has stopped the trial
-        _end_run(controller)
-        raise
-    finally:
-        queue.shutdown(force=True)
-    if message.error is not None:
-        raise _users_error(message.error)
-
-
-def _end_run(controller: Any) -> None:
-    """End the controller, whose workers end with it, and free their room. It could be busy, so it is not asked to."""
-    if controller is not None:
-        ray.kill(controller)
-        remove_groups(controller._actor_id.hex())
+    run = begin_run()
+    error = run.fit(with_room_check(_in_trial(trainer, run.queue)))
+    if error is not None:
+        raise _users_error(error)
 
 
 def _rays_own_class(trainer: object) -> type:
@@ -115,19 +93,6 @@ def _in_trial(trainer: _Trainer, queue: Queue) -> Any:
     run_config = replace(run_config, callbacks=callbacks)
     forget_earlier_run(run_config)
     return with_run_config(trainer, run_config)
-
-
-def _fit(trainer: _Trainer, queue: Queue) -> None:
-    """Run the trainer in a thread of its own; its end is the last message, as every report waits until it is taken."""
-    error: BaseException | None = None
-    try:
-        trainer.fit()
-    except BaseException as raised:  # noqa: BLE001  # it is raised in the trial's thread
-        error = raised
-    try:
-        queue.put(Ended(error))
-    except RayError:
-        return  # the trial was stopped, and nobody listens any more
 
 
 def _users_error(error: BaseException) -> BaseException:

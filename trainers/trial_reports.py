@@ -11,6 +11,7 @@ from typing import Any
 
 import ray
 from ray import tune
+from ray.exceptions import RayError
 from ray.train import Checkpoint
 from ray.train._internal.session import _TrainingResult, get_session  # Tune's session, in spite of its place
 from ray.train.constants import CHECKPOINT_DIR_NAME
@@ -49,11 +50,17 @@ class ReportsToTrial(ControllerCallback, ReportCallback):  # type: ignore[misc] 
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """Tell the trial whom to end."""
-        self._queue.put(Started(ray.get_runtime_context().current_actor))
+        self._send(Started(ray.get_runtime_context().current_actor))
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
         """Send one report, and wait while the trial is not ready for it: workers must not run far ahead of Tune."""
-        self._queue.put(Report(dict(metrics[0]), training_report.checkpoint))
+        self._send(Report(dict(metrics[0]), training_report.checkpoint))
+
+    def _send(self, message: Started | Report) -> None:
+        try:
+            self._queue.put(message)
+        except RayError:
+            return  # the trial was stopped, which ends this process, too
 
 
 class StartFromCheckpoint(WorkerCallback):  # type: ignore[misc]

@@ -26,9 +26,6 @@ from tune_policies.values import Value
 Amounts = dict[str, int]
 """Ticks by Ray's name of the resource, but ``memory`` in bytes."""
 
-STARTING_S: Final = 30.0
-"""So long a run whose workers ask for nothing yet may take to start, in seconds: it may still fit."""
-
 
 class RoomNode(Value):
     """A node, with everything that it has, used or not."""
@@ -75,15 +72,13 @@ class WaitingRun(Value):
         run_id: Which it is.
         started_at: When it began, in seconds; runs are told apart by age.
         driver: What its driver holds meanwhile.
-        gang: The workers that it waits for; ``None``: it has not asked for any.
-        is_starting: Whether it may simply not have come to it yet.
+        gang: The workers that it waits for; ``None``: not known, as it has not asked for any; so they may fit.
     """
 
     run_id: str
     started_at: float
     driver: tuple[Held, ...] = ()
     gang: Gang | None = None
-    is_starting: bool = False
 
 
 class RoomView(Value):
@@ -112,7 +107,7 @@ def stuck_runs(view: RoomView) -> tuple[WaitingRun, ...]:
 
 
 def _can_start(run: WaitingRun, room: Sequence["_Room"]) -> bool:
-    return run.is_starting if run.gang is None else most_workers(run.gang, room) >= run.gang.num_workers
+    return run.gang is None or most_workers(run.gang, room) >= run.gang.num_workers
 
 
 class _Room(NamedTuple):

@@ -23,11 +23,8 @@ PLAN = CpuPolicy(cpus=1, num_workers=1).plan(nodes((2, 0)))
 
 @pytest.fixture(scope="module", autouse=True)
 def real_ray():
-    with pytest.MonkeyPatch.context() as patch:
-        # How often Train looks for reports: by default every 2 s, and it finds one at a time.
-        patch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.05")
-        with local_ray(num_cpus=2):
-            yield
+    with local_ray(num_cpus=2):
+        yield
 
 
 def trainer_of(loop, run_config=None):
@@ -132,7 +129,11 @@ def test_a_failed_trial_goes_on_from_its_checkpoint_and_ends_with_the_users_erro
     assert "ValueError: lost at 1" in str(error)
 
 
-def test_a_trial_that_tune_stops_ends_its_workers_at_once_and_frees_their_room(tmp_path):
+def living_actors():
+    return {each["ActorClassName"] for each in ray._private.state.actors().values() if each["State"] == "ALIVE"}
+
+
+def test_a_trial_that_tune_stops_ends_its_workers_at_once_and_leaves_nothing_behind(tmp_path):
     def loop():
         (tmp_path / "pid").write_text(str(os.getpid()))
         for step in range(100_000):
@@ -144,6 +145,7 @@ def test_a_trial_that_tune_stops_ends_its_workers_at_once_and_frees_their_room(t
     assert results[0].metrics["step"] == 3
     assert wait_until(lambda: not is_alive(pid))
     assert wait_until(lambda: ray.available_resources().get("CPU") == 2)
+    assert wait_until(lambda: not living_actors() & {"TrainController", "PlacementGroupCleaner"})
 
 
 @pytest.mark.slow

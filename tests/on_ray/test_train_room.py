@@ -1,6 +1,8 @@
 """Train runs whose workers can never start end with the sum, on a real Ray; those that can start are left alone."""
 
 import re
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,12 +17,13 @@ from ray.train.v2.api.exceptions import ControllerError
 
 from tests.on_ray.rays import local_ray
 from trainers import with_room_check
+from trainers.room_reading import remove_abandoned_groups
 from tune_policies import InfeasibleRequestError
 
 # Older ones wrap whatever ends the controller.
 PASSED_ON = InfeasibleRequestError if hasattr(TrainController, "_run_controller_hook") else ControllerError
-SOON_S = 30
-"""For a run that Ray would retry for ever; most of it is the start of processes."""
+SOON_S = 30 if PASSED_ON is InfeasibleRequestError else 60
+"""For a run that Ray would retry for ever; most of it is the start of processes. Older ones hear nothing for 30 s."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -92,6 +95,45 @@ def test_of_two_drivers_that_starve_each_other_one_fails_with_the_sum_and_the_ot
     assert len(failed) == 1
     assert re.search(r"2 CPU - 2 CPU held by 2 waiting drivers = 0 CPU", str(failed[0].get_error()))
     assert "max_concurrent_trials=1" in str(failed[0].get_error())
+
+
+def test_the_room_of_a_run_whose_controller_was_killed_is_free_again():
+    def reserve(self):
+        self.group = ray.util.placement_group([{"CPU": 2}])
+        return self.group.wait(10)
+
+    controller = ray.remote(num_cpus=0)(type("TrainController", (), {"reserve": reserve})).remote()
+    assert ray.get(controller.reserve.remote())
+    ray.kill(controller)
+
+    deadline = time.monotonic() + 15
+    while ray.available_resources().get("CPU") != 2 and time.monotonic() < deadline:
+        remove_abandoned_groups()
+        time.sleep(0.1)
+
+    assert ray.available_resources().get("CPU") == 2
+
+
+OTHER_PROGRAM = """
+import sys, time, ray
+ray.init(address=sys.argv[1], logging_level="ERROR", log_to_driver=False)
+server = ray.remote(num_cpus=1)(type("Server", (), {"ready": lambda self: True})).remote()
+ray.get(server.ready.remote())
+print("ready", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_run_waits_for_the_actors_of_another_program(tmp_path):
+    command = [sys.executable, "-c", OTHER_PROGRAM, ray.get_runtime_context().gcs_address, "25"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "ready\n"
+
+        result = with_room_check(trainer_for(tmp_path, report_once, num_workers=2)).fit()
+
+    assert result.error is None
 
 
 @pytest.mark.slow

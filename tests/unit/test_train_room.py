@@ -48,16 +48,10 @@ def test_a_small_run_that_can_start_frees_its_driver_for_a_large_one():
     assert stuck(RoomView(nodes=(node(cpus=4),), waiting=(small, large))) == []
 
 
-def test_a_run_that_is_only_starting_may_still_fit():
-    waiting = (run("new", 2, None, driver(), is_starting=True), run("old", 1, gang(), driver()))
+def test_a_run_whose_workers_are_not_known_may_start():
+    waiting = (run("new", 2, None, driver()), run("old", 1, gang(), driver()))
 
     assert stuck(RoomView(nodes=(node(cpus=2),), waiting=waiting)) == []
-
-
-def test_a_run_that_asks_for_nothing_for_long_holds_its_share():
-    waiting = (run("elastic", 2, None, driver()), run("old", 1, gang(), driver()))
-
-    assert stuck(RoomView(nodes=(node(cpus=2),), waiting=waiting)) == ["old", "elastic"]
 
 
 def test_what_lasts_takes_room():

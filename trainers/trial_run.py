@@ -1,0 +1,130 @@
+"""A Train run that a Tune trial has started: its reports become the trial's results, and it ends with the trial."""
+
+import os
+import sys
+import threading
+from typing import Any, Final
+
+import ray
+from ray import tune
+from ray.exceptions import RayError
+from ray.util.queue import Queue
+
+from .room_reading import remove_groups
+from .trial_reports import Ended, Started, report_to_tune
+
+_REPORT_INTERVAL: Final = "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"
+"""Ray's variable for how often Train's controller asks each worker how it is, and takes one report of it."""
+_QUESTIONS_PER_S: Final = 100
+_ABORT_S: Final = 5.0
+"""How long Train's controller may take to end its workers and itself; it is then killed."""
+
+
+class TrialRun:
+    """The run of one trainer, in a thread of its own, so that the trial's own can report to Tune."""
+
+    def __init__(self) -> None:
+        # Started now, so that it is there when Train's controller is.
+        self.queue = Queue(maxsize=1, actor_options={"num_cpus": 0})
+        self._controller: Any = None
+        self._is_over = False
+        self._lock = threading.Lock()
+
+    def fit(self, trainer: Any) -> BaseException | None:
+        """Run the trainer, make its reports results of the trial, and return its error.
+
+        Raises:
+            SystemExit: Tune has stopped the trial.
+        """
+        os.environ.setdefault(_REPORT_INTERVAL, f"{report_interval_s(trainer.scaling_config.num_workers):g}")
+        threading.Thread(target=self._fit, args=(trainer,), daemon=True).start()
+        try:
+            while not isinstance(message := self.queue.get(), Ended):
+                if isinstance(message, Started):
+                    self._controller = message.controller
+                else:
+                    report_to_tune(message)
+        except RayError:
+            if self._is_over:  # it was ended from outside
+                sys.exit(0)
+            self.end()
+            raise
+        if message.error is not None:  # maybe its controller died, and has left what it held
+            self.end()
+        ray.kill(self.queue.actor)
+        self._is_over = True
+        return message.error
+
+    def _fit(self, trainer: Any) -> None:
+        """Its end is the last message, as every report waits until it is taken."""
+        error: BaseException | None = None
+        try:
+            trainer.fit()
+        except BaseException as raised:  # noqa: BLE001  # it is raised in the trial's thread
+            error = raised
+        try:
+            self.queue.put(Ended(error))
+        except RayError:
+            return  # the trial was stopped, and nobody listens any more
+
+    def end(self) -> None:
+        """End the run, its workers and what they hold, from any thread; nothing where it is over."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+        ray.kill(self.queue.actor)
+        if self._controller is None:
+            return
+        controller_id = self._controller._actor_id.hex()
+        try:
+            remove_groups(controller_id, only_pending=True)  # while it waits for them, it hears nothing
+            # Train starts helpers that outlive a controller that is killed, so it is asked first.
+            ray.get(self._controller.abort.remote(), timeout=_ABORT_S)
+        except RayError:
+            pass  # its way to end, or it was too busy, or it is dead
+        ray.kill(self._controller)
+        remove_groups(controller_id)
+
+
+def report_interval_s(num_workers: int | tuple[int, int]) -> float:
+    """Return the seconds between two reports that Train may take: 0.1 for a few workers, Ray's own 2 for hundreds.
+
+    With Ray's own for all, a loop that reports more often waits, which a trial of Tune without Train does not.
+    """
+    most = num_workers[1] if isinstance(num_workers, tuple) else num_workers
+    return min(2.0, max(0.1, most / _QUESTIONS_PER_S))
+
+
+_current: TrialRun | None = None
+"""The run of the trial that this process serves now, or served last."""
+
+
+def begin_run() -> TrialRun:
+    """Return a new run, which ends with the trial of this process."""
+    global _current
+    _current = TrialRun()
+    return _current
+
+
+class EndsItsRun(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
+    """Stands in front of the trainable that Tune makes of a function: ends its run when Tune is done with the trial.
+
+    Tune calls it while the function stands at a report, or once it has ended, and kills the process soon after: too
+    soon for the function's own thread to end what it has started.
+    """
+
+    def cleanup(self) -> None:
+        """End the run when the trial's process is to end."""
+        _end_current()
+        super().cleanup()
+
+    def reset_config(self, new_config: Any) -> bool:
+        """End the run when another trial is to go on in this process."""
+        _end_current()
+        return bool(super().reset_config(new_config))
+
+
+def _end_current() -> None:
+    if _current is not None:
+        _current.end()
