@@ -7,21 +7,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .escalating_fit import fit_escalating
     from .gpu_memory.limits.calibration import calibrate_gpu_overhead
     from .gpu_memory.limits.limit import GpuMemoryLimit
     from .gpu_memory.limits.overhead import Overheads, load_overheads
     from .gpu_memory.sizing.estimate import GpuMemoryEstimate, estimate_gpu_memory
     from .gpu_memory.sizing.measure import measure_gpu_memory, plan_by_measuring
     from .gpu_memory.use.usage import gpu_memory_usage, peak_gpu_memory_bytes
-    from .jax_trainer import build_jax_trainer
-    from .lightgbm_trainer import build_lightgbm_trainer
-    from .tensorflow_trainer import build_tensorflow_trainer
-    from .torch_trainer import build_torch_trainer
-    from .train_room import with_room_check
-    from .train_trainable import as_trainable
-    from .tune_trainable import with_plan
-    from .xgboost_trainer import build_xgboost_trainer
+    from .room.train_room import with_room_check
+    from .train_in_tune.train_trainable import as_trainable
+    from .train_runs.escalating_fit import fit_escalating
+    from .train_runs.jax_trainer import build_jax_trainer
+    from .train_runs.lightgbm_trainer import build_lightgbm_trainer
+    from .train_runs.tensorflow_trainer import build_tensorflow_trainer
+    from .train_runs.torch_trainer import build_torch_trainer
+    from .train_runs.xgboost_trainer import build_xgboost_trainer
+    from .tune_trials.tune_trainable import with_plan
 
 __all__ = [
     "GpuMemoryEstimate",
@@ -49,22 +49,22 @@ _MODULES = {
     "GpuMemoryEstimate": ".gpu_memory.sizing.estimate",
     "GpuMemoryLimit": ".gpu_memory.limits.limit",
     "Overheads": ".gpu_memory.limits.overhead",
-    "as_trainable": ".train_trainable",
-    "build_jax_trainer": ".jax_trainer",
-    "build_lightgbm_trainer": ".lightgbm_trainer",
-    "build_tensorflow_trainer": ".tensorflow_trainer",
-    "build_torch_trainer": ".torch_trainer",
-    "build_xgboost_trainer": ".xgboost_trainer",
+    "as_trainable": ".train_in_tune.train_trainable",
+    "build_jax_trainer": ".train_runs.jax_trainer",
+    "build_lightgbm_trainer": ".train_runs.lightgbm_trainer",
+    "build_tensorflow_trainer": ".train_runs.tensorflow_trainer",
+    "build_torch_trainer": ".train_runs.torch_trainer",
+    "build_xgboost_trainer": ".train_runs.xgboost_trainer",
     "calibrate_gpu_overhead": ".gpu_memory.limits.calibration",
     "estimate_gpu_memory": ".gpu_memory.sizing.estimate",
-    "fit_escalating": ".escalating_fit",
+    "fit_escalating": ".train_runs.escalating_fit",
     "gpu_memory_usage": ".gpu_memory.use.usage",
     "load_overheads": ".gpu_memory.limits.overhead",
     "measure_gpu_memory": ".gpu_memory.sizing.measure",
     "peak_gpu_memory_bytes": ".gpu_memory.use.usage",
     "plan_by_measuring": ".gpu_memory.sizing.measure",
-    "with_plan": ".tune_trainable",
-    "with_room_check": ".train_room",
+    "with_plan": ".tune_trials.tune_trainable",
+    "with_room_check": ".room.train_room",
 }
 
 

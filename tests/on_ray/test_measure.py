@@ -16,8 +16,8 @@ from ray import tune
 from tests.on_ray.rays import ray_with_stand_ins
 from tests.stand_ins import state_counts
 from trainers import measure_gpu_memory, plan_by_measuring, with_plan
-from trainers.train_loop import plan_of_run
-from trainers.tune_trainable import resources_for
+from trainers.train_runs.train_loop import plan_of_run
+from trainers.tune_trials.tune_trainable import resources_for
 from tune_policies import (
     ClusterCapacity,
     CpuPolicy,

@@ -17,7 +17,7 @@ from ray.train.v2.api.exceptions import ControllerError
 
 from tests.on_ray.rays import local_ray
 from trainers import with_room_check
-from trainers.room_reading import remove_abandoned_groups
+from trainers.room.room_reading import remove_abandoned_groups
 from tune_policies import InfeasibleRequestError
 
 # Older ones wrap whatever ends the controller.

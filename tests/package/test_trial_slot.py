@@ -3,7 +3,7 @@
 import pytest
 from ray.tune import PlacementGroupFactory
 
-from trainers.trial_slot import plan_of_trial, slot_of_trial
+from trainers.tune_trials.trial_slot import plan_of_trial, slot_of_trial
 from tune_policies import Resources, TrialPlan, TrialSlot
 from tune_policies.ray_adapter import to_placement_group_factory
 from tune_policies.schedulers.tune_trials import with_bundles

@@ -7,4 +7,4 @@ from tune_policies.siblings import load_sibling
 if TYPE_CHECKING:
     from trainers import *  # noqa: F403
 
-load_sibling(__name__, known_by="tune_trainable.py")
+load_sibling(__name__, known_by="tune_trials/tune_trainable.py")

@@ -19,7 +19,7 @@ from tune_policies.resources import check_count
 from tune_policies.units import is_number
 from tune_policies.values import shorten
 
-from ...tune_trainable import with_plan
+from ...tune_trials.tune_trainable import with_plan
 from ..limits.overhead import load_overheads
 from .configs import Configs, check_trainable, configs_to_measure
 from .measured_trial import MEASURED, Caps, Reading, Recorder, measured_trial

@@ -21,8 +21,8 @@ from tune_policies.errors import InfeasibleRequestError, ProbeError
 from tune_policies.resources import to_ticks
 from tune_policies.train_room import Gang, RoomNode, RoomView, WaitingRun, no_room, stuck_runs
 
+from ..train_in_tune.train_run import with_run_config
 from .room_reading import RoomReader, addable_nodes, remove_abandoned_groups, remove_groups
-from .train_run import with_run_config
 
 _logger = logging.getLogger(__name__)
 

@@ -1,17 +1,17 @@
-"""Ray's ``LightGBMTrainer`` under a plan."""
+"""Ray's ``XGBoostTrainer`` under a plan."""
 
 from collections.abc import Callable
 from typing import Any, Literal
 
-from ray.train.lightgbm import LightGBMTrainer
+from ray.train.xgboost import XGBoostTrainer
 
 from tune_policies.plan import TrialPlan
 
-from .process import limit_options
+from ..process import limit_options
 from .train_loop import build_trainer
 
 
-def build_lightgbm_trainer(
+def build_xgboost_trainer(
     train_loop: Callable[..., Any],
     *,
     plan: TrialPlan,
@@ -19,11 +19,11 @@ def build_lightgbm_trainer(
     isolation: Literal["mps"] | None = None,
     on_void_limit: Literal["raise", "warn"] = "raise",
     **trainer_kwargs: Any,
-) -> LightGBMTrainer:
-    """Return Ray's own ``LightGBMTrainer`` with the scaling config of ``plan``, applied in each worker.
+) -> XGBoostTrainer:
+    """Return Ray's own ``XGBoostTrainer`` with the scaling config of ``plan``, applied in each worker.
 
-    LightGBM takes as many threads as the plan gives CPUs, unless its parameter ``num_threads`` says otherwise. It knows
-    no limit of GPU memory: where workers share a GPU, what they report names it under ``not_enforceable``.
+    XGBoost takes as many threads as the plan gives CPUs, unless its parameter ``nthread`` says otherwise. It knows no
+    limit of GPU memory: where workers share a GPU, what they report names it under ``not_enforceable``.
 
     Args:
         train_loop: What each worker runs; takes the config, or nothing.
@@ -32,7 +32,7 @@ def build_lightgbm_trainer(
         isolation: ``"mps"``: let NVIDIA's MPS daemon hold the workers, where one answers.
         on_void_limit: What to do about a setting that turns another framework's memory limit into none: an error, or a
             warning in what the worker reports.
-        **trainer_kwargs: Anything else that ``LightGBMTrainer`` takes.
+        **trainer_kwargs: Anything else that ``XGBoostTrainer`` takes.
 
     Raises:
         InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` name what the plan sets, or Ray Train
@@ -41,4 +41,4 @@ def build_lightgbm_trainer(
         MemoryLimitError: In a worker: the GPU memory of another framework cannot be limited.
     """
     limits = limit_options(isolation, on_void_limit)
-    return build_trainer(LightGBMTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)
+    return build_trainer(XGBoostTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)

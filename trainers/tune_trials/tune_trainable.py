@@ -18,13 +18,13 @@ from tune_policies.ray_adapter import to_placement_group_factory
 from tune_policies.slot import TrialSlot
 from tune_policies.units import format_bytes
 
-from .gpu_memory.limits.enforcement import current_enforcement
-from .gpu_memory.use.account import add_warnings, forgive_left_over, has_warnings, held_bytes
-from .gpu_memory.use.counters import release_unused
-from .gpu_memory.use.leaks import end_gpu_processes, is_too_much_to_keep
-from .gpu_memory.use.run_folder import RunFolder
-from .gpu_memory.use.usage import noted_on_oom, with_usage
-from .process import ProcessSetup, limit_options, set_up_before
+from ..gpu_memory.limits.enforcement import current_enforcement
+from ..gpu_memory.use.account import add_warnings, forgive_left_over, has_warnings, held_bytes
+from ..gpu_memory.use.counters import release_unused
+from ..gpu_memory.use.leaks import end_gpu_processes, is_too_much_to_keep
+from ..gpu_memory.use.run_folder import RunFolder
+from ..gpu_memory.use.usage import noted_on_oom, with_usage
+from ..process import ProcessSetup, limit_options, set_up_before
 from .saved_resources import over_saved
 from .trial_slot import SLOT_KEY, reserved_for_trial, slot_of_trial
 

@@ -14,13 +14,13 @@ from ray.util.queue import Queue
 from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.plan import TrialPlan
 
-from .process import name_of
-from .train_loop import check_train_v2
-from .train_room import with_room_check
+from ..process import name_of
+from ..room.train_room import with_room_check
+from ..train_runs.train_loop import check_train_v2
+from ..tune_trials.tune_trainable import with_plan
 from .train_run import forget_earlier_run, in_trial_folder, with_run_config
 from .trial_reports import ReportsToTrial, StartFromCheckpoint
 from .trial_run import EndsItsRun, begin_run
-from .tune_trainable import with_plan
 
 
 class _Trainer(Protocol):

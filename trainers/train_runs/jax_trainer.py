@@ -8,8 +8,8 @@ from ray.train.v2.jax import JaxConfig, JaxTrainer
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
 
+from ..process import limit_options
 from .jax_workers import ConnectedJaxConfig
-from .process import limit_options
 from .train_loop import build_trainer, plan_of_run, with_worker_variables
 
 

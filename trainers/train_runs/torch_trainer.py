@@ -9,7 +9,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
 
-from .process import limit_options
+from ..process import limit_options
 from .train_loop import build_trainer, plan_of_run
 
 

@@ -10,11 +10,11 @@ from ray.train.v2.api.config import RunConfig
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
 
-from .gpu_memory.use.run_folder import RunFolder
-from .gpu_memory.use.usage import with_usage
-from .process import LimitOptions, ProcessSetup, set_up_before
-from .train_room import with_room_watch
-from .trial_slot import plan_of_trial
+from ..gpu_memory.use.run_folder import RunFolder
+from ..gpu_memory.use.usage import with_usage
+from ..process import LimitOptions, ProcessSetup, set_up_before
+from ..room.train_room import with_room_watch
+from ..tune_trials.trial_slot import plan_of_trial
 
 TrainerT = TypeVar("TrainerT")
 

@@ -1,0 +1,1 @@
+"""Whether the workers of a Train run can ever start."""

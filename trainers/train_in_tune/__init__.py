@@ -1,0 +1,1 @@
+"""Train runs as trials of Tune."""

@@ -1,0 +1,1 @@
+"""Runs of Ray Train's trainers under a plan."""

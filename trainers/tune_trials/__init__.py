@@ -1,0 +1,1 @@
+"""Trials of Tune under a plan."""
