@@ -230,10 +230,33 @@ def test_a_trial_that_ran_out_of_memory_gets_two_slots(tmp_path, is_outside):
         PolicyScheduler(EscalatingScheduler(), plan) if is_outside else EscalatingScheduler(PolicyScheduler(None, plan))
     )
 
-    trials = run(tmp_path, scheduler, RunsOut, plan, 3, checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1))
+    checkpoints = tune.CheckpointConfig(checkpoint_frequency=1)
+    trials = run(tmp_path, scheduler, RunsOut, plan, 3, checkpoint_config=checkpoints, reuse_actors=True)
 
     assert [(trial.status, trial.num_failures) for trial in trials] == [("TERMINATED", 0)] * 3
     assert {trial.placement_group_factory.required_resources["GPU"] for trial in trials} == {0.5}
+
+
+class ReplanWhenOneRuns(tune.Callback):
+    def __init__(self, scheduler, plan):
+        self.scheduler, self.plan = scheduler, plan
+
+    def on_trial_start(self, iteration, trials, trial, **info):
+        self.scheduler.replan(self.plan)
+
+
+def test_processes_that_are_kept_for_reuse_leave_room_for_the_slots_of_a_new_plan(tmp_path):
+    three, one = (
+        TrialPlan(slots=(TrialSlot(trial=Resources(cpus=cpus), max_concurrent_trials=6 // cpus),), limited_by="CPU")
+        for cpus in (2, 6)
+    )
+    scheduler = PolicyScheduler(None, three)
+    callbacks = [ReplanWhenOneRuns(scheduler, one)]
+
+    trials = run(tmp_path, scheduler, Counting, three, 5, reuse_actors=True, callbacks=callbacks, time_budget_s=90)
+
+    assert {trial.last_result.get("done") for trial in trials} == {True}
+    assert trials[-1].last_result["slot"] == "6 CPU"
 
 
 def exit_once(config):

@@ -7,6 +7,7 @@ holds back the trials that have none, and ``run_plan`` follows the nodes.
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from ray.tune import PlacementGroupFactory
@@ -75,14 +76,23 @@ class PolicyScheduler(SchedulerAround):
             wait_for_nodes_s=_check_seconds(wait_for_nodes_s, "wait_for_nodes_s"),
         )
         self._may_move = may_move
-        self._seats: dict[Trial, Seat] = {}
+        self._kinds = self._run_plan.kinds
+        self._pace = RunPace(self._kinds)
         self._ran_in: dict[Trial, TrialSlot] = {}
+        self._begin(None)
+
+    def _begin(self, queue: TuneQueue | None) -> None:
+        """Begin with the trials of a run; ``None``: of one that is still to come."""
+        self._queue = queue
+        self._seats: dict[Trial, Seat] = {}
         self._waiting: dict[Trial, None] = {}
         self._kept_processes: Counter[PlacementGroupFactory] = Counter()
         self._held_back: dict[int, int] = {}
-        self._kinds = self._run_plan.kinds
-        self._pace = RunPace(self._kinds)
         self._open: list[tuple[Place, int]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a tuner saves, from which a run begins anew: nothing of one that goes on."""
+        return {**self.__dict__, "_queue": None}
 
     @property
     def plan(self) -> TrialPlan:
@@ -113,6 +123,9 @@ class PolicyScheduler(SchedulerAround):
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Take note of a trial; it waits until it has a slot."""
+        if self._queue is None or not self._queue.is_of(tune_controller):
+            self._begin(TuneQueue(tune_controller))
+            self._run_plan.begin()
         adopt(trial, self, tune_controller)
         if trial not in self._ran_in and trial.latest_checkpoint_result is not None:  # it is restored
             slot = getattr(planned_of(trial.placement_group_factory), "slot", None)
@@ -147,14 +160,14 @@ class PolicyScheduler(SchedulerAround):
         Raises:
             InfeasibleRequestError: For too long the policy has had no plan for the nodes that are left.
         """
-        queue = TuneQueue(tune_controller)
-        if self._run_plan.follow_nodes():
+        queue = self._queue or TuneQueue(tune_controller)
+        if self._run_plan.follow_nodes(is_resumed=queue.is_resumed):
             self._take_plan(queue)
         if self._run_plan.overdue is not None:
             save_experiment(tune_controller, wait=True)
             raise self._run_plan.overdue
         self._update(queue)
-        chosen = super().choose_trial_to_run(queue.view(self._can_start))
+        chosen = super().choose_trial_to_run(queue.view(self._may_start()))
         self._update(queue)  # the scheduler inside may have changed what trials ask for
         started = self._seat_trials(queue, chosen)
         self._keep_processes(queue)
@@ -172,8 +185,17 @@ class PolicyScheduler(SchedulerAround):
 
     def _update(self, queue: TuneQueue) -> None:
         """Bring up to date which trials have a slot, and hold back those that wait for one."""
+        self._seats = self._seats_now(queue)
+        self._open = None
+        for trial in self._waiting.keys() - queue.pending:
+            del self._waiting[trial]
+            queue.forget(trial)
+        to_hold_back = queue.to_hold_back(self._waiting.keys(), self._seats.keys())
+        self._waiting.update(dict.fromkeys(to_hold_back))
+        queue.hold_back(to_hold_back)
+
+    def _seats_now(self, queue: TuneQueue) -> dict[Trial, Seat]:
         now_s = time.monotonic()
-        queue.forget_ended()
         seats = {}
         for trial, seat in self._seats.items():
             has_started = trial.status == Trial.RUNNING
@@ -184,12 +206,7 @@ class PolicyScheduler(SchedulerAround):
                 self._pace.rests(trial, now_s)
             if has_started or (trial.status == Trial.PENDING and queue.is_requested(trial)):
                 seats[trial] = seat._replace(has_started=has_started, num_slots=self._num_slots(trial, seat))
-        self._seats = seats
-        self._open = None
-        pending = queue.pending
-        waiting = {trial for trial in pending if trial not in seats}
-        self._waiting = {trial: None for trial in (*self._waiting, *pending) if trial in waiting}
-        queue.hold_back(waiting)
+        return seats
 
     def _num_slots(self, trial: Trial, seat: Seat) -> int:
         return _slots_taken(trial, to_placement_group_factory(seat.slot)) if _is_changed(trial) else 1
@@ -202,11 +219,16 @@ class PolicyScheduler(SchedulerAround):
             self._open = [(place, count) for place, count in zip(places, free, strict=True) if count > 0]
         return self._open
 
-    def _can_start(self, trial: Trial) -> bool:
-        if trial in self._seats or not self._open_places():
-            return False
-        allowed = self._allowed(trial)
-        return any(place.kind in allowed for place, _ in self._open_places())
+    def _may_start(self) -> Callable[[Trial], bool]:
+        """Return what tells whether a slot is free for a waiting trial. It is asked of each of them, in each step."""
+        open_kinds = {place.kind for place, _ in self._open_places()}
+
+        def may_start(trial: Trial) -> bool:
+            if not open_kinds or trial in self._seats:
+                return False
+            return trial not in self._ran_in or not open_kinds.isdisjoint(self._allowed(trial))
+
+        return may_start
 
     def _allowed(self, trial: Trial) -> set[int]:
         """Return the kinds in which ``trial`` may run, of those that have a place; at least one, if any has."""
@@ -241,7 +263,7 @@ class PolicyScheduler(SchedulerAround):
                 continue
             factory = self._run_plan.factories[place.kind, place.node_id]
             if trial.placement_group_factory is not factory:
-                queue.change_resources(trial, factory)
+                trial.update_resources(factory)
             taken = _slots_taken(trial, factory)
             if free < min(taken, place.count):
                 continue

@@ -177,10 +177,12 @@ def withdraw(controller: Any, trial: Trial) -> bool:
     if trial in controller._resetting_trials:
         return False
     actor = controller._trial_to_actor.pop(trial, None)
-    if actor is not None:
+    if actor is None:
+        controller._staged_trials.discard(trial)  # it is held back: nothing was requested
+    else:
         controller._actor_to_trial.pop(actor)
         controller._remove_actor(tracked_actor=actor)
-    if trial in controller._staged_trials:
-        controller._unstage_trial_with_resources(trial)
+        if trial in controller._staged_trials:
+            controller._unstage_trial_with_resources(trial)
     controller._resources_to_pending_trials[trial.placement_group_factory].discard(trial)
     return True
