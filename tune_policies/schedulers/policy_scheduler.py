@@ -28,7 +28,7 @@ from .run_pace import RunPace
 from .run_plan import PlanChange, RunPlan
 from .seating import Seat, free_slots, num_slots
 from .tune_queue import TuneQueue
-from .tune_trials import adopt, bundles_of, planned_of, save_experiment
+from .tune_trials import adopt, bundles_of, plan_of_trainable, planned_of, remember_slot, save_experiment, slot_before
 
 _logger = logging.getLogger(__name__)
 
@@ -84,6 +84,7 @@ class PolicyScheduler(SchedulerAround):
     def _begin(self, queue: TuneQueue | None) -> None:
         """Begin with the trials of a run; ``None``: of one that is still to come."""
         self._queue = queue
+        self._has_begun = False
         self._seats: dict[Trial, Seat] = {}
         self._waiting: dict[Trial, None] = {}
         self._kept_processes: Counter[PlacementGroupFactory] = Counter()
@@ -128,7 +129,7 @@ class PolicyScheduler(SchedulerAround):
             self._run_plan.begin()
         adopt(trial, self, tune_controller)
         if trial not in self._ran_in and trial.latest_checkpoint_result is not None:  # it is restored
-            slot = getattr(planned_of(trial.placement_group_factory), "slot", None)
+            slot = slot_before(trial)
             if slot is not None:
                 self._ran_in[trial] = slot
         super().on_trial_add(tune_controller, trial)
@@ -161,6 +162,7 @@ class PolicyScheduler(SchedulerAround):
             InfeasibleRequestError: For too long the policy has had no plan for the nodes that are left.
         """
         queue = self._queue or TuneQueue(tune_controller)
+        self._take_plan_of_trainable(queue)
         if self._run_plan.follow_nodes(is_resumed=queue.is_resumed):
             self._take_plan(queue)
         if self._run_plan.overdue is not None:
@@ -172,6 +174,14 @@ class PolicyScheduler(SchedulerAround):
         started = self._seat_trials(queue, chosen)
         self._keep_processes(queue)
         return chosen if chosen in started else None
+
+    def _take_plan_of_trainable(self, queue: TuneQueue) -> None:
+        """Where a run goes on, take the plan of its trainable: to ``Tuner.restore`` no scheduler can be given."""
+        if not self._has_begun and queue.is_resumed:
+            plan = next(map(plan_of_trainable, queue.pending), None)
+            if plan is not None:
+                self._run_plan.replan(plan, "the run goes on with this plan")
+        self._has_begun = True
 
     def _take_plan(self, queue: TuneQueue) -> None:
         """Go on with other places; take back what was requested for those before, which may never be there any more."""
@@ -269,6 +279,7 @@ class PolicyScheduler(SchedulerAround):
                 continue
             queue.let_start(trial)
             slot = self._kinds.slots[place.kind]
+            remember_slot(trial, slot)
             self._seats[trial] = Seat(slot, place.kind, place.node_id, num_slots=taken, has_started=False)
             return True
         return False

@@ -9,7 +9,10 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
 from ray.tune.experiment import Trial
 
-from tune_policies.errors import InfeasibleRequestError
+from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.plan import TrialPlan
+from tune_policies.ray_adapter import PLAN_ATTRIBUTE
+from tune_policies.slot import TrialSlot
 
 from .reservation import Reservation
 
@@ -156,6 +159,31 @@ def with_bundles(resources: PlacementGroupFactory, bundles: Sequence[Mapping[str
 def planned_of(resources: PlacementGroupFactory) -> PlacementGroupFactory:
     """Return the request that ``resources`` was made of by ``with_bundles``; else itself."""
     return getattr(resources, "planned", resources)
+
+
+def plan_of_trainable(trial: Trial) -> TrialPlan | None:
+    """Return the plan with which ``with_plan`` made the trainable; ``None``: it did not."""
+    plan = getattr(trial.get_trainable_cls(), PLAN_ATTRIBUTE, None)
+    return plan if isinstance(plan, TrialPlan) else None
+
+
+def slot_before(trial: Trial) -> TrialSlot | None:
+    """Return the slot that ``trial`` was given last, also before it was restored; ``None``: it was given none.
+
+    What it reserves does not tell: Tune works that out anew for a restored trial.
+    """
+    text = getattr(trial, "policy_slot", None)
+    try:
+        return None if text is None else TrialSlot.from_json(text)
+    except InvalidResourcesError as error:  # saved by another version of this
+        _logger.warning("in which slot %s ran cannot be read: %s", trial, error)
+        return None
+
+
+def remember_slot(trial: Trial, slot: TrialSlot) -> None:
+    """Have ``trial`` remember that it was given ``slot``, also once it is restored."""
+    trial.policy_slot = slot.to_json()  # Tune saves all attributes of a trial as JSON, with the experiment
+    trial.invalidate_json_state()
 
 
 def request_instead(tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
