@@ -15,8 +15,12 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTra
 from tests.on_ray.rays import local_ray
 from trainers import with_plan
 from tune_policies import (
+    ClusterCapacity,
+    CpuPolicy,
     EscalatingScheduler,
+    GpuPolicy,
     InvalidResourcesError,
+    MixedPolicy,
     PolicyScheduler,
     Resources,
     TrialPlan,
@@ -84,12 +88,13 @@ def meet(config):
 
 
 def test_all_kinds_run_side_by_side_each_set_up_by_its_slot(tmp_path):
-    plan = plan_of(num_gpu_slots=8, num_cpu_slots=2)
+    policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=0.25), CpuPolicy(cpus=2))
+    plan = policy.plan(ClusterCapacity.of(Resources(cpus=6, gpus=2)))
 
     trials = run(tmp_path, PolicyScheduler(None, plan), meet, plan, 10)
 
     ran = Counter((trial.last_result["slot"], trial.last_result["visible"] != "") for trial in trials)
-    assert ran == {("0.25 CPU, 0.25 GPU, 6 GiB of GPU memory", True): 8, ("1 CPU", False): 2}
+    assert ran == {("0.25 CPU, 0.25 GPU", True): 8, ("2 CPU", False): 2}
 
 
 class Counting(tune.Trainable):

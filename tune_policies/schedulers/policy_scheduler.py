@@ -14,21 +14,18 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tune_policies.errors import InvalidResourcesError
 from tune_policies.layout import Place
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
-from tune_policies.ray_adapter import to_placement_group_factory
 from tune_policies.slot import TrialSlot
-from tune_policies.units import is_number
 
 from .around import SchedulerAround
 from .nodes import lost_node
 from .run_pace import RunPace
-from .run_plan import PlanChange, RunPlan
-from .seating import Seat, free_slots, num_slots
+from .run_plan import PlanChange, RunPlan, check_seconds
+from .seating import Seat, free_slots
 from .tune_queue import TuneQueue
-from .tune_trials import adopt, bundles_of, plan_of_trainable, planned_of, remember_slot, save_experiment, slot_before
+from .tune_trials import adopt, plan_of_trainable, remember_slot, save_experiment, slot_before, slots_taken
 
 _logger = logging.getLogger(__name__)
 
@@ -72,8 +69,8 @@ class PolicyScheduler(SchedulerAround):
         self._run_plan = RunPlan(
             plan,
             policy,
-            interval_s=_check_seconds(replan_interval_s, "replan_interval_s"),
-            wait_for_nodes_s=_check_seconds(wait_for_nodes_s, "wait_for_nodes_s"),
+            interval_s=check_seconds(replan_interval_s, "replan_interval_s"),
+            wait_for_nodes_s=check_seconds(wait_for_nodes_s, "wait_for_nodes_s"),
         )
         self._may_move = may_move
         self._kinds = self._run_plan.kinds
@@ -87,7 +84,6 @@ class PolicyScheduler(SchedulerAround):
         self._has_begun = False
         self._seats: dict[Trial, Seat] = {}
         self._waiting: dict[Trial, None] = {}
-        self._kept_processes: Counter[PlacementGroupFactory] = Counter()
         self._held_back: dict[int, int] = {}
         self._open: list[tuple[Place, int]] | None = None
 
@@ -215,11 +211,9 @@ class PolicyScheduler(SchedulerAround):
             else:
                 self._pace.rests(trial, now_s)
             if has_started or (trial.status == Trial.PENDING and queue.is_requested(trial)):
-                seats[trial] = seat._replace(has_started=has_started, num_slots=self._num_slots(trial, seat))
+                num_slots = slots_taken(trial, seat.slot)
+                seats[trial] = seat._replace(has_started=has_started, num_slots=num_slots)
         return seats
-
-    def _num_slots(self, trial: Trial, seat: Seat) -> int:
-        return _slots_taken(trial, to_placement_group_factory(seat.slot)) if _is_changed(trial) else 1
 
     def _open_places(self) -> list[tuple[Place, int]]:
         """Return the places with a free slot, the better kinds first, and how many each has."""
@@ -246,6 +240,9 @@ class PolicyScheduler(SchedulerAround):
         return there.intersection(self._kinds.allowed(None if self._may_move else self._ran_in.get(trial))) or there
 
     def _seat_trials(self, queue: TuneQueue, chosen: Trial | None) -> set[Trial]:
+        self._held_back = Counter()
+        if not self._open_places():
+            return set()
         first = [chosen] if chosen is not None and chosen not in self._seats else []
         started: set[Trial] = set()
         idle: set[int] = set()
@@ -256,7 +253,6 @@ class PolicyScheduler(SchedulerAround):
                 started.add(trial)
                 self._waiting.pop(trial, None)
                 self._open = None
-        self._held_back = Counter()
         for place, count in self._open_places():
             if place.kind in idle:
                 self._held_back[place.kind] += count
@@ -274,7 +270,7 @@ class PolicyScheduler(SchedulerAround):
             factory = self._run_plan.factories[place.kind, place.node_id]
             if trial.placement_group_factory is not factory:
                 trial.update_resources(factory)
-            taken = _slots_taken(trial, factory)
+            taken = slots_taken(trial, self._kinds.slots[place.kind])
             if free < min(taken, place.count):
                 continue
             queue.let_start(trial)
@@ -303,22 +299,4 @@ class PolicyScheduler(SchedulerAround):
             for place in self._run_plan.places:
                 if (place.kind, place.node_id) not in gathering:
                     wanted[self._run_plan.factories[place.kind, place.node_id]] += place.count
-        queue.keep_processes(wanted, self._kept_processes)
-        self._kept_processes = wanted
-
-
-def _is_changed(trial: Trial) -> bool:
-    """Return whether a scheduler gave ``trial`` more than its slot has."""
-    return planned_of(trial.placement_group_factory) is not trial.placement_group_factory
-
-
-def _slots_taken(trial: Trial, factory: PlacementGroupFactory) -> int:
-    if not _is_changed(trial):
-        return 1
-    return num_slots(bundles_of(trial.placement_group_factory)[0], bundles_of(factory)[0])
-
-
-def _check_seconds(seconds: float, name: str) -> float:
-    if not is_number(seconds) or not seconds > 0:
-        raise InvalidResourcesError(f"{name} must be above 0 seconds, got {seconds!r}")
-    return float(seconds)
+        queue.keep_processes(wanted)

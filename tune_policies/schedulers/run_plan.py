@@ -12,6 +12,7 @@ from tune_policies.layout import Place, lay_out
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
 from tune_policies.ray_adapter import to_placement_group_factory
+from tune_policies.units import is_number
 from tune_policies.values import Value
 
 from .nodes import NodeWatch
@@ -137,11 +138,11 @@ class RunPlan:
             self._impossible = None
             return
         try:
-            plan = self._policy.plan(capacity)
+            self.replan(self._policy.plan(capacity), why)
         except InfeasibleRequestError as error:
             self._wait_for_nodes(error, why)
-        else:
-            self.replan(plan, why)
+        except Exception:  # a policy is anybody's code, and must not end trials that have run for hours
+            _logger.exception("%s: the plan stays as it was, as the policy failed", why)
 
     def _wait_for_nodes(self, error: InfeasibleRequestError, why: str) -> None:
         if self._impossible is None:
@@ -196,3 +197,10 @@ def _check_plan(plan: TrialPlan) -> TrialPlan:
             "pass with_plan(trainable, plan) to Tune without PolicyScheduler, or plan without a profile"
         )
     return plan
+
+
+def check_seconds(seconds: float, name: str) -> float:
+    """Return ``seconds`` if it is a number above 0, else raise ``InvalidResourcesError``."""
+    if not is_number(seconds) or not seconds > 0:
+        raise InvalidResourcesError(f"{name} must be above 0 seconds, got {seconds!r}")
+    return float(seconds)

@@ -30,6 +30,7 @@ class TuneQueue:
 
     def __init__(self, tune_controller: Any) -> None:
         self._controller = unwrapped(tune_controller)
+        self._kept: Counter[PlacementGroupFactory] = Counter()
 
     def is_of(self, tune_controller: Any) -> bool:
         """Return whether these are the trials of that controller's run."""
@@ -111,10 +112,11 @@ class TuneQueue:
         """Take back what was requested for a waiting trial; ``False``: it is on its way into a process."""
         return withdraw(self._controller, trial)
 
-    def keep_processes(self, wanted: Counter[PlacementGroupFactory], kept: Counter[PlacementGroupFactory]) -> None:
-        """Have Tune keep so many processes with these resources for reuse, instead of ``kept`` as before."""
-        if not self._controller._reuse_actors:
+    def keep_processes(self, wanted: Counter[PlacementGroupFactory]) -> None:
+        """Have Tune keep so many processes with these resources for reuse, and no others."""
+        if not self._controller._reuse_actors or wanted == self._kept:
             return
+        kept, self._kept = self._kept, wanted
         for resources in wanted.keys() | kept.keys():
             more = wanted[resources] - kept[resources]
             if more > 0:

@@ -11,10 +11,11 @@ from ray.tune.experiment import Trial
 
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.plan import TrialPlan
-from tune_policies.ray_adapter import PLAN_ATTRIBUTE
+from tune_policies.ray_adapter import PLAN_ATTRIBUTE, to_placement_group_factory
 from tune_policies.slot import TrialSlot
 
 from .reservation import Reservation
+from .seating import num_slots
 
 _logger = logging.getLogger(__name__)
 
@@ -184,6 +185,14 @@ def remember_slot(trial: Trial, slot: TrialSlot) -> None:
     """Have ``trial`` remember that it was given ``slot``, also once it is restored."""
     trial.policy_slot = slot.to_json()  # Tune saves all attributes of a trial as JSON, with the experiment
     trial.invalidate_json_state()
+
+
+def slots_taken(trial: Trial, slot: TrialSlot) -> int:
+    """Return how many times ``slot`` holds what ``trial`` asks for: once, unless a scheduler gave it more."""
+    asked = trial.placement_group_factory
+    if planned_of(asked) is asked:
+        return 1
+    return num_slots(bundles_of(asked)[0], bundles_of(to_placement_group_factory(slot))[0])
 
 
 def request_instead(tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
