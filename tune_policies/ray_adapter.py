@@ -20,6 +20,9 @@ _FIRST_WITH_SLICES: Final = (2, 60)
 _EXACT: Final = 2**20
 """Floats add up many multiples of one part in so many without an error."""
 
+PLAN_ATTRIBUTE: Final = "plan_of_trainable"
+"""Under this name the class that Tune runs has the plan of ``with_plan``."""
+
 
 def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:
     """Return the ``ScalingConfig`` of a trial's workers; ``kwargs`` are further fields of it.

@@ -15,8 +15,12 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTra
 from tests.on_ray.rays import local_ray
 from trainers import with_plan
 from tune_policies import (
+    ClusterCapacity,
+    CpuPolicy,
     EscalatingScheduler,
+    GpuPolicy,
     InvalidResourcesError,
+    MixedPolicy,
     PolicyScheduler,
     Resources,
     TrialPlan,
@@ -84,12 +88,13 @@ def meet(config):
 
 
 def test_all_kinds_run_side_by_side_each_set_up_by_its_slot(tmp_path):
-    plan = plan_of(num_gpu_slots=8, num_cpu_slots=2)
+    policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=0.25), CpuPolicy(cpus=2))
+    plan = policy.plan(ClusterCapacity.of(Resources(cpus=6, gpus=2)))
 
     trials = run(tmp_path, PolicyScheduler(None, plan), meet, plan, 10)
 
     ran = Counter((trial.last_result["slot"], trial.last_result["visible"] != "") for trial in trials)
-    assert ran == {("0.25 CPU, 0.25 GPU, 6 GiB of GPU memory", True): 8, ("1 CPU", False): 2}
+    assert ran == {("0.25 CPU, 0.25 GPU", True): 8, ("2 CPU", False): 2}
 
 
 class Counting(tune.Trainable):
@@ -230,10 +235,33 @@ def test_a_trial_that_ran_out_of_memory_gets_two_slots(tmp_path, is_outside):
         PolicyScheduler(EscalatingScheduler(), plan) if is_outside else EscalatingScheduler(PolicyScheduler(None, plan))
     )
 
-    trials = run(tmp_path, scheduler, RunsOut, plan, 3, checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1))
+    checkpoints = tune.CheckpointConfig(checkpoint_frequency=1)
+    trials = run(tmp_path, scheduler, RunsOut, plan, 3, checkpoint_config=checkpoints, reuse_actors=True)
 
     assert [(trial.status, trial.num_failures) for trial in trials] == [("TERMINATED", 0)] * 3
     assert {trial.placement_group_factory.required_resources["GPU"] for trial in trials} == {0.5}
+
+
+class ReplanWhenOneRuns(tune.Callback):
+    def __init__(self, scheduler, plan):
+        self.scheduler, self.plan = scheduler, plan
+
+    def on_trial_start(self, iteration, trials, trial, **info):
+        self.scheduler.replan(self.plan)
+
+
+def test_processes_that_are_kept_for_reuse_leave_room_for_the_slots_of_a_new_plan(tmp_path):
+    three, one = (
+        TrialPlan(slots=(TrialSlot(trial=Resources(cpus=cpus), max_concurrent_trials=6 // cpus),), limited_by="CPU")
+        for cpus in (2, 6)
+    )
+    scheduler = PolicyScheduler(None, three)
+    callbacks = [ReplanWhenOneRuns(scheduler, one)]
+
+    trials = run(tmp_path, scheduler, Counting, three, 5, reuse_actors=True, callbacks=callbacks, time_budget_s=90)
+
+    assert {trial.last_result.get("done") for trial in trials} == {True}
+    assert trials[-1].last_result["slot"] == "6 CPU"
 
 
 def exit_once(config):
@@ -254,32 +282,45 @@ def test_a_process_that_ends_by_itself_is_a_failure_as_ever(tmp_path, max_failur
     assert (trial.status, trial.num_failures) == (status, 1)
 
 
-def fail_unless_allowed(config):
-    checkpoint = tune.get_checkpoint()
-    note(config, f"x {'again' if checkpoint else 'first'} {'GPU' if os.environ['CUDA_VISIBLE_DEVICES'] else 'CPU'} 0")
-    if checkpoint is None:
+def fail_first_on_a_cpu(config):
+    has_gpu = os.environ["CUDA_VISIBLE_DEVICES"] != ""
+    is_first = tune.get_checkpoint() is None
+    note(config, f"{'first' if is_first else 'again'} on a {'GPU' if has_gpu else 'CPU'}")
+    if is_first and not has_gpu:
         with tempfile.TemporaryDirectory() as folder:
             tune.report({"score": 1}, checkpoint=tune.Checkpoint.from_directory(folder))
-        wait_until(lambda: len(notes(Path(config["folder"]))) >= 2)
         raise ValueError("not yet")
+    wait_until(lambda: len(notes(Path(config["folder"]))) >= 2)
     tune.report({"score": 2})
 
 
-def test_restored_trials_go_on_on_their_kind_of_devices(tmp_path):
-    plan = plan_of(1, 1)
-    trainable = with_plan(fail_unless_allowed, plan)
-    tuner = tune.Tuner(
-        trainable,
-        param_space={"folder": str(tmp_path)},
-        tune_config=tune.TuneConfig(num_samples=2, scheduler=PolicyScheduler(None, plan)),
-        run_config=tune.RunConfig(storage_path=str(tmp_path / "results"), name="run", verbose=0),
-    )
-    tuner.fit()
+def resumed_by_tune_run(folder, before, after):
+    run(folder, PolicyScheduler(None, before), fail_first_on_a_cpu, before, 2)
+    trials = run(folder, PolicyScheduler(None, after), fail_first_on_a_cpu, after, 2, resume="AUTO+ERRORED")
+    return [trial.last_result["slot"] for trial in trials]
 
-    results = tune.Tuner.restore(str(tmp_path / "results" / "run"), trainable, resume_errored=True).fit()
 
-    assert sorted(result.metrics["slot"] for result in results) == sorted([GPU_SLOT, CPU_SLOT])
-    assert sorted(notes(tmp_path)[2:]) == ["x again CPU 0", "x again GPU 0"]
+def restored_by_the_tuner(folder, before, after):
+    tune.Tuner(
+        with_plan(fail_first_on_a_cpu, before),
+        param_space={"folder": str(folder)},
+        tune_config=tune.TuneConfig(num_samples=2, scheduler=PolicyScheduler(None, before)),
+        run_config=tune.RunConfig(storage_path=str(folder / "results"), name="run", verbose=0),
+    ).fit()
+    trainable = with_plan(fail_first_on_a_cpu, after)
+    restored = tune.Tuner.restore(str(folder / "results" / "run"), trainable, resume_errored=True)
+    return [result.metrics["slot"] for result in restored.fit()]
+
+
+@pytest.mark.parametrize("resumed", [pytest.param(resumed_by_tune_run, marks=pytest.mark.slow), restored_by_the_tuner])
+def test_restored_trials_go_on_on_their_kind_of_devices_as_the_new_plan_has_them(tmp_path, resumed):
+    before = plan_of(1, 1)
+    two_cpus = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=1)
+
+    slots = resumed(tmp_path, before, before.model_copy(update={"slots": (before.slots[0], two_cpus)}))
+
+    assert sorted(slots) == [GPU_SLOT, "2 CPU"]
+    assert notes(tmp_path)[2:] == ["again on a CPU"]
 
 
 def test_the_scheduler_inside_stops_trials_as_ever(tmp_path):

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+import sys
 
 import pytest
 from hypothesis import given
@@ -77,6 +78,13 @@ def test_near_the_end_a_slot_that_ends_last_is_left_idle():
 
 def test_while_many_wait_a_slow_slot_is_used():
     assert not is_left_idle(pace=pace_of(1, 10), num_waiting=20)
+
+
+def test_where_a_search_has_no_end_that_is_told_at_once():
+    pace = Pace([2, 1])
+    pace.finished(0, 1)
+
+    assert not leave_idle(1, pace=pace, slots=[1, 1], running=[], num_waiting=sys.maxsize)
 
 
 def test_a_slow_slot_that_ends_before_the_others_is_used_at_the_end_too():

@@ -14,7 +14,7 @@ from ray.tune.result import RESULT_DUPLICATE, TRIAL_INFO
 
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.plan import TrialPlan
-from tune_policies.ray_adapter import to_placement_group_factory
+from tune_policies.ray_adapter import PLAN_ATTRIBUTE, to_placement_group_factory
 from tune_policies.slot import TrialSlot
 from tune_policies.units import format_bytes
 
@@ -83,6 +83,7 @@ def with_plan(
         changes = {
             "_set_up": staticmethod(set_up),
             "_slot_of": staticmethod(slot_of),
+            PLAN_ATTRIBUTE: plan,
             "__doc__": trainable.__doc__,
         }
         accounted = type(trainable.__name__, (_ClassUnderPlan, trainable), changes)
@@ -99,7 +100,9 @@ def with_plan(
     function = set_up_before(trainable, set_up_thread)
     # Tune has no public place between what a function reports and its result. The class that it makes of a function
     # inherits from these, and `tune.with_parameters` and `tune.with_resources` keep them.
-    mixin = type("_FunctionUnderThisPlan", (_FunctionUnderPlan,), {"_slot_of": staticmethod(slot_of)})
+    mixin = type(
+        "_FunctionUnderThisPlan", (_FunctionUnderPlan,), {"_slot_of": staticmethod(slot_of), PLAN_ATTRIBUTE: plan}
+    )
     function.__mixins__ = (mixin, *getattr(trainable, "__mixins__", ()))  # type: ignore[attr-defined]
     return tune.with_resources(function, resources)
 

@@ -32,7 +32,7 @@ class SchedulerAround(TrialScheduler):  # type: ignore[misc]  # Ray has no types
         # Tune saves a trial that reached a milestone of HyperBand, whose brackets know no trial that has the result of
         # a milestone, and waits. As for any trial that Tune retries, they forget it and take it in anew.
         is_kept_from_inner = returned_by(trial) is self and not (
-            trial.temporary_state.was_saving or isinstance(self._inner, HyperBandScheduler)
+            trial.temporary_state.was_saving or isinstance(_innermost(self), HyperBandScheduler)
         )
         if is_kept_from_inner:
             self._returning.add(trial)
@@ -80,3 +80,9 @@ class SchedulerAround(TrialScheduler):  # type: ignore[misc]  # Ray has no types
     def restore(self, checkpoint_path: str) -> None:
         """Restore the scheduler inside."""
         self._inner.restore(checkpoint_path)
+
+
+def _innermost(scheduler: TrialScheduler) -> TrialScheduler:
+    while isinstance(scheduler, SchedulerAround):
+        scheduler = scheduler._inner
+    return scheduler

@@ -53,6 +53,10 @@ class NodeWatch:
         self._known = _signature(capacity)
         return capacity
 
+    def forget(self) -> None:
+        """Tell of the nodes as of a change when they are read next."""
+        self._known = None
+
     def changed(self) -> ClusterCapacity | None:
         """Return the cluster, once for each change that was seen since; ``None``: none was. Does not wait."""
         found = self._take_answer()

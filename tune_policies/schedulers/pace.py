@@ -111,8 +111,12 @@ def leave_idle(kind: int, *, pace: Pace, slots: Sequence[int], running: Sequence
     if not free_s:
         return False
     gain_s = 1 / sum(1 / each_s for _, each_s in free_s)
+    ends_s = [here_s * length for length in pace.lengths()]
+    # The others take no less than gain_s for each trial. A search without an end gives more than can be counted out.
+    if (num_waiting - 1) * gain_s >= max(ends_s):
+        return False
     others_end_s = _end_of(num_waiting, free_s)
-    late_s = [max(0, here_s * length - (others_end_s - gain_s)) for length in pace.lengths()]
+    late_s = [max(0, end_s - (others_end_s - gain_s)) for end_s in ends_s]
     return sum(late_s) / len(late_s) >= gain_s
 
 

@@ -7,27 +7,25 @@ holds back the trials that have none, and ``run_plan`` follows the nodes.
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tune_policies.errors import InvalidResourcesError
 from tune_policies.layout import Place
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
-from tune_policies.ray_adapter import to_placement_group_factory
 from tune_policies.slot import TrialSlot
-from tune_policies.units import is_number
 
 from .around import SchedulerAround
 from .nodes import lost_node
 from .run_pace import RunPace
-from .run_plan import PlanChange, RunPlan
-from .seating import Seat, free_slots, num_slots
+from .run_plan import PlanChange, RunPlan, check_seconds
+from .seating import Seat, free_slots
 from .tune_queue import TuneQueue
-from .tune_trials import adopt, bundles_of, planned_of, save_experiment
+from .tune_trials import adopt, plan_of_trainable, remember_slot, save_experiment, slot_before, slots_taken
 
 _logger = logging.getLogger(__name__)
 
@@ -71,18 +69,27 @@ class PolicyScheduler(SchedulerAround):
         self._run_plan = RunPlan(
             plan,
             policy,
-            interval_s=_check_seconds(replan_interval_s, "replan_interval_s"),
-            wait_for_nodes_s=_check_seconds(wait_for_nodes_s, "wait_for_nodes_s"),
+            interval_s=check_seconds(replan_interval_s, "replan_interval_s"),
+            wait_for_nodes_s=check_seconds(wait_for_nodes_s, "wait_for_nodes_s"),
         )
         self._may_move = may_move
-        self._seats: dict[Trial, Seat] = {}
-        self._ran_in: dict[Trial, TrialSlot] = {}
-        self._waiting: dict[Trial, None] = {}
-        self._kept_processes: Counter[PlacementGroupFactory] = Counter()
-        self._held_back: dict[int, int] = {}
         self._kinds = self._run_plan.kinds
         self._pace = RunPace(self._kinds)
+        self._ran_in: dict[Trial, TrialSlot] = {}
+        self._begin(None)
+
+    def _begin(self, queue: TuneQueue | None) -> None:
+        """Begin with the trials of a run; ``None``: of one that is still to come."""
+        self._queue = queue
+        self._has_begun = False
+        self._seats: dict[Trial, Seat] = {}
+        self._waiting: dict[Trial, None] = {}
+        self._held_back: dict[int, int] = {}
         self._open: list[tuple[Place, int]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a tuner saves, from which a run begins anew: nothing of one that goes on."""
+        return {**self.__dict__, "_queue": None}
 
     @property
     def plan(self) -> TrialPlan:
@@ -113,9 +120,12 @@ class PolicyScheduler(SchedulerAround):
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Take note of a trial; it waits until it has a slot."""
+        if self._queue is None or not self._queue.is_of(tune_controller):
+            self._begin(TuneQueue(tune_controller))
+            self._run_plan.begin()
         adopt(trial, self, tune_controller)
         if trial not in self._ran_in and trial.latest_checkpoint_result is not None:  # it is restored
-            slot = getattr(planned_of(trial.placement_group_factory), "slot", None)
+            slot = slot_before(trial)
             if slot is not None:
                 self._ran_in[trial] = slot
         super().on_trial_add(tune_controller, trial)
@@ -147,18 +157,27 @@ class PolicyScheduler(SchedulerAround):
         Raises:
             InfeasibleRequestError: For too long the policy has had no plan for the nodes that are left.
         """
-        queue = TuneQueue(tune_controller)
-        if self._run_plan.follow_nodes():
+        queue = self._queue or TuneQueue(tune_controller)
+        self._take_plan_of_trainable(queue)
+        if self._run_plan.follow_nodes(is_resumed=queue.is_resumed):
             self._take_plan(queue)
         if self._run_plan.overdue is not None:
             save_experiment(tune_controller, wait=True)
             raise self._run_plan.overdue
         self._update(queue)
-        chosen = super().choose_trial_to_run(queue.view(self._can_start))
+        chosen = super().choose_trial_to_run(queue.view(self._may_start()))
         self._update(queue)  # the scheduler inside may have changed what trials ask for
         started = self._seat_trials(queue, chosen)
         self._keep_processes(queue)
         return chosen if chosen in started else None
+
+    def _take_plan_of_trainable(self, queue: TuneQueue) -> None:
+        """Where a run goes on, take the plan of its trainable: to ``Tuner.restore`` no scheduler can be given."""
+        if not self._has_begun and queue.is_resumed:
+            plan = next(map(plan_of_trainable, queue.pending), None)
+            if plan is not None:
+                self._run_plan.replan(plan, "the run goes on with this plan")
+        self._has_begun = True
 
     def _take_plan(self, queue: TuneQueue) -> None:
         """Go on with other places; take back what was requested for those before, which may never be there any more."""
@@ -172,8 +191,17 @@ class PolicyScheduler(SchedulerAround):
 
     def _update(self, queue: TuneQueue) -> None:
         """Bring up to date which trials have a slot, and hold back those that wait for one."""
+        self._seats = self._seats_now(queue)
+        self._open = None
+        for trial in self._waiting.keys() - queue.pending:
+            del self._waiting[trial]
+            queue.forget(trial)
+        to_hold_back = queue.to_hold_back(self._waiting.keys(), self._seats.keys())
+        self._waiting.update(dict.fromkeys(to_hold_back))
+        queue.hold_back(to_hold_back)
+
+    def _seats_now(self, queue: TuneQueue) -> dict[Trial, Seat]:
         now_s = time.monotonic()
-        queue.forget_ended()
         seats = {}
         for trial, seat in self._seats.items():
             has_started = trial.status == Trial.RUNNING
@@ -183,16 +211,9 @@ class PolicyScheduler(SchedulerAround):
             else:
                 self._pace.rests(trial, now_s)
             if has_started or (trial.status == Trial.PENDING and queue.is_requested(trial)):
-                seats[trial] = seat._replace(has_started=has_started, num_slots=self._num_slots(trial, seat))
-        self._seats = seats
-        self._open = None
-        pending = queue.pending
-        waiting = {trial for trial in pending if trial not in seats}
-        self._waiting = {trial: None for trial in (*self._waiting, *pending) if trial in waiting}
-        queue.hold_back(waiting)
-
-    def _num_slots(self, trial: Trial, seat: Seat) -> int:
-        return _slots_taken(trial, to_placement_group_factory(seat.slot)) if _is_changed(trial) else 1
+                num_slots = slots_taken(trial, seat.slot)
+                seats[trial] = seat._replace(has_started=has_started, num_slots=num_slots)
+        return seats
 
     def _open_places(self) -> list[tuple[Place, int]]:
         """Return the places with a free slot, the better kinds first, and how many each has."""
@@ -202,11 +223,16 @@ class PolicyScheduler(SchedulerAround):
             self._open = [(place, count) for place, count in zip(places, free, strict=True) if count > 0]
         return self._open
 
-    def _can_start(self, trial: Trial) -> bool:
-        if trial in self._seats or not self._open_places():
-            return False
-        allowed = self._allowed(trial)
-        return any(place.kind in allowed for place, _ in self._open_places())
+    def _may_start(self) -> Callable[[Trial], bool]:
+        """Return what tells whether a slot is free for a waiting trial. It is asked of each of them, in each step."""
+        open_kinds = {place.kind for place, _ in self._open_places()}
+
+        def may_start(trial: Trial) -> bool:
+            if not open_kinds or trial in self._seats:
+                return False
+            return trial not in self._ran_in or not open_kinds.isdisjoint(self._allowed(trial))
+
+        return may_start
 
     def _allowed(self, trial: Trial) -> set[int]:
         """Return the kinds in which ``trial`` may run, of those that have a place; at least one, if any has."""
@@ -214,6 +240,9 @@ class PolicyScheduler(SchedulerAround):
         return there.intersection(self._kinds.allowed(None if self._may_move else self._ran_in.get(trial))) or there
 
     def _seat_trials(self, queue: TuneQueue, chosen: Trial | None) -> set[Trial]:
+        self._held_back = Counter()
+        if not self._open_places():
+            return set()
         first = [chosen] if chosen is not None and chosen not in self._seats else []
         started: set[Trial] = set()
         idle: set[int] = set()
@@ -224,7 +253,6 @@ class PolicyScheduler(SchedulerAround):
                 started.add(trial)
                 self._waiting.pop(trial, None)
                 self._open = None
-        self._held_back = Counter()
         for place, count in self._open_places():
             if place.kind in idle:
                 self._held_back[place.kind] += count
@@ -241,12 +269,13 @@ class PolicyScheduler(SchedulerAround):
                 continue
             factory = self._run_plan.factories[place.kind, place.node_id]
             if trial.placement_group_factory is not factory:
-                queue.change_resources(trial, factory)
-            taken = _slots_taken(trial, factory)
+                trial.update_resources(factory)
+            taken = slots_taken(trial, self._kinds.slots[place.kind])
             if free < min(taken, place.count):
                 continue
             queue.let_start(trial)
             slot = self._kinds.slots[place.kind]
+            remember_slot(trial, slot)
             self._seats[trial] = Seat(slot, place.kind, place.node_id, num_slots=taken, has_started=False)
             return True
         return False
@@ -270,22 +299,4 @@ class PolicyScheduler(SchedulerAround):
             for place in self._run_plan.places:
                 if (place.kind, place.node_id) not in gathering:
                     wanted[self._run_plan.factories[place.kind, place.node_id]] += place.count
-        queue.keep_processes(wanted, self._kept_processes)
-        self._kept_processes = wanted
-
-
-def _is_changed(trial: Trial) -> bool:
-    """Return whether a scheduler gave ``trial`` more than its slot has."""
-    return planned_of(trial.placement_group_factory) is not trial.placement_group_factory
-
-
-def _slots_taken(trial: Trial, factory: PlacementGroupFactory) -> int:
-    if not _is_changed(trial):
-        return 1
-    return num_slots(bundles_of(trial.placement_group_factory)[0], bundles_of(factory)[0])
-
-
-def _check_seconds(seconds: float, name: str) -> float:
-    if not is_number(seconds) or not seconds > 0:
-        raise InvalidResourcesError(f"{name} must be above 0 seconds, got {seconds!r}")
-    return float(seconds)
+        queue.keep_processes(wanted)

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from typing import Final
 
 from ray.tune import PlacementGroupFactory
 
@@ -11,12 +12,16 @@ from tune_policies.layout import Place, lay_out
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
 from tune_policies.ray_adapter import to_placement_group_factory
+from tune_policies.units import is_number
 from tune_policies.values import Value
 
 from .nodes import NodeWatch
 from .seating import Kinds
 
 _logger = logging.getLogger(__name__)
+
+_LOST_S: Final = 60.0
+"""For how long a node with which a trial was lost gets none: by then Ray counts it as dead, or it answers again."""
 
 
 class PlanChange(Value):
@@ -57,15 +62,25 @@ class RunPlan:
         self._policy = policy
         self._watch = NodeWatch(interval_s, probes=policy is not None)
         self._capacity: ClusterCapacity | None = None
-        self._lost_nodes: set[str] = set()
+        self._had_a_run = False
+        self._is_for_others = False
+        self._lost_nodes: dict[str, float] = {}
         self._wait_for_nodes_s = wait_for_nodes_s
         self._impossible: InfeasibleRequestError | None = None
         self._impossible_since_s = 0.0
 
+    def begin(self) -> None:
+        """Begin with a run; what an earlier one knew of the nodes may not be so any more."""
+        self._had_a_run = self._capacity is not None
+        self._places = self._capacity = self._impossible = None
+        self._lost_nodes = {}
+
     @property
     def places(self) -> list[Place]:
-        """Where the slots are, those of the better kinds first; none on nodes with which trials were lost."""
-        return [place for place in self._places or () if place.node_id not in self._lost_nodes]
+        """Where the slots are, those of the better kinds first; none on nodes with which trials were just lost."""
+        since_s = time.monotonic() - _LOST_S
+        lost = {node_id for node_id, at_s in self._lost_nodes.items() if at_s > since_s}
+        return [place for place in self._places or () if place.node_id not in lost]
 
     @property
     def overdue(self) -> InfeasibleRequestError | None:
@@ -75,7 +90,7 @@ class RunPlan:
 
     def lost(self, node_id: str) -> None:
         """Take note that a node died, before Ray itself counts it as dead."""
-        self._lost_nodes.add(node_id)
+        self._lost_nodes[node_id] = time.monotonic()
 
     def replan(self, plan: TrialPlan, why: str) -> None:
         """Take ``plan`` from now on.
@@ -84,19 +99,26 @@ class RunPlan:
             InvalidResourcesError: The plan goes by configs.
         """
         plan = _check_plan(plan)
-        self._impossible = None
-        self._places = None
         if plan != self.plan:
             _logger.info("%s: %s", why, plan.explain())
             self.plan = plan
             self.kinds = Kinds(plan.slots)
             self.changes.append(PlanChange(at_s=time.time(), plan=plan, why=why))
+        self._impossible = None
+        self._places = None
 
-    def follow_nodes(self) -> bool:
-        """Bring the plan up to date with the nodes; whether the places are others than they were. Does not wait."""
+    def follow_nodes(self, *, is_resumed: bool) -> bool:
+        """Bring the plan up to date with the nodes; whether the places are others than they were. Does not wait.
+
+        Args:
+            is_resumed: Whether the run is one that goes on, for whose nodes the policy has not planned perhaps.
+        """
         if self._policy is not None or len(self.plan.slots) > 1:
             if self._capacity is None:
                 self._capacity = self._watch.read_now() or ClusterCapacity()
+                self._is_for_others = is_resumed or self._had_a_run
+                if self._is_for_others:
+                    self._watch.forget()
             elif (capacity := self._watch.changed()) is not None:
                 self._plan_anew(capacity)
         if self._places is not None:
@@ -109,19 +131,18 @@ class RunPlan:
         return True
 
     def _plan_anew(self, capacity: ClusterCapacity) -> None:
-        why = _what_changed(self._capacity, capacity)
-        self._capacity = capacity
+        why = "the run goes on" if self._is_for_others else _what_changed(self._capacity, capacity)
+        self._capacity, self._is_for_others = capacity, False
         self._places = None
-        self._lost_nodes.clear()
         if self._policy is None:
             self._impossible = None
             return
         try:
-            plan = self._policy.plan(capacity)
+            self.replan(self._policy.plan(capacity), why)
         except InfeasibleRequestError as error:
             self._wait_for_nodes(error, why)
-        else:
-            self.replan(plan, why)
+        except Exception:  # a policy is anybody's code, and must not end trials that have run for hours
+            _logger.exception("%s: the plan stays as it was, as the policy failed", why)
 
     def _wait_for_nodes(self, error: InfeasibleRequestError, why: str) -> None:
         if self._impossible is None:
@@ -176,3 +197,10 @@ def _check_plan(plan: TrialPlan) -> TrialPlan:
             "pass with_plan(trainable, plan) to Tune without PolicyScheduler, or plan without a profile"
         )
     return plan
+
+
+def check_seconds(seconds: float, name: str) -> float:
+    """Return ``seconds`` if it is a number above 0, else raise ``InvalidResourcesError``."""
+    if not is_number(seconds) or not seconds > 0:
+        raise InvalidResourcesError(f"{name} must be above 0 seconds, got {seconds!r}")
+    return float(seconds)

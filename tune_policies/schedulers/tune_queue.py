@@ -6,6 +6,7 @@ In each step Tune asks its scheduler for one trial, then requests resources for 
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from ray.tune import PlacementGroupFactory
@@ -17,6 +18,9 @@ _MANY = 10**9
 """So many trials are still to come where the searcher does not say."""
 
 
+_WAITS = frozenset({Trial.PENDING, Trial.PAUSED})
+
+
 class TuneQueue:
     """The trials of a run that wait.
 
@@ -26,14 +30,32 @@ class TuneQueue:
 
     def __init__(self, tune_controller: Any) -> None:
         self._controller = unwrapped(tune_controller)
+        self._kept: Counter[PlacementGroupFactory] = Counter()
+
+    def is_of(self, tune_controller: Any) -> bool:
+        """Return whether these are the trials of that controller's run."""
+        return self._controller is unwrapped(tune_controller)
 
     @property
-    def pending(self) -> list[Trial]:
-        """The trials that wait for their resources or their process, in Tune's order."""
-        listed = dict.fromkeys(self._controller._pending_trials_list)
-        unlisted = self._controller._pending_trials - listed.keys()
-        waiting = [trial for trial in listed if trial in self._controller._pending_trials]
-        return [*waiting, *sorted(unlisted, key=lambda trial: trial.trial_id)]
+    def is_resumed(self) -> bool:
+        """Whether the run is one that goes on."""
+        return bool(self._controller.resumed)
+
+    @property
+    def pending(self) -> AbstractSet[Trial]:
+        """The trials that wait for their resources or their process."""
+        return self._controller._pending_trials  # type: ignore[no-any-return]
+
+    def to_hold_back(self, held: AbstractSet[Trial], seated: AbstractSet[Trial]) -> list[Trial]:
+        """Return the waiting trials that Tune would start though they have no slot, in Tune's order.
+
+        All of a run's waiting trials pass through here in each step: most are held already, and cost next to nothing.
+        """
+        listed = dict.fromkeys(
+            each for each in self._controller._pending_trials_list if each in self.pending and each not in seated
+        )
+        unlisted = self.pending - held - seated - listed.keys()
+        return [*listed, *sorted(unlisted, key=lambda trial: trial.trial_id)]
 
     @property
     def num_paused(self) -> int:
@@ -56,55 +78,45 @@ class TuneQueue:
     def hold_back(self, trials: Iterable[Trial]) -> None:
         """Keep Tune from starting these waiting trials.
 
-        To Tune they are as if requested: it keeps the processes of finished trials for reuse only while some are.
+        To Tune they are as if requested: it keeps the processes of finished trials for reuse only while some are. How
+        many it keeps is said by ``keep_processes`` alone: one that is kept for a trial that gets no slot there holds
+        what another waits for.
         """
         held = set(trials)
         for trial in held:
-            resources = trial.placement_group_factory
-            self._controller._resources_to_pending_trials[resources].discard(trial)
+            self._controller._resources_to_pending_trials[trial.placement_group_factory].discard(trial)
             if trial not in self._controller._staged_trials:
                 self._controller._staged_trials.add(trial)
-                self._controller._actor_cache.increase_max(resources)
                 # As Tune does for what it requests: the results of a run that is stopped name each trial's folder.
                 trial.init_local_path()
                 self._controller._mark_trial_to_checkpoint(trial)
-        self._controller._pending_trials_list = [
-            trial for trial in self._controller._pending_trials_list if trial not in held
-        ]
+        if held:
+            self._controller._pending_trials_list = [
+                trial for trial in self._controller._pending_trials_list if trial not in held
+            ]
+
+    def forget(self, trial: Trial) -> None:
+        """Hold ``trial`` back no more: it has a slot, or ended while it waited."""
+        self._controller._staged_trials.discard(trial)
 
     def let_start(self, trial: Trial) -> None:
         """Let Tune start a trial in this step that was held back or is paused; with the resources that it now has."""
-        if trial in self._controller._staged_trials:
-            self._controller._unstage_trial_with_resources(trial)
+        self.forget(trial)
         if trial.status == Trial.PENDING:
             self._controller._resources_to_pending_trials[trial.placement_group_factory].add(trial)
             self._controller._pending_trials_list.append(trial)
         else:
             self._controller._set_trial_status(trial, Trial.PENDING)
 
-    def change_resources(self, trial: Trial, resources: PlacementGroupFactory) -> None:
-        """Give a trial that is held back, or paused, other resources."""
-        is_held = trial in self._controller._staged_trials
-        if is_held:
-            self._controller._unstage_trial_with_resources(trial)
-        trial.update_resources(resources)
-        if is_held:
-            self._controller._staged_trials.add(trial)
-            self._controller._actor_cache.increase_max(trial.placement_group_factory)
-
     def withdraw(self, trial: Trial) -> bool:
         """Take back what was requested for a waiting trial; ``False``: it is on its way into a process."""
         return withdraw(self._controller, trial)
 
-    def forget_ended(self) -> None:
-        """Forget trials that ended while they waited, which Tune itself keeps as requested."""
-        for trial in [each for each in self._controller._staged_trials if each.is_finished()]:
-            self._controller._unstage_trial_with_resources(trial)
-
-    def keep_processes(self, wanted: Counter[PlacementGroupFactory], kept: Counter[PlacementGroupFactory]) -> None:
-        """Have Tune keep so many processes with these resources for reuse, instead of ``kept`` as before."""
-        if not self._controller._reuse_actors:
+    def keep_processes(self, wanted: Counter[PlacementGroupFactory]) -> None:
+        """Have Tune keep so many processes with these resources for reuse, and no others."""
+        if not self._controller._reuse_actors or wanted == self._kept:
             return
+        kept, self._kept = self._kept, wanted
         for resources in wanted.keys() | kept.keys():
             more = wanted[resources] - kept[resources]
             if more > 0:
@@ -130,7 +142,7 @@ class QueueView:
         return [
             trial
             for trial in self._wrapped_controller.get_trials()
-            if trial.status not in (Trial.PENDING, Trial.PAUSED) or self._is_shown(trial)
+            if trial.status not in _WAITS or self._is_shown(trial)
         ]
 
     def __getattr__(self, name: str) -> Any:

@@ -9,9 +9,13 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
 from ray.tune.experiment import Trial
 
-from tune_policies.errors import InfeasibleRequestError
+from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.plan import TrialPlan
+from tune_policies.ray_adapter import PLAN_ATTRIBUTE, to_placement_group_factory
+from tune_policies.slot import TrialSlot
 
 from .reservation import Reservation
+from .seating import num_slots
 
 _logger = logging.getLogger(__name__)
 
@@ -158,6 +162,39 @@ def planned_of(resources: PlacementGroupFactory) -> PlacementGroupFactory:
     return getattr(resources, "planned", resources)
 
 
+def plan_of_trainable(trial: Trial) -> TrialPlan | None:
+    """Return the plan with which ``with_plan`` made the trainable; ``None``: it did not."""
+    plan = getattr(trial.get_trainable_cls(), PLAN_ATTRIBUTE, None)
+    return plan if isinstance(plan, TrialPlan) else None
+
+
+def slot_before(trial: Trial) -> TrialSlot | None:
+    """Return the slot that ``trial`` was given last, also before it was restored; ``None``: it was given none.
+
+    What it reserves does not tell: Tune works that out anew for a restored trial.
+    """
+    text = getattr(trial, "policy_slot", None)
+    try:
+        return None if text is None else TrialSlot.from_json(text)
+    except InvalidResourcesError as error:  # saved by another version of this
+        _logger.warning("in which slot %s ran cannot be read: %s", trial, error)
+        return None
+
+
+def remember_slot(trial: Trial, slot: TrialSlot) -> None:
+    """Have ``trial`` remember that it was given ``slot``, also once it is restored."""
+    trial.policy_slot = slot.to_json()  # Tune saves all attributes of a trial as JSON, with the experiment
+    trial.invalidate_json_state()
+
+
+def slots_taken(trial: Trial, slot: TrialSlot) -> int:
+    """Return how many times ``slot`` holds what ``trial`` asks for: once, unless a scheduler gave it more."""
+    asked = trial.placement_group_factory
+    if planned_of(asked) is asked:
+        return 1
+    return num_slots(bundles_of(asked)[0], bundles_of(to_placement_group_factory(slot))[0])
+
+
 def request_instead(tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
     """Take back what was requested for a waiting trial, and request ``resources``."""
     controller = unwrapped(tune_controller)
@@ -177,10 +214,12 @@ def withdraw(controller: Any, trial: Trial) -> bool:
     if trial in controller._resetting_trials:
         return False
     actor = controller._trial_to_actor.pop(trial, None)
-    if actor is not None:
+    if actor is None:
+        controller._staged_trials.discard(trial)  # it is held back: nothing was requested
+    else:
         controller._actor_to_trial.pop(actor)
         controller._remove_actor(tracked_actor=actor)
-    if trial in controller._staged_trials:
-        controller._unstage_trial_with_resources(trial)
+        if trial in controller._staged_trials:
+            controller._unstage_trial_with_resources(trial)
     controller._resources_to_pending_trials[trial.placement_group_factory].discard(trial)
     return True
