@@ -145,8 +145,9 @@ def test_processes_are_reused_within_their_slot(tmp_path):
     results = tuner.fit()
 
     processes = {(kind, pid) for _, _, kind, pid in map(str.split, notes(tmp_path))}
-    assert len(processes) == 3
-    assert Counter(kind for kind, _ in processes) == {"GPU": 2, "CPU": 1}
+    # One that is done soon serves those for which another was still starting.
+    assert {kind for kind, _ in processes} == {"GPU", "CPU"}
+    assert len({pid for _, pid in processes}) == len(processes) <= 3
     assert all((result.metrics["slot"] == GPU_SLOT) == result.metrics["has_gpu"] for result in results)
 
 
