@@ -33,6 +33,10 @@ def counts(plan):
     return {(slot.worker.cpus, slot.worker.gpus): slot.max_concurrent_trials for slot in plan.slots}
 
 
+def test_the_policies_are_given_as_arguments_or_in_a_list():
+    assert MixedPolicy([QUARTERS, ON_CPUS], speeds=(4, 1)) == MixedPolicy(QUARTERS, ON_CPUS, speeds=(4, 1))
+
+
 def with_type(capacity, **resources):
     extra = NodeTypeCapacity(name="large", resources=Resources(**resources), max_nodes_to_add=5)
     return capacity.model_copy(update={"node_types": (extra,)})

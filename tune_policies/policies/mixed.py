@@ -1,6 +1,6 @@
 """Several kinds of slots at once: quarter GPUs beside CPU slots, A100s beside L4s."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Self
 
 from pydantic import model_validator
@@ -24,7 +24,8 @@ class MixedPolicy(ResourcePolicy):
     for which nothing is left is left out, and the plan says why. Beside other kinds a trial's workers do not grow.
 
     Attributes:
-        policies: What each kind of slot is, the best first. At least one, and none with a GPU-memory profile.
+        policies: What each kind of slot is, the best first; as arguments, or in one list. At least one, and none with a
+            GPU-memory profile.
         speeds: How fast a trial runs in the slots of each policy, in any one unit; ``None``: not known.
 
     Raises:
@@ -34,7 +35,9 @@ class MixedPolicy(ResourcePolicy):
     policies: tuple[InnerPolicy, ...]
     speeds: tuple[Speed, ...] | None = None
 
-    def __init__(self, /, *policies: ResourcePolicy, **data: object) -> None:
+    def __init__(self, /, *policies: ResourcePolicy | Sequence[ResourcePolicy], **data: object) -> None:
+        if len(policies) == 1 and isinstance(policies[0], Sequence):
+            policies = tuple(policies[0])
         if policies and "policies" in data:
             raise InvalidResourcesError("give the policies one way: as arguments, or as policies=(…)")
         super().__init__(**({"policies": policies, **data} if policies else data))
