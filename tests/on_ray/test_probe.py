@@ -163,6 +163,8 @@ def wait_for_runtime_environments(cluster):
 def test_a_cluster_is_read_through_the_ray_client_of_the_program(monkeypatch):
     # A client's server is a process that imports all of Ray: on a busy machine that takes more than Ray's 30 s.
     monkeypatch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "150")
+    # Ray starts it by a fork beside gRPC's threads. With gRPC's handlers of forks in the way it often dies at once.
+    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
