@@ -3,6 +3,7 @@
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Literal, Self
@@ -10,7 +11,7 @@ from typing import Any, Final, Literal, Self
 import ray
 import wrapt
 from pydantic import Field
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from tune_policies.accelerators import GPU_VISIBILITY_VARIABLES
 from tune_policies.resources import Resources, to_ticks
@@ -202,10 +203,19 @@ def hide_gpus() -> None:
         os.environ[variable] = ""
 
 
+@functools.lru_cache(maxsize=1)
+def _numerical_libraries(num_modules: int) -> ThreadpoolController:
+    """Return the libraries that are loaded. To find them takes longer than the rest of a set-up together.
+
+    A process that serves many trials looks for them again only where ``num_modules``, those that are imported, changed.
+    """
+    return ThreadpoolController()
+
+
 def set_num_threads(num_threads: int) -> None:
     """Set the threads of this process's numerical libraries: those loaded now, and those loaded later."""
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = str(num_threads)
-    threadpool_limits(num_threads)
+    _numerical_libraries(len(sys.modules)).limit(limits=num_threads)
     # PyTorch takes no more from the variable than the machine has cores.
     wrapt.register_post_import_hook(lambda torch: torch.set_num_threads(num_threads), "torch")
