@@ -4,6 +4,7 @@ The decision is ``tune_policies.train_room``'s. Here the cluster is read, by ``r
 workers wait: in a thread of Train's controller, whose own thread is blocked meanwhile.
 """
 
+import copy
 import logging
 import threading
 import time
@@ -21,7 +22,6 @@ from tune_policies.errors import InfeasibleRequestError, ProbeError
 from tune_policies.resources import to_ticks
 from tune_policies.train_room import Gang, RoomNode, RoomView, WaitingRun, no_room, stuck_runs
 
-from ..train_in_tune.train_run import with_run_config
 from .room_reading import RoomReader, addable_nodes, remove_abandoned_groups, remove_groups
 
 _logger = logging.getLogger(__name__)
@@ -86,6 +86,16 @@ def with_room_watch(run_config: RunConfig | None) -> RunConfig:
     if any(isinstance(each, RoomWatch) for each in run_config.callbacks):
         return run_config
     return replace(run_config, callbacks=[*run_config.callbacks, RoomWatch()])
+
+
+def with_run_config(trainer: Any, run_config: RunConfig) -> Any:
+    """Return a copy of a trainer with another run config, which Ray keeps in two places."""
+    changed = copy.copy(trainer)
+    changed.run_config = run_config
+    # `replace` would make the run another one: its identifier is not among the arguments.
+    changed.train_run_context = copy.copy(trainer.train_run_context)
+    object.__setattr__(changed.train_run_context, "run_config", run_config)
+    return changed
 
 
 class RoomWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  # Ray is not followed

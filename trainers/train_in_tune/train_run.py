@@ -1,6 +1,5 @@
-"""Where a Train run inside a Tune trial keeps its files, and Ray's trainers with another run config."""
+"""Where a Train run inside a Tune trial keeps its files."""
 
-import copy
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,16 +12,6 @@ _NAME_OF_NONE_GIVEN: Final = "ray_train_run-"
 """How Ray's names begin that a ``RunConfig`` gets without one."""
 
 _SNAPSHOT: Final = "checkpoint_manager_snapshot.json"
-
-
-def with_run_config(trainer: Any, run_config: RunConfig) -> Any:
-    """Return a copy of a trainer with another run config, which Ray keeps in two places."""
-    changed = copy.copy(trainer)
-    changed.run_config = run_config
-    # `replace` would make the run another one: its identifier is not among the arguments.
-    changed.train_run_context = copy.copy(trainer.train_run_context)
-    object.__setattr__(changed.train_run_context, "run_config", run_config)
-    return changed
 
 
 def in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig:

@@ -15,10 +15,10 @@ from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.plan import TrialPlan
 
 from ..process import name_of
-from ..room.train_room import with_room_check
+from ..room.train_room import with_room_check, with_run_config
 from ..train_runs.train_loop import check_train_v2
 from ..tune_trials.tune_trainable import with_plan
-from .train_run import forget_earlier_run, in_trial_folder, with_run_config
+from .train_run import forget_earlier_run, in_trial_folder
 from .trial_reports import ReportsToTrial, StartFromCheckpoint
 from .trial_run import EndsItsRun, begin_run
 
