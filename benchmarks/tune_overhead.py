@@ -81,7 +81,9 @@ def _precise(value: Spread) -> str:
 
 
 def _run_rounds(arms: list[Arm], size: Size) -> Mapping[Arm, list[float]]:
-    ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    # Where two trials fit, chance decides whether Tune serves a run with both processes or, as one comes late, all
+    # of it with the other, which takes half as long again: with one CPU each run has one process.
+    ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     try:
         plan = CpuPolicy(cpus=1).plan(tune_policies.probe_cluster())
         seconds: dict[Arm, list[float]] = {arm: [] for arm in arms}

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import ray
 import wrapt
@@ -152,8 +152,26 @@ def _assigned_resources() -> dict[str, float]:
         return {}
 
 
+class _OwnProcess(NamedTuple):
+    """What is done around a user's function in its process. A function in a function would be pickled by value."""
+
+    set_up: Callable[[Any], None]
+    at_end: Callable[[], None] | None
+
+    @contextmanager
+    def around(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+        self.set_up(args[0] if args else kwargs.get("config"))
+        try:
+            with noted_on_oom():
+                yield
+        finally:
+            add_warnings(end_gpu_processes())
+            if self.at_end is not None:
+                self.at_end()
+
+
 def set_up_before(
-    function: Callable[..., Any], set_up: Callable[[Any], None], at_end: Callable[[], None] = lambda: None
+    function: Callable[..., Any], set_up: Callable[[Any], None], at_end: Callable[[], None] | None = None
 ) -> Callable[..., Any]:
     """Return a new function that sets up its process and then calls ``function``, which stays as it is.
 
@@ -162,23 +180,14 @@ def set_up_before(
         set_up: Is called with the config, or ``None``, in the process and in the thread that runs ``function``.
         at_end: Is called there when ``function`` has ended, however it did, and what it has left is ended.
     """
-
-    @contextmanager
-    def process_of_its_own(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-        set_up(args[0] if args else kwargs.get("config"))
-        try:
-            with noted_on_oom():
-                yield
-        finally:
-            add_warnings(end_gpu_processes())
-            at_end()
+    process = _OwnProcess(set_up, at_end)
 
     def set_up_first(*args: Any, **kwargs: Any) -> Any:
-        with process_of_its_own(args, kwargs):
+        with process.around(args, kwargs):
             return function(*args, **kwargs)
 
     def set_up_first_and_yield(*args: Any, **kwargs: Any) -> Any:
-        with process_of_its_own(args, kwargs):
+        with process.around(args, kwargs):
             return (yield from function(*args, **kwargs))
 
     # Tune takes a generator's items as its results, and knows one by its code.
@@ -217,5 +226,17 @@ def set_num_threads(num_threads: int) -> None:
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = str(num_threads)
     _numerical_libraries(len(sys.modules)).limit(limits=num_threads)
-    # PyTorch takes no more from the variable than the machine has cores.
-    wrapt.register_post_import_hook(lambda torch: torch.set_num_threads(num_threads), "torch")
+    _set_threads_of_torch()
+
+
+def _set_threads_of_torch() -> None:
+    """Set PyTorch's threads, now or when it is imported: it takes no more from the variable than there are cores."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    else:
+        _wait_for_torch()
+
+
+@functools.cache  # a process that serves many trials waits once
+def _wait_for_torch() -> None:
+    wrapt.register_post_import_hook(lambda _: _set_threads_of_torch(), "torch")

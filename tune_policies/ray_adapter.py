@@ -21,7 +21,7 @@ _EXACT: Final = 2**20
 """Floats add up many multiples of one part in so many without an error."""
 
 PLAN_ATTRIBUTE: Final = "plan_of_trainable"
-"""Under this name the class that Tune runs has the plan of ``with_plan``."""
+"""Under this name the class that Tune runs has the plan of ``with_plan``, as an ``UnpickledOnce``."""
 
 
 def to_scaling_config(plan: TrialPlan, **kwargs: Any) -> ScalingConfig:

@@ -192,11 +192,12 @@ def test_population_based_training_runs_on_with_few_slots(tmp_path):
 
 
 class LastOnes(Counting):
-    """A trial on the CPU takes as long as eight on the GPU."""
+    """A trial on the CPU takes as long as eight on the GPU, of which the first waits for it to begin."""
 
     def before_step_ends(self, has_gpu):
-        if not has_gpu and self.done == 1:
-            wait_until(lambda: sum(" 3 GPU " in line for line in notes(Path(self.config["folder"]))) >= 8)
+        if self.done == 1:
+            awaited, count = (" 1 CPU ", 1) if has_gpu else (" 3 GPU ", 8)
+            wait_until(lambda: sum(awaited in line for line in notes(Path(self.config["folder"]))) >= count)
 
 
 class Watching(tune.Callback):

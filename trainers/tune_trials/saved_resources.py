@@ -12,21 +12,27 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
 from ray.tune.execution.tune_controller import TuneController
 
+from tune_policies.unpickled_once import UnpickledOnce
+
 _Request = Callable[[Mapping[str, Any]], PlacementGroupFactory]
 
 
-def over_saved(resources: dict[str, float] | PlacementGroupFactory | _Request) -> _Request:
-    """Return ``resources`` as a function of a trial's config, which hold for a resumed experiment's trials too.
+class OverSaved:
+    """Resources as a function of a trial's config, which hold for a resumed experiment's trials too.
 
     What the run at hand was given for all trials is still refused by Tune.
     """
-    given = resource_dict_to_pg_factory(resources) if isinstance(resources, dict) else resources
 
-    def request(config: Mapping[str, Any]) -> PlacementGroupFactory:
+    def __init__(self, resources: dict[str, float] | PlacementGroupFactory | _Request) -> None:
+        self._resources = UnpickledOnce(
+            resource_dict_to_pg_factory(resources) if isinstance(resources, dict) else resources
+        )
+
+    def __call__(self, config: Mapping[str, Any]) -> PlacementGroupFactory:
+        """Return what Tune reserves for a trial with this config."""
         _forget_saved()
-        return given if isinstance(given, PlacementGroupFactory) else given(config)
-
-    return request
+        resources = self._resources.value
+        return resources if isinstance(resources, PlacementGroupFactory) else resources(config)
 
 
 def _forget_saved() -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from ray import tune
 from ray.exceptions import RayActorError
@@ -17,6 +17,7 @@ from tune_policies.plan import TrialPlan
 from tune_policies.ray_adapter import PLAN_ATTRIBUTE, to_placement_group_factory
 from tune_policies.slot import TrialSlot
 from tune_policies.units import format_bytes
+from tune_policies.unpickled_once import UnpickledOnce
 
 from ..gpu_memory.limits.enforcement import current_enforcement
 from ..gpu_memory.use.account import add_warnings, forgive_left_over, has_warnings, held_bytes
@@ -24,8 +25,8 @@ from ..gpu_memory.use.counters import release_unused
 from ..gpu_memory.use.leaks import end_gpu_processes, is_too_much_to_keep
 from ..gpu_memory.use.run_folder import RunFolder
 from ..gpu_memory.use.usage import noted_on_oom, with_usage
-from ..process import ProcessSetup, limit_options, set_up_before
-from .saved_resources import over_saved
+from ..process import LimitOptions, ProcessSetup, limit_options, set_up_before
+from .saved_resources import OverSaved
 from .trial_slot import SLOT_KEY, reserved_for_trial, slot_of_trial
 
 logger = logging.getLogger(__name__)
@@ -67,23 +68,16 @@ def with_plan(
         InfeasibleRequestError: In the trial: its config is known to need more than any GPU has.
         MemoryLimitError: In the trial: its GPU memory cannot be limited, or others hold the memory of its share.
     """
-    limits = limit_options(isolation, on_void_limit)
-    resources = over_saved(
+    resources = OverSaved(
         plan.resources_per_trial if plan.by_config is None else functools.partial(resources_for, plan)
     )
-
-    def slot_of(config: Any, reserved: Any) -> TrialSlot:
-        return slot_of_trial(plan, _users_own(config), reserved)
-
-    def set_up(config: Any, reserved: Any) -> None:
-        ProcessSetup.for_trial(slot_of(config, reserved), limits).apply()
+    under_plan = _TrialSetup(UnpickledOnce(plan), UnpickledOnce(limit_options(isolation, on_void_limit)))
 
     if inspect.isclass(trainable) and issubclass(trainable, tune.Trainable):
         # Tune names the trial after the class.
         changes = {
-            "_set_up": staticmethod(set_up),
-            "_slot_of": staticmethod(slot_of),
-            PLAN_ATTRIBUTE: plan,
+            "_under_plan": under_plan,
+            PLAN_ATTRIBUTE: under_plan.plan,
             "__doc__": trainable.__doc__,
         }
         accounted = type(trainable.__name__, (_ClassUnderPlan, trainable), changes)
@@ -93,16 +87,11 @@ def with_plan(
             f"a trainable is a function of a config or a subclass of ray.tune.Trainable, got {trainable!r}"
         )
 
-    def set_up_thread(config: Any) -> None:
-        _know_thread()
-        set_up(config, reserved_for_trial())
-
-    function = set_up_before(trainable, set_up_thread)
+    function = set_up_before(trainable, under_plan.set_up_thread)
     # Tune has no public place between what a function reports and its result. The class that it makes of a function
     # inherits from these, and `tune.with_parameters` and `tune.with_resources` keep them.
-    mixin = type(
-        "_FunctionUnderThisPlan", (_FunctionUnderPlan,), {"_slot_of": staticmethod(slot_of), PLAN_ATTRIBUTE: plan}
-    )
+    changes = {"_under_plan": under_plan, PLAN_ATTRIBUTE: under_plan.plan}
+    mixin = type("_FunctionUnderThisPlan", (_FunctionUnderPlan,), changes)
     function.__mixins__ = (mixin, *getattr(trainable, "__mixins__", ()))  # type: ignore[attr-defined]
     return tune.with_resources(function, resources)
 
@@ -126,17 +115,34 @@ def _users_own(config: Any) -> dict[str, Any]:
     return {name: value for name, value in (config or {}).items() if not str(name).startswith("__")}
 
 
+class _TrialSetup(NamedTuple):
+    """What is done in a trial's process for its plan. A function in a function would be pickled by value."""
+
+    plan: UnpickledOnce[TrialPlan]
+    limits: UnpickledOnce[LimitOptions]
+
+    def slot_of(self, config: Any, reserved: Any) -> TrialSlot:
+        return slot_of_trial(self.plan.value, _users_own(config), reserved)
+
+    def set_up(self, config: Any, reserved: Any) -> None:
+        ProcessSetup.for_trial(self.slot_of(config, reserved), self.limits.value).apply()
+
+    def set_up_thread(self, config: Any) -> None:
+        _know_thread()
+        self.set_up(config, reserved_for_trial())
+
+
 class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
     """Stands in front of the user's trainable: adds to its results, and cleans up after it."""
 
-    _slot_of: Callable[[Any, Any], TrialSlot]  # a static method
+    _under_plan: _TrialSetup
 
     def step(self) -> dict[str, Any]:
         result: dict[str, Any] = super().step()
         # It only says that the trial has ended; Tune takes no metrics from it.
         if RESULT_DUPLICATE in result:
             return result
-        return {SLOT_KEY: str(self._slot_of(self.config, self.trial_resources)), **with_usage(result)}
+        return {SLOT_KEY: str(self._under_plan.slot_of(self.config, self.trial_resources)), **with_usage(result)}
 
     def cleanup(self) -> None:
         try:
@@ -148,12 +154,10 @@ class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
 
 
 class _ClassUnderPlan(_UnderPlan):
-    _set_up: Callable[[Any, Any], None]  # a static method
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         config = args[0] if args else kwargs.get("config")
         trial = (config or {}).get(TRIAL_INFO)
-        self._set_up(config, None if trial is None else trial.trial_resources)
+        self._under_plan.set_up(config, None if trial is None else trial.trial_resources)
         with noted_on_oom():
             super().__init__(*args, **kwargs)
 
@@ -179,7 +183,7 @@ class _ClassUnderPlan(_UnderPlan):
 
         What the object itself keeps on the device is its own affair, and no leak.
         """
-        self._set_up(new_config, self.trial_resources)
+        self._under_plan.set_up(new_config, self.trial_resources)
         forgive_left_over()
         with noted_on_oom():
             is_reset = bool(super().reset_config(new_config))

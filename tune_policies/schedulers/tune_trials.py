@@ -13,6 +13,7 @@ from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.plan import TrialPlan
 from tune_policies.ray_adapter import PLAN_ATTRIBUTE, to_placement_group_factory
 from tune_policies.slot import TrialSlot
+from tune_policies.unpickled_once import UnpickledOnce
 
 from .reservation import Reservation
 from .seating import num_slots
@@ -164,8 +165,8 @@ def planned_of(resources: PlacementGroupFactory) -> PlacementGroupFactory:
 
 def plan_of_trainable(trial: Trial) -> TrialPlan | None:
     """Return the plan with which ``with_plan`` made the trainable; ``None``: it did not."""
-    plan = getattr(trial.get_trainable_cls(), PLAN_ATTRIBUTE, None)
-    return plan if isinstance(plan, TrialPlan) else None
+    carried = getattr(trial.get_trainable_cls(), PLAN_ATTRIBUTE, None)
+    return carried.value if isinstance(carried, UnpickledOnce) else None
 
 
 def slot_before(trial: Trial) -> TrialSlot | None:
