@@ -1,5 +1,5 @@
 """A real autoscaler for tests: the one that the benchmark measures."""
 
-from benchmarks.autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
+from benchmarks.plans.autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
 
 __all__ = ["AutoscalingCluster", "autoscaling_cluster", "node_type"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.ray_agreement import check_cluster
+from benchmarks.plans.ray_agreement import check_cluster
 
 SAMPLE = (3, 5, 20, 29)
 

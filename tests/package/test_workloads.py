@@ -3,7 +3,7 @@
 import pytest
 from ray import tune
 
-from benchmarks.workloads import WORKLOADS, make_data, train_workload
+from benchmarks.packing.trainings import WORKLOADS, make_data, train_workload
 
 
 def reports(monkeypatch, **config):

@@ -2,4 +2,4 @@
 
 from tune_policies.siblings import load_sibling
 
-load_sibling(__name__, known_by="planning.py")
+load_sibling(__name__, known_by="plans/planning.py")

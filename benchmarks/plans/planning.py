@@ -35,8 +35,8 @@ from tune_policies import (
 from tune_policies.accelerators import gpu_memory_of_type
 from tune_policies.probing.sampling import first_reads, group_kinds
 
-from .environment import describe_machine
-from .timing import Spread, interleaved_ms
+from ..environment import describe_machine
+from ..timing import Spread, interleaved_ms
 
 GIB: Final = 2**30
 NUM_SHAPES: Final = 50

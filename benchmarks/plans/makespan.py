@@ -26,9 +26,9 @@ from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, Po
 from tune_policies.schedulers.pace import Pace
 from tune_policies.trainers import with_plan
 
-from .environment import describe_machine
+from ..environment import describe_machine
+from ..timing import spread
 from .pool_simulation import Kind, least_makespan, simulate
-from .timing import spread
 
 _NUM_GPUS: Final = 2
 _NUM_CPUS: Final = 16

@@ -20,7 +20,7 @@ from tune_policies import ClusterCapacity, InfeasibleRequestError, SelectingPoli
 from tune_policies.policy import ResourcePolicy
 from tune_policies.resources import TICKS
 
-from .environment import describe_machine
+from ..environment import describe_machine
 from .optimum import Question, optimum
 from .random_clusters import draw_cluster, draw_selection, draw_sizing_policy
 

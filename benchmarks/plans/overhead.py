@@ -23,8 +23,8 @@ import tune_policies
 from tune_policies import CpuPolicy, PolicyCallback, TrialPlan
 from tune_policies.trainers import with_plan
 
-from .environment import describe_machine
-from .timing import Spread, spread
+from ..environment import describe_machine
+from ..timing import Spread, spread
 
 GOAL: Final = 1.02
 """The most that a plan should cost: the time of a run under it, against that of the run by hand."""
@@ -53,7 +53,7 @@ class Size(NamedTuple):
     reuse_actors: bool
 
 
-def measure_tune_overhead(arms: list[Arm], size: Size) -> None:
+def measure_overhead(arms: list[Arm], size: Size) -> None:
     """Print a table: seconds of a run, and its ratio to the run by hand, as medians with their spread."""
     seconds = _run_rounds([Arm.BY_HAND, *(arm for arm in arms if arm is not Arm.BY_HAND)], size)
     table = Table(title=f"{size.num_trials} trials that do nothing: median ± half the interquartile range")

@@ -16,7 +16,7 @@ from tune_policies import ClusterCapacity, InfeasibleRequestError, TrialPlan
 from tune_policies.policy import ResourcePolicy
 from tune_policies.values import Value
 
-from .environment import describe_machine
+from ..environment import describe_machine
 from .random_clusters import Strategy, draw_cluster, draw_policies, leaves_room
 
 _MOST_BUNDLES: Final = 80

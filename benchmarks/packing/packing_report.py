@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from .throughput_record import ThroughputRecord
+from .packing_record import ThroughputRecord
 
 
 def print_throughput(record: ThroughputRecord) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.throughput import WAVES, Arm, FailedRunError, run_arm
+from benchmarks.packing.runs import WAVES, Arm, FailedRunError, run_arm
 from tests.on_ray.rays import local_ray
 from tune_policies import CappedPolicy, CpuPolicy, probe_cluster
 

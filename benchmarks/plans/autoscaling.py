@@ -20,8 +20,8 @@ from rich.table import Table
 
 from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuPolicy, ProbeWarning, plan_when_ready
 
+from ..environment import describe_machine
 from .autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
-from .environment import describe_machine
 
 _DEADLINE_S: Final = 5.0
 """How long a launch that never ends is waited for."""

@@ -24,8 +24,8 @@ from ray.tune.integration.ray_train import TuneReportCallback
 from tune_policies import CpuPolicy, GpuPolicy, TrialPlan, probe_cluster
 from tune_policies.trainers import as_trainable
 
-from .environment import describe_machine
-from .timing import Spread, spread
+from ..environment import describe_machine
+from ..timing import Spread, spread
 
 _WAVES: Final = 2
 _MEMORY_ONLY: Final = tune.PlacementGroupFactory([{"memory": 1_000_000}])

@@ -20,10 +20,10 @@ from tune_policies.resources import TICKS, from_ticks
 from tune_policies.trainers import measure_gpu_memory, with_plan
 from tune_policies.usage.record import GPU_MEMORY_KEY
 
-from .environment import describe_machine
-from .throughput_record import ThroughputRecord, ThroughputSample
-from .throughput_report import draw_throughput, print_throughput
-from .workloads import WORKLOADS, train_workload
+from ..environment import describe_machine
+from .packing_record import ThroughputRecord, ThroughputSample
+from .packing_report import draw_throughput, print_throughput
+from .trainings import WORKLOADS, train_workload
 
 NUM_REPORTS: Final = 4
 WAVES: Final = 2

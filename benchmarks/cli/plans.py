@@ -1,24 +1,16 @@
-"""The command ``python -m benchmarks``. Results go to stdout."""
+"""What plans cost and how good they are: the commands for this project's own figures."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tune_policies import ResourcePolicyError
+from ..plans.autoscaling import MOST_REPETITIONS, Scenario, measure_autoscaling
+from ..plans.overhead import Arm, Size, measure_overhead
+from ..plans.planning import measure_planning
+from ..plans.ray_agreement import measure_ray_agreement
 
-from .autoscaling import MOST_REPETITIONS, Scenario, measure_autoscaling
-from .planning import measure_planning
-from .ray_agreement import measure_ray_agreement
-from .tune_overhead import Arm, Size, measure_tune_overhead
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-
-
-@app.callback()
-def benchmarks() -> None:
-    """Measure what this project costs, with the machine and the versions beside every figure."""
+app = typer.Typer()
 
 
 @app.command()
@@ -51,36 +43,10 @@ def optimum(
     policies: Annotated[int, typer.Option(min=1, help="Policies compared on each.")] = 4,
 ) -> None:
     """Compare plans for random clusters with the exact optimum, and with the rule of thumb (needs OR-tools)."""
-    from .optimum_comparison import measure_optimum
+    from ..plans.optimum_comparison import measure_optimum
 
     if not measure_optimum(range(seed, seed + clusters), num_policies=policies):
         raise typer.Exit(1)
-
-
-@app.command()
-def throughput(
-    *,
-    workload: Annotated[list[str] | None, typer.Option(help="Name of a workload; may be repeated.")] = None,
-    trials_per_gpu: Annotated[list[int] | None, typer.Option(min=2, help="Trials at once; may be repeated.")] = None,
-    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each arm.")] = 3,
-    work: Annotated[float, typer.Option(min=0.001, help="Share of each workload's steps that a trial does.")] = 1.0,
-    cpus_per_trial: Annotated[float, typer.Option(min=0, help="CPUs of a trial under the measured plan.")] = 1,
-    mps: Annotated[bool, typer.Option("--mps", help="Run what shares the GPU under MPS, too.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the record to this file.", show_default=False)] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw it to this file.", show_default=False)] = None,
-) -> None:
-    """Count trials per hour on one GPU: one at a time, several at once, and as a measured plan says."""
-    from .throughput import Sweep, measure_throughput
-    from .workloads import WORKLOADS
-
-    if unknown := sorted(set(workload or ()) - WORKLOADS.keys()):
-        raise typer.BadParameter(f"unknown workload {unknown[0]!r} (known: {', '.join(WORKLOADS)})")
-    sweep = Sweep(workload or [*WORKLOADS], trials_per_gpu or [2, 4, 8, 16, 32], repetitions, work, cpus_per_trial, mps)
-    try:
-        measure_throughput(sweep, output, plot)
-    except ResourcePolicyError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(1) from None
 
 
 @app.command()
@@ -93,7 +59,7 @@ def makespan(
     simulations: Annotated[int, typer.Option(min=1, help="Simulated runs of each arm.")] = 20,
 ) -> None:
     """Time runs on GPU and CPU slots together: by PolicyScheduler, mixed naively, on GPUs only, and at the least."""
-    from .makespan import Sizes, measure_makespan
+    from ..plans.makespan import Sizes, measure_makespan
 
     measure_makespan(Sizes(trials, seconds, slowdown, repetitions, simulations))
 
@@ -107,7 +73,7 @@ def nested(
     cap_s: Annotated[float, typer.Option(min=1, help="When Ray's defaults are stopped, in seconds.")] = 60,
 ) -> None:
     """Count trials per minute of Train runs inside Tune: Ray's defaults, the best settings by hand, and a plan."""
-    from .nested import SHAPES, measure_nested
+    from ..plans.nested import SHAPES, measure_nested
 
     if unknown := sorted(set(cluster or ()) - SHAPES.keys()):
         raise typer.BadParameter(f"unknown cluster {unknown[0]!r} (known: {', '.join(SHAPES)})")
@@ -128,7 +94,7 @@ def ray_agreement(
 
 
 @app.command()
-def tune_overhead(
+def overhead(
     *,
     trials: Annotated[int, typer.Option(min=1, help="Trials of each run.")] = 200,
     repetitions: Annotated[int, typer.Option(min=1, help="Rounds of one run of each arm, after one more.")] = 5,
@@ -136,9 +102,4 @@ def tune_overhead(
     reuse_actors: Annotated[bool, typer.Option(help="Whether a trial takes over another's process.")] = True,
 ) -> None:
     """Time runs of trials that do nothing: under a plan, with its scheduler and its callback, and by hand."""
-    measure_tune_overhead(arm or [*Arm], Size(trials, repetitions, reuse_actors))
-
-
-def main() -> None:
-    """Run the command."""
-    app()
+    measure_overhead(arm or [*Arm], Size(trials, repetitions, reuse_actors))

@@ -32,7 +32,7 @@ class AutoscalingCluster(NamedTuple):
 
     Attributes:
         address: Where ``ray.init`` finds it.
-        modes: The folder that says how launches go; see :class:`benchmarks.launching.LaunchingProvider`.
+        modes: The folder that says how launches go; see :class:`benchmarks.plans.launching.LaunchingProvider`.
     """
 
     address: str
@@ -103,7 +103,7 @@ def _config(
         "upscaling_speed": 1.0,
         "provider": {
             "type": "external",
-            "module": "benchmarks.launching.LaunchingProvider",
+            "module": "benchmarks.plans.launching.LaunchingProvider",
             "head_node_id": _HEAD_ID,
             "gcs_address": cluster.address,
             "launch_multiple": True,

@@ -8,7 +8,7 @@ from typing import Final
 from tune_policies.resources import PositiveCount
 from tune_policies.values import Value
 
-from .timing import Spread, spread
+from ..timing import Spread, spread
 
 PAYS: Final = 1.1
 """Twice the trials on a GPU pay while they bring at least a tenth more."""

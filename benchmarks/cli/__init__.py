@@ -1,0 +1,19 @@
+"""The command ``python -m benchmarks``. Results go to stdout, everything else to stderr."""
+
+import typer
+
+from . import packing, plans
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for part in (packing, plans):
+    app.add_typer(part.app)
+
+
+@app.callback()
+def benchmarks() -> None:
+    """GPU against CPU, and what this project costs, with the machine and the versions beside every figure."""
+
+
+def main() -> None:
+    """Run the command."""
+    app()

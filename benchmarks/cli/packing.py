@@ -1,0 +1,37 @@
+"""How many trials a GPU holds, and where more stop paying: the command ``packing``."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tune_policies import ResourcePolicyError
+
+app = typer.Typer()
+
+
+@app.command()
+def packing(
+    *,
+    workload: Annotated[list[str] | None, typer.Option(help="Name of a workload; may be repeated.")] = None,
+    trials_per_gpu: Annotated[list[int] | None, typer.Option(min=2, help="Trials at once; may be repeated.")] = None,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each arm.")] = 3,
+    work: Annotated[float, typer.Option(min=0.001, help="Share of each workload's steps that a trial does.")] = 1.0,
+    cpus_per_trial: Annotated[float, typer.Option(min=0, help="CPUs of a trial under the measured plan.")] = 1,
+    mps: Annotated[bool, typer.Option("--mps", help="Run what shares the GPU under MPS, too.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the record to this file.", show_default=False)] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw it to this file.", show_default=False)] = None,
+) -> None:
+    """Count trials per hour on one GPU: one at a time, several at once, and as a measured plan says."""
+    from ..packing.runs import Sweep, measure_throughput
+    from ..packing.trainings import WORKLOADS
+
+    if unknown := sorted(set(workload or ()) - WORKLOADS.keys()):
+        raise typer.BadParameter(f"unknown workload {unknown[0]!r} (known: {', '.join(WORKLOADS)})")
+    sweep = Sweep(workload or [*WORKLOADS], trials_per_gpu or [2, 4, 8, 16, 32], repetitions, work, cpus_per_trial, mps)
+    try:
+        measure_throughput(sweep, output, plot)
+    except ResourcePolicyError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(1) from None

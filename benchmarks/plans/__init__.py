@@ -1,0 +1,1 @@
+"""What plans cost, and how good they are."""

@@ -1,0 +1,1 @@
+"""What a run of the benchmarks leaves: values, and their file."""

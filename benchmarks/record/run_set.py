@@ -1,0 +1,240 @@
+"""What a run of the benchmarks has measured: raw times by process, and all that one must know to believe them."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from tune_policies.resources import Bytes, Count, PositiveCount
+from tune_policies.values import Value
+
+from .environment import Environment
+
+
+class Phase(StrEnum):
+    """What a time is of."""
+
+    COMPUTE = "compute"
+    """A step on data that lie on the device."""
+
+    TRANSFERS = "with-transfers"
+    """A step from data in host memory."""
+
+    FIRST_EPOCH = "first-epoch"
+    """The first epoch with all before it: start of the process, imports, data, compilation."""
+
+
+class Arm(Value):
+    """One workload of one size on one device.
+
+    Attributes:
+        workload: Its name, or ``module:function``.
+        size: In the workload's own unit.
+        device: Such as ``"cpu"``, ``"gpu"``, ``"gpu@0.25"`` or ``"TPU"``.
+        is_control: Whether this is the second of two equal arms, by which the noise of the run is known.
+    """
+
+    workload: str
+    size: PositiveCount
+    device: str
+    is_control: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.workload}[{self.size}] on {self.device}{' (control)' if self.is_control else ''}"
+
+
+class Block(Value):
+    """Some steps that were timed together, synchronised with the device before and after.
+
+    Attributes:
+        phase: What was timed.
+        order: Its place among all blocks of its round, of all arms.
+        at_s: When it began, in seconds since its round did.
+        num_steps: How many steps.
+        seconds: How long they took together.
+        is_warmup: Whether it does not count.
+    """
+
+    phase: Phase
+    order: Count
+    at_s: float
+    num_steps: PositiveCount
+    seconds: float
+    is_warmup: bool = False
+
+    @property
+    def seconds_per_step(self) -> float:
+        """How long one step took."""
+        return self.seconds / self.num_steps
+
+
+class ProcessRun(Value):
+    """What one fresh process measured.
+
+    Attributes:
+        arm: What it ran.
+        round: In each round every arm of a group has one process.
+        order: Its place among the processes of its round.
+        pid: Its process number.
+        node: The host on which it ran.
+        started_at: When it was asked for.
+        first_epoch_s: From then until its first epoch was done; ``None``: it did not come so far.
+        start_up_s: Of this, until the workload was asked to prepare itself.
+        prepare_s: Of this, until it had.
+        blocks: What was timed, in turn.
+        losses: Of the steps of the first epoch; empty: the workload gives none.
+        peak_host_bytes: The most host memory that the process held; ``None``: not known.
+        peak_gpu_bytes: The most GPU memory that its frameworks held; ``None``: not known, or none.
+        energy_j: What its GPUs used over all blocks; ``None``: NVML does not tell.
+        num_threads: CPU threads that it was set to.
+        dtype: In what the work was done, as the workload says.
+        samples_per_step: As the workload says.
+        steps_per_epoch: As the workload says.
+        tolerance: As the workload says.
+        warnings: What came up.
+    """
+
+    arm: Arm
+    round: Count
+    order: Count
+    pid: Count
+    node: str
+    started_at: datetime
+    first_epoch_s: float | None = None
+    start_up_s: float | None = None
+    prepare_s: float | None = None
+    blocks: tuple[Block, ...] = ()
+    losses: tuple[float, ...] = ()
+    peak_host_bytes: Bytes | None = None
+    peak_gpu_bytes: Count | None = None
+    energy_j: float | None = None
+    num_threads: PositiveCount = 1
+    dtype: str | None = None
+    samples_per_step: PositiveCount | None = None
+    steps_per_epoch: PositiveCount = 1
+    tolerance: float = 0.02
+    warnings: tuple[str, ...] = ()
+
+    def times_s(self, phase: Phase) -> tuple[float, ...]:
+        """Return the seconds of a step, block by block, without warm-ups; of the first epoch, its one time."""
+        if phase is Phase.FIRST_EPOCH:
+            return () if self.first_epoch_s is None else (self.first_epoch_s,)
+        return tuple(each.seconds_per_step for each in self.blocks if each.phase is phase and not each.is_warmup)
+
+
+class DeviceFound(Value):
+    """One of the devices that were asked for.
+
+    Attributes:
+        device: As asked.
+        slot: What a trial reserves there, in words; ``None``: the cluster does not have it.
+        why_missing: Why not.
+        at_once: How many trials of this kind the cluster runs at once.
+        accelerator_type: Ray's name of the device type; ``None``: not known, or a CPU.
+    """
+
+    device: str
+    slot: str | None = None
+    why_missing: str | None = None
+    at_once: Count = 0
+    accelerator_type: str | None = None
+
+
+class Failure(Value):
+    """A process that gave no times.
+
+    Attributes:
+        arm: What it was to run.
+        round: In which round.
+        kind: The workload raised or did not end in time, its process died, or its results disagree.
+        message: What is known, with the way out.
+    """
+
+    arm: Arm
+    round: Count
+    kind: Literal["raised", "timed_out", "died", "disagreed"]
+    message: str
+
+
+class NoiseReading(Value):
+    """How quiet the machine was during a round.
+
+    Attributes:
+        round: Which.
+        load: What other processes used of its CPUs, in CPUs.
+        throttled_s: For how long the cgroup was throttled, in seconds; ``None``: not known.
+        gpu_throttled: Why NVML says that a GPU's clock was held down; empty: it was not, or there is none.
+        cpu_mhz: The mean clock of the CPUs; ``None``: not known.
+    """
+
+    round: Count
+    load: float
+    throttled_s: float | None = None
+    gpu_throttled: tuple[str, ...] = ()
+    cpu_mhz: float | None = None
+
+
+class RunSet(Value):
+    """All that one run of the benchmarks measured. It grows by copies, and is written after each round.
+
+    Attributes:
+        schema_version: Of this format.
+        command: By which it was measured.
+        seed: Of the random order.
+        created_at: When it began.
+        environment: The machine, and the versions.
+        devices: Those that were asked for.
+        num_rounds: How many rounds were asked for.
+        runs: What was measured.
+        failures: What was not.
+        noise: How quiet it was.
+        is_interleaved: Whether the arms of a round took turns block by block; else process by process, since the
+            cluster does not hold them at once.
+        is_complete: Whether all that was asked for was run.
+    """
+
+    schema_version: Literal[1] = 1
+    command: str
+    seed: Count
+    created_at: datetime
+    environment: Environment
+    devices: tuple[DeviceFound, ...]
+    num_rounds: PositiveCount
+    runs: tuple[ProcessRun, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    noise: tuple[NoiseReading, ...] = ()
+    is_interleaved: bool = True
+    is_complete: bool = False
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """The arms of which something was measured, in the order in which they came first."""
+        return tuple(dict.fromkeys(run.arm for run in self.runs))
+
+    def of(self, arm: Arm) -> tuple[ProcessRun, ...]:
+        """Return the processes of an arm, round by round."""
+        return tuple(sorted((run for run in self.runs if run.arm == arm), key=lambda run: run.round))
+
+    def times_s(self, arm: Arm, phase: Phase) -> dict[int, tuple[float, ...]]:
+        """Return the seconds of a step by round; rounds without a time of this phase are left out."""
+        times = {run.round: run.times_s(phase) for run in self.of(arm)}
+        return {number: each for number, each in times.items() if each}
+
+    def sizes(self, workload: str) -> tuple[int, ...]:
+        """Return the sizes of a workload of which something was measured, ascending."""
+        return tuple(sorted({arm.size for arm in self.arms if arm.workload == workload}))
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        """Those of which something was measured."""
+        return tuple(dict.fromkeys(arm.workload for arm in self.arms))
+
+    def problems(self) -> Iterator[str]:
+        """Yield what was not measured, and why, a sentence each."""
+        for device in self.devices:
+            if device.why_missing is not None:
+                yield f"{device.device} is not there: {device.why_missing}"
+        for failure in self.failures:
+            yield f"{failure.arm}, round {failure.round}: {failure.message}"
+        if not self.is_complete:
+            yield "the run was ended before all was measured: --resume goes on with it"

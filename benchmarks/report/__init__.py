@@ -1,0 +1,1 @@
+"""What people look at: figures, an HTML page and Markdown."""
