@@ -1,28 +1,11 @@
 """The machine and the versions, to stand beside a figure."""
 
-import os
-import platform
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from .record.environment_reader import read_environment
 
 
 def describe_machine(*packages: str) -> str:
     """Return CPU, cores, Python and package versions in one line; ``packages`` beside those that all figures need."""
-    versions = ", ".join(f"{name} {_version(name)}" for name in ("tune-policies", "pydantic", "ray", *packages))
-    return f"{_cpu_model()}, {os.cpu_count()} cores; Python {platform.python_version()}, {versions}"
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
+    named = ("tune-policies", "pydantic", "ray", *packages)
+    machine = read_environment(named)
+    versions = ", ".join(f"{name} {machine.versions.get(name, 'not installed')}" for name in named)
+    return f"{machine.cpu_model}, {machine.num_cpus} cores; Python {machine.python}, {versions}"

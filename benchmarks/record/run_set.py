@@ -3,12 +3,20 @@
 from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from tune_policies.resources import Bytes, Count, PositiveCount
 from tune_policies.values import Value
 
 from .environment import Environment
+
+Name = Annotated[str, Field(pattern=r"^[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$")]
+"""A line of text: it names benchmarks, rows of tables and files."""
+
+Seconds = Annotated[float, Field(gt=0)]
+"""How long something took: no clock here is so coarse that it took none."""
 
 
 class Phase(StrEnum):
@@ -34,9 +42,9 @@ class Arm(Value):
         is_control: Whether this is the second of two equal arms, by which the noise of the run is known.
     """
 
-    workload: str
+    workload: Name
     size: PositiveCount
-    device: str
+    device: Name
     is_control: bool = False
 
     def __str__(self) -> str:
@@ -59,7 +67,7 @@ class Block(Value):
     order: Count
     at_s: float
     num_steps: PositiveCount
-    seconds: float
+    seconds: Seconds
     is_warmup: bool = False
 
     @property
@@ -100,7 +108,7 @@ class ProcessRun(Value):
     pid: Count
     node: str
     started_at: datetime
-    first_epoch_s: float | None = None
+    first_epoch_s: Seconds | None = None
     start_up_s: float | None = None
     prepare_s: float | None = None
     blocks: tuple[Block, ...] = ()
@@ -133,7 +141,7 @@ class DeviceFound(Value):
         accelerator_type: Ray's name of the device type; ``None``: not known, or a CPU.
     """
 
-    device: str
+    device: Name
     slot: str | None = None
     why_missing: str | None = None
     at_once: Count = 0
@@ -211,6 +219,11 @@ class RunSet(Value):
         """The arms of which something was measured, in the order in which they came first."""
         return tuple(dict.fromkeys(run.arm for run in self.runs))
 
+    @property
+    def sorted_arms(self) -> tuple[Arm, ...]:
+        """The same by workload, size and device, in which order people look for them; a control after its twin."""
+        return tuple(sorted(self.arms, key=lambda arm: (arm.workload, arm.size, arm.device, arm.is_control)))
+
     def of(self, arm: Arm) -> tuple[ProcessRun, ...]:
         """Return the processes of an arm, round by round."""
         return tuple(sorted((run for run in self.runs if run.arm == arm), key=lambda run: run.round))
@@ -234,7 +247,10 @@ class RunSet(Value):
         for device in self.devices:
             if device.why_missing is not None:
                 yield f"{device.device} is not there: {device.why_missing}"
+        alike: dict[tuple[Arm, str], list[str]] = {}
         for failure in self.failures:
-            yield f"{failure.arm}, round {failure.round}: {failure.message}"
+            alike.setdefault((failure.arm, failure.message), []).append(str(failure.round))
+        for (arm, message), rounds in alike.items():
+            yield f"{arm}, {'round' if len(rounds) == 1 else 'rounds'} {', '.join(rounds)}: {message}"
         if not self.is_complete:
             yield "the run was ended before all was measured: --resume goes on with it"

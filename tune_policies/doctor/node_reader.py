@@ -19,7 +19,7 @@ _PACKAGES = ("ray", "torch", "tensorflow", "jax", "numpy", "tune-policies")
 
 def read_node() -> dict[str, object]:
     """Return the fields of a ``NodeFacts`` that the machine itself knows."""
-    installed = _installed()
+    installed = installed_versions()
     return {
         "versions": {
             "Python": platform.python_version(),
@@ -31,12 +31,12 @@ def read_node() -> dict[str, object]:
         "has_amd_driver": Path("/dev/kfd").exists(),
         "visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "cpu_limits": _cpu_limits(),
-        "memory_bytes": _memory_bytes(),
+        "memory_bytes": min(filter(None, (host_memory_bytes(), cgroup_memory_bytes()))),
         "shm_bytes": _shm_bytes(),
     }
 
 
-def _installed() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     """Return the version of each installed distribution by its name in lower case, the first on the path first."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
@@ -181,12 +181,20 @@ def _cpu_limits() -> dict[str, float]:
     return limits
 
 
-def _memory_bytes() -> int:
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for folder in _cgroups("memory"):
-        for file in ("memory.max", "memory.limit_in_bytes"):  # of version 2, of version 1
-            limits += _numbers(folder / file)
-    return min(limits)
+def host_memory_bytes() -> int:
+    """Return the memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def cgroup_memory_bytes() -> int | None:
+    """Return what the cgroups allow this process; ``None``: they set no limit below the machine's memory."""
+    limits = [
+        limit
+        for folder in _cgroups("memory")
+        for file in ("memory.max", "memory.limit_in_bytes")  # of version 2, of version 1
+        for limit in _numbers(folder / file)
+    ]
+    return min((limit for limit in limits if limit < host_memory_bytes()), default=None)
 
 
 def _cgroups(controller: str) -> list[Path]:

@@ -1,0 +1,116 @@
+"""Reads the machine that it runs on, and the versions that are installed there.
+
+It imports no framework, which would cost seconds: versions are those of installed distributions. What cannot be read is
+left out.
+"""
+
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from tune_policies.doctor.node_reader import cgroup_memory_bytes, host_memory_bytes, installed_versions
+from tune_policies.probing.node_facts import read_usable_cpus
+
+from .environment import Environment, GpuFacts
+
+PACKAGES: Final = (
+    *("tune-policies", "ray", "torch", "tensorflow", "jax", "numba", "numpy", "xgboost", "lightgbm", "pyperf"),
+)
+"""What decides how fast something is, and what measures it."""
+
+_OTHER_BUILDS: Final = {"tensorflow": ("tensorflow-cpu",), "xgboost": ("xgboost-cpu",)}
+"""Distributions that hold the same package under another name."""
+
+_GIT_TIMEOUT_S: Final = 5
+
+_SM_CLOCK: Final = 1
+"""NVML's number for the clock of a GPU's processors, ``NVML_CLOCK_SM``."""
+
+
+def read_environment(packages: Iterable[str] = PACKAGES) -> Environment:
+    """Return the machine, and the versions of those of ``packages`` that are installed."""
+    installed = installed_versions()
+    versions = {}
+    for package in packages:
+        if found := [installed[name] for name in (package, *_OTHER_BUILDS.get(package, ())) if name in installed]:
+            versions[package] = found[0]
+    commit = _git("rev-parse", "--verify", "HEAD")
+    # Files that Git does not follow are none of the commit: results are written beside the code.
+    changes = _git("status", "--porcelain", "--untracked-files=no") if commit else ""
+    return Environment(
+        cpu_model=_cpu_model(),
+        num_cpus=os.cpu_count() or 1,
+        usable_cpus=read_usable_cpus(),
+        host_memory_bytes=host_memory_bytes(),
+        cgroup_memory_bytes=cgroup_memory_bytes(),
+        gpus=_gpus(),
+        platform=platform.platform(),
+        python=platform.python_version(),
+        versions=versions,
+        commit=commit or None,
+        has_changes=changes is None or changes != "",  # where it was not told in time, nobody can vouch for it
+    )
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _git(*arguments: str) -> str | None:
+    """Return what Git says of the working directory; ``None``: there is no repository, or no Git that answers."""
+    # It would else refresh its index, for which it takes a lock that the user's own Git may meet.
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        done = subprocess.run(  # noqa: S603 - the arguments are those above
+            ["git", *arguments], capture_output=True, text=True, check=True, timeout=_GIT_TIMEOUT_S, env=environment
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _gpus() -> tuple[GpuFacts, ...]:
+    try:
+        import pynvml  # package nvidia-ml-py
+    except ImportError:
+        try:
+            from ray._private.thirdparty import pynvml  # every Ray wheel carries a copy
+        except ImportError:
+            return ()
+
+    def told(function: str, *arguments: object) -> Any:
+        """Return the driver's answer; ``None``: it, or the binding, does not know."""
+        try:
+            answer = getattr(pynvml, function)(*arguments)
+        except (pynvml.NVMLError, AttributeError):
+            return None
+        return answer.decode() if isinstance(answer, bytes) else answer
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:  # there is no driver
+        return ()
+    try:
+        return tuple(_gpu(index, told) for index in range(told("nvmlDeviceGetCount") or 0))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu(index: int, told: Callable[..., Any]) -> GpuFacts:
+    gpu = told("nvmlDeviceGetHandleByIndex", index)
+    limit_mw = told("nvmlDeviceGetEnforcedPowerLimit", gpu)
+    return GpuFacts(
+        name=told("nvmlDeviceGetName", gpu) or "GPU",
+        memory_bytes=getattr(told("nvmlDeviceGetMemoryInfo", gpu), "total", None),
+        driver=told("nvmlSystemGetDriverVersion"),
+        max_clock_mhz=told("nvmlDeviceGetMaxClockInfo", gpu, _SM_CLOCK),
+        power_limit_w=None if limit_mw is None else limit_mw / 1000,
+    )
