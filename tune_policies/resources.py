@@ -9,7 +9,7 @@ from functools import cached_property
 from numbers import Integral
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, ValidationInfo
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.units import format_bytes, is_number, parse_bytes
@@ -149,11 +149,11 @@ Amount = Annotated[float, BeforeValidator(_amount)]
 """A number of units, 0 or above, in whole ticks of 0.0001."""
 GpuAmount = Annotated[float, BeforeValidator(_gpus)]
 """A number of GPUs: a fraction up to 1, whole above."""
-Bytes = Annotated[int, BeforeValidator(_bytes)]
+Bytes = Annotated[int, BeforeValidator(_bytes), WithJsonSchema({"type": "integer", "minimum": 1})]
 """Bytes above 0, from a number or a text such as ``"6GiB"``."""
 UsedBytes = Annotated[int, BeforeValidator(_used_bytes)]
 """Bytes that were measured, 0 or above."""
-Count = Annotated[int, BeforeValidator(_count)]
+Count = Annotated[int, BeforeValidator(_count), WithJsonSchema({"type": "integer", "minimum": 0})]
 """A whole number, 0 or above."""
 CustomAmounts = Annotated[dict[str, float], BeforeValidator(_custom)]
 """Amounts of other Ray resources by their names, those of 0 left out."""
@@ -161,7 +161,7 @@ Speed = Annotated[float, BeforeValidator(_speed)]
 """How fast something runs compared with something else: a number above 0."""
 WorkerCount = Annotated[int | tuple[int, int], BeforeValidator(_workers)]
 """Train workers of a trial; a pair is the fewest and the most, between which Ray Train chooses while the trial runs."""
-PositiveCount = Annotated[int, BeforeValidator(_positive_count)]
+PositiveCount = Annotated[int, BeforeValidator(_positive_count), WithJsonSchema({"type": "integer", "minimum": 1})]
 """A whole number, 1 or above."""
 
 

@@ -1,0 +1,136 @@
+"""What a run left: the commands ``show``, ``export`` and ``plot``."""
+
+import json as json_text
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
+from tune_policies.values import suggest
+
+from ..record.export import Format, csv_text, pyperf_text
+from ..record.file import is_run_set, read_run_set
+from ..record.run_set import Phase, RunSet
+from ..record.select import select
+from ..record.show import print_run_set
+from ..record.summary import summarize
+from ..record.writing import path_within, replace_file
+
+app = typer.Typer()
+
+File = Annotated[Path, typer.Argument(help="What `run --output` wrote.", show_default=False)]
+Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")]
+
+
+@app.command()
+def show(
+    file: File, *, json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False
+) -> None:
+    """Show what a run measured, a row for each arm, and what was missing, failed or disturbed it."""
+    with _told():
+        run_set = read_run_set(file)
+        if not json:
+            print_run_set(run_set)
+            return
+        arms = [each.model_dump(mode="json") for each in summarize(run_set)]
+        print(json_text.dumps({"arms": arms, "problems": list(run_set.problems())}, indent=2, ensure_ascii=False))
+
+
+@app.command()
+def export(
+    file: File,
+    *,
+    format_: Annotated[Format, typer.Option("--format", help="A file of pyperf for one device, all blocks, or all.")],
+    workload: Workloads = None,
+    device: Annotated[list[str] | None, typer.Option(help="Only this; may be repeated.")] = None,
+    phase: Annotated[list[Phase] | None, typer.Option(help="Only this; may be repeated.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Write to this file, not to stdout; of pyperf to a folder, a file a device."),
+    ] = None,
+) -> None:
+    """Hand what was measured to other programs: pyperf, which compares devices, or whatever reads CSV or JSON."""
+    with _told():
+        chosen = select(read_run_set(file), workloads=workload or (), devices=device or (), phases=phase or ())
+        if format_ is Format.PYPERF:
+            _export_to_pyperf(chosen, output)
+        else:
+            _put(csv_text(chosen) if format_ is Format.CSV else f"{chosen.to_json()}\n", output)
+
+
+@app.command()
+def plot(
+    file: File,
+    *,
+    output: Annotated[Path, typer.Option(help="The picture; its ending says of which kind.", show_default=False)],
+    workload: Workloads = None,
+    phase: Annotated[Phase, typer.Option(help="Of which times.")] = Phase.TRANSFERS,
+) -> None:
+    """Draw time against size, a line for each device and a panel for each workload."""
+    with _told():
+        chosen = select(read_run_set(file), workloads=workload or (), phases=(phase,))
+        _draw(chosen, phase, output)
+
+
+def _export_to_pyperf(run_set: RunSet, output: Path | None) -> None:
+    devices = sorted({arm.device for arm in run_set.arms})
+    if output is not None and output.is_dir():
+        for device in devices:
+            _put(pyperf_text(run_set, device), path_within(output, f"{device}.json"))
+    elif len(devices) == 1:
+        _put(pyperf_text(run_set, devices[0]), output)
+    else:
+        raise InvalidResourcesError(
+            f"a file of pyperf's holds one device, and there are {', '.join(devices)}: "
+            "choose with --device, or name a folder that is there with --output"
+        )
+
+
+def _put(text: str, output: Path | None) -> None:
+    if output is None:
+        print(text, end="")
+        return
+    _keep_record(output)
+    replace_file(output, text)
+
+
+def _keep_record(output: Path) -> None:
+    if is_run_set(output):
+        raise InvalidResourcesError(
+            f"{output} is the record of a run, of which nothing would be left: name another file"
+        )
+
+
+def _draw(run_set: RunSet, phase: Phase, output: Path) -> None:
+    import io
+
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    from ..report.figures import crossover_figure
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    ending = output.suffix.removeprefix(".").lower()
+    if ending not in known:
+        raise InvalidResourcesError(
+            f"a plot cannot be written to {output}: unknown ending {output.suffix!r}{suggest(ending, known)} "
+            f"(known: {', '.join(sorted(known))})"
+        )
+    _keep_record(output)
+    picture = io.BytesIO()
+    figure = crossover_figure(run_set, phase)
+    figure.savefig(picture, format=ending)
+    replace_file(output, picture.getvalue())
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say what is wrong in a message, not by a traceback."""
+    try:
+        yield
+    except ResourcePolicyError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2 if isinstance(error, InvalidResourcesError) else 1) from None

@@ -1,0 +1,128 @@
+"""How a run set looks on the shell: a row for each arm, and below what one must know to believe it."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tune_policies.tables import empty_table
+from tune_policies.units import format_bytes
+
+from .run_set import Phase, RunSet
+from .summary import ArmSummary, Middle, summarize
+
+_UNITS: Final = ((1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+
+def print_run_set(run_set: RunSet, console: Console | None = None) -> None:
+    """Print the table, what is missing and why, how quiet it was, the machine, and the command.
+
+    Args:
+        run_set: What was measured.
+        console: Where to; ``None``: stdout.
+    """
+    console = console or Console()
+    if run_set.runs:
+        console.print(_table(run_set))
+        console.print()
+    for line in _lines(run_set):
+        console.print(Text(_plain(line)), soft_wrap=True)
+
+
+def format_time(time: Middle) -> str:
+    """Return ``"8.25 ±0.14 ms"``, with three digits of the median, two of the spread."""
+    shown = float(f"{time.median:.3g}")  # 0.9999 ms is 1 ms, not 1000 us
+    factor, unit = next((each for each in _UNITS if shown >= each[0]), _UNITS[-1])
+    spread = "" if time.half_iqr is None else f" ±{_digits(time.half_iqr / factor, 2)}"
+    return f"{_digits(shown / factor, 3)}{spread} {unit}"
+
+
+def _digits(number: float, count: int) -> str:
+    """Return the number with so many digits, in full above them."""
+    if number >= 10 ** (count - 1):
+        return f"{number:,.0f}"
+    return f"{number:#.{count}g}" if number else "0"
+
+
+def _table(run_set: RunSet) -> Table:
+    summaries = summarize(run_set)
+    columns = [column for column in _COLUMNS if any(column[1](each) for each in summaries)]
+    table = empty_table(
+        "A step: median of the processes ± half the interquartile range",
+        *("Workload", "Size", "Device"),
+        *(heading for heading, _ in columns),
+    )
+    table.collapse_padding = True
+    for column in (table.columns[1], *table.columns[3:]):
+        column.justify = "right"
+    before = None
+    for each in summaries:
+        arm = each.arm
+        if before not in (None, (arm.workload, arm.size)):
+            table.add_section()
+        before = (arm.workload, arm.size)
+        device = f"{arm.device}{' (control)' if arm.is_control else ''}"
+        cells = (arm.workload, str(arm.size), device, *(cell(each) for _, cell in columns))
+        table.add_row(*(Text(_plain(text)) for text in cells))
+    for found in run_set.devices:
+        if found.why_missing is not None:
+            table.add_section()
+            table.add_row("all", "", Text(_plain(found.device)), "not there")
+    return table
+
+
+def _time_of(phase: Phase) -> Callable[[ArmSummary], str]:
+    return lambda summary: format_time(summary.times_s[phase]) if phase in summary.times_s else ""
+
+
+def _bytes(amount: int | None) -> str:
+    return format_bytes(amount) if amount else ""
+
+
+_COLUMNS: Final[tuple[tuple[str, Callable[[ArmSummary], str]], ...]] = (
+    ("Compute", _time_of(Phase.COMPUTE)),
+    ("With transfers", _time_of(Phase.TRANSFERS)),
+    ("First epoch", _time_of(Phase.FIRST_EPOCH)),
+    ("Samples/s", lambda summary: _digits(summary.samples_per_s, 3) if summary.samples_per_s else ""),
+    ("Host memory", lambda summary: _bytes(summary.peak_host_bytes)),
+    ("GPU memory", lambda summary: _bytes(summary.peak_gpu_bytes)),
+    ("Energy", lambda summary: "" if summary.energy_j is None else f"{_digits(summary.energy_j, 3)} J"),
+)
+"""Those of which nothing is known are left out."""
+
+
+def _lines(run_set: RunSet) -> Iterator[str]:
+    for problem in run_set.problems():
+        yield f"- {problem}"
+    rounds = len({run.round for run in run_set.runs})
+    turns = "block by block" if run_set.is_interleaved else "process by process"
+    yield f"{rounds} of {run_set.num_rounds} rounds, arms in turns {turns}, seed {run_set.seed}"
+    if noise := ", ".join(_noise(run_set)):
+        yield f"Noise: {noise}"
+    yield f"Machine: {run_set.environment}"
+    yield f"Measured from {run_set.created_at:%Y-%m-%d %H:%M %Z} by: {run_set.command}"
+
+
+def _noise(run_set: RunSet) -> Iterator[str]:
+    readings = run_set.noise
+    if not readings:
+        return
+    yield f"other processes used {_range([each.load for each in readings])} CPUs"
+    if throttled := sum(each.throttled_s or 0 for each in readings):
+        yield f"the cgroup held processes back for {throttled:.3g} s"
+    for reason in sorted({reason for each in readings for reason in each.gpu_throttled}):
+        yield f"a GPU's clock was held down: {reason}"
+    if clocks := [each.cpu_mhz for each in readings if each.cpu_mhz is not None]:
+        yield f"CPUs ran at {_range(clocks, digits=0)} MHz"
+
+
+def _range(values: list[float], digits: int = 2) -> str:
+    least, most = (f"{value:.{digits}f}" for value in (min(values), max(values)))
+    return least if least == most else f"{least} to {most}"
+
+
+def _plain(text: str) -> str:
+    """Return the text without what would steer a terminal: a file may come from anywhere."""
+    return "".join(char if char.isprintable() else " " for char in text)
