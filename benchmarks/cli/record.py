@@ -1,5 +1,6 @@
 """What a run left: the commands ``show``, ``export`` and ``plot``."""
 
+import io
 import json as json_text
 import sys
 from collections.abc import Iterator
@@ -23,13 +24,12 @@ from ..record.writing import path_within, replace_file
 app = typer.Typer()
 
 File = Annotated[Path, typer.Argument(help="What `run --output` wrote.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")]
 
 
 @app.command()
-def show(
-    file: File, *, json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False
-) -> None:
+def show(file: File, *, json: Json = False) -> None:
     """Show what a run measured, a row for each arm, and what was missing, failed or disturbed it."""
     with _told():
         run_set = read_run_set(file)
@@ -94,21 +94,16 @@ def _put(text: str, output: Path | None) -> None:
     if output is None:
         print(text, end="")
         return
-    _keep_record(output)
+    if is_run_set(output):
+        raise InvalidResourcesError(f"{output} is the record of a run, which would be lost: name another file")
     replace_file(output, text)
 
 
-def _keep_record(output: Path) -> None:
-    if is_run_set(output):
-        raise InvalidResourcesError(
-            f"{output} is the record of a run, of which nothing would be left: name another file"
-        )
-
-
 def _draw(run_set: RunSet, phase: Phase, output: Path) -> None:
-    import io
-
-    from matplotlib.backend_bases import FigureCanvasBase
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError as error:
+        raise InvalidResourcesError("a plot needs matplotlib: pip install 'tune-policies[bench]'") from error
 
     from ..report.figures import crossover_figure
 
@@ -119,10 +114,14 @@ def _draw(run_set: RunSet, phase: Phase, output: Path) -> None:
             f"a plot cannot be written to {output}: unknown ending {output.suffix!r}{suggest(ending, known)} "
             f"(known: {', '.join(sorted(known))})"
         )
-    _keep_record(output)
-    picture = io.BytesIO()
     figure = crossover_figure(run_set, phase)
-    figure.savefig(picture, format=ending)
+    if figure is None:
+        raise InvalidResourcesError(f"there is no time of {phase} to draw: choose another --phase")
+    picture = io.BytesIO()
+    try:
+        figure.savefig(picture, format=ending)
+    except (OSError, RuntimeError, ValueError) as error:  # such as .pgf without LaTeX
+        raise InvalidResourcesError(f"matplotlib cannot draw {output}: {error}. Try .svg or .png") from error
     replace_file(output, picture.getvalue())
 
 

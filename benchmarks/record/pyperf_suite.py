@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC
 from typing import Any
 
-import pyperf
+from tune_policies.errors import InvalidResourcesError
 
 from .environment import Environment
 from .run_set import Arm, Block, Phase, ProcessRun, RunSet
@@ -29,7 +29,17 @@ def name_without_device(arm: Arm, phase: Phase) -> str:
 
 
 def pyperf_data(run_set: RunSet, name: Namer = full_name) -> dict[str, Any]:
-    """Return the content of pyperf's file as plain data; each arm and phase needs a name of its own."""
+    """Return the content of pyperf's file as plain data; each arm and phase needs a name of its own.
+
+    Raises:
+        InvalidResourcesError: pyperf is not installed.
+    """
+    try:
+        import pyperf
+    except ImportError as error:
+        raise InvalidResourcesError(
+            "what is measured is written in pyperf's format: pip install 'tune-policies[bench]'"
+        ) from error
     benchmarks = [pyperf.Benchmark(runs) for runs in _runs_by_benchmark(run_set, name)]
     if not benchmarks:  # of which pyperf makes no suite, and reads none
         return {"version": "1.0", "benchmarks": []}
@@ -51,6 +61,8 @@ def _runs_by_benchmark(run_set: RunSet, name: Namer) -> Iterator[list[Any]]:
 
 
 def _run(process: ProcessRun, phase: Phase, about: dict[str, Any]) -> Any:
+    import pyperf
+
     blocks = [block for block in process.blocks if block.phase is phase]
     warmups = [(block.num_steps, block.seconds_per_step) for block in blocks if block.is_warmup]
     metadata = {**about, **_about(process), "unit": "second", "loops": _loops(blocks)}

@@ -5,15 +5,26 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from tune_policies.resources import Bytes, Count, PositiveCount
-from tune_policies.values import Value
+from tune_policies.values import Value, shorten
 
 from .environment import Environment
 
-Name = Annotated[str, Field(pattern=r"^[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$")]
-"""A line of text: it names benchmarks, rows of tables and files."""
+
+def _one_line(name: str) -> str:
+    if not name or name != name.strip() or not name.isprintable():
+        raise ValueError(f"a name is one line of printed text, got {shorten(name)}")
+    return name
+
+
+Name = Annotated[
+    str,
+    AfterValidator(_one_line),
+    WithJsonSchema({"type": "string", "pattern": r"^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$"}),
+]
+"""It names benchmarks, rows of tables and files."""
 
 Seconds = Annotated[float, Field(gt=0)]
 """How long something took: no clock here is so coarse that it took none."""

@@ -50,7 +50,7 @@ def _table(run_set: RunSet) -> Table:
     summaries = summarize(run_set)
     columns = [column for column in _COLUMNS if any(column[1](each) for each in summaries)]
     table = empty_table(
-        "A step: median of the processes ± half the interquartile range",
+        "Time of a step, and of the first epoch: median of the processes ± half the interquartile range",
         *("Workload", "Size", "Device"),
         *(heading for heading, _ in columns),
     )
