@@ -104,9 +104,6 @@ def _draw(run_set: RunSet, phase: Phase, output: Path) -> None:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError as error:
         raise InvalidResourcesError("a plot needs matplotlib: pip install 'tune-policies[bench]'") from error
-
-    from ..report.figures import crossover_figure
-
     known = FigureCanvasBase.get_supported_filetypes()
     ending = output.suffix.removeprefix(".").lower()
     if ending not in known:
@@ -114,6 +111,8 @@ def _draw(run_set: RunSet, phase: Phase, output: Path) -> None:
             f"a plot cannot be written to {output}: unknown ending {output.suffix!r}{suggest(ending, known)} "
             f"(known: {', '.join(sorted(known))})"
         )
+    from ..report.figures import crossover_figure
+
     figure = crossover_figure(run_set, phase)
     if figure is None:
         raise InvalidResourcesError(f"there is no time of {phase} to draw: choose another --phase")

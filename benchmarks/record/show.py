@@ -13,6 +13,7 @@ from tune_policies.units import format_bytes
 from .run_set import Phase, RunSet
 from .summary import ArmSummary, Middle, summarize
 
+_TITLE: Final = "Time of a step, and of the first epoch: median of the processes ± half the interquartile range"
 _UNITS: Final = ((1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
@@ -25,6 +26,7 @@ def print_run_set(run_set: RunSet, console: Console | None = None) -> None:
     """
     console = console or Console()
     if run_set.runs:
+        console.print(_TITLE, style="bold", soft_wrap=True)
         console.print(_table(run_set))
         console.print()
     for line in _lines(run_set):
@@ -36,7 +38,7 @@ def format_time(time: Middle) -> str:
     shown = float(f"{time.median:.3g}")  # 0.9999 ms is 1 ms, not 1000 us
     factor, unit = next((each for each in _UNITS if shown >= each[0]), _UNITS[-1])
     spread = "" if time.half_iqr is None else f" ±{_digits(time.half_iqr / factor, 2)}"
-    return f"{_digits(shown / factor, 3)}{spread} {unit}"
+    return f"{_digits(time.median / factor, 3)}{spread} {unit}"
 
 
 def _digits(number: float, count: int) -> str:
@@ -50,7 +52,7 @@ def _table(run_set: RunSet) -> Table:
     summaries = summarize(run_set)
     columns = [column for column in _COLUMNS if any(column[1](each) for each in summaries)]
     table = empty_table(
-        "Time of a step, and of the first epoch: median of the processes ± half the interquartile range",
+        "",  # a title would be broken to the width of the table
         *("Workload", "Size", "Device"),
         *(heading for heading, _ in columns),
     )
