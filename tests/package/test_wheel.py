@@ -25,11 +25,15 @@ def test_a_wheel_holds_the_three_packages_and_nothing_else(wheel_names):
     assert {name for name in top if not name.endswith(".dist-info")} == {"tune_policies", "trainers", "benchmarks"}
 
 
-def test_a_wheel_holds_every_module_and_the_mark_of_typed_packages(wheel_names):
+def test_a_wheel_holds_every_module_and_schema_and_the_mark_of_typed_packages(wheel_names):
     sources = {
         path.relative_to(ROOT).as_posix()
         for package in ("tune_policies", "trainers", "benchmarks")
-        for path in [*(ROOT / package).rglob("*.py"), ROOT / package / "py.typed"]
+        for path in [
+            *(ROOT / package).rglob("*.py"),
+            *(ROOT / package).rglob("*.schema.json"),
+            ROOT / package / "py.typed",
+        ]
     }
 
     assert sources <= set(wheel_names)

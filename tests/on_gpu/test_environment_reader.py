@@ -1,0 +1,18 @@
+import pytest
+
+from benchmarks.record.environment_reader import read_environment
+
+pytestmark = pytest.mark.gpu
+
+
+def test_a_gpu_is_read_with_its_memory_driver_clock_and_power_limit():
+    import torch
+
+    gpus = read_environment(()).gpus
+
+    assert torch.cuda.get_device_name(0) in {gpu.name for gpu in gpus}
+    for gpu in gpus:
+        assert gpu.memory_bytes > 2**30
+        assert gpu.driver
+        assert gpu.max_clock_mhz > 100
+        assert gpu.power_limit_w > 10

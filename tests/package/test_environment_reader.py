@@ -1,0 +1,124 @@
+"""The machine is read as it is, and without what cannot be read."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from benchmarks.environment import describe_machine
+from benchmarks.record.environment import Environment
+from benchmarks.record.environment_reader import read_environment
+from tests.stand_ins import state_counts, write_stand_ins
+
+ROOT = Path(__file__).parents[2]
+# Reading must cost no import of a framework, which takes seconds and GPU memory.
+READ = """
+import sys
+from benchmarks.record.environment_reader import read_environment
+print(read_environment().to_json())
+assert not {"torch", "tensorflow", "jax", "numba", "ray"} & sys.modules.keys()
+"""
+
+
+def git(*arguments, folder):
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    done = subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    git("init", "--quiet", folder=tmp_path)
+    (tmp_path / "train.py").write_text("pass\n")
+    git("add", ".", folder=tmp_path)
+    git("commit", "--quiet", "-m", "first", folder=tmp_path)
+    return tmp_path
+
+
+def test_the_machine_has_the_python_the_cpus_and_the_versions_of_this_process():
+    machine = read_environment()
+
+    assert (machine.num_cpus, machine.python) == (os.cpu_count(), platform.python_version())
+    assert machine.versions["ray"] == version("ray")
+    assert machine.usable_cpus <= machine.num_cpus
+    assert machine.host_memory_bytes > 2**28
+
+
+def test_a_package_that_is_not_installed_has_no_version():
+    assert read_environment(["numpy", "nonsense"]).versions.keys() == {"numpy"}
+
+
+def test_the_commit_of_the_working_directory_is_told(repository):
+    machine = read_environment(())
+
+    assert (machine.commit, machine.has_changes) == (git("rev-parse", "HEAD", folder=repository), False)
+
+
+def test_a_changed_file_is_told_and_a_new_one_is_none_of_the_commit(repository):
+    (repository / "run.json").write_text("{}")
+    before = read_environment(()).has_changes
+    (repository / "train.py").write_text("raise\n")
+
+    assert (before, read_environment(()).has_changes) == (False, True)
+
+
+def test_without_a_repository_there_is_no_commit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+
+    assert read_environment(()).commit is None
+
+
+def test_without_git_there_is_no_commit(repository, monkeypatch):
+    monkeypatch.setenv("PATH", str(repository))
+
+    assert read_environment(()).commit is None
+
+
+def read_in_a_process(folder, **environment):
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", READ],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return Environment.from_json(done.stdout)
+
+
+def test_gpus_are_read_without_importing_a_framework_and_without_what_their_driver_does_not_tell(tmp_path):
+    counts = write_stand_ins(tmp_path)
+    state_counts(counts, total=2**34, free=2**33, devices=2)
+
+    machine = read_in_a_process(tmp_path, STAND_IN_NVML=str(counts))
+
+    assert [json.loads(gpu.to_json()) for gpu in machine.gpus] == [
+        {
+            "name": "Stand-in",
+            "memory_bytes": 2**34,
+            "driver": None,
+            "max_clock_mhz": None,
+            "power_limit_w": None,
+        }
+    ] * 2
+
+
+def test_without_a_driver_there_is_no_gpu(tmp_path):
+    write_stand_ins(tmp_path)
+
+    assert read_in_a_process(tmp_path, STAND_IN_NVML=str(tmp_path / "none")).gpus == ()
+
+
+def test_a_figure_names_the_machine_and_what_is_not_installed():
+    line = describe_machine("nonsense")
+
+    assert line.endswith("nonsense not installed")
+    assert f"{os.cpu_count()} cores; Python {platform.python_version()}, tune-policies " in line
