@@ -25,7 +25,7 @@ MOST_BYTES: Final = 512 * MIB
 """A file that is larger is not read: in memory it takes several times as much."""
 
 _BEGINS: Final = f'{{"{KEY}":'.encode()
-_VERSION: Final = 1
+_VERSION: Final = RunSet.model_fields["schema_version"].default
 _MOST_MISTAKES: Final = 3
 _MEASURE: Final = "`python -m benchmarks run … --output FILE` writes one"
 
@@ -43,7 +43,7 @@ def write_run_set(run_set: RunSet, path: Path, *, overwrite: bool = False) -> No
     """
     if path.suffix == ".gz":
         raise InvalidResourcesError(f"{path}: a run set is not compressed, and pyperf would take it for that: drop .gz")
-    if not overwrite and _is_of_another_kind(path):
+    if not overwrite and _beginning(path) and not is_run_set(path):
         raise InvalidResourcesError(
             f"{path} is there and is no run set of these benchmarks: name another file, or delete this one"
         )
@@ -52,12 +52,17 @@ def write_run_set(run_set: RunSet, path: Path, *, overwrite: bool = False) -> No
 
 
 def is_run_set(path: Path) -> bool:
-    """Return whether a file begins as those of this module do; it is not read to its end."""
-    return _beginning(path) == _BEGINS
+    """Return whether ``path`` is one, whole or cut off. It is read only where it does not begin as it was written."""
+    beginning = _beginning(path)
+    return beginning == _BEGINS or (beginning != b"" and _can_be_read(path))
 
 
-def _is_of_another_kind(path: Path) -> bool:
-    return _beginning(path) not in (b"", _BEGINS)
+def _can_be_read(path: Path) -> bool:
+    try:
+        read_run_set(path)
+    except InvalidResourcesError:
+        return False
+    return True
 
 
 def _beginning(path: Path) -> bytes:

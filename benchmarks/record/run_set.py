@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
@@ -237,7 +238,14 @@ class RunSet(Value):
 
     def of(self, arm: Arm) -> tuple[ProcessRun, ...]:
         """Return the processes of an arm, round by round."""
-        return tuple(sorted((run for run in self.runs if run.arm == arm), key=lambda run: run.round))
+        return self._runs_by_arm.get(arm, ())
+
+    @cached_property
+    def _runs_by_arm(self) -> dict[Arm, tuple[ProcessRun, ...]]:
+        by_arm: dict[Arm, list[ProcessRun]] = {}
+        for run in sorted(self.runs, key=lambda run: run.round):
+            by_arm.setdefault(run.arm, []).append(run)
+        return {arm: tuple(runs) for arm, runs in by_arm.items()}
 
     def times_s(self, arm: Arm, phase: Phase) -> dict[int, tuple[float, ...]]:
         """Return the seconds of a step by round; rounds without a time of this phase are left out."""

@@ -1,6 +1,7 @@
 """Writes a file as a whole or not at all, where the user said."""
 
 import secrets
+import shutil
 from pathlib import Path
 
 from tune_policies.errors import InvalidResourcesError
@@ -22,6 +23,8 @@ def replace_file(path: Path, content: str | bytes) -> None:
         try:
             with half.open("xb") as file:
                 file.write(data)
+            if target.exists():
+                shutil.copymode(target, half)
             half.replace(target)
         finally:
             half.unlink(missing_ok=True)

@@ -104,6 +104,15 @@ def test_a_file_of_another_kind_is_overwritten_when_told_to(path, run_set):
     assert read_run_set(path) == run_set
 
 
+def test_a_run_set_that_was_written_anew_by_another_program_is_still_one(path, run_set):
+    write_run_set(run_set, path)
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=2, sort_keys=True))
+
+    write_run_set(run_set, path)
+
+    assert read_run_set(path) == run_set
+
+
 def test_an_empty_file_is_in_nobodys_way(path, run_set):
     path.touch()
 
@@ -266,3 +275,11 @@ def test_a_new_file_may_be_read_by_whom_the_user_lets(tmp_path):
     (tmp_path / "other").touch()
 
     assert (tmp_path / "new").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_file_that_is_replaced_is_read_by_nobody_else_than_before(tmp_path):
+    (tmp_path / "private").touch(mode=0o600)
+
+    replace_file(tmp_path / "private", "text")
+
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o600
