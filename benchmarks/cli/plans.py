@@ -5,10 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..plans.autoscaling import MOST_REPETITIONS, Scenario, measure_autoscaling
-from ..plans.overhead import Arm, Size, measure_overhead
-from ..plans.planning import measure_planning
-from ..plans.ray_agreement import measure_ray_agreement
+from ..plans.choices import MOST_REPETITIONS, Arm, Scenario
 
 app = typer.Typer()
 
@@ -21,6 +18,8 @@ def planning(
     plot: Annotated[Path | None, typer.Option(help="Draw the times to this file.", show_default=False)] = None,
 ) -> None:
     """Time every policy's plan by number of nodes, against the rule of thumb, and take its memory."""
+    from ..plans.planning import measure_planning
+
     measure_planning(nodes or [10, 100, 1_000], repetitions, plot)
 
 
@@ -32,6 +31,8 @@ def autoscaling(
     guide_timeout_s: Annotated[float, typer.Option(min=1, help="How long the guide's way waits, in seconds.")] = 240,
 ) -> None:
     """Time how soon it is known whether there will be a GPU, against waiting for a GPU task as Ray's guide does."""
+    from ..plans.autoscaling import measure_autoscaling
+
     measure_autoscaling(scenario or [*Scenario], repetitions, guide_timeout_s)
 
 
@@ -89,6 +90,8 @@ def ray_agreement(
     jobs: Annotated[int, typer.Option(min=1, help="Clusters at a time.")] = 1,
 ) -> None:
     """Try plans for random clusters on a real Ray: as many trials as planned run at once, and not one more."""
+    from ..plans.ray_agreement import measure_ray_agreement
+
     if not measure_ray_agreement(range(seed, seed + clusters), num_policies=policies, jobs=jobs):
         raise typer.Exit(1)
 
@@ -102,4 +105,6 @@ def overhead(
     reuse_actors: Annotated[bool, typer.Option(help="Whether a trial takes over another's process.")] = True,
 ) -> None:
     """Time runs of trials that do nothing: under a plan, with its scheduler and its callback, and by hand."""
+    from ..plans.overhead import Size, measure_overhead
+
     measure_overhead(arm or [*Arm], Size(trials, repetitions, reuse_actors))

@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from typing import Final, NamedTuple
 
 import ray
@@ -22,22 +21,10 @@ from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuPolicy, ProbeWarnin
 
 from ..environment import describe_machine
 from .autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
+from .choices import DEVICE_TYPES, Scenario
 
 _DEADLINE_S: Final = 5.0
 """How long a launch that never ends is waited for."""
-_TYPES: Final = ("T4", "L4", "A100", "H100", "H200", "V100", "P100", "P4", "K80", "L40S", "A10G", "B200")
-"""Device types, one for each node to start: a node that is there already would not be waited for."""
-MOST_REPETITIONS: Final = len(_TYPES) - 1
-
-
-class Scenario(StrEnum):
-    """What the cluster answers to a wish for a GPU."""
-
-    NO_AUTOSCALER = "no-autoscaler"
-    NO_SUCH_TYPE = "no-such-type"
-    LAUNCH_FAILS = "launch-fails"
-    LAUNCH_HANGS = "launch-hangs"
-    NODE_STARTS = "node-starts"
 
 
 class Run(NamedTuple):
@@ -92,14 +79,18 @@ def _decision(runs: list[Run]) -> str:
 def _measure(scenario: Scenario, repetitions: int, guide_timeout_s: float) -> tuple[list[Run], Run]:
     if scenario is Scenario.NO_AUTOSCALER:
         with _local_ray():
-            return [_decide(name, 60.0) for name in _TYPES[:repetitions]], _guides_way(_TYPES[-1], guide_timeout_s)
-    types = () if scenario is Scenario.NO_SUCH_TYPE else _TYPES
+            return [_decide(name, 60.0) for name in DEVICE_TYPES[:repetitions]], _guides_way(
+                DEVICE_TYPES[-1], guide_timeout_s
+            )
+    types = () if scenario is Scenario.NO_SUCH_TYPE else DEVICE_TYPES
     node_types = {name: node_type(CPU=1, GPU=1, **{f"accelerator_type:{name}": 1}) for name in types}
     timeout_s = _DEADLINE_S if scenario is Scenario.LAUNCH_HANGS else 60.0
     with autoscaling_cluster(node_types or {"cpu": node_type(CPU=1)}, v2=True) as cluster:
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
-        runs = [_one(scenario, cluster, name, lambda name: _decide(name, timeout_s)) for name in _TYPES[:repetitions]]
-        return runs, _one(scenario, cluster, _TYPES[-1], lambda name: _guides_way(name, guide_timeout_s))
+        runs = [
+            _one(scenario, cluster, name, lambda name: _decide(name, timeout_s)) for name in DEVICE_TYPES[:repetitions]
+        ]
+        return runs, _one(scenario, cluster, DEVICE_TYPES[-1], lambda name: _guides_way(name, guide_timeout_s))
 
 
 def _one(scenario: Scenario, cluster: AutoscalingCluster, name: str, decide: Callable[[str], Run]) -> Run:

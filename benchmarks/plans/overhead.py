@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 import ray
@@ -25,18 +24,10 @@ from tune_policies.trainers import with_plan
 
 from ..environment import describe_machine
 from ..timing import Spread, spread
+from .choices import Arm
 
 GOAL: Final = 1.02
 """The most that a plan should cost: the time of a run under it, against that of the run by hand."""
-
-
-class Arm(StrEnum):
-    """How the trials get their resources."""
-
-    BY_HAND = "by-hand"
-    PLAN = "plan"
-    SCHEDULER = "plan-and-scheduler"
-    CALLBACK = "plan-scheduler-and-callback"
 
 
 class Size(NamedTuple):
