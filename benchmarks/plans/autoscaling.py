@@ -77,19 +77,16 @@ def _decision(runs: list[Run]) -> str:
 
 
 def _measure(scenario: Scenario, repetitions: int, guide_timeout_s: float) -> tuple[list[Run], Run]:
+    measured = DEVICE_TYPES[:repetitions]
     if scenario is Scenario.NO_AUTOSCALER:
         with _local_ray():
-            return [_decide(name, 60.0) for name in DEVICE_TYPES[:repetitions]], _guides_way(
-                DEVICE_TYPES[-1], guide_timeout_s
-            )
+            return [_decide(name, 60.0) for name in measured], _guides_way(DEVICE_TYPES[-1], guide_timeout_s)
     types = () if scenario is Scenario.NO_SUCH_TYPE else DEVICE_TYPES
     node_types = {name: node_type(CPU=1, GPU=1, **{f"accelerator_type:{name}": 1}) for name in types}
     timeout_s = _DEADLINE_S if scenario is Scenario.LAUNCH_HANGS else 60.0
     with autoscaling_cluster(node_types or {"cpu": node_type(CPU=1)}, v2=True) as cluster:
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
-        runs = [
-            _one(scenario, cluster, name, lambda name: _decide(name, timeout_s)) for name in DEVICE_TYPES[:repetitions]
-        ]
+        runs = [_one(scenario, cluster, name, lambda name: _decide(name, timeout_s)) for name in measured]
         return runs, _one(scenario, cluster, DEVICE_TYPES[-1], lambda name: _guides_way(name, guide_timeout_s))
 
 

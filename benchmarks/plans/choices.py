@@ -1,0 +1,28 @@
+"""What the commands may be asked for, without Ray, so that the command line starts at once."""
+
+from enum import StrEnum
+from typing import Final
+
+DEVICE_TYPES: Final = ("T4", "L4", "A100", "H100", "H200", "V100", "P100", "P4", "K80", "L40S", "A10G", "B200")
+"""Those of the autoscaling clusters, one for each node to start: one that is there already would not be waited for."""
+
+MOST_REPETITIONS: Final = len(DEVICE_TYPES) - 1
+
+
+class Scenario(StrEnum):
+    """What an autoscaling cluster answers to a wish for a GPU."""
+
+    NO_AUTOSCALER = "no-autoscaler"
+    NO_SUCH_TYPE = "no-such-type"
+    LAUNCH_FAILS = "launch-fails"
+    LAUNCH_HANGS = "launch-hangs"
+    NODE_STARTS = "node-starts"
+
+
+class Arm(StrEnum):
+    """How trials get their resources."""
+
+    BY_HAND = "by-hand"
+    PLAN = "plan"
+    SCHEDULER = "plan-and-scheduler"
+    CALLBACK = "plan-scheduler-and-callback"
