@@ -1,8 +1,8 @@
 """What follows from an interval: one arm is faster, both are the same, or what was measured does not tell.
 
-An arm is the faster one if the 95 % interval lies wholly beyond the band that counts as the same, and the 99 % interval
-does not hold equality: whatever the noise, equal arms then pass for different in at most one of 100 comparisons. Arms
-are the same if the interval lies wholly within the band. All else is ambiguous.
+An arm is the faster one if the 95 % interval lies wholly beyond the band that counts as the same, and that of 99.5 %
+does not hold equality: whatever the noise, equal arms pass for different in less than one of 100 comparisons. Arms are
+the same if the interval lies wholly within the band. All else is ambiguous.
 
 What is doubtful about the times themselves (other load, a control arm that differs from its twin) does not widen the
 interval; with a doubt, arms are not called the same, and one of them is the faster only if it would still be so with
@@ -11,6 +11,7 @@ the ratio wrong by ``FACTOR_IN_DOUBT``. So a busy machine hides 5 %, and does no
 
 from collections.abc import Iterable
 from math import log
+from typing import Final
 
 from tune_policies.errors import InvalidResourcesError
 
@@ -18,7 +19,7 @@ from .bootstrap import CONFIDENCE, FACTOR_IN_DOUBT, FEWEST_ROUNDS, Interval, Tim
 from .comparison import Comparison, Outcome
 from .doubts import drift_of_ratio
 
-SURER = 0.99
+SURER: Final = 0.995
 
 
 def compare_arms(
@@ -100,7 +101,7 @@ def _judge(interval: Interval, same_within: float, confidence: float, doubts: li
 def _why_ambiguous(interval: Interval, same_within: float) -> str:
     bounds = f"the interval from {interval.low:.3f} to {interval.high:.3f}"
     if log(interval.low) > log(1 + same_within) or log(interval.high) < -log(1 + same_within):
-        return f"{bounds} would hold equality at a confidence of {SURER:.0%}: more rounds make it narrower"
+        return f"{bounds} would hold equality at a confidence of {SURER:.1%}: more rounds make it narrower"
     band = f"{1 / (1 + same_within):.3f} to {1 + same_within:.3f}"
     return f"{bounds} is partly within {band}, which counts as the same, and partly not: more rounds make it narrower"
 

@@ -75,7 +75,13 @@ def verdicts(
 
 
 def verdicts_across(
-    first: RunSet, second: RunSet, phase: Phase, same_within: float = 0.05, *, names: tuple[str, str] = ("A", "B")
+    first: RunSet,
+    second: RunSet,
+    phase: Phase,
+    same_within: float = 0.05,
+    *,
+    names: tuple[str, str] = ("A", "B"),
+    doubts: tuple[str, ...] = (),
 ) -> tuple[Verdict, ...]:
     """Return which of two runs is faster for each arm that both have. Their rounds have nothing in common.
 
@@ -85,6 +91,7 @@ def verdicts_across(
         phase: Of what the times are.
         same_within: By how much they may differ and still count as the same.
         names: What the runs are called in the verdicts.
+        doubts: What is known against comparing them, a sentence each.
     """
     of_both = [arm for arm in first.arms if not arm.is_control and arm in second.arms]
     return tuple(
@@ -98,7 +105,7 @@ def verdicts_across(
                 first.times_s(arm, phase),
                 second.times_s(arm, phase),
                 same_within=same_within,
-                doubts=_doubts_across(first, second, names, arm, phase, same_within),
+                doubts=[*doubts, *_doubts_across(first, second, names, arm, phase, same_within)],
             ),
         )
         for arm in of_both
