@@ -55,6 +55,19 @@ def coverage(
 
 
 @prove.command()
+def crossover(
+    *,
+    searches: Annotated[int, typer.Option(min=1, help="Pairs of synthetic devices.")] = 100,
+    seed: Seed = 0,
+) -> None:
+    """Search the crossover of synthetic devices of known cost: how near does it come, and how much is measured?"""
+    from ..verdict.crossover_proof import print_searches, search_at_random
+
+    if not print_searches([search_at_random(each) for each in range(seed, seed + searches)]):
+        raise typer.Exit(1)
+
+
+@prove.command()
 def agreement(
     *,
     workload: Annotated[str, typer.Option(help="A workload in PyTorch.")] = "matmul",

@@ -28,8 +28,8 @@ CONFIDENCE: Final = 0.95
 NUM_DRAWS: Final = 2000
 FEWEST_ROUNDS: Final = 3
 """With fewer, the spread between processes is not known from the run itself."""
-FACTOR_IN_DOUBT: Final = 2.0
-"""What is believed of equal arms at the worst: one of them shares its CPU with another process."""
+FACTOR_OF_PROCESSES: Final = 1.25
+"""By how much fewer rounds may be wrong on a machine that does nothing else: fresh processes differ by less."""
 
 Times = Mapping[int, tuple[float, ...]]
 """Seconds of a step by round: of each block of the round's process."""
@@ -132,7 +132,8 @@ def student_quantile(confidence: float, freedom: float | None = None) -> float:
 def _interval(means: Floats, lows: Floats, highs: Floats, *, freedom: float, rounds: int, paired: bool) -> Interval:
     ratio, low, high = (exp(bounds[0]) for bounds in (means, lows, highs))
     if rounds < FEWEST_ROUNDS:
-        low, high, freedom = min(low, ratio / FACTOR_IN_DOUBT), max(high, ratio * FACTOR_IN_DOUBT), 0
+        low, high = min(low, ratio / FACTOR_OF_PROCESSES), max(high, ratio * FACTOR_OF_PROCESSES)
+        freedom = 0
     return Interval(ratio, low, high, freedom, rounds, paired)
 
 

@@ -78,11 +78,12 @@ class StepProcess:
         # Without the user's environment and site packages: nothing but the step is in the process.
         command = [sys.executable, "-I", "-S", str(Path(step_child.__file__)), str(turns)]
         self._process = subprocess.Popen(  # noqa: S603
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
         )
         if self._process.stdin is None or self._process.stdout is None:
             raise MeasurementError("a process that times steps has no pipes")
         self._orders, self._answers = self._process.stdin, self._process.stdout
+        self.pid = self._process.pid
 
     def __enter__(self) -> "StepProcess":
         return self
@@ -98,12 +99,11 @@ class StepProcess:
             MeasurementError: The process ended, or gave no answer in time.
         """
         try:
-            self._orders.write(f"{num_steps}\n")
-            self._orders.flush()
+            self._orders.write(b"%d\n" % num_steps)
             ready, _, _ = select.select([self._answers], [], [], _ANSWER_TIMEOUT_S)
-            answer = self._answers.readline() if ready else ""
+            answer = self._answers.readline() if ready else b""
         except OSError:  # its end of the pipe is closed
-            answer = ""
+            answer = b""
         if not answer:
             raise MeasurementError(
                 f"a process that times steps gave no answer within {_ANSWER_TIMEOUT_S} s: it was ended, or the machine"

@@ -15,11 +15,21 @@ from typing import Final
 
 from tune_policies.errors import InvalidResourcesError
 
-from .bootstrap import CONFIDENCE, FACTOR_IN_DOUBT, FEWEST_ROUNDS, Interval, Times, ratio_interval, unpaired_interval
+from .bootstrap import (
+    CONFIDENCE,
+    FACTOR_OF_PROCESSES,
+    FEWEST_ROUNDS,
+    Interval,
+    Times,
+    ratio_interval,
+    unpaired_interval,
+)
 from .comparison import Comparison, Outcome
 from .doubts import drift_of_ratio
 
 SURER: Final = 0.995
+FACTOR_IN_DOUBT: Final = 2.0
+"""By how much times may be wrong at the worst: one of two equal arms shares its CPU with another process."""
 
 
 def compare_arms(
@@ -81,7 +91,7 @@ def _judge(interval: Interval, same_within: float, confidence: float, doubts: li
     if interval.num_rounds < FEWEST_ROUNDS:
         count = "one round" if interval.num_rounds == 1 else "two rounds"
         reasons.append(
-            f"{count} cannot tell how much processes differ, so a factor of {FACTOR_IN_DOUBT:g} is allowed for:"
+            f"{count} cannot tell how much processes differ, so a factor of {FACTOR_OF_PROCESSES:g} is allowed for:"
             f" run {FEWEST_ROUNDS} or more"
         )
     if outcome is Outcome.AMBIGUOUS and not reasons:

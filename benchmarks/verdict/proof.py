@@ -143,6 +143,6 @@ def _coverage(num_rounds: int, num_draws: int, seed: int) -> Coverage:
     much = Noise(of_block=0.2, of_process=0.2)
     first, second = log_medians(1, num_draws=num_draws, num_rounds=num_rounds, noise=much, seed=seed + 1)
     bounds = np.exp(np.stack(paired_bounds(first - second), axis=1)).tolist()
-    intervals = (Interval(*each, freedom=num_rounds - 1, num_rounds=num_rounds, is_paired=True) for each in bounds)
+    intervals = (Interval(ratio, low, high, num_rounds - 1, num_rounds, is_paired=True) for ratio, low, high in bounds)
     found = [outcome_of(each, SAME_WITHIN, CONFIDENCE, is_doubtful=False) for each in intervals]
     return Coverage(num_rounds, num_draws, covered, sum(each in (Outcome.FIRST, Outcome.SECOND) for each in found))

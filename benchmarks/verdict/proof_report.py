@@ -2,12 +2,15 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 from ..environment import describe_machine
 from .proof import COVERED, GOALS, Coverage, ProofRecord, ProofRun, wilson_interval
+
+_Item = TypeVar("_Item")
 
 
 def print_proof(record: ProofRecord) -> bool:
@@ -18,7 +21,7 @@ def print_proof(record: ProofRecord) -> bool:
         table.add_column(heading, justify="left" if heading == "Truth" else "right")
     for truth in dict.fromkeys(run.truth for run in record.runs):
         runs = [run for run in record.runs if run.truth is truth]
-        found, wrong = _count(runs, lambda run: run.is_found), _count(runs, lambda run: run.is_wrong)
+        found, wrong = count(runs, lambda run: run.is_found), count(runs, lambda run: run.is_wrong)
         counts = [len(runs), found, len(runs) - found - wrong, wrong]
         bounds = [_bounds(found, len(runs)), _bounds(wrong, len(runs))]
         longest = max(run.seconds for run in runs)
@@ -57,8 +60,9 @@ def command() -> str:
     return f"python -m benchmarks {' '.join(sys.argv[1:])}"
 
 
-def _count(runs: Sequence[ProofRun], holds: Callable[[ProofRun], bool]) -> int:
-    return sum(holds(run) for run in runs)
+def count(items: Sequence[_Item], holds: Callable[[_Item], bool]) -> int:
+    """Return of how many items it holds."""
+    return sum(holds(item) for item in items)
 
 
 def _bounds(hits: int, number: int) -> str:

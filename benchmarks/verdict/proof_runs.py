@@ -24,12 +24,11 @@ from . import known_steps
 from .comparison import Comparison, Outcome
 from .equal_steps import turns_of_step
 from .judge import compare_arms
+from .neighbour import busy_neighbour
 from .proof import SAME_WITHIN, ProofRecord, ProofRun
 from .proof_report import command
 from .verdicts import verdicts
 
-NEIGHBOUR_S: Final = 600
-"""When a busy neighbour ends by itself, if nobody ends it."""
 TORCH_TIMEOUT_S: Final = 120
 
 CASES: Final = {
@@ -116,20 +115,6 @@ def measure_overhead_of_steps(microseconds: tuple[int, ...], num_rounds: int) ->
         times = run_set.times_s(Arm(workload=workload, size=size, device="cpu"), Phase.TRANSFERS)
         overheads[size] = [sorted(each)[len(each) // 2] / (size / 1e6) - 1 for each in times.values()]
     return overheads
-
-
-@contextmanager
-def busy_neighbour() -> Iterator[int]:
-    """Have another process use a CPU, and yield its process number. It is nobody's child, as others' processes are."""
-    work = f"import time\nend = time.monotonic() + {NEIGHBOUR_S}\nwhile time.monotonic() < end: pass"
-    # The shell ends at once, so that init takes the process over; as a child it would count as one of the run's own.
-    start = ["sh", "-c", '"$0" -I -S -c "$1" >/dev/null 2>&1 & echo $!', sys.executable, work]
-    started = subprocess.run(start, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
-    pid = int(started.stdout)
-    try:
-        yield pid
-    finally:
-        subprocess.run(["kill", str(pid)], timeout=10, check=False)  # noqa: S603
 
 
 @contextmanager

@@ -115,9 +115,10 @@ def test_a_doubt_stands_beside_a_verdict_that_it_does_not_touch():
 
 
 @pytest.mark.parametrize(
-    ("ratio", "expected"), [(1, Outcome.AMBIGUOUS), (2, Outcome.AMBIGUOUS), (2.2, Outcome.SECOND), (0.4, Outcome.FIRST)]
+    ("ratio", "expected"),
+    [(1, Outcome.AMBIGUOUS), (1.3, Outcome.AMBIGUOUS), (1.4, Outcome.SECOND), (0.7, Outcome.FIRST)],
 )
-def test_one_round_decides_what_a_factor_of_two_does_not_touch(ratio, expected):
+def test_one_round_decides_what_a_quarter_more_does_not_touch(ratio, expected):
     found = compare_arms(arm(ratio), arm(1))
 
     assert found.outcome is expected
