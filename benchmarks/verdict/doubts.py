@@ -14,7 +14,9 @@ from ..record.run_set import Arm, NoiseReading, Phase, RunSet
 from .bootstrap import Times, ratio_interval, student_quantile
 
 MOST_LOAD: Final = 0.2
-"""CPUs that other processes may use, mean over rounds: a machine at rest uses a few hundredths."""
+"""CPUs that other processes may use, mean over rounds: a machine at rest uses a few hundredths…"""
+MOST_PART_OF_CPUS: Final = 0.05
+"""…or this part of its CPUs, where that is more: on a large machine they find others than the arms'."""
 MOST_THROTTLED_S: Final = 0.1
 """Seconds for which the cgroup may be throttled in all rounds together, one period of its quota."""
 SURE: Final = 0.99
@@ -23,16 +25,17 @@ SURE: Final = 0.99
 
 def noise_problems(run_set: RunSet) -> tuple[str, ...]:
     """Return what disturbed the run as a whole: other processes, and clocks that were held down."""
-    return tuple(problems_of_readings(run_set.noise))
+    return tuple(problems_of_readings(run_set.noise, run_set.environment.num_cpus))
 
 
-def problems_of_readings(noise: tuple[NoiseReading, ...]) -> Iterator[str]:
-    """Yield what disturbed the rounds."""
+def problems_of_readings(noise: tuple[NoiseReading, ...], num_cpus: int) -> Iterator[str]:
+    """Yield what disturbed the rounds, on a machine of so many CPUs."""
     if not noise:
         return
-    if (load := fmean(each.load for each in noise)) > MOST_LOAD:
+    most_load = max(MOST_LOAD, MOST_PART_OF_CPUS * num_cpus)
+    if (load := fmean(each.load for each in noise)) > most_load:
         yield (
-            f"other processes used {load:.2f} CPUs, more than {MOST_LOAD}: end them, or run when the machine is quiet"
+            f"other processes used {load:.2f} CPUs, more than {most_load:g}: end them, or run when the machine is quiet"
         )
     if (throttled_s := sum(each.throttled_s or 0 for each in noise)) > MOST_THROTTLED_S:
         yield f"the cgroup's quota stopped the processes for {throttled_s:.1f} s: use fewer CPUs, or raise the quota"

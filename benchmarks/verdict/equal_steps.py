@@ -3,6 +3,7 @@
 Two processes take turns, block by block, in random order, as the arms of a run do; then come the next two.
 """
 
+import os
 import random
 import select
 import subprocess
@@ -48,7 +49,7 @@ def measure_equal_steps(seconds: float) -> Check:
         times, reading = _time_pair(number, turns, num_blocks, order)
         first[number], second[number] = (tuple(each) for each in times)
         noise.append(reading)
-    return Check.of(first, second, tuple(noise), read_usable_cpus())
+    return Check.of(first, second, noise=tuple(noise), num_cpus=os.cpu_count() or 1, usable_cpus=read_usable_cpus())
 
 
 def _time_pair(

@@ -1,9 +1,10 @@
 """Whether a machine is quiet enough to believe what is timed on it, by equal steps in pairs of processes."""
 
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 
+from tune_policies.resources import PositiveCount
 from tune_policies.values import Value
 
 from ..record.run_set import NoiseReading
@@ -25,20 +26,22 @@ class Check(Value):
         comparison: Of two equal arms: its interval holds 1 on a machine that does nothing else.
         noise: What was read in each round.
         step_s: How long a step took, the median.
+        num_cpus: Of the machine.
         usable_cpus: What affinity and the cgroup's quota leave; ``None``: not known.
     """
 
     comparison: Comparison
     noise: tuple[NoiseReading, ...]
     step_s: float
+    num_cpus: PositiveCount
     usable_cpus: float | None = None
 
     @classmethod
-    def of(cls, first: Times, second: Times, noise: tuple[NoiseReading, ...], usable_cpus: float | None) -> "Check":
-        """Return what follows from the seconds of equal steps, by round."""
+    def of(cls, first: Times, second: Times, **others: Any) -> "Check":
+        """Return what follows from the seconds of equal steps, by round; ``others`` are the fields that are read."""
         steps = sorted(each for times in (first, second) for blocks in times.values() for each in blocks)
         comparison = compare_arms(first, second, same_within=SAME_WITHIN)
-        return cls(comparison=comparison, noise=noise, step_s=steps[len(steps) // 2], usable_cpus=usable_cpus)
+        return cls(comparison=comparison, step_s=steps[len(steps) // 2], **others)
 
     @property
     def smallest_change(self) -> float:
@@ -51,7 +54,7 @@ class Check(Value):
     @property
     def problems(self) -> tuple[str, ...]:
         """What speaks against timing anything now, a sentence each, with what to do."""
-        found = list(problems_of_readings(self.noise))
+        found = list(problems_of_readings(self.noise, self.num_cpus))
         if self.comparison.outcome in (Outcome.FIRST, Outcome.SECOND):
             found.append(
                 "equal steps seem to differ: something changes on this machine from process to process. Look for what"
@@ -81,7 +84,7 @@ def print_check(check: Check) -> None:
     usable = "not known" if check.usable_cpus is None else f"{check.usable_cpus:g}"
     mean = sum(loads) / max(1, len(loads))
     console.print(f"other processes use: {mean:.2f} CPUs (at most {max(loads, default=0):.2f})")
-    console.print(f"CPUs for this process: {usable}")
+    console.print(f"CPUs for this process: {usable} of {check.num_cpus}")
     console.print(f"cgroup throttled: {f'{sum(throttled):.2f} s' if throttled else 'not known'}")
     console.print(f"CPU clock: {f'{min(clocks):.0f} to {max(clocks):.0f} MHz' if clocks else 'not known'}")
     console.print(f"GPU clocks held down: {', '.join(causes) or 'no'}")

@@ -8,12 +8,12 @@ from benchmarks.verdict.quiet import Check, print_check
 ROUNDS = 16
 
 
-def check(*, load=0.02, spread=0.0, ratio=1.0, **reading):
+def check(*, load=0.02, spread=0.0, ratio=1.0, num_cpus=2, **reading):
     """Of 16 pairs of processes, of which every second differs by ``spread``."""
     first = {number: (0.3e-3 * ratio * (1 + spread * (number % 2)),) for number in range(ROUNDS)}
     second = dict.fromkeys(range(ROUNDS), (0.3e-3,))
     noise = tuple(NoiseReading(round=number, load=load, **reading) for number in range(ROUNDS))
-    return Check.of(first, second, noise, usable_cpus=2)
+    return Check.of(first, second, noise=noise, num_cpus=num_cpus, usable_cpus=2)
 
 
 def test_a_machine_that_does_nothing_else_is_quiet():
@@ -36,6 +36,10 @@ def test_a_disturbed_machine_is_not_and_says_why(disturbed, problem):
 
     assert not found.is_quiet
     assert problem in " ".join(found.problems)
+
+
+def test_what_others_use_of_many_cpus_takes_none_from_a_step():
+    assert check(load=0.9, num_cpus=64).is_quiet
 
 
 def test_the_smallest_change_grows_with_the_scatter_of_the_times():
