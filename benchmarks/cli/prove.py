@@ -19,7 +19,9 @@ Runs = Annotated[int, typer.Option(min=1, help="Runs, with a verdict each.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Fresh processes of each arm in a run.")]
 Blocks = Annotated[int, typer.Option(min=1, help="Blocks of each process.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the first run; the others follow.")]
-Output = Annotated[Path | None, typer.Option(help="Write the record to this file.", show_default=False)]
+Output = Annotated[
+    Path | None, typer.Option(help="Write the record to this file, and go on with it.", show_default=False)
+]
 
 
 @prove.command()

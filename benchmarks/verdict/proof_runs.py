@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from tune_policies import ClusterCapacity, ProbeWarning, probe_cluster
-from tune_policies.errors import MeasurementError
+from tune_policies.errors import InvalidResourcesError, MeasurementError
 
 from ..environment import describe_machine
 from ..measuring.runner import measure, new_run_set
@@ -57,31 +57,50 @@ class ProofSize(NamedTuple):
 
 
 def run_proof(name: str, size: ProofSize, output: Path | None = None) -> ProofRecord:
-    """Make the runs of a proof, and write the record after each.
+    """Make the runs of a proof, and write the record after each; runs that are in the file already are not made again.
 
     Raises:
+        InvalidResourcesError: The file holds another proof, or one of another machine.
         MeasurementError: A run gave no verdict.
     """
-    record = ProofRecord(name=name, command=command(), machine=describe_machine("numpy"))
+    record = _begun(ProofRecord(name=name, command=command(), machine=describe_machine("numpy")), output)
+    if len(record.runs) >= size.num_runs:
+        return record
     turns = turns_of_step()
     with _logical_devices() as capacity:
-        for number in track(range(size.num_runs), name, console=Console(stderr=True)):
-            truth, workload = CASES[name][number % len(CASES[name])]
-            settings = Settings(
-                sizes={_path(workload.__name__): (turns,)},
-                devices=("cpu", "gpu"),
-                num_rounds=size.num_rounds,
-                num_blocks=size.num_blocks,
-                seed=size.seed + number,
-            )
-            began = time.monotonic()
-            with busy_neighbour() if name == "busy" else nullcontext():
-                run_set = _measured(settings, capacity)
-            run = ProofRun(truth=truth, comparison=_verdict(run_set), seconds=time.monotonic() - began)
-            record = record.model_copy(update={"runs": (*record.runs, run)})
+        for number in track(range(len(record.runs), size.num_runs), name, console=Console(stderr=True)):
+            record = record.model_copy(update={"runs": (*record.runs, _run(name, number, turns, size, capacity))})
             if output is not None:
                 output.write_text(record.to_json())
     return record
+
+
+def _begun(fresh: ProofRecord, output: Path | None) -> ProofRecord:
+    """Return what a file holds of a proof, to go on with it; without a file nothing was made yet."""
+    if output is None or not output.exists():
+        return fresh
+    before = ProofRecord.from_json(output.read_text())
+    if (before.name, before.machine) != (fresh.name, fresh.machine):
+        raise InvalidResourcesError(
+            f"{output} holds the proof {before.name!r} on {before.machine}, not {fresh.name!r} on {fresh.machine}:"
+            " name another file"
+        )
+    return before
+
+
+def _run(name: str, number: int, turns: int, size: ProofSize, capacity: ClusterCapacity) -> ProofRun:
+    truth, workload = CASES[name][number % len(CASES[name])]
+    settings = Settings(
+        sizes={_path(workload.__name__): (turns,)},
+        devices=("cpu", "gpu"),
+        num_rounds=size.num_rounds,
+        num_blocks=size.num_blocks,
+        seed=size.seed + number,
+    )
+    began = time.monotonic()
+    with busy_neighbour() if name == "busy" else nullcontext():
+        run_set = _measured(settings, capacity)
+    return ProofRun(truth=truth, comparison=_verdict(run_set), seconds=time.monotonic() - began)
 
 
 def measure_agreement(workload: str, size: int, num_rounds: int) -> Comparison:

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.verdict.comparison import Outcome
 from benchmarks.verdict.proof import ProofRecord
 from benchmarks.verdict.proof_runs import ProofSize, measure_overhead_of_steps, run_proof
+from tune_policies import InvalidResourcesError
 
 pytestmark = pytest.mark.ray
 
@@ -17,6 +18,9 @@ def test_beside_a_busy_process_no_verdict_is_wrong_and_each_run_is_kept(tmp_path
     assert [run.truth for run in record.runs] == [Outcome.SAME, Outcome.SECOND]
     assert not any(run.is_wrong for run in record.runs)
     assert ProofRecord.from_json(file.read_text()) == record
+    assert run_proof("busy", ProofSize(num_runs=1, num_rounds=2, num_blocks=4), file) == record
+    with pytest.raises(InvalidResourcesError, match="holds the proof 'busy'"):
+        run_proof("aa", ProofSize(num_runs=1, num_rounds=2, num_blocks=4), file)
 
 
 @pytest.mark.slow
