@@ -25,7 +25,7 @@ def compare(
     ] = None,
     phase: Annotated[list[Phase] | None, typer.Option(help="What was timed; may be repeated.")] = None,
     same_within: Annotated[
-        float | None, typer.Option(help="By what part times may differ and count as the same. [default: 0.05]")
+        float | None, typer.Option(help="By what part times may differ and count as the same.", show_default="0.05")
     ] = None,
     fail_above: Annotated[
         float | None, typer.Option(min=1.001, help="End with 1 if B surely takes this many times as long, or more.")
