@@ -2,10 +2,10 @@
 
 import typer
 
-from . import packing, plans, record
+from . import packing, plans, prove, record, verdict
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for part in (packing, plans, record):
+for part in (record, verdict, packing, plans, prove):
     app.add_typer(part.app)
 
 

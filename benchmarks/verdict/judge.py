@@ -1,0 +1,123 @@
+"""What follows from an interval: one arm is faster, both are the same, or what was measured does not tell.
+
+An arm is the faster one if the 95 % interval lies wholly beyond the band that counts as the same, and that of 99.5 %
+does not hold equality: whatever the noise, equal arms pass for different in less than one of 100 comparisons. Arms are
+the same if the interval lies wholly within the band. All else is ambiguous.
+
+What is doubtful about the times themselves (other load, a control arm that differs from its twin) does not widen the
+interval; with a doubt, arms are not called the same, and one of them is the faster only if it would still be so with
+the ratio wrong by ``FACTOR_IN_DOUBT``. So a busy machine hides 5 %, and does not hide that a GPU is 10 times as fast.
+"""
+
+from collections.abc import Iterable
+from math import log
+from typing import Final
+
+from tune_policies.errors import InvalidResourcesError
+
+from .bootstrap import (
+    CONFIDENCE,
+    FACTOR_OF_PROCESSES,
+    FEWEST_ROUNDS,
+    Interval,
+    Times,
+    ratio_interval,
+    unpaired_interval,
+)
+from .comparison import Comparison, Outcome
+from .doubts import drift_of_ratio
+
+SURER: Final = 0.995
+FACTOR_IN_DOUBT: Final = 2.0
+"""By how much times may be wrong at the worst: one of two equal arms shares its CPU with another process."""
+
+
+def compare_arms(
+    first: Times,
+    second: Times,
+    *,
+    same_within: float = 0.05,
+    confidence: float = CONFIDENCE,
+    doubts: Iterable[str] = (),
+) -> Comparison:
+    """Compare two arms of one run, by the seconds of a step of each block of each round.
+
+    Args:
+        first: The first's times; rounds without any are left out.
+        second: The second's.
+        same_within: By how much they may differ and still count as the same: 0.05 for 5 %.
+        confidence: Of the interval.
+        doubts: What is known against the times, a sentence each.
+
+    Raises:
+        InvalidResourcesError: An arm has no times, or an option makes no sense.
+    """
+    _check(same_within, confidence)
+    interval = ratio_interval(first, second, confidence)
+    drift = drift_of_ratio(first, second, same_within) if interval.is_paired else None
+    return _judge(interval, same_within, confidence, [*doubts, *([drift] if drift else [])])
+
+
+def compare_apart(
+    first: Times,
+    second: Times,
+    *,
+    same_within: float = 0.05,
+    confidence: float = CONFIDENCE,
+    doubts: Iterable[str] = (),
+) -> Comparison:
+    """Compare two arms of different runs, as :func:`compare_arms`, of which no rounds belong together."""
+    _check(same_within, confidence)
+    return _judge(unpaired_interval(first, second, confidence), same_within, confidence, list(doubts))
+
+
+def outcome_of(interval: Interval, same_within: float, confidence: float, *, is_doubtful: bool) -> Outcome:
+    """Return what follows from an interval alone."""
+    band = log(1 + same_within)
+    if not is_doubtful and -band <= log(interval.low) and log(interval.high) <= band:
+        return Outcome.SAME
+    allowed = band + (log(FACTOR_IN_DOUBT) if is_doubtful else 0)
+    surer = interval.at_confidence(max(SURER, confidence), confidence)
+    if log(interval.low) > allowed and surer.low > 1:
+        return Outcome.SECOND
+    if log(interval.high) < -allowed and surer.high < 1:
+        return Outcome.FIRST
+    return Outcome.AMBIGUOUS
+
+
+def _judge(interval: Interval, same_within: float, confidence: float, doubts: list[str]) -> Comparison:
+    outcome = outcome_of(interval, same_within, confidence, is_doubtful=bool(doubts))
+    reasons = list(doubts)
+    if interval.num_rounds < FEWEST_ROUNDS:
+        count = "one round" if interval.num_rounds == 1 else "two rounds"
+        reasons.append(
+            f"{count} cannot tell how much processes differ, so a factor of {FACTOR_OF_PROCESSES:g} is allowed for:"
+            f" run {FEWEST_ROUNDS} or more"
+        )
+    if outcome is Outcome.AMBIGUOUS and not reasons:
+        reasons.append(_why_ambiguous(interval, same_within))
+    return Comparison(
+        ratio=interval.ratio,
+        low=interval.low,
+        high=interval.high,
+        outcome=outcome,
+        same_within=same_within,
+        confidence=confidence,
+        num_rounds=interval.num_rounds,
+        reasons=tuple(reasons),
+    )
+
+
+def _why_ambiguous(interval: Interval, same_within: float) -> str:
+    bounds = f"the interval from {interval.low:.3f} to {interval.high:.3f}"
+    if log(interval.low) > log(1 + same_within) or log(interval.high) < -log(1 + same_within):
+        return f"{bounds} would hold equality at a confidence of {SURER:.1%}: more rounds make it narrower"
+    band = f"{1 / (1 + same_within):.3f} to {1 + same_within:.3f}"
+    return f"{bounds} is partly within {band}, which counts as the same, and partly not: more rounds make it narrower"
+
+
+def _check(same_within: float, confidence: float) -> None:
+    if not 0 < same_within < 1:
+        raise InvalidResourcesError(f"same_within is a part between 0 and 1, such as 0.05 for 5 %, got {same_within}")
+    if not 0.5 <= confidence < 1:
+        raise InvalidResourcesError(f"confidence is a part from 0.5 to below 1, such as 0.95, got {confidence}")

@@ -1,0 +1,187 @@
+"""Makes the runs of the proofs: the whole harness, on a real Ray with logical devices."""
+
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import ray
+from rich.console import Console
+from rich.progress import track
+
+from tune_policies import ClusterCapacity, ProbeWarning, probe_cluster
+from tune_policies.errors import InvalidResourcesError, MeasurementError
+
+from ..environment import describe_machine
+from ..measuring.runner import measure, new_run_set
+from ..record.environment_reader import read_environment
+from ..record.run_set import Arm, Phase, RunSet
+from ..record.settings import Settings
+from . import known_steps
+from .comparison import Comparison, Outcome
+from .equal_steps import turns_of_step
+from .judge import compare_arms
+from .neighbour import busy_neighbour
+from .proof import SAME_WITHIN, ProofRecord, ProofRun
+from .proof_report import command
+from .verdicts import verdicts
+
+TORCH_TIMEOUT_S: Final = 120
+
+CASES: Final = {
+    "aa": ((Outcome.SAME, known_steps.equal),),
+    "change": ((Outcome.SECOND, known_steps.five_percent),),
+    "busy": ((Outcome.SAME, known_steps.equal), (Outcome.SECOND, known_steps.five_percent)),
+}
+"""By proof the workloads that take turns, and what a verdict on the CPU against the GPU should say."""
+
+
+class ProofSize(NamedTuple):
+    """How much is run.
+
+    Attributes:
+        num_runs: Runs, with a verdict each.
+        num_rounds: Processes of each arm in a run.
+        num_blocks: Blocks of each process.
+        seed: Of the first run; the others follow.
+    """
+
+    num_runs: int
+    num_rounds: int
+    num_blocks: int
+    seed: int = 0
+
+
+def run_proof(name: str, size: ProofSize, output: Path | None = None) -> ProofRecord:
+    """Make the runs of a proof, and write the record after each; runs that are in the file already are not made again.
+
+    Raises:
+        InvalidResourcesError: The file holds another proof, or one of another machine.
+        MeasurementError: A run gave no verdict.
+    """
+    record = _begun(ProofRecord(name=name, command=command(), machine=describe_machine("numpy")), output)
+    if len(record.runs) >= size.num_runs:
+        return record
+    turns = turns_of_step()
+    with _logical_devices() as capacity:
+        for number in track(range(len(record.runs), size.num_runs), name, console=Console(stderr=True)):
+            record = record.model_copy(update={"runs": (*record.runs, _run(name, number, turns, size, capacity))})
+            if output is not None:
+                output.write_text(record.to_json())
+    return record
+
+
+def _begun(fresh: ProofRecord, output: Path | None) -> ProofRecord:
+    """Return what a file holds of a proof, to go on with it; without a file nothing was made yet."""
+    if output is None or not output.exists():
+        return fresh
+    before = ProofRecord.from_json(output.read_text())
+    if (before.name, before.machine) != (fresh.name, fresh.machine):
+        raise InvalidResourcesError(
+            f"{output} holds the proof {before.name!r} on {before.machine}, not {fresh.name!r} on {fresh.machine}:"
+            " name another file"
+        )
+    return before
+
+
+def _run(name: str, number: int, turns: int, size: ProofSize, capacity: ClusterCapacity) -> ProofRun:
+    truth, workload = CASES[name][number % len(CASES[name])]
+    settings = Settings(
+        sizes={_path(workload.__name__): (turns,)},
+        devices=("cpu", "gpu"),
+        num_rounds=size.num_rounds,
+        num_blocks=size.num_blocks,
+        seed=size.seed + number,
+    )
+    began = time.monotonic()
+    with busy_neighbour() if name == "busy" else nullcontext():
+        run_set = _measured(settings, capacity)
+    return ProofRun(truth=truth, comparison=_verdict(run_set), seconds=time.monotonic() - began)
+
+
+def measure_agreement(workload: str, size: int, num_rounds: int) -> Comparison:
+    """Compare a step's time as a run records it with what PyTorch's timer says in a plain process, round by round.
+
+    Raises:
+        MeasurementError: One of the two gave no time.
+    """
+    settings = Settings(sizes={workload: (size,)}, devices=("cpu",), num_rounds=num_rounds, has_control=False)
+    by_torch: dict[int, tuple[float, ...]] = {}
+    with _logical_devices() as capacity:
+        for run_set in measure(_new(settings, capacity), capacity):  # the last one is used
+            for number in {run.round for run in run_set.runs} - by_torch.keys():
+                by_torch[number] = (_seconds_by_torch(workload, size),)
+    arm = Arm(workload=workload, size=size, device="cpu")
+    _check(run_set)
+    return compare_arms(run_set.times_s(arm, Phase.COMPUTE), by_torch, same_within=SAME_WITHIN)
+
+
+def measure_overhead_of_steps(microseconds: tuple[int, ...], num_rounds: int) -> dict[int, list[float]]:
+    """Return what is recorded of steps that wait on the clock for so long, as parts above it, block by block.
+
+    Raises:
+        MeasurementError: A process gave no time.
+    """
+    workload = _path(known_steps.waiting.__name__)
+    settings = Settings(sizes={workload: microseconds}, devices=("cpu",), num_rounds=num_rounds, has_control=False)
+    with _logical_devices() as capacity:
+        run_set = _measured(settings, capacity)
+    overheads = {}
+    for size in microseconds:
+        times = run_set.times_s(Arm(workload=workload, size=size, device="cpu"), Phase.TRANSFERS)
+        overheads[size] = [step_s / (size / 1e6) - 1 for blocks in times.values() for step_s in blocks]
+    return overheads
+
+
+@contextmanager
+def _logical_devices() -> Iterator[ClusterCapacity]:
+    # The CPUs are logical, too: arms that take turns must be there at once, on a machine of two CPUs as on any other.
+    ray.init(
+        address="local", num_cpus=4, num_gpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ProbeWarning)  # that nothing is known of a GPU which is only logical
+            capacity = probe_cluster()
+        yield capacity
+    finally:
+        ray.shutdown()
+
+
+def _new(settings: Settings, capacity: ClusterCapacity) -> RunSet:
+    return new_run_set(settings, capacity, read_environment(("numpy",)), command())
+
+
+def _measured(settings: Settings, capacity: ClusterCapacity) -> RunSet:
+    *_, run_set = measure(_new(settings, capacity), capacity)
+    _check(run_set)
+    return run_set
+
+
+def _check(run_set: RunSet) -> None:
+    if problems := " ".join(run_set.problems()):
+        raise MeasurementError(f"a run of the proof was not whole: {problems}", run_set)
+
+
+def _verdict(run_set: RunSet) -> Comparison:
+    (found,) = verdicts(run_set, Phase.TRANSFERS, SAME_WITHIN)
+    return found.comparison
+
+
+def _seconds_by_torch(workload: str, size: int) -> float:
+    asked = [sys.executable, "-m", f"{__package__}.torch_timer", workload, str(size)]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=True)  # noqa: S603
+    except subprocess.CalledProcessError as error:
+        raise MeasurementError(f"PyTorch's timer failed: {error.stderr.strip().splitlines()[-1:]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise MeasurementError(f"PyTorch's timer gave no time within {TORCH_TIMEOUT_S} s") from error
+    return float(done.stdout)
+
+
+def _path(function: str) -> str:
+    return f"{known_steps.__name__}:{function}"
