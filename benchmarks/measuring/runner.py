@@ -1,0 +1,156 @@
+"""Runs all rounds of all groups, and hands out the record as it grows, so that nothing measured is lost."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+from tune_policies import ClusterCapacity
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.slot import TrialSlot
+
+from ..record.environment import Environment
+from ..record.run_set import NoiseReading, RunSet
+from ..record.settings import Settings
+from .arms import Group, given_up, groups_of, is_done, without_round
+from .devices import PlannedDevice, holds_at_once, parse_devices, plan_device
+from .ends import Deadline, Round
+from .group_run import GroupRun, Measured
+from .noise import worse
+from .turns import order_of_groups
+
+
+def new_run_set(settings: Settings, capacity: ClusterCapacity, environment: Environment, command: str) -> RunSet:
+    """Return the record of a run before anything is measured.
+
+    Raises:
+        InvalidResourcesError: A device does not exist, or a trial cannot have so much of it.
+    """
+    devices = tuple(each.found for each in _planned(settings, capacity))
+    return RunSet(
+        command=command,
+        seed=settings.seed,
+        created_at=datetime.now(UTC),
+        environment=environment,
+        devices=devices,
+        num_rounds=settings.num_rounds,
+        settings=settings,
+    )
+
+
+def check_same(before: RunSet, now: RunSet) -> None:
+    """Check that a run can be gone on with: what was measured and what will be must be comparable.
+
+    Raises:
+        InvalidResourcesError: It was asked for something else, or the machine or the versions have changed.
+    """
+    if before.settings is None:
+        raise InvalidResourcesError("the file does not say what was asked for, so it cannot be gone on with: run anew")
+    differ = [
+        *_differences("", before.settings.model_dump(), now.settings.model_dump() if now.settings else {}),
+        *_differences("version of ", before.environment.versions, now.environment.versions),
+        *_differences(
+            "",
+            before.environment.model_dump(include={"cpu_model", "num_cpus", "python"}),
+            now.environment.model_dump(include={"cpu_model", "num_cpus", "python"}),
+        ),
+        *_differences(
+            "device ",
+            {each.device: each.slot for each in before.devices},
+            {each.device: each.slot for each in now.devices},
+        ),
+    ]
+    if differ:
+        raise InvalidResourcesError(
+            f"the run cannot be gone on with, as its times could not be compared: {'; '.join(differ)}. "
+            "Ask for the same on the same machine, or begin a new file"
+        )
+
+
+def _differences(what: str, before: Mapping[str, object], now: Mapping[str, object]) -> Iterator[str]:
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            yield f"{what}{name} was {before.get(name)}, and is {now.get(name)}"
+
+
+def measure(run_set: RunSet, capacity: ClusterCapacity, *, deadline_at: float | None = None) -> Iterator[RunSet]:
+    """Measure what a record lacks, and yield it after each group of each round.
+
+    Ctrl-C ends the processes; the record is yielded with what they had measured, and the next ``next`` raises the
+    ``KeyboardInterrupt``. The program must be connected to Ray.
+
+    Args:
+        run_set: What was measured until now, with the settings; see :func:`new_run_set`.
+        capacity: The cluster.
+        deadline_at: When all must be over, by ``time.monotonic()``; ``None``: when all is measured.
+
+    Raises:
+        InvalidResourcesError: The record does not say what was asked for, or a device does not exist.
+        KeyboardInterrupt: The user ended it.
+    """
+    settings = run_set.settings
+    if settings is None:
+        raise InvalidResourcesError("the record does not say what was asked for: give it settings")
+    present = [each for each in _planned(settings, capacity) if each.plan is not None]
+    plans = {str(each.device): each.plan for each in present if each.plan is not None}
+    groups = groups_of(settings, list(plans))
+    at_once = not groups or holds_at_once(_slots(present, groups[0]), capacity)
+    run_set = run_set.model_copy(update={"is_interleaved": at_once, "is_complete": False})
+    yield run_set
+    deadline, longest_s = Deadline(deadline_at), 0.0
+    for current in map(Round, range(settings.num_rounds)):
+        for group in order_of_groups(groups, settings.seed, current.number):
+            if is_done(run_set, group, current.number):
+                continue
+            if deadline.left_s() < longest_s:
+                return
+            run_set = without_round(run_set, group, current.number)
+            began = time.monotonic()
+            remaining = group.without(given_up(run_set))
+            measured = GroupRun(remaining, current, plans, settings, deadline).measure(at_once=at_once)
+            longest_s = max(longest_s, time.monotonic() - began)
+            run_set = _with(run_set, measured)
+            yield run_set
+            if isinstance(measured.ended_by, KeyboardInterrupt):
+                raise measured.ended_by
+            if measured.ended_by is not None:
+                return
+    yield run_set.model_copy(update={"is_complete": True})
+
+
+def num_missing(run_set: RunSet) -> int:
+    """Return how many groups are still to be measured, over all rounds."""
+    if run_set.settings is None:
+        return 0
+    groups = groups_of(run_set.settings, [each.device for each in run_set.devices if each.slot is not None])
+    rounds = range(run_set.num_rounds)
+    return sum(not is_done(run_set, group, number) for group in groups for number in rounds)
+
+
+def _planned(settings: Settings, capacity: ClusterCapacity) -> list[PlannedDevice]:
+    return [plan_device(device, capacity, settings.cpus) for device in parse_devices(settings.devices)]
+
+
+def _slots(present: Sequence[PlannedDevice], group: Group) -> Iterator[tuple[TrialSlot, int]]:
+    """Yield what the processes of a group reserve, and how many reserve it."""
+    for each in present:
+        if each.plan is not None:
+            yield each.plan.slots[0], sum(arm.device == str(each.device) for arm in group.arms)
+
+
+def _with(run_set: RunSet, measured: Measured) -> RunSet:
+    return run_set.model_copy(
+        update={
+            "runs": (*run_set.runs, *measured.runs),
+            "failures": (*run_set.failures, *measured.failures),
+            "noise": _noted(run_set.noise, measured.noise),
+        }
+    )
+
+
+def _noted(noise: tuple[NoiseReading, ...], reading: NoiseReading | None) -> tuple[NoiseReading, ...]:
+    """Return the readings, one for each round; of several in a round the noisiest counts."""
+    if reading is None:
+        return noise
+    same = [each for each in noise if each.round == reading.round]
+    others = [each for each in noise if each.round != reading.round]
+    return (*others, worse(same[0], reading) if same else reading)
