@@ -12,7 +12,6 @@ from tune_policies import InvalidResourcesError, ResourcePolicyError
 
 if TYPE_CHECKING:
     from ..record.run_set import RunSet
-    from ..record.settings import Settings
 
 app = typer.Typer()
 
@@ -76,7 +75,7 @@ def run(
         session = Session(
             settings=settings,
             command=f"python -m benchmarks {shlex.join(sys.argv[1:])}",
-            output=output or resume or Path(f"run-{datetime.now():%Y%m%d-%H%M%S}.json"),  # noqa: DTZ005
+            output=output or resume or Path(f"run-{datetime.now():%Y%m%d-%H%M%S}.json"),
             resume=resume,
             address=address,
             timeout_s=timeout_s,
@@ -85,6 +84,8 @@ def run(
         run_set = measure_to_file(session)
     except InterruptedRunError as error:
         _show(error.run_set, session.output)
+        raise typer.Exit(130) from None
+    except KeyboardInterrupt:  # before anything was measured
         raise typer.Exit(130) from None
     except ResourcePolicyError as error:
         print(error, file=sys.stderr)

@@ -65,3 +65,12 @@ def without_round(run_set: RunSet, group: Group, number: int) -> RunSet:
             "failures": tuple(each for each in run_set.failures if each.round != number or each.arm not in arms),
         }
     )
+
+
+def num_missing(run_set: RunSet) -> int:
+    """Return how many groups are still to be measured, over all rounds."""
+    if run_set.settings is None:
+        return 0
+    groups = groups_of(run_set.settings, [each.device for each in run_set.devices if each.slot is not None])
+    rounds = range(run_set.num_rounds)
+    return sum(not is_done(run_set, group, number) for group in groups for number in rounds)

@@ -1,5 +1,6 @@
 """The driver's side of a measured process: starts it on the slot of a trial, asks it with a deadline, and ends it."""
 
+import functools
 import os
 import platform
 import time
@@ -80,7 +81,7 @@ class MeasuredProcess:
         asked = time.monotonic()
         self._started_at = datetime.now(UTC)
         options = plan.remote_options() | {"max_restarts": 0, "max_task_retries": 0}
-        self._actor = ray.remote(WorkloadProcess).options(**options).remote()
+        self._actor = _actor_class().options(**options).remote()
         busy = "its resources are not free: end what else runs on the cluster"
         self._pid, self._node = self._ask(self._actor.begin, late=f"no process was started for it, perhaps as {busy}")
         task = Task(
@@ -237,6 +238,11 @@ class MeasuredProcess:
         if isinstance(answer, Raised):
             raise NoTimesError("raised", answer.message)
         return answer
+
+
+@functools.cache  # Ray would carry the class to its workers anew each time
+def _actor_class() -> Any:
+    return ray.remote(WorkloadProcess)
 
 
 def _first(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """Runs all rounds of all groups, and hands out the record as it grows, so that nothing measured is lost."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from datetime import UTC, datetime
 
 from tune_policies import ClusterCapacity
@@ -17,6 +17,9 @@ from .ends import Deadline, Round
 from .group_run import GroupRun, Measured
 from .noise import worse
 from .turns import order_of_groups
+
+GrowingRunSet = Generator[RunSet, None, None]
+"""The record after each step, with all that was measured before."""
 
 
 def new_run_set(settings: Settings, capacity: ClusterCapacity, environment: Environment, command: str) -> RunSet:
@@ -37,42 +40,7 @@ def new_run_set(settings: Settings, capacity: ClusterCapacity, environment: Envi
     )
 
 
-def check_same(before: RunSet, now: RunSet) -> None:
-    """Check that a run can be gone on with: what was measured and what will be must be comparable.
-
-    Raises:
-        InvalidResourcesError: It was asked for something else, or the machine or the versions have changed.
-    """
-    if before.settings is None:
-        raise InvalidResourcesError("the file does not say what was asked for, so it cannot be gone on with: run anew")
-    differ = [
-        *_differences("", before.settings.model_dump(), now.settings.model_dump() if now.settings else {}),
-        *_differences("version of ", before.environment.versions, now.environment.versions),
-        *_differences(
-            "",
-            before.environment.model_dump(include={"cpu_model", "num_cpus", "python"}),
-            now.environment.model_dump(include={"cpu_model", "num_cpus", "python"}),
-        ),
-        *_differences(
-            "device ",
-            {each.device: each.slot for each in before.devices},
-            {each.device: each.slot for each in now.devices},
-        ),
-    ]
-    if differ:
-        raise InvalidResourcesError(
-            f"the run cannot be gone on with, as its times could not be compared: {'; '.join(differ)}. "
-            "Ask for the same on the same machine, or begin a new file"
-        )
-
-
-def _differences(what: str, before: Mapping[str, object], now: Mapping[str, object]) -> Iterator[str]:
-    for name in sorted(before.keys() | now.keys()):
-        if before.get(name) != now.get(name):
-            yield f"{what}{name} was {before.get(name)}, and is {now.get(name)}"
-
-
-def measure(run_set: RunSet, capacity: ClusterCapacity, *, deadline_at: float | None = None) -> Iterator[RunSet]:
+def measure(run_set: RunSet, capacity: ClusterCapacity, *, deadline_at: float | None = None) -> GrowingRunSet:
     """Measure what a record lacks, and yield it after each group of each round.
 
     Ctrl-C ends the processes; the record is yielded with what they had measured, and the next ``next`` raises the
@@ -115,15 +83,6 @@ def measure(run_set: RunSet, capacity: ClusterCapacity, *, deadline_at: float | 
             if measured.ended_by is not None:
                 return
     yield run_set.model_copy(update={"is_complete": True})
-
-
-def num_missing(run_set: RunSet) -> int:
-    """Return how many groups are still to be measured, over all rounds."""
-    if run_set.settings is None:
-        return 0
-    groups = groups_of(run_set.settings, [each.device for each in run_set.devices if each.slot is not None])
-    rounds = range(run_set.num_rounds)
-    return sum(not is_done(run_set, group, number) for group in groups for number in rounds)
 
 
 def _planned(settings: Settings, capacity: ClusterCapacity) -> list[PlannedDevice]:

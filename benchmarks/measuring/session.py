@@ -20,7 +20,9 @@ from ..record.environment_reader import read_environment
 from ..record.file import read_run_set, write_run_set
 from ..record.run_set import RunSet
 from ..record.settings import Settings
-from .runner import check_same, measure, new_run_set, num_missing
+from .arms import num_missing
+from .resume import check_same
+from .runner import GrowingRunSet, measure, new_run_set
 
 
 class Session(NamedTuple):
@@ -87,18 +89,19 @@ def measure_to_file(session: Session) -> RunSet:
         return _write_all(measure(run_set, capacity, deadline_at=deadline_at), run_set, session.output)
 
 
-def _write_all(growing: Iterator[RunSet], run_set: RunSet, output: Path) -> RunSet:
+def _write_all(growing: GrowingRunSet, run_set: RunSet, output: Path) -> RunSet:
     total = num_missing(run_set)
     try:
         with _progress() as progress:
             bar = progress.add_task("measuring", total=total)
-            for run_set in growing:  # noqa: PLR1704  # what is in the file counts, also where the user ends it
+            for run_set in growing:
                 write_run_set(run_set, output)
                 progress.update(bar, completed=total - num_missing(run_set))
     except KeyboardInterrupt:
+        write_run_set(run_set, output)  # it may have come while this was done
         raise InterruptedRunError(run_set) from None
     finally:
-        growing.close() if hasattr(growing, "close") else None
+        growing.close()  # ends the processes, where it was not the one that was ended
     return run_set
 
 
@@ -110,7 +113,7 @@ def _progress() -> Progress:
 
 @contextmanager
 def _ray(address: str | None, timeout_s: float) -> Iterator[None]:
-    """Stay connected to the Ray that is named or found; else to one that is started, with as little beside as can be."""
+    """Stay connected to the Ray that is named or found, else to one that is started for the time of the run."""
     if ray.is_initialized() or find_ray(address) is not None:
         with connection(address, timeout_s, local="starts a Ray for the run"):
             yield
