@@ -7,9 +7,7 @@ from typing import Final, NamedTuple
 from tune_policies import AcceleratorPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, TrialPlan
 from tune_policies.accelerators import DEVICE_RESOURCES, check_device_amount
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.layout import lay_out
 from tune_policies.policy import ResourcePolicy
-from tune_policies.slot import TrialSlot
 from tune_policies.values import suggest
 
 from ..record.run_set import DeviceFound
@@ -128,17 +126,3 @@ def _only_type(device: Device, capacity: ClusterCapacity) -> str | None:
         return None
     types = {node.accelerator_type for node, _ in capacity.groups if device.resource in node.resources.ticks}
     return types.pop() if len(types) == 1 else None
-
-
-def holds_at_once(slots: Iterable[tuple[TrialSlot, int]], capacity: ClusterCapacity) -> bool:
-    """Return whether the alive nodes hold all of these trials at once.
-
-    Args:
-        slots: What each kind of trial reserves, and how many of the kind there are.
-        capacity: The cluster.
-    """
-    # Trials with devices first: those without could else be counted on the CPUs that they need.
-    kinds = sorted(slots, key=lambda each: not DEVICE_RESOURCES & each[0].worker.ticks.keys())
-    wanted = [slot.model_copy(update={"max_concurrent_trials": count}) for slot, count in kinds]
-    layout = lay_out(wanted, capacity.model_copy(update={"node_types": ()}))
-    return all(layout.count(kind) == slot.max_concurrent_trials for kind, slot in enumerate(wanted))

@@ -1,8 +1,9 @@
 """Measures one group of arms in one round: fresh processes, one start after the other, then turns block by block."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tune_policies.plan import TrialPlan
 
@@ -14,7 +15,11 @@ from .ends import Deadline, NoTimesError, Round, TimeIsUpError
 from .losses import disagreements
 from .measured import MeasuredProcess
 from .noise import NoiseCounters, noise_between, read_noise, worse
+from .seating import Seating
 from .turns import order_of_processes, seed_of_turns, sweeps_of
+
+_THREADS_REST_AFTER_S: Final = 0.05
+"""OpenBLAS's threads wait for more work in a loop, without sleeping, for 2^26 clock ticks: 20 to 30 ms."""
 
 
 class Measured(NamedTuple):
@@ -40,6 +45,7 @@ class GroupRun:
         group: What is measured.
         current: The round.
         plans: What a trial on each device reserves, by the device's name.
+        seating: Whether the processes are there together.
         settings: What was asked for.
         deadline: Of the whole run.
     """
@@ -49,28 +55,26 @@ class GroupRun:
         group: Group,
         current: Round,
         plans: Mapping[str, TrialPlan],
+        seating: Seating,
         settings: Settings,
         deadline: Deadline,
     ) -> None:
         self._group = group
         self._round = current
         self._plans = plans
+        self._seating = seating
         self._settings = settings
         self._deadline = deadline
         self._processes: list[MeasuredProcess] = []
         self._failures: dict[Arm, Failure] = {}
         self._noise: NoiseReading | None = None
 
-    def measure(self, *, at_once: bool) -> Measured:
-        """Return what was measured, also where the user or the clock ends it; no process is left behind.
-
-        Args:
-            at_once: Whether all processes are there together and take turns; else one comes after the other.
-        """
+    def measure(self) -> Measured:
+        """Return what was measured, also where the user or the clock ends it; no process is left behind."""
         arms = order_of_processes(self._group, self._settings.seed, self._round.number)
         ended_by: BaseException | None = None
         try:
-            for together in [arms] if at_once else [[arm] for arm in arms]:
+            for together in [arms] if self._seating.is_together else [[arm] for arm in arms]:
                 self._measure_together(together)
         except (KeyboardInterrupt, TimeIsUpError) as error:
             ended_by = error
@@ -102,9 +106,10 @@ class GroupRun:
                 process.end()
 
     def _start(self, process: MeasuredProcess) -> None:
-        device = process.arm.device
+        arm = process.arm
+        plan = self._plans[arm.device]
         with self._noting_failure(process):
-            process.start(self._plans[device], parse_device(device).name)
+            process.start(plan, self._seating.options(arm, plan, self._group), parse_device(arm.device).name)
 
     def _take_turns(self, processes: Sequence[MeasuredProcess]) -> None:
         sound = {process.arm: process for process in self._sound(processes)}
@@ -114,8 +119,14 @@ class GroupRun:
         for number, sweep in enumerate(sweeps_of(phases, num_sweeps, seed)):
             for arm, phase in sweep:
                 if arm not in self._failures:
+                    self._let_others_rest()
                     with self._noting_failure(sound[arm]):
                         sound[arm].time_block(phase, number)
+
+    def _let_others_rest(self) -> None:
+        """Wait where processes share CPUs: the threads of numerical libraries go on for a while after their work."""
+        if self._seating.shares_cpus_on is not None:
+            time.sleep(_THREADS_REST_AFTER_S)
 
     def _sound(self, processes: Sequence[MeasuredProcess]) -> list[MeasuredProcess]:
         return [process for process in processes if process.arm not in self._failures]

@@ -4,6 +4,7 @@ import functools
 import os
 import platform
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -71,8 +72,13 @@ class MeasuredProcess:
         step_s = None if self._epoch is None else self._epoch.step_s
         return 0 if step_s is not None and step_s >= _LONG_STEP_S else _NUM_WARMUPS
 
-    def start(self, plan: TrialPlan, device: str) -> None:
+    def start(self, plan: TrialPlan, reserved: Mapping[str, Any], device: str) -> None:
         """Start the process, and wait until its first epoch is done and its blocks are known.
+
+        Args:
+            plan: Of a trial on the device.
+            reserved: What Ray reserves for it, as options of an actor.
+            device: What the workload is told.
 
         Raises:
             NoTimesError: The workload raises, does not end in time, or its process dies.
@@ -80,7 +86,7 @@ class MeasuredProcess:
         """
         asked = time.monotonic()
         self._started_at = datetime.now(UTC)
-        options = plan.remote_options() | {"max_restarts": 0, "max_task_retries": 0}
+        options = {**reserved, "max_restarts": 0, "max_task_retries": 0}
         self._actor = _actor_class().options(**options).remote()
         busy = "its resources are not free: end what else runs on the cluster"
         self._pid, self._node = self._ask(self._actor.begin, late=f"no process was started for it, perhaps as {busy}")

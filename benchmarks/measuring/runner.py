@@ -1,21 +1,21 @@
 """Runs all rounds of all groups, and hands out the record as it grows, so that nothing measured is lost."""
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator
 from datetime import UTC, datetime
 
 from tune_policies import ClusterCapacity
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.slot import TrialSlot
 
 from ..record.environment import Environment
 from ..record.run_set import NoiseReading, RunSet
 from ..record.settings import Settings
-from .arms import Group, given_up, groups_of, is_done, without_round
-from .devices import PlannedDevice, holds_at_once, parse_devices, plan_device
+from .arms import given_up, groups_of, is_done, without_round
+from .devices import PlannedDevice, parse_devices, plan_device
 from .ends import Deadline, Round
 from .group_run import GroupRun, Measured
 from .noise import worse
+from .seating import Seating, seat
 from .turns import order_of_groups
 
 GrowingRunSet = Generator[RunSet, None, None]
@@ -58,11 +58,10 @@ def measure(run_set: RunSet, capacity: ClusterCapacity, *, deadline_at: float | 
     settings = run_set.settings
     if settings is None:
         raise InvalidResourcesError("the record does not say what was asked for: give it settings")
-    present = [each for each in _planned(settings, capacity) if each.plan is not None]
-    plans = {str(each.device): each.plan for each in present if each.plan is not None}
-    groups = groups_of(settings, list(plans))
-    at_once = not groups or holds_at_once(_slots(present, groups[0]), capacity)
-    run_set = run_set.model_copy(update={"is_interleaved": at_once, "is_complete": False})
+    plans = {str(each.device): each.plan for each in _planned(settings, capacity) if each.plan is not None}
+    groups = groups_of(settings, list(plans)) if plans else ()
+    seating = seat(groups[0], plans, capacity) if groups else Seating(is_together=True)  # groups have the same devices
+    run_set = run_set.model_copy(update={"is_interleaved": seating.is_together, "is_complete": False})
     yield run_set
     deadline, longest_s = Deadline(deadline_at), 0.0
     for current in map(Round, range(settings.num_rounds)):
@@ -74,7 +73,7 @@ def measure(run_set: RunSet, capacity: ClusterCapacity, *, deadline_at: float | 
             run_set = without_round(run_set, group, current.number)
             began = time.monotonic()
             remaining = group.without(given_up(run_set))
-            measured = GroupRun(remaining, current, plans, settings, deadline).measure(at_once=at_once)
+            measured = GroupRun(remaining, current, plans, seating, settings, deadline).measure()
             longest_s = max(longest_s, time.monotonic() - began)
             run_set = _with(run_set, measured)
             yield run_set
@@ -87,13 +86,6 @@ def measure(run_set: RunSet, capacity: ClusterCapacity, *, deadline_at: float | 
 
 def _planned(settings: Settings, capacity: ClusterCapacity) -> list[PlannedDevice]:
     return [plan_device(device, capacity, settings.cpus) for device in parse_devices(settings.devices)]
-
-
-def _slots(present: Sequence[PlannedDevice], group: Group) -> Iterator[tuple[TrialSlot, int]]:
-    """Yield what the processes of a group reserve, and how many reserve it."""
-    for each in present:
-        if each.plan is not None:
-            yield each.plan.slots[0], sum(arm.device == str(each.device) for arm in group.arms)
 
 
 def _with(run_set: RunSet, measured: Measured) -> RunSet:

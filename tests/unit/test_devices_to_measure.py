@@ -2,14 +2,9 @@
 
 import pytest
 
-from benchmarks.measuring.devices import Device, holds_at_once, parse_device, parse_devices, plan_device
+from benchmarks.measuring.devices import Device, parse_device, parse_devices, plan_device
 from tests.clusters import nodes
 from tune_policies import ClusterCapacity, InvalidResourcesError, Resources
-
-
-def slots(capacity, cpus, **counts):
-    for text, count in counts.items():
-        yield plan_device(parse_device(text.replace("_", "@0.")), capacity, cpus).plan.slots[0], count
 
 
 @pytest.mark.parametrize(
@@ -77,20 +72,3 @@ def test_a_device_that_the_cluster_does_not_have_is_shown_as_such():
     assert planned.plan is None
     assert planned.found.slot is None
     assert "short of GPU" in planned.found.why_missing
-
-
-def test_processes_that_the_cluster_holds_take_turns():
-    assert holds_at_once(slots(nodes((3, 1)), 1, cpu=2, gpu=1), nodes((3, 1)))
-
-
-@pytest.mark.parametrize(
-    ("cpus", "counts"),
-    [
-        pytest.param(1, {"cpu": 4}, id="more CPU trials than CPUs"),
-        pytest.param(1, {"cpu": 3, "gpu": 1}, id="the GPU's trial needs a CPU, too"),
-        pytest.param(1, {"gpu": 1, "gpu_5": 1}, id="a GPU and half of the same"),
-        pytest.param(1, {"gpu": 2}, id="the control has no GPU"),
-    ],
-)
-def test_processes_that_the_cluster_does_not_hold_come_one_after_the_other(cpus, counts):
-    assert not holds_at_once(slots(nodes((3, 1)), cpus, **counts), nodes((3, 1)))
