@@ -268,11 +268,17 @@ def _check_device_was_used(device: str) -> None:
     """Raise an error where a framework that tells has used no device, and no other is there that may have."""
     if device != "gpu" or not _COUNTED & sys.modules.keys() or _UNCOUNTED & sys.modules.keys():
         return
-    if not read_counters():
+    if not read_counters() and not _has_apple_gpu():
         raise ProbeError(
             "the workload was asked for gpu, and used none: take benchmarks.measuring.frameworks.torch_device(device) "
             "or its like, which say why, or leave the device out"
         )
+
+
+def _has_apple_gpu() -> bool:
+    """Return whether PyTorch may have used an Apple GPU, of which it keeps no counts."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.backends.mps.is_available())
 
 
 def _peak_host_bytes() -> int | None:
