@@ -96,6 +96,8 @@ class GroupRun:
             for process in self._sound(processes):
                 with self._noting_failure(process):
                     process.finish()
+                if not process.has_times:
+                    self._failures.setdefault(process.arm, process.without_times())
         except (KeyboardInterrupt, TimeIsUpError):
             for process in processes:
                 process.interrupt()

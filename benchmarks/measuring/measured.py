@@ -107,7 +107,7 @@ class MeasuredProcess:
             self._first_epoch_s = time.monotonic() - asked
             self._start_up_s = max(0.0, self._first_epoch_s - epoch.prepare_s - epoch.epoch_s)
         for phase in epoch.phases:
-            if self._settings.max_steps <= epoch.steps_per_epoch:
+            if self._settings.max_steps <= epoch.num_steps:
                 self._stop(f"--max-steps={self._settings.max_steps} leaves no steps after the first epoch")
                 break
             self.num_steps[phase] = self._ask(self._actor.steps_of_block, phase, epoch.step_s)
@@ -214,6 +214,10 @@ class MeasuredProcess:
             warnings=tuple(dict.fromkeys(self.warnings)),
             **told,
         )
+
+    def without_times(self) -> Failure:
+        """Return the record of a process that ended in good order before anything was timed."""
+        return self.failure(NoTimesError("timed_out", "; ".join(self.warnings) or "nothing of it was timed"))
 
     def failure(self, error: NoTimesError) -> Failure:
         """Return the record of what went wrong with it."""

@@ -33,6 +33,9 @@ _COUNTED: Final = frozenset({"torch", "tensorflow", "jax", "cupy"})
 _UNCOUNTED: Final = frozenset({"numba.cuda", "xgboost", "lightgbm"})
 """Those that may have used one without telling."""
 
+_MOST_LOSSES: Final = 100
+"""So many are kept: devices that agree on these did the same work."""
+
 _LONG_STEP_S: Final = 1.0
 """A step that takes so long is not tried out before it is timed: that would cost as much as the rest."""
 
@@ -67,7 +70,8 @@ class FirstEpoch(NamedTuple):
     Attributes:
         prepare_s: How long the workload prepared itself.
         epoch_s: How long its epoch took; ``None``: it was cut.
-        losses: Of its steps.
+        num_steps: How many steps it did.
+        losses: Of its first steps.
         phases: What can be timed of it.
         step_s: How long the shortest step took; ``None``: not known.
         num_threads: CPU threads of the process.
@@ -79,6 +83,7 @@ class FirstEpoch(NamedTuple):
 
     prepare_s: float
     epoch_s: float | None
+    num_steps: int
     losses: tuple[float, ...]
     phases: tuple[Phase, ...]
     step_s: float | None
@@ -116,6 +121,7 @@ class WorkloadProcess:
     _task: Task
     _steps: Steps
     _timers: dict[Phase, BlockTimer]
+    _num_done: int = 0
     _gpus: Gpus | None = None
 
     def begin(self) -> tuple[int, str]:
@@ -164,6 +170,7 @@ class WorkloadProcess:
         prepared = time.perf_counter()
         losses, times = self._run_epoch(prepared + task.epoch_s)
         ended = time.perf_counter()
+        self._num_done = len(times)
         if task.device != "cpu":
             _check_device_was_used(task.device)
             self._gpus = Gpus.visible()
@@ -177,7 +184,8 @@ class WorkloadProcess:
         return FirstEpoch(
             prepare_s=prepared - start,
             epoch_s=ended - prepared if len(times) == steps.steps_per_epoch else None,
-            losses=tuple(losses),
+            num_steps=self._num_done,
+            losses=tuple(losses[:_MOST_LOSSES]),
             phases=tuple(self._timers),
             # The first step may compile; without a loss nobody has waited for the others.
             step_s=min(times[1:], default=None) if losses else None,
@@ -206,7 +214,7 @@ class WorkloadProcess:
 
     def _steps_of_block(self, phase: Phase, step_s: float | None) -> int:
         timer = self._timers[phase]
-        left = self._task.max_steps - self._steps.steps_per_epoch
+        left = self._task.max_steps - self._num_done
         most = max(1, left // (len(self._timers) * self._task.num_blocks))
         if phase is not Phase.TRANSFERS and (step_s or 0) < _LONG_STEP_S:
             step_s = None  # data that lie on the device may make all the difference
