@@ -4,6 +4,7 @@ import functools
 import os
 import platform
 import time
+import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -86,7 +87,7 @@ class MeasuredProcess:
         """
         asked = time.monotonic()
         self._started_at = datetime.now(UTC)
-        options = {**reserved, "max_restarts": 0, "max_task_retries": 0}
+        options = {**reserved, "max_restarts": 0, "max_task_retries": 0, "runtime_env": _of_its_own()}
         self._actor = _actor_class().options(**options).remote()
         busy = "its resources are not free: end what else runs on the cluster"
         self._pid, self._node = self._ask(self._actor.begin, late=f"no process was started for it, perhaps as {busy}")
@@ -248,6 +249,14 @@ class MeasuredProcess:
         if isinstance(answer, Raised):
             raise NoTimesError("raised", answer.message)
         return answer
+
+
+def _of_its_own() -> dict[str, Any]:
+    """Return a runtime environment for which Ray has no process ready: some would start sooner than others, or be used.
+
+    Ray starts some processes in advance, and lets an actor have one that has run tasks.
+    """
+    return {"env_vars": {"TUNE_POLICIES_MEASURED_PROCESS": uuid.uuid4().hex}}
 
 
 @functools.cache  # Ray would carry the class to its workers anew each time

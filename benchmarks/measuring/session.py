@@ -74,6 +74,8 @@ def measure_to_file(session: Session) -> RunSet:
             f"{session.output} is there already, and nothing that was measured is lost by a new run: name another "
             f"file, or go on with it by --resume {session.output}"
         )
+    if before is not None and before.is_complete and session.settings in (None, before.settings):
+        return before
     settings = session.settings or (before.settings if before else None)
     if settings is None:
         raise InvalidResourcesError(f"{session.resume} does not say what was asked for: run anew, into a new file")
