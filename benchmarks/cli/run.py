@@ -55,9 +55,13 @@ def run(
     timeout_s: Annotated[float, typer.Option(min=0.1, help="Deadline for Ray to answer, in seconds.")] = 30,
 ) -> None:
     """Time workloads on devices: fresh processes as trials would be, in random turns; steps, transfers, start-up."""
-    from ..measuring.session import InterruptedRunError, Session, measure_to_file
     from ..record.settings import Settings
 
+    try:
+        from ..measuring.session import InterruptedRunError, Session, measure_to_file
+    except ModuleNotFoundError as error:
+        print(f"run needs {error.name}: pip install 'tune-policies[bench]'", file=sys.stderr)
+        raise typer.Exit(2) from None
     try:
         settings = None
         if workload or resume is None:

@@ -1,5 +1,7 @@
 """What the command ``run`` refuses before it starts a Ray."""
 
+import sys
+
 import pytest
 from typer.testing import CliRunner
 
@@ -47,3 +49,14 @@ def test_a_file_that_is_no_record_cannot_be_gone_on_with(tmp_path):
 
     assert done.exit_code == 2
     assert "no run set" in done.stderr
+
+
+def test_without_the_packages_for_benchmarks_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyperf", None)
+    for name in [name for name in sys.modules if name.startswith("benchmarks.measuring")]:
+        monkeypatch.delitem(sys.modules, name)
+
+    done = run("affine")
+
+    assert done.exit_code == 2
+    assert "run needs pyperf: pip install 'tune-policies[bench]'" in done.stderr
