@@ -239,17 +239,18 @@ def test_devices_whose_results_differ_are_told(capacity):
 def test_ctrl_c_keeps_what_was_measured_and_ends_with_130(tmp_path, environment_of_its_own):
     output = tmp_path / "run.json"
     command = ["run", f"{HERE}:spin", "--size", "300", "--device", "cpu", "--rounds", "999", "--output", str(output)]
-    environment = {**environment_of_its_own, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         [sys.executable, "-m", "benchmarks", *command],
         cwd=ROOT,
-        env=environment,
+        env=environment_of_its_own,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as program:
         give_up = time.monotonic() + 90
-        while not (output.exists() and read_run_set(output).runs) and time.monotonic() < give_up:
+        while program.poll() is None and time.monotonic() < give_up:
+            if output.exists() and read_run_set(output).runs:
+                break
             time.sleep(0.2)
         program.send_signal(signal.SIGINT)
         _, stderr = program.communicate(timeout=60)
