@@ -3,6 +3,7 @@
 import functools
 import os
 import platform
+import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -31,6 +32,8 @@ _LONG_STEP_S: Final = 0.5
 
 _NUM_WARMUPS: Final = 2
 """Blocks of each phase that do not count."""
+
+_DIED: Final = "its process died: {} Its log is in Ray's session folder; host memory may have run out"
 
 
 class MeasuredProcess:
@@ -241,9 +244,9 @@ class MeasuredProcess:
             what = late or "it did not end: raise --max-seconds, or look for what it waits for"
             raise NoTimesError("timed_out", f"after {self._settings.max_seconds:g} s {what}") from None
         except RayActorError as error:
-            raise NoTimesError("died", f"its process died, perhaps for want of host memory: {_first(error)}") from error
+            raise NoTimesError("died", _DIED.format(_reason(error))) from error
         except RayError as error:
-            raise NoTimesError("died", f"Ray lost it: {_first(error)}") from error
+            raise NoTimesError("died", f"Ray lost it: {_reason(error)}") from error
         finally:
             self._spent_s += time.monotonic() - start
         if isinstance(answer, Raised):
@@ -264,6 +267,8 @@ def _actor_class() -> Any:
     return ray.remote(WorkloadProcess)
 
 
-def _first(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    """Return of Ray's message the error that it quotes, if it does; else its first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    quoted = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
+    return (quoted[-1:] or lines[:1] or [type(error).__name__])[0]

@@ -50,7 +50,6 @@ def read_noise() -> NoiseCounters:
     """Read the counters of this host, and of this process with those that it has started."""
     times = psutil.cpu_times()
     names = ("user", "nice", "system", "irq", "softirq", "steal")
-    frequency = psutil.cpu_freq()
     own = psutil.Process()
     return NoiseCounters(
         host=platform.node(),
@@ -58,9 +57,17 @@ def read_noise() -> NoiseCounters:
         busy_s=sum(getattr(times, name, 0.0) for name in names),
         own_s=dict(_cpu_times([own, *own.children(recursive=True)])),
         throttled_s=_throttled_s(),
-        cpu_mhz=frequency.current if frequency is not None and frequency.current else None,
+        cpu_mhz=_cpu_mhz(),
         gpu_throttled=throttle_reasons(),
     )
+
+
+def _cpu_mhz() -> float | None:
+    try:
+        frequency = psutil.cpu_freq()
+    except (NotImplementedError, OSError, RuntimeError):  # what a machine does not tell, psutil tells by these
+        return None
+    return frequency.current if frequency is not None and frequency.current else None
 
 
 def _cpu_times(processes: Iterable[psutil.Process]) -> Iterator[tuple[int, float]]:

@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -35,6 +36,9 @@ _UNCOUNTED: Final = frozenset({"numba.cuda", "xgboost", "lightgbm"})
 
 _MOST_LOSSES: Final = 100
 """So many are kept: devices that agree on these did the same work."""
+
+_MOST_CHARACTERS: Final = 500
+"""Of a message: some frameworks append pages to theirs."""
 
 _LONG_STEP_S: Final = 1.0
 """A step that takes so long is not tried out before it is timed: that would cost as much as the rest."""
@@ -190,10 +194,10 @@ class WorkloadProcess:
             # The first step may compile; without a loss nobody has waited for the others.
             step_s=min(times[1:], default=None) if losses else None,
             num_threads=num_threads,
-            dtype=steps.dtype,
-            samples_per_step=steps.samples_per_step,
-            steps_per_epoch=steps.steps_per_epoch,
-            tolerance=steps.tolerance,
+            dtype=None if steps.dtype is None else str(steps.dtype).removeprefix("torch."),
+            samples_per_step=None if steps.samples_per_step is None else int(steps.samples_per_step),
+            steps_per_epoch=int(steps.steps_per_epoch),
+            tolerance=float(steps.tolerance),
         )
 
     def _run_epoch(self, deadline: float) -> tuple[list[float], list[float]]:
@@ -239,7 +243,8 @@ def _told(action: Callable[[], _Answer]) -> _Answer | Raised:
 
 def _line(error: BaseException) -> str:
     """Return the last line of the error's traceback, and where in the workload it was raised."""
-    last = traceback.format_exception_only(error)[-1].strip()
+    last = " ".join(traceback.format_exception_only(error)[-1].split())
+    last = last if len(last) <= _MOST_CHARACTERS else f"{last[:_MOST_CHARACTERS]}..."
     own = str(Path(__file__).parent)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     return f"{last} ({frames[-1].filename}:{frames[-1].lineno})" if frames else last
@@ -247,13 +252,19 @@ def _line(error: BaseException) -> str:
 
 def _checked(steps: Any, workload: str) -> Steps:
     # By what it has: the class has another name where the package is known by its second one.
-    if not callable(getattr(steps, "with_transfers", None)):
+    if not all(hasattr(steps, field) for field in Steps._fields) or not callable(steps.with_transfers):
         raise InvalidResourcesError(
             f"{workload} returned {shorten(steps)}: a workload returns Steps(with_transfers=…), of "
             "benchmarks.measuring.protocol"
         )
-    if not isinstance(steps.steps_per_epoch, int) or steps.steps_per_epoch < 1:
-        raise InvalidResourcesError(f"{workload}: steps_per_epoch must be 1 or more, got {steps.steps_per_epoch!r}")
+    counts = {"steps_per_epoch": steps.steps_per_epoch, "samples_per_step": steps.samples_per_step}
+    for name, count in counts.items():
+        if not (isinstance(count, Integral) and count >= 1) and (count is not None or name == "steps_per_epoch"):
+            raise InvalidResourcesError(f"{workload}: {name} must be a whole number, 1 or above, got {shorten(count)}")
+    if not (isinstance(steps.tolerance, Real) and 0 <= steps.tolerance < math.inf):
+        raise InvalidResourcesError(
+            f"{workload}: tolerance is relative, such as 0.02, and finite, got {shorten(steps.tolerance)}"
+        )
     return Steps(*(getattr(steps, field) for field in Steps._fields))
 
 
