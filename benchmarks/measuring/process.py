@@ -4,7 +4,6 @@ The class becomes a Ray actor, whose process serves nobody else. Nothing that a 
 exception: its class may not be there where it would be unpickled.
 """
 
-import math
 import os
 import platform
 import resource
@@ -12,17 +11,16 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from tune_policies.errors import InvalidResourcesError, ProbeError
-from tune_policies.values import shorten
+from tune_policies.errors import ProbeError
 
 from ..record.run_set import Phase
 from ..workloads.registry import load_workload
 from .noise import Gpus, NoiseCounters, read_noise
 from .protocol import Steps
+from .steps_checks import checked_loss, checked_steps
 from .timing_core import BlockTimer, steps_of_block, wait_for_devices
 from .trial import ProcessSetup, end_gpu_processes, peak_gpu_memory_bytes, read_counters
 
@@ -170,7 +168,7 @@ class WorkloadProcess:
             sys.path.insert(0, task.folder)
         workload = load_workload(task.workload)
         start = time.perf_counter()
-        self._steps = steps = _checked(workload(task.size, task.device), task.workload)
+        self._steps = steps = checked_steps(workload(task.size, task.device), task.workload)
         prepared = time.perf_counter()
         losses, times = self._run_epoch(prepared + task.epoch_s)
         ended = time.perf_counter()
@@ -194,10 +192,10 @@ class WorkloadProcess:
             # The first step may compile; without a loss nobody has waited for the others.
             step_s=min(times[1:], default=None) if losses else None,
             num_threads=num_threads,
-            dtype=None if steps.dtype is None else str(steps.dtype).removeprefix("torch."),
-            samples_per_step=None if steps.samples_per_step is None else int(steps.samples_per_step),
-            steps_per_epoch=int(steps.steps_per_epoch),
-            tolerance=float(steps.tolerance),
+            dtype=steps.dtype,
+            samples_per_step=steps.samples_per_step,
+            steps_per_epoch=steps.steps_per_epoch,
+            tolerance=steps.tolerance,
         )
 
     def _run_epoch(self, deadline: float) -> tuple[list[float], list[float]]:
@@ -209,7 +207,7 @@ class WorkloadProcess:
             start = time.perf_counter()
             result = self._steps.with_transfers()
             if result is not None:
-                losses.append(_number(result, self._task.workload, len(times) + 1))
+                losses.append(checked_loss(result, self._task.workload, len(times) + 1))
             times.append(time.perf_counter() - start)
             if start + times[-1] > deadline:
                 break
@@ -248,39 +246,6 @@ def _line(error: BaseException) -> str:
     own = str(Path(__file__).parent)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     return f"{last} ({frames[-1].filename}:{frames[-1].lineno})" if frames else last
-
-
-def _checked(steps: Any, workload: str) -> Steps:
-    # By what it has: the class has another name where the package is known by its second one.
-    if not all(hasattr(steps, field) for field in Steps._fields) or not callable(steps.with_transfers):
-        raise InvalidResourcesError(
-            f"{workload} returned {shorten(steps)}: a workload returns Steps(with_transfers=…), of "
-            "benchmarks.measuring.protocol"
-        )
-    counts = {"steps_per_epoch": steps.steps_per_epoch, "samples_per_step": steps.samples_per_step}
-    for name, count in counts.items():
-        if not (isinstance(count, Integral) and count >= 1) and (count is not None or name == "steps_per_epoch"):
-            raise InvalidResourcesError(f"{workload}: {name} must be a whole number, 1 or above, got {shorten(count)}")
-    if not (isinstance(steps.tolerance, Real) and 0 <= steps.tolerance < math.inf):
-        raise InvalidResourcesError(
-            f"{workload}: tolerance is relative, such as 0.02, and finite, got {shorten(steps.tolerance)}"
-        )
-    return Steps(*(getattr(steps, field) for field in Steps._fields))
-
-
-def _number(result: Any, workload: str, step: int) -> float:
-    try:
-        number = float(result)
-    except (TypeError, ValueError) as error:
-        raise InvalidResourcesError(
-            f"a step of {workload} returned {type(result).__name__}: it returns its loss, a number, or None"
-        ) from error
-    if not math.isfinite(number):
-        raise InvalidResourcesError(
-            f"step {step} of {workload} returned {number}: what a device makes of such numbers says nothing of its "
-            "speed; lower the learning rate, or check the data"
-        )
-    return number
 
 
 def _check_device_was_used(device: str) -> None:

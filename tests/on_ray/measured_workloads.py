@@ -68,11 +68,3 @@ def has_long_epochs(size, device):
 
 def returns_nothing(size, device):
     return None
-
-
-def counts_wrongly(size, device):
-    return Steps(with_transfers=lambda: 1.0, samples_per_step=0.5)
-
-
-def is_infinite(size, device):
-    return Steps(with_transfers=lambda: float("inf"))
