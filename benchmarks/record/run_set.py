@@ -12,6 +12,7 @@ from tune_policies.resources import Bytes, Count, PositiveCount
 from tune_policies.values import Value, shorten
 
 from .environment import Environment
+from .settings import Settings
 
 
 def _one_line(name: str) -> str:
@@ -211,6 +212,7 @@ class RunSet(Value):
         is_interleaved: Whether the arms of a round took turns block by block; else process by process, since the
             cluster does not hold them at once.
         is_complete: Whether all that was asked for was run.
+        settings: What was asked for; ``None``: not known, so the run cannot be gone on with.
     """
 
     schema_version: Literal[1] = 1
@@ -225,6 +227,7 @@ class RunSet(Value):
     noise: tuple[NoiseReading, ...] = ()
     is_interleaved: bool = True
     is_complete: bool = False
+    settings: Settings | None = None
 
     @property
     def arms(self) -> tuple[Arm, ...]:

@@ -1,0 +1,137 @@
+"""Workloads on devices, measured: the command ``run``."""
+
+import shlex
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tune_policies import InvalidResourcesError, ResourcePolicyError
+
+if TYPE_CHECKING:
+    from ..record.run_set import RunSet
+
+app = typer.Typer()
+
+_QUICK_ENDS_AFTER_S: Final = 48
+"""What is left of the minute of ``--quick`` ends the processes, and Ray."""
+
+
+@app.command()
+def run(
+    workload: Annotated[
+        list[str] | None, typer.Argument(help="Name of a workload, or module:function.", show_default=False)
+    ] = None,
+    *,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(help="cpu, gpu, gpu@0.25, or a family by Ray's name; may be repeated.  [default: cpu, gpu]"),
+    ] = None,
+    size: Annotated[
+        list[int] | None, typer.Option(min=1, help="Size of the workloads; may be repeated.", show_default=False)
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Processes of each arm.  [default: 5; quick: 3]", show_default=False)
+    ] = None,
+    cpus: Annotated[float, typer.Option(help="CPUs of a trial, on whatever device.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random order.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option(help="File of the record.  [default: run-DATE-TIME.json]", show_default=False)
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="End within 60 s; one size, few rounds.")] = False,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run of this file.", show_default=False)] = None,
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="A process works no longer.  [default: 60; quick: 15]", show_default=False),
+    ] = None,
+    max_steps: Annotated[int, typer.Option(min=1, help="A process is timed for no more steps.")] = 1_000_000,
+    control: Annotated[bool, typer.Option(help="Whether a second, equal arm tells how noisy the machine is.")] = True,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Where Ray is, as for ray.init; else one is found or started.", show_default=False),
+    ] = None,
+    timeout_s: Annotated[float, typer.Option(min=0.1, help="Deadline for Ray to answer, in seconds.")] = 30,
+) -> None:
+    """Time workloads on devices: fresh processes as trials would be, in random turns; steps, transfers, start-up."""
+    from ..record.settings import Settings
+
+    try:
+        from ..measuring.session import InterruptedRunError, Session, measure_to_file
+    except ModuleNotFoundError as error:
+        print(f"run needs {error.name}: pip install 'tune-policies[bench]'", file=sys.stderr)
+        raise typer.Exit(2) from None
+    try:
+        settings = None
+        if workload or resume is None:
+            settings = Settings(
+                sizes=_sizes(workload or [], size or [], quick=quick),
+                devices=_devices(device or ["cpu", "gpu"]),
+                cpus=cpus,
+                num_rounds=rounds or (3 if quick else 5),
+                num_blocks=5 if quick else 10,
+                max_steps=max_steps,
+                max_seconds=max_seconds or (15 if quick else 60),
+                seed=seed,
+                has_control=control,
+            )
+        session = Session(
+            settings=settings,
+            command=f"python -m benchmarks {shlex.join(sys.argv[1:])}",
+            output=output or resume or Path(f"run-{datetime.now():%Y%m%d-%H%M%S}.json"),
+            resume=resume,
+            address=address,
+            timeout_s=timeout_s,
+            budget_s=_QUICK_ENDS_AFTER_S if quick else None,
+        )
+        run_set = measure_to_file(session)
+    except InterruptedRunError as error:
+        _show(error.run_set, session.output)
+        raise typer.Exit(130) from None
+    except KeyboardInterrupt:  # before anything was measured
+        raise typer.Exit(130) from None
+    except ResourcePolicyError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(2 if isinstance(error, InvalidResourcesError) else 1) from None
+    _show(run_set, session.output)
+    if not run_set.runs:
+        raise typer.Exit(1)
+
+
+def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of each workload: those that were named, else its own.
+
+    Raises:
+        InvalidResourcesError: A workload does not exist, none is named, or one of the user's own has no size.
+    """
+    from ..workloads.registry import BUILT_IN, check_needs, find_workload
+
+    if not workloads:
+        raise InvalidResourcesError(f"name what to run: {', '.join(BUILT_IN)}, or your own as module:function")
+    found = {}
+    for name in workloads:
+        own: tuple[int, ...] = ()
+        if ":" not in name:
+            built_in = find_workload(name)
+            check_needs(built_in)
+            own = built_in.sizes
+        elif not sizes:
+            raise InvalidResourcesError(f"{name}: its sizes are not known, so name them, such as --size 64 --size 256")
+        # A run that is to be quick has no time for a sweep.
+        found[name] = tuple(dict.fromkeys(sizes)) or (own[len(own) // 2 :][:1] if quick else own)
+    return found
+
+
+def _devices(texts: list[str]) -> tuple[str, ...]:
+    from ..measuring.devices import parse_devices
+
+    return tuple(map(str, parse_devices(texts)))
+
+
+def _show(run_set: "RunSet", output: Path) -> None:
+    """Print what was measured on stdout, and on stderr what was not, and where all of it is."""
+    from ..record.show import print_run_set
+
+    print_run_set(run_set)
+    print(f"written to {output}", file=sys.stderr)

@@ -1,0 +1,274 @@
+"""The driver's side of a measured process: starts it on the slot of a trial, asks it with a deadline, and ends it."""
+
+import functools
+import os
+import platform
+import re
+import time
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import psutil
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+
+from tune_policies.plan import TrialPlan
+
+from ..record.run_set import Arm, Block, Failure, Phase, ProcessRun
+from ..record.settings import Settings
+from .arms import INTERRUPTED
+from .ends import Deadline, NoTimesError, Round, TimeIsUpError
+from .noise import NoiseCounters
+from .process import Ending, FirstEpoch, Raised, Task, TimedBlock, WorkloadProcess
+from .trial import ProcessSetup, limit_options
+
+_ENDS_WITHIN_S: Final = 10
+"""How long is waited for a process that was ended, so that it does not disturb the next."""
+
+_LONG_STEP_S: Final = 0.5
+"""From here on the first epoch has warmed up what there is, and warm-up blocks would only cost time."""
+
+_NUM_WARMUPS: Final = 2
+"""Blocks of each phase that do not count."""
+
+_DIED: Final = "its process died: {} Its log is in Ray's session folder; host memory may have run out"
+
+
+class MeasuredProcess:
+    """One fresh process, from its start to its end.
+
+    Args:
+        arm: What it runs.
+        current: The round.
+        settings: What was asked for.
+        deadline: Of the whole run.
+    """
+
+    def __init__(self, arm: Arm, current: Round, settings: Settings, deadline: Deadline) -> None:
+        self.arm = arm
+        self._round = current
+        self._order = current.next_process()
+        self.blocks: list[Block] = []
+        self.warnings: list[str] = []
+        self.num_steps: dict[Phase, int] = {}
+        self._settings = settings
+        self._deadline = deadline
+        self._spent_s = 0.0
+        self._last_s: dict[Phase, float] = {}
+        self._energy_j: float | None = None
+        self._epoch: FirstEpoch | None = None
+        self._first_epoch_s: float | None = None
+        self._start_up_s: float | None = None
+        self._started_at = datetime.now(UTC)
+        self._pid = 0
+        self._node = ""
+        self._ending = Ending(None, None, ())
+
+    @property
+    def num_sweeps(self) -> int:
+        """How many blocks of each phase it has, with warm-ups."""
+        return self._settings.num_blocks + self._num_warmups
+
+    @property
+    def _num_warmups(self) -> int:
+        step_s = None if self._epoch is None else self._epoch.step_s
+        return 0 if step_s is not None and step_s >= _LONG_STEP_S else _NUM_WARMUPS
+
+    def start(self, plan: TrialPlan, reserved: Mapping[str, Any], device: str) -> None:
+        """Start the process, and wait until its first epoch is done and its blocks are known.
+
+        Args:
+            plan: Of a trial on the device.
+            reserved: What Ray reserves for it, as options of an actor.
+            device: What the workload is told.
+
+        Raises:
+            NoTimesError: The workload raises, does not end in time, or its process dies.
+            TimeIsUpError: The time for the whole run is over.
+        """
+        asked = time.monotonic()
+        self._started_at = datetime.now(UTC)
+        options = {**reserved, "max_restarts": 0, "max_task_retries": 0, "runtime_env": _of_its_own()}
+        self._actor = _actor_class().options(**options).remote()
+        busy = "its resources are not free: end what else runs on the cluster"
+        self._pid, self._node = self._ask(self._actor.begin, late=f"no process was started for it, perhaps as {busy}")
+        task = Task(
+            workload=self.arm.workload,
+            size=self.arm.size,
+            device=device,
+            folder=os.getcwd(),  # noqa: PTH109  # a text: the other side may be no such system
+            setup=ProcessSetup.for_trial(plan.slots[0], limit_options(None, "raise")),
+            max_steps=self._settings.max_steps,
+            epoch_s=self._settings.max_seconds / 2,
+            num_blocks=self._settings.num_blocks + _NUM_WARMUPS,
+        )
+        self._epoch = epoch = self._ask(self._actor.first_epoch, task)
+        if epoch.epoch_s is None:
+            self.warnings.append("its first epoch was cut: raise --max-seconds or --max-steps, or have shorter epochs")
+        else:
+            self._first_epoch_s = time.monotonic() - asked
+            self._start_up_s = max(0.0, self._first_epoch_s - epoch.prepare_s - epoch.epoch_s)
+        for phase in epoch.phases:
+            if self._settings.max_steps <= epoch.num_steps:
+                self._stop(f"--max-steps={self._settings.max_steps} leaves no steps after the first epoch")
+                break
+            self.num_steps[phase] = self._ask(self._actor.steps_of_block, phase, epoch.step_s)
+
+    def read_noise(self) -> NoiseCounters:
+        """Read how busy its host is.
+
+        Raises:
+            NoTimesError: It has died.
+            TimeIsUpError: The time for the whole run is over.
+        """
+        counters: NoiseCounters = self._ask(self._actor.read_noise)
+        return counters
+
+    def time_block(self, phase: Phase, sweep: int) -> None:
+        """Time the block of a sweep, unless the process has used up its time.
+
+        Args:
+            phase: What is timed.
+            sweep: How many blocks of this phase it had turns for already.
+
+        Raises:
+            NoTimesError: The workload raises, does not end in time, or its process dies.
+            TimeIsUpError: The time for the whole run is over.
+        """
+        if phase not in self.num_steps or sweep >= self.num_sweeps:
+            return
+        left_s = self._settings.max_seconds - self._spent_s
+        if self._last_s.get(phase, (self._epoch.step_s if self._epoch else None) or 0) > left_s * 0.8:
+            self._stop(f"it stopped after --max-seconds={self._settings.max_seconds:g}")
+            return
+        at_s, before = time.monotonic() - self._round.began, self._spent_s
+        timed: TimedBlock = self._ask(self._actor.time_block, phase, self.num_steps[phase])
+        self._last_s[phase] = self._spent_s - before
+        if timed.energy_j is not None:
+            self._energy_j = (self._energy_j or 0) + timed.energy_j
+        self.blocks.append(
+            Block(
+                phase=phase,
+                order=self._round.next_block(),
+                at_s=at_s,
+                num_steps=self.num_steps[phase],
+                seconds=timed.seconds,
+                is_warmup=sweep < self._num_warmups,
+            )
+        )
+
+    def finish(self) -> None:
+        """Ask the process what it used.
+
+        Raises:
+            NoTimesError: It has died.
+            TimeIsUpError: The time for the whole run is over.
+        """
+        self._ending = self._ask(self._actor.finish, at_least_s=_ENDS_WITHIN_S)
+        self.warnings += self._ending.warnings
+
+    def end(self) -> None:
+        """End the process, whatever it does, and wait until it has gone where that can be seen."""
+        if not hasattr(self, "_actor"):
+            return
+        ray.kill(self._actor, no_restart=True)
+        if self._node == platform.node() and self._pid:
+            give_up = time.monotonic() + _ENDS_WITHIN_S
+            while psutil.pid_exists(self._pid) and time.monotonic() < give_up:
+                time.sleep(0.02)
+
+    def interrupt(self) -> None:
+        """Note that it was ended before all its blocks were timed."""
+        self.warnings.append(INTERRUPTED)
+
+    @property
+    def has_times(self) -> bool:
+        """Whether something was measured that counts."""
+        return self._first_epoch_s is not None or any(not block.is_warmup for block in self.blocks)
+
+    def run(self) -> ProcessRun:
+        """Return what it measured."""
+        epoch = self._epoch
+        told: dict[str, Any] = {}
+        if epoch is not None:
+            told = {
+                "prepare_s": None if epoch.epoch_s is None else epoch.prepare_s,
+                "losses": epoch.losses,
+                "num_threads": epoch.num_threads,
+                "dtype": epoch.dtype,
+                "samples_per_step": epoch.samples_per_step,
+                "steps_per_epoch": epoch.steps_per_epoch,
+                "tolerance": epoch.tolerance,
+            }
+        return ProcessRun(
+            arm=self.arm,
+            round=self._round.number,
+            order=self._order,
+            pid=self._pid,
+            node=self._node,
+            started_at=self._started_at,
+            first_epoch_s=self._first_epoch_s,
+            start_up_s=self._start_up_s,
+            blocks=tuple(self.blocks),
+            peak_host_bytes=self._ending.peak_host_bytes,
+            peak_gpu_bytes=self._ending.peak_gpu_bytes,
+            energy_j=self._energy_j,
+            warnings=tuple(dict.fromkeys(self.warnings)),
+            **told,
+        )
+
+    def without_times(self) -> Failure:
+        """Return the record of a process that ended in good order before anything was timed."""
+        return self.failure(NoTimesError("timed_out", "; ".join(self.warnings) or "nothing of it was timed"))
+
+    def failure(self, error: NoTimesError) -> Failure:
+        """Return the record of what went wrong with it."""
+        return Failure(arm=self.arm, round=self._round.number, kind=error.kind, message=error.message)
+
+    def _stop(self, warning: str) -> None:
+        self.num_steps.clear()
+        self.warnings.append(warning)
+
+    def _ask(self, method: Any, *args: object, late: str = "", at_least_s: float = 0.0) -> Any:
+        """Return what the process answers, in time."""
+        left_s = max(self._settings.max_seconds - self._spent_s, at_least_s)
+        run_left_s = self._deadline.left_s()
+        start = time.monotonic()
+        try:
+            answer = ray.get(method.remote(*args), timeout=max(0.0, min(left_s, run_left_s)))
+        except GetTimeoutError:
+            if run_left_s < left_s:
+                raise TimeIsUpError from None
+            what = late or "it did not end: raise --max-seconds, or look for what it waits for"
+            raise NoTimesError("timed_out", f"after {self._settings.max_seconds:g} s {what}") from None
+        except RayActorError as error:
+            raise NoTimesError("died", _DIED.format(_reason(error))) from error
+        except RayError as error:
+            raise NoTimesError("died", f"Ray lost it: {_reason(error)}") from error
+        finally:
+            self._spent_s += time.monotonic() - start
+        if isinstance(answer, Raised):
+            raise NoTimesError("raised", answer.message)
+        return answer
+
+
+def _of_its_own() -> dict[str, Any]:
+    """Return a runtime environment for which Ray has no process ready: some would start sooner than others, or be used.
+
+    Ray starts some processes in advance, and lets an actor have one that has run tasks.
+    """
+    return {"env_vars": {"TUNE_POLICIES_MEASURED_PROCESS": uuid.uuid4().hex}}
+
+
+@functools.cache  # Ray would carry the class to its workers anew each time
+def _actor_class() -> Any:
+    return ray.remote(WorkloadProcess)
+
+
+def _reason(error: Exception) -> str:
+    """Return of Ray's message the error that it quotes, if it does; else its first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    quoted = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
+    return (quoted[-1:] or lines[:1] or [type(error).__name__])[0]

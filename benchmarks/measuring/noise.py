@@ -1,0 +1,211 @@
+"""How quiet the machine is: counters that are read before and after, and what they say of the time between.
+
+Each process reads its own host, so that on a cluster of several the right ones are read.
+"""
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import psutil
+
+from ..record.run_set import NoiseReading
+
+_THROTTLED_BY: Final = {
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x20: "temperature, by software",
+    0x40: "temperature, by hardware",
+    0x80: "power brake",
+}
+"""NVML's reasons for a clock that is held down, without those that are the user's own settings, or an idle GPU."""
+
+
+class NoiseCounters(NamedTuple):
+    """What one process reads of its host.
+
+    Attributes:
+        host: Its name.
+        at_s: When, by the host's clock, in seconds.
+        busy_s: CPU time of all processes since the host began, and what its hypervisor took from it, in seconds.
+        own_s: CPU time of this process and of those that it has started, by process, in seconds.
+        throttled_s: For how long its cgroup was throttled, in seconds; ``None``: not known.
+        cpu_mhz: The mean clock of the CPUs; ``None``: not known.
+        gpu_throttled: Why a GPU's clock is held down.
+    """
+
+    host: str
+    at_s: float
+    busy_s: float
+    own_s: dict[int, float]
+    throttled_s: float | None = None
+    cpu_mhz: float | None = None
+    gpu_throttled: tuple[str, ...] = ()
+
+
+def read_noise() -> NoiseCounters:
+    """Read the counters of this host, and of this process with those that it has started."""
+    times = psutil.cpu_times()
+    names = ("user", "nice", "system", "irq", "softirq", "steal")
+    own = psutil.Process()
+    return NoiseCounters(
+        host=platform.node(),
+        at_s=time.time(),
+        busy_s=sum(getattr(times, name, 0.0) for name in names),
+        own_s=dict(_cpu_times([own, *own.children(recursive=True)])),
+        throttled_s=_throttled_s(),
+        cpu_mhz=_cpu_mhz(),
+        gpu_throttled=throttle_reasons(),
+    )
+
+
+def _cpu_mhz() -> float | None:
+    try:
+        frequency = psutil.cpu_freq()
+    except (NotImplementedError, OSError, RuntimeError):  # what a machine does not tell, psutil tells by these
+        return None
+    return frequency.current if frequency is not None and frequency.current else None
+
+
+def _cpu_times(processes: Iterable[psutil.Process]) -> Iterator[tuple[int, float]]:
+    for process in processes:
+        try:
+            times = process.cpu_times()
+        except psutil.Error:  # it has ended, or is none of this user's
+            continue
+        yield process.pid, times.user + times.system
+
+
+def noise_between(number: int, before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> NoiseReading:
+    """Return how quiet the hosts were between two readings; of several, the noisiest counts.
+
+    Args:
+        number: The round.
+        before: What each process read at first.
+        after: What those that are still there read at last.
+    """
+    hosts = {each.host for each in before} & {each.host for each in after}
+    pairs = [([b for b in before if b.host == host], [a for a in after if a.host == host]) for host in sorted(hosts)]
+    throttled = [
+        last - first
+        for earlier, later in pairs
+        for first, last in [(earlier[0].throttled_s, later[0].throttled_s)]
+        if first is not None and last is not None
+    ]
+    clocks = [each.cpu_mhz for each in after if each.cpu_mhz is not None]
+    return NoiseReading(
+        round=number,
+        load=max((_load(*pair) for pair in pairs), default=0.0),
+        throttled_s=max(throttled) if throttled else None,
+        gpu_throttled=tuple(sorted({reason for each in (*before, *after) for reason in each.gpu_throttled})),
+        cpu_mhz=sum(clocks) / len(clocks) if clocks else None,
+    )
+
+
+def _load(before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> float:
+    """Return how many CPUs of a host processes used that are none of ours."""
+    first, last = min(before, key=lambda each: each.at_s), max(after, key=lambda each: each.at_s)
+    earlier = {pid: seconds for each in before for pid, seconds in each.own_s.items()}
+    later = {pid: seconds for each in after for pid, seconds in each.own_s.items()}
+    own_s = sum(seconds - earlier.get(pid, 0.0) for pid, seconds in later.items())
+    passed_s = last.at_s - first.at_s
+    return max(0.0, last.busy_s - first.busy_s - own_s) / passed_s if passed_s > 0 else 0.0
+
+
+def worse(first: NoiseReading, second: NoiseReading) -> NoiseReading:
+    """Return two readings of one round as one: the noisier counts."""
+    throttled = [each for each in (first.throttled_s, second.throttled_s) if each is not None]
+    clocks = [each for each in (first.cpu_mhz, second.cpu_mhz) if each is not None]
+    return NoiseReading(
+        round=first.round,
+        load=max(first.load, second.load),
+        throttled_s=sum(throttled) if throttled else None,
+        gpu_throttled=tuple(sorted({*first.gpu_throttled, *second.gpu_throttled})),
+        cpu_mhz=min(clocks) if clocks else None,
+    )
+
+
+def _throttled_s() -> float | None:
+    """Return for how long the cgroup of this process was throttled; ``None``: there is none that counts it."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    root = Path("/sys/fs/cgroup")
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        inner = Path(path.strip("/"))
+        # In a container the path may be the host's, while the container's own cgroup is mounted at the root.
+        for folder in (inner, *inner.parents):
+            found += [_throttled_in(mount / folder) for mount in (root, root / "cpu")]
+    known = [each for each in found if each is not None]
+    return max(known) if known else None
+
+
+def _throttled_in(folder: Path) -> float | None:
+    try:
+        counts = dict(line.split(maxsplit=1) for line in (folder / "cpu.stat").read_text().splitlines())
+        if "throttled_usec" in counts:  # version 2
+            return int(counts["throttled_usec"]) / 1e6
+        return int(counts["throttled_time"]) / 1e9 if "throttled_time" in counts else None
+    except (OSError, ValueError):
+        return None
+
+
+class Gpus:
+    """What NVML says of the GPUs that this process sees, as far as it says something.
+
+    Args:
+        uuids: Their names for NVML.
+    """
+
+    def __init__(self, uuids: Iterable[str]) -> None:
+        try:
+            import pynvml  # package nvidia-ml-py
+        except ImportError:
+            from ray._private.thirdparty import pynvml  # every Ray wheel carries a copy
+
+        self._nvml = pynvml
+        pynvml.nvmlInit()
+        self._handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
+
+    @classmethod
+    def visible(cls) -> "Gpus | None":
+        """Return the GPUs that this process sees; ``None``: it sees none, or nobody tells."""
+        from tune_policies.probing.devices import read_gpus
+
+        if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+            return None  # they are hidden from it
+        try:
+            uuids = [str(gpu["uuid"]) for gpu in read_gpus()]
+            return cls(uuids) if uuids else None
+        except Exception:  # noqa: BLE001  # NVML's errors have no base that can be named without NVML
+            return None
+
+    def energy_j(self) -> float | None:
+        """Return what they used since the driver was loaded; ``None``: one of them does not count it."""
+        used = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+        return None if used is None else sum(used) / 1000
+
+    def throttled(self) -> tuple[str, ...]:
+        """Return why their clocks are held down just now."""
+        masks = self._ask(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons) or []
+        return tuple(reason for bit, reason in _THROTTLED_BY.items() if any(int(mask) & bit for mask in masks))
+
+    def _ask(self, question: Callable[[Any], Any]) -> list[Any] | None:
+        try:
+            return [question(handle) for handle in self._handles]
+        except self._nvml.NVMLError:  # a MIG device, an older GPU or driver
+            return None
+
+
+def throttle_reasons() -> tuple[str, ...]:
+    """Return why the clocks of the GPUs that this process sees are held down just now; empty: they are not."""
+    gpus = Gpus.visible()
+    return () if gpus is None else gpus.throttled()

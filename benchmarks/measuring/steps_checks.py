@@ -1,0 +1,65 @@
+"""What a workload returned, checked: it is a user's own, and what is wrong with it is said in its words."""
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.values import shorten
+
+from .protocol import Steps
+
+
+def checked_steps(steps: Any, workload: str) -> Steps:
+    """Return the steps with plain numbers and texts in them, if they are some.
+
+    Raises:
+        InvalidResourcesError: They are none, or say something of themselves that makes no sense.
+    """
+    # By what it has: the class has another name where the package is known by its second one.
+    if not all(hasattr(steps, field) for field in Steps._fields) or not callable(steps.with_transfers):
+        raise InvalidResourcesError(
+            f"{workload} returned {shorten(steps)}: a workload returns Steps(with_transfers=…), of "
+            "benchmarks.measuring.protocol"
+        )
+    tolerance = steps.tolerance
+    if not (isinstance(tolerance, Real) and 0 <= float(tolerance) < math.inf):
+        raise InvalidResourcesError(
+            f"{workload}: tolerance is relative, such as 0.02, and finite, got {shorten(tolerance)}"
+        )
+    samples = steps.samples_per_step
+    return Steps(
+        with_transfers=steps.with_transfers,
+        compute=steps.compute,
+        steps_per_epoch=_count(steps.steps_per_epoch, "steps_per_epoch", workload),
+        synchronize=steps.synchronize,
+        dtype=None if steps.dtype is None else str(steps.dtype).removeprefix("torch."),
+        samples_per_step=None if samples is None else _count(samples, "samples_per_step", workload),
+        tolerance=float(tolerance),
+    )
+
+
+def checked_loss(result: Any, workload: str, step: int) -> float:
+    """Return what a step returned as a number.
+
+    Raises:
+        InvalidResourcesError: It is none, or not a finite one.
+    """
+    try:
+        number = float(result)
+    except (TypeError, ValueError) as error:
+        raise InvalidResourcesError(
+            f"a step of {workload} returned {type(result).__name__}: it returns its loss, a number, or None"
+        ) from error
+    if not math.isfinite(number):
+        raise InvalidResourcesError(
+            f"step {step} of {workload} returned {number}: what a device makes of such numbers says nothing of its "
+            "speed; lower the learning rate, or check the data"
+        )
+    return number
+
+
+def _count(count: Any, name: str, workload: str) -> int:
+    if not isinstance(count, Integral) or int(count) < 1:
+        raise InvalidResourcesError(f"{workload}: {name} must be a whole number, 1 or above, got {shorten(count)}")
+    return int(count)

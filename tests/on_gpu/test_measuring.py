@@ -1,0 +1,60 @@
+"""Workloads measured on a real GPU."""
+
+import pytest
+
+from benchmarks.measuring.runner import measure, new_run_set
+from benchmarks.record.environment_reader import read_environment
+from benchmarks.record.run_set import Arm, Phase
+from benchmarks.record.settings import Settings
+from tests.on_ray.rays import local_ray
+from tune_policies import probe_cluster
+
+pytestmark = pytest.mark.gpu
+
+SIZE = 4096
+
+
+@pytest.fixture(scope="module")
+def run_set():
+    settings = Settings(sizes={"matmul": (SIZE,)}, devices=("cpu", "gpu", "gpu@0.5"), num_rounds=1, num_blocks=4)
+    with local_ray():
+        capacity = probe_cluster()
+        *_, last = measure(new_run_set(settings, capacity, read_environment(), "a test"), capacity)
+    return last
+
+
+def of(run_set, device):
+    (run,) = run_set.of(Arm(workload="matmul", size=SIZE, device=device))
+    return run
+
+
+def test_all_that_was_asked_for_is_measured(run_set):
+    assert not run_set.failures
+    assert {arm.device for arm in run_set.arms} == {"cpu", "gpu", "gpu@0.5"}
+
+
+def test_a_large_product_of_matrices_is_faster_on_a_gpu(run_set):
+    cpu, gpu = (min(of(run_set, device).times_s(Phase.COMPUTE)) for device in ("cpu", "gpu"))
+
+    assert gpu < cpu / 5
+
+
+def test_copies_take_time(run_set):
+    run = of(run_set, "gpu")
+
+    assert min(run.times_s(Phase.TRANSFERS)) > min(run.times_s(Phase.COMPUTE))
+
+
+def test_steps_are_waited_for(run_set):
+    """Work that is only queued would seem to take no time: no GPU does 10^16 operations a second in FP32."""
+    assert min(of(run_set, "gpu").times_s(Phase.COMPUTE)) > 2 * SIZE**3 / 1e16
+
+
+def test_only_a_process_on_a_gpu_uses_gpu_memory(run_set):
+    assert of(run_set, "cpu").peak_gpu_bytes is None
+    assert of(run_set, "gpu").peak_gpu_bytes >= 3 * 4 * SIZE**2
+
+
+def test_the_energy_of_the_gpu_is_known_where_it_was_used(run_set):
+    assert of(run_set, "cpu").energy_j is None
+    assert of(run_set, "gpu").energy_j > 0

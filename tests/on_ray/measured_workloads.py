@@ -1,0 +1,70 @@
+"""Workloads of plain Python and of known cost, for tests of what measures them."""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from benchmarks.measuring.protocol import Steps
+
+
+def spin(size, device):
+    """A step takes so many microseconds, and half as many again with transfers, on any device."""
+    return Steps(
+        with_transfers=lambda: _wait(1.5 * size),
+        compute=lambda: _wait(size),
+        steps_per_epoch=4,
+        dtype="float64",
+        samples_per_step=8,
+    )
+
+
+def _wait(microseconds):
+    end = time.perf_counter() + microseconds * 1e-6
+    while time.perf_counter() < end:
+        pass
+    return 1.0
+
+
+def sees(size, device):
+    """Its loss says what the process sees: its threads, and whether GPUs are hidden."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    return Steps(with_transfers=lambda: int(os.environ["OMP_NUM_THREADS"]) + 100 * hidden, tolerance=1e9)
+
+
+def began(size, device):
+    """Its loss is when its process began, in seconds since the machine did."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return Steps(with_transfers=lambda: ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def raises(size, device):
+    def step():
+        raise LookupError(f"no batch of {size}")
+
+    return Steps(with_transfers=step)
+
+
+def exits(size, device):
+    sys.exit("enough")
+
+
+def never_ends(size, device):
+    return Steps(with_transfers=threading.Event().wait)
+
+
+def dies(size, device):
+    return Steps(with_transfers=lambda: os._exit(3))
+
+
+def disagrees(size, device):
+    return Steps(with_transfers=lambda: 1.0 if device == "cpu" else 2.0, steps_per_epoch=1)
+
+
+def has_long_epochs(size, device):
+    return Steps(with_transfers=lambda: _wait(size), steps_per_epoch=10**9)
+
+
+def returns_nothing(size, device):
+    return None

@@ -1,0 +1,262 @@
+"""Workloads measured on a real Ray, with a GPU that is logical: plain Python takes the same time there."""
+
+import itertools
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measuring.arms import num_missing
+from benchmarks.measuring.runner import measure, new_run_set
+from benchmarks.record.environment import Environment
+from benchmarks.record.file import read_run_set
+from benchmarks.record.run_set import Phase
+from benchmarks.record.settings import Settings
+from tests.on_ray.rays import local_ray
+from tune_policies import probe_cluster
+from tune_policies.probe import ProbeWarning
+
+HERE = "tests.on_ray.measured_workloads"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def capacity():
+    with local_ray(num_cpus=4, num_gpus=1):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ProbeWarning)  # the memory of a GPU that is logical cannot be read
+            found = probe_cluster()
+        yield found
+
+
+def growing(capacity, *workloads, **fields):
+    sizes = {f"{HERE}:{name}": (300,) for name in workloads}
+    fields = {"devices": ("cpu", "gpu"), "num_rounds": 1, "num_blocks": 4, "max_seconds": 20, **fields}
+    settings = Settings(sizes=sizes, **fields)
+    environment = Environment(cpu_model="CPU", num_cpus=os.cpu_count())
+    return measure(new_run_set(settings, capacity, environment, "a test"), capacity)
+
+
+def measured(capacity, *workloads, **fields):
+    *_, run_set = growing(capacity, *workloads, **fields)
+    return run_set
+
+
+@pytest.fixture(scope="module")
+def steps(capacity):
+    """What two rounds of a step of 300 us leave."""
+    return list(growing(capacity, "spin", devices=("cpu", "gpu", "TPU"), num_rounds=2))
+
+
+@pytest.fixture(scope="module")
+def faults(capacity):
+    """What workloads leave with which something is wrong."""
+    names = ("raises", "exits", "never_ends", "dies", "returns_nothing")
+    return measured(capacity, *names, devices=("cpu",), has_control=False, max_seconds=6, num_rounds=2)
+
+
+def failure_of(run_set, name):
+    return [failure for failure in run_set.failures if failure.arm.workload == f"{HERE}:{name}"]
+
+
+def test_each_arm_has_a_fresh_process_in_each_round(steps):
+    runs = steps[-1].runs
+
+    assert sorted(str(run.arm).partition(" on ")[2] for run in runs if run.round == 0) == [
+        "cpu",
+        "cpu (control)",
+        "gpu",
+    ]
+    assert len({run.pid for run in runs}) == len(runs) == 6
+
+
+def test_a_process_is_none_that_ray_had_ready(capacity):
+    run_set = measured(capacity, "began", devices=("cpu",), has_control=False, num_blocks=1)
+
+    (run,) = run_set.runs
+    asked_for = time.clock_gettime(time.CLOCK_BOOTTIME) - (time.time() - run.started_at.timestamp())
+    assert run.losses[0] > asked_for - 0.05
+
+
+def test_the_record_grows_by_each_group_of_each_round(steps):
+    assert [(len(each.runs), each.is_complete) for each in steps] == [(0, False), (3, False), (6, False), (6, True)]
+
+
+def test_a_step_takes_as_long_as_it_does(steps):
+    times = steps[-1].times_s(steps[-1].arms[0], Phase.COMPUTE)
+
+    # From below it is exact; from above other processes may hold it up.
+    assert 300e-6 <= statistics.median(time for each in times.values() for time in each) < 600e-6
+
+
+def test_steps_with_transfers_are_timed_by_themselves(steps):
+    run = steps[-1].runs[0]
+
+    assert min(run.times_s(Phase.TRANSFERS)) >= 450e-6
+    assert len(run.times_s(Phase.TRANSFERS)) == len(run.times_s(Phase.COMPUTE)) == 4
+
+
+def test_warm_ups_are_kept_apart(steps):
+    blocks = [block for block in steps[-1].runs[0].blocks if block.phase is Phase.COMPUTE]
+
+    assert [block.is_warmup for block in blocks] == [True] * 2 + [False] * 4
+
+
+def test_the_first_epoch_is_timed_from_when_its_process_was_asked_for(steps):
+    for run in steps[-1].runs:
+        assert run.start_up_s > 0
+        assert run.prepare_s >= 0
+        assert run.first_epoch_s >= run.start_up_s + run.prepare_s + run.steps_per_epoch * 450e-6
+
+
+def test_arms_take_turns_at_random(steps):
+    for number in (0, 1):
+        blocks = sorted(
+            (block.order, run.order) for run in steps[-1].runs if run.round == number for block in run.blocks
+        )
+        turns = [process for _, process in blocks]
+
+        assert [order for order, _ in blocks] == [*range(len(blocks))]
+        assert sum(first != second for first, second in itertools.pairwise(turns)) > len(turns) / 4
+
+
+def test_what_a_process_is_and_uses_is_in_the_record(steps):
+    run = steps[-1].runs[0]
+
+    assert (run.dtype, run.samples_per_step, run.losses) == ("float64", 8, (1.0,) * 4)
+    assert 2**20 < run.peak_host_bytes < 2**40
+    assert run.peak_gpu_bytes is None
+
+
+def test_how_quiet_it_was_is_in_the_record(steps):
+    assert [reading.round for reading in steps[-1].noise] == [0, 1]
+    assert all(0 <= reading.load <= os.cpu_count() for reading in steps[-1].noise)
+
+
+def test_a_device_that_is_missing_is_told_and_the_others_are_measured(steps):
+    missing = steps[-1].devices[2]
+
+    assert (missing.device, missing.slot) == ("TPU", None)
+    assert "short of TPU" in missing.why_missing
+    assert {arm.device for arm in steps[-1].arms} == {"cpu", "gpu"}
+
+
+def test_a_run_is_gone_on_with_by_what_is_missing(steps, capacity):
+    half = steps[-1].model_copy(update={"runs": steps[1].runs, "is_complete": False})
+    other = [run for run in steps[-1].runs if run not in steps[1].runs]
+
+    *_, whole = measure(half, capacity)
+
+    assert num_missing(half) == 1
+    assert whole.runs[:3] == half.runs
+    assert {(run.arm, run.round, run.order) for run in whole.runs[3:]} == {(r.arm, r.round, r.order) for r in other}
+
+
+def test_where_gpus_are_short_one_process_comes_after_the_other(capacity):
+    run_set = measured(capacity, "spin", devices=("gpu",), num_blocks=2)
+
+    assert not run_set.is_interleaved
+    assert [len(run.times_s(Phase.COMPUTE)) for run in run_set.runs] == [2, 2]
+
+
+def test_processes_for_which_there_are_too_few_cpus_take_turns_on_the_same_ones(capacity):
+    run_set = measured(capacity, "sees", cpus=4, num_blocks=2)
+
+    assert run_set.is_interleaved
+    assert {run.arm.device: run.losses[0] for run in run_set.runs} == {"cpu": 104, "gpu": 4}
+    assert max(run.blocks[0].order for run in run_set.runs) < 3
+
+
+def test_a_process_has_the_cpus_of_a_trial_and_sees_a_gpu_only_where_it_has_one(capacity):
+    run_set = measured(capacity, "sees", cpus=2, has_control=False, num_blocks=1)
+
+    losses = {run.arm.device: run.losses[0] for run in run_set.runs}
+    assert losses == {"cpu": 102, "gpu": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("raises", "raised", "LookupError: no batch of 300"),
+        ("exits", "raised", "SystemExit: enough"),
+        ("never_ends", "timed_out", "after 6 s it did not end"),
+        ("returns_nothing", "raised", "a workload returns Steps"),
+    ],
+)
+def test_a_workload_with_which_something_is_wrong_is_told_once_and_not_tried_again(faults, name, kind, message):
+    (failure,) = failure_of(faults, name)
+
+    assert failure.kind == kind
+    assert message in failure.message
+
+
+def test_a_process_that_dies_is_told_and_tried_again(faults):
+    assert [(each.kind, each.round) for each in failure_of(faults, "dies")] == [("died", 0), ("died", 1)]
+
+
+def test_an_epoch_that_is_too_long_is_cut_and_its_steps_are_timed(capacity):
+    run_set = measured(capacity, "has_long_epochs", devices=("cpu",), has_control=False, num_blocks=1, max_seconds=6)
+
+    (run,) = run_set.runs
+    assert run.first_epoch_s is None
+    assert "first epoch was cut" in run.warnings[0]
+    assert len(run.times_s(Phase.TRANSFERS)) == 1
+
+
+def test_a_process_does_no_more_steps_than_it_may(capacity):
+    run_set = measured(capacity, "spin", devices=("cpu",), has_control=False, max_steps=40)
+
+    (run,) = run_set.runs
+    assert run.steps_per_epoch + sum(block.num_steps for block in run.blocks) <= 40
+    assert run.times_s(Phase.COMPUTE)
+
+
+def test_a_process_that_may_do_too_few_steps_to_be_timed_is_told(capacity):
+    run_set = measured(capacity, "spin", devices=("cpu",), has_control=False, max_steps=3)
+
+    (failure,) = run_set.failures
+    assert "--max-steps=3 leaves no steps" in failure.message
+
+
+def test_a_run_with_failures_ends_well(faults):
+    assert faults.is_complete
+
+
+def test_devices_whose_results_differ_are_told(capacity):
+    run_set = measured(capacity, "disagrees", has_control=False, num_blocks=1)
+
+    (failure,) = run_set.failures
+    assert (failure.kind, failure.arm.device) == ("disagreed", "gpu")
+    assert len(run_set.runs) == 2
+
+
+def test_ctrl_c_keeps_what_was_measured_and_ends_with_130(tmp_path, environment_of_its_own):
+    output = tmp_path / "run.json"
+    command = ["run", f"{HERE}:spin", "--size", "300", "--device", "cpu", "--rounds", "999", "--output", str(output)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks", *command],
+        cwd=ROOT,
+        env=environment_of_its_own,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        give_up = time.monotonic() + 90
+        while program.poll() is None and time.monotonic() < give_up:
+            if output.exists() and read_run_set(output).runs:
+                break
+            time.sleep(0.2)
+        program.send_signal(signal.SIGINT)
+        _, stderr = program.communicate(timeout=60)
+
+    kept = read_run_set(output)
+    assert program.returncode == 130, stderr
+    assert kept.runs
+    assert not kept.is_complete
+    assert f"written to {output}" in stderr

@@ -1,0 +1,16 @@
+"""What frameworks call a device, and that none takes the CPU for it. JAX here, as it starts the fastest."""
+
+import pytest
+
+from benchmarks.measuring.frameworks import jax_device
+from tune_policies import ProbeError
+
+
+def test_the_cpu_is_there_in_every_framework():
+    assert jax_device("cpu").platform == "cpu"
+
+
+@pytest.mark.parametrize("device", ["TPU", "NPU"])
+def test_a_device_that_a_framework_does_not_see_is_an_error_and_not_the_cpu(device):
+    with pytest.raises(ProbeError, match=f"JAX sees no {device} in this process, and the CPU is not measured"):
+        jax_device(device)

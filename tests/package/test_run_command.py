@@ -1,0 +1,62 @@
+"""What the command ``run`` refuses before it starts a Ray."""
+
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.cli import app
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["run", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param((), "name what to run: matmul", id="no workload"),
+        pytest.param(("matmull",), "did you mean 'matmul'?", id="an unknown workload"),
+        pytest.param(("mine:train",), "name them, such as --size 64", id="a size is missing"),
+        pytest.param(("affine", "--device", "gpus"), "did you mean 'gpu'?", id="an unknown device"),
+        pytest.param(("affine", "--device", "gpu@7/8"), "a number above 0", id="a share that is none"),
+        pytest.param(("affine", "--cpus", "-1"), "cpus", id="fewer CPUs than none"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_with_the_way_out(arguments, message):
+    done = run(*arguments)
+
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert not done.stdout
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path):
+    output = tmp_path / "run.json"
+    output.write_text("mine")
+
+    done = run("affine", "--output", output)
+
+    assert done.exit_code == 2
+    assert f"--resume {output}" in done.stderr
+    assert output.read_text() == "mine"
+
+
+def test_a_file_that_is_no_record_cannot_be_gone_on_with(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+
+    done = run("--resume", tmp_path / "run.json")
+
+    assert done.exit_code == 2
+    assert "no run set" in done.stderr
+
+
+def test_without_the_packages_for_benchmarks_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyperf", None)
+    for name in [name for name in sys.modules if name.startswith("benchmarks.measuring")]:
+        monkeypatch.delitem(sys.modules, name)
+
+    done = run("affine")
+
+    assert done.exit_code == 2
+    assert "run needs pyperf: pip install 'tune-policies[bench]'" in done.stderr

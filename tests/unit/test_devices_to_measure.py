@@ -1,0 +1,74 @@
+"""What a user may call a device to measure, and what a trial there reserves."""
+
+import pytest
+
+from benchmarks.measuring.devices import Device, parse_device, parse_devices, plan_device
+from tests.clusters import nodes
+from tune_policies import ClusterCapacity, InvalidResourcesError, Resources
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        ("cpu", Device("CPU")),
+        ("GPU", Device("GPU")),
+        ("gpu@0.25", Device("GPU", 0.25)),
+        ("gpu@2", Device("GPU", 2)),
+        ("tpu@4", Device("TPU", 4)),
+        ("npu@0.5", Device("NPU", 0.5)),
+        ("neuron_cores", Device("neuron_cores")),
+    ],
+)
+def test_a_device_is_a_family_by_rays_name_with_how_much_of_it(text, device):
+    assert parse_device(text) == device
+
+
+@pytest.mark.parametrize("text", ["cpu", "gpu", "gpu@0.25", "TPU", "TPU@4"])
+def test_a_device_is_written_as_it_is_read(text):
+    assert str(parse_device(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gpus", "unknown device 'gpus'; did you mean 'gpu'?"),
+        ("quantum", "unknown device 'quantum'; known: cpu, FURIOSA, gpu"),
+        ("cpu@2", "told by --cpus"),
+        ("gpu@", "a number above 0 such as 0.25"),
+        ("gpu@nan", "a number above 0 such as 0.25"),
+        ("gpu@1.5", "Ask for 1 or 2"),
+        ("TPU@0.5", "a worker gets 1, 2, 4 or 8"),
+        ("HPU@0.5", "a worker gets whole numbers"),
+    ],
+)
+def test_what_is_no_device_is_refused_with_the_way_out(text, message):
+    with pytest.raises(InvalidResourcesError, match=message.replace("?", r"\?")):
+        parse_device(text)
+
+
+def test_a_device_that_is_named_twice_is_measured_once():
+    assert parse_devices(["gpu", "cpu", "gpu@1"]) == (Device("GPU"), Device("CPU"))
+
+
+def test_a_trial_has_the_same_cpus_on_whatever_device():
+    capacity = nodes((16, 1))
+
+    workers = [plan_device(parse_device(text), capacity, 4).plan.worker for text in ("cpu", "gpu", "gpu@0.25")]
+
+    assert workers == [Resources(cpus=4), Resources(cpus=4, gpus=1), Resources(cpus=4, gpus=0.25)]
+
+
+def test_another_family_is_planned_by_its_own_policy():
+    capacity = ClusterCapacity.of(Resources(cpus=8, custom={"TPU": 4}))
+
+    planned = plan_device(parse_device("TPU@4"), capacity, 1)
+
+    assert planned.plan.worker == Resources(cpus=1, custom={"TPU": 4})
+
+
+def test_a_device_that_the_cluster_does_not_have_is_shown_as_such():
+    planned = plan_device(parse_device("gpu"), ClusterCapacity.of(Resources(cpus=8)), 1)
+
+    assert planned.plan is None
+    assert planned.found.slot is None
+    assert "short of GPU" in planned.found.why_missing

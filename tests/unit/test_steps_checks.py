@@ -1,0 +1,65 @@
+"""What a workload may return."""
+
+import numpy as np
+import pytest
+
+from benchmarks.measuring.protocol import Steps
+from benchmarks.measuring.steps_checks import checked_loss, checked_steps
+from tune_policies import InvalidResourcesError
+
+
+def step():
+    return 1.0
+
+
+class OtherSteps:
+    """As the protocol's own, under the second name of its package."""
+
+    with_transfers = staticmethod(step)
+    compute = synchronize = dtype = samples_per_step = None
+    steps_per_epoch = 3
+    tolerance = 0.02
+
+
+def test_steps_are_known_by_what_they_have():
+    assert checked_steps(OtherSteps(), "mine:train") == Steps(with_transfers=step, steps_per_epoch=3)
+
+
+def test_what_steps_say_of_themselves_becomes_plain():
+    steps = Steps(step, steps_per_epoch=np.int64(4), dtype=np.float32(0).dtype, samples_per_step=np.int32(8))
+
+    assert checked_steps(steps, "mine:train") == Steps(step, steps_per_epoch=4, dtype="float32", samples_per_step=8)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (None, "mine:train returned None: a workload returns Steps"),
+        (Steps(3.0), "a workload returns Steps"),
+        (Steps(step, steps_per_epoch=0), "steps_per_epoch must be a whole number, 1 or above, got 0"),
+        (Steps(step, steps_per_epoch=None), "steps_per_epoch must be a whole number, 1 or above, got None"),
+        (Steps(step, samples_per_step=0.5), "samples_per_step must be a whole number, 1 or above, got 0.5"),
+        (Steps(step, tolerance=float("nan")), "tolerance is relative, such as 0.02, and finite, got nan"),
+        (Steps(step, tolerance=None), "tolerance is relative, such as 0.02, and finite, got None"),
+    ],
+)
+def test_steps_that_make_no_sense_are_refused(steps, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        checked_steps(steps, "mine:train")
+
+
+def test_a_loss_may_be_an_array_of_one_number():
+    assert checked_loss(np.array(2.5), "mine:train", 1) == 2.5
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ("much", "a step of mine:train returned str: it returns its loss"),
+        (np.ones(2), "a step of mine:train returned ndarray"),
+        (float("nan"), "step 7 of mine:train returned nan"),
+    ],
+)
+def test_what_is_no_finite_number_is_no_loss(result, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        checked_loss(result, "mine:train", 7)

@@ -1,0 +1,71 @@
+"""How steps are timed in blocks, without a framework."""
+
+import pytest
+
+from benchmarks.measuring.timing_core import BLOCK_S, BlockTimer, steps_of_block
+
+
+def steps_of(step_s, *, first_s=None, most=10**6, known=None):
+    """The steps of a block, and how many were run to know, for steps of known length."""
+    run = []
+
+    def seconds(number):
+        run.append(number)
+        return number * step_s
+
+    return steps_of_block(seconds, step_s=known, most=most), sum(run)
+
+
+@pytest.mark.parametrize("step_s", [1e-6, 3e-4, 2e-3, 0.02])
+def test_a_block_of_short_steps_lasts_as_long_as_a_block_should(step_s):
+    number, _ = steps_of(step_s)
+
+    assert number * step_s == pytest.approx(BLOCK_S, rel=0.5)
+
+
+def test_to_find_that_takes_no_longer_than_a_few_blocks():
+    _, run = steps_of(1e-6)
+
+    assert run * 1e-6 < 3 * BLOCK_S
+
+
+def test_a_long_step_is_a_block_by_itself():
+    assert steps_of(2.0) == (1, 1)
+
+
+def test_a_step_that_is_known_to_be_long_is_not_tried_out():
+    assert steps_of(2.0, known=2.0) == (1, 0)
+
+
+def test_a_block_has_no_more_steps_than_are_left():
+    number, run = steps_of(1e-6, most=7)
+
+    assert number == 7
+    assert run <= 7 + 1
+
+
+def test_the_device_is_waited_for_before_and_after_a_block():
+    done = []
+    timer = BlockTimer(lambda: done.append("step"), lambda: done.append("wait"), num_threads=1)
+
+    timer.seconds(3)
+
+    assert done == ["step", "step", "wait", "step", "step", "step", "wait"]
+
+
+def test_a_step_that_is_a_block_by_itself_is_run_once():
+    done = []
+    timer = BlockTimer(lambda: done.append("step"), lambda: done.append("wait"), num_threads=1)
+
+    timer.seconds(1)
+
+    assert done == ["wait", "step", "wait"]
+
+
+def test_what_was_timed_is_the_time_of_the_steps():
+    clock = iter([10.0, 10.5])
+    timer = BlockTimer(lambda: None, lambda: None, num_threads=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyperf.perf_counter", lambda: next(clock))
+
+        assert timer.seconds(4) == 0.5
