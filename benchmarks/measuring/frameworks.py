@@ -1,64 +1,77 @@
-"""The device of a run as each framework names it, or an error where the framework does not see it.
+"""What each framework calls a device; an error where it does not see one, as the CPU must not be measured in its place.
 
-A framework that sees no GPU computes on the CPU without a word, and the time would be the CPU's under the GPU's name.
+Frameworks are imported when they are asked for: a process has one of them as a rule.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from tune_policies.errors import ProbeError
 
-_TORCH_MODULES: Final = {"GPU": ("cuda", "xpu", "mps"), "HPU": ("hpu",), "NPU": ("npu",)}
-"""By Ray's resource, the parts of torch that can stand for it: Intel's and Apple's GPUs are GPUs for Ray, too."""
-
 
 def torch_device(device: str) -> Any:
-    """Return the ``torch.device`` of a device by Ray's name, the first that the process sees.
+    """Return PyTorch's ``torch.device`` for ``"cpu"``, ``"gpu"`` or a family by Ray's name.
 
     Raises:
-        ProbeError: PyTorch sees no such device.
+        ProbeError: PyTorch sees no such device in this process.
     """
     import torch
 
     if device == "cpu":
         return torch.device("cpu")
-    for name in _TORCH_MODULES.get(device.upper(), ()):
-        module = getattr(torch, name, None)
-        if module is not None and module.is_available():
-            return torch.device(name, 0) if name != "mps" else torch.device(name)
-    raise no_device(f"PyTorch {torch.__version__}", device)
+    if device == "gpu":
+        for name in ("cuda", "xpu", "mps"):  # ROCm is PyTorch's "cuda", too
+            api = getattr(torch, name, None)
+            if api is not None and api.is_available():
+                return torch.device(name)
+        raise _unseen("PyTorch", device, f"PyTorch {torch.__version__} is built for {_built_for(torch)}")
+    names = {"NPU": ("torch_npu", "npu"), "HPU": ("habana_frameworks.torch", "hpu"), "TPU": ("torch_xla", "xla")}
+    if device not in names:
+        raise _unseen("PyTorch", device, f"its devices here are cpu, gpu, {', '.join(names)}")
+    package, name = names[device]
+    try:
+        __import__(package)  # it adds its device to PyTorch
+        return torch.zeros(1, device=name).device
+    except Exception as error:  # a package of the vendor's may raise anything where it finds no device
+        raise _unseen("PyTorch", device, f"with {package}: {error}") from error
 
 
 def tensorflow_device(device: str) -> str:
-    """Return TensorFlow's name of a device by Ray's name, the first that the process sees.
+    """Return TensorFlow's name of the first such device, such as ``"/GPU:0"``.
 
     Raises:
-        ProbeError: TensorFlow sees no such device.
+        ProbeError: TensorFlow sees no such device in this process.
     """
     import tensorflow as tf
 
-    kind = device.upper()
-    if kind == "CPU" or tf.config.list_physical_devices(kind):
-        return f"/{kind}:0"
-    raise no_device(f"TensorFlow {tf.__version__}", device)
+    kind = {"cpu": "CPU", "gpu": "GPU"}.get(device, device)
+    if not tf.config.list_logical_devices(kind):
+        kinds = ", ".join(sorted({each.device_type for each in tf.config.list_logical_devices()}))
+        raise _unseen("TensorFlow", device, f"TensorFlow {tf.__version__} sees {kinds}")
+    return f"/{kind}:0"
 
 
 def jax_device(device: str) -> Any:
-    """Return JAX's device of a device by Ray's name, the first that the process sees.
+    """Return JAX's first such device.
 
     Raises:
-        ProbeError: JAX sees no such device.
+        ProbeError: JAX sees no such device in this process.
     """
     import jax
 
     try:
         return jax.devices(device.lower())[0]
-    except RuntimeError as error:  # JAX's way to say that it has no back end of this name
-        raise no_device(f"JAX {jax.__version__}", device) from error
+    except RuntimeError as error:
+        raise _unseen("JAX", device, f"JAX {jax.__version__} says: {error}") from error
 
 
-def no_device(framework: str, device: str) -> ProbeError:
-    """Return the error that a framework sees no such device."""
+def _built_for(torch: Any) -> str:
+    if torch.version.cuda:
+        return f"CUDA {torch.version.cuda}"
+    return f"ROCm {torch.version.hip}" if torch.version.hip else "no GPU"
+
+
+def _unseen(framework: str, device: str, why: str) -> ProbeError:
     return ProbeError(
-        f"{framework} sees no {device!r} in this process, and would work on the CPU instead: install a build of it for "
-        "this device and look for what `tune-policies doctor` says, or leave the device out"
+        f"{framework} sees no {device} in this process, and the CPU is not measured in its place ({why}): install a "
+        f"build of {framework} for the device, check its driver, or leave the device out"
     )

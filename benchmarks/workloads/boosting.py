@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 import xgboost
 
-from ..measuring.frameworks import no_device
 from ..measuring.protocol import Steps
+from .unseen import unseen
 
 SEED: Final = 0
 NUM_ROUNDS: Final = 10
@@ -68,4 +68,4 @@ def _xgboost_device(device: str) -> str:
         used = str(json.loads(booster.save_config())["learner"]["generic_param"]["device"])
         if used.startswith("cuda"):
             return "cuda"
-    raise no_device(f"XGBoost {xgboost.__version__}", device)
+    raise unseen(f"XGBoost {xgboost.__version__}", device)

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numba import config, cuda, get_num_threads, njit, prange, set_num_threads
 
-from ..measuring.frameworks import no_device
 from ..measuring.protocol import Steps
+from .unseen import unseen
 
 SEED: Final = 0
 _THREADS_PER_BLOCK: Final = 256
@@ -23,7 +23,7 @@ def doubling(size: int, device: str) -> Steps:
         return _on_cpu(values)
     if device.upper() == "GPU" and cuda.is_available():
         return _on_gpu(values)
-    raise no_device("numba", device)
+    raise unseen("numba", device)
 
 
 def _on_cpu(values: Any) -> Steps:

@@ -62,8 +62,17 @@ BUILT_IN: Final = _by_name(
         _ON_TORCH,
     ),
     BuiltIn("resnet50", f"{_TORCH}:resnet50", "training of ResNet-50 on 224 x 224", "batch", _LARGE_BATCHES, _ON_TORCH),
-    BuiltIn("resnet50-tf32", f"{_TORCH}:resnet50_tf32", "the same, in TF32", "batch", _LARGE_BATCHES, _ON_TORCH),
-    BuiltIn("resnet50-fp16", f"{_TORCH}:resnet50_fp16", "the same, in float16", "batch", _LARGE_BATCHES, _ON_TORCH),
+    BuiltIn(
+        "resnet50-tf32", f"{_TORCH}:resnet50_tf32", "training of ResNet-50, in TF32", "batch", _LARGE_BATCHES, _ON_TORCH
+    ),
+    BuiltIn(
+        "resnet50-fp16",
+        f"{_TORCH}:resnet50_fp16",
+        "training of ResNet-50, in float16",
+        "batch",
+        _LARGE_BATCHES,
+        _ON_TORCH,
+    ),
     BuiltIn("tf-mlp", f"{_TENSORFLOW}:mlp", "the MLP, in TensorFlow", "batch", _BATCHES, _ON_TENSORFLOW),
     BuiltIn("tf-cnn", f"{_TENSORFLOW}:cnn", "the CNN, in TensorFlow", "batch", _BATCHES, _ON_TENSORFLOW),
     BuiltIn("doubling", "numba_kernels:doubling", "an array times two, by numba", "elements", _ELEMENTS, ("numba",)),

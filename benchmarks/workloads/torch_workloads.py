@@ -1,8 +1,8 @@
 """Work in PyTorch: the product of two matrices, and steps of training.
 
 Data and first weights are made on the CPU from a seed, so they are the same on every device. A step trains by plain
-gradient descent: the moments of Adam or of momentum decay towards zero where a gradient is zero, and a CPU is slow with
-numbers so close to it, after some hundred steps, which is no property of the work.
+gradient descent: the moments of Adam or of momentum decay towards zero where a gradient is zero, and a CPU can be slow
+with numbers so close to it, which is no property of the work.
 """
 
 from collections.abc import Sequence

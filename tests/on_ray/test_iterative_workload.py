@@ -6,8 +6,6 @@ from benchmarks.workloads.registry import load_workload
 from tests.on_ray.rays import local_ray
 from tune_policies import ProbeError
 
-pytestmark = pytest.mark.ray
-
 
 def losses(name):
     steps = load_workload(name)(1_000, "cpu")
