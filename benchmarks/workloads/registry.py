@@ -163,8 +163,8 @@ def _load_from_working_directory(name: str) -> Workload:
 
 def _import_from_working_directory(module: str, name: str) -> Any:
     folder = str(Path.cwd())
-    if folder not in sys.path:  # as `python -m` does for the program itself
-        sys.path.insert(0, folder)
+    if folder not in sys.path:  # `python -m` has put it there; another program may not have
+        sys.path.append(folder)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -85,8 +85,8 @@ def _trainer(layers: list[Any], rng: np.random.Generator) -> Any:
 
 
 def _first_weights(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
-    """Return He's normal weights, and zeros for a bias."""
+    """Return weights as PyTorch draws them by default, and zeros for a bias."""
     if len(shape) == 1:
         return np.zeros(shape, np.float32)
-    inputs = int(np.prod(shape[:-1]))
-    return rng.standard_normal(shape, dtype=np.float32) * np.float32(np.sqrt(2 / inputs))
+    bound = 1 / np.sqrt(np.prod(shape[:-1]))
+    return rng.uniform(-bound, bound, shape).astype(np.float32)
