@@ -6,34 +6,29 @@ loader does.
 
 from typing import Any, Final, NamedTuple
 
-import torch
 from ray import tune
-
-from ..workloads.torch_models import CNN, MLP, RESNET_18, TRANSFORMER, Model, make_data
 
 _NUM_BATCHES: Final = 8
 """Batches of data, used again and again."""
 
 
 class Workload(NamedTuple):
-    """One kind of training.
+    """One kind of training, of the model of the same name.
 
     Attributes:
-        model: What is trained.
         batch_size: Samples in a step.
         num_steps: Steps of one trial, so that it lasts some seconds on a GPU.
     """
 
-    model: Model
     batch_size: int
     num_steps: int
 
 
 WORKLOADS: Final = {
-    "mlp": Workload(MLP, 64, 20_000),
-    "cnn": Workload(CNN, 64, 15_000),
-    "resnet18": Workload(RESNET_18, 64, 1_000),
-    "transformer": Workload(TRANSFORMER, 32, 4_000),
+    "mlp": Workload(64, 20_000),
+    "cnn": Workload(64, 15_000),
+    "resnet18": Workload(64, 1_000),
+    "transformer": Workload(32, 4_000),
 }
 
 
@@ -43,17 +38,22 @@ def train_workload(config: dict[str, Any]) -> None:
     Args:
         config: ``workload``: its name; ``num_steps``: steps in all; ``num_reports``: reports in all; ``seed``.
     """
-    workload = WORKLOADS[config["workload"]]
+    # Here and not above, since this module is imported before the trial's process is set up.
+    import torch
+
+    from ..workloads.torch_models import MODELS, make_data
+
+    workload, model = WORKLOADS[config["workload"]], MODELS[config["workload"]]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(config["seed"])
-    samples, labels = make_data(workload.model, _NUM_BATCHES, workload.batch_size)
-    model = workload.model.build().to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    samples, labels = make_data(model, _NUM_BATCHES, workload.batch_size)
+    trained = model.build().to(device)
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-4)
     chunk = -(-config["num_steps"] // config["num_reports"])
     total = torch.zeros((), device=device)
     for step in range(config["num_steps"]):
         which = step % _NUM_BATCHES
-        loss = torch.nn.functional.cross_entropy(model(samples[which].to(device)), labels[which].to(device))
+        loss = torch.nn.functional.cross_entropy(trained(samples[which].to(device)), labels[which].to(device))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

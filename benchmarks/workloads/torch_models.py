@@ -119,8 +119,10 @@ class _Transformer(nn.Module):
         return self.head(self.encoder(self.embedding(tokens)).mean(1))
 
 
-MLP: Final = Model(_mlp, (1, 28, 28))
-CNN: Final = Model(_cnn, (1, 28, 28))
-RESNET_18: Final = Model(_resnet18, (3, 32, 32))
-RESNET_50: Final = Model(_resnet50, (3, 224, 224), num_classes=1_000)
-TRANSFORMER: Final = Model(_Transformer, (64,), is_text=True)
+MODELS: Final = {
+    "mlp": Model(_mlp, (1, 28, 28)),
+    "cnn": Model(_cnn, (1, 28, 28)),
+    "resnet18": Model(_resnet18, (3, 32, 32)),
+    "resnet50": Model(_resnet50, (3, 224, 224), num_classes=1_000),
+    "transformer": Model(_Transformer, (64,), is_text=True),
+}

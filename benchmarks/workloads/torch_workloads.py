@@ -14,7 +14,7 @@ import torch
 
 from ..measuring.frameworks import torch_device
 from ..measuring.protocol import Steps
-from .torch_models import CNN, MLP, RESNET_50, TRANSFORMER, Model, make_data
+from .torch_models import MODELS, make_data
 
 SEED: Final = 0
 LEARNING_RATE: Final = 0.01
@@ -46,41 +46,41 @@ def matmul(size: int, device: str) -> Steps:
 
 def mlp(size: int, device: str) -> Steps:
     """Train the MLP on batches of ``size`` images of 28 x 28."""
-    return _training(MLP, size, device)
+    return _training("mlp", size, device)
 
 
 def cnn(size: int, device: str) -> Steps:
     """Train the CNN on batches of ``size`` images of 28 x 28."""
-    return _training(CNN, size, device)
+    return _training("cnn", size, device)
 
 
 def transformer(size: int, device: str) -> Steps:
     """Train the transformer on batches of ``size`` texts of 64 tokens."""
-    return _training(TRANSFORMER, size, device)
+    return _training("transformer", size, device)
 
 
 def resnet50(size: int, device: str) -> Steps:
     """Train ResNet-50 on batches of ``size`` images of 3 x 224 x 224, in float32 and nothing less."""
-    return _training(RESNET_50, size, device, num_batches=2)
+    return _training("resnet50", size, device, num_batches=2)
 
 
 def resnet50_tf32(size: int, device: str) -> Steps:
     """The same, where a GPU may round to TF32, as PyTorch lets it do in convolutions unless it is told not to."""
-    return _training(RESNET_50, size, device, num_batches=2, precision="tf32")
+    return _training("resnet50", size, device, num_batches=2, precision="tf32")
 
 
 def resnet50_fp16(size: int, device: str) -> Steps:
     """The same, in PyTorch's mixed precision with float16."""
-    return _training(RESNET_50, size, device, num_batches=2, precision="float16")
+    return _training("resnet50", size, device, num_batches=2, precision="float16")
 
 
 def _training(
-    model: Model, batch_size: int, device: str, *, num_batches: int = NUM_BATCHES, precision: Precision = "float32"
+    model: str, batch_size: int, device: str, *, num_batches: int = NUM_BATCHES, precision: Precision = "float32"
 ) -> Steps:
     where = torch_device(device)
     _allow_tf32(precision == "tf32")
     torch.manual_seed(SEED)
-    host = list(zip(*make_data(model, num_batches, batch_size), strict=True))
+    host = list(zip(*make_data(MODELS[model], num_batches, batch_size), strict=True))
     there = [_moved(batch, where) for batch in host]
     train = _trainer(model, where, precision)
     from_host, from_device = cycle(host), cycle(there)
@@ -94,10 +94,10 @@ def _training(
     )
 
 
-def _trainer(model: Model, where: torch.device, precision: Precision) -> Any:
+def _trainer(model: str, where: torch.device, precision: Precision) -> Any:
     """Return a function that trains one step on a batch, and returns its loss without waiting for it."""
     is_mixed = precision == "float16"
-    trained = model.build().to(where)
+    trained = MODELS[model].build().to(where)
     optimizer = torch.optim.SGD(trained.parameters(), lr=LEARNING_RATE)
     scaler = torch.amp.GradScaler(where.type, enabled=is_mixed)  # where it is not enabled it passes all on
 
