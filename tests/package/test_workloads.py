@@ -14,8 +14,9 @@ from ray import tune
 
 from benchmarks.measuring.frameworks import jax_device, torch_device
 from benchmarks.packing.trainings import WORKLOADS, train_workload
-from benchmarks.workloads.registry import BUILT_IN, load_workload
+from benchmarks.workloads.registry import BUILT_IN, check_needs, find_workload, load_workload
 from tests.workload_facts import facts, losses, refusal
+from tune_policies import InvalidResourcesError
 
 IN_TENSORFLOW = ["tf-mlp", "tf-cnn"]
 TRAINING = ["mlp", "cnn", "transformer", *IN_TENSORFLOW]
@@ -26,6 +27,10 @@ SIZE = 64
 
 @functools.cache
 def facts_of(name):
+    try:
+        check_needs(find_workload(name))
+    except InvalidResourcesError as error:
+        pytest.skip(str(error))
     return _facts_in_tensorflow()[name] if name in IN_TENSORFLOW else facts(name, SIZE)
 
 
@@ -91,13 +96,12 @@ def test_doubling_doubles():
 
 
 def test_doubling_uses_the_threads_that_its_process_was_set_to(monkeypatch):
-    from numba import get_num_threads
-
+    numba = pytest.importorskip("numba")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     losses(load_workload("doubling")(SIZE, "cpu").compute, 1)
 
-    assert get_num_threads() == 1
+    assert numba.get_num_threads() == 1
 
 
 ON_A_SIMULATED_GPU = """
@@ -108,6 +112,8 @@ assert float(there.compute()) == float(there.with_transfers()) == float(here.com
 
 
 def test_the_kernel_for_cuda_gives_what_its_twin_gives():
+    pytest.importorskip("numba")
+
     run("-c", ON_A_SIMULATED_GPU, NUMBA_ENABLE_CUDASIM="1")
 
 
