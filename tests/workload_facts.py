@@ -16,7 +16,7 @@ def facts(name, size):
         "first": losses(first.with_transfers, number),
         "second": losses(second.with_transfers, number),
         "kept": kept.compute and losses(kept.compute, number),
-        "later": kept.compute and losses(kept.compute, 9 * number)[-number:],
+        "later": kept.compute and losses(kept.compute, 4 * number)[-number:],
         "refusal": refusal(lambda: workload(size, "gpu")),
     }
 

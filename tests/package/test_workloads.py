@@ -22,7 +22,7 @@ IN_TENSORFLOW = ["tf-mlp", "tf-cnn"]
 TRAINING = ["mlp", "cnn", "transformer", *IN_TENSORFLOW]
 # What needs a Ray is in tests/on_ray/test_iterative_workload.py; a step of ResNet-50 takes a second.
 QUICK = [*TRAINING, "matmul", "doubling", "boosting", "iterative-actor"]
-SIZE = 64
+SIZE = 8
 
 
 @functools.cache
