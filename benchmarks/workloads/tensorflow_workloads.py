@@ -14,7 +14,7 @@ from ..measuring.frameworks import tensorflow_device
 from ..measuring.protocol import Steps
 
 SEED: Final = 0
-LEARNING_RATE: Final = 0.01
+LEARNING_RATE: Final = 0.001
 NUM_BATCHES: Final = 8
 """An epoch goes through so many batches, and the next through the same."""
 

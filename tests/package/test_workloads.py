@@ -25,6 +25,17 @@ QUICK = [*TRAINING, "matmul", "doubling", "boosting", "iterative-actor"]
 SIZE = 8
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """More of them wait for each other longer than so small steps take."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @functools.cache
 def facts_of(name):
     try:
