@@ -1,9 +1,166 @@
-"""The trainings that the benchmarks run, on the CPU."""
+"""The workloads that come with the benchmarks, on the CPU: their work is the same each time."""
 
+import functools
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
 import pytest
 from ray import tune
 
-from benchmarks.packing.trainings import WORKLOADS, make_data, train_workload
+from benchmarks.measuring.frameworks import jax_device, torch_device
+from benchmarks.packing.trainings import WORKLOADS, train_workload
+from benchmarks.workloads.registry import BUILT_IN, check_needs, find_workload, load_workload
+from tests.workload_facts import facts, losses, refusal
+from tune_policies import InvalidResourcesError
+
+IN_TENSORFLOW = ["tf-mlp", "tf-cnn"]
+TRAINING = ["mlp", "cnn", "transformer", *IN_TENSORFLOW]
+# What needs a Ray is in tests/on_ray/test_iterative_workload.py; a step of ResNet-50 takes a second.
+QUICK = [*TRAINING, "matmul", "doubling", "boosting", "iterative-actor"]
+SIZE = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """More of them wait for each other longer than so small steps take."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@functools.cache
+def facts_of(name):
+    try:
+        check_needs(find_workload(name))
+    except InvalidResourcesError as error:
+        pytest.skip(str(error))
+    return _facts_in_tensorflow()[name] if name in IN_TENSORFLOW else facts(name, SIZE)
+
+
+@functools.cache
+def _facts_in_tensorflow():
+    """In a process of their own: TensorFlow and OR-tools, which other tests import, cannot share one."""
+    return json.loads(run("-m", "tests.workload_facts", str(SIZE), *IN_TENSORFLOW).splitlines()[-1])
+
+
+def run(*arguments, **variables):
+    done = subprocess.run(
+        [sys.executable, *arguments], env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_two_preparations_do_the_same_work(name):
+    first, second = facts_of(name)["first"], facts_of(name)["second"]
+
+    assert first == pytest.approx(second, rel=1e-5)
+    assert all(map(math.isfinite, first))
+
+
+@pytest.mark.parametrize("name", [name for name in QUICK if name != "iterative-actor"])
+def test_a_step_on_the_device_gives_the_same_as_one_from_host_memory(name):
+    assert facts_of(name)["kept"] == pytest.approx(facts_of(name)["first"], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_training_learns_its_batches(name):
+    assert np.mean(facts_of(name)["later"]) < np.mean(facts_of(name)["first"])
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_workload_refuses_a_gpu_that_is_not_seen(name):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is seen here")
+
+    assert "sees no gpu in this process, and the CPU is not measured in its place" in facts_of(name)["refusal"]
+
+
+@pytest.mark.parametrize(("framework", "device_of"), [("torch", torch_device), ("jax", jax_device)])
+def test_a_framework_names_the_family_that_it_does_not_see(framework, device_of):
+    pytest.importorskip(framework)
+
+    assert "sees no TPU in this process" in refusal(lambda: device_of("TPU"))
+
+
+def test_a_matrix_product_is_one():
+    import torch
+
+    torch.manual_seed(0)
+    first, second = torch.rand(2, SIZE, SIZE).tolist()
+
+    expected = sum(first[-1][index] * second[index][-1] for index in range(SIZE))
+    assert facts_of("matmul")["first"] == pytest.approx([expected])
+
+
+def test_doubling_doubles():
+    assert facts_of("doubling")["first"] == [2 * np.random.default_rng(0).random(SIZE, dtype=np.float32)[-1]]
+
+
+def test_doubling_uses_the_threads_that_its_process_was_set_to(monkeypatch):
+    numba = pytest.importorskip("numba")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    losses(load_workload("doubling")(SIZE, "cpu").compute, 1)
+
+    assert numba.get_num_threads() == 1
+
+
+ON_A_SIMULATED_GPU = """
+from benchmarks.workloads.registry import load_workload
+here, there = (load_workload("doubling")(300, device) for device in ("cpu", "gpu"))
+assert float(there.compute()) == float(there.with_transfers()) == float(here.compute())
+"""
+
+
+def test_the_kernel_for_cuda_gives_what_its_twin_gives():
+    pytest.importorskip("numba")
+
+    run("-c", ON_A_SIMULATED_GPU, NUMBA_ENABLE_CUDASIM="1")
+
+
+def test_an_iteration_lets_the_heat_of_a_ring_flow_to_both_sides():
+    import torch
+
+    from benchmarks.workloads.iterative import _iterated
+
+    assert _iterated(torch.tensor([4.0, 0.0, 0.0, 0.0])).tolist() == [2.0, 1.0, 0.0, 1.0]
+
+
+# As torchvision has them, the smaller one for 10 classes: its first convolution is another, for images of 32 x 32.
+@pytest.mark.parametrize(("name", "number"), [("resnet18", 11_181_642), ("resnet50", 25_557_032)])
+def test_a_residual_network_has_as_many_weights_as_the_one_of_its_name(name, number):
+    from benchmarks.workloads.torch_models import MODELS
+
+    assert sum(weight.numel() for weight in MODELS[name].build().parameters()) == pytest.approx(number, rel=0.002)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name.startswith("resnet50")])
+def test_resnet_50_trains(name):
+    steps = load_workload(name)(1, "cpu")
+
+    assert all(map(math.isfinite, losses(steps.with_transfers, steps.steps_per_epoch)))
+
+
+def test_the_synthetic_work_takes_what_it_says():
+    steps = load_workload("affine")(2_000, "gpu")
+    start = time.perf_counter()
+
+    steps.compute()
+
+    assert time.perf_counter() - start >= 1.1e-3
 
 
 def reports(monkeypatch, **config):
@@ -14,25 +171,8 @@ def reports(monkeypatch, **config):
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_the_same_seed_trains_the_same(name, monkeypatch):
+def test_the_same_seed_trains_the_same_trial(name, monkeypatch):
     first, second = (reports(monkeypatch, workload=name) for _ in range(2))
 
     assert first == second
     assert [each["steps"] for each in first] == [2, 3]
-
-
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_a_model_takes_its_batch_and_gives_a_score_for_each_class(name):
-    workload = WORKLOADS[name]
-    samples, labels = make_data(workload)
-
-    scores = workload.build_model()(samples[0])
-
-    assert scores.shape == (workload.batch_size, 10)
-    assert labels[0].max() < 10
-
-
-def test_the_residual_network_has_the_size_of_resnet_18():
-    weights = sum(weight.numel() for weight in WORKLOADS["resnet18"].build_model().parameters())
-
-    assert weights == pytest.approx(11.2e6, rel=0.01)

@@ -1,0 +1,180 @@
+"""The workloads by name: those that come with the benchmarks, and a user's own as ``module:function``."""
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.values import suggest
+
+from ..measuring.protocol import Workload
+
+
+class BuiltIn(NamedTuple):
+    """A workload that comes with the benchmarks.
+
+    Attributes:
+        name: By which it is asked for.
+        path: Its module below this package, and its function there.
+        describe: What one step does.
+        size_means: What its size counts.
+        sizes: Those that are run where none is named, ascending powers of two.
+        needs: The packages that it imports; this project's extras have the same names.
+    """
+
+    name: str
+    path: str
+    describe: str
+    size_means: str
+    sizes: tuple[int, ...]
+    needs: tuple[str, ...]
+
+
+def _every_fourth(first: int, last: int) -> tuple[int, ...]:
+    """Return the powers of two from 2 ** first to 2 ** last, each four times the one before."""
+    return tuple(2**exponent for exponent in range(first, last + 1, 2))
+
+
+def _by_name(*workloads: BuiltIn) -> dict[str, BuiltIn]:
+    return {workload.name: workload for workload in workloads}
+
+
+_TORCH: Final = "torch_workloads"
+_TENSORFLOW: Final = "tensorflow_workloads"
+_ON_TORCH: Final = ("torch",)
+_ON_TENSORFLOW: Final = ("tensorflow",)
+_BATCHES: Final = _every_fourth(0, 12)
+_LARGE_BATCHES: Final = _every_fourth(0, 8)
+_ELEMENTS: Final = _every_fourth(10, 24)
+
+BUILT_IN: Final = _by_name(
+    BuiltIn("matmul", f"{_TORCH}:matmul", "product of two matrices", "rows", (*_every_fourth(4, 12), 8192), _ON_TORCH),
+    BuiltIn("mlp", f"{_TORCH}:mlp", "training of an MLP 784-256-256-10", "batch", _BATCHES, _ON_TORCH),
+    BuiltIn("cnn", f"{_TORCH}:cnn", "training of a CNN of 2 convolutions on 28 x 28", "batch", _BATCHES, _ON_TORCH),
+    BuiltIn(
+        "transformer",
+        f"{_TORCH}:transformer",
+        "training of a transformer of 2 layers, width 128, on 64 tokens",
+        "batch",
+        _BATCHES,
+        _ON_TORCH,
+    ),
+    BuiltIn("resnet50", f"{_TORCH}:resnet50", "training of ResNet-50 on 224 x 224", "batch", _LARGE_BATCHES, _ON_TORCH),
+    BuiltIn(
+        "resnet50-tf32", f"{_TORCH}:resnet50_tf32", "training of ResNet-50, in TF32", "batch", _LARGE_BATCHES, _ON_TORCH
+    ),
+    BuiltIn(
+        "resnet50-fp16",
+        f"{_TORCH}:resnet50_fp16",
+        "training of ResNet-50, in float16",
+        "batch",
+        _LARGE_BATCHES,
+        _ON_TORCH,
+    ),
+    BuiltIn("tf-mlp", f"{_TENSORFLOW}:mlp", "the MLP, in TensorFlow", "batch", _BATCHES, _ON_TENSORFLOW),
+    BuiltIn("tf-cnn", f"{_TENSORFLOW}:cnn", "the CNN, in TensorFlow", "batch", _BATCHES, _ON_TENSORFLOW),
+    BuiltIn("doubling", "numba_kernels:doubling", "an array times two, by numba", "elements", _ELEMENTS, ("numba",)),
+    BuiltIn("boosting", "boosting:boosting", "10 rounds of XGBoost", "rows", _every_fourth(10, 20), ("xgboost",)),
+    BuiltIn(
+        "iterative-tasks",
+        "iterative:iterative_tasks",
+        "an iteration on data that a task gets and gives back",
+        "elements",
+        _ELEMENTS,
+        _ON_TORCH,
+    ),
+    BuiltIn(
+        "iterative-actor",
+        "iterative:iterative_actor",
+        "an iteration on data that an actor keeps on the device",
+        "elements",
+        _ELEMENTS,
+        _ON_TORCH,
+    ),
+)
+"""All that are worth a user's time."""
+
+SYNTHETIC: Final = _by_name(
+    BuiltIn(
+        "affine", "synthetic:affine", "waits for a + b * n on a clock, no work at all", "n", _every_fourth(4, 14), ()
+    )
+)
+"""Of known cost, for tests of what measures and decides; never run where none is named."""
+
+
+def find_workload(name: str) -> BuiltIn:
+    """Return the workload of this name that comes with the benchmarks.
+
+    Raises:
+        InvalidResourcesError: There is none.
+    """
+    found = BUILT_IN.get(name) or SYNTHETIC.get(name)
+    if found is None:
+        raise InvalidResourcesError(
+            f"unknown workload {name!r}{suggest(name, BUILT_IN)} (known: {', '.join(BUILT_IN)}; "
+            "one of your own is named module:function)"
+        )
+    return found
+
+
+def check_needs(workload: BuiltIn) -> None:
+    """Check that the packages of a workload are installed, without an import of them.
+
+    Raises:
+        InvalidResourcesError: One is not.
+    """
+    for package in workload.needs:
+        if importlib.util.find_spec(package) is None:
+            raise InvalidResourcesError(
+                f"workload {workload.name!r} needs {package}, which is not installed: "
+                f"pip install 'tune-policies[{package}]', or leave it out"
+            )
+
+
+def load_workload(name: str) -> Workload:
+    """Import a workload that comes with the benchmarks, or ``module:function`` from the working directory.
+
+    Raises:
+        InvalidResourcesError: There is no such workload, it cannot be imported, or it cannot be called.
+    """
+    if ":" in name:
+        return _load_from_working_directory(name)
+    workload = find_workload(name)
+    check_needs(workload)
+    module, _, function = workload.path.partition(":")
+    return cast(Workload, getattr(importlib.import_module(f".{module}", __package__), function))
+
+
+def _load_from_working_directory(name: str) -> Workload:
+    module, _, function = name.partition(":")
+    if not module or not function:
+        raise InvalidResourcesError(f"workload {name!r} must be module:function, such as my_benchmarks:train")
+    found = getattr(_import_from_working_directory(module, name), function, None)
+    if found is None:
+        raise InvalidResourcesError(f"workload {name!r}: {module} has no {function!r}")
+    if not callable(found):
+        raise InvalidResourcesError(
+            f"workload {name!r} must be a function of a size and a device, and is of type {type(found).__name__}"
+        )
+    return cast(Workload, found)
+
+
+def _import_from_working_directory(module: str, name: str) -> Any:
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # `python -m` has put it there; another program may not have
+        sys.path.append(folder)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        # Of the module itself, or of a package around it; else it is there and imports what is not.
+        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
+            raise InvalidResourcesError(f"workload {name!r}: there is no module {error.name!r} in {folder}") from error
+        raise InvalidResourcesError(
+            f"workload {name!r}: {module} imports {error.name!r}, which is not installed"
+        ) from error
+    except Exception as error:  # whatever a user's module raises
+        raise InvalidResourcesError(
+            f"workload {name!r}: the import of {module} raised {type(error).__name__}: {error}"
+        ) from error

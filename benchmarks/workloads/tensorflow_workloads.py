@@ -1,0 +1,92 @@
+"""Training in TensorFlow: an MLP and a CNN of Keras, in a compiled step.
+
+First weights and data come from NumPy, so they are the same on every device. Plain gradient descent, for the reason
+that the workloads in PyTorch give.
+"""
+
+from itertools import cycle
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from ..measuring.frameworks import tensorflow_device
+from ..measuring.protocol import Steps
+
+SEED: Final = 0
+LEARNING_RATE: Final = 0.001
+NUM_BATCHES: Final = 8
+"""An epoch goes through so many batches, and the next through the same."""
+
+_NUM_CLASSES: Final = 10
+
+
+def mlp(size: int, device: str) -> Steps:
+    """Train an MLP 784-256-256-10 on batches of ``size`` images of 28 x 28."""
+    layers = tf.keras.layers
+    return _training(
+        [layers.Flatten(), layers.Dense(256, "relu"), layers.Dense(256, "relu"), layers.Dense(_NUM_CLASSES)],
+        *(size, device),
+    )
+
+
+def cnn(size: int, device: str) -> Steps:
+    """Train a CNN of 2 convolutions and 2 poolings on batches of ``size`` images of 28 x 28."""
+    layers = tf.keras.layers
+    convolutions = [
+        *(layers.Conv2D(16, 3, padding="same", activation="relu"), layers.MaxPooling2D()),
+        *(layers.Conv2D(32, 3, padding="same", activation="relu"), layers.MaxPooling2D()),
+    ]
+    return _training([*convolutions, layers.Flatten(), layers.Dense(_NUM_CLASSES)], size, device)
+
+
+def _training(layers: list[Any], batch_size: int, device: str) -> Steps:
+    where = tensorflow_device(device)
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    rng = np.random.default_rng(SEED)
+    samples = rng.standard_normal((NUM_BATCHES, batch_size, 28, 28, 1), dtype=np.float32)
+    labels = rng.integers(_NUM_CLASSES, size=(NUM_BATCHES, batch_size))
+    host = list(zip(samples, labels, strict=True))
+    with tf.device(where):
+        train = _trainer(layers, rng)
+        there = [tuple(map(tf.constant, batch)) for batch in host]
+
+    def step(batch: tuple[Any, Any]) -> Any:
+        with tf.device(where):
+            return train(*map(tf.convert_to_tensor, batch))  # leaves tensors as they are, and copies arrays
+
+    from_host, from_device = cycle(host), cycle(there)
+    return Steps(
+        with_transfers=lambda: step(next(from_host)),
+        compute=lambda: step(next(from_device)),
+        steps_per_epoch=NUM_BATCHES,
+        dtype="float32",
+        samples_per_step=batch_size,
+    )
+
+
+def _trainer(layers: list[Any], rng: np.random.Generator) -> Any:
+    """Return a function that trains one step, and returns its loss as a tensor."""
+    model = tf.keras.Sequential([tf.keras.Input((28, 28, 1)), *layers])
+    # Keras draws the first weights on the device, and each device has its own numbers.
+    model.set_weights([_first_weights(rng, weights.shape) for weights in model.get_weights()])
+    loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    variables = model.trainable_variables
+    optimizer = tf.keras.optimizers.SGD(LEARNING_RATE)
+    optimizer.build(variables)
+
+    def train(samples: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(labels, model(samples, training=True))
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    return tf.function(train)
+
+
+def _first_weights(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Return weights as PyTorch draws them by default, and zeros for a bias."""
+    if len(shape) == 1:
+        return np.zeros(shape, np.float32)
+    bound = 1 / np.sqrt(np.prod(shape[:-1]))
+    return rng.uniform(-bound, bound, shape).astype(np.float32)

@@ -1,0 +1,86 @@
+"""The workloads on a real GPU do the CPU's work, and ResNet-50 about as fast as others have measured it.
+
+Each runs in a process of its own, as it does in a benchmark.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.workloads.registry import BUILT_IN
+from tests.on_gpu.device import torch_says
+
+pytestmark = pytest.mark.gpu
+
+SIZES = dict.fromkeys(BUILT_IN, 32) | {"matmul": 256, "resnet50": 4, "resnet50-tf32": 4, "resnet50-fp16": 4}
+SIZES |= dict.fromkeys(("doubling", "boosting", "iterative-tasks", "iterative-actor"), 4096)
+
+EPOCH = """
+import contextlib, json, sys
+import ray
+from benchmarks.workloads.registry import load_workload
+from tune_policies import ProbeError
+
+name, size, device = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+if name == "iterative-tasks":
+    ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+found = {"tolerance": None}
+with contextlib.suppress(ProbeError):
+    for phase in ("with_transfers", "compute"):
+        steps = load_workload(name)(size, device)
+        step = getattr(steps, phase)
+        found[phase] = None if step is None else [float(step()) for _ in range(steps.steps_per_epoch)]
+    found["tolerance"] = steps.tolerance
+print(json.dumps(found))
+"""
+
+THROUGHPUT = """
+import json, sys, time
+import torch
+from benchmarks.workloads.registry import load_workload
+
+steps = load_workload(sys.argv[1])(int(sys.argv[2]), "gpu")
+for _ in range(10):
+    steps.compute()
+torch.cuda.synchronize()
+start = time.perf_counter()
+for _ in range(30):
+    steps.compute()
+torch.cuda.synchronize()
+print(json.dumps(30 * steps.samples_per_step / (time.perf_counter() - start)))
+"""
+
+
+def run(code, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=280
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_gpu_does_the_work_that_the_cpu_does(name):
+    on_gpu = run(EPOCH, name, SIZES[name], "gpu")
+    if on_gpu["tolerance"] is None:
+        pytest.skip(f"what {name} needs sees no GPU here")
+    on_cpu = run(EPOCH, name, SIZES[name], "cpu")
+
+    close = {phase: losses and pytest.approx(losses, rel=on_cpu["tolerance"]) for phase, losses in phases(on_cpu)}
+    assert dict(phases(on_gpu)) == close
+
+
+def phases(found):
+    return [(phase, found[phase]) for phase in ("with_transfers", "compute")]
+
+
+# Published for one H200, "FP32" and "FP16". With 24.6 GFLOP an image the first is 56 TFLOP/s, near the 67 that the
+# device has without its tensor cores: so it is what PyTorch does in float32 by default, TF32 in convolutions.
+@pytest.mark.parametrize(("name", "images_per_s"), [("resnet50-tf32", 2_259), ("resnet50-fp16", 3_079)])
+def test_resnet_50_on_an_h200_is_in_the_range_of_published_figures(name, images_per_s):
+    if "H200" not in torch_says("torch.cuda.get_device_name(0)"):
+        pytest.skip("the published figures are of an H200")
+
+    assert 0.3 * images_per_s < run(THROUGHPUT, name, 256) < 1.5 * images_per_s

@@ -1,0 +1,78 @@
+"""Which workloads there are, and how one is found: by its name, or in the working directory."""
+
+import sys
+
+import pytest
+
+from benchmarks.workloads.registry import BUILT_IN, SYNTHETIC, check_needs, find_workload, load_workload
+from tune_policies import InvalidResourcesError
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working directory, whose modules are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("mine_")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, *SYNTHETIC])
+def test_sizes_are_ascending_powers_of_two(name):
+    sizes = find_workload(name).sizes
+
+    assert list(sizes) == sorted(set(sizes))
+    assert all(size.bit_count() == 1 for size in sizes)
+
+
+def test_a_synthetic_workload_is_not_among_those_that_are_run_by_default():
+    assert not SYNTHETIC.keys() & BUILT_IN.keys()
+
+
+def test_an_unknown_name_is_met_with_the_nearest_and_all_others():
+    with pytest.raises(InvalidResourcesError, match=r"'matmull'; did you mean 'matmul'\? \(known: matmul, mlp, .*\)"):
+        load_workload("matmull")
+
+
+def test_a_package_that_is_missing_is_named_with_what_to_install():
+    lacking = find_workload("doubling")._replace(needs=("numba_of_nobody",))
+
+    with pytest.raises(InvalidResourcesError, match=r"'doubling' needs numba_of_nobody.*pip install 'tune-policies\["):
+        check_needs(lacking)
+
+
+def test_a_users_workload_comes_from_the_working_directory(folder):
+    (folder / "mine_a.py").write_text("def train(size, device): return size, device")
+
+    assert load_workload("mine_a:train")(4, "cpu") == (4, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "message"),
+    [
+        ("mine_b:", "", "'mine_b:' must be module:function, such as"),
+        (":train", "", "':train' must be module:function, such as"),
+        ("nobody:train", "", "there is no module 'nobody' in /"),
+        ("nobody.here:train", "", "there is no module 'nobody' in /"),
+        ("mine_b:train", "def test(): pass", "mine_b has no 'train'"),
+        ("mine_b:train", "train = 3", "must be a function of a size and a device, and is of type int"),
+        ("mine_b:train", "import nobody_has_it", "mine_b imports 'nobody_has_it', which is not installed"),
+        ("mine_b:train", "1 / 0", "the import of mine_b raised ZeroDivisionError: division by zero"),
+        ("mine_b:train", "def train(", r"the import of mine_b raised SyntaxError: '\(' was never closed"),
+    ],
+    ids=lambda text: text[:30] or "nothing",
+)
+def test_what_is_wrong_with_a_users_workload_is_said(folder, name, source, message):
+    (folder / "mine_b.py").write_text(source)
+
+    with pytest.raises(InvalidResourcesError, match=message):
+        load_workload(name)
+
+
+def test_the_synthetic_device_costs_the_same_as_the_cpu_at_a_thousand():
+    from benchmarks.workloads.synthetic import CPU_COST, OTHER_COST
+
+    (cpu_fixed, cpu_each), (other_fixed, other_each) = CPU_COST, OTHER_COST
+
+    assert (other_fixed - cpu_fixed) / (cpu_each - other_each) == pytest.approx(1_000)

@@ -1,0 +1,37 @@
+"""What the tests of the workloads ask of one, and as a program the same of several in a process of its own."""
+
+import json
+import sys
+
+from benchmarks.workloads.registry import load_workload
+from tune_policies import ProbeError
+
+
+def facts(name, size):
+    """Return the numbers that a workload gives on the CPU, and its refusal of a GPU that is not there."""
+    workload = load_workload(name)
+    first, second, kept = (workload(size, "cpu") for _ in range(3))
+    number = first.steps_per_epoch
+    return {
+        "first": losses(first.with_transfers, number),
+        "second": losses(second.with_transfers, number),
+        "kept": kept.compute and losses(kept.compute, number),
+        "later": kept.compute and losses(kept.compute, 4 * number)[-number:],
+        "refusal": refusal(lambda: workload(size, "gpu")),
+    }
+
+
+def losses(step, number):
+    return [float(step()) for _ in range(number)]
+
+
+def refusal(call):
+    try:
+        call()
+    except ProbeError as error:
+        return str(error)
+    return None
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: facts(name, int(sys.argv[1])) for name in sys.argv[2:]}))
