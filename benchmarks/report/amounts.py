@@ -30,7 +30,7 @@ def ratio_with_bounds(ratio: float, low: float, high: float) -> str:
 
 def multiple_text(ratio: float) -> str:
     """Return the ratio for an axis: without zeros behind it."""
-    return f"{ratio:.3g}{_TIMES_SIGN}"
+    return f"{digits(ratio)}{_TIMES_SIGN}"
 
 
 def _ratio_digits(ratio: float) -> str:

@@ -105,7 +105,7 @@ def _missing(run_set: RunSet) -> Iterator[str]:
 def _times(run_set: RunSet) -> Section:
     pictures = [
         (f"times-{number}-{phase}", f"{workload}: time by size, {PHASE_TITLES[phase]}", figure)
-        for number, workload in enumerate(run_set.workloads, 1)
+        for number, workload in enumerate(sorted(run_set.workloads), 1)
         for phase in (Phase.TRANSFERS, Phase.COMPUTE, Phase.FIRST_EPOCH)
         if (figure := crossover_figure(run_set, phase, [workload]))
     ]
@@ -122,7 +122,7 @@ def _times(run_set: RunSet) -> Section:
 def _speedups(run_set: RunSet, compared: list[Verdict]) -> Section:
     pictures = [
         (f"speedup-{number}-{place}", f"{workload}: how many times as fast as the first device {other} is", figure)
-        for number, workload in enumerate(run_set.workloads, 1)
+        for number, workload in enumerate(sorted(run_set.workloads), 1)
         for place, other in enumerate(dict.fromkeys(each.second for each in compared), 1)
         if (figure := speedup_figure((each for each in compared if each.second == other), [workload]))
     ]
@@ -169,7 +169,7 @@ def _packing(packing: ThroughputRecord) -> Section:
 def _memory(run_set: RunSet) -> Section:
     pictures = [
         (f"memory-{number}", f"{workload}: peak host and GPU memory by size", figure)
-        for number, workload in enumerate(run_set.workloads, 1)
+        for number, workload in enumerate(sorted(run_set.workloads), 1)
         if (figure := memory_figure(run_set, [workload]))
     ]
     texts = () if pictures else ("No peak of memory is known.",)
@@ -178,7 +178,7 @@ def _memory(run_set: RunSet) -> Section:
 
 def _samples(run_set: RunSet) -> Section:
     pictures = []
-    for number, workload in enumerate(run_set.workloads, 1):
+    for number, workload in enumerate(sorted(run_set.workloads), 1):
         # A workload that cannot tell its transfers apart has no times of that phase.
         for phase in (Phase.TRANSFERS, Phase.COMPUTE, Phase.FIRST_EPOCH):
             if figure := distribution_figure(run_set, workload, phase):

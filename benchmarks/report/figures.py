@@ -1,5 +1,6 @@
 """Figures of what was measured: values in, a figure out. Nothing is written, and no state of pyplot is used."""
 
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -10,10 +11,10 @@ from tune_policies.decision import Decision, WorkloadDecision
 from tune_policies.units import GIB, MIB
 
 from ..packing.packing_record import ThroughputRecord
-from ..record.run_set import Arm, Phase, ProcessRun, RunSet
+from ..record.run_set import Arm, Phase, RunSet
 from ..verdict.comparison import Comparison
 from .amounts import in_words, multiple_text, time_text
-from .statistics import Verdict, measured_devices, middle, step_time
+from .statistics import Verdict, measured_devices, step_time
 from .style import INK, LOOK, STROKES, WIDTH, cut, put_legend, put_log_amounts, put_sizes, strokes
 
 PHASE_TITLES: Final = {
@@ -30,7 +31,7 @@ def crossover_figure(run_set: RunSet, phase: Phase, workloads: Sequence[str] | N
     Args:
         run_set: What was measured.
         phase: Of which times.
-        workloads: Which workloads; all of them if not given.
+        workloads: Which workloads; all of them if not given, by name.
 
     Returns:
         ``None``: there is no time of this phase.
@@ -44,7 +45,7 @@ def crossover_figure(run_set: RunSet, phase: Phase, workloads: Sequence[str] | N
             }
             for device in measured_devices(run_set)
         }
-        for workload in workloads or run_set.workloads
+        for workload in workloads or sorted(run_set.workloads)
     }
     shown = [workload for workload, lines in times.items() if any(lines.values())]
     if not shown:
@@ -70,7 +71,7 @@ def speedup_figure(verdicts: Iterable[Verdict], workloads: Sequence[str] | None 
 
     Args:
         verdicts: Of all phases that are to be shown, a line for each.
-        workloads: Which workloads; all of them if not given. Each has a panel for each device.
+        workloads: Which workloads; all of them if not given, by name. Each has a panel for each device.
 
     Returns:
         ``None``: there are no two devices to compare.
@@ -105,7 +106,9 @@ def speedup_figure(verdicts: Iterable[Verdict], workloads: Sequence[str] | None 
 def memory_figure(run_set: RunSet, workloads: Sequence[str] | None = None) -> Figure | None:
     """Draw the most host and GPU memory of a process against size. ``None``: neither is known."""
     shown = {
-        workload: lines for workload in workloads or run_set.workloads if (lines := _memory_lines(run_set, workload))
+        workload: lines
+        for workload in workloads or sorted(run_set.workloads)
+        if (lines := _memory_lines(run_set, workload))
     }
     if not shown:
         return None
@@ -163,16 +166,16 @@ def distribution_figure(run_set: RunSet, workload: str, phase: Phase) -> Figure 
     sizes = run_set.sizes(workload)
     furthest = 0.0
     for row, arm in enumerate(arms):
-        runs = [run for run in run_set.of(arm) if run.times_s(phase)]
-        median = middle([time for run in runs for time in run.times_s(phase)]).median
-        furthest = max(furthest, *(abs(x) for run in runs for x in _distances(run, phase, median)))
-        for place, run in enumerate(runs):
-            distances = _distances(run, phase, median)
-            height = row + 0.7 * ((place + 0.5) / len(runs) - 0.5)
-            color, marker, _ = looks[arm.device]
-            axes.scatter(
-                distances, [height] * len(distances), s=12, color=color, marker=marker, alpha=0.55, linewidths=0
-            )
+        by_process = list(run_set.times_s(arm, phase).values())
+        median = statistics.median(time for times in by_process for time in times)
+        points = [
+            (100 * (time / median - 1), row + 0.7 * ((place + 0.5) / len(by_process) - 0.5))
+            for place, times in enumerate(by_process)
+            for time in times
+        ]
+        furthest = max(furthest, *(abs(distance) for distance, _ in points))
+        color, marker, _ = looks[arm.device]
+        axes.scatter(*zip(*points, strict=True), s=12, color=color, marker=marker, alpha=0.55, linewidths=0)
         axes.text(1.01, row, time_text(median), transform=axes.get_yaxis_transform(), va="center", fontsize=10.5)
         if sizes.index(arm.size) % 2 == 0:
             axes.axhspan(row - 0.5, row + 0.5, color=INK, alpha=0.06, linewidth=0)
@@ -188,10 +191,6 @@ def distribution_figure(run_set: RunSet, workload: str, phase: Phase) -> Figure 
     return figure
 
 
-def _distances(run: ProcessRun, phase: Phase, median: float) -> list[float]:
-    return [100 * (time / median - 1) for time in run.times_s(phase)]
-
-
 @mpl.rc_context(LOOK)
 def cost_figure(decision: Decision, workloads: Sequence[str] | None = None) -> Figure | None:
     """Draw the cost of a trial against its time, a point for each size. ``None``: the decision has no prices."""
@@ -204,8 +203,11 @@ def cost_figure(decision: Decision, workloads: Sequence[str] | None = None) -> F
         return None
     figure, panels = _panels(len(shown))
     for axes, (workload, lines) in zip(panels, shown.items(), strict=True):
-        for (device, line), look in zip(lines.items(), STROKES, strict=False):
-            axes.plot([x for _, x, _ in line], [y for _, _, y in line], label=in_words(device), **look._asdict())
+        looks = strokes(lines)
+        for device, line in lines.items():
+            axes.plot(
+                [x for _, x, _ in line], [y for _, _, y in line], label=in_words(device), **looks[device]._asdict()
+            )
             for size, x, y in line if len(line) <= 4 else (line[0], line[-1]):
                 axes.annotate(str(size), (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=10.5)
         put_log_amounts(axes.xaxis, [x for line in lines.values() for _, x, _ in line], time_text)

@@ -59,7 +59,7 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
     decided = {each.workload: each for each in decision.workloads} if decision else {}
     said = doubts_of_all(verdicts)
     found = []
-    for workload in run_set.workloads:
+    for workload in sorted(run_set.workloads):
         trials = tuple(_trial_sentences(decided[workload], decision)) if decision and workload in decided else ()
         answers = list(_answers(workload, verdicts, said)) or [_not_compared(run_set, workload)]
         found += [each._replace(sentences=each.sentences + trials) for each in answers]
@@ -85,7 +85,7 @@ def _not_compared(run_set: RunSet, workload: str) -> Finding:
     if len(devices) == 1:
         sentence = f"Only {devices[0]} was measured, so there is nothing to compare it with."
     else:
-        sentence = f"{' and '.join(devices)} have no size and round in common, so nothing can be compared."
+        sentence = f"{' and '.join(devices)} have no size in common, so nothing can be compared."
     return Finding(workload, "none", "not compared", (sentence,))
 
 

@@ -37,10 +37,15 @@ def arms_table(run_set: RunSet) -> Table:
     return Table(
         "The median over processes of each arm, with its interval",
         ("Workload", "Device", "Size", "Processes", *times, "Samples per s", "Host memory", "GPU memory", "Energy"),
-        tuple(_arm_row(run_set, arm) for arm in run_set.arms),
+        tuple(_arm_row(run_set, arm) for arm in sorted(run_set.arms, key=_place)),
         num_texts=2,
         is_folded=True,
     )
+
+
+def _place(arm: Arm) -> tuple[str, str, int, bool]:
+    # A run's own order is random.
+    return arm.workload, arm.device, arm.size, arm.is_control
 
 
 def _arm_row(run_set: RunSet, arm: Arm) -> tuple[str, ...]:
