@@ -1,6 +1,6 @@
 """What a report says, section by section, whatever it is written in: sentences, figures and tables."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
@@ -21,7 +21,7 @@ from .figures import (
     speedup_figure,
 )
 from .findings import Finding, doubts_of_all, find, summarise
-from .statistics import Verdict, verdicts
+from .statistics import Verdict, by_workload, verdicts
 from .tables import (
     Table,
     arms_table,
@@ -48,6 +48,10 @@ class Picture(NamedTuple):
     figure: Figure
 
 
+Parts = Mapping[str, RunSet]
+"""The run of each workload."""
+
+
 class Section(NamedTuple):
     """A part of the report."""
 
@@ -72,17 +76,18 @@ def build_content(
     run_set: RunSet, decision: Decision | None = None, packing: ThroughputRecord | None = None
 ) -> Content:
     """Return what a report on a run says; what was not measured is said, too."""
-    compared = {phase: verdicts(run_set, phase) for phase in Phase}
+    parts = by_workload(run_set)
+    compared = {phase: [each for part in parts.values() for each in verdicts(part, phase)] for phase in Phase}
     findings = find(run_set, compared, decision)
     doubts = (f"For all that follows: {doubt}." for doubt in doubts_of_all(compared))
     sections = (
         Section("Verdict", (*_missing(run_set), *doubts), findings=findings),
         *([_cost(decision)] if decision else []),
-        _times(run_set),
-        _speedups(run_set, [each for found in compared.values() for each in found]),
+        _times(parts),
+        _speedups([each for found in compared.values() for each in found]),
         *([_packing(packing)] if packing else []),
-        _memory(run_set),
-        _samples(run_set),
+        _memory(parts),
+        _samples(parts),
         _conditions(run_set),
         _again(run_set, packing),
     )
@@ -102,12 +107,12 @@ def _missing(run_set: RunSet) -> Iterator[str]:
         yield "The run was ended before all was measured."
 
 
-def _times(run_set: RunSet) -> Section:
+def _times(parts: Parts) -> Section:
     pictures = [
         (f"times-{number}-{phase}", f"{workload}: time by size, {PHASE_TITLES[phase]}", figure)
-        for number, workload in enumerate(sorted(run_set.workloads), 1)
+        for number, (workload, part) in enumerate(parts.items(), 1)
         for phase in (Phase.TRANSFERS, Phase.COMPUTE, Phase.FIRST_EPOCH)
-        if (figure := crossover_figure(run_set, phase, [workload]))
+        if (figure := crossover_figure(part, phase))
     ]
     if not pictures:
         return Section("Time by size", ("No time was measured.",))
@@ -119,12 +124,14 @@ def _times(run_set: RunSet) -> Section:
     return Section("Time by size", texts, pictures=_pictures(pictures))
 
 
-def _speedups(run_set: RunSet, compared: list[Verdict]) -> Section:
+def _speedups(compared: list[Verdict]) -> Section:
+    by_arms: dict[tuple[str, str], list[Verdict]] = {}
+    for each in compared:
+        by_arms.setdefault((each.workload, each.second), []).append(each)
     pictures = [
-        (f"speedup-{number}-{place}", f"{workload}: how many times as fast as the first device {other} is", figure)
-        for number, workload in enumerate(sorted(run_set.workloads), 1)
-        for place, other in enumerate(dict.fromkeys(each.second for each in compared), 1)
-        if (figure := speedup_figure((each for each in compared if each.second == other), [workload]))
+        (f"speedup-{number}", f"{workload}: how many times as fast as {of_one[0].first} {device} is", figure)
+        for number, ((workload, device), of_one) in enumerate(sorted(by_arms.items()), 1)
+        if (figure := speedup_figure(of_one))
     ]
     if not pictures:
         return Section("Speed-up", ("There are no two devices to compare.",))
@@ -166,22 +173,22 @@ def _packing(packing: ThroughputRecord) -> Section:
     return Section("Trials per GPU", tuple(texts), pictures=_pictures(pictures), tables=(packing_table(packing),))
 
 
-def _memory(run_set: RunSet) -> Section:
+def _memory(parts: Parts) -> Section:
     pictures = [
         (f"memory-{number}", f"{workload}: peak host and GPU memory by size", figure)
-        for number, workload in enumerate(sorted(run_set.workloads), 1)
-        if (figure := memory_figure(run_set, [workload]))
+        for number, (workload, part) in enumerate(parts.items(), 1)
+        if (figure := memory_figure(part))
     ]
     texts = () if pictures else ("No peak of memory is known.",)
     return Section("Memory", texts, pictures=_pictures(pictures))
 
 
-def _samples(run_set: RunSet) -> Section:
+def _samples(parts: Parts) -> Section:
     pictures = []
-    for number, workload in enumerate(sorted(run_set.workloads), 1):
+    for number, (workload, part) in enumerate(parts.items(), 1):
         # A workload that cannot tell its transfers apart has no times of that phase.
         for phase in (Phase.TRANSFERS, Phase.COMPUTE, Phase.FIRST_EPOCH):
-            if figure := distribution_figure(run_set, workload, phase):
+            if figure := distribution_figure(part, workload, phase):
                 pictures.append((f"samples-{number}", f"{workload}: every sample of every arm, by process", figure))
                 break
     if not pictures:
@@ -190,7 +197,7 @@ def _samples(run_set: RunSet) -> Section:
         "Each row is an arm, each line of points in it a process, each point a block of steps. "
         "The control is a second arm that equals the first: how far these two differ is the noise.",
     )
-    return Section("All samples", texts, pictures=_pictures(pictures), tables=(arms_table(run_set),))
+    return Section("All samples", texts, pictures=_pictures(pictures), tables=(arms_table(parts.values()),))
 
 
 def _conditions(run_set: RunSet) -> Section:

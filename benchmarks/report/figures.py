@@ -14,8 +14,8 @@ from ..packing.packing_record import ThroughputRecord
 from ..record.run_set import Arm, Phase, RunSet
 from ..verdict.comparison import Comparison
 from .amounts import in_words, multiple_text, time_text
-from .statistics import Verdict, measured_devices, step_time
-from .style import INK, LOOK, STROKES, WIDTH, cut, put_legend, put_log_amounts, put_sizes, strokes
+from .statistics import Verdict, measured_devices, ordered_devices, step_time
+from .style import INK, LOOK, STROKES, WIDTH, cut, put_legend, put_log_amounts, put_sizes, strokes, title
 
 PHASE_TITLES: Final = {
     Phase.COMPUTE: "compute only",
@@ -60,27 +60,25 @@ def crossover_figure(run_set: RunSet, phase: Phase, workloads: Sequence[str] | N
         bounds = [value for line in points.values() for time in line.values() for value in time]
         put_log_amounts(axes.yaxis, bounds, time_text)
         what = "first epoch" if phase is Phase.FIRST_EPOCH else "time of a step"
-        axes.set(title=f"{cut(workload)}, {PHASE_TITLES[phase]}", xlabel="size", ylabel=what)
+        axes.set(title=title(workload, f", {PHASE_TITLES[phase]}"), xlabel="size", ylabel=what)
     put_legend(figure, panels)
     return figure
 
 
 @mpl.rc_context(LOOK)
-def speedup_figure(verdicts: Iterable[Verdict], workloads: Sequence[str] | None = None) -> Figure | None:
+def speedup_figure(verdicts: Iterable[Verdict]) -> Figure | None:
     """Draw how many times as fast each device is as the first one, with intervals and the band of what is the same.
 
     Args:
-        verdicts: Of all phases that are to be shown, a line for each.
-        workloads: Which workloads; all of them if not given, by name. Each has a panel for each device.
+        verdicts: Of all phases that are to be shown, a line for each. Each workload and device has a panel.
 
     Returns:
         ``None``: there are no two devices to compare.
     """
     compared: dict[tuple[str, str, str], dict[Phase, dict[int, Comparison]]] = {}
     for each in verdicts:
-        if workloads is None or each.workload in workloads:
-            lines = compared.setdefault((each.workload, each.first, each.second), {})
-            lines.setdefault(each.phase, {})[each.size] = each.comparison
+        lines = compared.setdefault((each.workload, each.first, each.second), {})
+        lines.setdefault(each.phase, {})[each.size] = each.comparison
     if not compared:
         return None
     figure, panels = _panels(len(compared))
@@ -96,20 +94,16 @@ def speedup_figure(verdicts: Iterable[Verdict], workloads: Sequence[str] | None 
             _line(axes, points, looks[phase], PHASE_TITLES[phase])
         put_sizes(axes, {size for line in lines.values() for size in line})
         put_log_amounts(axes.yaxis, [*band, *(end for each in every for end in (each.low, each.high))], multiple_text)
-        title = f"{cut(workload, 30)}: {cut(in_words(second), 12)}"
-        axes.set(title=title, xlabel="size", ylabel=f"times as fast as {cut(in_words(first), 12)}")
+        about = f": {cut(in_words(second), 12)}"
+        axes.set(title=title(workload, about), xlabel="size", ylabel=f"times as fast as {cut(in_words(first), 12)}")
     put_legend(figure, panels)
     return figure
 
 
 @mpl.rc_context(LOOK)
-def memory_figure(run_set: RunSet, workloads: Sequence[str] | None = None) -> Figure | None:
-    """Draw the most host and GPU memory of a process against size. ``None``: neither is known."""
-    shown = {
-        workload: lines
-        for workload in workloads or sorted(run_set.workloads)
-        if (lines := _memory_lines(run_set, workload))
-    }
+def memory_figure(run_set: RunSet) -> Figure | None:
+    """Draw the most host and GPU memory of a process against size, a panel for each workload. ``None``: not known."""
+    shown = {workload: lines for workload in sorted(run_set.workloads) if (lines := _memory_lines(run_set, workload))}
     if not shown:
         return None
     figure, panels = _panels(len(shown))
@@ -129,7 +123,7 @@ def memory_figure(run_set: RunSet, workloads: Sequence[str] | None = None) -> Fi
                 label=f"{in_words(device)}: {kind} memory",
             )
         put_sizes(axes, {size for line in lines.values() for size in line})
-        axes.set(title=cut(workload), xlabel="size", ylabel=f"peak memory, {name}")
+        axes.set(title=title(workload), xlabel="size", ylabel=f"peak memory, {name}")
         axes.set_ylim(0, most / unit * 1.08)
     put_legend(figure, panels)
     return figure
@@ -154,9 +148,10 @@ def distribution_figure(run_set: RunSet, workload: str, phase: Phase) -> Figure 
 
     ``None``: there is no time of this phase.
     """
+    devices = ordered_devices(run_set)
     arms = sorted(
         (arm for arm in run_set.arms if arm.workload == workload and run_set.times_s(arm, phase)),
-        key=lambda arm: (arm.size, measured_devices(run_set).index(arm.device), arm.is_control),
+        key=lambda arm: (arm.size, devices.index(arm.device), arm.is_control),
     )
     if not arms:
         return None
@@ -175,7 +170,8 @@ def distribution_figure(run_set: RunSet, workload: str, phase: Phase) -> Figure 
         ]
         furthest = max(furthest, *(abs(distance) for distance, _ in points))
         color, marker, _ = looks[arm.device]
-        axes.scatter(*zip(*points, strict=True), s=12, color=color, marker=marker, alpha=0.55, linewidths=0)
+        distances, heights = zip(*points, strict=True)
+        axes.scatter(distances, heights, s=12, color=color, marker=marker, alpha=0.55, linewidths=0)
         axes.text(1.01, row, time_text(median), transform=axes.get_yaxis_transform(), va="center", fontsize=10.5)
         if sizes.index(arm.size) % 2 == 0:
             axes.axhspan(row - 0.5, row + 0.5, color=INK, alpha=0.06, linewidth=0)
@@ -186,7 +182,7 @@ def distribution_figure(run_set: RunSet, workload: str, phase: Phase) -> Figure 
     if furthest > 60:
         axes.set_xscale("symlog", linthresh=20)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:+.3g}%" if value else "0")
-    axes.set(title=f"{cut(workload)}, {PHASE_TITLES[phase]}", xlabel="from the median of the arm (right)")
+    axes.set(title=title(workload, f", {PHASE_TITLES[phase]}"), xlabel="from the median of the arm (right)")
     axes.grid(axis="y", visible=False)
     return figure
 
@@ -214,7 +210,7 @@ def cost_figure(decision: Decision, workloads: Sequence[str] | None = None) -> F
         put_log_amounts(axes.yaxis, [y for line in lines.values() for _, _, y in line])
         axes.margins(x=0.1, y=0.12)
         cost = f"cost of a trial{f', {cut(decision.currency, 12)}' if decision.currency else ''}"
-        axes.set(title=f"{cut(workload)}: by size", xlabel="time of a trial", ylabel=cost)
+        axes.set(title=title(workload, ": by size"), xlabel="time of a trial", ylabel=cost)
     put_legend(figure, panels)
     return figure
 
@@ -255,14 +251,15 @@ def packing_figure(record: ThroughputRecord, workloads: Sequence[str] | None = N
         if end := record.stops_paying_at(workload):
             axes.axvline(end, linestyle=":", color=INK, label="stops paying")
         put_sizes(axes, {number for _, number in arms})
-        axes.set(title=cut(workload), xlabel="trials per GPU", ylabel="trials per hour")
+        axes.set(title=title(workload), xlabel="trials per GPU", ylabel="trials per hour")
         axes.set_ylim(0, None)
     put_legend(figure, panels)
     return figure
 
 
 def _looks(run_set: RunSet) -> dict[str, Any]:
-    return strokes(measured_devices(run_set))
+    # Of all devices that were asked for, so that each has its colour in every figure of a run.
+    return strokes(ordered_devices(run_set))
 
 
 def _panels(count: int) -> tuple[Figure, list[Any]]:

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ..record.run_set import Arm, Phase, RunSet
+from ..record.run_set import Arm, Phase, ProcessRun, RunSet
 from ..verdict.comparison import Comparison, Outcome
 
 CONFIDENCE: Final = 0.95
@@ -102,9 +102,22 @@ def _compare(
     )
 
 
+def by_workload(run_set: RunSet) -> dict[str, RunSet]:
+    """Return the run of each workload by itself, by name: what is asked of it then takes no look at all the others."""
+    runs: dict[str, list[ProcessRun]] = {}
+    for run in run_set.runs:
+        runs.setdefault(run.arm.workload, []).append(run)
+    return {name: run_set.model_copy(update={"runs": tuple(runs[name])}) for name in sorted(runs)}
+
+
+def ordered_devices(run_set: RunSet) -> tuple[str, ...]:
+    """Return the devices that were asked for or measured: the CPU first, as others are compared with it."""
+    measured = sorted({run.arm.device for run in run_set.runs})
+    asked = [each.device for each in run_set.devices]
+    return tuple(sorted(dict.fromkeys((*asked, *measured)), key=lambda each: each != "cpu"))
+
+
 def measured_devices(run_set: RunSet) -> tuple[str, ...]:
-    """Return the devices of which something was measured: the one to compare with first, the CPU where it is there."""
-    order = [each.device for each in run_set.devices]
-    found = {arm.device for arm in run_set.arms}
-    named = [*dict.fromkeys(order), *sorted(found - set(order))]
-    return tuple(sorted((each for each in named if each in found), key=lambda each: each != "cpu"))
+    """Return the devices of which something was measured, in the same order."""
+    measured = {run.arm.device for run in run_set.runs}
+    return tuple(each for each in ordered_devices(run_set) if each in measured)

@@ -12,6 +12,9 @@ from .amounts import digits
 WIDTH: Final = 420 / 72
 """Of a figure, in inches: 420 px where an SVG is shown in its own size."""
 
+_TITLE: Final = 40
+"""Characters of a title that a figure of that width holds."""
+
 INK: Final = "#24292f"
 """Of text, axes and grids. In a page it becomes the colour of the text around."""
 
@@ -102,7 +105,12 @@ def put_legend(figure: Any, axes: Iterable[Any]) -> None:
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
 
 
-def cut(text: str, most: int = 44) -> str:
-    """Return the text in one line, short enough for a title; its middle goes."""
+def cut(text: str, most: int) -> str:
+    """Return the text in one line, no longer than so many characters; of a longer one the middle goes."""
     line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most // 2]}…{line[-(most // 2) :]}"
+    return line if len(line) <= most else f"{line[: most // 2]}…{line[len(line) + most // 2 + 1 - most :]}"
+
+
+def title(name: str, about: str = "") -> str:
+    """Return a title that is no wider than a figure."""
+    return cut(name, _TITLE - len(about)) + about

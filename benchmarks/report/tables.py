@@ -1,6 +1,6 @@
 """The tables of a report: all its numbers, as texts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tune_policies.decision import Decision, DeviceTimes
@@ -31,13 +31,13 @@ class Table(NamedTuple):
     is_folded: bool = False
 
 
-def arms_table(run_set: RunSet) -> Table:
-    """Return a row for each arm: its times, its throughput, and what it used."""
+def arms_table(parts: Iterable[RunSet]) -> Table:
+    """Return a row for each arm of each part of a run: its times, its throughput, and what it used."""
     times = ("With transfers", "Compute only", "First epoch")
     return Table(
         "The median over processes of each arm, with its interval",
         ("Workload", "Device", "Size", "Processes", *times, "Samples per s", "Host memory", "GPU memory", "Energy"),
-        tuple(_arm_row(run_set, arm) for arm in sorted(run_set.arms, key=_place)),
+        tuple(_arm_row(part, arm) for part in parts for arm in sorted(part.arms, key=_place)),
         num_texts=2,
         is_folded=True,
     )
