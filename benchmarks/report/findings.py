@@ -107,12 +107,14 @@ def _answer(verdicts: list[Verdict], phase: Phase, said: Collection[str]) -> Fin
         for outcome, group in groupby(verdicts, key=lambda each: each.comparison.outcome)
     ]
     last = stretches[-1]
-    sentences = []
+    sentences, named = [], list(said)
     for each in reversed(stretches):
         where = _where(each, is_last_of_several=each is last and len(stretches) > 1)
         sentences.append(_stretch_text(each, devices, where))
         reasons = dict.fromkeys(reason for one in each.compared.values() for reason in one.reasons)
-        sentences += [f"{reason[:1].upper()}{reason[1:]}." for reason in reasons if reason not in said]
+        new = [reason for reason in reasons if reason not in named]
+        named += new
+        sentences += [f"{reason[:1].upper()}{reason[1:]}." for reason in new]
     if phase is not Phase.TRANSFERS:
         sentences.append(f"It has no times with transfers; these are of the phase {phase}.")
     kind, badge = _badge(stretches, devices)

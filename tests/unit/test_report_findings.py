@@ -20,7 +20,7 @@ def verdict(size, answer, *, workload="mlp", device="gpu", phase=Phase.TRANSFERS
     comparison = Comparison(
         ratio=ratio, low=ratio * 0.95, high=ratio * 1.05, outcome=OUTCOMES[answer], num_rounds=5, reasons=reasons
     )
-    return Verdict(workload, size, phase, "cpu", device, comparison)
+    return Verdict(workload=workload, size=size, phase=phase, first="cpu", second=device, comparison=comparison)
 
 
 def finding(*answers, decision=None, **fields):
@@ -66,6 +66,14 @@ def test_an_ambiguous_finding_says_why():
 
     (found,) = find(a_run_set(workloads=("mlp",), sizes=SIZES, num_rounds=1), verdicts)
     assert found.sentences[1] == "Two rounds are too few."
+
+
+def test_a_reason_that_several_sizes_have_is_given_once():
+    unsure = [verdict(size, answer, reasons=("it was loud",)) for size, answer in ((64, "unsure"), (256, "gpu"))]
+    verdicts = {Phase.TRANSFERS: [verdict(16, "cpu"), *unsure]}
+
+    (found,) = find(a_run_set(workloads=("mlp",), sizes=SIZES, num_rounds=1), verdicts)
+    assert found.sentences.count("It was loud.") == 1
 
 
 def test_what_is_said_of_every_comparison_is_said_once_for_all():
