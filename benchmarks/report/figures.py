@@ -15,7 +15,7 @@ from ..record.run_set import Arm, Phase, RunSet
 from ..verdict.comparison import Comparison
 from .amounts import in_words, multiple_text, time_text
 from .statistics import Verdict, measured_devices, ordered_devices, step_time
-from .style import INK, LOOK, STROKES, WIDTH, cut, put_legend, put_log_amounts, put_sizes, strokes, title
+from .style import INK, LOOK, SMALL, STROKES, WIDTH, cut, put_legend, put_log_amounts, put_sizes, strokes, title
 
 PHASE_TITLES: Final = {
     Phase.COMPUTE: "compute only",
@@ -172,12 +172,12 @@ def distribution_figure(run_set: RunSet, workload: str, phase: Phase) -> Figure 
         color, marker, _ = looks[arm.device]
         distances, heights = zip(*points, strict=True)
         axes.scatter(distances, heights, s=12, color=color, marker=marker, alpha=0.55, linewidths=0)
-        axes.text(1.01, row, time_text(median), transform=axes.get_yaxis_transform(), va="center", fontsize=10.5)
+        axes.text(1.01, row, time_text(median), transform=axes.get_yaxis_transform(), va="center", fontsize=SMALL)
         if sizes.index(arm.size) % 2 == 0:
             axes.axhspan(row - 0.5, row + 0.5, color=INK, alpha=0.06, linewidth=0)
     axes.axvline(0, color=INK, linewidth=0.8)
     names = [f"{arm.size} {cut(in_words(arm.device), 16)}{' (control)' if arm.is_control else ''}" for arm in arms]
-    axes.set_yticks(range(len(arms)), labels=names, fontsize=10.5)
+    axes.set_yticks(range(len(arms)), labels=names, fontsize=SMALL)
     axes.set_ylim(len(arms) - 0.4, -0.6)
     if furthest > 60:
         axes.set_xscale("symlog", linthresh=20)
@@ -205,7 +205,7 @@ def cost_figure(decision: Decision, workloads: Sequence[str] | None = None) -> F
                 [x for _, x, _ in line], [y for _, _, y in line], label=in_words(device), **looks[device]._asdict()
             )
             for size, x, y in line if len(line) <= 4 else (line[0], line[-1]):
-                axes.annotate(str(size), (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=10.5)
+                axes.annotate(str(size), (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=SMALL)
         put_log_amounts(axes.xaxis, [x for line in lines.values() for _, x, _ in line], time_text)
         put_log_amounts(axes.yaxis, [y for line in lines.values() for _, _, y in line])
         axes.margins(x=0.1, y=0.12)

@@ -1,4 +1,4 @@
-"""Figures as images: for a page, an SVG that takes its ink from the text around; else a file."""
+"""Figures as images: for a page, an SVG that takes its colours from the page; else a file."""
 
 import io
 import re
@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 
 from tune_policies.errors import InvalidResourcesError
 
-from .style import INK, LOOK
+from .style import INK, LOOK, ON_DARK
 
 _SVG: Final = "http://www.w3.org/2000/svg"
 _XLINK: Final = "http://www.w3.org/1999/xlink"
 _DOTS_PER_INCH: Final = {"png": 144}
+_COLOUR: Final = re.compile(r"#[0-9a-fA-F]{6}\b")
 _LINK: Final = re.compile(r"url\(#([^)]+)\)")
 
 
@@ -50,8 +51,20 @@ def _in_page(key: str, value: str, name: str) -> str:
     if key == f"{{{_XLINK}}}href":
         return f"#{name}-{value.removeprefix('#')}"
     if key in ("style", "clip-path", "fill", "stroke"):
-        return _LINK.sub(rf"url(#{name}-\1)", value).replace(INK, "currentColor")
+        return _COLOUR.sub(_colour_of_page, _LINK.sub(rf"url(#{name}-\1)", value))
     return value
+
+
+def _colour_of_page(found: re.Match[str]) -> str:
+    colour = found[0].upper()
+    if colour == INK.upper():
+        return "currentColor"
+    return f"var({colour_variable(colour)})" if colour in ON_DARK else found[0]
+
+
+def colour_variable(colour: str) -> str:
+    """Return the name under which a page keeps the colour of a line."""
+    return f"--line-{colour.lstrip('#').lower()}"
 
 
 def _svg(figure: Figure, salt: str) -> str:

@@ -10,7 +10,8 @@ from markupsafe import Markup
 from tune_policies.errors import InvalidResourcesError
 
 from .content import Content, Picture
-from .images import inline_svg, save_figure
+from .images import colour_variable, inline_svg, save_figure
+from .style import ON_DARK
 
 _TEMPLATES: Final = jinja2.FileSystemLoader(Path(__file__).parent)
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]#!~$^=@<>&|])|^([-+]|\d+[.)])")
@@ -25,6 +26,7 @@ def html_page(content: Content) -> str:
         loader=_TEMPLATES, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals["svg"] = _inline
+    environment.globals["line_colours"] = [(colour_variable(light), light, dark) for light, dark in ON_DARK.items()]
     return environment.get_template("page.html.j2").render(content=content)
 
 

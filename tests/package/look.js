@@ -23,6 +23,7 @@
   const shown = [...document.querySelectorAll("body *")].filter((each) => each.getClientRects().length);
   const texts = shown.filter((each) => own(each));
   const color = (each) => rgba(getComputedStyle(each)[each instanceof SVGElement ? "fill" : "color"]);
+  const size = (each) => parseFloat(getComputedStyle(each).fontSize) * (each.ownerSVGElement ? Math.hypot(each.getScreenCTM().c, each.getScreenCTM().d) : 1);
   const wide = shown.filter((each) => !each.closest("table, svg *") && each.getBoundingClientRect().right > innerWidth + 0.5);
   const figures = [...document.querySelectorAll("figure svg")];
   const inside = (box, outer) =>
@@ -38,7 +39,7 @@
     scrolls_sideways: document.documentElement.scrollWidth > innerWidth,
     wide: wide.map((each) => each.outerHTML.slice(0, 120)),
     faint: texts.filter((each) => contrast(color(each), ground(each)) < 4.5).map((each) => own(each).slice(0, 60)),
-    small: texts.filter((each) => (each instanceof SVGElement ? each.getBoundingClientRect().height : parseFloat(getComputedStyle(each).fontSize)) < 9).map((each) => own(each)),
+    small: texts.filter((each) => size(each) < 9).map((each) => own(each)),
     cut_off: figures.flatMap((svg) => [...svg.querySelectorAll("text")].filter((each) => !inside(each.getBoundingClientRect(), svg.getBoundingClientRect())).map((each) => each.textContent)),
     overlaps,
     twice: ids.filter((each, index) => ids.indexOf(each) !== index),

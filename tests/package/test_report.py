@@ -14,7 +14,7 @@ from benchmarks.report.content import build_content
 from benchmarks.report.figures import crossover_figure
 from benchmarks.report.images import save_figure
 from benchmarks.report.page import html_page, write_markdown
-from benchmarks.report.style import STROKES
+from benchmarks.report.style import ON_DARK, STROKES
 from tests.package.browser import CHROMIUM, Browser
 from tests.reports import a_decision, a_packing_record
 from tests.run_sets import a_run_set
@@ -54,36 +54,55 @@ def pages(tmp_path_factory, hostile_content):
 
 
 @pytest.fixture(scope="module")
-def looks(pages, tmp_path_factory):
-    """What is seen of each page on each screen, and what the page printed and asked for."""
+def browser(tmp_path_factory):
     browser = Browser(tmp_path_factory.mktemp("chromium"))
-    script = Path(__file__).with_name("look.js").read_text()
-    found = {}
-    try:
-        for page in ("full", "hostile"):
-            for width, scheme in SCREENS:
-                path = pages / f"{page}.html"
-                browser.open(path, width=width, scheme=scheme)
-                browser.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
-                look = browser.evaluate(script)
-                requests = [url for url in browser.requests if url != path.as_uri() and not url.startswith("data:")]
-                found[page, width, scheme] = {**look, "printed": browser.messages, "requested": requests}
-                browser.screenshot(pages / f"{page}-{width}-{scheme}.png")
-    finally:
-        browser.close()
-    return found
+    yield browser
+    browser.close()
+
+
+def look_at(browser, path, width, scheme):
+    """Return what a reader would stumble over, and what the page printed and asked for."""
+    browser.open(path, width=width, scheme=scheme)
+    browser.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    look = browser.evaluate(Path(__file__).with_name("look.js").read_text())
+    requested = [url for url in browser.requests if url != path.as_uri() and not url.startswith("data:")]
+    return {**look, "printed": browser.messages, "requested": requested}
+
+
+@pytest.fixture(scope="module")
+def looks(pages, browser):
+    """The looks at each page, by page and screen."""
+    return {
+        (page, *screen): look_at(browser, pages / f"{page}.html", *screen)
+        for page in ("full", "hostile")
+        for screen in SCREENS
+    }
+
+
+FLAWED = """<!DOCTYPE html><link rel="icon" href="data:,"><body style="background: white">
+<p id="a" style="color: #999">faint</p><p id="a" style="font-size: 6px">small</p><p style="width: 2000px">wide</p>
+<figure><svg viewBox="0 0 100 100" width="100" aria-label="flawed"><text x="10" y="40">one</text>
+<text x="12" y="42">two</text><text x="90" y="90">cut off</text><use xlink:href="#none"/></svg></figure>
+<script>console.error("printed")</script><img src="missing.png" alt="">"""
+PROBLEMS = (
+    *("printed", "requested", "scrolls_sideways", "wide", "faint", "small", "cut_off", "overlaps"),
+    *("twice", "dangling"),
+)
 
 
 @needs_chromium
-@pytest.mark.parametrize(
-    "problem",
-    [
-        *("printed", "requested", "scrolls_sideways", "wide", "faint", "small", "cut_off", "overlaps"),
-        *("twice", "dangling"),
-    ],
-)
+@pytest.mark.parametrize("problem", PROBLEMS)
 def test_a_reader_meets_no_problem_on_any_screen(looks, problem):
     assert {screen: look[problem] for screen, look in looks.items() if look[problem]} == {}
+
+
+@needs_chromium
+def test_a_flawed_page_has_every_problem(browser, tmp_path):
+    (tmp_path / "flawed.html").write_text(FLAWED)
+
+    look = look_at(browser, tmp_path / "flawed.html", 1280, "light")
+
+    assert [problem for problem in PROBLEMS if not look[problem]] == []
 
 
 @needs_chromium
@@ -225,11 +244,12 @@ def contrast(color, ground):
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("ground", ["#f6f7f9", "#1b2129"], ids=["light", "dark"])
-def test_every_line_stands_out_from_its_ground(ground):
-    faint = {stroke.color for stroke in STROKES if contrast(stroke.color, ground) < 2.7}
+def test_every_line_stands_out_from_its_ground_in_light_and_in_dark():
+    drawn = {stroke.color for stroke in STROKES}
 
-    assert not faint
+    assert drawn == set(ON_DARK)
+    assert min(contrast(light, "#f6f7f9") for light in ON_DARK) > 3
+    assert min(contrast(dark, "#1b2129") for dark in ON_DARK.values()) > 3
 
 
 def test_a_figure_of_all_workloads_has_a_panel_for_each():
