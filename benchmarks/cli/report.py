@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tune_policies import ResourcePolicyError
+from tune_policies import InvalidResourcesError, ResourcePolicyError
 
 app = typer.Typer()
 
@@ -46,11 +46,11 @@ def report(
 
         print(write_report(file, output, decision=decision, packing=packing, images=_images(form, images)))
     except ImportError as error:
-        print(f"a report needs {error.name}: pip install 'tune-policies[bench]'", file=sys.stderr)
+        print(f"error: a report needs {error.name}: pip install 'tune-policies[bench]'", file=sys.stderr)
         raise typer.Exit(1) from None
     except ResourcePolicyError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(1) from None
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2 if isinstance(error, InvalidResourcesError) else 1) from None
 
 
 def _images(form: Form, images: Images | None) -> Images | None:

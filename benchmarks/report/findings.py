@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Final, Literal, NamedTuple
 
-from tune_policies.decision import Decision, WorkloadDecision
+from tune_policies.decision import Answer, Decision, WorkloadDecision
 from tune_policies.names import counted
 
 from ..record.run_set import Phase, RunSet
@@ -21,6 +21,9 @@ _MOST_NAMED: Final = 4
 
 _RANKS: Final = {Outcome.FIRST: 0, Outcome.SAME: 1, Outcome.AMBIGUOUS: 1, Outcome.SECOND: 2}
 """From the first device to the second."""
+
+
+_ANSWERS: Final[dict[Answer, str]] = {"GPU": "GPU", "CPU": "CPU", "same": "the same", "ambiguous": "not clear"}
 
 
 class Finding(NamedTuple):
@@ -182,7 +185,7 @@ def _trial_sentences(decided: WorkloadDecision, decision: Decision) -> Iterator[
     largest = decided.sizes[-1].size
     if decided.crossover_at is None:
         answers = dict.fromkeys(each.answer for each in decided.sizes)
-        yield f"{trial}, up to size {largest}: {' or '.join(answers)}."
+        yield f"{trial}, up to size {largest}: {' or '.join(_ANSWERS[each] for each in answers)}."
     else:
         above = "" if decided.crossover_above is None else f", not at {decided.crossover_above}"
         yield f"{trial}: GPU from size {decided.crossover_at} on{above}; measured up to {largest}."
@@ -190,7 +193,11 @@ def _trial_sentences(decided: WorkloadDecision, decision: Decision) -> Iterator[
     if cheapest:
         changes = [cheapest[0], *(after for before, after in pairwise(cheapest) if before[1] != after[1])]
         dated = f" at prices of {decision.price_date}" if decision.price_date else ""
-        yield f"Cheapest{dated}: " + ", ".join(f"{answer} from size {size} on" for size, answer in changes) + "."
+        yield (
+            f"Cheapest{dated}: "
+            + ", ".join(f"{_ANSWERS[answer]} from size {size} on" for size, answer in changes)
+            + "."
+        )
 
 
 def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:

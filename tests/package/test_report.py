@@ -1,6 +1,9 @@
 """A report as people see it: in a real browser, narrow and wide, light and dark; and in Markdown."""
 
+import os
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -325,6 +328,17 @@ def test_the_command_refuses_what_it_cannot_do_with_a_way_out(run_file, tmp_path
         cases, (1, True)
     )
     assert run_file.read_text() == before
+
+
+def test_without_matplotlib_the_command_names_what_to_install(run_file, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['matplotlib'] = None")
+    command = [sys.executable, "-m", "benchmarks", "report", run_file, "--output", tmp_path / "report.html"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"}
+
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr == "error: a report needs matplotlib: pip install 'tune-policies[bench]'\n"
 
 
 def test_images_of_a_page_are_wrong_usage(run_file, tmp_path):
