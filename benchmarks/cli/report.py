@@ -46,7 +46,8 @@ def report(
 
         print(write_report(file, output, decision=decision, packing=packing, images=_images(form, images)))
     except ImportError as error:
-        print(f"error: a report needs {error.name}: pip install 'tune-policies[bench]'", file=sys.stderr)
+        package = (error.name or "").partition(".")[0]
+        print(f"error: a report needs {package}: pip install 'tune-policies[bench]'", file=sys.stderr)
         raise typer.Exit(1) from None
     except ResourcePolicyError as error:
         print(f"error: {error}", file=sys.stderr)

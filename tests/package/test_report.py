@@ -325,7 +325,7 @@ def test_the_command_refuses_what_it_cannot_do_with_a_way_out(run_file, tmp_path
     done = {said: report(*arguments) for said, arguments in cases.items()}
 
     assert {said: (each.exit_code, said in each.stderr) for said, each in done.items()} == dict.fromkeys(
-        cases, (1, True)
+        cases, (2, True)
     )
     assert run_file.read_text() == before
 
