@@ -38,7 +38,7 @@ def a_run_set(
     devices=("cpu", "gpu"),
     has_control=True,
     num_rounds=5,
-    noise=0.01,
+    spread=0.01,
     seed=0,
     missing=("TPU",),
     has_failure=True,
@@ -46,7 +46,7 @@ def a_run_set(
 ):
     """Each workload and size on each of ``devices`` and on a second first one, if ``has_control``.
 
-    ``devices`` are some of ``"cpu"`` and ``"gpu"``; ``noise`` is the spread of a time, relative to it; ``fields`` are
+    ``devices`` are some of ``"cpu"`` and ``"gpu"``; ``spread`` is that of times, relative to them; ``fields`` are
     further ones of a ``RunSet``. With ``has_failure`` the last arm raised in the second round.
     """
     draw = random.Random(seed)
@@ -64,7 +64,7 @@ def a_run_set(
     for number in range(num_rounds):
         order = draw.sample(range(len(arms)), len(arms))
         runs += [
-            _process(arms[index], number, place, noise, draw)
+            _process(arms[index], number, place, spread, draw)
             for place, index in enumerate(order)
             if (arms[index], number) not in failed
         ]
@@ -85,9 +85,9 @@ def a_run_set(
     return RunSet(**{**all_fields, **fields})
 
 
-def _process(arm, number, place, noise, draw):
+def _process(arm, number, place, spread, draw):
     for_itself, for_each = SECONDS[arm.device]
-    step_s = (for_itself + for_each * arm.size) * draw.lognormvariate(0, noise)
+    step_s = (for_itself + for_each * arm.size) * draw.lognormvariate(0, spread)
     num_steps = max(1, round(0.02 / step_s))
     blocks = []
     for index in range(10):
@@ -100,7 +100,7 @@ def _process(arm, number, place, noise, draw):
                 order=index * 10 + place,
                 at_s=START_S[arm.device] + 0.1 * index,
                 num_steps=num_steps,
-                seconds=num_steps * step_s * slower * draw.lognormvariate(0, noise),
+                seconds=num_steps * step_s * slower * draw.lognormvariate(0, spread),
                 is_warmup=is_warmup,
             )
         )
@@ -112,7 +112,7 @@ def _process(arm, number, place, noise, draw):
         pid=1000 + 100 * number + place,
         node="node-a",
         started_at=BEGAN + timedelta(minutes=number),
-        first_epoch_s=START_S[arm.device] * draw.lognormvariate(0, noise) + 16 * step_s,
+        first_epoch_s=START_S[arm.device] * draw.lognormvariate(0, spread) + 16 * step_s,
         start_up_s=0.6 * START_S[arm.device],
         prepare_s=0.3 * START_S[arm.device],
         blocks=tuple(blocks),
