@@ -49,3 +49,9 @@ def digits(number: float, count: int = 3) -> str:
     if abs(number) >= 10 ** (count - 1):
         return f"{number:,.0f}"
     return f"{Decimal(f'{number:.{count}g}'):f}"
+
+
+def sentence(text: str) -> str:
+    """Return a reason or a message as a sentence of its own."""
+    text = text.strip()
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"

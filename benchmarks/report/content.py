@@ -10,7 +10,7 @@ from tune_policies.names import counted
 
 from ..packing.packing_record import ThroughputRecord
 from ..record.run_set import Phase, RunSet
-from .amounts import in_words
+from .amounts import in_words, sentence
 from .figures import (
     PHASE_TITLES,
     cost_figure,
@@ -79,7 +79,7 @@ def build_content(
     parts = by_workload(run_set)
     compared = {phase: [each for part in parts.values() for each in verdicts(part, phase)] for phase in Phase}
     findings = find(run_set, compared, decision)
-    doubts = (f"For all that follows: {doubt}." for doubt in doubts_of_all(compared))
+    doubts = (sentence(f"For all that follows: {doubt}") for doubt in doubts_of_all(compared))
     sections = (
         Section("Verdict", (*_missing(run_set), *doubts), findings=findings),
         *([_cost(decision)] if decision else []),
@@ -102,7 +102,9 @@ def build_content(
 def _missing(run_set: RunSet) -> Iterator[str]:
     for each in run_set.devices:
         if each.slot is None:
-            yield f"{in_words(each.device)} is not there, so nothing is said of it: {each.why_missing or 'not found'}."
+            yield sentence(
+                f"{in_words(each.device)} is not there, so nothing is said of it: {each.why_missing or 'not found'}"
+            )
     if not run_set.is_complete:
         yield "The run was ended before all was measured."
 

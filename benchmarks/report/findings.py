@@ -10,7 +10,7 @@ from tune_policies.names import counted
 
 from ..record.run_set import Phase, RunSet
 from ..verdict.comparison import Comparison, Outcome
-from .amounts import in_words, ratio_with_bounds
+from .amounts import in_words, ratio_with_bounds, sentence
 from .statistics import Verdict, measured_devices
 
 Kind = Literal["gain", "stay", "same", "ambiguous", "depends", "none"]
@@ -70,7 +70,9 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
     for workload in failed:
         if workload not in run_set.workloads:
             of_it = [each for each in run_set.failures if each.arm.workload == workload]
-            messages = tuple(dict.fromkeys(f"On {in_words(each.arm.device)}: {each.message}" for each in of_it))
+            messages = tuple(
+                dict.fromkeys(sentence(f"On {in_words(each.arm.device)}: {each.message}") for each in of_it)
+            )
             found.append(Finding(workload, "none", "not measured", messages))
     return tuple(found)
 
@@ -117,7 +119,7 @@ def _answer(verdicts: list[Verdict], phase: Phase, said: Collection[str]) -> Fin
         reasons = dict.fromkeys(reason for one in each.compared.values() for reason in one.reasons)
         new = [reason for reason in reasons if reason not in named]
         named += new
-        sentences += [f"{reason[:1].upper()}{reason[1:]}." for reason in new]
+        sentences += [sentence(reason) for reason in new]
     if phase is not Phase.TRANSFERS:
         sentences.append(f"It has no times with transfers; these are of the phase {phase}.")
     kind, badge = _badge(stretches, devices)

@@ -14,7 +14,7 @@ from .images import colour_variable, inline_svg, save_figure
 from .style import ON_DARK
 
 _TEMPLATES: Final = jinja2.FileSystemLoader(Path(__file__).parent)
-_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]#!~$^=@<>&|])|^([-+]|\d+[.)])")
+_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]#!~$^=@<>&|])|^([-+]|\d+[.)](?!\S))")
 """What Markdown, or a site that shows it, may take for more than itself: anywhere, or at a line's start."""
 _ENTITIES: Final = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "|": "&#124;"}
 """Not every reader heeds a backslash before these."""
@@ -45,7 +45,7 @@ def write_markdown(content: Content, folder: Path, images: str) -> Path:
         loader=_TEMPLATES,
         autoescape=False,  # noqa: S701
         # Escapes what Markdown takes for more than itself, which is not what HTML does.
-        finalize=_for_markdown,
+        finalize=for_markdown,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -87,7 +87,7 @@ def write_text(file: Path, text: str) -> None:
         raise InvalidResourcesError(f"{file} cannot be written: {error.strerror or error}. Name another") from error
 
 
-def _for_markdown(value: Any) -> str:
+def for_markdown(value: Any) -> str:
     """Return a text in one line in which no character means more than itself; markup stays as it is."""
     if isinstance(value, Markup):
         return value

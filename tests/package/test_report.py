@@ -16,7 +16,7 @@ from benchmarks.record.run_set import Failure, Phase
 from benchmarks.report.content import build_content
 from benchmarks.report.figures import crossover_figure
 from benchmarks.report.images import save_figure
-from benchmarks.report.page import html_page, write_markdown
+from benchmarks.report.page import for_markdown, html_page, write_markdown
 from benchmarks.report.style import ON_DARK, STROKES
 from tests.package.browser import CHROMIUM, Browser
 from tests.reports import a_decision, a_packing_record
@@ -149,6 +149,22 @@ def test_names_become_no_markup_of_markdown(hostile_markdown):
     assert r"\[a\](b)" in outside_code
     assert "\n# no heading" not in outside_code
     assert code.startswith(f"\npython -m benchmarks run {HOSTILE}\n```\n````\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("1. first", r"1\. first"),
+        ("1.5 s", "1.5 s"),
+        ("- item", r"\- item"),
+        ("# heading\n\n***", r"\# heading \*\*\*"),
+        ("![x](http://a)", r"\!\[x\](http://a)"),
+        ("a | <b> & c", "a &#124; &lt;b&gt; &amp; c"),
+        (r"\[", r"\\\["),
+    ],
+)
+def test_markdown_shows_a_text_as_it_is(text, written):
+    assert for_markdown(text) == written
 
 
 def test_names_become_no_elements_of_a_figure_beside_markdown(hostile_markdown):

@@ -123,7 +123,7 @@ def test_a_workload_that_only_failed_is_named_with_its_error():
     run_set = whole.model_copy(update={"runs": ()})
 
     (found,) = find(run_set, {})
-    assert (found.badge, found.sentences) == ("not measured", ("On GPU: ValueError: <no> data",))
+    assert (found.badge, found.sentences) == ("not measured", ("On GPU: ValueError: <no> data.",))
     assert summarise(run_set, [found]) == "Nothing was measured: every process failed."
 
 
