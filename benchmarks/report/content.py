@@ -102,9 +102,8 @@ def build_content(
 def _missing(run_set: RunSet) -> Iterator[str]:
     for each in run_set.devices:
         if each.slot is None:
-            yield sentence(
-                f"{in_words(each.device)} is not there, so nothing is said of it: {each.why_missing or 'not found'}"
-            )
+            why = each.why_missing or "not found"
+            yield sentence(f"{in_words(each.device)} is not there, so nothing is said of it: {why}")
     if not run_set.is_complete:
         yield "The run was ended before all was measured."
 

@@ -19,8 +19,8 @@ Kind = Literal["gain", "stay", "same", "ambiguous", "depends", "none"]
 _MOST_NAMED: Final = 4
 """So many workloads are named in the summary; of more it says how many."""
 
-_RANKS: Final = {Outcome.FIRST: 0, Outcome.SAME: 1, Outcome.AMBIGUOUS: 1, Outcome.SECOND: 2}
-"""From the first device to the second."""
+_RANKS: Final = {Outcome.FIRST: 0, Outcome.SAME: 1, Outcome.SECOND: 2}
+"""From the first device to the second. What is ambiguous has no place: it speaks for neither."""
 
 
 _ANSWERS: Final[dict[Answer, str]] = {"GPU": "GPU", "CPU": "CPU", "same": "the same", "ambiguous": "not clear"}
@@ -128,7 +128,7 @@ def _answer(verdicts: list[Verdict], phase: Phase, said: Collection[str]) -> Fin
 
 def _badge(stretches: list[_Stretch], devices: tuple[str, str]) -> tuple[Kind, str]:
     first, second = devices
-    ranks = [_RANKS[each.outcome] for each in stretches]
+    ranks = [_RANKS[each.outcome] for each in stretches if each.outcome in _RANKS]
     if ranks not in (sorted(ranks), sorted(ranks, reverse=True)):
         return "depends", f"{first} or {second}: by size"
     where = "" if len(stretches) == 1 else f" from {stretches[-1].sizes[0]}"

@@ -91,6 +91,10 @@ def put_sizes(axes: Any, sizes: Iterable[int]) -> None:
     axes.set_xlim(ordered[0] / 1.5, ordered[-1] * 1.5)
 
 
+_LOG_TICKS: Final = {100: (1, 2, 5), 10_000: (1, 3)}
+"""By the ratio of the largest value to the smallest: where a decade has ticks."""
+
+
 def put_log_amounts(axis: Any, values: Iterable[float], write: Any = digits) -> None:
     """Make a y or x axis logarithmic, with the amounts written out, of which there are some on any range."""
     from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullLocator
@@ -103,7 +107,8 @@ def put_log_amounts(axis: Any, values: Iterable[float], write: Any = digits) -> 
     if span < 5:
         axis.set_major_locator(AutoLocator())
     else:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if span < 100 else (1,), numticks=9))
+        places = next((subs for most, subs in _LOG_TICKS.items() if span < most), (1,))
+        axis.set_major_locator(LogLocator(subs=places, numticks=9))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
 

@@ -51,7 +51,10 @@ def hostile_markdown(tmp_path_factory, hostile_content):
 def pages(tmp_path_factory, hostile_content):
     folder = tmp_path_factory.mktemp("pages")
     full = build_content(a_run_set(), a_decision(), a_packing_record())
-    for name, content in {"full": full, "hostile": hostile_content}.items():
+    sweep = build_content(small(sizes=[2**power for power in range(14)]))
+    outliers = build_content(with_times_that_lie_far_apart())
+    contents = {"full": full, "hostile": hostile_content, "sweep": sweep, "outliers": outliers}
+    for name, content in contents.items():
         (folder / f"{name}.html").write_text(html_page(content))
     return folder
 
@@ -77,7 +80,7 @@ def looks(pages, browser):
     """The looks at each page, by page and screen."""
     return {
         (page, *screen): look_at(browser, pages / f"{page}.html", *screen)
-        for page in ("full", "hostile")
+        for page in ("full", "hostile", "sweep", "outliers")
         for screen in SCREENS
     }
 

@@ -42,7 +42,9 @@ def finding(*answers, decision=None, **fields):
         (["cpu", "same", "same", "same"], "same", "the same from 64"),
         (["unsure"] * 4, "ambiguous", "ambiguous"),
         (["cpu", "gpu", "cpu", "gpu"], "depends", "CPU or GPU: by size"),
-        (["gpu", "unsure", "gpu", "gpu"], "depends", "CPU or GPU: by size"),
+        (["gpu", "unsure", "gpu", "gpu"], "gain", "GPU from 256"),
+        (["unsure", "cpu", "unsure", "gpu"], "gain", "GPU from 1024"),
+        (["same", "gpu", "same", "same"], "depends", "CPU or GPU: by size"),
         (["gpu"], "gain", "GPU"),
     ],
 )
