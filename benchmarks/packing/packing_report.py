@@ -5,6 +5,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tune_policies.errors import InvalidResourcesError
+
 from .packing_record import ThroughputRecord
 
 
@@ -36,42 +38,15 @@ def print_throughput(record: ThroughputRecord) -> None:
 
 
 def draw_throughput(record: ThroughputRecord, path: Path) -> None:
-    """Draw throughput against trials per GPU, a panel for each workload."""
-    import matplotlib as mpl
+    """Draw throughput against trials per GPU, a panel for each workload.
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
+    Raises:
+        InvalidResourcesError: There is nothing to draw, or ``path`` cannot be written.
+    """
+    from ..report.figures import packing_figure
+    from ..report.images import save_figure
 
-    workloads = record.workloads
-    figure, panels = plt.subplots(
-        1, len(workloads), figsize=(3.6 * len(workloads), 3.8), layout="constrained", squeeze=False
-    )
-    for axes, workload in zip(panels[0], workloads, strict=True):
-        arms = record.arms(workload)
-        for mps in sorted({"mps" in name for name, _ in arms}):
-            names = ("packed with mps",) if mps else ("alone", "packed")
-            points = [(number, rate) for (name, number), rate in arms.items() if name in names]
-            axes.errorbar(
-                [number for number, _ in points],
-                [rate.median for _, rate in points],
-                yerr=[rate.iqr / 2 for _, rate in points],
-                label="with MPS" if mps else "time-sliced",
-                marker="o",
-                markersize=4,
-                capsize=3,
-            )
-        for (name, number), rate in arms.items():
-            if name.startswith("plan"):
-                color = "C3" if name == "plan" else "C4"
-                axes.plot(number, rate.median, marker="*", markersize=14, linestyle="", color=color, label=name)
-        if end := record.stops_paying_at(workload):
-            axes.axvline(end, linestyle=":", color="grey", label="stops paying")
-        numbers = sorted({number for _, number in arms})
-        axes.set(xscale="log", title=workload, xlabel="trials per GPU", ylim=(0, None))
-        axes.set_xticks(numbers, labels=[str(number) for number in numbers])
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small", loc="lower right")
-    panels[0][0].set_ylabel("trials per hour")
-    figure.savefig(path)
-    plt.close(figure)
+    figure = packing_figure(record)
+    if figure is None:
+        raise InvalidResourcesError("no run of the record counts, so there is nothing to draw")
+    save_figure(figure, path)

@@ -38,3 +38,10 @@ def test_a_wheel_holds_every_module_and_schema_and_the_mark_of_typed_packages(wh
 
     assert sources <= set(wheel_names)
     assert any(name.endswith("licenses/LICENSE") for name in wheel_names)
+
+
+def test_a_wheel_holds_the_templates_of_a_report(wheel_names):
+    templates = {path.relative_to(ROOT).as_posix() for path in (ROOT / "benchmarks" / "report").glob("*.j2")}
+
+    assert len(templates) == 2
+    assert templates <= set(wheel_names)

@@ -1,0 +1,50 @@
+"""From the files of a run to the file of its report."""
+
+from pathlib import Path
+
+from tune_policies.decision import Decision
+from tune_policies.errors import InvalidResourcesError
+
+from ..packing.packing_record import ThroughputRecord
+from .content import build_content
+from .page import html_page, write_markdown, write_text
+from .reading import read_run_set, read_value
+
+
+def write_report(
+    file: Path,
+    output: Path,
+    *,
+    decision: Path | None = None,
+    packing: Path | None = None,
+    images: str | None = None,
+) -> Path:
+    """Write the report on a run, and return its file.
+
+    Args:
+        file: Of the run.
+        output: The page to write; with ``images``, the folder.
+        decision: File of what was decided from the run.
+        packing: File of a benchmark of throughput.
+        images: Suffix of the figures beside Markdown; ``None``: one HTML page.
+
+    Raises:
+        InvalidResourcesError: A file cannot be read, or is another one than it should be, or ``output`` cannot be
+            written, or is one of the others.
+    """
+    sources = [each for each in (file, decision, packing) if each is not None]
+    if output.resolve() in (each.resolve() for each in sources):
+        raise InvalidResourcesError(f"{output} is what the report is made of, and would be lost: name another output")
+    content = build_content(
+        read_run_set(file),
+        read_value(decision, Decision, "`python -m benchmarks decide` writes one") if decision else None,
+        read_value(packing, ThroughputRecord, "`python -m benchmarks packing --output FILE` writes one")
+        if packing
+        else None,
+    )
+    if images is not None:
+        return write_markdown(content, output, images)
+    if output.is_dir():
+        raise InvalidResourcesError(f"{output} is a folder, and an HTML report is one file: name one in it")
+    write_text(output, html_page(content))
+    return output

@@ -1,0 +1,364 @@
+"""A report as people see it: in a real browser, narrow and wide, light and dark; and in Markdown."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.cli import app
+from benchmarks.packing.packing_report import draw_throughput
+from benchmarks.record.run_set import Failure, Phase
+from benchmarks.report.content import build_content
+from benchmarks.report.figures import crossover_figure
+from benchmarks.report.images import save_figure
+from benchmarks.report.page import for_markdown, html_page, write_markdown
+from benchmarks.report.style import ON_DARK, STROKES
+from tests.package.browser import CHROMIUM, Browser
+from tests.reports import a_decision, a_packing_record
+from tests.run_sets import a_run_set
+from tune_policies.errors import InvalidResourcesError
+
+HOSTILE = '<script>alert(1)</script>&"$x_$ |`*[a](b)'
+LONG = "my_own_package.training_loops.vision:resnet50_with_a_name_that_is_too_long"
+SCREENS = [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")]
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium, and there is none on the PATH")
+
+
+def hostile_run_set():
+    arms = {"workloads": (HOSTILE, LONG), "missing": (HOSTILE,), "command": f"python -m benchmarks run {HOSTILE}\n```"}
+    run_set = a_run_set(**arms, sizes=(16, 64, 256), num_rounds=3)
+    failure = Failure(arm=run_set.arms[0], round=0, kind="raised", message=f"ValueError: {HOSTILE}\n# no heading")
+    environment = run_set.environment.model_copy(update={"cpu_model": HOSTILE, "versions": {HOSTILE: HOSTILE}})
+    return run_set.model_copy(update={"failures": (failure,), "environment": environment})
+
+
+@pytest.fixture(scope="module")
+def hostile_content():
+    return build_content(hostile_run_set(), a_decision(HOSTILE), a_packing_record(HOSTILE))
+
+
+@pytest.fixture(scope="module")
+def hostile_markdown(tmp_path_factory, hostile_content):
+    return write_markdown(hostile_content, tmp_path_factory.mktemp("markdown"), "svg")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory, hostile_content):
+    folder = tmp_path_factory.mktemp("pages")
+    full = build_content(a_run_set(), a_decision(), a_packing_record())
+    sweep = build_content(small(sizes=[2**power for power in range(14)]))
+    outliers = build_content(with_times_that_lie_far_apart())
+    contents = {"full": full, "hostile": hostile_content, "sweep": sweep, "outliers": outliers}
+    for name, content in contents.items():
+        (folder / f"{name}.html").write_text(html_page(content))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()
+
+
+def look_at(browser, path, width, scheme):
+    """Return what a reader would stumble over, and what the page printed and asked for."""
+    browser.open(path, width=width, scheme=scheme)
+    browser.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    look = browser.evaluate(Path(__file__).with_name("look.js").read_text())
+    requested = [url for url in browser.requests if url != path.as_uri() and not url.startswith("data:")]
+    return {**look, "printed": browser.messages, "requested": requested}
+
+
+@pytest.fixture(scope="module")
+def looks(pages, browser):
+    """The looks at each page, by page and screen."""
+    return {
+        (page, *screen): look_at(browser, pages / f"{page}.html", *screen)
+        for page in ("full", "hostile", "sweep", "outliers")
+        for screen in SCREENS
+    }
+
+
+FLAWED = """<!DOCTYPE html><link rel="icon" href="data:,"><body style="background: white">
+<p id="a" style="color: #999">faint</p><p id="a" style="font-size: 6px">small</p><p style="width: 2000px">wide</p>
+<figure><svg viewBox="0 0 100 100" width="100" aria-label="flawed"><text x="10" y="40">one</text>
+<text x="12" y="42">two</text><text x="90" y="90">cut off</text><use xlink:href="#none"/></svg></figure>
+<script>console.error("printed")</script><img src="missing.png" alt="">"""
+PROBLEMS = (
+    *("printed", "requested", "scrolls_sideways", "wide", "faint", "small", "cut_off", "overlaps"),
+    *("twice", "dangling"),
+)
+
+
+@needs_chromium
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_reader_meets_no_problem_on_any_screen(looks, problem):
+    assert {screen: look[problem] for screen, look in looks.items() if look[problem]} == {}
+
+
+@needs_chromium
+def test_a_flawed_page_has_every_problem(browser, tmp_path):
+    (tmp_path / "flawed.html").write_text(FLAWED)
+
+    look = look_at(browser, tmp_path / "flawed.html", 1280, "light")
+
+    assert [problem for problem in PROBLEMS if not look[problem]] == []
+
+
+@needs_chromium
+def test_a_page_is_dark_where_the_reader_wants_it_dark(looks):
+    assert {screen[2] for screen, look in looks.items() if look["dark"]} == {"dark"}
+    assert {screen[2] for screen, look in looks.items() if not look["dark"]} == {"light"}
+
+
+@needs_chromium
+def test_a_page_shows_every_kind_of_figure(looks):
+    """Of each workload three times, a speed-up, memory and samples; of one the cost, too, and of one the packing."""
+    assert looks["full", 1280, "light"]["num_figures"] == 2 * (3 + 1 + 1 + 1) + 1 + 1
+
+
+class Elements(HTMLParser):
+    """Collects the names of elements, and of their attributes."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.names, self.attributes = set(), set()
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.names.add(tag)
+        self.attributes.update(name for name, _ in attrs)
+
+
+def test_names_become_no_elements_of_a_page(hostile_content):
+    page = html_page(hostile_content)
+
+    assert "script" not in Elements(page).names
+    assert not any(name.startswith("on") for name in Elements(page).attributes)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in page
+
+
+def test_names_become_no_markup_of_markdown(hostile_markdown):
+    outside_code, code = re.split(r"^````$", hostile_markdown.read_text(), maxsplit=1, flags=re.MULTILINE)
+
+    assert "<" not in outside_code
+    assert r"&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in outside_code
+    assert r"\[a\](b)" in outside_code
+    assert "\n# no heading" not in outside_code
+    assert code.startswith(f"\npython -m benchmarks run {HOSTILE}\n```\n````\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("1. first", r"1\. first"),
+        ("1.5 s", "1.5 s"),
+        ("- item", r"\- item"),
+        ("# heading\n\n***", r"\# heading \*\*\*"),
+        ("![x](http://a)", r"\!\[x\](http://a)"),
+        ("a | <b> & c", "a &#124; &lt;b&gt; &amp; c"),
+        (r"\[", r"\\\["),
+    ],
+)
+def test_markdown_shows_a_text_as_it_is(text, written):
+    assert for_markdown(text) == written
+
+
+def test_names_become_no_elements_of_a_figure_beside_markdown(hostile_markdown):
+    figures = list(hostile_markdown.parent.glob("*.svg"))
+
+    assert figures
+    assert not any("script" in Elements(figure.read_text()).names for figure in figures)
+
+
+def test_each_figure_of_markdown_is_a_file_beside_it(tmp_path):
+    content = build_content(small())
+
+    text = write_markdown(content, tmp_path / "report", "png").read_text()
+
+    named = set(re.findall(r"^!\[.*\]\((.*)\)$", text, re.MULTILINE))
+    assert named == {file.name for file in (tmp_path / "report").glob("*.png")}
+    assert len(named) == 6
+
+
+def test_tables_of_markdown_have_as_many_cells_in_each_line(hostile_markdown):
+    lines = hostile_markdown.read_text().splitlines()
+
+    tables = "\n".join(line if line.startswith("|") else "" for line in lines).split("\n\n")
+    cells = [{line.count("|") for line in table.strip().splitlines()} for table in tables if table.strip()]
+    assert len(cells) == 7
+    assert all(len(counts) == 1 for counts in cells)
+
+
+def test_the_same_run_gives_the_same_page():
+    run_set = small(has_failure=False)
+
+    assert html_page(build_content(run_set)) == html_page(build_content(run_set))
+
+
+def small(**fields):
+    return a_run_set(**{"workloads": ("mlp",), "sizes": (16,), "num_rounds": 2, **fields})
+
+
+def without_runs(**fields):
+    return small().model_copy(update={"runs": (), **fields})
+
+
+def with_times_that_lie_far_apart():
+    run_set = small(has_failure=False)
+    first, *others = run_set.runs
+    slow = tuple(block.model_copy(update={"seconds": block.seconds * 500}) for block in first.blocks)
+    return run_set.model_copy(update={"runs": (first.model_copy(update={"blocks": slow}), *others)})
+
+
+def without_blocks():
+    run_set = small(sizes=(16, 64))
+    bare = {"blocks": (), "peak_host_bytes": None, "peak_gpu_bytes": None}
+    return run_set.model_copy(update={"runs": tuple(run.model_copy(update=bare) for run in run_set.runs)})
+
+
+@pytest.mark.parametrize(
+    ("run_set", "said"),
+    [
+        (small(devices=("cpu",), missing=()), "Only CPU was measured"),
+        (small(devices=("cpu",), missing=("gpu",)), "GPU is not there, so nothing is said of it"),
+        (small(num_rounds=1), "CPU"),
+        (small(sizes=(4096,)), "GPU at size 4096"),
+        (without_runs(), "Nothing was measured: every process failed."),
+        (without_runs(failures=(), devices=(), noise=()), "Nothing was measured."),
+        (without_blocks(), "It has no times with transfers; these are of the phase first-epoch."),
+        (with_times_that_lie_far_apart(), "All samples"),
+        (small(is_complete=False), "The run was ended before all was measured."),
+        (small(has_control=False, is_interleaved=False), "process by process"),
+    ],
+    ids=[
+        *("one device", "no GPU", "one round", "one size", "only failures", "nothing", "only first epochs"),
+        *("outliers", "ended early", "not interleaved"),
+    ],
+)
+def test_an_odd_run_has_a_page_that_says_what_is_known(run_set, said):
+    assert said in html_page(build_content(run_set))
+
+
+@pytest.mark.slow
+def test_thirty_workloads_have_a_page_of_a_bearable_size():
+    run_set = a_run_set(workloads=[f"workload {number}" for number in range(30)], num_rounds=3)
+
+    page = html_page(build_content(run_set))
+
+    assert page.count("<figure>") == 30 * 6
+    assert len(page) < 20_000_000
+
+
+def contrast(color, ground):
+    def luminance(text):
+        parts = (int(text[place : place + 2], 16) / 255 for place in (1, 3, 5))
+        linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts]
+        return sum(weight * each for weight, each in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((luminance(color), luminance(ground)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_line_stands_out_from_its_ground_in_light_and_in_dark():
+    drawn = {stroke.color for stroke in STROKES}
+
+    assert drawn == set(ON_DARK)
+    assert min(contrast(light, "#f6f7f9") for light in ON_DARK) > 3
+    assert min(contrast(dark, "#1b2129") for dark in ON_DARK.values()) > 3
+
+
+def test_a_figure_of_all_workloads_has_a_panel_for_each():
+    figure = crossover_figure(a_run_set(workloads=("a", "b", "c", "d"), sizes=(16, 64), num_rounds=1), Phase.COMPUTE)
+
+    assert [axes.get_title() for axes in figure.axes] == [f"{name}, compute only" for name in "abcd"]
+
+
+def test_an_ending_that_no_figure_has_is_an_error_that_names_those_there_are(tmp_path):
+    figure = crossover_figure(a_run_set(sizes=(16,), num_rounds=1), Phase.COMPUTE)
+
+    with pytest.raises(InvalidResourcesError, match=r"plot\.xyz: its name must end in one of .*pdf.*png.*svg"):
+        save_figure(figure, tmp_path / "plot.xyz")
+
+
+def test_the_plot_of_packing_is_the_figure_of_the_report(tmp_path):
+    draw_throughput(a_packing_record(), tmp_path / "packing.svg")
+
+    assert "trials per GPU" in (tmp_path / "packing.svg").read_text()
+
+
+def test_a_record_of_packing_without_runs_cannot_be_drawn(tmp_path):
+    with pytest.raises(InvalidResourcesError, match="nothing to draw"):
+        draw_throughput(a_packing_record().model_copy(update={"samples": ()}), tmp_path / "packing.svg")
+
+
+@pytest.fixture
+def run_file(tmp_path):
+    file = tmp_path / "run.json"
+    file.write_text(small().to_json())
+    return file
+
+
+def report(*arguments):
+    return CliRunner().invoke(app, ["report", *map(str, arguments)])
+
+
+def test_the_command_names_the_file_that_it_wrote(run_file, tmp_path):
+    (tmp_path / "decision.json").write_text(a_decision().to_json())
+    (tmp_path / "packing.json").write_text(a_packing_record().to_json())
+    beside = ("--decision", tmp_path / "decision.json", "--packing", tmp_path / "packing.json")
+
+    done = report(run_file, *beside, "--output", tmp_path / "report.html")
+
+    assert (done.exit_code, done.stdout) == (0, f"{tmp_path / 'report.html'}\n")
+    assert "Trials per GPU" in (tmp_path / "report.html").read_text()
+
+
+def test_the_command_writes_markdown_into_a_folder_that_it_makes(run_file, tmp_path):
+    done = report(run_file, "--format", "markdown", "--output", tmp_path / "new" / "folder")
+
+    assert (done.exit_code, done.stdout) == (0, f"{tmp_path / 'new' / 'folder' / 'report.md'}\n")
+
+
+def test_the_command_refuses_what_it_cannot_do_with_a_way_out(run_file, tmp_path):
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text("{}")
+    before = run_file.read_text()
+    page = tmp_path / "report.html"
+    cases = {
+        "cannot be read": (tmp_path / "none.json", "--output", page),
+        "is what the report is made of": (run_file, "--output", run_file),
+        "is a folder": (run_file, "--output", tmp_path),
+        "is no Decision": (run_file, "--decision", wrong, "--output", page),
+        "is no ThroughputRecord": (run_file, "--packing", wrong, "--output", page),
+        "cannot be made a folder": (run_file, "--format", "markdown", "--output", wrong),
+        "cannot be written": (run_file, "--output", tmp_path / "missing" / "report.html"),
+    }
+
+    done = {said: report(*arguments) for said, arguments in cases.items()}
+
+    assert {said: (each.exit_code, said in each.stderr) for said, each in done.items()} == dict.fromkeys(
+        cases, (2, True)
+    )
+    assert run_file.read_text() == before
+
+
+def test_without_matplotlib_the_command_names_what_to_install(run_file, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['matplotlib'] = None")
+    command = [sys.executable, "-m", "benchmarks", "report", run_file, "--output", tmp_path / "report.html"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"}
+
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr == "error: a report needs matplotlib: pip install 'tune-policies[bench]'\n"
+
+
+def test_images_of_a_page_are_wrong_usage(run_file, tmp_path):
+    assert report(run_file, "--images", "png", "--output", tmp_path / "report.html").exit_code == 2

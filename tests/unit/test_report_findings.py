@@ -1,0 +1,189 @@
+import math
+
+import pytest
+
+from benchmarks.record.run_set import Phase
+from benchmarks.report.amounts import digits, multiple_text, ratio_with_bounds, time_text
+from benchmarks.report.findings import doubts_of_all, find, summarise
+from benchmarks.report.statistics import Verdict, measured_devices, middle
+from benchmarks.verdict.comparison import Comparison, Outcome
+from tests.reports import a_decision
+from tests.run_sets import a_run_set
+
+SIZES = (16, 64, 256, 1024)
+RATIOS = {"cpu": 0.5, "gpu": 3.0, "same": 1.0, "unsure": 1.04}
+OUTCOMES = {"cpu": Outcome.FIRST, "gpu": Outcome.SECOND, "same": Outcome.SAME, "unsure": Outcome.AMBIGUOUS}
+
+
+def verdict(size, answer, *, workload="mlp", device="gpu", phase=Phase.TRANSFERS, reasons=()):
+    ratio = RATIOS[answer]
+    comparison = Comparison(
+        ratio=ratio, low=ratio * 0.95, high=ratio * 1.05, outcome=OUTCOMES[answer], num_rounds=5, reasons=reasons
+    )
+    return Verdict(workload=workload, size=size, phase=phase, first="cpu", second=device, comparison=comparison)
+
+
+def finding(*answers, decision=None, **fields):
+    run_set = a_run_set(workloads=("mlp",), sizes=SIZES, num_rounds=1)
+    verdicts = [verdict(size, answer, **fields) for size, answer in zip(SIZES, answers, strict=False)]
+    (found,) = find(run_set, {verdicts[0].phase: verdicts}, decision)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind", "badge"),
+    [
+        (["cpu", "cpu", "gpu", "gpu"], "gain", "GPU from 256"),
+        (["cpu", "unsure", "unsure", "gpu"], "gain", "GPU from 1024"),
+        (["gpu"] * 4, "gain", "GPU"),
+        (["cpu"] * 4, "stay", "CPU"),
+        (["gpu", "gpu", "cpu", "cpu"], "stay", "CPU from 256"),
+        (["same"] * 4, "same", "the same"),
+        (["cpu", "same", "same", "same"], "same", "the same from 64"),
+        (["unsure"] * 4, "ambiguous", "ambiguous"),
+        (["cpu", "gpu", "cpu", "gpu"], "depends", "CPU or GPU: by size"),
+        (["gpu", "unsure", "gpu", "gpu"], "gain", "GPU from 256"),
+        (["unsure", "cpu", "unsure", "gpu"], "gain", "GPU from 1024"),
+        (["same", "gpu", "same", "same"], "depends", "CPU or GPU: by size"),
+        (["gpu"], "gain", "GPU"),
+    ],
+)
+def test_a_badge_says_from_which_size_on_which_device_is_faster(answers, kind, badge):
+    found = finding(*answers)
+
+    assert (found.kind, found.badge) == (kind, badge)
+
+
+def test_a_finding_names_the_factor_its_interval_and_the_largest_size_that_was_measured():
+    assert finding("cpu", "unsure", "gpu", "gpu").sentences == (
+        "GPU from size 256 on (measured up to 1024): 3.0\N{MULTIPLICATION SIGN} (2.8 to 3.2) as fast as CPU at 256, "
+        "3.0\N{MULTIPLICATION SIGN} (2.8 to 3.2) at 1024.",
+        "Ambiguous at size 64: GPU is 1.04\N{MULTIPLICATION SIGN} (0.99 to 1.09) as fast as CPU.",
+        "CPU at size 16: 2.0\N{MULTIPLICATION SIGN} (1.90 to 2.1) as fast as GPU.",
+    )
+
+
+def test_an_ambiguous_finding_says_why():
+    verdicts = {Phase.TRANSFERS: [verdict(16, "gpu"), verdict(64, "unsure", reasons=("two rounds are too few",))]}
+
+    (found,) = find(a_run_set(workloads=("mlp",), sizes=SIZES, num_rounds=1), verdicts)
+    assert found.sentences[1] == "Two rounds are too few."
+
+
+def test_a_reason_that_several_sizes_have_is_given_once():
+    unsure = [verdict(size, answer, reasons=("it was loud",)) for size, answer in ((64, "unsure"), (256, "gpu"))]
+    verdicts = {Phase.TRANSFERS: [verdict(16, "cpu"), *unsure]}
+
+    (found,) = find(a_run_set(workloads=("mlp",), sizes=SIZES, num_rounds=1), verdicts)
+    assert found.sentences.count("It was loud.") == 1
+
+
+def test_what_is_said_of_every_comparison_is_said_once_for_all():
+    verdicts = {Phase.COMPUTE: [verdict(size, "gpu", reasons=("it was loud", f"at {size}")) for size in SIZES]}
+
+    assert doubts_of_all(verdicts) == ("it was loud",)
+    (found,) = find(a_run_set(workloads=("mlp",), sizes=SIZES, num_rounds=1), verdicts)
+    assert "It was loud." not in found.sentences
+
+
+def test_a_workload_without_transfers_is_told_by_another_phase():
+    assert finding("gpu", phase=Phase.COMPUTE).sentences[-1] == (
+        "It has no times with transfers; these are of the phase compute."
+    )
+
+
+def test_each_further_device_has_a_finding_of_its_own():
+    run_set = a_run_set(workloads=("mlp",), sizes=SIZES, num_rounds=1)
+    verdicts = {Phase.TRANSFERS: [verdict(16, "gpu"), verdict(16, "cpu", device="gpu@0.25")]}
+
+    assert [each.badge for each in find(run_set, verdicts)] == ["GPU", "CPU"]
+
+
+def test_a_decision_adds_what_holds_for_a_whole_trial_and_what_is_cheapest():
+    assert finding("gpu", "gpu", decision=a_decision()).sentences[-2:] == (
+        "Over a whole trial of 1,000 steps: GPU from size 1024 on, not at 256; measured up to 4096.",
+        "Cheapest at prices of 2026-01-01: CPU from size 16 on, GPU from size 4096 on.",
+    )
+
+
+def test_one_device_alone_is_compared_with_nothing():
+    (found,) = find(a_run_set(workloads=("mlp",), devices=("cpu",), num_rounds=1), {})
+
+    assert found.sentences == ("Only CPU was measured, so there is nothing to compare it with.",)
+
+
+def test_devices_of_different_sizes_are_not_compared():
+    run_set = a_run_set(workloads=("mlp",), sizes=(16, 64), num_rounds=1)
+    apart = tuple(run for run in run_set.runs if (run.arm.device == "gpu") == (run.arm.size == 64))
+
+    (found,) = find(run_set.model_copy(update={"runs": apart}), {})
+    assert found.sentences == ("CPU and GPU have no size in common, so nothing can be compared.",)
+
+
+def test_a_workload_that_only_failed_is_named_with_its_error():
+    whole = a_run_set(workloads=("mlp",))
+    run_set = whole.model_copy(update={"runs": ()})
+
+    (found,) = find(run_set, {})
+    assert (found.badge, found.sentences) == ("not measured", ("On GPU: ValueError: <no> data.",))
+    assert summarise(run_set, [found]) == "Nothing was measured: every process failed."
+
+
+def test_a_run_without_anything_says_so():
+    run_set = a_run_set().model_copy(update={"runs": (), "failures": ()})
+
+    assert summarise(run_set, find(run_set, {})) == "Nothing was measured."
+
+
+def test_the_summary_names_few_workloads_and_counts_many():
+    few = [finding("gpu"), finding("cpu")._replace(workload="cnn")]
+
+    assert summarise(a_run_set(num_rounds=1), few) == "mlp: GPU; cnn: CPU."
+    assert summarise(a_run_set(num_rounds=1), few * 3) == (
+        "Of 6 answers, for 3 another device pays, at the largest sizes at least; for 3 CPU is the faster one."
+    )
+
+
+@pytest.mark.parametrize(("count", "cut"), [(1, 0), (5, 0), (6, 0), (9, 1), (15, 3), (20, 5)])
+def test_an_interval_of_a_median_leaves_out_what_the_sign_test_lets_it(count, cut):
+    """Places by Conover's table of the binomial distribution: with 15 values, the 4th lowest and the 4th highest."""
+    assert middle(range(count)) == ((count - 1) / 2, cut, count - 1 - cut)
+
+
+def test_the_cpu_is_what_others_are_compared_with_wherever_it_stands():
+    assert measured_devices(a_run_set(devices=("gpu", "cpu"), num_rounds=1)) == ("cpu", "gpu")
+    assert measured_devices(a_run_set(devices=("gpu",), num_rounds=1)) == ("gpu",)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1.234e-3, "1.23 ms"),
+        (0.99999e-3, "1 ms"),
+        (999.4e-6, "999 µs"),
+        (2e-9, "2 ns"),
+        (59.96, "60 s"),
+        (1234, "20.6 min"),
+        (86400, "24 h"),
+    ],
+)
+def test_a_time_is_written_with_three_digits(seconds, text):
+    assert time_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0.0000432, "0.0000432"), (0, "0"), (99.96, "100"), (12345.6, "12,346"), (-0.5, "-0.5")]
+)
+def test_a_number_is_never_written_with_an_exponent(number, text):
+    assert digits(number) == text
+
+
+def test_a_ratio_is_written_with_its_bounds():
+    sign = "\N{MULTIPLICATION SIGN}"
+
+    assert ratio_with_bounds(1.5, 0.04, 12) == f"1.50{sign} (0.04 to 12.0)"
+    assert (multiple_text(0.5), multiple_text(1000), multiple_text(math.pi)) == (
+        f"0.5{sign}",
+        f"1,000{sign}",
+        f"3.14{sign}",
+    )
