@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tune_policies.autoscaling.readiness import plan_when_ready
     from tune_policies.autoscaling.scaling import CapacityRequest, release_capacity, request_capacity
     from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
+    from tune_policies.decision import Decision
     from tune_policies.errors import (
         InfeasibleRequestError,
         InvalidResourcesError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tune_policies.policies import (
         AcceleratorPolicy,
         AutoscalingPolicy,
+        BenchmarkedPolicy,
         CappedPolicy,
         CpuPolicy,
         EvenSplitPolicy,
@@ -48,10 +50,12 @@ if TYPE_CHECKING:
 __all__ = [
     "AcceleratorPolicy",
     "AutoscalingPolicy",
+    "BenchmarkedPolicy",
     "CapacityRequest",
     "CappedPolicy",
     "ClusterCapacity",
     "CpuPolicy",
+    "Decision",
     "EscalatingScheduler",
     "EvenSplitPolicy",
     "FirstFeasiblePolicy",
@@ -93,10 +97,12 @@ __all__ = [
 _MODULES: Final = {
     "AcceleratorPolicy": "policies",
     "AutoscalingPolicy": "policies",
+    "BenchmarkedPolicy": "policies",
     "CapacityRequest": "autoscaling.scaling",
     "CappedPolicy": "policies",
     "ClusterCapacity": "capacity",
     "CpuPolicy": "policies",
+    "Decision": "decision",
     "EscalatingScheduler": "schedulers.escalating",
     "EvenSplitPolicy": "policies",
     "FirstFeasiblePolicy": "policies",
