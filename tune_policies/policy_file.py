@@ -1,4 +1,4 @@
-"""Reads a policy from a YAML or JSON file."""
+"""Reads a policy, or a cluster to plan for, from a YAML or JSON file."""
 
 import json
 from collections.abc import Hashable
@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import yaml
 
+from tune_policies.capacity import ClusterCapacity
 from tune_policies.decision import Decision
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.gpu_memory_profile import GpuMemoryProfile
@@ -45,6 +46,20 @@ def load_policy(path: str | Path) -> ResourcePolicy:
         raise InvalidResourcesError(f"{path}: {error}") from error
     except RecursionError as error:
         raise InvalidResourcesError(f"{path} contains itself: a policy inside a policy must end somewhere") from error
+
+
+def load_capacity(path: str | Path) -> ClusterCapacity:
+    """Read a cluster that ``tune-policies probe --json`` has written, or somebody by hand, as JSON or YAML.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, or does not describe a cluster.
+    """
+    text = _read(path, "capacity")
+    try:
+        # One written by hand may be YAML, which knows dates.
+        return ClusterCapacity.from_json(json.dumps(parse_text(text), default=str))
+    except (InvalidResourcesError, yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidResourcesError(f"{path} is not what `tune-policies probe --json` writes: {error}") from error
 
 
 def _read(path: str | Path, what: str) -> str:

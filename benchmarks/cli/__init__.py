@@ -2,10 +2,10 @@
 
 import typer
 
-from . import packing, plans
+from . import decision, packing, plans
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for part in (packing, plans):
+for part in (decision, packing, plans):
     app.add_typer(part.app)
 
 
