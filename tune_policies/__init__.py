@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         SelectingPolicy,
     )
     from tune_policies.policy import ResourcePolicy
-    from tune_policies.policy_file import load_policy
+    from tune_policies.policy_file import load_decision, load_policy
     from tune_policies.probe import ProbeWarning, probe_cluster
     from tune_policies.reporting.policy_callback import PolicyCallback
     from tune_policies.resources import Resources
@@ -86,6 +86,7 @@ __all__ = [
     "TrialSlot",
     "classify_oom",
     "classify_oom_text",
+    "load_decision",
     "load_policy",
     "plan_when_ready",
     "probe_cluster",
@@ -133,6 +134,7 @@ _MODULES: Final = {
     "TrialSlot": "slot",
     "classify_oom": "oom",
     "classify_oom_text": "oom",
+    "load_decision": "policy_file",
     "load_policy": "policy_file",
     "plan_when_ready": "autoscaling.readiness",
     "probe_cluster": "probe",

@@ -1,9 +1,9 @@
-"""Reads a policy, or a cluster to plan for, from a YAML or JSON file."""
+"""Reads a policy, a decision, or a cluster to plan for, from a YAML or JSON file."""
 
 import json
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import yaml
 
@@ -15,6 +15,8 @@ from tune_policies.policies.benchmarked import BenchmarkedPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policy import ResourcePolicy, build_policy
 from tune_policies.values import Value
+
+_ValueT = TypeVar("_ValueT", bound=Value)
 
 _POLICIES: Final = ("inner", "policies", "gpu", "cpu")
 """The fields in which a policy has others. What else it has may name anything."""
@@ -46,6 +48,15 @@ def load_policy(path: str | Path) -> ResourcePolicy:
         raise InvalidResourcesError(f"{path}: {error}") from error
     except RecursionError as error:
         raise InvalidResourcesError(f"{path} contains itself: a policy inside a policy must end somewhere") from error
+
+
+def load_decision(path: str | Path) -> Decision:
+    """Read what ``python -m benchmarks decide --output`` has written, for ``BenchmarkedPolicy``.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, or holds no decision.
+    """
+    return _value_in(Path(path), "decision", Decision)
 
 
 def load_capacity(path: str | Path) -> ClusterCapacity:
@@ -82,7 +93,7 @@ def _with_files(data: object, folder: Path) -> object:
     return changed
 
 
-def _value_in(path: Path, what: str, cls: type[Value]) -> Value:
+def _value_in(path: Path, what: str, cls: type[_ValueT]) -> _ValueT:
     text = _read(path, what)
     try:
         # As JSON, in which a day may be a text; YAML has read it as a date.

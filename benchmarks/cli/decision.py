@@ -137,14 +137,18 @@ def _searched(
     timeout_s: float,
 ) -> "RunSet":
     from ..decision.crossover import powers_of_two
-    from ..decision.searching import Search, search_to_file
     from ..record.settings import Settings
+    from ..workloads.registry import check_needs, find_workload
 
     if sizes["max_size"] is None:
         raise InvalidResourcesError("--search needs --max-size: the largest size to look at")
     if output.exists():
         raise InvalidResourcesError(f"{output} is there already: --search measures anew, so name another file")
     looked_at = powers_of_two(sizes["min_size"], sizes["max_size"])
+    if ":" not in workload:
+        check_needs(find_workload(workload))
+    from ..decision.searching import Search, search_to_file
+
     wanted = Search(
         workload=workload,
         sizes=looked_at,
