@@ -1,4 +1,4 @@
-"""A run of the benchmarks by hand, whose times are known: trials on the GPU start later, and their steps hardly grow."""
+"""A run of the benchmarks by hand, whose times are known: on the GPU trials start later, and steps hardly grow."""
 
 from datetime import UTC, datetime
 

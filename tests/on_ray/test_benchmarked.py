@@ -19,6 +19,9 @@ from tune_policies import (
     probe_cluster,
 )
 
+# The GPUs are logical, so there is nothing to read of them.
+pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+
 
 @pytest.fixture(scope="module")
 def capacity():

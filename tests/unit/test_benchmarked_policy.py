@@ -128,8 +128,8 @@ def test_the_plan_says_what_runs_where_and_what_was_not_measured():
     reasons = policy().plan(CLUSTER).reasons
 
     assert reasons[:4] == (
-        "mlp, below batch_size 64: on the CPU, as a trial ends not surely sooner on a GPU",
-        "mlp, from batch_size 64 on: on the GPU, as a trial ends surely sooner on a GPU",
+        "mlp, below batch_size 64: on the CPU, as a trial does not surely end sooner on a GPU",
+        "mlp, from batch_size 64 on: on the GPU, as a trial surely ends sooner on a GPU",
         "measured from batch_size 16 to 256: what lies outside was not, and gets what the nearer end gets",
         "measured on 2026-06-01",
     )

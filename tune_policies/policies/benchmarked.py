@@ -22,9 +22,17 @@ from tune_policies.policies.wrappers import plan_first_feasible
 from tune_policies.policy import InnerPolicy, ResourcePolicy, with_inner
 from tune_policies.resources import format_amount
 from tune_policies.slot import TrialSlot
-from tune_policies.slots_by_config import SlotsByDecision
+from tune_policies.slots_by_config import Device, SlotsByDecision
 
 _AGAIN: Final = "Measure again there, with `python -m benchmarks run` and `decide`"
+
+
+_WHY: Final[dict[tuple[Device, Objective], str]] = {
+    ("GPU", "time"): "surely ends sooner",
+    ("CPU", "time"): "does not surely end sooner",
+    ("GPU", "cost"): "surely costs less",
+    ("CPU", "cost"): "does not surely cost less",
+}
 
 
 class BenchmarkedPolicy(ResourcePolicy):
@@ -115,7 +123,7 @@ class BenchmarkedPolicy(ResourcePolicy):
             by_config=by_config,
         )
 
-    def _on_one(self, capacity: ClusterCapacity, device: str, error: InfeasibleRequestError) -> TrialPlan:
+    def _on_one(self, capacity: ClusterCapacity, device: Device, error: InfeasibleRequestError) -> TrialPlan:
         """Return the plan where there are slots of one kind only.
 
         Raises:
@@ -191,14 +199,12 @@ def _models(names: Iterable[str | None], only: str | None = None) -> set[str]:
 
 def _what_was_decided(decided: WorkloadDecision, size: str, objective: Objective) -> Iterator[str]:
     """Yield which sizes run where, and what of it was not measured."""
-    is_better = "sooner" if objective == "time" else "at less cost"
     runs = [(device, list(each)) for device, each in groupby(decided.sizes, lambda each: each.device(objective))]
     for at, (device, sizes) in enumerate(runs):
         above = f"from {size} {sizes[0].size} on" if at else ""
         below = f"below {size} {runs[at + 1][1][0].size}" if at < len(runs) - 1 else ""
         where = " and ".join(filter(None, (above, below))) or f"whatever {size} is"
-        why = "surely" if device == "GPU" else "not surely"
-        yield f"{decided.workload}, {where}: on the {device}, as a trial ends {why} {is_better} on a GPU"
+        yield f"{decided.workload}, {where}: on the {device}, as a trial {_WHY[device, objective]} on a GPU"
     smallest, largest = decided.sizes[0].size, decided.sizes[-1].size
     yield f"measured from {size} {smallest} to {largest}: what lies outside was not, and gets what the nearer end gets"
 
