@@ -15,6 +15,7 @@ from pydantic import Field
 from tune_policies import ClusterCapacity, CpuPolicy, GpuMemoryPolicy, GpuPolicy, InfeasibleRequestError, ResourcePolicy
 from tune_policies.decision import Answer, Decision, DeviceTimes, SizeDecision, WorkloadDecision
 from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
+from tune_policies.names import shorten_names
 from tune_policies.resources import PositiveCount
 from tune_policies.units import GIB
 from tune_policies.values import Value, suggest
@@ -109,22 +110,25 @@ def decide(
     """
     case = _Case(run_set, terms, _gpu_of(run_set, terms.gpu), capacity, prices, packing)
     workloads, notes = [], list(run_set.problems())
+    doubts: dict[tuple[str, str], list[str]] = {}
     for workload in run_set.workloads:
         sizes = []
         for size in run_set.sizes(workload):
             if (arms := both_arms(run_set, workload, size, case.gpu)) is None:
-                notes.append(f"{workload}[{size}]: it has no times of both, so nothing is decided")
+                doubts.setdefault((workload, "no times of both, so nothing is decided"), []).append(str(size))
                 continue
             decided, reasons = case.decide(arms)
             sizes.append(decided)
-            notes += [f"{workload}[{size}]: {reason}" for reason in reasons]
+            for reason in reasons:
+                doubts.setdefault((workload, reason), []).append(str(size))
         if sizes:
             workloads.append(_with_crossover(workload, sizes, terms.steps_per_trial))
+    notes += [f"{workload} at {shorten_names(sizes)}: {reason}" for (workload, reason), sizes in doubts.items()]
     if not workloads:
         raise UndecidedError(
             f"no size has times of both cpu and {case.gpu}: {notes[0]}. Run it again, for longer or in smaller sizes"
         )
-    return Decided(case.decision(workloads), tuple(dict.fromkeys(notes)))
+    return Decided(case.decision(workloads), tuple(notes))
 
 
 def _gpu_of(run_set: RunSet, wanted: str | None) -> str:

@@ -25,7 +25,7 @@ def _table(decided: WorkloadDecision, currency: str | None) -> Table:
     table.add_column("better")
     table.add_column("GPU ends sooner", justify="right")
     for device in ("CPU", "GPU"):
-        table.add_column(f"trial on {device}", justify="right")
+        table.add_column(f"on {device}", justify="right")
         table.add_column("an hour", justify="right")
         if currency is not None:
             table.add_column(f"{currency} each", justify="right")
@@ -40,10 +40,10 @@ def _table(decided: WorkloadDecision, currency: str | None) -> Table:
 def _row(size: SizeDecision, *, has_prices: bool) -> Iterator[str]:
     yield str(size.size)
     yield size.answer
-    yield f"{size.speedup:.3g}x ({size.low:.3g} to {size.high:.3g})"
+    yield f"{size.speedup:.3g}x ({size.low:.3g}-{size.high:.3g})"
     for times in (size.cpu, size.gpu):
         yield _duration(times.trial_s)
-        yield _rate(times)
+        yield f"{times.trials_per_hour:,.0f}" if times.trials_per_hour >= 10 else f"{times.trials_per_hour:.2g}"
         if has_prices:
             yield "-" if times.cost_per_trial is None else f"{times.cost_per_trial:.3g}"
     if has_prices:
@@ -56,6 +56,13 @@ def _below(decided: WorkloadDecision) -> Iterator[str]:
     by_cost = {size.size: size.cheapest for size in decided.sizes if size.cheapest is not None}
     if by_cost:
         yield f"{decided.workload}, by cost: {describe(by_cost, 'cheaper')}"
+    on_cpu, on_gpu = (_at_once(each) for each in zip(*((size.cpu, size.gpu) for size in decided.sizes), strict=True))
+    yield f"trials at once: {on_cpu} on CPUs, {on_gpu} on GPUs"
+
+
+def _at_once(times: tuple[DeviceTimes, ...]) -> str:
+    numbers = sorted({each.at_once for each in times})
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
 def _where_it_holds(decision: Decision) -> Iterator[str]:
@@ -66,14 +73,6 @@ def _where_it_holds(decision: Decision) -> Iterator[str]:
             f"prices of {decision.price_date}, from {decision.price_source}; a trial costs the same on both where the "
             "GPU's price is that many times the CPU's at which it flips"
         )
-    if any(
-        not each.at_once for decided in decision.workloads for size in decided.sizes for each in (size.cpu, size.gpu)
-    ):
-        yield "0 an hour: no node of the cluster has room for such a trial"
-
-
-def _rate(times: DeviceTimes) -> str:
-    return f"{times.trials_per_hour:.3g} ({times.at_once} at once)"
 
 
 def _duration(seconds: float) -> str:

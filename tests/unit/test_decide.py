@@ -142,7 +142,7 @@ def test_noise_makes_a_small_difference_ambiguous_and_no_large_one():
     found = decide(noisy, terms, CLUSTER)
 
     assert (quiet[32].answer, sizes_of(found)[32].answer, sizes_of(found)[1024].answer) == ("CPU", "ambiguous", "GPU")
-    assert any("mlp[32]: other processes used 2.00 CPUs" in note for note in found.notes)
+    assert any("mlp at 32, 1024: other processes used 2.00 CPUs" in note for note in found.notes)
 
 
 def test_a_size_that_was_measured_on_one_of_them_only_is_left_out_and_named():
@@ -152,7 +152,7 @@ def test_a_size_that_was_measured_on_one_of_them_only_is_left_out_and_named():
     found = decide(run_set, TERMS, CLUSTER)
 
     assert list(sizes_of(found)) == [1, 16, 256]
-    assert "mlp[4096]: it has no times of both, so nothing is decided" in found.notes
+    assert "mlp at 4096: no times of both, so nothing is decided" in found.notes
 
 
 @pytest.mark.parametrize(
@@ -196,3 +196,4 @@ def test_the_table_has_the_verdict_the_times_the_costs_and_what_they_hold_for():
     assert "mlp, by cost: no crossover: for no size is the GPU surely cheaper; measured from 1 to 256" in text
     assert "measured on 2026-06-01 on a CPU and A10G" in text
     assert "prices of 2026-05-01, from by hand" in text
+    assert "trials at once: 4 on CPUs, 4 on GPUs" in text
