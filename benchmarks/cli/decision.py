@@ -58,7 +58,7 @@ def decide(
     ] = None,
     min_size: Annotated[int, typer.Option(min=1, help="Smallest size of --search.")] = 1,
     max_size: Annotated[int | None, typer.Option(min=1, help="Largest size of --search.", show_default=False)] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of --search beside a crossover.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of --search where one does not tell.")] = 5,
     cpus: Annotated[float, typer.Option(help="CPUs of a trial of --search.")] = 1,
     output: Annotated[
         Path | None, typer.Option(help="Write the decision to this file, for BenchmarkedPolicy.", show_default=False)

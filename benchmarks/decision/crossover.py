@@ -2,20 +2,20 @@
 
 Sizes are powers of two. They are galloped through from the small end to the largest, one round each, so that a change
 back at large sizes is seen: the time of a step need not grow evenly with the size. Where the faster device changes
-between two of them, the sizes between are bisected, again with one round each. Only the two sizes on either side of a
-change are measured in all rounds. Nothing is said of sizes beyond those that were measured.
+between two of them, the sizes between are bisected, again with one round each. Beside a change, sizes at which one
+round does not tell are measured in all rounds. Nothing is said of sizes beyond those that were measured.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from math import log2
+from math import log, log2
 from typing import Final, NamedTuple
 
 from tune_policies.decision import Answer
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.resources import check_count
 
-from ..verdict.comparison import Comparison
+from ..verdict.comparison import Comparison, Outcome
 
 
 class Looked(NamedTuple):
@@ -30,9 +30,18 @@ class Looked(NamedTuple):
     comparison: Comparison | None
 
     @property
-    def is_on_gpu(self) -> bool:
-        """Whether the GPU seems to be the faster one, be it ever so little."""
-        return self.comparison is not None and self.comparison.ratio > 1
+    def is_clear(self) -> bool:
+        """Whether one of them is surely the faster one."""
+        return self.comparison is not None and self.comparison.outcome in (Outcome.FIRST, Outcome.SECOND)
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long the CPU takes."""
+        return 1.0 if self.comparison is None else self.comparison.ratio
+
+    def is_on_gpu(self, num_rounds: int) -> bool:
+        """Whether the GPU is surely the faster one; or seems to be, where so many rounds were not asked for yet."""
+        return self.ratio > 1 and (self.is_clear or self.num_rounds < num_rounds)
 
 
 class Step(NamedTuple):
@@ -90,7 +99,7 @@ def search(
         measure: Takes a size and how many rounds of it there should be in all, and compares the CPU, as the first, to
             the GPU; ``None``: it could not be measured.
         sizes: The powers of two to look at, ascending.
-        num_rounds: How many rounds decide beside a change.
+        num_rounds: How many rounds decide where one does not.
     """
     found: dict[int, Looked] = {}
     while (step := next_step(found, sizes, num_rounds)) is not None:
@@ -104,13 +113,17 @@ def next_step(found: Mapping[int, Looked], sizes: Sequence[int], num_rounds: int
         if size not in found:
             return Step(size, 1)
     known = [size for size in sizes if size in found and found[size].comparison is not None]
-    changes = [(low, high) for low, high in pairwise(known) if found[low].is_on_gpu != found[high].is_on_gpu]
-    for low, high in changes:
-        between = [size for size in sizes if low < size < high and size not in found]
+    is_on_gpu = [found[size].is_on_gpu(num_rounds) for size in known]
+    changes = [at for at, (low, high) in enumerate(pairwise(is_on_gpu)) if low != high]
+    for at in changes:
+        between = [size for size in sizes if known[at] < size < known[at + 1] and size not in found]
         if between:
             return Step(between[len(between) // 2], 1)
-    for size in (size for change in changes for size in change):
-        if found[size].num_rounds < num_rounds:
+    # Each side of a change, the nearer to a tie first, as that may move the change; then what is next to them.
+    beside = [known[at + side] for at in changes for side in (0, 1)]
+    further = [known[at + side] for at in changes for side in (-1, 2) if 0 <= at + side < len(known)]
+    for size in (*sorted(beside, key=lambda size: abs(log(found[size].ratio))), *further):
+        if not found[size].is_clear and found[size].num_rounds < num_rounds:
             return Step(size, num_rounds)
     return None
 
