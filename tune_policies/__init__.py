@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tune_policies.autoscaling.readiness import plan_when_ready
     from tune_policies.autoscaling.scaling import CapacityRequest, release_capacity, request_capacity
     from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
+    from tune_policies.decision import Decision
     from tune_policies.errors import (
         InfeasibleRequestError,
         InvalidResourcesError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tune_policies.policies import (
         AcceleratorPolicy,
         AutoscalingPolicy,
+        BenchmarkedPolicy,
         CappedPolicy,
         CpuPolicy,
         EvenSplitPolicy,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
         SelectingPolicy,
     )
     from tune_policies.policy import ResourcePolicy
-    from tune_policies.policy_file import load_policy
+    from tune_policies.policy_file import load_decision, load_policy
     from tune_policies.probe import ProbeWarning, probe_cluster
     from tune_policies.reporting.policy_callback import PolicyCallback
     from tune_policies.resources import Resources
@@ -48,10 +50,12 @@ if TYPE_CHECKING:
 __all__ = [
     "AcceleratorPolicy",
     "AutoscalingPolicy",
+    "BenchmarkedPolicy",
     "CapacityRequest",
     "CappedPolicy",
     "ClusterCapacity",
     "CpuPolicy",
+    "Decision",
     "EscalatingScheduler",
     "EvenSplitPolicy",
     "FirstFeasiblePolicy",
@@ -82,6 +86,7 @@ __all__ = [
     "TrialSlot",
     "classify_oom",
     "classify_oom_text",
+    "load_decision",
     "load_policy",
     "plan_when_ready",
     "probe_cluster",
@@ -93,10 +98,12 @@ __all__ = [
 _MODULES: Final = {
     "AcceleratorPolicy": "policies",
     "AutoscalingPolicy": "policies",
+    "BenchmarkedPolicy": "policies",
     "CapacityRequest": "autoscaling.scaling",
     "CappedPolicy": "policies",
     "ClusterCapacity": "capacity",
     "CpuPolicy": "policies",
+    "Decision": "decision",
     "EscalatingScheduler": "schedulers.escalating",
     "EvenSplitPolicy": "policies",
     "FirstFeasiblePolicy": "policies",
@@ -127,6 +134,7 @@ _MODULES: Final = {
     "TrialSlot": "slot",
     "classify_oom": "oom",
     "classify_oom_text": "oom",
+    "load_decision": "policy_file",
     "load_policy": "policy_file",
     "plan_when_ready": "autoscaling.readiness",
     "probe_cluster": "probe",

@@ -48,6 +48,7 @@ class NodeCapacity(Value):
         is_head: Whether it is the cluster's head node.
         usable_cpus: CPUs that its cgroup quota, its CPU affinity and ``SLURM_CPUS_PER_TASK`` allow, which Ray may
             not know; ``None``: not read.
+        cpu_model: What its system calls its CPUs; ``None``: not read. It takes no part in how much fits.
         is_expected: Whether it is not there yet: a plan counts on the autoscaler to add it.
         in_use: What was reserved when it was read. It takes no part in planning, which goes by totals.
     """
@@ -60,6 +61,7 @@ class NodeCapacity(Value):
     address: str | None = None
     is_head: bool = False
     usable_cpus: Amount | None = None
+    cpu_model: str | None = None
     is_expected: bool = False
     in_use: Resources | None = None
 

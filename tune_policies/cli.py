@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
-import yaml
 from rich.console import Console
 
 from tune_policies.capacity import ClusterCapacity
@@ -22,7 +21,7 @@ from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.idle import ROUNDING, idle
 from tune_policies.names import counted
 from tune_policies.plan import TrialPlan
-from tune_policies.policy_file import load_policy, parse_text
+from tune_policies.policy_file import load_capacity, load_policy
 from tune_policies.tables import cluster_view
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -90,7 +89,7 @@ def plan(
         name = "--address" if address is not None else "--cluster-config"
         raise typer.BadParameter(f"--capacity is planned for without a cluster: leave {name} out")
     chosen = load_policy(policy)
-    found = _probe(address, timeout_s, cluster_config) if capacity is None else _load_capacity(capacity)
+    found = _probe(address, timeout_s, cluster_config) if capacity is None else load_capacity(capacity)
     answer = chosen.plan(found)
     print(_plan_as_json(answer, trials) if json else _plan_as_text(found, answer, trials))
 
@@ -186,18 +185,6 @@ def _probe(address: str | None, timeout_s: float, cluster_config: Path | None) -
 def _ray_speaks_on_stderr() -> redirect_stdout[TextIO]:
     """Keep stdout for the result: Ray prints the errors of the whole cluster there, ``log_to_driver`` or not."""
     return redirect_stdout(sys.stderr)
-
-
-def _load_capacity(path: Path) -> ClusterCapacity:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidResourcesError(f"cannot read the capacity file {path}: {error}") from error
-    try:
-        # One written by hand may be YAML, which knows dates.
-        return ClusterCapacity.from_json(json_text.dumps(parse_text(text), default=str))
-    except (InvalidResourcesError, yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
-        raise InvalidResourcesError(f"{path} is not what `tune-policies probe --json` writes: {error}") from error
 
 
 def _plan_as_json(answer: TrialPlan, trials: int | None) -> str:

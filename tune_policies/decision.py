@@ -1,14 +1,19 @@
 """What benchmarks decided: for each workload, from which size on the GPU is worth it, and for how long that holds."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from tune_policies.errors import InvalidResourcesError
 from tune_policies.resources import Bytes, Count, PositiveCount
-from tune_policies.values import Value
+from tune_policies.slots_by_config import Device
+from tune_policies.values import Value, suggest
 
 Answer = Literal["GPU", "CPU", "same", "ambiguous"]
+
+Objective = Literal["time", "cost"]
+"""What a device is better at: a trial ends sooner there, or costs less."""
 
 
 class DeviceTimes(Value):
@@ -23,6 +28,7 @@ class DeviceTimes(Value):
         trials_per_hour: On all of them.
         cost_per_trial: In the currency of the prices; ``None``: no prices were given.
         peak_gpu_bytes: GPU memory of a trial; ``None``: not known, or none.
+        num_threads: CPU threads of a trial, as many as it has CPUs; ``None``: not known.
     """
 
     device: str
@@ -33,6 +39,7 @@ class DeviceTimes(Value):
     trials_per_hour: float = Field(ge=0)
     cost_per_trial: float | None = None
     peak_gpu_bytes: Bytes | None = None
+    num_threads: PositiveCount | None = None
 
 
 class SizeDecision(Value):
@@ -61,6 +68,14 @@ class SizeDecision(Value):
     cheapest: Answer | None = None
     flips_at: float | None = None
 
+    def device(self, objective: Objective = "time") -> Device:
+        """Return where trials of this size are to run: on the GPU where it is surely better, else on the CPU.
+
+        A trial that gains nothing from a GPU leaves it to those that do.
+        """
+        answer = self.answer if objective == "time" else self.cheapest
+        return "GPU" if answer == "GPU" else "CPU"
+
 
 class WorkloadDecision(Value):
     """What was decided for one workload.
@@ -80,6 +95,18 @@ class WorkloadDecision(Value):
     crossover_above: PositiveCount | None = None
     crossover_at: PositiveCount | None = None
     steps_per_trial: PositiveCount
+
+    @model_validator(mode="after")
+    def _sizes_must_ascend(self) -> Self:
+        sizes = [each.size for each in self.sizes]
+        if sizes != sorted(set(sizes)):
+            raise InvalidResourcesError(f"sizes must ascend, each once, got {sizes}")
+        return self
+
+    def at(self, size: float) -> SizeDecision:
+        """Return what was decided for the largest measured size up to ``size``; below all, for the smallest."""
+        up_to = [each for each in self.sizes if each.size <= size]
+        return up_to[-1] if up_to else self.sizes[0]
 
 
 class Decision(Value):
@@ -106,3 +133,32 @@ class Decision(Value):
     price_date: str | None = None
     currency: str | None = None
     price_source: str | None = None
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether it says what trials cost."""
+        return all(size.cheapest is not None for each in self.workloads for size in each.sizes)
+
+    def of(self, workload: str | None = None) -> WorkloadDecision:
+        """Return what was decided for a workload; ``None``: for the only one.
+
+        Raises:
+            InvalidResourcesError: Nothing was decided for it, or there are several and none is named.
+        """
+        by_name = {each.workload: each for each in self.workloads}
+        if workload is None and len(by_name) == 1:
+            return self.workloads[0]
+        if workload not in by_name:
+            what = "workload must name one of several" if workload is None else f"nothing was decided for {workload!r}"
+            raise InvalidResourcesError(f"{what}{suggest(workload or '', by_name)} (decided: {', '.join(by_name)})")
+        return by_name[workload]
+
+    def speeds(self, workload: str | None, size: float) -> tuple[float, float]:
+        """Return how fast a trial of this size is on the GPU and on the CPU: ``MixedPolicy(gpu, cpu, speeds=…)``.
+
+        It is that of the largest measured size up to this one; below all, of the smallest.
+
+        Raises:
+            InvalidResourcesError: Nothing was decided for the workload.
+        """
+        return self.of(workload).at(size).speedup, 1.0

@@ -13,7 +13,7 @@ from tune_policies.accelerators import DEVICE_RESOURCES
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.resources import PositiveCount, Resources, check_count, from_ticks, to_ticks
 from tune_policies.slot import TrialSlot
-from tune_policies.slots_by_config import SlotsByConfig
+from tune_policies.slots_by_config import SlotsByDecision, SlotsByProfile
 from tune_policies.values import Value
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class TrialPlan(Value):
         reasons: How the plan came about, a sentence each.
         nodes_to_add: Nodes that the autoscaler must add before all the trials can run, by the name of their type;
             empty: the alive nodes hold them.
-        by_config: What each trial gets by its config, where that is known; the first of ``slots`` is then enough for
+        by_config: What each trial gets by its config, where that is known; the first of ``slots`` is then good for
             every config that was measured. ``None``: all trials get the same.
     """
 
@@ -40,7 +40,7 @@ class TrialPlan(Value):
     limited_by: str
     reasons: tuple[str, ...] = ()
     nodes_to_add: dict[str, PositiveCount] = Field(default_factory=dict)
-    by_config: SlotsByConfig | None = None
+    by_config: SlotsByProfile | SlotsByDecision | None = None
 
     @property
     def trial(self) -> Resources:
@@ -215,7 +215,7 @@ class TrialPlan(Value):
             "reasons": (*self.reasons, *reasons),
         }
         if self.by_config is not None:
-            changes["by_config"] = self.by_config.with_slots(lambda slot: slot.capped(max_concurrent_trials))
+            changes["by_config"] = self.by_config.capped(max_concurrent_trials)
         return self.model_copy(update=changes)
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialPlan":

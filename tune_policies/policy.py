@@ -6,6 +6,7 @@ fields. A user's own subclass of ``ResourcePolicy`` can be named the same way, o
 
 import json
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from inspect import isabstract
 from typing import Annotated, Any, Self
 
@@ -102,6 +103,16 @@ class WrappingPolicy(ResourcePolicy):
         if self.inner.choices == (self.inner,):
             return (self,)
         return tuple(self.model_copy(update={"inner": choice}) for choice in self.inner.choices)
+
+
+def with_inner(policies: Iterable[ResourcePolicy]) -> Iterator[ResourcePolicy]:
+    """Yield policies and all the policies inside them."""
+    for policy in policies:
+        yield policy
+        inside = (getattr(policy, name) for name in type(policy).model_fields)
+        for value in inside:
+            each = value if isinstance(value, tuple) else (value,)
+            yield from with_inner(found for found in each if isinstance(found, ResourcePolicy))
 
 
 def build_policy(data: object) -> ResourcePolicy:

@@ -1,26 +1,38 @@
-"""Reads a policy from a YAML or JSON file."""
+"""Reads a policy, a decision, or a cluster to plan for, from a YAML or JSON file."""
 
 import json
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import yaml
 
+from tune_policies.capacity import ClusterCapacity
+from tune_policies.decision import Decision
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.gpu_memory_profile import GpuMemoryProfile
+from tune_policies.policies.benchmarked import BenchmarkedPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policy import ResourcePolicy, build_policy
+from tune_policies.values import Value
 
-_POLICIES: Final = ("inner", "policies")
+_ValueT = TypeVar("_ValueT", bound=Value)
+
+_POLICIES: Final = ("inner", "policies", "gpu", "cpu")
 """The fields in which a policy has others. What else it has may name anything."""
+
+_IN_FILES: Final[dict[tuple[str, str], tuple[str, type[Value]]]] = {
+    (GpuMemoryPolicy.__name__, "profile"): ("profile", GpuMemoryProfile),
+    (BenchmarkedPolicy.__name__, "decision"): ("decision", Decision),
+}
+"""The fields, by kind of policy and name, that a file may hold: what it is called, and its class."""
 
 
 def load_policy(path: str | Path) -> ResourcePolicy:
     """Read the policy that a YAML or JSON file describes; ``kind`` names its class.
 
-    The file is data: YAML tags that would build Python objects are refused. Where a policy takes a ``profile``, the
-    name of a JSON file may stand for it, relative to the policy's file.
+    The file is data: YAML tags that would build Python objects are refused. Where a policy takes a ``profile`` or a
+    ``decision``, the name of a JSON file may stand for it, relative to the policy's file.
 
     Raises:
         InvalidResourcesError: The file cannot be read, is not YAML, or does not describe a policy.
@@ -31,11 +43,34 @@ def load_policy(path: str | Path) -> ResourcePolicy:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidResourcesError(f"{path} is neither YAML nor JSON: {error}") from error
     try:
-        return build_policy(_with_profiles(data, Path(path).parent))
+        return build_policy(_with_files(data, Path(path).parent))
     except InvalidResourcesError as error:
         raise InvalidResourcesError(f"{path}: {error}") from error
     except RecursionError as error:
         raise InvalidResourcesError(f"{path} contains itself: a policy inside a policy must end somewhere") from error
+
+
+def load_decision(path: str | Path) -> Decision:
+    """Read what ``python -m benchmarks decide --output`` has written, for ``BenchmarkedPolicy``.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, or holds no decision.
+    """
+    return _value_in(Path(path), "decision", Decision)
+
+
+def load_capacity(path: str | Path) -> ClusterCapacity:
+    """Read a cluster that ``tune-policies probe --json`` has written, or somebody by hand, as JSON or YAML.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, or does not describe a cluster.
+    """
+    text = _read(path, "capacity")
+    try:
+        # One written by hand may be YAML, which knows dates.
+        return ClusterCapacity.from_json(json.dumps(parse_text(text), default=str))
+    except (InvalidResourcesError, yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidResourcesError(f"{path} is not what `tune-policies probe --json` writes: {error}") from error
 
 
 def _read(path: str | Path, what: str) -> str:
@@ -45,24 +80,26 @@ def _read(path: str | Path, what: str) -> str:
         raise InvalidResourcesError(f"cannot read the {what} file {path}: {error}") from error
 
 
-def _with_profiles(data: object, folder: Path) -> object:
-    """Return the data of a policy with each profile that is named by its file in place of the name."""
+def _with_files(data: object, folder: Path) -> object:
+    """Return the data of a policy with each value that is named by its file in place of the name."""
     if isinstance(data, list):
-        return [_with_profiles(each, folder) for each in data]
+        return [_with_files(each, folder) for each in data]
     if not isinstance(data, dict):
         return data
-    changed = {key: _with_profiles(value, folder) if key in _POLICIES else value for key, value in data.items()}
-    if data.get("kind") == GpuMemoryPolicy.__name__ and isinstance(name := data.get("profile"), str):
-        changed["profile"] = _profile(folder / name)
+    changed = {key: _with_files(value, folder) if key in _POLICIES else value for key, value in data.items()}
+    for (kind, field), (what, cls) in _IN_FILES.items():
+        if data.get("kind") == kind and isinstance(name := data.get(field), str):
+            changed[field] = _value_in(folder / name, what, cls)
     return changed
 
 
-def _profile(path: Path) -> GpuMemoryProfile:
-    text = _read(path, "profile")
+def _value_in(path: Path, what: str, cls: type[_ValueT]) -> _ValueT:
+    text = _read(path, what)
     try:
-        return GpuMemoryProfile.from_dict(parse_text(text))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # of which InvalidResourcesError is one
-        raise InvalidResourcesError(f"{path} is no profile: {error}") from error
+        # As JSON, in which a day may be a text; YAML has read it as a date.
+        return cls.from_json(json.dumps(parse_text(text), default=str))
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:  # of which InvalidResourcesError is one
+        raise InvalidResourcesError(f"{path} is no {what}: {error}") from error
 
 
 def parse_text(text: str) -> object:

@@ -103,7 +103,8 @@ class _Readings:
         for node_id, facts in found.items():
             self.monitor = self.monitor or facts["monitor"]
             devices, failure = _to_devices(of_id[node_id], facts)
-            self.facts[node_id] = NodeFacts(devices=devices, usable_cpus=facts["usable_cpus"])
+            cpus = {name: facts[name] for name in ("usable_cpus", "cpu_model")}
+            self.facts[node_id] = NodeFacts(devices=devices, **cpus)
             if failure:
                 self.failures[node_id] = failure
 
@@ -174,4 +175,4 @@ def _addable(state: ClusterState, monitor: Any) -> tuple[tuple[NodeTypeCapacity,
 def _with_facts(node: NodeCapacity, facts: NodeFacts | None) -> NodeCapacity:
     if facts is None:
         return node
-    return node.model_copy(update={"devices": facts.devices, "usable_cpus": facts.usable_cpus})
+    return node.model_copy(update={name: getattr(facts, name) for name in NodeFacts.model_fields})

@@ -1,13 +1,16 @@
-"""What a trial gets by its config: the smallest of several slots that holds what a profile says of it."""
+"""What a trial gets by its config: one of several slots, which a profile or a decision says."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field
 
+from tune_policies.config_values import flat, numbers
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.gpu_memory_profile import GpuMemoryProfile
+from tune_policies.resources import PositiveCount
 from tune_policies.slot import TrialSlot
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
@@ -15,9 +18,50 @@ from tune_policies.values import Value
 Headroom = Annotated[float, Field(ge=0, le=10)]
 """How much more than was measured is given, as a part of it: 0.1 is a tenth more."""
 
+Device = Literal["CPU", "GPU"]
+"""Where a trial runs."""
+
 
 class SlotsByConfig(Value):
-    """Slots of several sizes, and the profile that says which of them a config needs.
+    """Several slots, one of which is a config's.
+
+    Attributes:
+        slots: What there is; a config of which nothing is known gets the last.
+        holds_for: The versions of packages, by name, of which each that is installed must be this one, or what was
+            measured does not hold; empty: any.
+    """
+
+    slots: tuple[TrialSlot, ...] = Field(min_length=1)
+    holds_for: dict[str, str] = Field(default_factory=dict)
+
+    @abstractmethod
+    def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
+        """Return the slot of a trial with this config.
+
+        Raises:
+            InfeasibleRequestError: It is known to need more than any slot has.
+        """
+
+    @abstractmethod
+    def why_unknown(self, config: Mapping[str, Any]) -> str | None:
+        """Return what is not known of a config, in words that name it; ``None``: all that is needed is known."""
+
+    @property
+    def max_concurrent_trials(self) -> int:
+        """How many trials run at once, if their configs are those with which the most do."""
+        return max(slot.max_concurrent_trials for slot in self.slots)
+
+    def with_slots(self, change: Callable[[TrialSlot], TrialSlot]) -> Self:
+        """Return the same with each slot changed."""
+        return self.model_copy(update={"slots": tuple(map(change, self.slots))})
+
+    def capped(self, max_concurrent_trials: int) -> Self:
+        """Return the same with no more trials at once than that."""
+        return self.with_slots(lambda slot: slot.capped(max_concurrent_trials))
+
+
+class SlotsByProfile(SlotsByConfig):
+    """Slots of several sizes, of which each config has the smallest that holds what a profile says of it.
 
     Attributes:
         profile: What was measured.
@@ -28,16 +72,12 @@ class SlotsByConfig(Value):
 
     profile: GpuMemoryProfile
     headroom: Headroom
-    slots: tuple[TrialSlot, ...] = Field(min_length=1)
 
-    @property
-    def max_concurrent_trials(self) -> int:
-        """How many trials run at once, if all have the slot of which the most do."""
-        return max(slot.max_concurrent_trials for slot in self.slots)
-
-    def with_slots(self, change: Callable[[TrialSlot], TrialSlot]) -> "SlotsByConfig":
-        """Return the same with each slot changed."""
-        return self.model_copy(update={"slots": tuple(map(change, self.slots))})
+    def why_unknown(self, config: Mapping[str, Any]) -> str | None:
+        """Return what is not known of a config; see :meth:`SlotsByConfig.why_unknown`."""
+        if self.needed_bytes(config) is not None:
+            return None
+        return f"of GPU memory with {dict(config)} nothing was measured"
 
     def needed_bytes(self, config: Mapping[str, Any]) -> int | None:
         """Return the GPU memory that a trial with this config needs on these GPUs; ``None``: it cannot be told."""
@@ -63,6 +103,56 @@ class SlotsByConfig(Value):
             if (slot.gpu_memory_bytes or 0) >= wanted:
                 return slot
         raise _too_large(config, format_bytes(needed), largest)
+
+
+class SlotsByDecision(SlotsByConfig):
+    """A slot on the CPU and one on the GPU, between which a number in the config decides.
+
+    Attributes:
+        slots: That on the CPU, and that on the GPU.
+        size: The name of the number in the config; of one in a mapping inside, ``"model/batch_size"``.
+        devices: The measured sizes, ascending, and where trials of each run.
+        at_once: How many trials run at once where some run on the CPU, and some on the GPU.
+    """
+
+    size: str
+    devices: tuple[tuple[PositiveCount, Device], ...] = Field(min_length=1)
+    at_once: PositiveCount
+
+    @property
+    def max_concurrent_trials(self) -> int:
+        """How many trials run at once, if their configs are those with which the most do."""
+        return max(self.at_once, super().max_concurrent_trials)
+
+    def capped(self, max_concurrent_trials: int) -> Self:
+        """Return the same with no more trials at once than that."""
+        at_once = min(self.at_once, max_concurrent_trials)
+        return super().capped(max_concurrent_trials).model_copy(update={"at_once": at_once})
+
+    def why_unknown(self, config: Mapping[str, Any]) -> str | None:
+        """Return what is not known of a config; see :meth:`SlotsByConfig.why_unknown`."""
+        if self._size_of(config) is not None:
+            return None
+        return f"{dict(config)} has no number above 0 as {self.size!r}, by which a decision goes"
+
+    def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
+        """Return the slot on the device that is better for the largest measured size up to that of the config.
+
+        Below all measured sizes it is that of the smallest; of an unknown config, that on the GPU.
+        """
+        size = self._size_of(config)
+        if size is None:
+            return self.slots[-1]
+        up_to = [device for measured, device in self.devices if measured <= size]
+        return self.slots[_ORDER.index(up_to[-1] if up_to else self.devices[0][1])]
+
+    def _size_of(self, config: Mapping[str, Any]) -> float | None:
+        size = numbers(flat(config)).get(self.size)
+        return size if size is not None and size > 0 else None
+
+
+_ORDER: Final[tuple[Device, ...]] = ("CPU", "GPU")
+"""That of the slots of a decision."""
 
 
 def with_headroom(needed_bytes: int, headroom: float) -> int:

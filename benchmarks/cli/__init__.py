@@ -2,10 +2,10 @@
 
 import typer
 
-from . import packing, plans, prove, record, report, run, verdict
+from . import decision, packing, plans, prove, record, report, run, verdict
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for part in (run, record, verdict, report, packing, plans, prove):
+for part in (run, record, verdict, decision, report, packing, plans, prove):
     app.add_typer(part.app)
 
 

@@ -177,6 +177,7 @@ def test_a_cluster_is_read_through_the_ray_client_of_the_program(monkeypatch):
 
     assert (node.resources.cpus, node.is_head, node.in_use) == (2, True, Resources())
     assert node.usable_cpus == len(os.sched_getaffinity(0))
+    assert node.cpu_model == node_facts.read_cpu_model()
 
 
 def test_a_gcs_that_answers_no_more_is_an_error_at_the_deadline():

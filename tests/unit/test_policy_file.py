@@ -3,13 +3,16 @@ import json
 import pytest
 import yaml
 
+from tests.decisions import a_decision
 from tune_policies import (
+    BenchmarkedPolicy,
     CappedPolicy,
     CpuPolicy,
     FirstFeasiblePolicy,
     GpuMemoryMeasurement,
     GpuMemoryPolicy,
     GpuMemoryProfile,
+    GpuPolicy,
     InvalidResourcesError,
     SelectingPolicy,
     load_policy,
@@ -51,7 +54,7 @@ def test_the_same_policy_comes_from_yaml_and_json(tmp_path, write):
         ("- GpuPolicy", "a policy must be a mapping with a 'kind', got list"),
         ("GpuPolicy", "a policy must be a mapping with a 'kind', got str"),
         ("", "a policy must be a mapping with a 'kind', got NoneType"),
-        ("gpus: 1", "a policy needs a 'kind' (known: AcceleratorPolicy, AutoscalingPolicy, CappedPolicy"),
+        ("gpus: 1", "a policy needs a 'kind' (known: AcceleratorPolicy, AutoscalingPolicy, BenchmarkedPolicy"),
         ("kind: GpuPolcy", "unknown kind 'GpuPolcy'; did you mean 'GpuPolicy'?"),
         ("kind: 7", "unknown kind 7"),
         ("kind: GpuPolicy\ngpu: 1", "unknown field 'gpu'; did you mean 'gpus'? (GpuPolicy has gpus, cpus"),
@@ -109,6 +112,25 @@ def test_a_profile_may_be_written_out(tmp_path):
     path.write_text(GpuMemoryPolicy(profile=PROFILE).to_json())
 
     assert load_policy(path) == GpuMemoryPolicy(profile=PROFILE)
+
+
+def test_a_decision_is_named_by_its_file_and_its_policies_stay_policies(tmp_path):
+    (tmp_path / "decision.json").write_text(a_decision().to_json())
+    path = tmp_path / "policy.yaml"
+    path.write_text(
+        "{kind: BenchmarkedPolicy, decision: decision.json, size: width, gpu: {kind: GpuPolicy, gpus: 0.5}}"
+    )
+
+    assert load_policy(path) == BenchmarkedPolicy(a_decision(), size="width", gpu=GpuPolicy(gpus=0.5))
+
+
+def test_a_file_that_is_no_decision_is_named(tmp_path):
+    (tmp_path / "decision.json").write_text('{"workloads": []}')
+    path = tmp_path / "policy.yaml"
+    path.write_text("{kind: BenchmarkedPolicy, decision: decision.json}")
+
+    with pytest.raises(InvalidResourcesError, match=r"decision\.json is no decision: Decision needs 'measured_at'"):
+        load_policy(path)
 
 
 def test_a_profile_that_is_not_there_or_is_none_is_an_error_with_its_name(tmp_path):

@@ -112,3 +112,15 @@ def test_a_failure_on_one_node_does_not_hide_what_its_kind_has():
     known = spread_facts(kinds, found)
 
     assert unread(kinds, known, {first[0].node_id: "no answer"}) == {first[0].node_id: "no answer"}
+
+
+def test_cpus_of_other_models_are_no_reason_to_read_all_nodes_and_are_said_of_no_other():
+    nodes = large_cluster(1000)
+
+    def read_one(node):
+        return facts(80).model_copy(update={"cpu_model": f"CPU {node.node_id}"})
+
+    known, num_read = read(nodes, read_one)
+
+    assert num_read < 100
+    assert sum(each.cpu_model is not None for each in known.values()) == num_read

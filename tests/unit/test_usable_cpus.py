@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tune_policies.probing.node_facts import read_usable_cpus
+from tune_policies.probing.node_facts import read_cpu_model, read_usable_cpus
 
 AFFINITY = len(os.sched_getaffinity(0))
 
@@ -93,3 +93,19 @@ def test_slurms_share_counts(machine, monkeypatch, share, expected):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", share)
 
     assert machine({}) == expected
+
+
+def test_the_model_of_the_cpu_is_what_linux_calls_it(tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC 9R14\nflags\t: fpu\n")
+
+    assert read_cpu_model(str(tmp_path)) == "AMD EPYC 9R14"
+
+
+@pytest.mark.parametrize("text", ["processor\t: 0\nCPU part\t: 0xd40\n", None], ids=["ARM", "no Linux"])
+def test_a_model_that_the_system_does_not_tell_is_not_known(tmp_path, text):
+    if text is not None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc/cpuinfo").write_text(text)
+
+    assert read_cpu_model(str(tmp_path)) is None

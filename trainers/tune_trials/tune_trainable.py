@@ -26,6 +26,7 @@ from ..gpu_memory.use.leaks import end_gpu_processes, is_too_much_to_keep
 from ..gpu_memory.use.run_folder import RunFolder
 from ..gpu_memory.use.usage import noted_on_oom, with_usage
 from ..process import LimitOptions, ProcessSetup, limit_options, set_up_before
+from .measured_versions import check_versions
 from .saved_resources import OverSaved
 from .trial_slot import SLOT_KEY, reserved_for_trial, slot_of_trial
 
@@ -64,10 +65,13 @@ def with_plan(
             result.
 
     Raises:
-        InvalidResourcesError: ``trainable`` is neither.
+        InvalidResourcesError: ``trainable`` is neither, or the plan goes by a decision that was measured with other
+            versions than are installed here.
         InfeasibleRequestError: In the trial: its config is known to need more than any GPU has.
         MemoryLimitError: In the trial: its GPU memory cannot be limited, or others hold the memory of its share.
     """
+    if plan.by_config is not None:
+        check_versions(plan.by_config.holds_for)
     resources = OverSaved(
         plan.resources_per_trial if plan.by_config is None else functools.partial(resources_for, plan)
     )
@@ -103,8 +107,8 @@ def resources_for(plan: TrialPlan, config: Mapping[str, Any]) -> tune.PlacementG
     """
     try:
         slot = plan.slot_for(config)
-        if plan.by_config is not None and plan.by_config.needed_bytes(config) is None:
-            logger.warning("of GPU memory with %s nothing was measured: the trial gets %s", dict(config), slot)
+        if plan.by_config is not None and (why := plan.by_config.why_unknown(config)) is not None:
+            logger.warning("%s: the trial gets %s", why, slot)
     except InfeasibleRequestError:
         slot = plan.slots[0] if plan.by_config is None else plan.by_config.slots[-1]
     return to_placement_group_factory(slot)

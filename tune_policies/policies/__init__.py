@@ -2,6 +2,7 @@
 
 from tune_policies.policies.accelerator import AcceleratorPolicy
 from tune_policies.policies.autoscaling import AutoscalingPolicy
+from tune_policies.policies.benchmarked import BenchmarkedPolicy
 from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.even_split import EvenSplitPolicy
 from tune_policies.policies.gpu import GpuPolicy
@@ -13,6 +14,7 @@ from tune_policies.policies.wrappers import CappedPolicy, FirstFeasiblePolicy, R
 __all__ = [
     "AcceleratorPolicy",
     "AutoscalingPolicy",
+    "BenchmarkedPolicy",
     "CappedPolicy",
     "CpuPolicy",
     "EvenSplitPolicy",

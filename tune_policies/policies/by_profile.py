@@ -13,7 +13,7 @@ from tune_policies.plan import TrialPlan
 from tune_policies.policies.gpu import Selection, labels_of
 from tune_policies.resources import format_amount
 from tune_policies.slot import TrialSlot
-from tune_policies.slots_by_config import SlotsByConfig, with_headroom
+from tune_policies.slots_by_config import SlotsByProfile, with_headroom
 from tune_policies.units import format_bytes
 
 _MOST_SIZES: Final = 12
@@ -70,7 +70,7 @@ def plan_by_profile(
     plan = plan.with_slots(lambda slot: slot.model_copy(update=counted))
     sized = _slots(_spread(wanted, largest_device), plan, told, plan_on)
     slots = tuple(slot.model_copy(update=counted) for slot in sized)
-    by_config = SlotsByConfig(profile=profile, headroom=headroom, slots=slots)
+    by_config = SlotsByProfile(profile=profile, headroom=headroom, slots=slots)
     reasons = [
         _what_was_measured(profile, held, headroom),
         *_what_they_get(by_config),
@@ -134,7 +134,7 @@ def _slots(
     return tuple(slot for _, slot in sorted(found.items()))
 
 
-def _what_they_get(by_config: SlotsByConfig) -> Iterator[str]:
+def _what_they_get(by_config: SlotsByProfile) -> Iterator[str]:
     """Yield what the measured configs get, those with the least and the most first where there are many."""
     ran = sorted(
         (each for each in by_config.profile.measurements if not each.ran_out), key=lambda each: each.total_bytes
@@ -161,7 +161,7 @@ def _where_it_was_not_measured(
         )
 
 
-def _counted(by_config: SlotsByConfig, measured: GpuMemoryMeasurement) -> str:
+def _counted(by_config: SlotsByProfile, measured: GpuMemoryMeasurement) -> str:
     """Return what was measured, and what is counted, where another overhead makes that more."""
     needed = by_config.needed_bytes(measured.config) or 0
     more = format_bytes(needed) != format_bytes(measured.total_bytes)

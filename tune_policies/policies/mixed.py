@@ -11,7 +11,7 @@ from tune_policies.labels import NODE_ID, is_one_of
 from tune_policies.layout import Left
 from tune_policies.plan import TrialPlan
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
-from tune_policies.policy import InnerPolicy, ResourcePolicy
+from tune_policies.policy import InnerPolicy, ResourcePolicy, with_inner
 from tune_policies.resources import PositiveCount, Speed
 from tune_policies.slot import TrialSlot
 
@@ -51,7 +51,7 @@ class MixedPolicy(ResourcePolicy):
                 f"speeds has a number for each policy, got {len(self.speeds)} for {len(self.policies)}: leave it out "
                 "where they are not known"
             )
-        if any(isinstance(each, GpuMemoryPolicy) and each.profile is not None for each in _with_inner(self.policies)):
+        if any(isinstance(each, GpuMemoryPolicy) and each.profile is not None for each in with_inner(self.policies)):
             raise InvalidResourcesError(
                 "a GpuMemoryPolicy with a profile gives each trial what its config needs, and a slot of MixedPolicy is "
                 "for any trial: give it gpu_memory instead, what the largest config needs"
@@ -234,13 +234,3 @@ def _sum(added: Iterable[dict[str, PositiveCount]]) -> dict[str, PositiveCount]:
         for name, number in each.items():
             total[name] = total.get(name, 0) + number
     return total
-
-
-def _with_inner(policies: Iterable[ResourcePolicy]) -> Iterator[ResourcePolicy]:
-    """Yield policies and all the policies inside them."""
-    for policy in policies:
-        yield policy
-        inside = (getattr(policy, name) for name in type(policy).model_fields)
-        for value in inside:
-            each = value if isinstance(value, tuple) else (value,)
-            yield from _with_inner(found for found in each if isinstance(found, ResourcePolicy))

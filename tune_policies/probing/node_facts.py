@@ -1,4 +1,4 @@
-"""Reads the machine it runs on: its GPUs, the CPUs it may use, and what its autoscaler was configured with.
+"""Reads the machine it runs on: its GPUs, its CPUs and which it may use, and what its autoscaler was configured with.
 
 ``read_node`` runs on other nodes, where this package may be missing: each function imports all that it needs itself,
 and returns plain data.
@@ -8,7 +8,7 @@ from tune_policies.probing.devices import read_gpus
 
 
 def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:
-    """Return ``gpus`` and ``usable_cpus``, and ``monitor`` where the autoscaler of ``session`` runs here.
+    """Return ``gpus``, ``usable_cpus``, ``cpu_model``, and ``monitor`` where the autoscaler of ``session`` runs.
 
     A part that cannot be read is ``None``; why the GPUs could not be stands under ``gpu_error``.
 
@@ -16,7 +16,8 @@ def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:
         with_gpus: Whether to read the GPUs.
         session: The cluster whose autoscaler is looked for; ``None``: none is.
     """
-    facts: dict[str, object] = {"gpus": None, "gpu_error": None, "usable_cpus": read_usable_cpus(), "monitor": None}
+    facts: dict[str, object] = {"gpus": None, "gpu_error": None, "monitor": None}
+    facts |= {"usable_cpus": read_usable_cpus(), "cpu_model": read_cpu_model()}
     if with_gpus:
         try:
             facts["gpus"] = read_gpus()
@@ -71,6 +72,21 @@ def read_usable_cpus(root: str = "/") -> float | None:
         # Each group above limits, too. In a container the path may be the host's: then only the top is there.
         limits += [quota(folder) for folder in (group, *group.parents) if folder == top or top in folder.parents]
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+def read_cpu_model(root: str = "/") -> str | None:
+    """Return what Linux calls the CPU; ``None``: it does not say, as on ARM, or this is no Linux.
+
+    Args:
+        root: Folder that holds ``proc``.
+    """
+    from pathlib import Path
+
+    try:
+        lines = (Path(root) / "proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
 
 
 def read_monitor(session: str) -> dict[str, object] | None:

@@ -27,19 +27,20 @@ class NodeFacts(Value):
     Attributes:
         devices: Its GPUs; ``None``: not read.
         usable_cpus: CPUs that may be used there; ``None``: not read.
+        cpu_model: The model of its CPUs; ``None``: not read.
     """
 
     devices: tuple[GpuDevice, ...] | None = None
     usable_cpus: Amount | None = None
+    cpu_model: str | None = None
 
     def of_another(self) -> "NodeFacts":
-        """Return what these facts say of a node of the same kind, whose devices have identifiers of their own."""
-        if self.devices is None:
-            return self
-        return NodeFacts(
-            devices=tuple(GpuDevice(index=d.index, name=d.name, memory_bytes=d.memory_bytes) for d in self.devices),
-            usable_cpus=self.usable_cpus,
-        )
+        """Return what these facts say of a node of the same kind: devices have identifiers of their own.
+
+        Nor is the model of the CPUs said of another: one type of a cloud's machines may have several.
+        """
+        devices = self.devices and tuple(d.model_copy(update={"uuid": None}) for d in self.devices)
+        return NodeFacts(devices=devices, usable_cpus=self.usable_cpus)
 
 
 Kind = tuple[NodeCapacity, ...]

@@ -1,0 +1,89 @@
+"""Trials on a real Ray run where a decision says: those of small configs on CPUs, those of large ones on GPUs."""
+
+import os
+from importlib.metadata import version
+
+import pytest
+import ray
+from ray import tune
+
+from tests.decisions import a_decision
+from tests.on_ray.rays import local_ray
+from trainers import with_plan
+from tune_policies import (
+    BenchmarkedPolicy,
+    CpuPolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    probe_cluster,
+)
+
+# The GPUs are logical, so there is nothing to read of them.
+pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+
+
+@pytest.fixture(scope="module")
+def capacity():
+    with local_ray(num_cpus=4, num_gpus=2):
+        yield probe_cluster()
+
+
+def plan_of(capacity, **fields):
+    slots = {"gpu": GpuPolicy(cpus=1), "cpu": CpuPolicy(cpus=2)}
+    accepted = {"accept_other_hardware": True, "max_age_days": None}
+    return BenchmarkedPolicy(**{"decision": a_decision(), **slots, **accepted, **fields}).plan(capacity)
+
+
+def train(config):
+    tune.report(
+        {
+            "gpus": len(ray.get_gpu_ids()),
+            "sees_gpus": os.environ["CUDA_VISIBLE_DEVICES"] != "",
+            "threads": int(os.environ["OMP_NUM_THREADS"]),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def results(capacity, tmp_path_factory):
+    analysis = tune.run(
+        with_plan(train, plan_of(capacity)),
+        config={"batch_size": tune.grid_search([8, 32, 64, 1000, "unknown"])},
+        storage_path=str(tmp_path_factory.mktemp("results")),
+        verbose=0,
+    )
+    return {trial.config["batch_size"]: trial.last_result for trial in analysis.trials}
+
+
+def test_each_trial_has_the_device_of_its_size(results):
+    found = {size: (result["gpus"], result["sees_gpus"]) for size, result in results.items()}
+
+    on_cpu, on_gpu = (0, False), (1, True)
+    assert found == {8: on_cpu, 32: on_cpu, 64: on_gpu, 1000: on_gpu, "unknown": on_gpu}
+
+
+def test_each_trial_has_the_threads_of_its_slot_and_says_which_that_is(results):
+    assert [(results[size]["threads"], results[size]["slot"]) for size in (8, 64)] == [
+        (2, "2 CPU"),
+        (1, "1 CPU, 1 GPU"),
+    ]
+
+
+def test_another_cpu_than_was_measured_is_found_by_the_probe_and_refused(capacity):
+    (node,) = capacity.nodes
+    if node.cpu_model is None:
+        pytest.skip("this machine does not say what its CPU is")
+
+    with pytest.raises(
+        InfeasibleRequestError, match="this one was measured on a CPU: short of a decision for this CPU"
+    ):
+        plan_of(capacity, accept_other_hardware=False)
+
+
+def test_other_versions_are_refused_before_anything_starts(capacity):
+    measured_with = a_decision(versions={"ray": version("ray"), "pydantic": "0.1"})
+
+    with pytest.raises(InvalidResourcesError, match=r"measured with pydantic 0\.1"):
+        with_plan(train, plan_of(capacity, decision=measured_with))
+    with_plan(train, plan_of(capacity, decision=measured_with, accept_other_versions=True))

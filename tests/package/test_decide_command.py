@@ -1,0 +1,77 @@
+"""The command ``decide`` on files: status, stdout and stderr."""
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.cli import app
+from benchmarks.record.file import write_run_set
+from tests.clusters import gpu_node
+from tests.measured_runs import a_run
+from tune_policies import BenchmarkedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, load_decision
+
+CLUSTER = ClusterCapacity.of(gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=16, accelerator_type="A10G"))
+PRICES = "{date: 2026-05-01, currency: USD, cpu: 0.05, gpus: {A10G: 0.4}}"
+
+
+@pytest.fixture
+def decide(tmp_path, monkeypatch):
+    """Run the command in a folder with a run, a cluster and prices."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    write_run_set(a_run(), tmp_path / "run.json")
+    write_run_set(a_run(("cpu",)), tmp_path / "cpu.json")
+    (tmp_path / "cluster.json").write_text(CLUSTER.to_json())
+    (tmp_path / "prices.yaml").write_text(PRICES)
+
+    def run(*arguments, steps=1000):
+        options = ("--steps-per-trial", str(steps), "--capacity", "cluster.json")
+        return CliRunner().invoke(app, ["decide", *arguments, *options])
+
+    return run
+
+
+def test_it_prints_what_is_better_and_writes_what_the_policy_takes(decide, tmp_path):
+    done = decide("run.json", "--prices", "prices.yaml", "--output", "decision.json")
+
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "mlp: from 256 on the GPU is faster, and at 16 not surely; measured from 1 to 256" in done.stdout
+    policy = BenchmarkedPolicy(load_decision(tmp_path / "decision.json"), gpu=GpuPolicy(cpus=4), cpu=CpuPolicy(cpus=4))
+    plan = policy.plan(CLUSTER)
+    assert [plan.slot_for({"batch_size": size}).trial.gpus for size in (16, 256)] == [0, 1]
+
+
+def test_json_is_the_decision_alone(decide, tmp_path):
+    done = decide("run.json", "--json", "--output", "decision.json")
+
+    assert done.stdout == (tmp_path / "decision.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (("cpu.json",), 1, "a decision is between cpu and gpu, but the run measured cpu"),
+        (("run.json", "--gpu", "gpu@0.5"), 2, "nothing was measured on 'gpu@0.5'"),
+        (("none.json",), 2, "none.json"),
+        (("prices.yaml",), 2, "prices.yaml"),
+        (("run.json", "--prices", "none.csv"), 2, "cannot read the price file none.csv"),
+        (("run.json", "--prices", "prices.yaml", "--gpu-type", "H100"), 2, "there is no price for 'H100'"),
+        (("run.json", "--same-within", "0"), 2, "same_within: Input should be greater than 0"),
+        (("run.json", "--packing", "prices.yaml"), 2, "prices.yaml is not what `packing --output` writes"),
+        (("run.json", "--output", "none/decision.json"), 2, "cannot write the decision to none/decision.json"),
+        (("run.json", "--search", "mlp"), 2, "--search needs --max-size"),
+        (("run.json", "--search", "mlp", "--max-size", "64"), 2, "run.json is there already"),
+    ],
+)
+def test_what_cannot_be_decided_is_explained(decide, arguments, status, told):
+    done = decide(*arguments)
+
+    assert (done.exit_code, told in done.stderr) == (status, True), done.stderr
+
+
+def test_where_all_is_ambiguous_nothing_is_decided(decide, tmp_path):
+    write_run_set(a_run(sizes=(40,), rounds=2), tmp_path / "few.json")
+
+    done = decide("few.json", steps=1333)
+
+    assert done.exit_code == 1
+    assert "nothing is decided: every answer is ambiguous" in done.stderr

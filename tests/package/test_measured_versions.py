@@ -1,0 +1,17 @@
+"""A decision holds where the versions are installed with which it was measured."""
+
+from importlib.metadata import version
+
+import pytest
+
+from trainers.tune_trials.measured_versions import check_versions
+from tune_policies import InvalidResourcesError
+
+
+def test_the_installed_versions_and_packages_that_are_not_there_are_fine():
+    check_versions({"pydantic": version("pydantic"), "no-such-package": "1.0"})
+
+
+def test_another_version_than_was_measured_with_is_refused_and_named():
+    with pytest.raises(InvalidResourcesError, match=r"measured with pydantic 0\.1 \(.* is installed\): measure again"):
+        check_versions({"pydantic": "0.1", "no-such-package": "1.0"})

@@ -1,0 +1,299 @@
+"""Plans that follow a decision: small trials on the CPU, large ones on the GPU."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.clusters import gpu_node, nodes
+from tests.decisions import MEASURED_AT, a_decision, a_size, device_times
+from tune_policies import (
+    AutoscalingPolicy,
+    BenchmarkedPolicy,
+    CappedPolicy,
+    ClusterCapacity,
+    CpuPolicy,
+    FirstFeasiblePolicy,
+    GpuMemoryMeasurement,
+    GpuMemoryPolicy,
+    GpuMemoryProfile,
+    GpuPolicy,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    MixedPolicy,
+    SelectingPolicy,
+)
+from tune_policies.decision import Decision, SizeDecision
+
+NODE = gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=40, accelerator_type="A100").model_copy(
+    update={"cpu_model": "a CPU"}
+)
+CLUSTER = ClusterCapacity(nodes=(NODE,), read_at=MEASURED_AT + timedelta(days=10))
+GPU, CPU = GpuPolicy(cpus=2), CpuPolicy(cpus=2)
+
+
+def policy(decision=None, **fields):
+    return BenchmarkedPolicy(decision or a_decision("A100"), **{"gpu": GPU, "cpu": CPU, **fields})
+
+
+def device(plan, **config):
+    return "GPU" if plan.slot_for(config).trial.gpus else "CPU"
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "where"),
+    [(16, "CPU"), (32, "CPU"), (63, "CPU"), (64, "GPU"), (100.5, "GPU"), (4096, "GPU"), (1, "CPU")],
+    ids=["measured", "the same on both", "between", "from here on", "no whole number", "above all", "below all"],
+)
+def test_a_trial_runs_where_the_largest_measured_size_up_to_its_own_does(batch_size, where):
+    assert device(policy().plan(CLUSTER), batch_size=batch_size) == where
+
+
+def test_below_all_measured_sizes_the_smallest_answers():
+    plan = policy(a_decision("A100", {64: "GPU", 128: "GPU"})).plan(CLUSTER)
+
+    assert device(plan, batch_size=1) == "GPU"
+
+
+def test_where_the_gpu_is_not_surely_better_a_trial_runs_on_the_cpu():
+    plan = policy(a_decision("A100", {16: "ambiguous", 64: "GPU"})).plan(CLUSTER)
+
+    assert device(plan, batch_size=16) == "CPU"
+
+
+def test_answers_that_change_back_are_followed():
+    plan = policy(a_decision("A100", {16: "GPU", 32: "CPU", 64: "GPU"})).plan(CLUSTER)
+
+    assert [device(plan, batch_size=size) for size in (16, 40, 64)] == ["GPU", "CPU", "GPU"]
+
+
+@pytest.mark.parametrize("config", [{}, {"batch_size": "large"}, {"batch_size": 0}, {"batch_size": True}])
+def test_a_config_without_the_number_gets_the_gpu_and_is_named(config):
+    plan = policy().plan(CLUSTER)
+
+    assert device(plan, **config) == "GPU"
+    assert plan.by_config.why_unknown(config) == (
+        f"{config} has no number above 0 as 'batch_size', by which a decision goes"
+    )
+
+
+def test_the_number_may_be_in_a_mapping_inside_the_config():
+    plan = policy(size="model/width").plan(CLUSTER)
+
+    assert device(plan, model={"width": 16}) == "CPU"
+    assert plan.by_config.why_unknown({"model": {"width": 16}}) is None
+
+
+def test_as_many_run_at_once_as_on_gpus_and_the_cpus_beside_them():
+    plan = policy(gpu=GpuPolicy(gpus=0.5, cpus=1)).plan(CLUSTER)
+
+    # 4 on the GPUs, or 8 on the CPUs, or 4 on the GPUs and 6 on the 12 CPUs that are left.
+    assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == (4, 10)
+    assert plan.explain().splitlines()[:3] == [
+        "4 to 10 trials at once, by their configs, limited by GPU",
+        "  at most 8 with 2 CPU",
+        "  at most 4 with 1 CPU, 0.5 GPU, 20 GiB of GPU memory",
+    ]
+
+
+def test_where_cpu_slots_are_the_fewer_no_more_are_sure_to_run_at_once():
+    plan = policy(cpu=CpuPolicy(cpus=16)).plan(CLUSTER)
+
+    assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == (1, 2)
+    assert plan.resources_per_trial["gpu"] == 1
+
+
+def test_a_cap_holds_for_all_kinds_together():
+    plan = CappedPolicy(policy(gpu=GpuPolicy(gpus=0.5, cpus=1)), 3).plan(CLUSTER)
+
+    assert plan.max_concurrent_trials == 3
+    assert device(plan, batch_size=16) == "CPU"
+
+
+def test_labels_hold_for_trials_on_both():
+    selecting = SelectingPolicy(policy(), label_selector={"zone": "!eu"})
+
+    plan = selecting.plan(CLUSTER)
+
+    assert plan.slot_for({"batch_size": 16}).label_selector == {"zone": "!eu"}
+    assert plan.slot_for({"batch_size": 64}).label_selector == {"zone": "!eu"}
+
+
+def test_the_plan_of_one_config_has_its_slot_alone():
+    plan = policy().plan(CLUSTER).for_config({"batch_size": 16})
+
+    assert (plan.by_config, plan.use_gpu, plan.max_concurrent_trials) == (None, False, 8)
+
+
+def test_the_plan_says_what_runs_where_and_what_was_not_measured():
+    reasons = policy().plan(CLUSTER).reasons
+
+    assert reasons[:4] == (
+        "mlp, below batch_size 64: on the CPU, as a trial does not surely end sooner on a GPU",
+        "mlp, from batch_size 64 on: on the GPU, as a trial surely ends sooner on a GPU",
+        "measured from batch_size 16 to 256: what lies outside was not, and gets what the nearer end gets",
+        "measured on 2026-06-01",
+    )
+    assert "on the GPU: 2 CPU, 1 GPU per worker, as asked for" not in reasons
+    assert "on the CPU: 2 CPU per worker, as asked for, and no GPU" in reasons
+
+
+def test_other_cpus_than_were_measured_with_are_named():
+    reasons = policy(cpu=CpuPolicy(cpus=4)).plan(CLUSTER).reasons
+
+    assert "measured with 2 CPU on the CPU, where a trial now has 4: it may be slower or faster than was measured" in (
+        reasons
+    )
+
+
+def test_without_gpus_all_trials_run_on_the_cpu_whatever_the_age():
+    plan = policy().plan(nodes((16, 0)).model_copy(update={"read_at": datetime(2030, 1, 1, tzinfo=UTC)}))
+
+    assert (plan.by_config, plan.use_gpu) == (None, False)
+    assert plan.reasons[0] == ("all trials run on the CPU, whatever was decided: there is no slot on a GPU")
+
+
+def test_where_no_cpu_slot_fits_all_trials_run_on_the_gpu():
+    plan = policy(cpu=CpuPolicy(cpus=64)).plan(CLUSTER)
+
+    assert (plan.by_config, plan.use_gpu) == (None, True)
+    assert plan.reasons[0].startswith("all trials run on the GPU, whatever was decided: there is no slot on the CPU: ")
+
+
+def test_where_neither_fits_both_are_named():
+    with pytest.raises(InfeasibleRequestError, match="one trial needs 2 CPU, 1 GPU or else 64 CPU, but"):
+        policy(cpu=CpuPolicy(cpus=64)).plan(nodes((16, 0)))
+
+
+@pytest.mark.parametrize(
+    ("decision", "told"),
+    [
+        (a_decision("H100", cpu_model="a CPU"), "measured on A100, but this one was measured on H100: short of"),
+        (a_decision("A100", cpu_model="another"), "measured on a CPU, but this one was measured on another: short of"),
+    ],
+    ids=["GPU", "CPU"],
+)
+def test_a_decision_made_on_other_hardware_is_refused_unless_it_is_accepted(decision, told):
+    with pytest.raises(InfeasibleRequestError, match=told):
+        policy(decision).plan(CLUSTER)
+
+    plan = policy(decision, accept_other_hardware=True).plan(CLUSTER)
+    assert any(", and accepted for a" in reason.lower() for reason in plan.reasons)
+
+
+def test_hardware_on_which_no_trial_is_placed_does_not_count():
+    other = gpu_node("b", gpus=8, cpus=0, accelerator_type="T4").model_copy(update={"cpu_model": "a CPU"})
+    both = CLUSTER.model_copy(update={"nodes": (NODE, other)})
+
+    plan = policy(gpu=GpuPolicy(cpus=2, accelerator_type="A100")).plan(both)
+
+    assert device(plan, batch_size=64) == "GPU"
+    with pytest.raises(InfeasibleRequestError, match="measured on T4"):
+        policy().plan(both)
+
+
+def test_hardware_that_is_not_known_is_said_to_be_not_known():
+    reasons = policy().plan(nodes((16, 2))).reasons
+
+    assert "whether the GPUs are those on which was measured is not known" in reasons
+    assert "whether the CPUs are those on which was measured is not known" in reasons
+
+
+@pytest.mark.parametrize("is_naive", [True, False], ids=["without a time zone", "with one"])
+def test_a_decision_is_refused_beyond_its_age_by_the_time_when_the_cluster_was_read(is_naive):
+    read_at = (MEASURED_AT + timedelta(days=91)).replace(tzinfo=None if is_naive else UTC)
+    later = CLUSTER.model_copy(update={"read_at": read_at})
+
+    with pytest.raises(
+        InfeasibleRequestError, match="at most 90 days old, but this one was measured on 2026-06-01, 91"
+    ):
+        policy().plan(later)
+    assert policy(max_age_days=91).plan(later) == policy(max_age_days=None).plan(later)
+
+
+def test_a_refused_decision_gives_way_to_the_next_policy():
+    plan = FirstFeasiblePolicy(policy(a_decision("H100")), GPU).plan(CLUSTER)
+
+    assert (plan.by_config, plan.use_gpu) == (None, True)
+
+
+def test_versions_are_carried_to_where_they_are_known_unless_they_are_accepted():
+    decision = a_decision("A100", versions={"torch": "2.9.0"})
+
+    assert policy(decision).plan(CLUSTER).by_config.holds_for == {"torch": "2.9.0"}
+    assert policy(decision, accept_other_versions=True).plan(CLUSTER).by_config.holds_for == {}
+
+
+def test_the_cost_decides_where_it_is_the_objective():
+    cheap = a_decision(
+        "A100", {16: a_size(16, "GPU", cheapest="CPU", flips_at=4), 64: a_size(64, "CPU", cheapest="GPU", flips_at=1)}
+    )
+
+    plan = policy(cheap, objective="cost").plan(CLUSTER)
+
+    assert [device(plan, batch_size=size) for size in (16, 64)] == ["CPU", "GPU"]
+
+
+PROFILE = GpuMemoryProfile(measurements=(GpuMemoryMeasurement(config={"b": 1}, total_bytes=2**30),))
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"workload": "mpl"}, r"nothing was decided for 'mpl'; did you mean 'mlp'\? \(decided: mlp\)"),
+        ({"objective": "cost"}, "objective='cost' needs a decision with prices"),
+        ({"max_age_days": 0}, "max_age_days: .* greater than 0"),
+        ({"gpu": MixedPolicy(GPU, CPU)}, "which a MixedPolicy does not"),
+        ({"gpu": GpuMemoryPolicy(profile=PROFILE)}, "which a GpuMemoryPolicy with a profile does not"),
+        ({"cpu": AutoscalingPolicy(CPU)}, "put AutoscalingPolicy around BenchmarkedPolicy"),
+    ],
+)
+def test_a_wrong_field_is_explained(fields, told):
+    with pytest.raises(InvalidResourcesError, match=told):
+        policy(**fields)
+
+
+def test_a_decision_is_given_once():
+    with pytest.raises(InvalidResourcesError, match="takes one decision, by position or as decision"):
+        BenchmarkedPolicy(a_decision(), decision=a_decision())
+
+
+def test_several_workloads_must_be_told_apart():
+    decision = a_decision("A100")
+    (first,) = decision.workloads
+    two = decision.model_copy(update={"workloads": (first, first.model_copy(update={"workload": "cnn"}))})
+
+    with pytest.raises(InvalidResourcesError, match=r"workload must name one of several \(decided: mlp, cnn\)"):
+        policy(two)
+
+
+def test_nodes_to_be_added_count_around_it():
+    plan = AutoscalingPolicy(policy()).plan(CLUSTER)
+
+    assert device(plan, batch_size=64) == "GPU"
+
+
+def test_a_mixed_pool_takes_its_speeds_from_the_decision():
+    decision = a_decision("A100")
+
+    slots = MixedPolicy(GPU, CPU, speeds=decision.speeds("mlp", 300)).plan(CLUSTER).slots
+
+    assert [slot.speed for slot in slots] == [4, 1]
+
+
+def test_a_decision_is_the_same_in_python_and_json():
+    decision = a_decision("A100", versions={"torch": "2.9.0"})
+
+    assert Decision.from_json(decision.to_json()) == decision
+
+
+def test_sizes_out_of_order_are_refused():
+    with pytest.raises(InvalidResourcesError, match=r"sizes must ascend, each once, got \[32, 16\]"):
+        a_decision(answers={32: "CPU", 16: "GPU"})
+
+
+def test_a_size_without_prices_has_no_cheapest_device():
+    times = device_times("cpu", 1.0)
+
+    bare = SizeDecision(size=1, answer="GPU", speedup=1, low=1, high=1, cpu=times, gpu=times)
+
+    assert (bare.device("cost"), bare.device("time")) == ("CPU", "GPU")

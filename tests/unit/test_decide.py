@@ -1,0 +1,199 @@
+"""From a run to a decision: whole trials are compared, on a cluster and at prices."""
+
+import pytest
+from rich.console import Console
+
+from benchmarks.decision.decide import Terms, UndecidedError, decide
+from benchmarks.decision.prices import Instance, Prices
+from benchmarks.decision.table import decision_view
+from benchmarks.packing.packing_record import ThroughputRecord, ThroughputSample
+from benchmarks.record.run_set import Arm, DeviceFound, Failure, NoiseReading
+from tests.clusters import gpu_node
+from tests.measured_runs import MEASURED_AT, a_run, process
+from tune_policies import BenchmarkedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, InvalidResourcesError
+
+NODE = gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=16, accelerator_type="A10G")
+CLUSTER = ClusterCapacity.of(NODE)
+PRICES = Prices(
+    date="2026-05-01",
+    currency="USD",
+    source="by hand",
+    instances=(
+        Instance(name="c", price=0.8, cpus=16),
+        Instance(name="g", price=2.0, cpus=8, gpus=1, accelerator_type="A10G"),
+    ),
+)
+TERMS = Terms(steps_per_trial=1000)
+
+
+def sizes_of(decided):
+    (workload,) = decided.decision.workloads
+    return {each.size: each for each in workload.sizes}
+
+
+def test_a_trial_is_its_start_and_its_steps():
+    found = sizes_of(decide(a_run(), TERMS, CLUSTER))
+
+    # 1,000 steps of 25.6 ms after 1 s, and of 1.256 ms after 5 s; the middle round takes 0.2 % longer.
+    assert found[256].cpu.trial_s == pytest.approx(26.6, rel=0.01)
+    assert found[256].gpu.trial_s == pytest.approx(6.256, rel=0.01)
+    assert (found[256].cpu.start_s, found[256].gpu.start_s) == (pytest.approx(1), pytest.approx(5))
+    assert found[256].speedup == pytest.approx(26.6 / 6.256, rel=0.01)
+
+
+def test_the_answer_is_of_trials_and_not_of_steps():
+    # A step of size 16 is 1.6 ms on the CPU and 1.016 ms on the GPU, where a trial starts 4 s later.
+    short, long = (
+        sizes_of(decide(a_run(), Terms(steps_per_trial=steps), CLUSTER))[16].answer for steps in (1000, 100_000)
+    )
+
+    assert (short, long) == ("CPU", "GPU")
+
+
+def test_the_crossover_is_between_measured_sizes():
+    (workload,) = decide(a_run(), TERMS, CLUSTER).decision.workloads
+
+    assert (workload.crossover_above, workload.crossover_at) == (16, 256)
+
+
+def test_trials_an_hour_are_those_of_all_cpus_and_of_each_gpu_in_turn():
+    found = sizes_of(decide(a_run(), TERMS, CLUSTER))[256]
+
+    assert (found.cpu.at_once, found.cpu.trials_per_hour) == (4, pytest.approx(4 * 3600 / found.cpu.trial_s))
+    # 4 trials of 2 GiB and what frameworks use besides fit each GPU, but only 2 find 4 of its 8 CPUs.
+    assert (found.gpu.at_once, found.gpu.trials_per_hour) == (4, pytest.approx(2 * 3600 / found.gpu.trial_s))
+
+
+def test_sharing_a_gpu_brings_what_a_record_of_packing_says():
+    rates = {("alone", 1): 100, ("packed", 2): 150, ("packed", 8): 300, ("packed with mps", 2): 190}
+    samples = [
+        ThroughputSample(
+            workload="mlp", arm=arm, trials_per_gpu=k, num_trials=rate, seconds=3600, trial_seconds=(), losses=()
+        )
+        for (arm, k), rate in rates.items()
+    ]
+    record = ThroughputRecord(gpu="A10G", machine="", command="", plans={}, samples=samples)
+
+    found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES, record))[256]
+
+    assert found.gpu.trials_per_hour == pytest.approx(1.5 * 2 * 3600 / found.gpu.trial_s)
+    assert found.gpu.cost_per_trial == pytest.approx(2.0 * found.gpu.trial_s / 3600 / 1.5)
+    assert found.flips_at == pytest.approx(1.5 * found.speedup)
+
+
+def test_a_trial_costs_its_part_of_the_cheapest_machine_for_its_time():
+    found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES))[256]
+
+    assert found.cpu.cost_per_trial == pytest.approx(0.2 * found.cpu.trial_s / 3600)
+    assert found.gpu.cost_per_trial == pytest.approx(2.0 * found.gpu.trial_s / 3600)
+
+
+def test_the_faster_device_may_be_the_dearer_and_flips_at_the_speedup():
+    found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES))[256]
+
+    # 4 times as fast, and 10 times as dear.
+    assert (found.answer, found.cheapest) == ("GPU", "CPU")
+    assert found.flips_at == found.speedup
+
+
+def test_without_prices_nothing_is_said_of_costs():
+    found = decide(a_run(), TERMS, CLUSTER)
+
+    assert (found.decision.has_prices, found.decision.currency) == (False, None)
+    assert sizes_of(found)[256].flips_at is None
+
+
+def test_a_cluster_without_room_runs_no_trial_an_hour():
+    found = sizes_of(decide(a_run(), TERMS, ClusterCapacity.of(gpu_node("a", gpus=0, cpus=16))))[256]
+
+    assert (found.gpu.at_once, found.gpu.trials_per_hour) == (0, 0)
+    assert found.answer == "GPU"
+
+
+def test_a_share_of_a_gpu_is_decided_for_where_it_is_named():
+    run_set = a_run(("cpu", "gpu", "gpu@0.25"))
+
+    found = sizes_of(decide(run_set, Terms(steps_per_trial=1000, gpu="gpu@0.25"), CLUSTER))[256]
+
+    assert (found.gpu.device, found.gpu.at_once) == ("gpu@0.25", 4)
+
+
+def test_the_decision_says_where_it_holds():
+    decision = decide(a_run(), TERMS, CLUSTER, PRICES).decision
+
+    assert (decision.cpu_model, decision.accelerator_type) == ("a CPU", "A10G")
+    assert (decision.versions, decision.measured_at) == ({"torch": "2.9.0"}, MEASURED_AT)
+    assert (decision.price_date, decision.currency) == ("2026-05-01", "USD")
+
+
+def test_the_policy_takes_it():
+    decision = decide(a_run(), TERMS, CLUSTER).decision
+
+    plan = BenchmarkedPolicy(decision, gpu=GpuPolicy(cpus=4), cpu=CpuPolicy(cpus=4)).plan(CLUSTER)
+
+    assert [plan.slot_for({"batch_size": size}).trial.gpus for size in (1, 16, 255, 256)] == [0, 0, 0, 1]
+
+
+def test_noise_makes_a_small_difference_ambiguous_and_no_large_one():
+    noisy = a_run(sizes=(32, 1024), noise=tuple(NoiseReading(round=number, load=2.0) for number in range(5)))
+    terms = Terms(steps_per_trial=1500)
+
+    quiet = sizes_of(decide(a_run(sizes=(32, 1024)), terms, CLUSTER))
+    found = decide(noisy, terms, CLUSTER)
+
+    assert (quiet[32].answer, sizes_of(found)[32].answer, sizes_of(found)[1024].answer) == ("CPU", "ambiguous", "GPU")
+    assert any("mlp at 32, 1024: other processes used 2.00 CPUs" in note for note in found.notes)
+
+
+def test_a_size_that_was_measured_on_one_of_them_only_is_left_out_and_named():
+    run_set = a_run()
+    run_set = run_set.model_copy(update={"runs": (*run_set.runs, process("mlp", 4096, "cpu", 0))})
+
+    found = decide(run_set, TERMS, CLUSTER)
+
+    assert list(sizes_of(found)) == [1, 16, 256]
+    assert "mlp at 4096: no times of both, so nothing is decided" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("run_set", "told"),
+    [
+        (a_run(("cpu",)), "a decision is between cpu and gpu, but the run measured cpu. Run it with"),
+        (
+            a_run(("cpu",), devices=(DeviceFound(device="gpu", why_missing="no node has a GPU"),)),
+            "but the run measured cpu; gpu is not there: no node has a GPU",
+        ),
+        (a_run(runs=()), "but the run measured nothing"),
+        (
+            a_run(
+                runs=(process("mlp", 1, "cpu", 0), process("mlp", 2, "gpu", 0)),
+                failures=(
+                    Failure(arm=Arm(workload="mlp", size=1, device="gpu"), round=0, kind="raised", message="it raised"),
+                ),
+            ),
+            r"no size has times of both cpu and gpu: mlp\[1\] on gpu, round 0: it raised",
+        ),
+    ],
+    ids=["one device", "a device is missing", "nothing", "no size of both"],
+)
+def test_a_run_that_decides_nothing_is_explained(run_set, told):
+    with pytest.raises(UndecidedError, match=told):
+        decide(run_set, TERMS, CLUSTER)
+
+
+def test_a_gpu_that_was_not_measured_is_refused():
+    with pytest.raises(InvalidResourcesError, match=r"nothing was measured on 'gpu@0.5'.* \(GPUs measured: gpu\)"):
+        decide(a_run(), Terms(steps_per_trial=1, gpu="gpu@0.5"), CLUSTER)
+
+
+def test_the_table_has_the_verdict_the_times_the_costs_and_what_they_hold_for():
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(decision_view(decide(a_run(), TERMS, CLUSTER, PRICES).decision))
+    text = captured.get()
+
+    assert "mlp: from 256 on the GPU is faster, and at 16 not surely; measured from 1 to 256" in text
+    assert "mlp, by cost: no crossover: for no size is the GPU surely cheaper; measured from 1 to 256" in text
+    assert "measured on 2026-06-01 on a CPU and A10G" in text
+    assert "prices of 2026-05-01, from by hand" in text
+    assert "trials at once: 4 on CPUs, 4 on GPUs" in text

@@ -1,0 +1,172 @@
+"""Prices from a file of the project's own and from SkyPilot's, and the price of what a trial takes."""
+
+import os
+
+import pytest
+
+from benchmarks.decision.price_file import load_prices
+from benchmarks.decision.prices import Instance, Prices
+from tune_policies import InvalidResourcesError
+
+HEAD = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice,AvailabilityZone\n"
+VMS = (
+    HEAD
+    + """cpu_4x,,,4.0,16.0,0.2,us-east-1,,0.1,a
+cpu_4x,,,4.0,16.0,0.16,eu-west-1,,,a
+gpu_4x_a100,A100-80GB,4.0,48.0,200.0,12.0,us-east-1,"{'Gpus': [{'Name': 'A100', 'Count': 4.0}]}",6.0,a
+gpu_1x_h100,H100,1.0,26.0,200.0,,us-east-1,,,a
+,V100,2.0,,,4.96,us-east-1,V100,1.5,a
+"""
+)
+OWN = """
+date: 2026-11-01
+currency: EUR
+instances:
+  - {name: c, price: 0.8, cpus: 16}
+  - {name: g, price: 4.0, cpus: 16, gpus: 4, accelerator_type: A100, region: eu}
+  - {name: g, price: 3.2, cpus: 16, gpus: 4, accelerator_type: A100, region: us}
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text, name="vms.csv"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_trial_pays_for_the_larger_part_of_the_cheapest_machine(written):
+    prices = load_prices(written(OWN, "prices.yaml"))
+
+    assert prices.per_hour(cpus=2, gpus=1, accelerator_type="A100").per_hour == pytest.approx(0.8)
+    assert prices.per_hour(cpus=8, gpus=1, accelerator_type="A100").per_hour == pytest.approx(1.6)
+    assert prices.per_hour(cpus=4).per_hour == pytest.approx(0.2)
+    assert (prices.date, prices.currency, prices.source) == ("2026-11-01", "EUR", "prices.yaml")
+
+
+def test_a_region_that_is_chosen_is_the_only_one(written):
+    prices = load_prices(written(OWN, "prices.yaml"), region="eu")
+
+    assert prices.per_hour(cpus=2, gpus=1, accelerator_type="A100") == (1.0, "0.25 of g in eu")
+
+
+def test_cpus_and_gpus_may_have_prices_by_themselves():
+    prices = Prices(date="2026-11-01", currency="EUR", cpu=0.05, gpus={"L4": 0.5})
+
+    assert prices.per_hour(cpus=4, gpus=1, accelerator_type="L4").per_hour == pytest.approx(0.7)
+    assert prices.per_hour(cpus=4).per_hour == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "cpu", "a100", "v100"),
+    [
+        ({}, 0.04, 3.0, 2.48 + 0.04),
+        ({"region": "us-east-1"}, 0.05, 3.0, 2.48 + 0.05),
+        ({"use_spot": True}, 0.025, 1.5, 0.75 + 0.025),
+    ],
+    ids=["the cheapest region", "one region", "spot"],
+)
+def test_a_catalogue_of_skypilot_has_machines_and_gpus_that_are_added_to_one(written, options, cpu, a100, v100):
+    prices = load_prices(written(VMS), **options)
+
+    assert prices.per_hour(cpus=1).per_hour == pytest.approx(cpu)
+    assert prices.per_hour(cpus=1, gpus=1, accelerator_type="A100-80G").per_hour == pytest.approx(a100)
+    assert prices.per_hour(cpus=1, gpus=1, accelerator_type="V100").per_hour == pytest.approx(v100)
+
+
+def test_the_day_of_a_catalogue_is_that_of_its_file_unless_it_is_told(written):
+    path = written(VMS)
+    os.utime(path, (0, 0))
+
+    assert load_prices(path).date == "1970-01-01"
+    assert load_prices(path, date="2026-11-21").date == "2026-11-21"
+
+
+def test_a_hole_is_named_by_line_and_column_where_its_price_is_needed(written):
+    prices = load_prices(written(VMS))
+
+    with pytest.raises(InvalidResourcesError, match="no price for 'H100', as line 5, column Price is empty"):
+        prices.per_hour(cpus=1, gpus=1, accelerator_type="H100")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (HEAD + "c,,,4,16,cheap,r,,,a\n", "line 2, column Price: 'cheap' is no number of 0 or above"),
+        (HEAD + "c,,,4,16,-1,r,,,a\n", "line 2, column Price: '-1' is no number of 0 or above"),
+        (HEAD + "c,,,,16,1,r,,,a\n", "no line has a price: line 2, column vCPUs is empty"),
+        (HEAD + "g,A100,,4,16,1,r,,,a\n", "no line has a price: line 2, column AcceleratorCount is empty"),
+        (HEAD + "c,,,4,16,1\n", "line 2: it has fewer cells than the 10 columns of line 1"),
+        (HEAD + "c,,,4,16,1,r,,,a,b\n", "line 2: it has more cells than the 10 columns of line 1"),
+        (HEAD, "no line has a price: there is none"),
+        (HEAD.replace("vCPUs", "VCPU"), r"line 1: the column vCPUs is missing; did you mean 'VCPU'\?"),
+        ("", "line 1: the column InstanceType is missing"),
+    ],
+)
+def test_a_wrong_catalogue_is_refused_with_the_place(written, text, told):
+    with pytest.raises(InvalidResourcesError, match=told):
+        load_prices(written(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("currency: EUR\ncpu: 1\n", "Prices needs 'date'"),
+        ("date: 2026-11-01\ncurrency: EUR\n", "there is no price: give instances, or cpu and gpus"),
+        ("date: yesterday\ncurrency: EUR\ncpu: 1\n", "date: .* got 'yesterday'"),
+        ("date: 2026-11-01\ncurrency: EUR\ncpu: 0\n", "cpu: .* greater than 0, got 0"),
+        (OWN.replace("price: 0.8, ", ""), r"instances\.0: Instance needs 'price', which is missing"),
+        (OWN.replace("gpus: 4, ", ""), "the instance 'g' has gpus=0 and accelerator_type='A100'"),
+        (OWN.replace("currency", "curency"), r"unknown field 'curency'; did you mean 'currency'\?"),
+        ("{", "it is neither YAML nor JSON"),
+    ],
+)
+def test_a_wrong_file_of_ones_own_is_refused_with_the_field(written, text, told):
+    with pytest.raises(InvalidResourcesError, match=told):
+        load_prices(written(text, "prices.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"region": "us-east-2"}, r"no prices of the region 'us-east-2'; did you mean 'us-east-1'\?"),
+        ({"name": "prices.yaml", "use_spot": True}, "--spot is for vms.csv"),
+    ],
+)
+def test_a_wrong_option_is_explained(written, options, told):
+    name = options.pop("name", "vms.csv")
+
+    with pytest.raises(InvalidResourcesError, match=told):
+        load_prices(written(VMS if name == "vms.csv" else OWN, name), **options)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InvalidResourcesError, match=r"cannot read the price file .*none\.csv"):
+        load_prices(tmp_path / "none.csv")
+
+
+GPUS = Prices(
+    date="2026-11-01",
+    currency="USD",
+    instances=(Instance(name="g", price=1, cpus=8, gpus=1, accelerator_type="A10G"),),
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        (
+            {"cpus": 1, "gpus": 1, "accelerator_type": "A10"},
+            r"no price for 'A10'; did you mean 'A10G'\? \(known: A10G\)",
+        ),
+        ({"cpus": 1, "gpus": 1}, r"which type the GPUs are is not known.* by --gpu-type \(known: A10G\)"),
+        ({"cpus": 16, "gpus": 1, "accelerator_type": "A10G"}, "no price for 16 CPU with 1 A10G: add an instance"),
+        ({"cpus": 1}, "no price for 1 CPU without a GPU: add an instance that has as much, or the price of one CPU"),
+    ],
+)
+def test_what_has_no_price_is_named(wanted, told):
+    with pytest.raises(InvalidResourcesError, match=told):
+        GPUS.per_hour(**wanted)

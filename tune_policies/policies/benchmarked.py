@@ -1,0 +1,228 @@
+"""Small trials on the CPU, large ones on the GPU, as benchmarks decided."""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Annotated, Any, Final
+
+from pydantic import Field, model_validator
+
+from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.decision import Decision, DeviceTimes, Objective, WorkloadDecision
+from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.labels import matcher
+from tune_policies.names import shorten_names
+from tune_policies.plan import TrialPlan
+from tune_policies.policies.autoscaling import AutoscalingPolicy
+from tune_policies.policies.cpu import CpuPolicy
+from tune_policies.policies.gpu import GpuPolicy
+from tune_policies.policies.gpu_memory import GpuMemoryPolicy
+from tune_policies.policies.mixed import MixedPolicy
+from tune_policies.policies.wrappers import plan_first_feasible
+from tune_policies.policy import InnerPolicy, ResourcePolicy, with_inner
+from tune_policies.resources import format_amount
+from tune_policies.slot import TrialSlot
+from tune_policies.slots_by_config import Device, SlotsByDecision
+
+_AGAIN: Final = "Measure again there, with `python -m benchmarks run` and `decide`"
+
+
+_WHY: Final[dict[tuple[Device, Objective], str]] = {
+    ("GPU", "time"): "surely ends sooner",
+    ("CPU", "time"): "does not surely end sooner",
+    ("GPU", "cost"): "surely costs less",
+    ("CPU", "cost"): "does not surely cost less",
+}
+
+
+class BenchmarkedPolicy(ResourcePolicy):
+    """Each trial on the device that benchmarks found better for its size, by a number in its config.
+
+    A trial runs on the GPU where that was surely better for the largest measured size up to its own, else on the CPU;
+    what is smaller than all that was measured counts as the smallest. One whose config lacks the number runs on the
+    GPU. Where the cluster has slots for one of the two only, all trials run there.
+
+    Attributes:
+        decision: What ``python -m benchmarks decide`` wrote; it may be given by position.
+        workload: For which of its workloads; ``None``: for the only one.
+        size: The name of the number in the config; of one in a mapping inside, ``"model/batch_size"``.
+        gpu: What a trial on the GPU gets.
+        cpu: What a trial on the CPU gets: as many CPUs as were measured with, or the decision may be wrong for it.
+        objective: What is to be less, ``"time"`` or ``"cost"`` of a trial.
+        max_age_days: A decision that was measured longer before the cluster was read is refused; ``None``: however old.
+        accept_other_hardware: Whether a decision holds that was made on another GPU or CPU than the cluster has.
+        accept_other_versions: Whether it holds where other versions are installed; ``with_plan`` looks.
+
+    Raises:
+        InvalidResourcesError: A field is wrong, the workload was not decided, or there are no prices for the cost.
+    """
+
+    decision: Decision
+    workload: str | None = None
+    size: str = "batch_size"
+    gpu: InnerPolicy = GpuPolicy()
+    cpu: InnerPolicy = CpuPolicy()
+    objective: Objective = "time"
+    max_age_days: Annotated[float, Field(gt=0, le=36_500)] | None = 90
+    accept_other_hardware: bool = False
+    accept_other_versions: bool = False
+
+    def __init__(self, /, *decision: Decision, **data: Any) -> None:
+        if len(decision) > 1 or (decision and "decision" in data):
+            raise InvalidResourcesError("takes one decision, by position or as decision=…; all else by name")
+        super().__init__(**({"decision": decision[0], **data} if decision else data))
+
+    @model_validator(mode="after")
+    def _must_be_decided(self) -> "BenchmarkedPolicy":
+        self.decision.of(self.workload)
+        if self.objective == "cost" and not self.decision.has_prices:
+            raise InvalidResourcesError(
+                "objective='cost' needs a decision with prices: make it with `decide --prices FILE`, or take 'time'"
+            )
+        for inner in with_inner((self.gpu, self.cpu)):
+            by_profile = isinstance(inner, GpuMemoryPolicy) and inner.profile is not None
+            if by_profile or isinstance(inner, MixedPolicy | BenchmarkedPolicy):
+                raise InvalidResourcesError(
+                    f"gpu and cpu give all their trials the same, which a {type(inner).__name__}"
+                    f"{' with a profile' if by_profile else ''} does not: take one that does, such as GpuPolicy"
+                )
+            if isinstance(inner, AutoscalingPolicy):
+                raise InvalidResourcesError("put AutoscalingPolicy around BenchmarkedPolicy, not inside it")
+        return self
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        try:
+            gpu = self.gpu.plan(capacity)
+        except InfeasibleRequestError as error:
+            return self._on_one(capacity, "CPU", error)
+        try:
+            cpu = self.cpu.plan(capacity)
+        except InfeasibleRequestError as error:
+            return self._on_one(capacity, "GPU", error)
+        notes = [*self._about_age(capacity.read_at), *self._about_hardware(capacity, gpu.slots[0], cpu.slots[0])]
+        decided = self.decision.of(self.workload)
+        by_config = SlotsByDecision(
+            slots=(cpu.slots[0], gpu.slots[0]),
+            size=self.size,
+            devices=tuple((each.size, each.device(self.objective)) for each in decided.sizes),
+            at_once=MixedPolicy(self.gpu, self.cpu).plan(capacity).max_concurrent_trials,
+            holds_for={} if self.accept_other_versions else self.decision.versions,
+        )
+        return TrialPlan(
+            # If all trials take the same kind, so many run at once of the scarcer.
+            slots=(gpu.slots[0].capped(cpu.slots[0].max_concurrent_trials),),
+            limited_by=gpu.limited_by,
+            reasons=(
+                *_what_was_decided(decided, self.size, self.objective),
+                *notes,
+                *_about_threads(decided, gpu.slots[0], cpu.slots[0]),
+                *(f"on the GPU: {reason}" for reason in gpu.reasons),
+                *(f"on the CPU: {reason}" for reason in cpu.reasons),
+            ),
+            by_config=by_config,
+        )
+
+    def _on_one(self, capacity: ClusterCapacity, device: Device, error: InfeasibleRequestError) -> TrialPlan:
+        """Return the plan where there are slots of one kind only.
+
+        Raises:
+            InfeasibleRequestError: There are none at all.
+        """
+        plan = plan_first_feasible((self.gpu, self.cpu), capacity)
+        if device == "CPU":  # of the other, the reason stands there already
+            return plan.with_reasons("all trials run on the CPU, whatever was decided: there is no slot on a GPU")
+        return plan.with_reasons(
+            f"all trials run on the GPU, whatever was decided: there is no slot on the CPU: {error}"
+        )
+
+    def _about_age(self, read_at: datetime | None) -> Iterator[str]:
+        """Yield what is to be said of the decision's age.
+
+        Raises:
+            InfeasibleRequestError: It is too old.
+        """
+        made = self.decision.measured_at
+        if read_at is None:
+            yield f"measured on {made:%Y-%m-%d}; when the cluster was read is not known, so neither is how long ago"
+            return
+        age = _in_utc(read_at) - _in_utc(made)
+        if self.max_age_days is not None and age > timedelta(days=self.max_age_days):
+            raise InfeasibleRequestError(
+                f"a decision that is at most {self.max_age_days:g} days old",
+                f"this one was measured on {made:%Y-%m-%d}, {age.days} days before the cluster was read",
+                "a recent decision",
+                f"{_AGAIN}, or set max_age_days.",
+            )
+        yield f"measured on {made:%Y-%m-%d}"
+
+    def _about_hardware(self, capacity: ClusterCapacity, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
+        """Yield what is to be said of the devices.
+
+        Raises:
+            InfeasibleRequestError: They are not those on which was measured.
+        """
+        gpus = _models((node.accelerator_type for node in _nodes_for(gpu, capacity)), gpu.accelerator_type)
+        cpus = _models(node.cpu_model for slot in (cpu, gpu) for node in _nodes_for(slot, capacity))
+        for what, measured, found in (
+            ("GPU", self.decision.accelerator_type, gpus),
+            ("CPU", self.decision.cpu_model, cpus),
+        ):
+            others = sorted(found - {measured})
+            if measured is None or not found:
+                yield f"whether the {what}s are those on which was measured is not known"
+            elif others and self.accept_other_hardware:
+                yield f"measured on {measured}, and accepted for {shorten_names(others)}"
+            elif others:
+                raise InfeasibleRequestError(
+                    f"a decision that was measured on {shorten_names(others)}",
+                    f"this one was measured on {measured}",
+                    f"a decision for this {what}",
+                    f"{_AGAIN}, keep trials to nodes with {measured}, or set accept_other_hardware.",
+                )
+
+
+def _in_utc(time: datetime) -> datetime:
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def _nodes_for(slot: TrialSlot, capacity: ClusterCapacity) -> Iterator[NodeCapacity]:
+    """Yield the nodes on which Ray may place a worker of the slot."""
+    is_selected = matcher(slot.label_selector)
+    nodes = capacity.gpu_nodes(slot.accelerator_type) if slot.worker.gpus else capacity.nodes
+    yield from (node for node in nodes if is_selected(node.ray_labels))
+
+
+def _models(names: Iterable[str | None], only: str | None = None) -> set[str]:
+    return {only} if only is not None else {name for name in names if name is not None}
+
+
+def _what_was_decided(decided: WorkloadDecision, size: str, objective: Objective) -> Iterator[str]:
+    """Yield which sizes run where, and what of it was not measured."""
+    runs = [(device, list(each)) for device, each in groupby(decided.sizes, lambda each: each.device(objective))]
+    for at, (device, sizes) in enumerate(runs):
+        above = f"from {size} {sizes[0].size} on" if at else ""
+        below = f"below {size} {runs[at + 1][1][0].size}" if at < len(runs) - 1 else ""
+        where = " and ".join(filter(None, (above, below))) or f"whatever {size} is"
+        yield f"{decided.workload}, {where}: on the {device}, as a trial {_WHY[device, objective]} on a GPU"
+    smallest, largest = decided.sizes[0].size, decided.sizes[-1].size
+    yield f"measured from {size} {smallest} to {largest}: what lies outside was not, and gets what the nearer end gets"
+
+
+def _about_threads(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
+    """Yield where trials get other CPUs than were measured with."""
+    for device, slot, times in (
+        ("CPU", cpu, [each.cpu for each in decided.sizes]),
+        ("GPU", gpu, [each.gpu for each in decided.sizes]),
+    ):
+        measured = _threads(times)
+        if measured and measured != {max(1, int(slot.worker.cpus))}:
+            with_cpus = " or ".join(map(str, sorted(measured)))
+            yield (
+                f"measured with {with_cpus} CPU on the {device}, where a trial now has "
+                f"{format_amount(slot.worker.cpus)}: it may be slower or faster than was measured"
+            )
+
+
+def _threads(times: Iterable[DeviceTimes]) -> set[int]:
+    return {each.num_threads for each in times if each.num_threads is not None}
