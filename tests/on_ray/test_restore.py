@@ -80,6 +80,10 @@ class Class(tune.Trainable):
         self.done = 0
         self.first = 1
 
+    def reset_config(self, new_config):
+        self.setup(new_config)
+        return True
+
     def step(self):
         result = take_step(self.config, self.done + 1, self.first)
         self.done += 1
