@@ -55,7 +55,7 @@ def crossover_figure(run_set: RunSet, phase: Phase, workloads: Sequence[str] | N
     for axes, workload in zip(panels, shown, strict=True):
         points = {device: line for device, line in times[workload].items() if line}
         for device, line in points.items():
-            _line(axes, line, looks[device], in_words(device))
+            _line(axes, line, looks[device], cut(in_words(device), 16))
         put_sizes(axes, {size for line in points.values() for size in line})
         bounds = [value for line in points.values() for time in line.values() for value in time]
         put_log_amounts(axes.yaxis, bounds, time_text)
@@ -120,7 +120,7 @@ def memory_figure(run_set: RunSet) -> Figure | None:
                 marker=marker,
                 linestyle="-" if kind == "host" else ":",
                 markerfacecolor=color if kind == "host" else "none",
-                label=f"{in_words(device)}: {kind} memory",
+                label=f"{cut(in_words(device), 16)}: {kind} memory",
             )
         put_sizes(axes, {size for line in lines.values() for size in line})
         axes.set(title=title(workload), xlabel="size", ylabel=f"peak memory, {name}")
@@ -202,7 +202,10 @@ def cost_figure(decision: Decision, workloads: Sequence[str] | None = None) -> F
         looks = strokes(lines)
         for device, line in lines.items():
             axes.plot(
-                [x for _, x, _ in line], [y for _, _, y in line], label=in_words(device), **looks[device]._asdict()
+                [x for _, x, _ in line],
+                [y for _, _, y in line],
+                label=cut(in_words(device), 16),
+                **looks[device]._asdict(),
             )
             for size, x, y in line if len(line) <= 4 else (line[0], line[-1]):
                 axes.annotate(str(size), (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=SMALL)
@@ -247,7 +250,9 @@ def packing_figure(record: ThroughputRecord, workloads: Sequence[str] | None = N
         for (name, number), rate in arms.items():
             if name.startswith("plan"):
                 look = STROKES[1] if name == "plan" else STROKES[3]
-                axes.plot(number, rate.median, marker="*", markersize=13, linestyle="", color=look.color, label=name)
+                axes.plot(
+                    number, rate.median, marker="*", markersize=13, linestyle="", color=look.color, label=cut(name, 24)
+                )
         if end := record.stops_paying_at(workload):
             axes.axvline(end, linestyle=":", color=INK, label="stops paying")
         put_sizes(axes, {number for _, number in arms})

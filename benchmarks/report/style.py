@@ -125,8 +125,11 @@ def put_legend(figure: Any, axes: Iterable[Any]) -> None:
 
 
 def cut(text: str, most: int) -> str:
-    """Return the text in one line, no longer than so many characters; of a longer one the middle goes."""
-    line = " ".join(text.split())
+    """Return the text in one line, no longer than so many characters; of a longer one the middle goes.
+
+    What cannot be printed is marked: XML, and so an SVG, must not hold it.
+    """
+    line = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
     return line if len(line) <= most else f"{line[: most // 2]}…{line[len(line) + most // 2 + 1 - most :]}"
 
 

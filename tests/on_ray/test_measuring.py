@@ -35,12 +35,12 @@ def capacity():
         yield found
 
 
-def growing(capacity, *workloads, **fields):
+def growing(capacity, *workloads, deadline_at=None, **fields):
     sizes = {f"{HERE}:{name}": (300,) for name in workloads}
     fields = {"devices": ("cpu", "gpu"), "num_rounds": 1, "num_blocks": 4, "max_seconds": 20, **fields}
     settings = Settings(sizes=sizes, **fields)
     environment = Environment(cpu_model="CPU", num_cpus=os.cpu_count())
-    return measure(new_run_set(settings, capacity, environment, "a test"), capacity)
+    return measure(new_run_set(settings, capacity, environment, "a test"), capacity, deadline_at=deadline_at)
 
 
 def measured(capacity, *workloads, **fields):
@@ -91,8 +91,8 @@ def test_the_record_grows_by_each_group_of_each_round(steps):
 def test_a_step_takes_as_long_as_it_does(steps):
     times = steps[-1].times_s(steps[-1].arms[0], Phase.COMPUTE)
 
-    # From below it is exact; from above other processes may hold it up.
-    assert 300e-6 <= statistics.median(time for each in times.values() for time in each) < 600e-6
+    # It takes no less; other processes may hold up some blocks, and not all.
+    assert 300e-6 <= min(time for each in times.values() for time in each) < 450e-6
 
 
 def test_steps_with_transfers_are_timed_by_themselves(steps):
@@ -226,6 +226,17 @@ def test_a_process_that_may_do_too_few_steps_to_be_timed_is_told(capacity):
 
 def test_a_run_with_failures_ends_well(faults):
     assert faults.is_complete
+
+
+def test_a_run_that_must_be_over_by_then_leaves_the_rest_to_be_gone_on_with(capacity):
+    began = time.monotonic()
+
+    run_set = measured(capacity, "never_ends", has_control=False, max_seconds=60, deadline_at=began + 3)
+
+    assert time.monotonic() - began < 20
+    assert not run_set.is_complete
+    assert not run_set.failures
+    assert num_missing(run_set) == 1
 
 
 def test_devices_whose_results_differ_are_told(capacity):

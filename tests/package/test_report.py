@@ -293,6 +293,12 @@ def test_the_plot_of_packing_is_the_figure_of_the_report(tmp_path):
     assert "trials per GPU" in (tmp_path / "packing.svg").read_text()
 
 
+def test_a_name_that_cannot_be_printed_is_marked_in_a_figure():
+    record = a_packing_record("mlp\x00\x1b[31m")
+
+    assert "mlp\N{REPLACEMENT CHARACTER}" in html_page(build_content(small(), packing=record))
+
+
 def test_a_record_of_packing_without_runs_cannot_be_drawn(tmp_path):
     with pytest.raises(InvalidResourcesError, match="nothing to draw"):
         draw_throughput(a_packing_record().model_copy(update={"samples": ()}), tmp_path / "packing.svg")
