@@ -118,12 +118,17 @@ class TrialPlan(Value):
     @property
     def max_concurrent_trials(self) -> int:
         """How many trials run at once, over all kinds of slots; where configs decide, if all took the least."""
-        at_once = self.min_concurrent_trials
+        at_once = self._num_places
         return at_once if self.by_config is None else max(at_once, self.by_config.max_concurrent_trials)
 
     @property
     def min_concurrent_trials(self) -> int:
         """How many trials run at once whatever their configs, of those that were measured."""
+        at_once = self._num_places
+        return at_once if self.by_config is None else self.by_config.min_concurrent_trials(at_once)
+
+    @property
+    def _num_places(self) -> int:
         return sum(slot.max_concurrent_trials for slot in self.slots)
 
     @property
@@ -215,7 +220,7 @@ class TrialPlan(Value):
             "reasons": (*self.reasons, *reasons),
         }
         if self.by_config is not None:
-            changes["by_config"] = self.by_config.capped(max_concurrent_trials)
+            changes["by_config"] = self.by_config.with_slots(lambda slot: slot.capped(max_concurrent_trials))
         return self.model_copy(update=changes)
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialPlan":

@@ -55,9 +55,13 @@ class SlotsByConfig(Value):
         """Return the same with each slot changed."""
         return self.model_copy(update={"slots": tuple(map(change, self.slots))})
 
-    def capped(self, max_concurrent_trials: int) -> Self:
-        """Return the same with no more trials at once than that."""
-        return self.with_slots(lambda slot: slot.capped(max_concurrent_trials))
+    def min_concurrent_trials(self, num_places: int) -> int:
+        """Return how many trials run at once whatever their configs, of those that were measured.
+
+        Args:
+            num_places: How many the plan has places for, the first of which is good for each of them.
+        """
+        return num_places
 
 
 class SlotsByProfile(SlotsByConfig):
@@ -112,22 +116,14 @@ class SlotsByDecision(SlotsByConfig):
         slots: That on the CPU, and that on the GPU.
         size: The name of the number in the config; of one in a mapping inside, ``"model/batch_size"``.
         devices: The measured sizes, ascending, and where trials of each run.
-        at_once: How many trials run at once where some run on the CPU, and some on the GPU.
     """
 
     size: str
     devices: tuple[tuple[PositiveCount, Device], ...] = Field(min_length=1)
-    at_once: PositiveCount
 
-    @property
-    def max_concurrent_trials(self) -> int:
-        """How many trials run at once, if their configs are those with which the most do."""
-        return max(self.at_once, super().max_concurrent_trials)
-
-    def capped(self, max_concurrent_trials: int) -> Self:
-        """Return the same with no more trials at once than that."""
-        at_once = min(self.at_once, max_concurrent_trials)
-        return super().capped(max_concurrent_trials).model_copy(update={"at_once": at_once})
+    def min_concurrent_trials(self, num_places: int) -> int:
+        """Return how many trials run at once whatever their configs: all may be for the scarcer kind of slots."""
+        return min(num_places, *(slot.max_concurrent_trials for slot in self.slots))
 
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:
         """Return what is not known of a config; see :meth:`SlotsByConfig.why_unknown`."""

@@ -3,6 +3,7 @@
 import shlex
 import sys
 import warnings
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -117,7 +118,8 @@ def _cluster(path: Path | None, address: str | None, timeout_s: float) -> Cluste
 
     if path is not None:
         return load_capacity(path)
-    with warnings.catch_warnings(record=True) as caught:
+    # Ray prints the errors of the whole cluster on stdout, which is kept for the result.
+    with redirect_stdout(sys.stderr), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", ProbeWarning)
         found = probe_cluster(address, timeout_s=timeout_s)
@@ -163,7 +165,8 @@ def _searched(
         command=f"python -m benchmarks {shlex.join(sys.argv[1:])}",
         output=output,
     )
-    return search_to_file(wanted, address=address, timeout_s=timeout_s)
+    with redirect_stdout(sys.stderr):
+        return search_to_file(wanted, address=address, timeout_s=timeout_s)
 
 
 def _show(decided: "Decided", *, as_json: bool) -> None:

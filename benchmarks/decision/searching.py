@@ -1,9 +1,11 @@
 """Measures a workload where the crossover is looked for, size by size, and writes down what was measured."""
 
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from tune_policies import ClusterCapacity, probe_cluster
+from tune_policies.names import counted
 from tune_policies.ray_connection import connection
 
 from ..measuring.runner import measure, new_run_set
@@ -70,6 +72,7 @@ class _Growing:
     def compare(self, size: int, num_rounds: int) -> Comparison | None:
         """Measure a size until it has so many rounds, and compare trials of it."""
         self._sizes.add(size)
+        print(f"measuring {self._wanted.workload}[{size}], {counted(num_rounds, 'round')}", file=sys.stderr)
         for run_set in measure(self._asked([size], num_rounds), self._capacity):
             self._keep(run_set)
         wanted = self._wanted

@@ -2,53 +2,61 @@
 
 from collections.abc import Iterator
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tune_policies.decision import Decision, DeviceTimes, SizeDecision, WorkloadDecision
+from tune_policies.decision import Decision, DeviceTimes, WorkloadDecision
+from tune_policies.names import counted
 
 from .crossover import describe
 
 
 def decision_view(decision: Decision) -> RenderableType:
-    """Return a table for each workload, what follows below it, and for what all holds."""
+    """Return a table of times for each workload, and of costs where there are prices, with what follows below."""
     parts: list[RenderableType] = []
     for decided in decision.workloads:
-        parts += [_table(decided, decision.currency), *map(Text, _below(decided))]
+        parts.append(_times(decided))
+        if decision.currency is not None:
+            parts.append(_costs(decided, decision.currency))
+        parts += map(Text, _below(decided))
     return Group(*parts, *map(Text, _where_it_holds(decision)))
 
 
-def _table(decided: WorkloadDecision, currency: str | None) -> Table:
-    table = Table(title=f"{decided.workload}, trials of {decided.steps_per_trial} steps", title_justify="left")
-    table.add_column("size", justify="right")
-    table.add_column("better")
-    table.add_column("GPU ends sooner", justify="right")
-    for device in ("CPU", "GPU"):
-        table.add_column(f"on {device}", justify="right")
-        table.add_column("an hour", justify="right")
-        if currency is not None:
-            table.add_column(f"{currency} each", justify="right")
-    if currency is not None:
-        table.add_column("cheaper")
-        table.add_column("flips at", justify="right")
+def _times(decided: WorkloadDecision) -> Table:
+    title = f"{decided.workload}: trials of {counted(decided.steps_per_trial, 'step')}"
+    headings = ("size", "better", "GPU ends sooner", "on CPU", "an hour", "on GPU", "an hour")
+    table = _table(title, headings)
     for size in decided.sizes:
-        table.add_row(*_row(size, has_prices=currency is not None))
+        ratio = f"{size.speedup:.3g}x ({size.low:.3g}-{size.high:.3g})"
+        each = (text for times in (size.cpu, size.gpu) for text in (_duration(times.trial_s), _rate(times)))
+        table.add_row(str(size.size), size.answer, ratio, *each)
     return table
 
 
-def _row(size: SizeDecision, *, has_prices: bool) -> Iterator[str]:
-    yield str(size.size)
-    yield size.answer
-    yield f"{size.speedup:.3g}x ({size.low:.3g}-{size.high:.3g})"
-    for times in (size.cpu, size.gpu):
-        yield _duration(times.trial_s)
-        yield f"{times.trials_per_hour:,.0f}" if times.trials_per_hour >= 10 else f"{times.trials_per_hour:.2g}"
-        if has_prices:
-            yield "-" if times.cost_per_trial is None else f"{times.cost_per_trial:.3g}"
-    if has_prices:
-        yield size.cheapest or "-"
-        yield "-" if size.flips_at is None else f"{size.flips_at:.3g}x"
+def _costs(decided: WorkloadDecision, currency: str) -> Table:
+    title = f"{decided.workload}: {currency} for 1,000 trials"
+    table = _table(title, ("size", "cheaper", "on CPU", "on GPU", "flips at"))
+    for size in decided.sizes:
+        costs = (_cost(times) for times in (size.cpu, size.gpu))
+        table.add_row(str(size.size), size.cheapest or "-", *costs, f"{size.flips_at or 0:.3g}x")
+    return table
+
+
+def _table(title: str, headings: tuple[str, ...]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("better", "cheaper") else "right", no_wrap=True)
+    return table
+
+
+def _rate(times: DeviceTimes) -> str:
+    return f"{times.trials_per_hour:,.0f}" if times.trials_per_hour >= 10 else f"{times.trials_per_hour:.2g}"
+
+
+def _cost(times: DeviceTimes) -> str:
+    return "-" if times.cost_per_trial is None else f"{1000 * times.cost_per_trial:.3g}"
 
 
 def _below(decided: WorkloadDecision) -> Iterator[str]:

@@ -3,7 +3,6 @@
 import itertools
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time

@@ -124,6 +124,15 @@ def test_the_plan_of_one_config_has_its_slot_alone():
     assert (plan.by_config, plan.use_gpu, plan.max_concurrent_trials) == (None, False, 8)
 
 
+def test_train_runs_go_by_their_configs_too():
+    plan = policy(gpu=GpuPolicy(cpus=1, num_workers=2), cpu=CpuPolicy(cpus=2, num_workers=4)).plan(CLUSTER)
+
+    small, large = (plan.for_config({"batch_size": size}) for size in (16, 64))
+
+    assert (small.num_workers, small.resources_per_worker) == (4, {"CPU": 2})
+    assert (large.num_workers, large.resources_per_worker) == (2, {"CPU": 1, "GPU": 1})
+
+
 def test_the_plan_says_what_runs_where_and_what_was_not_measured():
     reasons = policy().plan(CLUSTER).reasons
 

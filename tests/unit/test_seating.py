@@ -1,71 +1,118 @@
-"""Whether the processes that are compared are there together, and what each reserves."""
+"""Which slots of a plan are free, and for whom."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from benchmarks.measuring.arms import groups_of
-from benchmarks.measuring.devices import parse_device, plan_device
-from benchmarks.measuring.seating import seat
-from benchmarks.record.settings import Settings
-from tests.clusters import nodes
-from tune_policies.labels import NODE_ID
+from tune_policies import Resources, TrialSlot
+from tune_policies.layout import Place
+from tune_policies.schedulers.seating import Kinds, Seat, free_slots, num_slots
+
+GPU = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4)
+HALF = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=2)
+CPU = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=3)
+L4 = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4, accelerator_type="L4")
+PLACES = (
+    Place(kind=0, node_id="a", count=4),
+    Place(kind=0, node_id="b", count=2),
+    Place(kind=1, node_id="b", count=3),
+)
 
 
-def seated(capacity, cpus, *devices, has_control=True):
-    settings = Settings(sizes={"mlp": (1,)}, devices=devices, cpus=cpus, has_control=has_control)
-    plans = {device: plan_device(parse_device(device), capacity, cpus).plan for device in devices}
-    (group,) = groups_of(settings, devices)
-    seating = seat(group, plans, capacity)
-    return seating, [seating.options(arm, plans[arm.device], group) for arm in group.arms]
+def seat(kind, node_id, *, num_slots=1, has_started=True):
+    return Seat(CPU if kind == 1 else GPU, kind, node_id, num_slots, has_started)
+
+
+def test_every_slot_is_free_where_nothing_runs():
+    assert free_slots(PLACES, []) == [4, 2, 3]
+
+
+def test_a_trial_takes_a_slot_where_it_is():
+    assert free_slots(PLACES, [seat(0, "b"), seat(1, "b"), seat(1, "b")]) == [4, 1, 1]
+
+
+def test_a_trial_that_no_longer_fits_where_it_is_takes_a_slot_of_its_kind_elsewhere():
+    assert free_slots(PLACES, [seat(0, "b")] * 3) == [3, 0, 3]
+
+
+def test_a_trial_on_a_node_that_the_plan_does_not_name_takes_a_slot_of_its_kind():
+    assert free_slots(PLACES, [seat(0, "gone"), seat(0, None)]) == [2, 2, 3]
+
+
+def test_a_trial_of_no_kind_of_the_plan_takes_no_slot():
+    assert free_slots(PLACES, [seat(None, "a")]) == [4, 2, 3]
+
+
+def test_a_trial_that_was_given_more_takes_several_slots():
+    assert free_slots(PLACES, [seat(0, "a", num_slots=2)]) == [2, 2, 3]
+
+
+def test_where_a_trial_waits_for_several_slots_nobody_else_is_given_one():
+    assert free_slots(PLACES, [seat(0, "a", num_slots=2, has_started=False)]) == [0, 2, 3]
+
+
+@given(
+    seats=st.lists(
+        st.builds(
+            Seat,
+            st.just(GPU),
+            st.sampled_from([0, 1, None]),
+            st.sampled_from(["a", "b", "gone", None]),
+            st.integers(1, 3),
+            st.booleans(),
+        ),
+        max_size=12,
+    )
+)
+def test_no_more_slots_are_free_than_the_trials_leave(seats):
+    free = free_slots(PLACES, seats)
+
+    for kind, total in ((0, 6), (1, 3)):
+        taken = sum(each.num_slots for each in seats if each.kind == kind)
+        of_kind = [count for count, place in zip(free, PLACES, strict=True) if place.kind == kind]
+        assert all(count >= 0 for count in of_kind)
+        assert sum(of_kind) <= max(0, total - taken)
 
 
 @pytest.mark.parametrize(
-    ("shapes", "cpus", "devices"),
+    ("slot", "kind"),
     [
-        pytest.param([(3, 1)], 1, ("cpu", "gpu"), id="three CPUs for a CPU, its control and a GPU"),
-        pytest.param([(2, 0), (4, 1)], 2, ("cpu", "gpu"), id="on several nodes"),
-        pytest.param([(4, 1)], 1, ("gpu@0.25", "cpu", "cpu"), id="shares of a GPU"),
+        pytest.param(CPU, 1, id="the same slot"),
+        pytest.param(
+            CPU.model_copy(update={"max_concurrent_trials": 9}), 1, id="the same slot, of which there were more"
+        ),
+        pytest.param(HALF, 0, id="another share of the same devices"),
+        pytest.param(L4, None, id="other devices"),
     ],
 )
-def test_processes_that_the_cluster_holds_have_all_that_trials_have(shapes, cpus, devices):
-    seating, options = seated(nodes(*shapes), cpus, *devices)
-
-    assert (seating.is_together, seating.shares_cpus_on) == (True, None)
-    assert {each["num_cpus"] for each in options} == {cpus}
+def test_a_trial_of_an_earlier_plan_counts_as_the_kind_that_is_like_its_slot(slot, kind):
+    assert Kinds((GPU, CPU)).of(slot) == kind
 
 
 @pytest.mark.parametrize(
-    ("devices", "reserved"),
+    ("kept", "kinds"),
     [
-        (("cpu",), [(16, 0), (0, 0)]),
-        (("cpu", "gpu"), [(0, 0), (16, 1), (0, 0)]),
-        (("gpu@0.5", "cpu"), [(16, 0.5), (0, 0), (0, 0.5)]),
+        pytest.param(None, (0, 1, 2), id="a trial that has not run may have any"),
+        pytest.param(CPU, (2,), id="one that ran on CPUs keeps to them"),
+        pytest.param(GPU, (0, 1), id="one that ran on a GPU may have another share of one"),
+        pytest.param(L4, (0, 1, 2), id="where there are no such devices any more, any kind will do"),
     ],
 )
-def test_where_cpus_are_short_all_take_turns_on_those_that_one_of_them_holds(devices, reserved):
-    seating, options = seated(nodes((16, 1)), 16, *devices)
-
-    assert seating.is_together
-    assert [(each["num_cpus"], each["num_gpus"]) for each in options] == reserved
-
-
-def test_cpus_are_shared_on_one_node():
-    capacity = nodes((16, 0), (16, 1))
-
-    seating, options = seated(capacity, 16, "cpu", "gpu")
-
-    with_gpu = capacity.nodes[1].node_id
-    assert seating.shares_cpus_on == with_gpu
-    assert [each["label_selector"] for each in options] == [{NODE_ID: with_gpu}] * 3
+def test_a_trial_keeps_its_kind_of_devices(kept, kinds):
+    assert Kinds((GPU, HALF, CPU)).allowed(kept) == kinds
 
 
 @pytest.mark.parametrize(
-    "devices",
+    ("reserved", "of_slot", "expected"),
     [
-        pytest.param(("gpu",), id="the control has no GPU"),
-        pytest.param(("cpu", "gpu", "gpu@0.5"), id="a GPU and half of the same"),
+        pytest.param({"CPU": 1, "GPU": 0.25}, {"CPU": 1, "GPU": 0.25}, 1, id="what the slot has"),
+        pytest.param({"CPU": 1, "GPU": 0.5}, {"CPU": 1, "GPU": 0.25}, 2, id="a half is two quarters"),
+        pytest.param({"GPU": 1}, {"GPU": 0.3333}, 3, id="a whole is three thirds"),
+        pytest.param({"GPU": 0.5}, {"GPU": 0.3333}, 2, id="a half takes two thirds"),
+        pytest.param({"GPU": 2}, {"GPU": 1}, 2, id="two GPUs are two slots of one"),
+        pytest.param({"CPU": 1, "memory": 5e9}, {"CPU": 1, "memory": 2e9}, 3, id="host memory counts too"),
+        pytest.param({"CPU": 1, "memory": 5e9}, {"CPU": 1}, 1, id="what the slot does not count takes none"),
     ],
 )
-def test_where_devices_are_short_one_process_comes_after_the_other(devices):
-    seating, _ = seated(nodes((16, 1)), 1, *devices)
-
-    assert not seating.is_together
+def test_a_trial_takes_as_many_slots_as_hold_what_it_was_given(reserved, of_slot, expected):
+    assert num_slots(reserved, of_slot) == expected

@@ -106,22 +106,17 @@ class BenchmarkedPolicy(ResourcePolicy):
             slots=(cpu.slots[0], gpu.slots[0]),
             size=self.size,
             devices=tuple((each.size, each.device(self.objective)) for each in decided.sizes),
-            at_once=MixedPolicy(self.gpu, self.cpu).plan(capacity).max_concurrent_trials,
             holds_for={} if self.accept_other_versions else self.decision.versions,
         )
-        return TrialPlan(
-            # If all trials take the same kind, so many run at once of the scarcer.
-            slots=(gpu.slots[0].capped(cpu.slots[0].max_concurrent_trials),),
-            limited_by=gpu.limited_by,
-            reasons=(
-                *_what_was_decided(decided, self.size, self.objective),
-                *notes,
-                *_about_threads(decided, gpu.slots[0], cpu.slots[0]),
-                *(f"on the GPU: {reason}" for reason in gpu.reasons),
-                *(f"on the CPU: {reason}" for reason in cpu.reasons),
-            ),
-            by_config=by_config,
+        reasons = (
+            *_what_was_decided(decided, self.size, self.objective),
+            *notes,
+            *_about_threads(decided, gpu.slots[0], cpu.slots[0]),
+            *(f"on the GPU: {reason}" for reason in gpu.reasons),
+            *(f"on the CPU: {reason}" for reason in cpu.reasons),
         )
+        both = MixedPolicy(self.gpu, self.cpu).plan(capacity)
+        return both.model_copy(update={"limited_by": gpu.limited_by, "reasons": reasons, "by_config": by_config})
 
     def _on_one(self, capacity: ClusterCapacity, device: Device, error: InfeasibleRequestError) -> TrialPlan:
         """Return the plan where there are slots of one kind only.

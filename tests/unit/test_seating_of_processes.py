@@ -1,0 +1,71 @@
+"""Whether the processes that are compared are there together, and what each reserves."""
+
+import pytest
+
+from benchmarks.measuring.arms import groups_of
+from benchmarks.measuring.devices import parse_device, plan_device
+from benchmarks.measuring.seating import seat
+from benchmarks.record.settings import Settings
+from tests.clusters import nodes
+from tune_policies.labels import NODE_ID
+
+
+def seated(capacity, cpus, *devices, has_control=True):
+    settings = Settings(sizes={"mlp": (1,)}, devices=devices, cpus=cpus, has_control=has_control)
+    plans = {device: plan_device(parse_device(device), capacity, cpus).plan for device in devices}
+    (group,) = groups_of(settings, devices)
+    seating = seat(group, plans, capacity)
+    return seating, [seating.options(arm, plans[arm.device], group) for arm in group.arms]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "cpus", "devices"),
+    [
+        pytest.param([(3, 1)], 1, ("cpu", "gpu"), id="three CPUs for a CPU, its control and a GPU"),
+        pytest.param([(2, 0), (4, 1)], 2, ("cpu", "gpu"), id="on several nodes"),
+        pytest.param([(4, 1)], 1, ("gpu@0.25", "cpu", "cpu"), id="shares of a GPU"),
+    ],
+)
+def test_processes_that_the_cluster_holds_have_all_that_trials_have(shapes, cpus, devices):
+    seating, options = seated(nodes(*shapes), cpus, *devices)
+
+    assert (seating.is_together, seating.shares_cpus_on) == (True, None)
+    assert {each["num_cpus"] for each in options} == {cpus}
+
+
+@pytest.mark.parametrize(
+    ("devices", "reserved"),
+    [
+        (("cpu",), [(16, 0), (0, 0)]),
+        (("cpu", "gpu"), [(0, 0), (16, 1), (0, 0)]),
+        (("gpu@0.5", "cpu"), [(16, 0.5), (0, 0), (0, 0.5)]),
+    ],
+)
+def test_where_cpus_are_short_all_take_turns_on_those_that_one_of_them_holds(devices, reserved):
+    seating, options = seated(nodes((16, 1)), 16, *devices)
+
+    assert seating.is_together
+    assert [(each["num_cpus"], each["num_gpus"]) for each in options] == reserved
+
+
+def test_cpus_are_shared_on_one_node():
+    capacity = nodes((16, 0), (16, 1))
+
+    seating, options = seated(capacity, 16, "cpu", "gpu")
+
+    with_gpu = capacity.nodes[1].node_id
+    assert seating.shares_cpus_on == with_gpu
+    assert [each["label_selector"] for each in options] == [{NODE_ID: with_gpu}] * 3
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        pytest.param(("gpu",), id="the control has no GPU"),
+        pytest.param(("cpu", "gpu", "gpu@0.5"), id="a GPU and half of the same"),
+    ],
+)
+def test_where_devices_are_short_one_process_comes_after_the_other(devices):
+    seating, _ = seated(nodes((16, 1)), 1, *devices)
+
+    assert not seating.is_together
