@@ -10,6 +10,7 @@ from tune_policies.names import counted
 
 from ..packing.packing_record import ThroughputRecord
 from ..record.run_set import Phase, RunSet
+from ..verdict.verdicts import Verdict, verdicts
 from .amounts import in_words, sentence
 from .figures import (
     PHASE_TITLES,
@@ -21,7 +22,7 @@ from .figures import (
     speedup_figure,
 )
 from .findings import Finding, doubts_of_all, find, summarise
-from .statistics import Verdict, by_workload, verdicts
+from .statistics import by_workload
 from .tables import (
     Table,
     arms_table,

@@ -13,8 +13,9 @@ from tune_policies.units import GIB, MIB
 from ..packing.packing_record import ThroughputRecord
 from ..record.run_set import Arm, Phase, RunSet
 from ..verdict.comparison import Comparison
+from ..verdict.verdicts import Verdict
 from .amounts import in_words, multiple_text, time_text
-from .statistics import Verdict, measured_devices, ordered_devices, step_time
+from .statistics import measured_devices, ordered_devices, step_time
 from .style import INK, LOOK, SMALL, STROKES, WIDTH, cut, put_legend, put_log_amounts, put_sizes, strokes, title
 
 PHASE_TITLES: Final = {

@@ -10,8 +10,9 @@ from tune_policies.names import counted
 
 from ..record.run_set import Phase, RunSet
 from ..verdict.comparison import Comparison, Outcome
+from ..verdict.verdicts import Verdict
 from .amounts import in_words, ratio_with_bounds, sentence
-from .statistics import Verdict, measured_devices
+from .statistics import measured_devices
 
 Kind = Literal["gain", "stay", "same", "ambiguous", "depends", "none"]
 

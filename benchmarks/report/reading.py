@@ -6,18 +6,7 @@ from typing import TypeVar
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.values import Value
 
-from ..record.run_set import RunSet
-
 V = TypeVar("V", bound=Value)
-
-
-def read_run_set(path: Path) -> RunSet:
-    """Read a run set.
-
-    Raises:
-        InvalidResourcesError: There is no such file, or it is no run set.
-    """
-    return read_value(path, RunSet, "`python -m benchmarks run … --output FILE` writes one")
 
 
 def read_value(path: Path, kind: type[V], way_out: str) -> V:

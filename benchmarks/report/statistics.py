@@ -1,12 +1,11 @@
-"""What the figures show of raw times: the middle of an arm, how sure that is, and how two arms compare."""
+"""What the figures show of raw times: the middle of an arm, and how sure that is."""
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ..record.run_set import Arm, Phase, ProcessRun, RunSet
-from ..verdict.comparison import Comparison, Outcome
 
 CONFIDENCE: Final = 0.95
 
@@ -47,59 +46,6 @@ def step_time(run_set: RunSet, arm: Arm, phase: Phase) -> Middle | None:
     """Return seconds of a step (of the first epoch: of all of it) over the arm's processes; ``None``: no times."""
     times = [statistics.median(each) for each in run_set.times_s(arm, phase).values()]
     return middle(times) if times else None
-
-
-class Verdict(NamedTuple):
-    """Two devices, compared."""
-
-    workload: str
-    size: int
-    phase: Phase
-    first: str
-    second: str
-    comparison: Comparison
-
-
-def verdicts(run_set: RunSet, phase: Phase, same_within: float = 0.05) -> tuple[Verdict, ...]:
-    """Return how each device compares with the first one, for each workload and size with a round of both."""
-    first, *others = measured_devices(run_set) or ("",)
-    found = []
-    for workload in run_set.workloads:
-        for size in run_set.sizes(workload):
-            for other in others:
-                one, two = (
-                    run_set.times_s(Arm(workload=workload, size=size, device=device), phase)
-                    for device in (first, other)
-                )
-                if one.keys() & two.keys():
-                    found.append(Verdict(workload, size, phase, first, other, _compare(one, two, same_within)))
-    return tuple(found)
-
-
-def _compare(
-    first: Mapping[int, tuple[float, ...]], second: Mapping[int, tuple[float, ...]], same_within: float
-) -> Comparison:
-    rounds = sorted(first.keys() & second.keys())
-    logs = [math.log(statistics.median(first[each]) / statistics.median(second[each])) for each in rounds]
-    ratio, low, high = (math.exp(each) for each in middle(logs))
-    if low > 1 + same_within:
-        outcome = Outcome.SECOND
-    elif high < 1 / (1 + same_within):
-        outcome = Outcome.FIRST
-    elif low > 1 / (1 + same_within) and high < 1 + same_within:
-        outcome = Outcome.SAME
-    else:
-        outcome = Outcome.AMBIGUOUS
-    reasons = () if outcome is not Outcome.AMBIGUOUS else ("the interval reaches into the band of what is the same",)
-    return Comparison(
-        ratio=ratio,
-        low=low,
-        high=high,
-        outcome=outcome,
-        same_within=same_within,
-        num_rounds=len(rounds),
-        reasons=reasons,
-    )
 
 
 def by_workload(run_set: RunSet) -> dict[str, RunSet]:

@@ -6,9 +6,10 @@ from tune_policies.decision import Decision
 from tune_policies.errors import InvalidResourcesError
 
 from ..packing.packing_record import ThroughputRecord
+from ..record.file import read_run_set
 from .content import build_content
 from .page import html_page, write_markdown, write_text
-from .reading import read_run_set, read_value
+from .reading import read_value
 
 
 def write_report(

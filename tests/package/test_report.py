@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from benchmarks.cli import app
 from benchmarks.packing.packing_report import draw_throughput
+from benchmarks.record.file import write_run_set
 from benchmarks.record.run_set import Failure, Phase
 from benchmarks.report.content import build_content
 from benchmarks.report.figures import crossover_figure
@@ -307,7 +308,7 @@ def test_a_record_of_packing_without_runs_cannot_be_drawn(tmp_path):
 @pytest.fixture
 def run_file(tmp_path):
     file = tmp_path / "run.json"
-    file.write_text(small().to_json())
+    write_run_set(small(), file)
     return file
 
 

@@ -5,8 +5,9 @@ import pytest
 from benchmarks.record.run_set import Phase
 from benchmarks.report.amounts import digits, multiple_text, ratio_with_bounds, time_text
 from benchmarks.report.findings import doubts_of_all, find, summarise
-from benchmarks.report.statistics import Verdict, measured_devices, middle
+from benchmarks.report.statistics import measured_devices, middle
 from benchmarks.verdict.comparison import Comparison, Outcome
+from benchmarks.verdict.verdicts import Verdict
 from tests.reports import a_decision
 from tests.run_sets import a_run_set
 
