@@ -10,6 +10,7 @@ from tune_policies import InvalidResourcesError
 pytestmark = pytest.mark.ray
 
 
+@pytest.mark.slow
 def test_beside_a_busy_process_no_verdict_is_wrong_and_each_run_is_kept(tmp_path):
     file = tmp_path / "busy.json"
 
