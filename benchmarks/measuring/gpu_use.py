@@ -27,8 +27,7 @@ def has_used_gpu(counters: Mapping[str, Any], imported: Container[str]) -> bool:
     Raises:
         ProbeError: Only frameworks are there that would tell, and none has used one.
     """
-    # To wait for a device begins to use it: only who has put something there has worked on it.
-    if any(each.held_bytes or each.peak_allocated_bytes for each in counters.values()):
+    if any(map(_has_held, counters.values())):
         return True
     if not any(name in imported for name in _COUNTED) or any(name in imported for name in _UNCOUNTED):
         return False
@@ -36,3 +35,8 @@ def has_used_gpu(counters: Mapping[str, Any], imported: Container[str]) -> bool:
         "the workload was asked for gpu, and used none: take benchmarks.measuring.frameworks.torch_device(device) "
         "or its like, which say why, or leave the device out"
     )
+
+
+def _has_held(memory: Any) -> bool:
+    """Return whether something was put on a GPU: to wait for one begins to use it, and pools fill without it."""
+    return bool(memory.held_bytes if memory.peak_allocated_bytes is None else memory.peak_allocated_bytes)
