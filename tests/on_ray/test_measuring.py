@@ -207,7 +207,7 @@ def test_a_process_that_dies_is_told_and_tried_again(faults):
 
 
 def test_an_epoch_that_is_too_long_is_cut_and_its_steps_are_timed(capacity):
-    run_set = measured(capacity, "has_long_epochs", devices=("cpu",), has_control=False, num_blocks=1, max_seconds=6)
+    run_set = measured(capacity, "has_long_epochs", devices=("cpu",), has_control=False, num_blocks=1, max_seconds=8)
 
     (run,) = run_set.runs
     assert run.first_epoch_s is None
