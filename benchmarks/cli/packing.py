@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tune_policies import ResourcePolicyError
+from tune_policies import InvalidResourcesError, ResourcePolicyError
 
 app = typer.Typer()
 
@@ -34,4 +34,4 @@ def packing(
         measure_throughput(sweep, output, plot)
     except ResourcePolicyError as error:
         print(error, file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise typer.Exit(2 if isinstance(error, InvalidResourcesError) else 1) from None

@@ -64,6 +64,11 @@ def run(
         raise typer.Exit(2) from None
     try:
         settings = None
+        if resume is not None and not workload and (device or size or rounds or max_seconds):
+            raise InvalidResourcesError(
+                "--resume without a workload goes on with what the file says: leave out the other settings, or ask "
+                "for all of it again"
+            )
         if workload or resume is None:
             settings = Settings(
                 sizes=_sizes(workload or [], size or [], quick=quick),

@@ -30,6 +30,9 @@ _ENDS_WITHIN_S: Final = 10
 _LONG_STEP_S: Final = 0.5
 """From here on the first epoch has warmed up what there is, and warm-up blocks would only cost time."""
 
+_SURELY_LONG_S: Final = 2.0
+"""A step is tried out twice at the most where it is long: what took so long together takes half of it at the least."""
+
 _NUM_WARMUPS: Final = 2
 """Blocks of each phase that do not count."""
 
@@ -59,6 +62,7 @@ class MeasuredProcess:
         self._last_s: dict[Phase, float] = {}
         self._energy_j: float | None = None
         self._epoch: FirstEpoch | None = None
+        self._step_s: float | None = None
         self._first_epoch_s: float | None = None
         self._start_up_s: float | None = None
         self._started_at = datetime.now(UTC)
@@ -73,8 +77,7 @@ class MeasuredProcess:
 
     @property
     def _num_warmups(self) -> int:
-        step_s = None if self._epoch is None else self._epoch.step_s
-        return 0 if step_s is not None and step_s >= _LONG_STEP_S else _NUM_WARMUPS
+        return 0 if self._step_s is not None and self._step_s >= _LONG_STEP_S else _NUM_WARMUPS
 
     def start(self, plan: TrialPlan, reserved: Mapping[str, Any], device: str) -> None:
         """Start the process, and wait until its first epoch is done and its blocks are known.
@@ -110,11 +113,30 @@ class MeasuredProcess:
         else:
             self._first_epoch_s = time.monotonic() - asked
             self._start_up_s = max(0.0, self._first_epoch_s - epoch.prepare_s - epoch.epoch_s)
+        if self._settings.max_steps <= epoch.num_steps:
+            self._stop(f"--max-steps={self._settings.max_steps} leaves no steps after the first epoch")
+        else:
+            self._size_blocks(epoch)
+
+    def _size_blocks(self, epoch: FirstEpoch) -> None:
+        """Ask how many steps make a block of each phase, unless a step would take more than the time that is left."""
+        self._step_s = epoch.step_s
+        mean_s = (epoch.epoch_s or self._settings.max_seconds / 2) / epoch.num_steps
         for phase in epoch.phases:
-            if self._settings.max_steps <= epoch.num_steps:
-                self._stop(f"--max-steps={self._settings.max_steps} leaves no steps after the first epoch")
-                break
-            self.num_steps[phase] = self._ask(self._actor.steps_of_block, phase, epoch.step_s)
+            if self._is_too_long(self._step_s or mean_s):
+                return
+            before_s = self._spent_s
+            self.num_steps[phase] = self._ask(self._actor.steps_of_block, phase, self._step_s)
+            took_s = self._spent_s - before_s
+            if self._step_s is None and took_s >= _SURELY_LONG_S:
+                self._step_s = took_s
+
+    def _is_too_long(self, seconds: float) -> bool:
+        """Return whether what takes so long may not end in time, and stop in good order then."""
+        if seconds <= (self._settings.max_seconds - self._spent_s) * 0.8:
+            return False
+        self._stop(f"it stopped after --max-seconds={self._settings.max_seconds:g}")
+        return True
 
     def read_noise(self) -> NoiseCounters:
         """Read how busy its host is.
@@ -139,9 +161,7 @@ class MeasuredProcess:
         """
         if phase not in self.num_steps or sweep >= self.num_sweeps:
             return
-        left_s = self._settings.max_seconds - self._spent_s
-        if self._last_s.get(phase, (self._epoch.step_s if self._epoch else None) or 0) > left_s * 0.8:
-            self._stop(f"it stopped after --max-seconds={self._settings.max_seconds:g}")
+        if self._is_too_long(self._last_s.get(phase, self._step_s or 0)):
             return
         at_s, before = time.monotonic() - self._round.began, self._spent_s
         timed: TimedBlock = self._ask(self._actor.time_block, phase, self.num_steps[phase])

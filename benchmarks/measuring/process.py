@@ -18,6 +18,7 @@ from tune_policies.errors import ProbeError
 
 from ..record.run_set import Phase
 from ..workloads.registry import load_workload
+from .gpu_use import GPU_USE_UNKNOWN, has_used_gpu
 from .noise import Gpus, NoiseCounters, read_noise
 from .protocol import Steps
 from .steps_checks import checked_loss, checked_steps
@@ -26,17 +27,14 @@ from .trial import ProcessSetup, end_gpu_processes, peak_gpu_memory_bytes, read_
 
 _Answer = TypeVar("_Answer")
 
-_COUNTED: Final = frozenset({"torch", "tensorflow", "jax", "cupy"})
-"""Frameworks that tell whether they have used a GPU."""
-
-_UNCOUNTED: Final = frozenset({"numba.cuda", "xgboost", "lightgbm"})
-"""Those that may have used one without telling."""
-
 _MOST_LOSSES: Final = 100
 """So many are kept: devices that agree on these did the same work."""
 
 _MOST_CHARACTERS: Final = 500
 """Of a message: some frameworks append pages to theirs."""
+
+_TRIED_ONCE_S: Final = 3.0
+"""A step that takes so long is tried out once: what compiles has compiled in the first epoch."""
 
 _LONG_STEP_S: Final = 1.0
 """A step that takes so long is not tried out before it is timed: that would cost as much as the rest."""
@@ -125,6 +123,7 @@ class WorkloadProcess:
     _timers: dict[Phase, BlockTimer]
     _num_done: int = 0
     _gpus: Gpus | None = None
+    _gpu_use_is_unknown: bool = False
 
     def begin(self) -> tuple[int, str]:
         """Return the process's number and its host."""
@@ -154,6 +153,8 @@ class WorkloadProcess:
     def finish(self) -> Ending:
         """Return what was used, and end what the workload has started on the GPU."""
         warnings = list(end_gpu_processes())
+        if self._gpu_use_is_unknown:
+            warnings.append(GPU_USE_UNKNOWN)
         try:
             peak_gpu_bytes = peak_gpu_memory_bytes()
         except ProbeError as error:
@@ -174,7 +175,9 @@ class WorkloadProcess:
         ended = time.perf_counter()
         self._num_done = len(times)
         if task.device != "cpu":
-            _check_device_was_used(task.device)
+            # Those that come with the benchmarks ask their libraries themselves.
+            is_sure = _has_used(task.device)
+            self._gpu_use_is_unknown = ":" in task.workload and not is_sure
             self._gpus = Gpus.visible()
         num_threads = int(os.environ["OMP_NUM_THREADS"])  # as the setup has set it
         phases = {Phase.TRANSFERS: steps.with_transfers, Phase.COMPUTE: steps.compute}
@@ -220,8 +223,11 @@ class WorkloadProcess:
         most = max(1, left // (len(self._timers) * self._task.num_blocks))
         if phase is not Phase.TRANSFERS and (step_s or 0) < _LONG_STEP_S:
             step_s = None  # data that lie on the device may make all the difference
+        # The first step with data on the device may compile; those with transfers the epoch has done before.
         if step_s is None or step_s < _LONG_STEP_S:
-            timer.seconds(1)  # it may compile
+            first_s = timer.seconds(1)
+            if phase is Phase.TRANSFERS and first_s >= _TRIED_ONCE_S:
+                return 1
         return steps_of_block(timer.seconds, step_s=step_s, most=most)
 
     def _time_block(self, phase: Phase, num_steps: int) -> TimedBlock:
@@ -248,15 +254,9 @@ def _line(error: BaseException) -> str:
     return f"{last} ({frames[-1].filename}:{frames[-1].lineno})" if frames else last
 
 
-def _check_device_was_used(device: str) -> None:
-    """Raise an error where a framework that tells has used no device, and no other is there that may have."""
-    if device != "gpu" or not _COUNTED & sys.modules.keys() or _UNCOUNTED & sys.modules.keys():
-        return
-    if not read_counters() and not _has_apple_gpu():
-        raise ProbeError(
-            "the workload was asked for gpu, and used none: take benchmarks.measuring.frameworks.torch_device(device) "
-            "or its like, which say why, or leave the device out"
-        )
+def _has_used(device: str) -> bool:
+    """Return whether a GPU was used, as far as that can be told; of other devices nobody asks."""
+    return device != "gpu" or _has_apple_gpu() or has_used_gpu(read_counters(), sys.modules)
 
 
 def _has_apple_gpu() -> bool:

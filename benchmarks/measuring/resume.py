@@ -18,15 +18,16 @@ def check_same(before: RunSet, now: RunSet) -> None:
     differ = [
         *_differences("", before.settings.model_dump(), now.settings.model_dump() if now.settings else {}),
         *_differences("version of ", before.environment.versions, now.environment.versions),
-        *_differences(
-            "",
-            before.environment.model_dump(include={"cpu_model", "num_cpus", "python"}),
-            now.environment.model_dump(include={"cpu_model", "num_cpus", "python"}),
-        ),
+        *_differences("", _machine(before), _machine(now)),
         *_differences(
             "device ",
             {each.device: each.slot for each in before.devices},
             {each.device: each.slot for each in now.devices},
+        ),
+        *_differences(
+            "type of ",
+            {each.device: each.accelerator_type for each in before.devices},
+            {each.device: each.accelerator_type for each in now.devices},
         ),
     ]
     if differ:
@@ -34,6 +35,13 @@ def check_same(before: RunSet, now: RunSet) -> None:
             f"the run cannot be gone on with, as its times could not be compared: {'; '.join(differ)}. "
             "Ask for the same on the same machine, or begin a new file"
         )
+
+
+def _machine(run_set: RunSet) -> dict[str, object]:
+    machine = run_set.environment
+    # In any order, as NVML may number them anew.
+    gpus = ", ".join(sorted(map(str, machine.gpus))) or "none"
+    return {**machine.model_dump(include={"cpu_model", "num_cpus", "usable_cpus", "python"}), "GPUs": gpus}
 
 
 def _differences(what: str, before: Mapping[str, object], now: Mapping[str, object]) -> Iterator[str]:

@@ -75,6 +75,8 @@ def measure_to_file(session: Session) -> RunSet:
             f"file, or go on with it by --resume {session.output}"
         )
     if before is not None and before.is_complete and session.settings in (None, before.settings):
+        if session.output != session.resume:
+            write_run_set(before, session.output)
         return before
     settings = session.settings or (before.settings if before else None)
     if settings is None:

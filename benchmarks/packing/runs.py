@@ -21,6 +21,7 @@ from tune_policies.trainers import measure_gpu_memory, with_plan
 from tune_policies.usage.record import GPU_MEMORY_KEY
 
 from ..environment import describe_machine
+from ..record.writing import replace_file
 from .packing_record import ThroughputRecord, ThroughputSample
 from .packing_report import draw_throughput, print_throughput
 from .trainings import WORKLOADS, train_workload
@@ -69,13 +70,16 @@ def measure_throughput(sweep: Sweep, output: Path | None, plot: Path | None) -> 
 
     Raises:
         InfeasibleRequestError: There is no GPU.
-        InvalidResourcesError: There are several: trials on one are counted.
+        InvalidResourcesError: There are several: trials on one are counted. The record is there already, or cannot be
+            written.
     """
+    if output is not None and output.exists():
+        raise InvalidResourcesError(f"{output} is there already, and would be lost: name another file for the record")
     ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     try:
         for record in _records(sweep):
             if output is not None:  # after each run, so that nothing measured is lost
-                output.write_text(record.to_json() + "\n")
+                replace_file(output, record.to_json() + "\n")
     finally:
         ray.shutdown()
     print_throughput(record)

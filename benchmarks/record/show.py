@@ -10,7 +10,7 @@ from rich.text import Text
 from tune_policies.tables import empty_table
 from tune_policies.units import format_bytes
 
-from .run_set import Phase, RunSet
+from .run_set import Arm, Phase, RunSet
 from .summary import ArmSummary, Middle, summarize
 
 _TITLE: Final = "Time of a step, and of the first epoch: median of the processes ± half the interquartile range"
@@ -98,6 +98,7 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[ArmSummary], str]], ...]] = (
 def _lines(run_set: RunSet) -> Iterator[str]:
     for problem in run_set.problems():
         yield f"- {problem}"
+    yield from _warnings(run_set)
     rounds = len({run.round for run in run_set.runs})
     turns = "block by block" if run_set.is_interleaved else "process by process"
     yield f"{rounds} of {run_set.num_rounds} rounds, arms in turns {turns}, seed {run_set.seed}"
@@ -105,6 +106,16 @@ def _lines(run_set: RunSet) -> Iterator[str]:
         yield f"Noise: {noise}"
     yield f"Machine: {run_set.environment}"
     yield f"Measured from {run_set.created_at:%Y-%m-%d %H:%M %Z} by: {run_set.command}"
+
+
+def _warnings(run_set: RunSet) -> Iterator[str]:
+    """Yield what came up in processes that have times, each warning of an arm once."""
+    alike: dict[tuple[Arm, str], list[str]] = {}
+    for run in run_set.runs:
+        for warning in run.warnings:
+            alike.setdefault((run.arm, warning), []).append(str(run.round))
+    for (arm, warning), rounds in alike.items():
+        yield f"- {arm}, {'round' if len(rounds) == 1 else 'rounds'} {', '.join(rounds)}: {warning}"
 
 
 def _noise(run_set: RunSet) -> Iterator[str]:

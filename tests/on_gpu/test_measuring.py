@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.measuring.protocol import Steps
 from benchmarks.measuring.runner import measure, new_run_set
 from benchmarks.record.environment_reader import read_environment
 from benchmarks.record.run_set import Arm, Phase
@@ -21,6 +22,23 @@ def run_set():
         capacity = probe_cluster()
         *_, last = measure(new_run_set(settings, capacity, read_environment(), "a test"), capacity)
     return last
+
+
+@pytest.fixture(scope="module")
+def on_cpu():
+    """What a workload leaves that was asked for a GPU, and works on the CPU."""
+    settings = Settings(sizes={f"{__name__}:stays_on_cpu": (64,)}, devices=("gpu",), num_rounds=1, has_control=False)
+    with local_ray():
+        capacity = probe_cluster()
+        *_, last = measure(new_run_set(settings, capacity, read_environment(), "a test"), capacity)
+    return last
+
+
+def stays_on_cpu(size, device):
+    import torch
+
+    matrix = torch.rand(size, size)
+    return Steps(lambda: (matrix @ matrix)[0, 0])
 
 
 def of(run_set, device):
@@ -53,6 +71,11 @@ def test_steps_are_waited_for(run_set):
 def test_only_a_process_on_a_gpu_uses_gpu_memory(run_set):
     assert of(run_set, "cpu").peak_gpu_bytes is None
     assert of(run_set, "gpu").peak_gpu_bytes >= 3 * 4 * SIZE**2
+
+
+def test_a_workload_that_stays_on_the_cpu_is_not_measured_in_the_place_of_a_gpu(on_cpu):
+    assert not on_cpu.runs
+    assert "was asked for gpu, and used none" in on_cpu.failures[0].message
 
 
 def test_the_energy_of_the_gpu_is_known_where_it_was_used(run_set):

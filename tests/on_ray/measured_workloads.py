@@ -66,5 +66,10 @@ def has_long_epochs(size, device):
     return Steps(with_transfers=lambda: _wait(size), steps_per_epoch=10**9)
 
 
+def has_one_long_step(size, device):
+    """Half of the time that a process has in the test of it, so that not even a second one fits in."""
+    return Steps(with_transfers=lambda: _wait(4e6), steps_per_epoch=1)
+
+
 def returns_nothing(size, device):
     return None

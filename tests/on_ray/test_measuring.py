@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.measuring.arms import num_missing
+from benchmarks.measuring.gpu_use import GPU_USE_UNKNOWN
 from benchmarks.measuring.runner import measure, new_run_set
 from benchmarks.record.environment import Environment
 from benchmarks.record.file import read_run_set
@@ -133,6 +134,12 @@ def test_what_a_process_is_and_uses_is_in_the_record(steps):
     assert run.peak_gpu_bytes is None
 
 
+def test_where_nobody_tells_whether_a_gpu_was_used_that_is_told(steps):
+    of = {run.arm.device: run.warnings for run in steps[-1].runs}
+
+    assert of == {"cpu": (), "gpu": (GPU_USE_UNKNOWN,)}
+
+
 def test_how_quiet_it_was_is_in_the_record(steps):
     assert [reading.round for reading in steps[-1].noise] == [0, 1]
     assert all(0 <= reading.load <= os.cpu_count() for reading in steps[-1].noise)
@@ -200,12 +207,22 @@ def test_a_process_that_dies_is_told_and_tried_again(faults):
 
 
 def test_an_epoch_that_is_too_long_is_cut_and_its_steps_are_timed(capacity):
-    run_set = measured(capacity, "has_long_epochs", devices=("cpu",), has_control=False, num_blocks=1, max_seconds=6)
+    run_set = measured(capacity, "has_long_epochs", devices=("cpu",), has_control=False, num_blocks=1, max_seconds=8)
 
     (run,) = run_set.runs
     assert run.first_epoch_s is None
     assert "first epoch was cut" in run.warnings[0]
     assert len(run.times_s(Phase.TRANSFERS)) == 1
+
+
+@pytest.mark.slow
+def test_where_no_second_step_fits_in_the_time_of_the_first_epoch_is_kept(capacity):
+    run_set = measured(capacity, "has_one_long_step", devices=("cpu",), has_control=False, max_seconds=8)
+
+    (run,) = run_set.runs
+    assert run.first_epoch_s > 4
+    assert not run.blocks
+    assert "it stopped after --max-seconds=8" in run.warnings
 
 
 def test_a_process_does_no_more_steps_than_it_may(capacity):

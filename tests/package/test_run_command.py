@@ -6,6 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.cli import app
+from benchmarks.record.file import read_run_set, write_run_set
+from benchmarks.record.settings import Settings
+from tests.run_sets import a_run_set
 
 
 def run(*arguments):
@@ -49,6 +52,23 @@ def test_a_file_that_is_no_record_cannot_be_gone_on_with(tmp_path):
 
     assert done.exit_code == 2
     assert "no run set" in done.stderr
+
+
+def test_settings_beside_a_run_that_is_gone_on_with_are_not_passed_over(tmp_path):
+    done = run("--resume", tmp_path / "run.json", "--rounds", "9")
+
+    assert done.exit_code == 2
+    assert "leave out the other settings" in done.stderr
+
+
+def test_a_whole_run_that_is_gone_on_with_is_in_the_file_that_was_named(tmp_path):
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    write_run_set(a_run_set(sizes=(16,), settings=Settings(sizes={"mlp": (16,)}, devices=("cpu",))), before)
+
+    done = run("--resume", before, "--output", after)
+
+    assert done.exit_code == 0
+    assert read_run_set(after) == read_run_set(before)
 
 
 def test_without_the_packages_for_benchmarks_it_says_what_to_install(monkeypatch):

@@ -127,6 +127,12 @@ def test_failures_that_are_alike_are_told_once():
     assert "- mlp[64] on cpu, rounds 0, 1, 4: ValueError: no\n" in shown(of(failures=failures))
 
 
+def test_warnings_of_processes_that_have_times_are_told_once():
+    runs = (process(number, 1, warnings=("its first epoch was cut",)) for number in (0, 2))
+
+    assert "- mlp[64] on cpu, rounds 0, 2: its first epoch was cut\n" in shown(of(*runs))
+
+
 def test_what_was_measured_of_nothing_is_told_without_a_table():
     assert shown(of(is_complete=False)).startswith("- the run was ended before all was measured")
 

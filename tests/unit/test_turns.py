@@ -5,7 +5,7 @@ import pytest
 from benchmarks.measuring.arms import INTERRUPTED, given_up, groups_of, is_done, num_missing, without_round
 from benchmarks.measuring.resume import check_same
 from benchmarks.measuring.turns import order_of_groups, order_of_processes, seed_of_turns, sweeps_of
-from benchmarks.record.environment import Environment
+from benchmarks.record.environment import Environment, GpuFacts
 from benchmarks.record.run_set import Arm, DeviceFound, Failure, Phase, ProcessRun, RunSet
 from benchmarks.record.settings import Settings
 from tune_policies import InvalidResourcesError
@@ -20,13 +20,14 @@ def process_of(arm, number=0, **fields):
     return ProcessRun(arm=arm, round=number, order=0, pid=1, node="host", started_at=began, **fields)
 
 
-def a_run(*runs, failures=(), settings=SETTINGS, versions=(("torch", "2.13"),)):
+def a_run(*runs, failures=(), settings=SETTINGS, versions=(("torch", "2.13"),), accelerator_type=None, **machine):
+    gpu = DeviceFound(device="gpu", slot="1 CPU, 1 GPU", accelerator_type=accelerator_type)
     return RunSet(
         command="run",
         seed=0,
         created_at="2026-01-02T03:04:05Z",
-        environment=Environment(cpu_model="CPU", num_cpus=2, versions=dict(versions)),
-        devices=(DeviceFound(device="cpu", slot="1 CPU"), DeviceFound(device="gpu", slot="1 CPU, 1 GPU")),
+        environment=Environment(cpu_model="CPU", num_cpus=2, versions=dict(versions), **machine),
+        devices=(DeviceFound(device="cpu", slot="1 CPU"), gpu),
         num_rounds=settings.num_rounds,
         settings=settings,
         runs=runs,
@@ -116,8 +117,11 @@ def test_missing_are_all_groups_in_all_rounds_less_those_that_are_done():
         (a_run(settings=SETTINGS.model_copy(update={"num_rounds": 3})), "num_rounds was 2, and is 3"),
         (a_run(versions=(("torch", "2.14"),)), "version of torch was 2.13, and is 2.14"),
         (a_run().model_copy(update={"devices": ()}), "device cpu was 1 CPU, and is None"),
+        (a_run(accelerator_type="L4"), "type of gpu was None, and is L4"),
+        (a_run(gpus=(GpuFacts(name="L4"),)), "GPUs was none, and is L4"),
+        (a_run(usable_cpus=1), "usable_cpus was None, and is 1"),
     ],
-    ids=["the seed", "the rounds", "a version", "the devices"],
+    ids=["the seed", "the rounds", "a version", "the devices", "a device's type", "the GPUs", "the quota of CPUs"],
 )
 def test_a_run_is_not_gone_on_with_where_something_has_changed(now, message):
     with pytest.raises(InvalidResourcesError, match=message):
