@@ -8,7 +8,7 @@ round does not tell are measured in all rounds. Nothing is said of sizes beyond 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from math import log
+from math import log, log2
 from typing import Final, NamedTuple
 
 from tune_policies.decision import Answer
@@ -84,7 +84,7 @@ def powers_of_two(least: int, most: int) -> tuple[int, ...]:
         InvalidResourcesError: There is none between.
     """
     least, most = check_count(least, least=1, name="min_size"), check_count(most, least=1, name="max_size")
-    sizes = tuple(2**exponent for exponent in range((least - 1).bit_length(), most.bit_length()))
+    sizes = tuple(2**exponent for exponent in range((least - 1).bit_length(), int(log2(most)) + 1))
     if not sizes:
         raise InvalidResourcesError(f"there is no power of two from {least} to {most}: raise the largest size")
     return sizes
