@@ -27,6 +27,7 @@ class DeviceTimes(Value):
         at_once: How many trials the cluster runs at once on such devices, at the packing that fits.
         trials_per_hour: On all of them.
         cost_per_trial: In the currency of the prices; ``None``: no prices were given.
+        price_of: For what that is paid, such as a part of a machine; ``None``: not told.
         peak_gpu_bytes: GPU memory of a trial; ``None``: not known, or none.
         num_threads: CPU threads of a trial, as many as it has CPUs; ``None``: not known.
     """
@@ -38,6 +39,7 @@ class DeviceTimes(Value):
     at_once: Count
     trials_per_hour: float = Field(ge=0)
     cost_per_trial: float | None = None
+    price_of: str | None = None
     peak_gpu_bytes: Bytes | None = None
     num_threads: PositiveCount | None = None
 

@@ -20,11 +20,12 @@ from tune_policies.resources import PositiveCount
 from tune_policies.units import GIB
 from tune_policies.values import Value, suggest
 
+from ..measuring.devices import parse_device
 from ..packing.packing_record import ThroughputRecord
 from ..record.run_set import Arm, RunSet
 from ..verdict.comparison import Outcome
 from .crossover import crossover
-from .prices import Prices
+from .prices import Price, Prices
 from .trial_times import (
     both_arms,
     compare_trials,
@@ -170,13 +171,13 @@ class _Rate(NamedTuple):
 
     at_once: int
     in_turn: float
-    price: float | None
+    price: Price | None
     gain: float = 1.0
 
     @property
     def price_per_trial_hour(self) -> float | None:
         """What an hour of one trial costs."""
-        return None if self.price is None else self.price / self.gain
+        return None if self.price is None else self.price.per_hour / self.gain
 
 
 class _Case(NamedTuple):
@@ -210,12 +211,14 @@ class _Case(NamedTuple):
         terms = self.terms
         by_time = compare_trials(self.run_set, arms, terms.steps_per_trial, same_within=terms.same_within)
         by_cost: dict[str, Any] = {}
+        reasons = by_time.reasons
         if (cpu_price := on_cpu.price_per_trial_hour) is not None and (gpu_price := on_gpu.price_per_trial_hour):
             prices = (cpu_price, gpu_price)
             costs = compare_trials(
                 self.run_set, arms, terms.steps_per_trial, same_within=terms.same_within, prices=prices
             )
             by_cost = {"cheapest": _WORDS[costs.outcome], "flips_at": by_time.ratio * on_gpu.gain}
+            reasons += tuple(f"by cost, {each}" for each in costs.reasons if each not in reasons)
         size = SizeDecision(
             size=cpu.size,
             answer=_WORDS[by_time.outcome],
@@ -226,30 +229,31 @@ class _Case(NamedTuple):
             gpu=self._times(gpu, on_gpu),
             **by_cost,
         )
-        return size, by_time.reasons
+        return size, reasons
 
     def _on_cpu(self, arm: Arm) -> _Rate:
         cpus = num_threads(self.run_set, arm)
         at_once = self._at_once(CpuPolicy(cpus=cpus))
-        return _Rate(at_once, at_once, None if self.prices is None else self.prices.per_hour(cpus=cpus).per_hour)
+        return _Rate(at_once, at_once, None if self.prices is None else self.prices.per_hour(cpus=cpus))
 
     def _on_gpu(self, arm: Arm) -> _Rate:
         cpus = num_threads(self.run_set, arm)
-        num_gpus = self._at_once(GpuPolicy(cpus=cpus))
-        at_once = max(num_gpus, self._at_once(self._sharing(arm, cpus)))
-        gain = self._gain(arm.workload, at_once // num_gpus if num_gpus else 1)
+        whole = max(1.0, parse_device(arm.device).amount)
+        in_turn = self._at_once(GpuPolicy(gpus=whole, cpus=cpus))
+        at_once = max(in_turn, self._at_once(self._sharing(arm, cpus)))
+        gain = self._gain(arm.workload, at_once // in_turn if in_turn else 1)
         price = None
         if self.prices is not None:
             gpu_type = self.terms.gpu_type or self._accelerator_type
-            price = self.prices.per_hour(cpus=cpus, gpus=1, accelerator_type=gpu_type).per_hour
-        return _Rate(at_once, num_gpus * gain, price, gain)
+            price = self.prices.per_hour(cpus=cpus, gpus=whole, accelerator_type=gpu_type)
+        return _Rate(at_once, in_turn * gain, price, gain)
 
     def _sharing(self, arm: Arm, cpus: int) -> ResourcePolicy:
         """Return the policy by which as many trials share a GPU as fit."""
-        share = float(arm.device.partition("@")[2] or 1)
+        amount = parse_device(arm.device).amount
         peak = peak_gpu_bytes(self.run_set, arm)
-        if share < 1 or peak is None:
-            return GpuPolicy(gpus=share, cpus=cpus)
+        if amount != 1 or peak is None:
+            return GpuPolicy(gpus=amount, cpus=cpus)
         return GpuMemoryPolicy(gpu_memory=peak + _OUTSIDE_ALLOCATORS_BYTES, cpus=cpus)
 
     def _at_once(self, policy: ResourcePolicy) -> int:
@@ -277,6 +281,7 @@ class _Case(NamedTuple):
             at_once=rate.at_once,
             trials_per_hour=rate.in_turn * 3600 / trial_s,
             cost_per_trial=None if price is None else price * trial_s / 3600,
+            price_of=None if rate.price is None else rate.price.of,
             peak_gpu_bytes=peak_gpu_bytes(self.run_set, arm),
             num_threads=num_threads(self.run_set, arm),
         )

@@ -112,8 +112,9 @@ def _of_skypilot(text: str, source: str, day: str, region: str | None, *, use_sp
             **({"vCPUs": cpus} if machine else {}),
             **({"AcceleratorCount": count} if name else {}),
         }
-        if empty := [each for each, value in needed.items() if not value]:
-            holes.setdefault(name or "CPU", f"line {row.line}, column {empty[0]} is empty")
+        if missing := [each for each, value in needed.items() if not value]:
+            what = "empty" if needed[missing[0]] is None else "0"
+            holes.setdefault(name or "CPU", f"line {row.line}, column {missing[0]} is {what}")
         elif machine:
             fields = {"gpus": count, "accelerator_type": name} if name else {}
             region_of = row.cells["Region"] or None

@@ -84,7 +84,9 @@ class _Growing:
 
     def finish(self) -> RunSet:
         """Return the whole record, which says what all was asked for."""
-        self._keep(self._asked(sorted(self._sizes), self._wanted.settings.num_rounds))
+        whole = self._asked(sorted(self._sizes), self._wanted.settings.num_rounds)
+        # It lacks the rounds that a search leaves out, for which nobody is to go on with it.
+        self._keep(whole.model_copy(update={"is_complete": True}))
         return self._run_set
 
     def _asked(self, sizes: list[int], num_rounds: int) -> RunSet:

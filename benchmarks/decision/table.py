@@ -64,6 +64,8 @@ def _below(decided: WorkloadDecision) -> Iterator[str]:
     by_cost = {size.size: size.cheapest for size in decided.sizes if size.cheapest is not None}
     if by_cost:
         yield f"{decided.workload}, by cost: {describe(by_cost, 'cheaper')}"
+        paid = (_paid_for(each) for each in zip(*((size.cpu, size.gpu) for size in decided.sizes), strict=True))
+        yield f"a trial pays for {' or, on a GPU, for '.join(paid)}"
     on_cpu, on_gpu = (_at_once(each) for each in zip(*((size.cpu, size.gpu) for size in decided.sizes), strict=True))
     yield f"trials at once: {on_cpu} on CPUs, {on_gpu} on GPUs"
 
@@ -71,6 +73,10 @@ def _below(decided: WorkloadDecision) -> Iterator[str]:
 def _at_once(times: tuple[DeviceTimes, ...]) -> str:
     numbers = sorted({each.at_once for each in times})
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+
+
+def _paid_for(times: tuple[DeviceTimes, ...]) -> str:
+    return ", ".join(dict.fromkeys(each.price_of or "what is not told" for each in times))
 
 
 def _where_it_holds(decision: Decision) -> Iterator[str]:

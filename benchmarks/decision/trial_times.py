@@ -4,7 +4,7 @@ import statistics
 
 from ..record.run_set import Arm, Phase, RunSet
 from ..verdict.comparison import Comparison
-from ..verdict.doubts import control_problem, disagreement, noise_problems
+from ..verdict.doubts import control_problem, disagreement, noise_problems, other_work
 from ..verdict.judge import compare_arms
 
 PHASE = Phase.TRANSFERS
@@ -53,6 +53,7 @@ def compare_trials(
         *noise_problems(run_set),
         *(control_problem(run_set, arm, PHASE, same_within) for arm in arms),
         disagreement(run_set, *arms),
+        other_work(*map(run_set.of, arms)),
     ]
     first, second = (
         {number: tuple(price * each for each in times) for number, times in trials.items()}

@@ -1,6 +1,6 @@
 """Compares the devices of a run, or two runs, by their files: what the command ``compare`` does."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.names import shorten_names
 
 from ..record.file import read_run_set
 from ..record.run_set import Phase, RunSet
@@ -93,10 +94,12 @@ def _within(run_set: RunSet, question: Question) -> Answer:
         for verdict in verdicts(run_set, phase, question.same_within, between=question.between)
     )
     if not found:
-        devices = ", ".join(dict.fromkeys(arm.device for arm in run_set.arms)) or "no device"
-        raise InvalidResourcesError(
-            f"nothing to compare: {devices} was measured, and two are needed. {' '.join(run_set.problems())}".rstrip()
-        )
+        devices = list(dict.fromkeys(arm.device for arm in run_set.arms))
+        measured = ", ".join(devices) or "no device"
+        why = f"{measured} was measured, and two are needed"
+        if len(devices) > 1:
+            why = f"no workload and size has times of {_phases(question)} on two of its devices ({measured})"
+        raise InvalidResourcesError(f"nothing to compare: {why}. {' '.join(run_set.problems())}".rstrip())
     return Answer(found, tuple(run_set.problems()))
 
 
@@ -113,6 +116,8 @@ def _across(first: RunSet, second: RunSet, question: Question, names: tuple[str,
         for phase in question.phases
         for verdict in verdicts_across(first, second, phase, question.same_within, names=names, doubts=doubts)
     )
+    if not found and set(first.arms) & set(second.arms):
+        raise InvalidResourcesError(f"nothing to compare: no arm has times of {_phases(question)} in both runs")
     if not found:
         of_each = [", ".join(map(str, run.arms)) or "nothing" for run in (first, second)]
         raise InvalidResourcesError(
@@ -121,7 +126,20 @@ def _across(first: RunSet, second: RunSet, question: Question, names: tuple[str,
         )
     software = differences_of_software(first.environment, second.environment)
     notes = [f"The runs differ: {'; '.join(software)}."] if software else []
-    return Answer(found, (NOT_PAIRED, *notes))
+    return Answer(found, (NOT_PAIRED, *notes, *_not_compared(first, second, names)))
+
+
+def _not_compared(first: RunSet, second: RunSet, names: tuple[str, str]) -> Iterator[str]:
+    """Yield what one run lacks, such as an arm that does not run any more: it has no verdict, and could be missed."""
+    for name, run_set, other_name, other in ((names[0], first, names[1], second), (names[1], second, names[0], first)):
+        for problem in run_set.problems():
+            yield f"{name}: {problem}"
+        if lacks := [str(arm) for arm in other.arms if not arm.is_control and arm not in run_set.arms]:
+            yield f"{name} has no times of {shorten_names(lacks)}, and {other_name} has: not compared."
+
+
+def _phases(question: Question) -> str:
+    return " or ".join(question.phases)
 
 
 def _names(files: Sequence[Path]) -> tuple[str, str]:

@@ -3,14 +3,14 @@
 A doubt makes a verdict ambiguous rather than wrong. Each has its limit here, and what to do about it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import exp, log
 from statistics import fmean, median
 from typing import Final
 
 import numpy as np
 
-from ..record.run_set import Arm, NoiseReading, Phase, RunSet
+from ..record.run_set import Arm, NoiseReading, Phase, ProcessRun, RunSet
 from .bootstrap import Times, ratio_interval, student_quantile
 
 MOST_LOAD: Final = 0.2
@@ -19,6 +19,8 @@ MOST_PART_OF_CPUS: Final = 0.05
 """…or this part of its CPUs, where that is more: on a large machine they find others than the arms'."""
 MOST_THROTTLED_S: Final = 0.1
 """Seconds for which the cgroup may be throttled in all rounds together, one period of its quota."""
+OF_THE_WORK: Final = {"dtype": "dtype", "samples_per_step": "samples a step", "num_threads": "CPU threads"}
+"""What processes that do the same work have in common, as far as they say it, and what it is called."""
 SURE: Final = 0.99
 """Confidence at which a difference of equal arms, or a drift, is believed."""
 
@@ -93,3 +95,17 @@ def disagreement(run_set: RunSet, *arms: Arm) -> str | None:
         each for each in run_set.failures if each.kind == "disagreed" and (each.arm.workload, each.arm.size) in pairs
     ]
     return f"the arms did not do the same work: {found[0].message}" if found else None
+
+
+def other_work(first: Sequence[ProcessRun], second: Sequence[ProcessRun]) -> str | None:
+    """Return in what two arms differ by what their processes say of their work; ``None``: in nothing."""
+    differ = []
+    for field, name in OF_THE_WORK.items():
+        one, other = ({getattr(run, field) for run in runs} - {None} for runs in (first, second))
+        if one and other and one != other:
+            differ.append(f"{name} {_listed(one)} against {_listed(other)}")
+    return f"the arms did not do the same work: {'; '.join(differ)}" if differ else None
+
+
+def _listed(values: set[object]) -> str:
+    return " or ".join(sorted(map(str, values)))

@@ -19,15 +19,18 @@ from tune_policies.errors import InvalidResourcesError, MeasurementError
 from ..environment import describe_machine
 from ..measuring.runner import measure, new_run_set
 from ..record.environment_reader import read_environment
-from ..record.run_set import Arm, Phase, RunSet
+from ..record.run_set import Arm, NoiseReading, Phase, RunSet
 from ..record.settings import Settings
+from ..record.writing import replace_file
 from . import known_steps
 from .comparison import Comparison, Outcome
+from .doubts import problems_of_readings
 from .equal_steps import turns_of_step
 from .judge import compare_arms
 from .neighbour import busy_neighbour
 from .proof import SAME_WITHIN, ProofRecord, ProofRun
 from .proof_report import command
+from .timed_by_torch import TimedByTorch
 from .verdicts import verdicts
 
 TORCH_TIMEOUT_S: Final = 120
@@ -71,7 +74,7 @@ def run_proof(name: str, size: ProofSize, output: Path | None = None) -> ProofRe
         for number in track(range(len(record.runs), size.num_runs), name, console=Console(stderr=True)):
             record = record.model_copy(update={"runs": (*record.runs, _run(name, number, turns, size, capacity))})
             if output is not None:
-                output.write_text(record.to_json())
+                replace_file(output, f"{record.to_json()}\n")
     return record
 
 
@@ -79,7 +82,10 @@ def _begun(fresh: ProofRecord, output: Path | None) -> ProofRecord:
     """Return what a file holds of a proof, to go on with it; without a file nothing was made yet."""
     if output is None or not output.exists():
         return fresh
-    before = ProofRecord.from_json(output.read_text())
+    try:
+        before = ProofRecord.from_json(output.read_bytes())
+    except (OSError, InvalidResourcesError) as error:
+        raise InvalidResourcesError(f"{output} is no record of a proof, so name another file: {error}") from error
     if (before.name, before.machine) != (fresh.name, fresh.machine):
         raise InvalidResourcesError(
             f"{output} holds the proof {before.name!r} on {before.machine}, not {fresh.name!r} on {fresh.machine}:"
@@ -106,18 +112,27 @@ def _run(name: str, number: int, turns: int, size: ProofSize, capacity: ClusterC
 def measure_agreement(workload: str, size: int, num_rounds: int) -> Comparison:
     """Compare a step's time as a run records it with what PyTorch's timer says in a plain process, round by round.
 
+    Both time the same step with that timer and one thread, one after the other. A run takes means of blocks of 30 ms,
+    between which its process waits, and Ray starts it with a lower priority; the plain process works for a second, of
+    which the median counts. Where others use the CPUs, these are not the same, so a load makes the answer ambiguous.
+
     Raises:
         MeasurementError: One of the two gave no time.
     """
     settings = Settings(sizes={workload: (size,)}, devices=("cpu",), num_rounds=num_rounds, has_control=False)
     by_torch: dict[int, tuple[float, ...]] = {}
+    noise: list[NoiseReading] = []
     with _logical_devices() as capacity:
         for run_set in measure(_new(settings, capacity), capacity):  # the last one is used
             for number in {run.round for run in run_set.runs} - by_torch.keys():
-                by_torch[number] = (_seconds_by_torch(workload, size),)
+                timed = _timed_by_torch(workload, size, number)
+                by_torch[number] = (timed.step_s,)
+                noise.append(timed.noise)
     arm = Arm(workload=workload, size=size, device="cpu")
     _check(run_set)
-    return compare_arms(run_set.times_s(arm, Phase.COMPUTE), by_torch, same_within=SAME_WITHIN)
+    times = run_set.times_s(arm, Phase.COMPUTE) or run_set.times_s(arm, Phase.TRANSFERS)  # as the plain process does
+    doubts = [*problems_of_readings((*run_set.noise, *noise), run_set.environment.num_cpus)]
+    return compare_arms(times, by_torch, same_within=SAME_WITHIN, doubts=doubts)
 
 
 def measure_overhead_of_steps(microseconds: tuple[int, ...], num_rounds: int) -> dict[int, list[float]]:
@@ -172,15 +187,15 @@ def _verdict(run_set: RunSet) -> Comparison:
     return found.comparison
 
 
-def _seconds_by_torch(workload: str, size: int) -> float:
-    asked = [sys.executable, "-m", f"{__package__}.torch_timer", workload, str(size)]
+def _timed_by_torch(workload: str, size: int, number: int) -> TimedByTorch:
+    asked = [sys.executable, "-m", f"{__package__}.torch_timer", workload, str(size), str(number)]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=True)  # noqa: S603
     except subprocess.CalledProcessError as error:
         raise MeasurementError(f"PyTorch's timer failed: {error.stderr.strip().splitlines()[-1:]}") from error
     except subprocess.TimeoutExpired as error:
         raise MeasurementError(f"PyTorch's timer gave no time within {TORCH_TIMEOUT_S} s") from error
-    return float(done.stdout)
+    return TimedByTorch.from_json(done.stdout)
 
 
 def _path(function: str) -> str:

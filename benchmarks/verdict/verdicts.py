@@ -9,7 +9,7 @@ from tune_policies.values import Value, suggest
 from ..record.environment import Environment
 from ..record.run_set import Arm, Phase, RunSet
 from .comparison import Comparison, Outcome
-from .doubts import control_problem, disagreement, noise_problems
+from .doubts import control_problem, disagreement, noise_problems, other_work
 from .judge import compare_apart, compare_arms
 
 
@@ -160,7 +160,7 @@ def _between(
     # The control is that of one device only; where it differs from its twin, the others are no better known.
     controlled = (arm for arm in run_set.arms if (arm.workload, arm.size) == (first.workload, first.size))
     found = [control_problem(run_set, arm, phase, same_within) for arm in controlled]
-    found.append(disagreement(run_set, first, second))
+    found += [disagreement(run_set, first, second), other_work(run_set.of(first), run_set.of(second))]
     comparison = compare_arms(
         run_set.times_s(first, phase),
         run_set.times_s(second, phase),
@@ -180,7 +180,8 @@ def _between(
 def _doubts_across(
     first: RunSet, second: RunSet, names: tuple[str, str], arm: Arm, phase: Phase, same_within: float
 ) -> list[str]:
-    return [
+    differ = other_work(first.of(arm), second.of(arm))
+    return ([differ] if differ else []) + [
         f"{name}: {doubt}"
         for name, run_set in zip(names, (first, second), strict=True)
         for doubt in (

@@ -57,6 +57,7 @@ def test_the_size_at_the_crossover_alone_has_all_rounds_and_the_record_decides(s
 
     rounds = {size: len({run.round for run in run_set.runs if run.arm.size == size}) for size in search.sizes}
     assert rounds == {1: 1, 2: 1, 4: 2, 8: 1}
+    assert run_set.is_complete
     assert read_run_set(search.output) == run_set
     (decided,) = decide(run_set, search.terms, nodes((2, 1))).decision.workloads
     assert (decided.sizes[0].answer, decided.sizes[-1].answer) == ("CPU", "GPU")

@@ -1,6 +1,6 @@
 """A decision holds where the versions are installed with which it was measured."""
 
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 
 import pytest
 
@@ -15,3 +15,12 @@ def test_the_installed_versions_and_packages_that_are_not_there_are_fine():
 def test_another_version_than_was_measured_with_is_refused_and_named():
     with pytest.raises(InvalidResourcesError, match=r"measured with pydantic 0\.1 \(.* is installed\): measure again"):
         check_versions({"pydantic": "0.1", "no-such-package": "1.0"})
+
+
+def test_a_build_for_cpus_is_the_same_package():
+    if "xgboost-cpu" not in {each.name for each in distributions()}:
+        pytest.skip("xgboost-cpu is not installed")
+
+    check_versions({"xgboost": version("xgboost-cpu")})
+    with pytest.raises(InvalidResourcesError, match=r"measured with xgboost 0\.1"):
+        check_versions({"xgboost": "0.1"})

@@ -7,6 +7,7 @@ from trainers.tune_trials.trial_slot import plan_of_trial, slot_of_trial
 from tune_policies import Resources, TrialPlan, TrialSlot
 from tune_policies.ray_adapter import to_placement_group_factory
 from tune_policies.schedulers.tune_trials import with_bundles
+from tune_policies.slots_by_config import SlotsByDecision
 
 GPU = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4, gpu_memory_bytes=6 * 2**30)
 CPU = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=3)
@@ -33,6 +34,22 @@ def test_a_trial_that_was_given_more_has_its_slot_still():
     more = with_bundles(to_placement_group_factory(GPU), [{"CPU": 1, "GPU": 0.5}])
 
     assert slot_of_trial(PLAN, {}, more) == GPU
+
+
+@pytest.mark.parametrize(
+    ("reserved", "slot"),
+    [
+        pytest.param(to_placement_group_factory(CPU), CPU, id="what was reserved by the config that it began with"),
+        pytest.param(to_placement_group_factory(GPU), GPU, id="what its config asks for"),
+        pytest.param(PlacementGroupFactory([{"CPU": 7}]), GPU, id="what its config asks for, where made by hand"),
+        pytest.param(None, GPU, id="the same outside of Tune"),
+    ],
+)
+def test_a_trial_whose_config_was_changed_keeps_to_what_was_reserved(reserved, slot):
+    by_config = SlotsByDecision(slots=(CPU, GPU), size="batch_size", devices=((16, "CPU"), (64, "GPU")))
+    plan = PLAN.model_copy(update={"by_config": by_config})
+
+    assert slot_of_trial(plan, {"batch_size": 128}, reserved) == slot
 
 
 def test_outside_of_a_trial_a_plan_is_as_it_was():

@@ -154,6 +154,15 @@ def test_other_cpus_than_were_measured_with_are_named():
     )
 
 
+def test_a_share_of_a_gpu_that_was_measured_whole_is_named():
+    whole, shared = (policy(gpu=GpuPolicy(gpus=gpus, cpus=2)).plan(CLUSTER).reasons for gpus in (1, 0.5))
+
+    told = (
+        "measured with a whole GPU, of which a trial now has 0.5: with others on it, it may be slower than was measured"
+    )
+    assert [told in reasons for reasons in (whole, shared)] == [False, True]
+
+
 def test_without_gpus_all_trials_run_on_the_cpu_whatever_the_age():
     plan = policy().plan(nodes((16, 0)).model_copy(update={"read_at": datetime(2030, 1, 1, tzinfo=UTC)}))
 

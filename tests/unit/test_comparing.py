@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.record.environment import Environment
 from benchmarks.record.file import write_run_set
-from benchmarks.record.run_set import DeviceFound
+from benchmarks.record.run_set import DeviceFound, Failure, Phase
 from benchmarks.verdict.comparing import Question, compare_files, print_verdicts, surely_slower
 from tests.unit.timed_runs import processes, run_set
 from tune_policies import InvalidResourcesError
@@ -114,3 +114,32 @@ def test_text_of_a_file_is_no_markup(file, capsys):
     print_verdicts(compare_files([run], Question()).verdicts)
 
     assert "[red]gpu[/blue]" in capsys.readouterr().out
+
+
+def test_an_arm_that_one_of_two_runs_lacks_is_told_with_the_reason(file):
+    both = [*processes("cpu", 1), *processes("gpu", 1)]
+    arm = both[-1].arm
+    failed = (Failure(arm=arm, round=0, kind="raised", message="it raised"),)
+    before, after = file("before", both), file("after", processes("cpu", 1), failures=failed, is_complete=True)
+
+    assert compare_files([before, after], Question()).notes[-2:] == (
+        "after: mlp[1] on gpu, round 0: it raised",
+        "after has no times of mlp[1] on gpu, and before has: not compared.",
+    )
+
+
+def test_arms_with_other_threads_are_not_the_same_arms(file):
+    more = [run.model_copy(update={"num_threads": 4}) for run in processes("cpu", 0.6)]
+
+    answer = compare_files([file("before", processes("cpu", 1)), file("after", more)], Question())
+
+    assert words(answer) == [("mlp", 1, "ambiguous")]
+    assert answer.verdicts[0].comparison.reasons[0] == ("the arms did not do the same work: CPU threads 1 against 4")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_phase_that_was_not_measured_is_named(number, file):
+    run = file("run", processes("cpu", 1), processes("gpu", 1))
+
+    with pytest.raises(InvalidResourcesError, match="has times of with-transfers"):
+        compare_files([run] * number, Question(phases=(Phase.TRANSFERS,)))

@@ -118,6 +118,32 @@ def test_a_share_of_a_gpu_is_decided_for_where_it_is_named():
     assert (found.gpu.device, found.gpu.at_once) == ("gpu@0.25", 4)
 
 
+def test_a_trial_on_two_gpus_pays_for_both_and_has_them_to_itself():
+    runs = [process("mlp", 256, "cpu", number) for number in range(5)]
+    for number in range(5):
+        of_gpu = process("mlp", 256, "gpu", number)
+        runs.append(of_gpu.model_copy(update={"arm": Arm(workload="mlp", size=256, device="gpu@2")}))
+    prices = Prices(date="2026-05-01", currency="USD", cpu=0.05, gpus={"A10G": 0.9})
+    run_set = a_run(devices=(DeviceFound(device="gpu@2", slot="a slot", accelerator_type="A10G"),), runs=runs)
+
+    found = sizes_of(decide(run_set, TERMS, CLUSTER, prices))[256].gpu
+
+    assert (found.at_once, found.trials_per_hour) == (1, pytest.approx(3600 / found.trial_s))
+    assert found.cost_per_trial == pytest.approx((2 * 0.9 + 4 * 0.05) * found.trial_s / 3600)
+    assert found.price_of == "2 A10G and 4 CPU"
+
+
+def test_why_it_is_not_known_which_costs_less_is_told():
+    # As dear for an hour as trials are faster, so a trial costs the same, nearly.
+    faster = sizes_of(decide(a_run(), TERMS, CLUSTER))[256].speedup
+    prices = Prices(date="2026-05-01", currency="USD", cpu=0.05, gpus={"A10G": 0.2 * faster * 1.05 - 0.2})
+
+    decided = decide(a_run(), TERMS, CLUSTER, prices)
+
+    assert (sizes_of(decided)[256].answer, sizes_of(decided)[256].cheapest) == ("GPU", "ambiguous")
+    assert any(note.startswith("mlp at 256: by cost, the interval from") for note in decided.notes)
+
+
 def test_the_decision_says_where_it_holds():
     decision = decide(a_run(), TERMS, CLUSTER, PRICES).decision
 
@@ -197,3 +223,4 @@ def test_the_table_has_the_verdict_the_times_the_costs_and_what_they_hold_for():
     assert "measured on 2026-06-01 on a CPU and A10G" in text
     assert "prices of 2026-05-01, from by hand" in text
     assert "trials at once: 4 on CPUs, 4 on GPUs" in text
+    assert "a trial pays for 0.25 of c or, on a GPU, for 1 of g" in text

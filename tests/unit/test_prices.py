@@ -98,6 +98,7 @@ def test_a_hole_is_named_by_line_and_column_where_its_price_is_needed(written):
         (HEAD + "c,,,4,16,cheap,r,,,a\n", "line 2, column Price: 'cheap' is no number of 0 or above"),
         (HEAD + "c,,,4,16,-1,r,,,a\n", "line 2, column Price: '-1' is no number of 0 or above"),
         (HEAD + "c,,,,16,1,r,,,a\n", "no line has a price: line 2, column vCPUs is empty"),
+        (HEAD + "c,,,4,16,0,r,,,a\n", "no line has a price: line 2, column Price is 0"),
         (HEAD + "g,A100,,4,16,1,r,,,a\n", "no line has a price: line 2, column AcceleratorCount is empty"),
         (HEAD + "c,,,4,16,1\n", "line 2: it has fewer cells than the 10 columns of line 1"),
         (HEAD + "c,,,4,16,1,r,,,a,b\n", "line 2: it has more cells than the 10 columns of line 1"),

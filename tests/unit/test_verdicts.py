@@ -105,6 +105,18 @@ def test_results_that_disagree_are_not_called_the_same():
     assert found.comparison.reasons == ("the arms did not do the same work: 2.3 and nan",)
 
 
+def test_devices_that_work_in_other_dtypes_are_not_compared_closely():
+    cpu, gpu = (
+        [run.model_copy(update={"dtype": dtype}) for run in processes(device, step_s)]
+        for device, dtype, step_s in (("cpu", "float32", 1.5), ("gpu", "float16", 1))
+    )
+
+    (found,) = verdicts(run_set(cpu, gpu), Phase.COMPUTE)
+
+    assert found.word == "ambiguous"
+    assert found.comparison.reasons == ("the arms did not do the same work: dtype float32 against float16",)
+
+
 def test_two_runs_are_compared_arm_by_arm():
     before = run_set(processes("cpu", 1), processes("gpu", 1), processes("cpu", 1, is_control=True))
     after = run_set(processes("cpu", 1.2), processes("TPU", 1), processes("cpu", 1.2, is_control=True))

@@ -1,6 +1,7 @@
 """Whether what was measured holds here: the versions with which it was measured are those that are installed."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from tune_policies.errors import InvalidResourcesError
@@ -30,7 +31,7 @@ def check_versions(measured_with: Mapping[str, str]) -> None:
 
 
 def _installed(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+    for build in (name, f"{name}-cpu"):  # as TensorFlow and XGBoost call theirs without CUDA
+        with suppress(PackageNotFoundError):
+            return version(build)
+    return None

@@ -27,8 +27,12 @@ def slot_of_trial(plan: TrialPlan, config: Mapping[str, Any], reserved: Any) -> 
         InfeasibleRequestError: The plan goes by configs, and this one is known to need more than any device has.
     """
     given = slot_of_reservation(reserved)
-    if plan.by_config is not None or (given is None and len(plan.slots) == 1):
-        return plan.slot_for(config)
+    if plan.by_config is not None:
+        wanted = plan.slot_for(config)
+        # A scheduler may have changed the config since; what Ray holds for the trial has not changed with it.
+        return given if given is not None and given in plan.by_config.slots else wanted
+    if given is None and len(plan.slots) == 1:
+        return plan.slots[0]
     if given is not None:
         return given
     bundles = None if reserved is None else reserved.bundles

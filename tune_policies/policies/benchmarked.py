@@ -112,6 +112,7 @@ class BenchmarkedPolicy(ResourcePolicy):
             *_what_was_decided(decided, self.size, self.objective),
             *notes,
             *_about_threads(decided, gpu.slots[0], cpu.slots[0]),
+            *_about_share(decided, gpu.slots[0]),
             *(f"on the GPU: {reason}" for reason in gpu.reasons),
             *(f"on the CPU: {reason}" for reason in cpu.reasons),
         )
@@ -217,6 +218,16 @@ def _about_threads(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) ->
                 f"measured with {with_cpus} CPU on the {device}, where a trial now has "
                 f"{format_amount(slot.worker.cpus)}: it may be slower or faster than was measured"
             )
+
+
+def _about_share(decided: WorkloadDecision, gpu: TrialSlot) -> Iterator[str]:
+    """Yield whether trials share a GPU that one had to itself when it was measured."""
+    measured = {each.gpu.device for each in decided.sizes}
+    if gpu.worker.gpus < 1 and "gpu" in measured:
+        yield (
+            f"measured with a whole GPU, of which a trial now has {format_amount(gpu.worker.gpus)}: with others on it,"
+            " it may be slower than was measured"
+        )
 
 
 def _threads(times: Iterable[DeviceTimes]) -> set[int]:
