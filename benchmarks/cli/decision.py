@@ -1,6 +1,5 @@
 """From what was measured to what it means: the command ``decide``."""
 
-import shlex
 import sys
 import warnings
 from contextlib import redirect_stdout
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tune_policies import ClusterCapacity, InvalidResourcesError, ResourcePolicyError
+from tune_policies import ClusterCapacity, InvalidResourcesError
 
 if TYPE_CHECKING:
     from ..decision.decide import Decided, Terms
@@ -71,25 +70,19 @@ def decide(
     from ..decision.decide import decide as decide_from
     from ..decision.price_file import load_prices
 
-    try:
-        terms = Terms(steps_per_trial=steps_per_trial, gpu=gpu, gpu_type=gpu_type, same_within=same_within)
-        found_prices = None if prices is None else load_prices(prices, region=region, use_spot=spot, date=price_date)
-        record = None if packing is None else _packing(packing)
-        if search is None:
-            run_set = _read(run)
-        else:
-            sizes = {"min_size": min_size, "max_size": max_size}
-            run_set = _searched(search, run, terms, rounds, cpus, sizes, address, timeout_s)
-        cluster = _cluster(capacity, address, timeout_s)
-        decided = decide_from(run_set, terms, cluster, found_prices, record)
-        _show(decided, as_json=json)
-        if output is not None:
-            _write(decided.decision.to_json(), output)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except ResourcePolicyError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(2 if isinstance(error, InvalidResourcesError) else 1) from None
+    terms = Terms(steps_per_trial=steps_per_trial, gpu=gpu, gpu_type=gpu_type, same_within=same_within)
+    found_prices = None if prices is None else load_prices(prices, region=region, use_spot=spot, date=price_date)
+    record = None if packing is None else _packing(packing)
+    if search is None:
+        run_set = _read(run)
+    else:
+        sizes = {"min_size": min_size, "max_size": max_size}
+        run_set = _searched(search, run, terms, rounds, cpus, sizes, address, timeout_s)
+    cluster = _cluster(capacity, address, timeout_s)
+    decided = decide_from(run_set, terms, cluster, found_prices, record)
+    _show(decided, as_json=json)
+    if output is not None:
+        _write(decided.decision.to_json(), output)
     if not decided.is_decided:
         print("nothing is decided: every answer is ambiguous. Run more rounds, on a quiet machine", file=sys.stderr)
         raise typer.Exit(1)
@@ -139,6 +132,7 @@ def _searched(
     timeout_s: float,
 ) -> "RunSet":
     from ..decision.crossover import powers_of_two
+    from ..environment import own_command
     from ..record.settings import Settings
     from ..workloads.registry import check_needs, find_workload
 
@@ -162,7 +156,7 @@ def _searched(
             has_control=False,
         ),
         terms=terms,
-        command=f"python -m benchmarks {shlex.join(sys.argv[1:])}",
+        command=own_command(),
         output=output,
     )
     with redirect_stdout(sys.stderr):

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from tune_policies import ResourcePolicyError
-
 from ..record.run_set import Phase
 
 app = typer.Typer()
@@ -44,11 +42,7 @@ def compare(
         same_within=_band(same_within, fail_above),
         any_machine=any_machine,
     )
-    try:
-        found = compare_files(files, question)
-    except ResourcePolicyError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(2) from None
+    found = compare_files(files, question)
     for note in found.notes:
         print(note, file=sys.stderr)
     if as_json:
@@ -71,11 +65,7 @@ def check(
     from ..verdict.equal_steps import measure_equal_steps
     from ..verdict.quiet import print_check
 
-    try:
-        found = measure_equal_steps(seconds)
-    except ResourcePolicyError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(1) from None
+    found = measure_equal_steps(seconds)
     print(found.to_json()) if as_json else print_check(found)
     if not found.is_quiet:
         raise typer.Exit(1)

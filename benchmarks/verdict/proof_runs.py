@@ -16,7 +16,7 @@ from rich.progress import track
 from tune_policies import ClusterCapacity, ProbeWarning, probe_cluster
 from tune_policies.errors import InvalidResourcesError, MeasurementError
 
-from ..environment import describe_machine
+from ..environment import describe_machine, own_command
 from ..measuring.runner import measure, new_run_set
 from ..record.environment_reader import read_environment
 from ..record.run_set import Arm, Phase, RunSet
@@ -27,7 +27,6 @@ from .equal_steps import turns_of_step
 from .judge import compare_arms
 from .neighbour import busy_neighbour
 from .proof import SAME_WITHIN, ProofRecord, ProofRun
-from .proof_report import command
 from .verdicts import verdicts
 
 TORCH_TIMEOUT_S: Final = 120
@@ -63,7 +62,7 @@ def run_proof(name: str, size: ProofSize, output: Path | None = None) -> ProofRe
         InvalidResourcesError: The file holds another proof, or one of another machine.
         MeasurementError: A run gave no verdict.
     """
-    record = _begun(ProofRecord(name=name, command=command(), machine=describe_machine("numpy")), output)
+    record = _begun(ProofRecord(name=name, command=own_command(), machine=describe_machine("numpy")), output)
     if len(record.runs) >= size.num_runs:
         return record
     turns = turns_of_step()
@@ -153,7 +152,7 @@ def _logical_devices() -> Iterator[ClusterCapacity]:
 
 
 def _new(settings: Settings, capacity: ClusterCapacity) -> RunSet:
-    return new_run_set(settings, capacity, read_environment(("numpy",)), command())
+    return new_run_set(settings, capacity, read_environment(("numpy",)), own_command())
 
 
 def _measured(settings: Settings, capacity: ClusterCapacity) -> RunSet:

@@ -363,8 +363,8 @@ def test_without_matplotlib_the_command_names_what_to_install(run_file, tmp_path
 
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
 
-    assert done.returncode == 1
-    assert done.stderr == "error: a report needs matplotlib: pip install 'tune-policies[bench]'\n"
+    assert done.returncode == 2
+    assert done.stderr == "error: report needs matplotlib: pip install 'tune-policies[bench]'\n"
 
 
 def test_images_of_a_page_are_wrong_usage(run_file, tmp_path):

@@ -59,4 +59,4 @@ def test_without_the_packages_for_benchmarks_it_says_what_to_install(monkeypatch
     done = run("affine")
 
     assert done.exit_code == 2
-    assert "run needs pyperf: pip install 'tune-policies[bench]'" in done.stderr
+    assert "error: run needs pyperf: pip install 'tune-policies[bench]'" in done.stderr
