@@ -12,7 +12,6 @@ from tune_policies import ClusterCapacity, InvalidResourcesError
 
 if TYPE_CHECKING:
     from ..decision.decide import Decided, Terms
-    from ..packing.packing_record import ThroughputRecord
     from ..record.run_set import RunSet
 
 app = typer.Typer()
@@ -69,12 +68,14 @@ def decide(
     from ..decision.decide import Terms
     from ..decision.decide import decide as decide_from
     from ..decision.price_file import load_prices
+    from ..packing.packing_record import read_throughput
+    from ..record.file import read_run_set, write_view
 
     terms = Terms(steps_per_trial=steps_per_trial, gpu=gpu, gpu_type=gpu_type, same_within=same_within)
     found_prices = None if prices is None else load_prices(prices, region=region, use_spot=spot, date=price_date)
-    record = None if packing is None else _packing(packing)
+    record = None if packing is None else read_throughput(packing)
     if search is None:
-        run_set = _read(run)
+        run_set = read_run_set(run)
     else:
         sizes = {"min_size": min_size, "max_size": max_size}
         run_set = _searched(search, run, terms, rounds, cpus, sizes, address, timeout_s)
@@ -82,27 +83,10 @@ def decide(
     decided = decide_from(run_set, terms, cluster, found_prices, record)
     _show(decided, as_json=json)
     if output is not None:
-        _write(decided.decision.to_json(), output)
+        write_view(output, f"{decided.decision.to_json()}\n")
     if not decided.is_decided:
         print("nothing is decided: every answer is ambiguous. Run more rounds, on a quiet machine", file=sys.stderr)
         raise typer.Exit(1)
-
-
-def _read(path: Path) -> "RunSet":
-    from ..record.file import read_run_set
-
-    return read_run_set(path)
-
-
-def _packing(path: Path) -> "ThroughputRecord":
-    from ..packing.packing_record import ThroughputRecord
-
-    try:
-        return ThroughputRecord.from_json(path.read_bytes())
-    except OSError as error:
-        raise InvalidResourcesError(f"cannot read the record of packing {path}: {error}") from error
-    except InvalidResourcesError as error:
-        raise InvalidResourcesError(f"{path} is not what `packing --output` writes: {error}") from error
 
 
 def _cluster(path: Path | None, address: str | None, timeout_s: float) -> ClusterCapacity:
@@ -177,10 +161,3 @@ def _show(decided: "Decided", *, as_json: bool) -> None:
         print(decided.decision.to_json())
     else:
         Console().print(decision_view(decided.decision))
-
-
-def _write(text: str, path: Path) -> None:
-    try:
-        path.write_text(f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        raise InvalidResourcesError(f"cannot write the decision to {path}: {error}") from error

@@ -1,6 +1,5 @@
 """What a run left: the commands ``show``, ``export`` and ``plot``."""
 
-import io
 import json as json_text
 from pathlib import Path
 from typing import Annotated
@@ -8,15 +7,14 @@ from typing import Annotated
 import typer
 
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.values import suggest
 
 from ..record.export import Format, csv_text, pyperf_text
-from ..record.file import is_run_set, read_run_set
+from ..record.file import read_run_set, write_view
 from ..record.run_set import Phase, RunSet
 from ..record.select import select
 from ..record.show import print_run_set
 from ..record.summary import summarize
-from ..record.writing import path_within, replace_file
+from ..record.writing import path_within
 
 app = typer.Typer()
 
@@ -66,8 +64,15 @@ def plot(
     phase: Annotated[Phase, typer.Option(help="Of which times.")] = Phase.TRANSFERS,
 ) -> None:
     """Draw time against size, a line for each device and a panel for each workload."""
+    from ..report.figures import crossover_figure
+    from ..report.images import check_ending, save_figure
+
+    check_ending(output)
     chosen = select(read_run_set(file), workloads=workload or (), phases=(phase,))
-    _draw(chosen, phase, output)
+    figure = crossover_figure(chosen, phase)
+    if figure is None:
+        raise InvalidResourcesError(f"there is no time of {phase} to draw: choose another --phase")
+    save_figure(figure, output)
 
 
 def _export_to_pyperf(run_set: RunSet, output: Path | None) -> None:
@@ -87,30 +92,5 @@ def _export_to_pyperf(run_set: RunSet, output: Path | None) -> None:
 def _put(text: str, output: Path | None) -> None:
     if output is None:
         print(text, end="")
-        return
-    if is_run_set(output):
-        raise InvalidResourcesError(f"{output} is the record of a run, which would be lost: name another file")
-    replace_file(output, text)
-
-
-def _draw(run_set: RunSet, phase: Phase, output: Path) -> None:
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    known = FigureCanvasBase.get_supported_filetypes()
-    ending = output.suffix.removeprefix(".").lower()
-    if ending not in known:
-        raise InvalidResourcesError(
-            f"a plot cannot be written to {output}: unknown ending {output.suffix!r}{suggest(ending, known)} "
-            f"(known: {', '.join(sorted(known))})"
-        )
-    from ..report.figures import crossover_figure
-
-    figure = crossover_figure(run_set, phase)
-    if figure is None:
-        raise InvalidResourcesError(f"there is no time of {phase} to draw: choose another --phase")
-    picture = io.BytesIO()
-    try:
-        figure.savefig(picture, format=ending)
-    except (OSError, RuntimeError, ValueError) as error:  # such as .pgf without LaTeX
-        raise InvalidResourcesError(f"matplotlib cannot draw {output}: {error}. Try .svg or .png") from error
-    replace_file(output, picture.getvalue())
+    else:
+        write_view(output, text)

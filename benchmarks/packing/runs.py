@@ -21,6 +21,7 @@ from tune_policies.trainers import measure_gpu_memory, with_plan
 from tune_policies.usage.record import GPU_MEMORY_KEY
 
 from ..environment import describe_machine, own_command
+from ..record.file import write_view
 from .packing_record import ThroughputRecord, ThroughputSample
 from .packing_report import draw_throughput, print_throughput
 from .trainings import WORKLOADS, train_workload
@@ -75,7 +76,7 @@ def measure_throughput(sweep: Sweep, output: Path | None, plot: Path | None) -> 
     try:
         for record in _records(sweep):
             if output is not None:  # after each run, so that nothing measured is lost
-                output.write_text(record.to_json() + "\n")
+                write_view(output, f"{record.to_json()}\n")
     finally:
         ray.shutdown()
     print_throughput(record)

@@ -19,6 +19,7 @@ from tune_policies.errors import InvalidResourcesError, MeasurementError
 from ..environment import describe_machine, own_command
 from ..measuring.runner import measure, new_run_set
 from ..record.environment_reader import read_environment
+from ..record.file import write_view
 from ..record.run_set import Arm, Phase, RunSet
 from ..record.settings import Settings
 from . import known_steps
@@ -70,7 +71,7 @@ def run_proof(name: str, size: ProofSize, output: Path | None = None) -> ProofRe
         for number in track(range(len(record.runs), size.num_runs), name, console=Console(stderr=True)):
             record = record.model_copy(update={"runs": (*record.runs, _run(name, number, turns, size, capacity))})
             if output is not None:
-                output.write_text(record.to_json())
+                write_view(output, record.to_json())
     return record
 
 

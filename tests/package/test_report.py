@@ -284,7 +284,7 @@ def test_a_figure_of_all_workloads_has_a_panel_for_each():
 def test_an_ending_that_no_figure_has_is_an_error_that_names_those_there_are(tmp_path):
     figure = crossover_figure(a_run_set(sizes=(16,), num_rounds=1), Phase.COMPUTE)
 
-    with pytest.raises(InvalidResourcesError, match=r"plot\.xyz: its name must end in one of .*pdf.*png.*svg"):
+    with pytest.raises(InvalidResourcesError, match=r"plot\.xyz: unknown ending '\.xyz'.*pdf.*png.*svg"):
         save_figure(figure, tmp_path / "plot.xyz")
 
 
@@ -336,6 +336,8 @@ def test_the_command_writes_markdown_into_a_folder_that_it_makes(run_file, tmp_p
 def test_the_command_refuses_what_it_cannot_do_with_a_way_out(run_file, tmp_path):
     wrong = tmp_path / "wrong.json"
     wrong.write_text("{}")
+    other = tmp_path / "other.json"
+    write_run_set(small(), other)
     before = run_file.read_text()
     page = tmp_path / "report.html"
     cases = {
@@ -344,6 +346,7 @@ def test_the_command_refuses_what_it_cannot_do_with_a_way_out(run_file, tmp_path
         "is a folder": (run_file, "--output", tmp_path),
         "is no Decision": (run_file, "--decision", wrong, "--output", page),
         "is no ThroughputRecord": (run_file, "--packing", wrong, "--output", page),
+        "would be lost: name another file": (run_file, "--output", other),
         "cannot be made a folder": (run_file, "--format", "markdown", "--output", wrong),
         "cannot be written": (run_file, "--output", tmp_path / "missing" / "report.html"),
     }
