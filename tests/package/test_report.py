@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -303,6 +304,15 @@ def test_a_name_that_cannot_be_printed_is_marked_in_a_figure():
 def test_a_record_of_packing_without_runs_cannot_be_drawn(tmp_path):
     with pytest.raises(InvalidResourcesError, match="nothing to draw"):
         draw_throughput(a_packing_record().model_copy(update={"samples": ()}), tmp_path / "packing.svg")
+
+
+def test_a_decision_of_another_run_is_told_beside_the_verdict_and_beside_the_cost():
+    decision = a_decision().model_copy(update={"measured_at": datetime(2025, 12, 1, tzinfo=UTC)})
+
+    verdict, cost, *_ = build_content(small(), decision).sections
+
+    told = "The decision is from another run, of 2025-12-01 00:00 UTC on Example CPU and H200"
+    assert [any(told in text for text in section.texts) for section in (verdict, cost)] == [True, True]
 
 
 @pytest.fixture
