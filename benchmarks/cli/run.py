@@ -18,8 +18,12 @@ _QUICK_ENDS_AFTER_S: Final = 48
 """What is left of the minute of ``--quick`` ends the processes, and Ray."""
 
 
+_OF_A_NEW_RUN: Final = ("device", "size", "rounds", "cpus", "seed", "max_seconds", "max_steps", "control")
+
+
 @app.command()
 def run(
+    context: typer.Context,
     workload: Annotated[
         list[str] | None, typer.Argument(help="Name of a workload, or module:function.", show_default=False)
     ] = None,
@@ -58,6 +62,8 @@ def run(
     from ..measuring.session import InterruptedRunError, Session, measure_to_file
     from ..record.settings import Settings
 
+    if resume is not None and not workload:
+        _check_resume(context)
     settings = None
     if workload or resume is None:
         settings = Settings(
@@ -88,6 +94,17 @@ def run(
     _show(run_set, session.output)
     if not run_set.runs:
         raise typer.Exit(1)
+
+
+def _check_resume(context: typer.Context) -> None:
+    """Refuse what would have no effect: a run that is gone on with measures what its file asks for."""
+    for name in _OF_A_NEW_RUN:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            raise InvalidResourcesError(
+                f"--resume goes on with what its file asks for: leave {option} out, or run anew"
+            )
 
 
 def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, tuple[int, ...]]:

@@ -114,8 +114,8 @@ def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
     if decision.measured_at != run_set.created_at:
         gpu = decision.accelerator_type or "a GPU of a type that is not known"
         yield (
-            f"The decision is from another run, of {decision.measured_at:%Y-%m-%d %H:%M %Z} on {decision.cpu_model} and "
-            f"{gpu}: what is said of whole trials, and of their cost, is of that one."
+            f"The decision is from another run, of {decision.measured_at:%Y-%m-%d %H:%M %Z} on {decision.cpu_model} "
+            f"and {gpu}: what is said of whole trials, and of their cost, is of that one."
         )
 
 

@@ -42,6 +42,14 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path):
     assert output.read_text() == "mine"
 
 
+@pytest.mark.parametrize("option", [("--rounds", 9), ("--cpus", 1), ("--no-control",)], ids=lambda option: option[0])
+def test_what_a_run_that_is_gone_on_with_would_not_heed_is_refused(option, tmp_path):
+    done = run("--resume", tmp_path / "run.json", *option)
+
+    assert done.exit_code == 2
+    assert f"leave {option[0].replace('no-', '')} out" in done.stderr
+
+
 def test_a_file_that_is_no_record_cannot_be_gone_on_with(tmp_path):
     (tmp_path / "run.json").write_text("{}")
 
