@@ -34,7 +34,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Say which of two devices of a run, or which of two runs, is faster, and how sure that is."""
-    from ..verdict.comparing import Question, compare_files, print_verdicts, surely_slower
+    from ..verdict.compare_files import Question, compare_files, print_verdicts, surely_slower
 
     question = Question(
         between=between,
@@ -63,7 +63,7 @@ def check(
 ) -> None:
     """Say whether this machine is quiet enough to tell a change of 5 % in a step of 0.3 ms; end with 1 if not."""
     from ..verdict.equal_steps import measure_equal_steps
-    from ..verdict.quiet import print_check
+    from ..verdict.machine_check import print_check
 
     found = measure_equal_steps(seconds)
     print(found.to_json()) if as_json else print_check(found)
