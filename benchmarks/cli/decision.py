@@ -149,9 +149,8 @@ def _searched(
 
 def _show(decided: "Decided", *, as_json: bool) -> None:
     """Print the decision on stdout, and on stderr what is to be said of it."""
-    from rich.console import Console
-
     from ..decision.table import decision_view
+    from ..result_console import result_console
 
     for note in decided.notes[:_MOST_NOTES]:
         print(f"note: {note}", file=sys.stderr)
@@ -160,4 +159,4 @@ def _show(decided: "Decided", *, as_json: bool) -> None:
     if as_json:
         print(decided.decision.to_json())
     else:
-        Console().print(decision_view(decided.decision))
+        result_console().print(decision_view(decided.decision))

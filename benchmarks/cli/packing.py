@@ -27,8 +27,8 @@ def packing(
     if unknown := sorted(set(workload or ()) - WORKLOADS.keys()):
         raise typer.BadParameter(f"unknown workload {unknown[0]!r} (known: {', '.join(WORKLOADS)})")
     sweep = Sweep(workload or [*WORKLOADS], trials_per_gpu or [2, 4, 8, 16, 32], repetitions, work, cpus_per_trial, mps)
-    if plot is not None:  # before hours of runs
+    if plot is not None:
         from ..report.images import check_ending
 
-        check_ending(plot)
+        check_ending(plot)  # before hours of runs
     measure_throughput(sweep, output, plot)

@@ -164,12 +164,12 @@ def _table(title: str, results: Mapping[int, Mapping[str, Spread | float]]) -> T
 
 
 def _draw(times: dict[int, dict[str, Spread]], path: Path) -> None:
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
+    from ..report.images import save_figure
 
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
     counts = list(times)
     for name in next(iter(times.values())):
         is_rule = name == RULE_OF_THUMB
@@ -178,5 +178,4 @@ def _draw(times: dict[int, dict[str, Spread]], path: Path) -> None:
     axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="time of one plan (ms)")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path)
-    plt.close(figure)
+    save_figure(figure, path)

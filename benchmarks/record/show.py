@@ -10,6 +10,7 @@ from rich.text import Text
 from tune_policies.tables import empty_table
 from tune_policies.units import format_bytes
 
+from ..result_console import result_console
 from .run_set import Phase, RunSet
 from .summary import ArmSummary, Middle, summarize
 
@@ -24,7 +25,7 @@ def print_run_set(run_set: RunSet, console: Console | None = None) -> None:
         run_set: What was measured.
         console: Where to; ``None``: stdout.
     """
-    console = console or Console()
+    console = console or result_console()
     if run_set.runs:
         console.print(_TITLE, style="bold", soft_wrap=True)
         console.print(_table(run_set))
