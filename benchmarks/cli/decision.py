@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tune_policies import ClusterCapacity, InvalidResourcesError
+from tune_policies import ClusterCapacity, InvalidResourcesError, load_decision
 
 if TYPE_CHECKING:
     from ..decision.decide import Decided, Terms
@@ -71,7 +71,10 @@ def decide(
     from ..packing.packing_record import read_throughput
     from ..record.file import read_run_set, write_view
 
-    terms = Terms(steps_per_trial=steps_per_trial, gpu=gpu, gpu_type=gpu_type, same_within=same_within)
+    if output is not None:
+        _check_output(output)
+    named = None if gpu is None else _gpu_named(gpu)
+    terms = Terms(steps_per_trial=steps_per_trial, gpu=named, gpu_type=gpu_type, same_within=same_within)
     found_prices = None if prices is None else load_prices(prices, region=region, use_spot=spot, date=price_date)
     record = None if packing is None else read_throughput(packing)
     if search is None:
@@ -87,6 +90,29 @@ def decide(
     if not decided.is_decided:
         print("nothing is decided: every answer is ambiguous. Run more rounds, on a quiet machine", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def _gpu_named(text: str) -> str:
+    """Return a GPU as runs name it."""
+    from ..measuring.devices import parse_device
+
+    device = parse_device(text)
+    if device.resource != "GPU":
+        raise InvalidResourcesError(f"--gpu names a GPU, such as gpu or gpu@0.25, got {text!r}")
+    return str(device)
+
+
+def _check_output(path: Path) -> None:
+    """Raise where a decision could not be written, or would replace something else, before anything is measured."""
+    if not path.parent.is_dir():
+        raise InvalidResourcesError(f"cannot write the decision to {path}: there is no folder {path.parent}")
+    if path.is_file() and path.stat().st_size > 0:
+        try:
+            load_decision(path)
+        except InvalidResourcesError as error:
+            raise InvalidResourcesError(
+                f"{path} is there and is no decision: name another file, or delete this one"
+            ) from error
 
 
 def _cluster(path: Path | None, address: str | None, timeout_s: float) -> ClusterCapacity:

@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 from tune_policies.decision import Answer
 
 from ..decision.crossover import crossover, powers_of_two, search
-from ..environment import describe_machine, own_command
+from ..environment import describe_machine
 from .comparison import Comparison, Outcome
 from .judge import compare_arms
 from .proof import wilson_interval
-from .proof_report import count
+from .proof_report import command, count
 
 SIZES: Final = powers_of_two(1, 2**13)
 NUM_ROUNDS: Final = 5
@@ -95,7 +95,7 @@ def print_searches(searches: Sequence[Search]) -> bool:
     )
     print(f"more than {MOST_COST:.0%} of the processes of a full sweep of {len(SIZES)} sizes in {NUM_ROUNDS} rounds.")
     print(f"cost: {statistics.median(costs):.1%}, at most {max(costs):.1%}; powers of two off: at most {max(off):.2f}")
-    print(f"{describe_machine('numpy')}\ncommand: {own_command()}")
+    print(f"{describe_machine('numpy')}\ncommand: {command()}")
     return met == len(searches)
 
 

@@ -16,10 +16,9 @@ from rich.progress import track
 from tune_policies import ClusterCapacity, ProbeWarning, probe_cluster
 from tune_policies.errors import InvalidResourcesError, MeasurementError
 
-from ..environment import describe_machine, own_command
+from ..environment import describe_machine
 from ..measuring.runner import measure, new_run_set
 from ..record.environment_reader import read_environment
-from ..record.file import write_view
 from ..record.run_set import Arm, Phase, RunSet
 from ..record.settings import Settings
 from . import known_steps
@@ -28,6 +27,7 @@ from .equal_steps import turns_of_step
 from .judge import compare_arms
 from .neighbour import busy_neighbour
 from .proof import SAME_WITHIN, ProofRecord, ProofRun
+from .proof_report import command
 from .verdicts import verdicts
 
 TORCH_TIMEOUT_S: Final = 120
@@ -63,7 +63,7 @@ def run_proof(name: str, size: ProofSize, output: Path | None = None) -> ProofRe
         InvalidResourcesError: The file holds another proof, or one of another machine.
         MeasurementError: A run gave no verdict.
     """
-    record = _begun(ProofRecord(name=name, command=own_command(), machine=describe_machine("numpy")), output)
+    record = _begun(ProofRecord(name=name, command=command(), machine=describe_machine("numpy")), output)
     if len(record.runs) >= size.num_runs:
         return record
     turns = turns_of_step()
@@ -71,7 +71,7 @@ def run_proof(name: str, size: ProofSize, output: Path | None = None) -> ProofRe
         for number in track(range(len(record.runs), size.num_runs), name, console=Console(stderr=True)):
             record = record.model_copy(update={"runs": (*record.runs, _run(name, number, turns, size, capacity))})
             if output is not None:
-                write_view(output, record.to_json())
+                output.write_text(record.to_json())
     return record
 
 
@@ -153,7 +153,7 @@ def _logical_devices() -> Iterator[ClusterCapacity]:
 
 
 def _new(settings: Settings, capacity: ClusterCapacity) -> RunSet:
-    return new_run_set(settings, capacity, read_environment(("numpy",)), own_command())
+    return new_run_set(settings, capacity, read_environment(("numpy",)), command())
 
 
 def _measured(settings: Settings, capacity: ClusterCapacity) -> RunSet:

@@ -40,6 +40,10 @@ def test_it_prints_what_is_better_and_writes_what_the_policy_takes(decide, tmp_p
     assert [plan.slot_for({"batch_size": size}).trial.gpus for size in (16, 256)] == [0, 1]
 
 
+def test_a_gpu_may_be_named_in_any_way_that_run_takes(decide):
+    assert decide("run.json", "--gpu", "GPU").exit_code == 0
+
+
 def test_json_is_the_decision_alone(decide, tmp_path):
     done = decide("run.json", "--json", "--output", "decision.json")
 
@@ -57,8 +61,9 @@ def test_json_is_the_decision_alone(decide, tmp_path):
         (("run.json", "--prices", "prices.yaml", "--gpu-type", "H100"), 2, "there is no price for 'H100'"),
         (("run.json", "--same-within", "0"), 2, "same_within: Input should be greater than 0"),
         (("run.json", "--packing", "prices.yaml"), 2, "prices.yaml is no ThroughputRecord"),
-        (("run.json", "--output", "none/decision.json"), 2, "none/decision.json cannot be written"),
-        (("run.json", "--output", "run.json"), 2, "run.json is the record of a run, which would be lost"),
+        (("run.json", "--output", "none/decision.json"), 2, "cannot write the decision to none/decision.json"),
+        (("run.json", "--output", "run.json"), 2, "run.json is there and is no decision"),
+        (("run.json", "--gpu", "TPU"), 2, "--gpu names a GPU, such as gpu or gpu@0.25, got 'TPU'"),
         (("run.json", "--search", "mlp"), 2, "--search needs --max-size"),
         (("run.json", "--search", "mlp", "--max-size", "64"), 2, "run.json is there already"),
     ],
