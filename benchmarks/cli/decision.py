@@ -176,7 +176,7 @@ def _searched(
 def _show(decided: "Decided", *, as_json: bool) -> None:
     """Print the decision on stdout, and on stderr what is to be said of it."""
     from ..decision.table import decision_view
-    from ..result_console import result_console
+    from ..record.show import result_console
 
     for note in decided.notes[:_MOST_NOTES]:
         print(f"note: {note}", file=sys.stderr)

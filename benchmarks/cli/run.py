@@ -103,7 +103,8 @@ def _check_resume(context: typer.Context) -> None:
         if source is not None and source.name == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"
             raise InvalidResourcesError(
-                f"--resume goes on with what its file asks for: leave {option} out, or run anew"
+                f"--resume without a workload goes on with what the file says: leave out the other settings ({option}),"
+                " or ask for all of it again"
             )
 
 

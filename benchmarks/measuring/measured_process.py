@@ -20,9 +20,9 @@ from ..record.run_set import Arm, Block, Failure, Phase, ProcessRun
 from ..record.settings import Settings
 from .arms import INTERRUPTED
 from .deadline import Deadline, NoTimesError, Round, TimeIsUpError
-from .from_trainers import ProcessSetup, limit_options
 from .noise import NoiseCounters
 from .process import Ending, FirstEpoch, Raised, Task, TimedBlock, WorkloadProcess
+from .trial import ProcessSetup, limit_options
 
 _ENDS_WITHIN_S: Final = 10
 """How long is waited for a process that was ended, so that it does not disturb the next."""

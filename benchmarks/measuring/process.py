@@ -18,11 +18,11 @@ from tune_policies.errors import ProbeError
 
 from ..record.run_set import Phase
 from ..workloads.registry import load_workload
-from .from_trainers import ProcessSetup, end_gpu_processes, peak_gpu_memory_bytes, read_counters
 from .noise import Gpus, NoiseCounters, read_noise
 from .protocol import Steps
 from .steps_checks import checked_loss, checked_steps
 from .timing_core import BlockTimer, steps_of_block, wait_for_devices
+from .trial import ProcessSetup, end_gpu_processes, peak_gpu_memory_bytes, read_counters
 
 _Answer = TypeVar("_Answer")
 

@@ -20,8 +20,8 @@ from tune_policies.resources import TICKS, from_ticks
 from tune_policies.trainers import measure_gpu_memory, with_plan
 from tune_policies.usage.record import GPU_MEMORY_KEY
 
-from ..environment import describe_machine, own_command
-from ..record.file import write_view
+from ..environment import describe_machine
+from ..record.writing import replace_file
 from .packing_record import ThroughputRecord, ThroughputSample
 from .packing_report import draw_throughput, print_throughput
 from .trainings import WORKLOADS, train_workload
@@ -70,13 +70,16 @@ def measure_throughput(sweep: Sweep, output: Path | None, plot: Path | None) -> 
 
     Raises:
         InfeasibleRequestError: There is no GPU.
-        InvalidResourcesError: There are several: trials on one are counted.
+        InvalidResourcesError: There are several: trials on one are counted. The record is there already, or cannot be
+            written.
     """
+    if output is not None and output.exists():
+        raise InvalidResourcesError(f"{output} is there already, and would be lost: name another file for the record")
     ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     try:
         for record in _records(sweep):
             if output is not None:  # after each run, so that nothing measured is lost
-                write_view(output, f"{record.to_json()}\n")
+                replace_file(output, record.to_json() + "\n")
     finally:
         ray.shutdown()
     print_throughput(record)
@@ -98,7 +101,7 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
     record = ThroughputRecord(
         gpu=", ".join(gpu.name for node in capacity.nodes for gpu in node.devices or ()) or "GPU that was not read",
         machine=describe_machine("torch"),
-        command=own_command(),
+        command=f"python -m benchmarks {' '.join(sys.argv[1:])}",
         plans={arm.workload: arm.plan.explain() for arm in arms if arm.name == "plan"},
     )
     yield record

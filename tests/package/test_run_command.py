@@ -47,7 +47,7 @@ def test_what_a_run_that_is_gone_on_with_would_not_heed_is_refused(option, tmp_p
     done = run("--resume", tmp_path / "run.json", *option)
 
     assert done.exit_code == 2
-    assert f"leave {option[0].replace('no-', '')} out" in done.stderr
+    assert f"leave out the other settings ({option[0].replace('no-', '')})" in done.stderr
 
 
 def test_a_file_that_is_no_record_cannot_be_gone_on_with(tmp_path):
