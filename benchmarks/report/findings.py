@@ -31,7 +31,7 @@ class Finding(NamedTuple):
     """The answer for one workload and one device.
 
     Attributes:
-        workload: Its name.
+        workload: Its name, and that of the device where several are compared with the first.
         kind: What the badge says: the device pays, the first one stays the better, they are the same, it is not clear,
             it depends on the size, or nothing was compared.
         badge: In a few words.
@@ -73,6 +73,8 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
             at = devices.index(gpu) if gpu in devices else 0
             trials = tuple(_trial_sentences(decided[workload], decision))
             answers[at] = answers[at]._replace(sentences=answers[at].sentences + trials)
+        if len(answers) > 1:
+            answers = [each._replace(workload=f"{workload}, {in_words(each.device or '')}") for each in answers]
         found += answers
     failed = dict.fromkeys(failure.arm.workload for failure in run_set.failures)
     for workload in failed:

@@ -97,7 +97,10 @@ def test_each_further_device_has_a_finding_of_its_own():
     run_set = a_run_set(workloads=("mlp",), sizes=SIZES, num_rounds=1)
     verdicts = {Phase.TRANSFERS: [verdict(16, "gpu"), verdict(16, "cpu", device="gpu@0.25")]}
 
-    assert [each.badge for each in find(run_set, verdicts)] == ["GPU", "CPU"]
+    assert [(each.workload, each.badge) for each in find(run_set, verdicts)] == [
+        ("mlp, GPU", "GPU"),
+        ("mlp, gpu@0.25", "CPU"),
+    ]
 
 
 def test_a_decision_adds_what_holds_for_a_whole_trial_and_what_is_cheapest():
