@@ -15,5 +15,5 @@ def describe_machine(*packages: str) -> str:
 
 
 def own_command() -> str:
-    """Return the command that runs, as it can be typed again."""
-    return f"python -m benchmarks {shlex.join(sys.argv[1:])}"
+    """Return the command that runs, as it can be typed again; this package has two names."""
+    return f"python -m {__package__} {shlex.join(sys.argv[1:])}"

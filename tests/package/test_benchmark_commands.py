@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import typer
+from tune_policies.benchmarks.environment import own_command as by_second_name
 from typer.testing import CliRunner
 
 from benchmarks.cli.commands import Commands
+from benchmarks.environment import own_command
 from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 
 
@@ -48,6 +50,13 @@ def test_a_command_ends_with_a_message_and_its_status(error, status, told):
 
 def test_a_module_of_this_project_that_is_missing_is_a_mistake_of_its_own():
     assert isinstance(ended_by(ModuleNotFoundError(name="benchmarks.nothing")).exception, ModuleNotFoundError)
+
+
+def test_a_command_names_itself_as_it_was_typed(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["__main__.py", "run", "my steps:product"])
+
+    assert own_command() == "python -m benchmarks run 'my steps:product'"
+    assert by_second_name() == "python -m tune_policies.benchmarks run 'my steps:product'"
 
 
 def test_a_reader_who_has_enough_sees_no_traceback():
