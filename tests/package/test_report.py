@@ -249,7 +249,6 @@ def test_an_odd_run_has_a_page_that_says_what_is_known(run_set, said):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_thirty_workloads_have_a_page_of_a_bearable_size():
     run_set = a_run_set(workloads=[f"workload {number}" for number in range(30)], num_rounds=3)
 
