@@ -1,4 +1,7 @@
-"""The machine and the versions, to stand beside a figure."""
+"""The machine, the versions and the command, to stand beside a figure."""
+
+import shlex
+import sys
 
 from .record.environment_reader import read_environment
 
@@ -9,3 +12,8 @@ def describe_machine(*packages: str) -> str:
     machine = read_environment(named)
     versions = ", ".join(f"{name} {machine.versions.get(name, 'not installed')}" for name in named)
     return f"{machine.cpu_model}, {machine.num_cpus} cores; Python {machine.python}, {versions}"
+
+
+def own_command() -> str:
+    """Return the command that runs, as it can be typed again; this package has two names."""
+    return f"python -m {__package__} {shlex.join(sys.argv[1:])}"

@@ -1,9 +1,9 @@
 """What a report may be given beside a run: a decision with prices, and a record of throughput, made up."""
 
-from datetime import UTC, datetime
-
 from benchmarks.packing.packing_record import ThroughputRecord, ThroughputSample
-from tune_policies.decision import Decision, DeviceTimes, SizeDecision, WorkloadDecision
+from tests.decisions import device_times
+from tests.run_sets import BEGAN
+from tune_policies.decision import Decision, SizeDecision, WorkloadDecision
 
 
 def a_decision(workload="mlp", sizes=(16, 64, 256, 1024, 4096), *, has_prices=True):
@@ -27,7 +27,7 @@ def a_decision(workload="mlp", sizes=(16, 64, 256, 1024, 4096), *, has_prices=Tr
         )
     crossed = [each.size for each in decided if each.answer == "GPU"]
     return Decision(
-        measured_at=datetime(2026, 1, 2, tzinfo=UTC),
+        measured_at=BEGAN,
         cpu_model="Example CPU",
         accelerator_type="H200",
         workloads=(
@@ -46,15 +46,8 @@ def a_decision(workload="mlp", sizes=(16, 64, 256, 1024, 4096), *, has_prices=Tr
 
 
 def _times(device, trial_s, at_once, cost):
-    return DeviceTimes(
-        device=device,
-        step_s=trial_s / 1000,
-        start_s=1,
-        trial_s=trial_s,
-        at_once=at_once,
-        trials_per_hour=at_once * 3600 / trial_s,
-        cost_per_trial=cost,
-    )
+    rate = at_once * 3600 / trial_s
+    return device_times(device, trial_s, at_once=at_once, trials_per_hour=rate, cost_per_trial=cost)
 
 
 def a_packing_record(workload="mlp"):

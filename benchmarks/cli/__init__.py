@@ -1,10 +1,15 @@
-"""The command ``python -m benchmarks``. Results go to stdout, everything else to stderr."""
+"""The command ``python -m benchmarks``. Results go to stdout, everything else to stderr.
+
+Exit status: 0 done; 1 it cannot be met, or the answer is no, as of ``check`` on a busy machine; 2 wrong usage; 130
+Ctrl-C.
+"""
 
 import typer
 
 from . import decision, packing, plans, prove, record, report, run, verdict
+from .commands import Commands, run_commands
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for part in (run, record, verdict, decision, report, packing, plans, prove):
     app.add_typer(part.app)
 
@@ -16,4 +21,4 @@ def benchmarks() -> None:
 
 def main() -> None:
     """Run the command."""
-    app()
+    run_commands(app)

@@ -1,6 +1,5 @@
 """From what was measured to what it means: the command ``decide``."""
 
-import shlex
 import sys
 import warnings
 from contextlib import redirect_stdout
@@ -9,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tune_policies import ClusterCapacity, InvalidResourcesError, ResourcePolicyError, load_decision
+from tune_policies import ClusterCapacity, InvalidResourcesError, load_decision
 
 if TYPE_CHECKING:
     from ..decision.decide import Decided, Terms
-    from ..packing.packing_record import ThroughputRecord
     from ..record.run_set import RunSet
 
 app = typer.Typer()
@@ -70,29 +68,25 @@ def decide(
     from ..decision.decide import Terms
     from ..decision.decide import decide as decide_from
     from ..decision.price_file import load_prices
+    from ..packing.packing_record import read_throughput
+    from ..record.file import read_run_set, write_view
 
-    try:
-        if output is not None:
-            _check_output(output)
-        named = None if gpu is None else _gpu_named(gpu)
-        terms = Terms(steps_per_trial=steps_per_trial, gpu=named, gpu_type=gpu_type, same_within=same_within)
-        found_prices = None if prices is None else load_prices(prices, region=region, use_spot=spot, date=price_date)
-        record = None if packing is None else _packing(packing)
-        if search is None:
-            run_set = _read(run)
-        else:
-            sizes = {"min_size": min_size, "max_size": max_size}
-            run_set = _searched(search, run, terms, rounds, cpus, sizes, address, timeout_s)
-        cluster = _cluster(capacity, address, timeout_s)
-        decided = decide_from(run_set, terms, cluster, found_prices, record)
-        _show(decided, as_json=json)
-        if output is not None:
-            _write(decided.decision.to_json(), output)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except ResourcePolicyError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(2 if isinstance(error, InvalidResourcesError) else 1) from None
+    if output is not None:
+        _check_output(output)
+    named = None if gpu is None else _gpu_named(gpu)
+    terms = Terms(steps_per_trial=steps_per_trial, gpu=named, gpu_type=gpu_type, same_within=same_within)
+    found_prices = None if prices is None else load_prices(prices, region=region, use_spot=spot, date=price_date)
+    record = None if packing is None else read_throughput(packing)
+    if search is None:
+        run_set = read_run_set(run)
+    else:
+        sizes = {"min_size": min_size, "max_size": max_size}
+        run_set = _searched(search, run, terms, rounds, cpus, sizes, address, timeout_s)
+    cluster = _cluster(capacity, address, timeout_s)
+    decided = decide_from(run_set, terms, cluster, found_prices, record)
+    _show(decided, as_json=json)
+    if output is not None:
+        write_view(output, f"{decided.decision.to_json()}\n")
     if not decided.is_decided:
         print("nothing is decided: every answer is ambiguous. Run more rounds, on a quiet machine", file=sys.stderr)
         raise typer.Exit(1)
@@ -119,23 +113,6 @@ def _check_output(path: Path) -> None:
             raise InvalidResourcesError(
                 f"{path} is there and is no decision: name another file, or delete this one"
             ) from error
-
-
-def _read(path: Path) -> "RunSet":
-    from ..record.file import read_run_set
-
-    return read_run_set(path)
-
-
-def _packing(path: Path) -> "ThroughputRecord":
-    from ..packing.packing_record import ThroughputRecord
-
-    try:
-        return ThroughputRecord.from_json(path.read_bytes())
-    except OSError as error:
-        raise InvalidResourcesError(f"cannot read the record of packing {path}: {error}") from error
-    except InvalidResourcesError as error:
-        raise InvalidResourcesError(f"{path} is not what `packing --output` writes: {error}") from error
 
 
 def _cluster(path: Path | None, address: str | None, timeout_s: float) -> ClusterCapacity:
@@ -165,6 +142,7 @@ def _searched(
     timeout_s: float,
 ) -> "RunSet":
     from ..decision.crossover import powers_of_two
+    from ..environment import own_command
     from ..record.settings import Settings
     from ..workloads.registry import check_needs, find_workload
 
@@ -188,7 +166,7 @@ def _searched(
             has_control=False,
         ),
         terms=terms,
-        command=f"python -m benchmarks {shlex.join(sys.argv[1:])}",
+        command=own_command(),
         output=output,
     )
     with redirect_stdout(sys.stderr):
@@ -197,9 +175,8 @@ def _searched(
 
 def _show(decided: "Decided", *, as_json: bool) -> None:
     """Print the decision on stdout, and on stderr what is to be said of it."""
-    from rich.console import Console
-
     from ..decision.table import decision_view
+    from ..record.show import result_console
 
     for note in decided.notes[:_MOST_NOTES]:
         print(f"note: {note}", file=sys.stderr)
@@ -208,10 +185,4 @@ def _show(decided: "Decided", *, as_json: bool) -> None:
     if as_json:
         print(decided.decision.to_json())
     else:
-        Console().print(decision_view(decided.decision))
-
-
-def _write(text: str, path: Path) -> None:
-    from ..record.writing import replace_file
-
-    replace_file(path, f"{text}\n")
+        result_console().print(decision_view(decided.decision))

@@ -1,12 +1,9 @@
 """How many trials a GPU holds, and where more stop paying: the command ``packing``."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from tune_policies import InvalidResourcesError, ResourcePolicyError
 
 app = typer.Typer()
 
@@ -30,8 +27,8 @@ def packing(
     if unknown := sorted(set(workload or ()) - WORKLOADS.keys()):
         raise typer.BadParameter(f"unknown workload {unknown[0]!r} (known: {', '.join(WORKLOADS)})")
     sweep = Sweep(workload or [*WORKLOADS], trials_per_gpu or [2, 4, 8, 16, 32], repetitions, work, cpus_per_trial, mps)
-    try:
-        measure_throughput(sweep, output, plot)
-    except ResourcePolicyError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(2 if isinstance(error, InvalidResourcesError) else 1) from None
+    if plot is not None:
+        from ..report.images import check_ending
+
+        check_ending(plot)  # before hours of runs
+    measure_throughput(sweep, output, plot)

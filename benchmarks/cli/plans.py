@@ -20,6 +20,10 @@ def planning(
     """Time every policy's plan by number of nodes, against the rule of thumb, and take its memory."""
     from ..plans.planning import measure_planning
 
+    if plot is not None:
+        from ..report.images import check_ending
+
+        check_ending(plot)  # before minutes of runs
     measure_planning(nodes or [10, 100, 1_000], repetitions, plot)
 
 

@@ -1,15 +1,10 @@
 """How often verdicts are right where the truth is known: the commands ``prove …``. Each ends with 1 below its goal."""
 
 import statistics
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from tune_policies import ResourcePolicyError
 
 app = typer.Typer()
 prove = typer.Typer(no_args_is_help=True, help="How often verdicts are right where the truth is known.")
@@ -77,17 +72,15 @@ def agreement(
     rounds: Rounds = 8,
 ) -> None:
     """Compare a step's time as a run records it with what PyTorch's timer says in a plain process."""
-    from ..environment import describe_machine
+    from ..environment import describe_machine, own_command
     from ..verdict.comparison import Outcome
-    from ..verdict.proof_report import command
     from ..verdict.proof_runs import measure_agreement
 
-    with _errors_told():
-        found = measure_agreement(workload, size, rounds)
+    found = measure_agreement(workload, size, rounds)
     print(f"{workload}[{size}]: {found.ratio:.4f} ({found.low:.4f} to {found.high:.4f}) times torch.utils.benchmark's")
     for reason in found.reasons:
         print(f"* {reason}")
-    print(f"{rounds} rounds; goal: within 2 %. {describe_machine('torch')}\ncommand: {command()}")
+    print(f"{rounds} rounds; goal: within 2 %. {describe_machine('torch')}\ncommand: {own_command()}")
     if found.outcome is not Outcome.SAME:
         raise typer.Exit(1)
 
@@ -99,16 +92,14 @@ def harness(
     rounds: Rounds = 5,
 ) -> None:
     """Time steps that wait on the clock: how much more than they wait for is recorded?"""
-    from ..environment import describe_machine
-    from ..verdict.proof_report import command
+    from ..environment import describe_machine, own_command
     from ..verdict.proof_runs import measure_overhead_of_steps
 
-    with _errors_told():
-        found = measure_overhead_of_steps(tuple(microseconds or (1000, 3000, 10_000)), rounds)
+    found = measure_overhead_of_steps(tuple(microseconds or (1000, 3000, 10_000)), rounds)
     for size, parts in found.items():
         least, middle, most = min(parts), statistics.median(parts), max(parts)
         print(f"{size / 1e3:g} ms: {middle:.3%} more, from {least:.3%} to {most:.3%} in {len(parts)} blocks")
-    print(f"goal: at most 1 %. {describe_machine()}\ncommand: {command()}")
+    print(f"goal: at most 1 %. {describe_machine()}\ncommand: {own_command()}")
     if max(statistics.median(parts) for parts in found.values()) > 0.01:
         raise typer.Exit(1)
 
@@ -117,16 +108,5 @@ def _prove(name: str, runs: int, rounds: int, blocks: int, seed: int, output: Pa
     from ..verdict.proof_report import print_proof
     from ..verdict.proof_runs import ProofSize, run_proof
 
-    with _errors_told():
-        record = run_proof(name, ProofSize(runs, rounds, blocks, seed), output)
-    if not print_proof(record):
+    if not print_proof(run_proof(name, ProofSize(runs, rounds, blocks, seed), output)):
         raise typer.Exit(1)
-
-
-@contextmanager
-def _errors_told() -> Iterator[None]:
-    try:
-        yield
-    except ResourcePolicyError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(1) from None

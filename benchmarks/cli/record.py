@@ -1,25 +1,20 @@
 """What a run left: the commands ``show``, ``export`` and ``plot``."""
 
-import io
 import json as json_text
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
-from tune_policies.values import suggest
+from tune_policies.errors import InvalidResourcesError
 
 from ..record.export import Format, csv_text, pyperf_text
-from ..record.file import is_run_set, read_run_set
+from ..record.file import read_run_set, write_view
 from ..record.run_set import Phase, RunSet
 from ..record.select import select
 from ..record.show import print_run_set
 from ..record.summary import summarize
-from ..record.writing import path_within, replace_file
+from ..record.writing import path_within
 
 app = typer.Typer()
 
@@ -31,13 +26,12 @@ Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only th
 @app.command()
 def show(file: File, *, json: Json = False) -> None:
     """Show what a run measured, a row for each arm, and what was missing, failed or disturbed it."""
-    with _told():
-        run_set = read_run_set(file)
-        if not json:
-            print_run_set(run_set)
-            return
-        arms = [each.model_dump(mode="json") for each in summarize(run_set)]
-        print(json_text.dumps({"arms": arms, "problems": list(run_set.problems())}, indent=2, ensure_ascii=False))
+    run_set = read_run_set(file)
+    if not json:
+        print_run_set(run_set)
+        return
+    arms = [each.model_dump(mode="json") for each in summarize(run_set)]
+    print(json_text.dumps({"arms": arms, "problems": list(run_set.problems())}, indent=2, ensure_ascii=False))
 
 
 @app.command()
@@ -54,12 +48,11 @@ def export(
     ] = None,
 ) -> None:
     """Hand what was measured to other programs: pyperf, which compares devices, or whatever reads CSV or JSON."""
-    with _told():
-        chosen = select(read_run_set(file), workloads=workload or (), devices=device or (), phases=phase or ())
-        if format_ is Format.PYPERF:
-            _export_to_pyperf(chosen, output)
-        else:
-            _put(csv_text(chosen) if format_ is Format.CSV else f"{chosen.to_json()}\n", output)
+    chosen = select(read_run_set(file), workloads=workload or (), devices=device or (), phases=phase or ())
+    if format_ is Format.PYPERF:
+        _export_to_pyperf(chosen, output)
+    else:
+        _put(csv_text(chosen) if format_ is Format.CSV else f"{chosen.to_json()}\n", output)
 
 
 @app.command()
@@ -71,9 +64,15 @@ def plot(
     phase: Annotated[Phase, typer.Option(help="Of which times.")] = Phase.TRANSFERS,
 ) -> None:
     """Draw time against size, a line for each device and a panel for each workload."""
-    with _told():
-        chosen = select(read_run_set(file), workloads=workload or (), phases=(phase,))
-        _draw(chosen, phase, output)
+    from ..report.figures import crossover_figure
+    from ..report.images import check_ending, save_figure
+
+    check_ending(output)
+    chosen = select(read_run_set(file), workloads=workload or (), phases=(phase,))
+    figure = crossover_figure(chosen, phase)
+    if figure is None:
+        raise InvalidResourcesError(f"there is no time of {phase} to draw: choose another --phase")
+    save_figure(figure, output)
 
 
 def _export_to_pyperf(run_set: RunSet, output: Path | None) -> None:
@@ -93,42 +92,5 @@ def _export_to_pyperf(run_set: RunSet, output: Path | None) -> None:
 def _put(text: str, output: Path | None) -> None:
     if output is None:
         print(text, end="")
-        return
-    if is_run_set(output):
-        raise InvalidResourcesError(f"{output} is the record of a run, which would be lost: name another file")
-    replace_file(output, text)
-
-
-def _draw(run_set: RunSet, phase: Phase, output: Path) -> None:
-    try:
-        from matplotlib.backend_bases import FigureCanvasBase
-    except ImportError as error:
-        raise InvalidResourcesError("a plot needs matplotlib: pip install 'tune-policies[bench]'") from error
-    known = FigureCanvasBase.get_supported_filetypes()
-    ending = output.suffix.removeprefix(".").lower()
-    if ending not in known:
-        raise InvalidResourcesError(
-            f"a plot cannot be written to {output}: unknown ending {output.suffix!r}{suggest(ending, known)} "
-            f"(known: {', '.join(sorted(known))})"
-        )
-    from ..report.figures import crossover_figure
-
-    figure = crossover_figure(run_set, phase)
-    if figure is None:
-        raise InvalidResourcesError(f"there is no time of {phase} to draw: choose another --phase")
-    picture = io.BytesIO()
-    try:
-        figure.savefig(picture, format=ending)
-    except (OSError, RuntimeError, ValueError) as error:  # such as .pgf without LaTeX
-        raise InvalidResourcesError(f"matplotlib cannot draw {output}: {error}. Try .svg or .png") from error
-    replace_file(output, picture.getvalue())
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Say what is wrong in a message, not by a traceback."""
-    try:
-        yield
-    except ResourcePolicyError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2 if isinstance(error, InvalidResourcesError) else 1) from None
+    else:
+        write_view(output, text)

@@ -1,13 +1,10 @@
 """What people look at: the command ``report``."""
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from tune_policies import InvalidResourcesError, ResourcePolicyError
 
 app = typer.Typer()
 
@@ -41,17 +38,9 @@ def report(
     """Write a report for who decides: the verdict first, then curves, costs, memory, all samples, and the machine."""
     if images is not None and form is not Form.MARKDOWN:
         raise typer.BadParameter("--images is for --format markdown; a page has its figures in it")
-    try:
-        from ..report.writing import write_report
+    from ..report.writing import write_report
 
-        print(write_report(file, output, decision=decision, packing=packing, images=_images(form, images)))
-    except ImportError as error:
-        package = (error.name or "").partition(".")[0]
-        print(f"error: a report needs {package}: pip install 'tune-policies[bench]'", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except ResourcePolicyError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2 if isinstance(error, InvalidResourcesError) else 1) from None
+    print(write_report(file, output, decision=decision, packing=packing, images=_images(form, images)))
 
 
 def _images(form: Form, images: Images | None) -> Images | None:

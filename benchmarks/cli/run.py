@@ -1,6 +1,5 @@
 """Workloads on devices, measured: the command ``run``."""
 
-import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tune_policies import InvalidResourcesError, ResourcePolicyError
+from tune_policies import InvalidResourcesError
 
 if TYPE_CHECKING:
     from ..record.run_set import RunSet
@@ -19,8 +18,12 @@ _QUICK_ENDS_AFTER_S: Final = 48
 """What is left of the minute of ``--quick`` ends the processes, and Ray."""
 
 
+_OF_A_NEW_RUN: Final = ("device", "size", "rounds", "cpus", "seed", "max_seconds", "max_steps", "control")
+
+
 @app.command()
 def run(
+    context: typer.Context,
     workload: Annotated[
         list[str] | None, typer.Argument(help="Name of a workload, or module:function.", show_default=False)
     ] = None,
@@ -55,53 +58,54 @@ def run(
     timeout_s: Annotated[float, typer.Option(min=0.1, help="Deadline for Ray to answer, in seconds.")] = 30,
 ) -> None:
     """Time workloads on devices: fresh processes as trials would be, in random turns; steps, transfers, start-up."""
+    from ..environment import own_command
+    from ..measuring.session import InterruptedRunError, Session, measure_to_file
     from ..record.settings import Settings
 
-    try:
-        from ..measuring.session import InterruptedRunError, Session, measure_to_file
-    except ModuleNotFoundError as error:
-        print(f"run needs {error.name}: pip install 'tune-policies[bench]'", file=sys.stderr)
-        raise typer.Exit(2) from None
-    try:
-        settings = None
-        if resume is not None and not workload and (device or size or rounds or max_seconds):
-            raise InvalidResourcesError(
-                "--resume without a workload goes on with what the file says: leave out the other settings, or ask "
-                "for all of it again"
-            )
-        if workload or resume is None:
-            settings = Settings(
-                sizes=_sizes(workload or [], size or [], quick=quick),
-                devices=_devices(device or ["cpu", "gpu"]),
-                cpus=cpus,
-                num_rounds=rounds or (3 if quick else 5),
-                num_blocks=5 if quick else 10,
-                max_steps=max_steps,
-                max_seconds=max_seconds or (15 if quick else 60),
-                seed=seed,
-                has_control=control,
-            )
-        session = Session(
-            settings=settings,
-            command=f"python -m benchmarks {shlex.join(sys.argv[1:])}",
-            output=output or resume or Path(f"run-{datetime.now():%Y%m%d-%H%M%S}.json"),
-            resume=resume,
-            address=address,
-            timeout_s=timeout_s,
-            budget_s=_QUICK_ENDS_AFTER_S if quick else None,
+    if resume is not None and not workload:
+        _check_resume(context)
+    settings = None
+    if workload or resume is None:
+        settings = Settings(
+            sizes=_sizes(workload or [], size or [], quick=quick),
+            devices=_devices(device or ["cpu", "gpu"]),
+            cpus=cpus,
+            num_rounds=rounds or (3 if quick else 5),
+            num_blocks=5 if quick else 10,
+            max_steps=max_steps,
+            max_seconds=max_seconds or (15 if quick else 60),
+            seed=seed,
+            has_control=control,
         )
+    session = Session(
+        settings=settings,
+        command=own_command(),
+        output=output or resume or Path(f"run-{datetime.now():%Y%m%d-%H%M%S}.json"),
+        resume=resume,
+        address=address,
+        timeout_s=timeout_s,
+        budget_s=_QUICK_ENDS_AFTER_S if quick else None,
+    )
+    try:
         run_set = measure_to_file(session)
     except InterruptedRunError as error:
         _show(error.run_set, session.output)
-        raise typer.Exit(130) from None
-    except KeyboardInterrupt:  # before anything was measured
-        raise typer.Exit(130) from None
-    except ResourcePolicyError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(2 if isinstance(error, InvalidResourcesError) else 1) from None
+        raise KeyboardInterrupt from None
     _show(run_set, session.output)
     if not run_set.runs:
         raise typer.Exit(1)
+
+
+def _check_resume(context: typer.Context) -> None:
+    """Refuse what would have no effect: a run that is gone on with measures what its file asks for."""
+    for name in _OF_A_NEW_RUN:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            raise InvalidResourcesError(
+                f"--resume without a workload goes on with what the file says: leave out the other settings ({option}),"
+                " or ask for all of it again"
+            )
 
 
 def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, tuple[int, ...]]:

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from tune_policies import ResourcePolicyError
-
 from ..record.run_set import Phase
 
 app = typer.Typer()
@@ -36,7 +34,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Say which of two devices of a run, or which of two runs, is faster, and how sure that is."""
-    from ..verdict.comparing import Question, compare_files, print_verdicts, surely_slower
+    from ..verdict.compare_files import Question, compare_files, print_verdicts, surely_slower
 
     question = Question(
         between=between,
@@ -44,11 +42,7 @@ def compare(
         same_within=_band(same_within, fail_above),
         any_machine=any_machine,
     )
-    try:
-        found = compare_files(files, question)
-    except ResourcePolicyError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(2) from None
+    found = compare_files(files, question)
     for note in found.notes:
         print(note, file=sys.stderr)
     if as_json:
@@ -69,13 +63,9 @@ def check(
 ) -> None:
     """Say whether this machine is quiet enough to tell a change of 5 % in a step of 0.3 ms; end with 1 if not."""
     from ..verdict.equal_steps import measure_equal_steps
-    from ..verdict.quiet import print_check
+    from ..verdict.machine_check import print_check
 
-    try:
-        found = measure_equal_steps(seconds)
-    except ResourcePolicyError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(1) from None
+    found = measure_equal_steps(seconds)
     print(found.to_json()) if as_json else print_check(found)
     if not found.is_quiet:
         raise typer.Exit(1)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from tune_policies import ClusterCapacity, probe_cluster
 from tune_policies.names import counted
-from tune_policies.ray_connection import connection
 
 from ..measuring.runner import measure, new_run_set
+from ..measuring.session import ray_of_a_run
 from ..record.environment_reader import read_environment
 from ..record.file import write_run_set
 from ..record.run_set import RunSet
@@ -48,7 +48,7 @@ def search_to_file(wanted: Search, *, address: str | None = None, timeout_s: flo
         ProbeError: Ray does not answer.
         KeyboardInterrupt: The user ended it.
     """
-    with connection(address, timeout_s, local="starts a Ray for the run"):
+    with ray_of_a_run(address, timeout_s):
         capacity = probe_cluster(timeout_s=timeout_s)
         run_set = new_run_set(wanted.settings, capacity, read_environment(), wanted.command)
         if missing := [each for each in run_set.devices if each.why_missing]:

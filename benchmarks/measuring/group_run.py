@@ -10,10 +10,10 @@ from tune_policies.plan import TrialPlan
 from ..record.run_set import Arm, Failure, NoiseReading, ProcessRun
 from ..record.settings import Settings
 from .arms import Group
+from .deadline import Deadline, NoTimesError, Round, TimeIsUpError
 from .devices import parse_device
-from .ends import Deadline, NoTimesError, Round, TimeIsUpError
 from .losses import disagreements
-from .measured import MeasuredProcess
+from .measured_process import MeasuredProcess
 from .noise import NoiseCounters, noise_between, read_noise, worse
 from .seating import Seating
 from .turns import order_of_processes, seed_of_turns, sweeps_of

@@ -11,8 +11,8 @@ from ..record.environment import Environment
 from ..record.run_set import NoiseReading, RunSet
 from ..record.settings import Settings
 from .arms import given_up, groups_of, is_done, num_missing, without_round
+from .deadline import Deadline, Round
 from .devices import PlannedDevice, parse_devices, plan_device
-from .ends import Deadline, Round
 from .group_run import GroupRun, Measured
 from .noise import worse
 from .seating import Seating, seat

@@ -84,7 +84,7 @@ def measure_to_file(session: Session) -> RunSet:
     deadline_at = None
     if session.budget_s is not None:
         deadline_at = time.monotonic() + session.budget_s - (time.time() - psutil.Process().create_time())
-    with _ray(session.address, session.timeout_s):
+    with ray_of_a_run(session.address, session.timeout_s):
         capacity = probe_cluster(timeout_s=session.timeout_s)
         run_set = new_run_set(settings, capacity, read_environment(), session.command)
         if before is not None:
@@ -116,8 +116,12 @@ def _progress() -> Progress:
 
 
 @contextmanager
-def _ray(address: str | None, timeout_s: float) -> Iterator[None]:
-    """Stay connected to the Ray that is named or found, else to one that is started for the time of the run."""
+def ray_of_a_run(address: str | None, timeout_s: float) -> Iterator[None]:
+    """Stay connected to the Ray that is named or found, else to one that is started for the time of the run.
+
+    Raises:
+        ProbeError: Ray does not answer in time, or none can be started.
+    """
     if ray.is_initialized() or find_ray(address) is not None:
         with connection(address, timeout_s, local="starts a Ray for the run"):
             yield

@@ -3,11 +3,13 @@
 import statistics
 from collections.abc import Iterable
 from math import log2
+from pathlib import Path
 from typing import Final
 
 from tune_policies.resources import PositiveCount
 from tune_policies.values import Value
 
+from ..record.reading import read_value
 from ..timing import Spread, spread
 
 PAYS: Final = 1.1
@@ -105,6 +107,15 @@ class ThroughputRecord(Value):
                 for seed, loss in enumerate(sample.losses):
                     by_seed.setdefault(seed, []).append(loss)
         return max((_relative_range(losses) for losses in by_seed.values()), default=0.0)
+
+
+def read_throughput(path: Path) -> ThroughputRecord:
+    """Read what ``python -m benchmarks packing --output`` wrote.
+
+    Raises:
+        InvalidResourcesError: There is no such file, or it is another one.
+    """
+    return read_value(path, ThroughputRecord, "`python -m benchmarks packing --output FILE` writes one")
 
 
 def stops_paying_at(rates: dict[int, float]) -> int | None:

@@ -5,7 +5,6 @@ way decides on a real cluster, whose autoscaler starts real raylets with logical
 """
 
 import statistics
-import sys
 import threading
 import time
 import warnings
@@ -19,7 +18,7 @@ from rich.table import Table
 
 from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuPolicy, ProbeWarning, plan_when_ready
 
-from ..environment import describe_machine
+from ..environment import describe_machine, own_command
 from .autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
 from .choices import DEVICE_TYPES, Scenario
 
@@ -69,7 +68,7 @@ def measure_autoscaling(scenarios: list[Scenario], repetitions: int, guide_timeo
         f"{describe_machine()}",
         soft_wrap=True,
     )
-    print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")
+    print(f"command: {own_command()}")
 
 
 def _decision(runs: list[Run]) -> str:

@@ -26,7 +26,7 @@ from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, Po
 from tune_policies.schedulers.pace import Pace
 from tune_policies.trainers import with_plan
 
-from ..environment import describe_machine
+from ..environment import describe_machine, own_command
 from ..timing import spread
 from .pool_simulation import Kind, least_makespan, simulate
 
@@ -132,7 +132,7 @@ def measure_makespan(sizes: Sizes) -> None:
         f"shortest run that is possible takes {bound_s:.1f} s. {describe_machine()}",
         soft_wrap=True,
     )
-    print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")
+    print(f"command: {own_command()}")
 
 
 def run_arm(arm: Arm, sizes: Sizes) -> Run:

@@ -24,7 +24,7 @@ from ray.tune.integration.ray_train import TuneReportCallback
 from tune_policies import CpuPolicy, GpuPolicy, TrialPlan, probe_cluster
 from tune_policies.trainers import as_trainable
 
-from ..environment import describe_machine
+from ..environment import describe_machine, own_command
 from ..timing import Spread, spread
 
 _WAVES: Final = 2
@@ -93,7 +93,7 @@ def measure_nested(names: Sequence[str], repetitions: int, work_s: float, cap_s:
     """
     os.environ["RAY_TRAIN_V2_ENABLED"] = "1"
     os.environ["TUNE_FORCE_TRIAL_CLEANUP_S"] = "5"  # a starved trial does not end by itself
-    print(f"{describe_machine()}\npython -m benchmarks {' '.join(sys.argv[1:])}\n")
+    print(f"{describe_machine()}\n{own_command()}\n")
     print("| Cluster | Ray's defaults | By hand, once each | Best by hand | Plan | Plan / best |")
     print("|---|---|---|---:|---:|---:|")
     for name in names:

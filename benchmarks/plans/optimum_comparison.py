@@ -20,7 +20,7 @@ from tune_policies import ClusterCapacity, InfeasibleRequestError, SelectingPoli
 from tune_policies.policy import ResourcePolicy
 from tune_policies.resources import TICKS
 
-from ..environment import describe_machine
+from ..environment import describe_machine, own_command
 from .optimum import Question, optimum
 from .random_clusters import draw_cluster, draw_selection, draw_sizing_policy
 
@@ -141,7 +141,7 @@ def measure_optimum(seeds: range, *, num_policies: int) -> bool:
     more = [each for each in compared if each.best_with_many_shares > each.best]
     print(f"more would fit if each device had shares of its own: {len(more)}")
     print(describe_machine("ortools"))
-    print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")
+    print(f"command: {own_command()}")
     return not above
 
 

@@ -6,7 +6,6 @@ Each round runs every arm once, in random order, and only runs of one round are 
 import contextlib
 import io
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ import tune_policies
 from tune_policies import CpuPolicy, PolicyCallback, TrialPlan
 from tune_policies.trainers import with_plan
 
-from ..environment import describe_machine
+from ..environment import describe_machine, own_command
 from ..timing import Spread, spread
 from .choices import Arm
 
@@ -64,7 +63,7 @@ def measure_overhead(arms: list[Arm], size: Size) -> None:
     Console(width=110).print(table)
     reused = "processes are used again" if size.reuse_actors else "a new process for each trial"
     print(f"{size.repetitions} rounds in one Ray after one that does not count; {reused}. {describe_machine()}")
-    print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")
+    print(f"command: {own_command()}")
 
 
 def _precise(value: Spread) -> str:

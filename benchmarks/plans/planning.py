@@ -4,7 +4,6 @@ The rule of thumb divides the sums of the cluster by the request. It is fast, an
 one node or one device. The nodes have 50 shapes, and nothing of a cluster has been computed before a plan is timed.
 """
 
-import sys
 import tracemalloc
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -35,7 +34,7 @@ from tune_policies import (
 from tune_policies.accelerators import gpu_memory_of_type
 from tune_policies.probing.sampling import first_reads, group_kinds
 
-from ..environment import describe_machine
+from ..environment import describe_machine, own_command
 from ..timing import Spread, interleaved_ms
 
 GIB: Final = 2**30
@@ -73,7 +72,7 @@ def measure_planning(node_counts: list[int], repetitions: int, plot: Path | None
     console.print(_reading_table(node_counts, repetitions))
     runs = f"{repetitions} runs of each arm in random order, {NUM_SHAPES} shapes of nodes."
     console.print(f"{runs} {describe_machine()}", soft_wrap=True)
-    print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")
+    print(f"command: {own_command()}")
     if plot is not None:
         _draw(times, plot)
 
@@ -165,12 +164,12 @@ def _table(title: str, results: Mapping[int, Mapping[str, Spread | float]]) -> T
 
 
 def _draw(times: dict[int, dict[str, Spread]], path: Path) -> None:
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
+    from ..report.images import save_figure
 
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
     counts = list(times)
     for name in next(iter(times.values())):
         is_rule = name == RULE_OF_THUMB
@@ -179,5 +178,4 @@ def _draw(times: dict[int, dict[str, Spread]], path: Path) -> None:
     axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="time of one plan (ms)")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path)
-    plt.close(figure)
+    save_figure(figure, path)

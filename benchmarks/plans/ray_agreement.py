@@ -16,7 +16,7 @@ from tune_policies import ClusterCapacity, InfeasibleRequestError, TrialPlan
 from tune_policies.policy import ResourcePolicy
 from tune_policies.values import Value
 
-from ..environment import describe_machine
+from ..environment import describe_machine, own_command
 from .random_clusters import Strategy, draw_cluster, draw_policies, leaves_room
 
 _MOST_BUNDLES: Final = 80
@@ -132,7 +132,7 @@ def measure_ray_agreement(seeds: range, *, num_policies: int, jobs: int) -> bool
         for trouble in result.troubles:
             print(f"seed {result.seed}: {trouble}\n  again: {_command(result.seed, num_policies)}")
     print(describe_machine())
-    print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")
+    print(f"command: {own_command()}")
     return not failed
 
 

@@ -51,6 +51,17 @@ def write_run_set(run_set: RunSet, path: Path, *, overwrite: bool = False) -> No
     replace_file(path, json.dumps(data, separators=(",", ":")) + "\n")
 
 
+def write_view(path: Path, content: str | bytes) -> None:
+    """Write what follows from a run, or is beside it, as a whole or not at all; never in the place of a run set.
+
+    Raises:
+        InvalidResourcesError: ``path`` is a run set, or cannot be written.
+    """
+    if is_run_set(path):
+        raise InvalidResourcesError(f"{path} is the record of a run, which would be lost: name another file")
+    replace_file(path, content)
+
+
 def is_run_set(path: Path) -> bool:
     """Return whether ``path`` is one, whole or cut off. It is read only where it does not begin as it was written."""
     beginning = _beginning(path)

@@ -1,5 +1,6 @@
 """How a run set looks on the shell: a row for each arm, and below what one must know to believe it."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -14,6 +15,7 @@ from .run_set import Arm, Phase, RunSet
 from .summary import ArmSummary, Middle, summarize
 
 _TITLE: Final = "Time of a step, and of the first epoch: median of the processes ± half the interquartile range"
+_COLUMNS_IN_FILES: Final = 120
 _UNITS: Final = ((1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
@@ -24,13 +26,19 @@ def print_run_set(run_set: RunSet, console: Console | None = None) -> None:
         run_set: What was measured.
         console: Where to; ``None``: stdout.
     """
-    console = console or Console()
+    console = console or result_console()
     if run_set.runs:
         console.print(_TITLE, style="bold", soft_wrap=True)
         console.print(_table(run_set))
         console.print()
     for line in _lines(run_set):
         console.print(Text(_plain(line)), soft_wrap=True)
+
+
+def result_console() -> Console:
+    """Return stdout: as wide as the terminal, or as COLUMNS says. In a file, Rich would break tables at 80 columns."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_COLUMNS_IN_FILES)
 
 
 def format_time(time: Middle) -> str:

@@ -80,10 +80,11 @@ def build_content(
     parts = by_workload(run_set)
     compared = {phase: [each for part in parts.values() for each in verdicts(part, phase)] for phase in Phase}
     findings = find(run_set, compared, decision)
+    other_run = tuple(_other_run(run_set, decision)) if decision else ()
     doubts = (sentence(f"For all that follows: {doubt}") for doubt in doubts_of_all(compared))
     sections = (
-        Section("Verdict", (*_missing(run_set), *doubts), findings=findings),
-        *([_cost(decision)] if decision else []),
+        Section("Verdict", (*_missing(run_set), *other_run, *doubts), findings=findings),
+        *([_cost(decision, other_run)] if decision else []),
         _times(parts),
         _speedups([each for found in compared.values() for each in found]),
         *([_packing(packing)] if packing else []),
@@ -107,6 +108,15 @@ def _missing(run_set: RunSet) -> Iterator[str]:
             yield sentence(f"{in_words(each.device)} is not there, so nothing is said of it: {why}")
     if not run_set.is_complete:
         yield "The run was ended before all was measured."
+
+
+def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
+    if decision.measured_at != run_set.created_at:
+        gpu = decision.accelerator_type or "a GPU of a type that is not known"
+        yield (
+            f"The decision is from another run, of {decision.measured_at:%Y-%m-%d %H:%M %Z} on {decision.cpu_model} "
+            f"and {gpu}: what is said of whole trials, and of their cost, is of that one."
+        )
 
 
 def _times(parts: Parts) -> Section:
@@ -144,13 +154,13 @@ def _speedups(compared: list[Verdict]) -> Section:
     return Section("Speed-up", texts, pictures=_pictures(pictures))
 
 
-def _cost(decision: Decision) -> Section:
+def _cost(decision: Decision, remarks: Iterable[str]) -> Section:
     pictures = [
         (f"cost-{number}", f"{each.workload}: cost of a trial against its time, by size", figure)
         for number, each in enumerate(decision.workloads, 1)
         if (figure := cost_figure(decision, [each.workload]))
     ]
-    texts = ["A trial has its start and all its steps; trials per hour are those of the whole cluster."]
+    texts = [*remarks, "A trial has its start and all its steps; trials per hour are those of the whole cluster."]
     if decision.price_date or decision.price_source:
         texts.append(f"Prices of {decision.price_date or 'no date'}, from {decision.price_source or 'no source'}.")
     if not pictures:

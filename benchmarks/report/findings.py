@@ -31,17 +31,19 @@ class Finding(NamedTuple):
     """The answer for one workload and one device.
 
     Attributes:
-        workload: Its name.
+        workload: Its name, and that of the device where several are compared with the first.
         kind: What the badge says: the device pays, the first one stays the better, they are the same, it is not clear,
             it depends on the size, or nothing was compared.
         badge: In a few words.
         sentences: In full.
+        device: What is compared with the first device; ``None``: nothing is.
     """
 
     workload: str
     kind: Kind
     badge: str
     sentences: tuple[str, ...]
+    device: str | None = None
 
 
 class _Stretch(NamedTuple):
@@ -64,17 +66,20 @@ def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) 
     said = doubts_of_all(verdicts)
     found = []
     for workload in sorted(run_set.workloads):
-        trials = tuple(_trial_sentences(decided[workload], decision)) if decision and workload in decided else ()
         answers = list(_answers(workload, verdicts, said)) or [_not_compared(run_set, workload)]
-        found += [each._replace(sentences=each.sentences + trials) for each in answers]
+        if decision and workload in decided:
+            devices = [each.device for each in answers]
+            gpu = decided[workload].sizes[0].gpu.device
+            at = devices.index(gpu) if gpu in devices else 0
+            trials = tuple(_trial_sentences(decided[workload], decision))
+            answers[at] = answers[at]._replace(sentences=answers[at].sentences + trials)
+        if len(answers) > 1:
+            answers = [each._replace(workload=f"{workload}, {in_words(each.device or '')}") for each in answers]
+        found += answers
     failed = dict.fromkeys(failure.arm.workload for failure in run_set.failures)
     for workload in failed:
         if workload not in run_set.workloads:
-            of_it = [each for each in run_set.failures if each.arm.workload == workload]
-            messages = tuple(
-                dict.fromkeys(sentence(f"On {in_words(each.arm.device)}: {each.message}") for each in of_it)
-            )
-            found.append(Finding(workload, "none", "not measured", messages))
+            found.append(Finding(workload, "none", "not measured", _failures(run_set, workload)))
     return tuple(found)
 
 
@@ -89,10 +94,16 @@ def doubts_of_all(verdicts: Verdicts) -> tuple[str, ...]:
 def _not_compared(run_set: RunSet, workload: str) -> Finding:
     devices = sorted({in_words(arm.device) for arm in run_set.arms if arm.workload == workload})
     if len(devices) == 1:
-        sentence = f"Only {devices[0]} was measured, so there is nothing to compare it with."
+        why = f"Only {devices[0]} was measured, so there is nothing to compare it with."
     else:
-        sentence = f"{' and '.join(devices)} have no size in common, so nothing can be compared."
-    return Finding(workload, "none", "not compared", (sentence,))
+        why = f"{' and '.join(devices)} have no size in common, so nothing can be compared."
+    return Finding(workload, "none", "not compared", (why, *_failures(run_set, workload)))
+
+
+def _failures(run_set: RunSet, workload: str) -> tuple[str, ...]:
+    """Return what went wrong with a workload, a sentence for each device and message."""
+    of_it = [each for each in run_set.failures if each.arm.workload == workload]
+    return tuple(dict.fromkeys(sentence(f"On {in_words(each.arm.device)}: {each.message}") for each in of_it))
 
 
 def _answers(workload: str, verdicts: Verdicts, said: Collection[str]) -> Iterator[Finding]:
@@ -124,7 +135,7 @@ def _answer(verdicts: list[Verdict], phase: Phase, said: Collection[str]) -> Fin
     if phase is not Phase.TRANSFERS:
         sentences.append(f"It has no times with transfers; these are of the phase {phase}.")
     kind, badge = _badge(stretches, devices)
-    return Finding(verdicts[0].workload, kind, badge, tuple(sentences))
+    return Finding(verdicts[0].workload, kind, badge, tuple(sentences), verdicts[0].second)
 
 
 def _badge(stretches: list[_Stretch], devices: tuple[str, str]) -> tuple[Kind, str]:

@@ -7,10 +7,13 @@ from typing import Final
 from xml.etree import ElementTree
 
 import matplotlib as mpl
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.values import suggest
 
+from ..record.file import write_view
 from .style import INK, LOOK, ON_DARK
 
 _SVG: Final = "http://www.w3.org/2000/svg"
@@ -78,19 +81,34 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write the figure to a file; its suffix names the format, such as ``.svg`` or ``.png``.
 
     Raises:
-        InvalidResourcesError: The format is not known, or the file cannot be written.
+        InvalidResourcesError: The format is not known, or the file cannot be written, or is the record of a run.
     """
-    kind = path.suffix.lower().lstrip(".")
-    known = figure.canvas.get_supported_filetypes()
-    if kind not in known:
-        raise InvalidResourcesError(f"cannot draw to {path}: its name must end in one of {', '.join(sorted(known))}")
+    kind = check_ending(path)
     # No date, and ids that do not change: the same figure is the same file.
     metadata = {"Date": None} if kind == "svg" else None
+    picture = io.BytesIO()
     try:
         with mpl.rc_context(LOOK | {"svg.hashsalt": "figure"}):
-            figure.savefig(path, format=kind, dpi=_DOTS_PER_INCH.get(kind, "figure"), metadata=metadata)
-    except OSError as error:
-        raise InvalidResourcesError(f"cannot write {path}: {error.strerror or error}") from error
+            figure.savefig(picture, format=kind, dpi=_DOTS_PER_INCH.get(kind, "figure"), metadata=metadata)
+    except (OSError, RuntimeError, ValueError) as error:  # such as .pgf without LaTeX
+        raise InvalidResourcesError(f"matplotlib cannot draw {path}: {error}. Try .svg or .png") from error
+    write_view(path, picture.getvalue())
+
+
+def check_ending(path: Path) -> str:
+    """Return the format that the name of a picture asks for.
+
+    Raises:
+        InvalidResourcesError: It is not known.
+    """
+    known = FigureCanvasBase.get_supported_filetypes()
+    ending = path.suffix.removeprefix(".").lower()
+    if ending not in known:
+        raise InvalidResourcesError(
+            f"nothing can be drawn to {path}: unknown ending {path.suffix!r}{suggest(ending, known)} "
+            f"(known: {', '.join(sorted(known))})"
+        )
+    return ending
 
 
 ElementTree.register_namespace("", _SVG)

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from tune_policies.errors import InvalidResourcesError
 
+from ..record.file import write_view
 from .content import Content, Picture
 from .images import colour_variable, inline_svg, save_figure
 from .style import ON_DARK
@@ -57,7 +58,7 @@ def write_markdown(content: Content, folder: Path, images: str) -> Path:
     for section in content.sections:
         for picture in section.pictures:
             save_figure(picture.figure, folder / f"{picture.name}.{images}")
-    write_text(file, text)
+    write_view(file, text)
     return file
 
 
@@ -73,18 +74,6 @@ def make_folder(folder: Path) -> None:
         raise InvalidResourcesError(
             f"{folder} cannot be made a folder: {error.strerror or error}. Name another, which may hold several files"
         ) from error
-
-
-def write_text(file: Path, text: str) -> None:
-    """Write a file.
-
-    Raises:
-        InvalidResourcesError: It cannot be written.
-    """
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidResourcesError(f"{file} cannot be written: {error.strerror or error}. Name another") from error
 
 
 def for_markdown(value: Any) -> str:

@@ -5,11 +5,11 @@ from pathlib import Path
 from tune_policies.decision import Decision
 from tune_policies.errors import InvalidResourcesError
 
-from ..packing.packing_record import ThroughputRecord
-from ..record.file import read_run_set
+from ..packing.packing_record import read_throughput
+from ..record.file import read_run_set, write_view
+from ..record.reading import read_value
 from .content import build_content
-from .page import html_page, write_markdown, write_text
-from .reading import read_value
+from .page import html_page, write_markdown
 
 
 def write_report(
@@ -39,13 +39,11 @@ def write_report(
     content = build_content(
         read_run_set(file),
         read_value(decision, Decision, "`python -m benchmarks decide` writes one") if decision else None,
-        read_value(packing, ThroughputRecord, "`python -m benchmarks packing --output FILE` writes one")
-        if packing
-        else None,
+        read_throughput(packing) if packing else None,
     )
     if images is not None:
         return write_markdown(content, output, images)
     if output.is_dir():
         raise InvalidResourcesError(f"{output} is a folder, and an HTML report is one file: name one in it")
-    write_text(output, html_page(content))
+    write_view(output, html_page(content))
     return output

@@ -20,7 +20,7 @@ from ..measuring.noise import noise_between, read_noise
 from ..record.run_set import NoiseReading
 from . import step_child
 from .bootstrap import FEWEST_ROUNDS
-from .quiet import Check
+from .machine_check import Check
 
 STEP_S: Final = 0.3e-3
 BLOCK_S: Final = 0.02

@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+
+from benchmarks.cli import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -42,6 +45,13 @@ def commands(page):
         for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
             command, _, output = part.partition("\n")
             yield command, output
+
+
+def shown_commands(page):
+    """Yield the arguments of each command of the benchmarks that takes too long, or needs a GPU, to be run here."""
+    for body in blocks(page, ""):
+        for arguments in re.findall(r"^(?:\$ )?python -m benchmarks (.+)$", body, re.MULTILINE):
+            yield shlex.split(arguments)
 
 
 def name(page):
@@ -106,6 +116,15 @@ def test_the_python_of_a_page_runs(page, tmp_path, environment):
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(shown_commands(page))], ids=name)
+def test_the_commands_that_a_page_only_shows_exist_with_these_options(page):
+    for arguments in shown_commands(page):
+        context = typer.main.get_command(app).make_context("benchmarks", [*arguments])
+        while hasattr(context.command, "resolve_command"):
+            found, command, arguments = context.command.resolve_command(context, arguments)
+            context = command.make_context(found, [*arguments], parent=context)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -284,7 +285,7 @@ def test_a_figure_of_all_workloads_has_a_panel_for_each():
 def test_an_ending_that_no_figure_has_is_an_error_that_names_those_there_are(tmp_path):
     figure = crossover_figure(a_run_set(sizes=(16,), num_rounds=1), Phase.COMPUTE)
 
-    with pytest.raises(InvalidResourcesError, match=r"plot\.xyz: its name must end in one of .*pdf.*png.*svg"):
+    with pytest.raises(InvalidResourcesError, match=r"plot\.xyz: unknown ending '\.xyz'.*pdf.*png.*svg"):
         save_figure(figure, tmp_path / "plot.xyz")
 
 
@@ -303,6 +304,15 @@ def test_a_name_that_cannot_be_printed_is_marked_in_a_figure():
 def test_a_record_of_packing_without_runs_cannot_be_drawn(tmp_path):
     with pytest.raises(InvalidResourcesError, match="nothing to draw"):
         draw_throughput(a_packing_record().model_copy(update={"samples": ()}), tmp_path / "packing.svg")
+
+
+def test_a_decision_of_another_run_is_told_beside_the_verdict_and_beside_the_cost():
+    decision = a_decision().model_copy(update={"measured_at": datetime(2025, 12, 1, tzinfo=UTC)})
+
+    verdict, cost, *_ = build_content(small(), decision).sections
+
+    told = "The decision is from another run, of 2025-12-01 00:00 UTC on Example CPU and H200"
+    assert [any(told in text for text in section.texts) for section in (verdict, cost)] == [True, True]
 
 
 @pytest.fixture
@@ -336,6 +346,8 @@ def test_the_command_writes_markdown_into_a_folder_that_it_makes(run_file, tmp_p
 def test_the_command_refuses_what_it_cannot_do_with_a_way_out(run_file, tmp_path):
     wrong = tmp_path / "wrong.json"
     wrong.write_text("{}")
+    other = tmp_path / "other.json"
+    write_run_set(small(), other)
     before = run_file.read_text()
     page = tmp_path / "report.html"
     cases = {
@@ -344,6 +356,7 @@ def test_the_command_refuses_what_it_cannot_do_with_a_way_out(run_file, tmp_path
         "is a folder": (run_file, "--output", tmp_path),
         "is no Decision": (run_file, "--decision", wrong, "--output", page),
         "is no ThroughputRecord": (run_file, "--packing", wrong, "--output", page),
+        "would be lost: name another file": (run_file, "--output", other),
         "cannot be made a folder": (run_file, "--format", "markdown", "--output", wrong),
         "cannot be written": (run_file, "--output", tmp_path / "missing" / "report.html"),
     }
@@ -363,8 +376,8 @@ def test_without_matplotlib_the_command_names_what_to_install(run_file, tmp_path
 
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
 
-    assert done.returncode == 1
-    assert done.stderr == "error: a report needs matplotlib: pip install 'tune-policies[bench]'\n"
+    assert done.returncode == 2
+    assert done.stderr == "error: report needs matplotlib: pip install 'tune-policies[bench]'\n"
 
 
 def test_images_of_a_page_are_wrong_usage(run_file, tmp_path):

@@ -45,6 +45,14 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path):
     assert output.read_text() == "mine"
 
 
+@pytest.mark.parametrize("option", [("--rounds", 9), ("--cpus", 1), ("--no-control",)], ids=lambda option: option[0])
+def test_what_a_run_that_is_gone_on_with_would_not_heed_is_refused(option, tmp_path):
+    done = run("--resume", tmp_path / "run.json", *option)
+
+    assert done.exit_code == 2
+    assert f"leave out the other settings ({option[0].replace('no-', '')})" in done.stderr
+
+
 def test_a_file_that_is_no_record_cannot_be_gone_on_with(tmp_path):
     (tmp_path / "run.json").write_text("{}")
 
@@ -79,4 +87,4 @@ def test_without_the_packages_for_benchmarks_it_says_what_to_install(monkeypatch
     done = run("affine")
 
     assert done.exit_code == 2
-    assert "run needs pyperf: pip install 'tune-policies[bench]'" in done.stderr
+    assert "error: run needs pyperf: pip install 'tune-policies[bench]'" in done.stderr

@@ -97,7 +97,10 @@ def test_each_further_device_has_a_finding_of_its_own():
     run_set = a_run_set(workloads=("mlp",), sizes=SIZES, num_rounds=1)
     verdicts = {Phase.TRANSFERS: [verdict(16, "gpu"), verdict(16, "cpu", device="gpu@0.25")]}
 
-    assert [each.badge for each in find(run_set, verdicts)] == ["GPU", "CPU"]
+    assert [(each.workload, each.badge) for each in find(run_set, verdicts)] == [
+        ("mlp, GPU", "GPU"),
+        ("mlp, gpu@0.25", "CPU"),
+    ]
 
 
 def test_a_decision_adds_what_holds_for_a_whole_trial_and_what_is_cheapest():
@@ -107,14 +110,29 @@ def test_a_decision_adds_what_holds_for_a_whole_trial_and_what_is_cheapest():
     )
 
 
+def test_what_a_decision_adds_stands_beside_the_gpu_that_it_is_about():
+    verdicts = {Phase.TRANSFERS: [verdict(16, "gpu", device="TPU"), verdict(16, "gpu")]}
+
+    tpu, gpu = find(a_run_set(workloads=("mlp",), sizes=SIZES, num_rounds=1), verdicts, a_decision())
+    assert ["whole trial" in " ".join(each.sentences) for each in (tpu, gpu)] == [False, True]
+
+
+def test_where_one_device_failed_altogether_that_is_said_in_the_verdict():
+    whole = a_run_set(workloads=("mlp",), num_rounds=2)
+    on_cpu = tuple(run for run in whole.runs if run.arm.device == "cpu")
+
+    (found,) = find(whole.model_copy(update={"runs": on_cpu}), {})
+    assert found.sentences[1:] == ("On GPU: ValueError: <no> data.",)
+
+
 def test_one_device_alone_is_compared_with_nothing():
-    (found,) = find(a_run_set(workloads=("mlp",), devices=("cpu",), num_rounds=1), {})
+    (found,) = find(a_run_set(workloads=("mlp",), devices=("cpu",), num_rounds=1, has_failure=False), {})
 
     assert found.sentences == ("Only CPU was measured, so there is nothing to compare it with.",)
 
 
 def test_devices_of_different_sizes_are_not_compared():
-    run_set = a_run_set(workloads=("mlp",), sizes=(16, 64), num_rounds=1)
+    run_set = a_run_set(workloads=("mlp",), sizes=(16, 64), num_rounds=1, has_failure=False)
     apart = tuple(run for run in run_set.runs if (run.arm.device == "gpu") == (run.arm.size == 64))
 
     (found,) = find(run_set.model_copy(update={"runs": apart}), {})

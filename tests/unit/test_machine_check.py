@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.record.run_set import NoiseReading
-from benchmarks.verdict.quiet import Check, print_check
+from benchmarks.verdict.machine_check import Check, print_check
 
 ROUNDS = 16
 

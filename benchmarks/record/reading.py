@@ -1,4 +1,4 @@
-"""Reads what a report is made of."""
+"""Reads what stands beside a run: a decision, or a record of throughput."""
 
 from pathlib import Path
 from typing import TypeVar

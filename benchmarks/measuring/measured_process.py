@@ -19,7 +19,7 @@ from tune_policies.plan import TrialPlan
 from ..record.run_set import Arm, Block, Failure, Phase, ProcessRun
 from ..record.settings import Settings
 from .arms import INTERRUPTED
-from .ends import Deadline, NoTimesError, Round, TimeIsUpError
+from .deadline import Deadline, NoTimesError, Round, TimeIsUpError
 from .noise import NoiseCounters
 from .process import Ending, FirstEpoch, Raised, Task, TimedBlock, WorkloadProcess
 from .trial import ProcessSetup, limit_options
