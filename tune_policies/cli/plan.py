@@ -1,0 +1,74 @@
+"""The commands ``probe`` and ``plan``: what a cluster offers, and what trials get of it."""
+
+import json as json_text
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tune_policies.capacity import ClusterCapacity
+from tune_policies.cli.options import Address, ClusterConfig, Json, TimeoutS, read_cluster
+from tune_policies.idle import ROUNDING, idle
+from tune_policies.names import counted
+from tune_policies.plan import TrialPlan
+from tune_policies.policy_file import load_capacity, load_policy
+from tune_policies.tables import cluster_view
+
+app = typer.Typer()
+
+
+@app.command()
+def probe(
+    *, json: Json = False, address: Address = None, timeout_s: TimeoutS = 30.0, cluster_config: ClusterConfig = None
+) -> None:
+    """Show what the cluster offers, a line a node shape, and what an autoscaler could add."""
+    capacity = read_cluster(address, timeout_s, cluster_config)
+    if json:
+        print(capacity.to_json())
+    else:
+        Console().print(cluster_view(capacity))
+
+
+@app.command()
+def plan(
+    policy: Annotated[Path, typer.Argument(help="A policy as YAML or JSON.", show_default=False)],
+    *,
+    capacity: Annotated[
+        Path | None,
+        typer.Option(help="Plan for a cluster saved by `probe --json` (or YAML), without Ray.", show_default=False),
+    ] = None,
+    trials: Annotated[int | None, typer.Option(min=0, help="Also say in how many waves so many trials run.")] = None,
+    json: Json = False,
+    address: Address = None,
+    timeout_s: TimeoutS = 30.0,
+    cluster_config: ClusterConfig = None,
+) -> None:
+    """Show what each trial gets, how many run at once, what limits them and why, and what stays idle."""
+    if capacity is not None and (address is not None or cluster_config is not None):
+        name = "--address" if address is not None else "--cluster-config"
+        raise typer.BadParameter(f"--capacity is planned for without a cluster: leave {name} out")
+    chosen = load_policy(policy)
+    found = read_cluster(address, timeout_s, cluster_config) if capacity is None else load_capacity(capacity)
+    answer = chosen.plan(found)
+    print(_plan_as_json(answer, trials) if json else _plan_as_text(found, answer, trials))
+
+
+def _plan_as_json(answer: TrialPlan, trials: int | None) -> str:
+    if trials is None:
+        return answer.to_json()
+    return json_text.dumps({**answer.model_dump(mode="json"), **_waves(answer, trials)}, indent=2, ensure_ascii=False)
+
+
+def _plan_as_text(capacity: ClusterCapacity, answer: TrialPlan, trials: int | None) -> str:
+    lines = [answer.explain()]
+    if left := [part for part in idle(capacity, answer) if part.reason != ROUNDING]:
+        lines += ["stays idle:", *(f"  {part}" for part in left)]
+    if trials is not None:
+        waves = _waves(answer, trials)["waves"]
+        lines.append(f"{counted(trials, 'trial')} {'runs' if trials == 1 else 'run'} in {counted(waves, 'wave')}")
+    return "\n".join(lines)
+
+
+def _waves(answer: TrialPlan, trials: int) -> dict[str, int]:
+    return {"trials": trials, "waves": answer.num_waves(trials)}

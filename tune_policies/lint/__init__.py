@@ -1,0 +1,1 @@
+"""What is wrong with the file of a cluster: what no schema says, and what costs a GPU user days."""

@@ -1,0 +1,48 @@
+"""What was found in a file: where, what, why it matters, and what to do."""
+
+from typing import Any, Literal, NamedTuple
+
+from tune_policies.manifests.documents import Path
+from tune_policies.resources import PositiveCount
+from tune_policies.values import Value
+
+Severity = Literal["error", "warning", "note"]
+"""An error keeps the cluster from working as it is written; a warning may; a note is worth knowing."""
+
+
+class Edit(NamedTuple):
+    """A change that is safe: it does what the file says it wants, and nothing else.
+
+    Attributes:
+        path: What is changed.
+        value: To what; ``None``: it is removed.
+    """
+
+    path: Path
+    value: Any
+
+
+class Finding(Value):
+    """One thing that is wrong.
+
+    Attributes:
+        rule: Its name, such as ``"min-above-max"``.
+        severity: How bad it is.
+        source: The file.
+        line: The line, from 1.
+        path: Where in the document.
+        message: What is wrong, with the value.
+        why: Why it matters.
+        fix: What to write instead.
+        edits: What ``--fix`` changes; empty: a person must decide.
+    """
+
+    rule: str
+    severity: Severity
+    source: str
+    line: PositiveCount
+    path: Path = ()
+    message: str
+    why: str = ""
+    fix: str = ""
+    edits: tuple[Edit, ...] = ()
