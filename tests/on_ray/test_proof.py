@@ -22,6 +22,8 @@ def test_beside_a_busy_process_no_verdict_is_wrong_and_each_run_is_kept(tmp_path
     assert run_proof("busy", ProofSize(num_runs=1, num_rounds=2, num_blocks=4), file) == record
     with pytest.raises(InvalidResourcesError, match="holds the proof 'busy'"):
         run_proof("aa", ProofSize(num_runs=1, num_rounds=2, num_blocks=4), file)
+    with pytest.raises(InvalidResourcesError, match="runs of 2 rounds with 4 blocks each, not of 3 with 4"):
+        run_proof("busy", ProofSize(num_runs=3, num_rounds=3, num_blocks=4), file)
 
 
 @pytest.mark.slow

@@ -67,6 +67,8 @@ def test_the_table_counts_the_reasons_by_their_kind(capsys):
         name="busy",
         command="python -m benchmarks prove busy",
         machine="EPYC",
+        num_rounds=5,
+        num_blocks=8,
         runs=tuple(run(Outcome.SAME, Outcome.AMBIGUOUS, reasons=each) for each in loads),
     )
 
