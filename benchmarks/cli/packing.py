@@ -11,7 +11,13 @@ app = typer.Typer()
 @app.command()
 def packing(
     *,
-    workload: Annotated[list[str] | None, typer.Option(help="Name of a workload; may be repeated.")] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Name of a workload, or module:function; may be repeated.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Size of the workloads, if they are those of `run`.", show_default=False)
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps of a trial.", show_default=False)] = None,
     trials_per_gpu: Annotated[list[int] | None, typer.Option(min=2, help="Trials at once; may be repeated.")] = None,
     repetitions: Annotated[int, typer.Option(min=1, help="Runs of each arm.")] = 3,
     work: Annotated[float, typer.Option(min=0.001, help="Share of each workload's steps that a trial does.")] = 1.0,
@@ -22,11 +28,10 @@ def packing(
 ) -> None:
     """Count trials per hour on one GPU: one at a time, several at once, and as a measured plan says."""
     from ..packing.runs import Sweep, measure_throughput
-    from ..packing.trainings import WORKLOADS
+    from ..packing.trainings import default_trainings, find_training
 
-    if unknown := sorted(set(workload or ()) - WORKLOADS.keys()):
-        raise typer.BadParameter(f"unknown workload {unknown[0]!r} (known: {', '.join(WORKLOADS)})")
-    sweep = Sweep(workload or [*WORKLOADS], trials_per_gpu or [2, 4, 8, 16, 32], repetitions, work, cpus_per_trial, mps)
+    trainings = [find_training(name, size, steps) for name in workload or ()] or default_trainings()
+    sweep = Sweep(trainings, trials_per_gpu or [2, 4, 8, 16, 32], repetitions, work, cpus_per_trial, mps)
     if plot is not None:
         from ..report.images import check_ending
 

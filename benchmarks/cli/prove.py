@@ -26,7 +26,7 @@ def aa(*, runs: Runs = 200, rounds: Rounds = 5, blocks: Blocks = 8, seed: Seed =
 
 
 @prove.command()
-def change(*, runs: Runs = 100, rounds: Rounds = 9, blocks: Blocks = 16, seed: Seed = 0, output: Output = None) -> None:
+def change(*, runs: Runs = 100, rounds: Rounds = 5, blocks: Blocks = 24, seed: Seed = 0, output: Output = None) -> None:
     """Compare steps of 0.3 ms of which one takes 5 % longer: how often is it found?"""
     _prove("change", runs, rounds, blocks, seed, output)
 

@@ -24,7 +24,7 @@ from ..environment import describe_machine
 from ..record.writing import replace_file
 from .packing_record import ThroughputRecord, ThroughputSample
 from .packing_report import draw_throughput, print_throughput
-from .trainings import WORKLOADS, train_workload
+from .trainings import Training, config_of, train_workload
 
 NUM_REPORTS: Final = 4
 WAVES: Final = 2
@@ -35,15 +35,15 @@ class Sweep(NamedTuple):
     """What is run.
 
     Attributes:
-        workloads: Names of the workloads.
+        trainings: What the trials do.
         trials_per_gpu: Numbers of trials that share the GPU, beside 1 and what the plan says.
         repetitions: Runs of each arm.
-        work: Share of each workload's steps that a trial does.
+        work: Share of each training's steps that a trial does.
         cpus_per_trial: CPUs of a trial under the measured plan.
         use_mps: Whether every arm of several trials is run under MPS, too.
     """
 
-    workloads: Sequence[str]
+    trainings: Sequence[Training]
     trials_per_gpu: Sequence[int]
     repetitions: int
     work: float
@@ -56,10 +56,10 @@ class FailedRunError(Exception):
 
 
 class Arm(NamedTuple):
-    """One way to run a workload: its name, and the plan under which so many trials share the GPU."""
+    """One way to run a training: its name, and the plan under which so many trials share the GPU."""
 
     name: str
-    workload: str
+    training: Training
     trials_per_gpu: int
     plan: TrialPlan
     isolation: Literal["mps"] | None = None
@@ -95,18 +95,18 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
         raise InvalidResourcesError(
             f"trials on one GPU are counted, and there are {num_gpus:g}: name one in CUDA_VISIBLE_DEVICES"
         )
-    arms = [arm for workload in sweep.workloads for arm in _arms(capacity, workload, sweep)]
+    arms = [arm for training in sweep.trainings for arm in _arms(capacity, training, sweep)]
     runs = [arm for arm in arms for _ in range(sweep.repetitions)]
     random.Random(0).shuffle(runs)  # noqa: S311
     record = ThroughputRecord(
         gpu=", ".join(gpu.name for node in capacity.nodes for gpu in node.devices or ()) or "GPU that was not read",
         machine=describe_machine("torch"),
         command=f"python -m benchmarks {' '.join(sys.argv[1:])}",
-        plans={arm.workload: arm.plan.explain() for arm in arms if arm.name == "plan"},
+        plans={arm.training.name: arm.plan.explain() for arm in arms if arm.name == "plan"},
     )
     yield record
     for number, arm in enumerate(runs, start=1):
-        name = f"{arm.workload}, {arm.name}, {arm.trials_per_gpu} at once"
+        name = f"{arm.training.name}, {arm.name}, {arm.trials_per_gpu} at once"
         print(f"{number}/{len(runs)}: {name}", file=sys.stderr)
         try:
             record = record.with_sample(run_arm(arm, sweep.work))
@@ -116,30 +116,25 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
         yield record
 
 
-def _arms(capacity: ClusterCapacity, workload: str, sweep: Sweep) -> list[Arm]:
-    alone = Arm("alone", workload, 1, GpuPolicy().plan(capacity))
+def _arms(capacity: ClusterCapacity, training: Training, sweep: Sweep) -> list[Arm]:
+    alone = Arm("alone", training, 1, GpuPolicy().plan(capacity))
     numbers = [number for number in sorted(set(sweep.trials_per_gpu)) if number > 1]
     shared = [
-        Arm("packed", workload, number, GpuPolicy(gpus=from_ticks(TICKS // number)).plan(capacity))
+        Arm("packed", training, number, GpuPolicy(gpus=from_ticks(TICKS // number)).plan(capacity))
         for number in numbers
     ]
-    planned = _measured_plan(capacity, workload, sweep.cpus_per_trial)
-    shared.append(Arm("plan", workload, planned.max_concurrent_trials, planned))
+    planned = _measured_plan(capacity, training, sweep.cpus_per_trial)
+    shared.append(Arm("plan", training, planned.max_concurrent_trials, planned))
     if sweep.use_mps:
         shared += [arm._replace(name=f"{arm.name} with mps", isolation="mps") for arm in shared]
     return [alone, *shared]
 
 
-def _measured_plan(capacity: ClusterCapacity, workload: str, cpus: float) -> TrialPlan:
-    config = _config(workload, work=0.01, seed=0)
+def _measured_plan(capacity: ClusterCapacity, training: Training, cpus: float) -> TrialPlan:
+    config = config_of(training, work=0.01, num_reports=NUM_REPORTS, seed=0)
     profile = measure_gpu_memory(train_workload, [config], capacity=capacity)
     # Neither the seed nor the number of steps, in which the runs differ, decides how much memory a training takes.
     return GpuMemoryPolicy(profile=profile, cpus=cpus).plan(capacity).for_config(config)
-
-
-def _config(workload: str, *, work: float, seed: Any) -> dict[str, Any]:
-    steps = max(NUM_REPORTS, round(WORKLOADS[workload].num_steps * work))
-    return {"workload": workload, "num_steps": steps, "num_reports": NUM_REPORTS, "seed": seed}
 
 
 def run_arm(arm: Arm, work: float) -> ThroughputSample:
@@ -153,7 +148,9 @@ def run_arm(arm: Arm, work: float) -> ThroughputSample:
         start = time.perf_counter()
         trials = tune.run(
             with_plan(train_workload, arm.plan, isolation=arm.isolation),
-            config=_config(arm.workload, work=work, seed=tune.grid_search(list(range(num_trials)))),
+            config=config_of(
+                arm.training, work=work, num_reports=NUM_REPORTS, seed=tune.grid_search(list(range(num_trials)))
+            ),
             max_concurrent_trials=arm.trials_per_gpu,
             storage_path=folder,
             raise_on_failed_trial=False,
@@ -163,7 +160,7 @@ def run_arm(arm: Arm, work: float) -> ThroughputSample:
         _check(arm, trials)
     by_seed = sorted(trials, key=lambda trial: int(trial.config["seed"]))
     return ThroughputSample(
-        workload=arm.workload,
+        workload=arm.training.name,
         arm=arm.name,
         trials_per_gpu=arm.trials_per_gpu,
         num_trials=num_trials,

@@ -35,7 +35,7 @@ def measure_equal_steps(seconds: float) -> Check:
     Raises:
         MeasurementError: A process ended, or gave no answer in time.
     """
-    turns = turns_of_step()
+    hashed_blocks = blocks_of_step()
     # Two processes, each with its blocks and one that does not count.
     num_blocks = max(1, round(seconds / NUM_ROUNDS / BLOCK_S / 2) - 1)
     order = random.Random(0)  # noqa: S311
@@ -46,18 +46,18 @@ def measure_equal_steps(seconds: float) -> Check:
     for number in range(NUM_ROUNDS):
         if number >= FEWEST_ROUNDS and time.monotonic() > last_start:
             break
-        times, reading = _time_pair(number, turns, num_blocks, order)
+        times, reading = _time_pair(number, hashed_blocks, num_blocks, order)
         first[number], second[number] = (tuple(each) for each in times)
         noise.append(reading)
     return Check.of(first, second, noise=tuple(noise), num_cpus=os.cpu_count() or 1, usable_cpus=read_usable_cpus())
 
 
 def _time_pair(
-    number: int, turns: int, num_blocks: int, order: random.Random
+    number: int, hashed_blocks: int, num_blocks: int, order: random.Random
 ) -> tuple[list[list[float]], NoiseReading]:
     num_steps = round(BLOCK_S / STEP_S)
     with ExitStack() as stack:
-        pair = [stack.enter_context(StepProcess(turns)) for _ in range(2)]
+        pair = [stack.enter_context(StepProcess(hashed_blocks)) for _ in range(2)]
         for process in pair:
             process.seconds(num_steps)  # it warms up
         before = read_noise()
@@ -72,12 +72,12 @@ class StepProcess:
     """A fresh process that times steps when it is asked to; it ends with the block that it is the context of.
 
     Args:
-        turns: How many turns of its loop a step has.
+        hashed_blocks: How many blocks a step hashes.
     """
 
-    def __init__(self, turns: int) -> None:
+    def __init__(self, hashed_blocks: int) -> None:
         # Without the user's environment and site packages: nothing but the step is in the process.
-        command = [sys.executable, "-I", "-S", str(Path(step_child.__file__)), str(turns)]
+        command = [sys.executable, "-I", "-S", str(Path(step_child.__file__)), str(hashed_blocks)]
         self._process = subprocess.Popen(  # noqa: S603
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
         )
@@ -113,8 +113,8 @@ class StepProcess:
         return float(answer)
 
 
-def turns_of_step() -> int:
-    """Return how many turns of the loop take as long as a step should, on this machine as it is now."""
-    turns = 1000
-    fastest = min(step_child.time_steps(turns, 20) for _ in range(20)) / 20
-    return max(1, round(turns * STEP_S / fastest))
+def blocks_of_step() -> int:
+    """Return how many hashed blocks take as long as a step should, on this machine as it is now."""
+    blocks = 1000
+    fastest = min(step_child.time_steps(blocks, 20) for _ in range(20)) / 20
+    return max(1, round(blocks * STEP_S / fastest))

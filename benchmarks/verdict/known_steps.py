@@ -1,6 +1,6 @@
 """Workloads of which it is known how long a step takes on one device against another: what verdicts are tried on.
 
-They do the same on every device, in Python alone: with logical GPUs, a Ray on any machine has "cpu" and "gpu" for them.
+They do the same on every device, on a CPU: with logical GPUs, a Ray on any machine has "cpu" and "gpu" for them.
 """
 
 import time
@@ -15,14 +15,14 @@ CHANGE: Final = 1.05
 
 
 def equal(size: int, device: str) -> Steps:
-    """Do so many turns of a loop, on whatever device."""
+    """Hash so many blocks, on whatever device."""
     return Steps(with_transfers=partial(_work, size), steps_per_epoch=1)
 
 
 def five_percent(size: int, device: str) -> Steps:
-    """Do 5 % more turns of the loop on the CPU."""
-    turns = round(size * CHANGE) if device == "cpu" else size
-    return Steps(with_transfers=partial(_work, turns), steps_per_epoch=1)
+    """Hash 5 % more blocks on the CPU."""
+    num_blocks = round(size * CHANGE) if device == "cpu" else size
+    return Steps(with_transfers=partial(_work, num_blocks), steps_per_epoch=1)
 
 
 def waiting(size: int, device: str) -> Steps:
@@ -30,8 +30,8 @@ def waiting(size: int, device: str) -> Steps:
     return Steps(with_transfers=partial(_wait, size / 1e6), steps_per_epoch=1)
 
 
-def _work(turns: int) -> None:
-    step(turns)
+def _work(num_blocks: int) -> None:
+    step(num_blocks)
 
 
 def _wait(seconds: float) -> None:

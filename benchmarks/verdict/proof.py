@@ -73,12 +73,10 @@ class Goal(NamedTuple):
     Attributes:
         says: In words.
         is_met: Whether runs reach it.
-        same_within: What the verdicts count as the same. Who looks for 5 % does not take 2 % for the same.
     """
 
     says: str
     is_met: Callable[[Sequence[ProofRun]], bool]
-    same_within: float = SAME_WITHIN
 
 
 def _share(counts: Iterator[bool], runs: Sequence[ProofRun]) -> float:
@@ -96,7 +94,6 @@ GOALS: Final = {
             _share((run.is_found for run in runs), runs) >= 0.95
             and max((run.seconds for run in runs), default=0) <= LONGEST_RUN_S
         ),
-        same_within=0.01,
     ),
     "busy": Goal(
         "no verdict is wrong beside a busy process",

@@ -25,10 +25,10 @@ from ..record.writing import replace_file
 from . import known_steps
 from .comparison import Comparison, Outcome
 from .doubts import problems_of_readings
-from .equal_steps import turns_of_step
+from .equal_steps import blocks_of_step
 from .judge import compare_arms
 from .neighbour import busy_neighbour
-from .proof import GOALS, SAME_WITHIN, ProofRecord, ProofRun
+from .proof import SAME_WITHIN, ProofRecord, ProofRun
 from .proof_report import command
 from .timed_by_torch import TimedByTorch
 from .verdicts import verdicts
@@ -76,10 +76,12 @@ def run_proof(name: str, size: ProofSize, output: Path | None = None) -> ProofRe
     record = _begun(fresh, output)
     if len(record.runs) >= size.num_runs:
         return record
-    turns = turns_of_step()
+    hashed_blocks = blocks_of_step()
     with _logical_devices() as capacity:
         for number in track(range(len(record.runs), size.num_runs), name, console=Console(stderr=True)):
-            record = record.model_copy(update={"runs": (*record.runs, _run(name, number, turns, size, capacity))})
+            record = record.model_copy(
+                update={"runs": (*record.runs, _run(name, number, hashed_blocks, size, capacity))}
+            )
             if output is not None:
                 replace_file(output, f"{record.to_json()}\n")
     return record
@@ -106,10 +108,10 @@ def _begun(fresh: ProofRecord, output: Path | None) -> ProofRecord:
     return before
 
 
-def _run(name: str, number: int, turns: int, size: ProofSize, capacity: ClusterCapacity) -> ProofRun:
+def _run(name: str, number: int, hashed_blocks: int, size: ProofSize, capacity: ClusterCapacity) -> ProofRun:
     truth, workload = CASES[name][number % len(CASES[name])]
     settings = Settings(
-        sizes={_path(workload.__name__): (turns,)},
+        sizes={_path(workload.__name__): (hashed_blocks,)},
         devices=("cpu", "gpu"),
         num_rounds=size.num_rounds,
         num_blocks=size.num_blocks,
@@ -120,9 +122,7 @@ def _run(name: str, number: int, turns: int, size: ProofSize, capacity: ClusterC
     began = time.monotonic()
     with busy_neighbour() if name == "busy" else nullcontext():
         run_set = _measured(settings, capacity)
-    return ProofRun(
-        truth=truth, comparison=_verdict(run_set, GOALS[name].same_within), seconds=time.monotonic() - began
-    )
+    return ProofRun(truth=truth, comparison=_verdict(run_set), seconds=time.monotonic() - began)
 
 
 def measure_agreement(workload: str, size: int, num_rounds: int) -> Comparison:
@@ -198,8 +198,8 @@ def _check(run_set: RunSet) -> None:
         raise MeasurementError(f"a run of the proof was not whole: {problems}", run_set)
 
 
-def _verdict(run_set: RunSet, same_within: float) -> Comparison:
-    (found,) = verdicts(run_set, Phase.TRANSFERS, same_within)
+def _verdict(run_set: RunSet) -> Comparison:
+    (found,) = verdicts(run_set, Phase.TRANSFERS, SAME_WITHIN)
     return found.comparison
 
 

@@ -3,8 +3,20 @@
 import pytest
 
 from benchmarks.packing.runs import WAVES, Arm, FailedRunError, run_arm
+from benchmarks.packing.trainings import Training
 from tests.on_ray.rays import local_ray
 from tune_policies import CappedPolicy, CpuPolicy, probe_cluster
+
+OWN_WORKLOAD = """
+from itertools import count
+
+from benchmarks.measuring.protocol import Steps
+
+def counts(size, device):
+    assert device == "cpu"
+    steps = count(1)
+    return Steps(with_transfers=lambda: size * next(steps))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -16,15 +28,26 @@ def capacity():
 def test_a_run_counts_its_trials_and_keeps_their_losses_by_seed(capacity):
     plan = CappedPolicy(CpuPolicy(), 2).plan(capacity)
 
-    sample = run_arm(Arm("packed", "mlp", 2, plan), work=0.001)
+    sample = run_arm(Arm("packed", Training("mlp", 20), 2, plan), work=1)
 
     assert sample.num_trials == 2 * WAVES
     assert len(set(sample.losses)) == 2 * WAVES
     assert 0 < sample.trials_per_hour < 3600 * 2 * WAVES
 
 
+def test_a_trial_does_the_steps_of_a_workload_from_the_working_directory(capacity, tmp_path, monkeypatch):
+    (tmp_path / "own_work.py").write_text(OWN_WORKLOAD)
+    monkeypatch.chdir(tmp_path)
+    plan = CpuPolicy().plan(capacity)
+
+    sample = run_arm(Arm("alone", Training("own_work:counts", 8, size=3), 1, plan), work=1)
+
+    assert sample.workload == "own_work:counts[3]"
+    assert sample.losses == (24.0,) * WAVES
+
+
 def test_a_run_in_which_mps_holds_nothing_does_not_count(capacity):
     plan = CpuPolicy().plan(capacity)
 
     with pytest.raises(FailedRunError, match="mps did not hold the trials"):
-        run_arm(Arm("alone", "mlp", 1, plan, isolation="mps"), work=0.001)
+        run_arm(Arm("alone", Training("mlp", 4), 1, plan, isolation="mps"), work=1)

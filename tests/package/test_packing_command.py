@@ -1,5 +1,6 @@
 """What the command ``packing`` refuses before it starts a Ray."""
 
+import pytest
 from typer.testing import CliRunner
 
 from benchmarks.cli import app
@@ -14,3 +15,19 @@ def test_a_record_that_is_there_is_not_written_over(tmp_path):
     assert done.exit_code == 2
     assert "name another file" in done.stderr
     assert output.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--workload", "mpl"], "unknown workload 'mpl'; did you mean 'mlp'?"),
+        (["--workload", "tf-mlp"], "tf-mlp: name --size and --steps"),
+        (["--workload", "mine:train", "--size", "64"], "mine:train: name --steps"),
+    ],
+    ids=["an unknown workload", "one without its size", "one without its steps"],
+)
+def test_what_a_trial_cannot_do_is_refused_before_anything_starts(arguments, says):
+    done = CliRunner().invoke(app, ["packing", *arguments])
+
+    assert done.exit_code == 2
+    assert says in " ".join(done.stderr.split())

@@ -13,7 +13,7 @@ import pytest
 from ray import tune
 
 from benchmarks.measuring.frameworks import jax_device, torch_device
-from benchmarks.packing.trainings import WORKLOADS, train_workload
+from benchmarks.packing.trainings import config_of, default_trainings, train_workload
 from benchmarks.workloads.registry import BUILT_IN, check_needs, find_workload, load_workload
 from tests.workload_facts import facts, losses, refusal
 from tune_policies import InvalidResourcesError
@@ -163,16 +163,16 @@ def test_the_synthetic_work_takes_what_it_says():
     assert time.perf_counter() - start >= 1.1e-3
 
 
-def reports(monkeypatch, **config):
+def reports(monkeypatch, training):
     seen = []
     monkeypatch.setattr(tune, "report", seen.append)
-    train_workload({"num_steps": 3, "num_reports": 2, "seed": 0, **config})
+    train_workload({**config_of(training, work=0, num_reports=2, seed=0), "num_steps": 3})
     return seen
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_the_same_seed_trains_the_same_trial(name, monkeypatch):
-    first, second = (reports(monkeypatch, workload=name) for _ in range(2))
+@pytest.mark.parametrize("training", default_trainings(), ids=lambda training: training.name)
+def test_the_same_seed_trains_the_same_trial(training, monkeypatch):
+    first, second = (reports(monkeypatch, training) for _ in range(2))
 
     assert first == second
     assert [each["steps"] for each in first] == [2, 3]
