@@ -1,17 +1,15 @@
 """How Kubernetes counts devices: under which key, on which tainted nodes, and by which labels it tells their types.
 
 Ray's reader of RayClusters counts a limit as GPUs where its key ends in ``gpu``, and as TPUs under ``google.com/tpu``;
-all other keys it passes over (``ray.autoscaler._private.kuberay.autoscaling_config``, Ray 2.60), so that the amount must
-be told to it in another place. The sources of the keys are in the rows.
+all other keys it passes over (``ray.autoscaler._private.kuberay.autoscaling_config``, Ray 2.60), so that the amount
+must be told to it in another place. The sources of the keys are in the rows.
 """
 
 from typing import Final, Literal, NamedTuple
 
-from tune_policies.accelerator_families import AcceleratorFamily
 from tune_policies.accelerators import DEVICE_RESOURCES, families_of
 from tune_policies.clusters.catalog import NodeType
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.resources import to_ticks
 from tune_policies.tpu_slices import TOPOLOGIES, SliceShape
 from tune_policies.values import Value
 
@@ -156,65 +154,47 @@ class PodDevices(NamedTuple):
         resource: Ray's name.
         amount: How many.
         key: Kubernetes' name.
-        taint: Of nodes with them; ``None``: none is usual.
+        plugin: What makes them known to it.
     """
 
     resource: str
     amount: int
     key: str
-    taint: str | None
+    plugin: DevicePlugin
 
     @property
     def is_seen_by_ray(self) -> bool:
         """Whether Ray's reader counts them by their key alone."""
-        return self.key.endswith("gpu") or self.key == "google.com/tpu"
+        if self.resource == "GPU":
+            return self.key.endswith("gpu")
+        return self.resource == "TPU" and self.key == "google.com/tpu"
 
 
-def family_of(node_type: NodeType, resource: str) -> AcceleratorFamily:
-    """Return whose devices a node type has under Ray's ``resource``; GPUs of no known type are NVIDIA's."""
-    families = families_of(resource)
-    return next((family for family in families if node_type.accelerator_type in family.types), families[0])
+def devices_of(node_type: NodeType) -> PodDevices | None:
+    """Return the devices of a pod that fills a node of this type; ``None``: it has none.
 
-
-def devices_of(node_type: NodeType) -> tuple[PodDevices, ...]:
-    """Return the devices of a pod that fills a node of this type.
+    GPUs of no known type are NVIDIA's.
 
     Raises:
-        InvalidResourcesError: There is no known key for them, or an amount is not whole.
+        InvalidResourcesError: There is no known key for them.
     """
-    amounts = {"GPU": node_type.gpus} | {
-        resource: _whole(node_type, resource) for resource in node_type.custom if resource in DEVICE_RESOURCES
-    }
-    present = {resource: amount for resource, amount in amounts.items() if amount}
-    typed = [name for name in present if node_type.accelerator_type in family_of(node_type, name).types]
-    has_own_key = next(iter(typed or present), None)  # a key is told for one kind of device
-    found = []
-    for resource, amount in present.items():
-        family = family_of(node_type, resource)
-        plugin = _PLUGIN_OF[str(family)]
-        key = node_type.device_key if node_type.device_key and resource == has_own_key else plugin.key
-        if key is None:
-            raise InvalidResourcesError(
-                f"node type {node_type.name!r}: Kubernetes has no known key for devices of {family} ({plugin.source}); "
-                "name the key of your cluster as device_key"
-            )
-        found.append(PodDevices(resource, amount, key, plugin.taint))
-    return tuple(found)
+    amounts = {"GPU": node_type.gpus, **node_type.custom}
+    for resource, amount in amounts.items():
+        if amount and resource in DEVICE_RESOURCES:
+            families = families_of(resource)
+            family = next((each for each in families if node_type.accelerator_type in each.types), families[0])
+            return _in_pod(node_type, resource, int(amount), _PLUGIN_OF[str(family)])
+    return None
 
 
-def _whole(node_type: NodeType, resource: str) -> int:
-    return whole_amount(node_type.custom[resource], name=f"node type {node_type.name!r}: {resource}")
-
-
-def whole_amount(amount: float, *, name: str) -> int:
-    """Return an amount that a node has, as Ray takes it.
-
-    Raises:
-        InvalidResourcesError: It is not whole.
-    """
-    if to_ticks(amount) % to_ticks(1):
-        raise InvalidResourcesError(f"{name} must be whole, got {amount:g}: Ray counts nothing else on a node")
-    return int(amount)
+def _in_pod(node_type: NodeType, resource: str, amount: int, plugin: DevicePlugin) -> PodDevices:
+    key = node_type.device_key or plugin.key
+    if key is None:
+        raise InvalidResourcesError(
+            f"node type {node_type.name!r}: Kubernetes has no known key for devices of {plugin.family} "
+            f"({plugin.source}); name the key of your cluster as device_key"
+        )
+    return PodDevices(resource, amount, key, plugin)
 
 
 def type_selector(node_type: NodeType, platform: Platform | None) -> dict[str, str]:
@@ -245,7 +225,7 @@ def _tpu_selector(node_type: NodeType) -> dict[str, str]:
             f"node type {node_type.name!r} has TPUs of {accelerator_type}, but Ray on Kubernetes knows "
             f"{', '.join(_GKE_TPU_TYPES)} only: name one of these as accelerator_type"
         )
-    chips = _whole(node_type, "TPU")
+    chips = int(node_type.custom["TPU"])
     topology = node_type.topology or _topology_of_one_host(accelerator_type, chips)
     if topology is None:
         raise InvalidResourcesError(

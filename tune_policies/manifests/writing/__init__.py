@@ -31,8 +31,8 @@ def _check_that_labels_are_seen(plan: ClusterPlan, options: WriteOptions) -> Non
         return
     if options.format == "kuberay-helm":
         raise InvalidResourcesError(
-            "the trials select nodes by label, but KubeRay's chart has no place for Ray's node labels: write a manifest "
-            "(format 'kuberay')"
+            "the trials select nodes by label, but KubeRay's chart has no place for Ray's node labels: write a "
+            "manifest (format 'kuberay')"
         )
     if options.format == "kuberay" and not options.ray_reads_group_fields:
         raise InvalidResourcesError(

@@ -13,13 +13,14 @@ _MAY_BE_ANOTHER_TYPE: Final = re.compile(r"[-+.]?\d.*|[yn~]", re.IGNORECASE)
 
 
 class _BlockDumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - limits and requests are equal, and both written out
-        return True
+    def ignore_aliases(self, data: Any) -> bool:
+        return True  # limits and requests are equal, and both written out
 
 
 def _represent_text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
     tag = "tag:yaml.org,2002:str"
-    is_plain = dumper.resolve(yaml.ScalarNode, data, (True, False)) == tag and not _MAY_BE_ANOTHER_TYPE.fullmatch(data)
+    resolved = dumper.resolve(yaml.ScalarNode, data, (True, False))  # type: ignore[no-untyped-call]
+    is_plain = resolved == tag and not _MAY_BE_ANOTHER_TYPE.fullmatch(data)
     return dumper.represent_scalar(tag, data, style=None if is_plain else '"')
 
 

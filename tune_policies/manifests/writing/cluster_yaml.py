@@ -4,34 +4,37 @@ After https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configura
 from the defaults of the provider.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.clusters.catalog import NodeType
 from tune_policies.clusters.cluster_plan import ClusterPlan
-from tune_policies.clusters.device_plugins import whole_amount
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.writing.options import WriteOptions
 from tune_policies.manifests.writing.ray_cluster import check_group_names, ray_labels
-
-_HEAD: Final = "head"
 
 
 def cluster_yaml(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
     """Return the configuration of Ray's launcher.
 
     Raises:
-        InvalidResourcesError: The launcher could not start it: a name comes twice, or an amount is not whole.
+        InvalidResourcesError: The launcher could not start it: a name comes twice, or nodes come several at once.
     """
-    check_group_names(plan, _HEAD)
+    check_group_names(plan, plan.head.name)
+    for group in plan.groups:
+        if group.num_hosts > 1:
+            raise InvalidResourcesError(
+                f"the group {group.node_type.name!r} has nodes that come {group.num_hosts} at once, which Ray's "
+                "launcher does not do: write a manifest (format 'kuberay')"
+            )
     return {
         "cluster_name": plan.name,
         "max_workers": sum(group.max_nodes for group in plan.groups),
         "idle_timeout_minutes": plan.idle_timeout_s / 60,
         "provider": options.provider,
         **_software(options),
-        "head_node_type": _HEAD,
-        "available_node_types": {_HEAD: _head(plan.head)}
+        "head_node_type": plan.head.name,
+        "available_node_types": {plan.head.name: _head(plan.head)}
         | {
             group.node_type.name: {
                 "min_workers": group.min_nodes,
@@ -41,18 +44,8 @@ def cluster_yaml(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
                 "node_config": group.node_type.node_config,
             }
             for group in plan.groups
-            if _comes_alone(group.node_type.name, group.num_hosts)
         },
     }
-
-
-def _comes_alone(name: str, num_hosts: int) -> bool:
-    if num_hosts > 1:
-        raise InvalidResourcesError(
-            f"the group {name!r} has nodes that come {num_hosts} at once, which Ray's launcher cannot do: write it for "
-            "KubeRay"
-        )
-    return True
 
 
 def _software(options: WriteOptions) -> dict[str, Any]:
@@ -63,14 +56,14 @@ def _software(options: WriteOptions) -> dict[str, Any]:
 
 
 def _head(head: NodeType) -> dict[str, Any]:
-    no_gpus = {"GPU": 0} if head.gpus else {}
-    return {"max_workers": 0, "resources": {"CPU": 0} | no_gpus, "node_config": head.node_config}
+    # Without CPUs it takes no trials; memory is what Train's drivers hold.
+    return {"max_workers": 0, "resources": {"CPU": 0, "memory": head.memory_bytes}, "node_config": head.node_config}
 
 
 def _amounts(node_type: NodeType) -> dict[str, int]:
     amounts = {"CPU": node_type.cpus, "GPU": node_type.gpus, "memory": node_type.memory_bytes}
     for name, amount in node_type.custom.items():
-        amounts[name] = whole_amount(amount, name=f"node type {node_type.name!r}: {name}")
+        amounts[name] = int(amount)
     if node_type.accelerator_type is not None:
         amounts[ACCELERATOR_TYPE_PREFIX + node_type.accelerator_type] = 1
     return {name: amount for name, amount in amounts.items() if amount}

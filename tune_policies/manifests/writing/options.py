@@ -19,7 +19,7 @@ class WriteOptions(Value):
     Attributes:
         format: As what.
         ray_version: Which Ray runs on it: that of the program that uses it.
-        image: The container image of all pods; ``None``: Ray's own, with CUDA on pods with NVIDIA's GPUs.
+        image: The container image of all pods; ``None``: Ray's own, with CUDA where there are NVIDIA's GPUs.
         job: A command that is to run on the cluster, which then goes: a RayJob is written; ``None``: a RayCluster.
         platform: By whose labels Kubernetes finds nodes with a device type; ``None``: by those of the catalogue alone.
         provider: Where Ray's launcher starts nodes, as in its cluster YAML.
@@ -54,6 +54,6 @@ class WriteOptions(Value):
         major, minor = self.ray_version.split(".")[:2]
         return (int(major), int(minor)) >= (2, 51)
 
-    def image_of(self, *, has_nvidia_gpus: bool) -> str:
+    def image_of(self, *, has_cuda: bool) -> str:
         """Return the image of a pod."""
-        return self.image or f"rayproject/ray:{self.ray_version}{'-gpu' if has_nvidia_gpus else ''}"
+        return self.image or f"rayproject/ray:{self.ray_version}{'-gpu' if has_cuda else ''}"

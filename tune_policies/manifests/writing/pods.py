@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.clusters.catalog import NodeType, Toleration
-from tune_policies.clusters.device_plugins import devices_of, family_of, type_selector, whole_amount
+from tune_policies.clusters.device_plugins import devices_of, type_selector
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.writing.options import WriteOptions
 
@@ -22,25 +22,26 @@ def pod_template(node_type: NodeType, options: WriteOptions, *, container: str) 
         InvalidResourcesError: Kubernetes does not know its devices.
     """
     devices = devices_of(node_type)
-    has_nvidia_gpus = node_type.gpus > 0 and family_of(node_type, "GPU").vendor == "NVIDIA"
     amounts = {"cpu": str(node_type.cpus), "memory": _quantity(node_type.memory_bytes)}
-    amounts |= {device.key: str(device.amount) for device in devices}
-    usual = [Toleration(key=device.taint) for device in devices if device.taint]
+    tolerations = [*node_type.tolerations]
+    if devices is not None:
+        amounts[devices.key] = str(devices.amount)
+        if devices.plugin.taint is not None:
+            tolerations.insert(0, Toleration(key=devices.plugin.taint))
+    has_cuda = devices is not None and devices.plugin.family == "NVIDIA GPU"
+    ray = {
+        "name": container,
+        "image": options.image_of(has_cuda=has_cuda),
+        "env": [] if node_type.gpus else [_NO_GPU],
+        "resources": {"limits": amounts, "requests": amounts},
+    }
     parts = {
         # Autoscaler v2 counts a pod that starts again as the node that it was.
         "restartPolicy": "Never",
         "nodeSelector": type_selector(node_type, options.platform) | node_type.node_selector,
-        "tolerations": [each.model_dump(exclude_none=True) for each in dict.fromkeys((*usual, *node_type.tolerations))],
-        "containers": [
-            {
-                "name": container,
-                "image": options.image_of(has_nvidia_gpus=has_nvidia_gpus),
-                "env": [] if node_type.gpus else [_NO_GPU],
-                "resources": {"limits": amounts, "requests": amounts},
-            }
-        ],
+        "tolerations": [each.model_dump(exclude_none=True) for each in dict.fromkeys(tolerations)],
+        "containers": [_without_empty(ray)],
     }
-    parts["containers"] = [_without_empty(each) for each in parts["containers"]]
     return {"spec": _without_empty(parts)}
 
 
@@ -62,17 +63,18 @@ def unseen_amounts(node_type: NodeType) -> dict[str, int]:
     launches no node for a trial that asks for the type.
 
     Raises:
-        InvalidResourcesError: An amount is not whole, or KubeRay would take its name for another.
+        InvalidResourcesError: Kubernetes does not know its devices, or KubeRay would take a resource for another.
     """
-    found = {device.resource: device.amount for device in devices_of(node_type) if not device.is_seen_by_ray}
+    devices = devices_of(node_type)
+    found = {devices.resource: devices.amount} if devices is not None and not devices.is_seen_by_ray else {}
     for name, amount in node_type.custom.items():
         if name not in DEVICE_RESOURCES:
-            what = f"node type {node_type.name!r}: {name}"
             if name.lower().endswith("gpu") or name.lower() in ("cpu", "memory"):
                 raise InvalidResourcesError(
-                    f"{what} would be taken for Ray's own resource by KubeRay: give it another name"
+                    f"node type {node_type.name!r}: KubeRay would take the resource {name!r} for Ray's own: give it "
+                    "another name"
                 )
-            found[name] = whole_amount(amount, name=what)
+            found[name] = int(amount)
     if node_type.accelerator_type is not None:
         found[ACCELERATOR_TYPE_PREFIX + node_type.accelerator_type] = 1
     return found

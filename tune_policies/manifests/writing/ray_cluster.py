@@ -33,7 +33,8 @@ def ray_cluster(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
     most = _LONGEST_NAME[kind]
     if len(plan.name) > most or not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", plan.name):
         raise InvalidResourcesError(
-            f"the name {plan.name!r} must be a DNS label: at most {most} small letters, digits and '-', from a letter on"
+            f"the name {plan.name!r} must be a DNS label: small letters, digits and '-', from a letter on, and "
+            f"at most {most} in all"
         )
     manifest = {"apiVersion": "ray.io/v1", "kind": kind, "metadata": {"name": plan.name}}
     spec = ray_cluster_spec(plan, options)
@@ -61,7 +62,7 @@ def ray_cluster_spec(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]
         "enableInTreeAutoscaling": True,
         "autoscalerOptions": {"version": "v2", "idleTimeoutSeconds": plan.idle_timeout_s},
         "headGroupSpec": {
-            "rayStartParams": _head_params(plan.head),
+            "rayStartParams": {"num-cpus": "0"},  # no trial takes the room of Ray's own processes
             "template": pod_template(plan.head, options, container="ray-head"),
         },
         "workerGroupSpecs": [_worker_group(group, options) for group in plan.groups],
@@ -79,11 +80,6 @@ def check_group_names(plan: ClusterPlan, head: str) -> None:
         raise InvalidResourcesError(
             f"each group needs a name of its own, but {twice[0]!r} comes twice, or is the head's"
         )
-
-
-def _head_params(head: NodeType) -> dict[str, str]:
-    """Return what keeps trials away from the head."""
-    return {"num-cpus": "0"} | ({"num-gpus": "0"} if head.gpus else {})
 
 
 def _worker_group(group: PlannedGroup, options: WriteOptions) -> dict[str, Any]:
@@ -122,7 +118,7 @@ def replicas(group: PlannedGroup, nodes: int) -> int:
     """
     if nodes % group.num_hosts:
         raise InvalidResourcesError(
-            f"the group {group.node_type.name!r} has nodes that come {group.num_hosts} at once, so that there cannot be "
-            f"{nodes} of them"
+            f"the group {group.node_type.name!r} has nodes that come {group.num_hosts} at once, so there "
+            f"cannot be {nodes}"
         )
     return nodes // group.num_hosts
