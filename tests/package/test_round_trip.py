@@ -12,6 +12,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from tests.package.ray_cluster_chart import rendered
 from tests.unit.planned_clusters import a_plan, cluster_plans, gpu_type
 from tune_policies import AutoscalingPolicy, ClusterCapacity, GpuPolicy, NodeTypeCapacity, Resources
+from tune_policies.autoscaling.ray_readers import nodes_launched
 from tune_policies.clusters.cluster_plan import PlannedGroup
 from tune_policies.manifests.writing import WriteOptions, write_cluster
 from tune_policies.probing.cluster_config import load_cluster_config
@@ -125,6 +126,16 @@ def test_a_plan_for_a_device_type_counts_on_the_nodes_of_the_file(read, form):
     policy = AutoscalingPolicy(inner=GpuPolicy(gpus=0.5, accelerator_type="L4"))
     head = Resources(memory_bytes=plan.head.memory_bytes)
     assert policy.plan(ClusterCapacity.of(head).model_copy(update={"node_types": rows})).nodes_to_add == {"l4": 3}
+
+
+@pytest.mark.parametrize("form", ["kuberay", "cluster-yaml"])
+def test_the_autoscaler_launches_nodes_of_the_device_type_that_trials_ask_for(read, form):
+    plan = a_plan(gpu_type(), gpu_type(name="h100", accelerator_type="H100"))
+    config = read(write_cluster(plan, INSTALLED.model_copy(update={"format": form})))
+
+    launched = nodes_launched(config, [{"GPU": 0.5, "CPU": 1, "accelerator_type:H100": 0.001}] * 4)
+
+    assert launched == {"h100": 2}
 
 
 def test_a_row_is_what_the_plan_has_of_a_node(read):

@@ -21,7 +21,6 @@ SLICES = [
     ("TPU-V5LITEPOD", "4x8", 4),
     ("TPU-V6E", "2x4", 8),
     ("TPU-V6E", "4x4", 4),
-    ("TPU-V7X", "2x2x1", 4),
 ]
 
 

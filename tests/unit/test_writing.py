@@ -243,6 +243,7 @@ def test_each_family_has_its_row():
 
 
 TPU_V2 = cpu_type(custom={"TPU": 4}, accelerator_type="TPU-V2")
+TPU_V7 = cpu_type(custom={"TPU": 4}, accelerator_type="TPU-V7X", topology="2x2x1")
 NO_KEY = cpu_type(custom={"MBLT": 1})
 
 
@@ -264,6 +265,7 @@ NO_KEY = cpu_type(custom={"MBLT": 1})
         ),
         (a_plan(cpu_type(custom={"vgpu": 2})), {}, "would take the resource 'vgpu' for Ray's own"),
         (a_plan(trials=TRIALS.on_nodes({"zone": "eu"})), {"format": "kuberay-helm"}, "chart has no place for Ray's"),
+        (a_plan(TPU_V7), {"ray_version": "2.50.0"}, "ends at a group of TPU-V7X, as 'cpu' is: take a newer Ray"),
         (a_plan(trials=TRIALS.on_nodes({"zone": "eu"})), {"ray_version": "2.50.0"}, "take Ray 2.51 or newer"),
     ],
 )

@@ -23,6 +23,7 @@ def write_cluster(plan: ClusterPlan, options: WriteOptions | None = None) -> str
     """
     options = options or WriteOptions()
     _check_that_labels_are_seen(plan, options)
+    _check_that_ray_knows_the_tpus(plan, options)
     return to_block_yaml(_WRITERS[options.format](plan, options), _comments(plan, options))
 
 
@@ -38,6 +39,15 @@ def _check_that_labels_are_seen(plan: ClusterPlan, options: WriteOptions) -> Non
         raise InvalidResourcesError(
             f"the trials select nodes by label, which the autoscaler of Ray {options.ray_version} does not know on "
             "Kubernetes: take Ray 2.51 or newer"
+        )
+
+
+def _check_that_ray_knows_the_tpus(plan: ClusterPlan, options: WriteOptions) -> None:
+    newest = next((group for group in plan.groups if group.node_type.accelerator_type == "TPU-V7X"), None)
+    if newest is not None and options.format != "cluster-yaml" and not options.ray_reads_group_fields:
+        raise InvalidResourcesError(
+            f"the autoscaler of Ray {options.ray_version} ends at a group of TPU-V7X, as {newest.node_type.name!r} is: "
+            "take a newer Ray"
         )
 
 
