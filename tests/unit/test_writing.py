@@ -123,10 +123,17 @@ def test_a_job_starts_the_cluster_and_ends_it():
     assert job["rayClusterSpec"] == spec(a_plan())
 
 
+VOID = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+
+
 @pytest.mark.parametrize(
     ("node_type", "variables"),
-    [(cpu_type(), [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]), (gpu_type(), None)],
-    ids=["without GPUs it sees none", "with GPUs the device plugin says which"],
+    [(cpu_type(), VOID), (gpu_type(accelerator_type="Intel-GPU-Max-1550"), VOID), (gpu_type(), None)],
+    ids=[
+        "without GPUs it sees none",
+        "of another vendor it sees none of NVIDIA's",
+        "else the device plugin says which",
+    ],
 )
 def test_which_gpus_a_pod_sees(node_type, variables):
     assert pod(node_type)["containers"][0].get("env") == variables

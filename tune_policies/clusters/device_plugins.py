@@ -23,13 +23,14 @@ class DevicePlugin(Value):
     Attributes:
         family: Vendor and device, as the family calls itself.
         key: The resource of pods; ``None``: no plugin counts them under a documented key.
-        taint: Of nodes with such devices, where it is usual; ``None``: none is.
+        taint: Of nodes with such devices, where they have one; by custom it is named after the devices, as on GKE
+            (https://cloud.google.com/kubernetes-engine/docs/how-to/gpus). ``None``: not known.
         source: Where the key is documented.
     """
 
     family: str
     key: str | None
-    taint: str | None = None
+    taint: str | None
     source: str
 
 
@@ -37,7 +38,7 @@ DEVICE_PLUGINS: Final = (
     DevicePlugin(
         family="NVIDIA GPU",
         key="nvidia.com/gpu",
-        taint="nvidia.com/gpu",  # https://cloud.google.com/kubernetes-engine/docs/how-to/gpus: GKE taints such nodes
+        taint="nvidia.com/gpu",
         source="https://github.com/NVIDIA/k8s-device-plugin",
     ),
     DevicePlugin(
@@ -49,12 +50,14 @@ DEVICE_PLUGINS: Final = (
     DevicePlugin(
         family="Intel GPU",
         key="gpu.intel.com/i915",  # or gpu.intel.com/xe, by the kernel's driver
+        taint="gpu.intel.com/i915",
         source="https://intel.github.io/intel-device-plugins-for-kubernetes/cmd/gpu_plugin/README.html",
     ),
-    DevicePlugin(family="Apple GPU", key=None, source="no plugin: Kubernetes has no nodes with macOS"),
+    DevicePlugin(family="Apple GPU", key=None, taint=None, source="no plugin: Kubernetes has no nodes with macOS"),
     DevicePlugin(
         family="MetaX GPU",
         key="metax-tech.com/gpu",
+        taint="metax-tech.com/gpu",
         source="MetaX's device plugin, as HAMi's documentation on MetaX devices names it (https://project-hami.io)",
     ),
     DevicePlugin(
@@ -72,27 +75,32 @@ DEVICE_PLUGINS: Final = (
     DevicePlugin(
         family="Intel Gaudi",
         key="habana.ai/gaudi",
+        taint="habana.ai/gaudi",
         source="https://docs.habana.ai/en/latest/Orchestration/Gaudi_Kubernetes/Device_Plugin_for_Kubernetes.html",
     ),
     DevicePlugin(
         family="Huawei Ascend",
         key="huawei.com/Ascend910",
+        taint="huawei.com/Ascend910",
         source="https://gitcode.com/Ascend/mind-cluster (Ascend Device Plugin)",
     ),
     DevicePlugin(
         family="Rebellions RBLN",
         key="rebellions.ai/npu",  # rebellions.ai/ATOM before version 0.4 of the plugin
+        taint="rebellions.ai/npu",
         source="https://docs.rbln.ai/latest/software/system_management/kubernetes/device_plugin.html",
     ),
     DevicePlugin(
         family="FuriosaAI NPU",
         key="furiosa.ai/rngd",
+        taint="furiosa.ai/rngd",
         source="https://developer.furiosa.ai/latest/en/cloud_native_toolkit/kubernetes/device_plugin.html",
     ),
-    DevicePlugin(family="Mobilint NPU", key=None, source="no key is documented"),
+    DevicePlugin(family="Mobilint NPU", key=None, taint=None, source="no key is documented"),
     DevicePlugin(
         family="Tenstorrent NPU",
         key=None,
+        taint=None,
         source="https://docs.tenstorrent.com/tt-dra-driver: given out by resource claims, not by an amount",
     ),
 )

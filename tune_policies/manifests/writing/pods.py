@@ -10,7 +10,7 @@ from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.writing.options import WriteOptions
 
 _NO_GPU: Final = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
-"""NVIDIA's container runtime shows all GPUs to a pod that asks for none, unless it is told not to."""
+"""NVIDIA's container runtime shows all its GPUs to a pod that asks for none, unless it is told not to."""
 
 _UNITS: Final = (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
@@ -32,7 +32,7 @@ def pod_template(node_type: NodeType, options: WriteOptions, *, container: str) 
     ray = {
         "name": container,
         "image": options.image_of(has_cuda=has_cuda),
-        "env": [] if node_type.gpus else [_NO_GPU],
+        "env": [] if has_cuda else [_NO_GPU],
         "resources": {"limits": amounts, "requests": amounts},
     }
     parts = {
