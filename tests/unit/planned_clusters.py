@@ -110,6 +110,6 @@ def cluster_plans(draw, hosts=None):
         groups=tuple(draw(group) for group in of_group),
         trials=TRIALS,
         num_trials=draw(st.integers(1, 1000)),
-        idle_timeout_s=draw(st.integers(0, 3600)),
+        idle_timeout_s=draw(st.integers(30, 600)),
         reasons=tuple(draw(st.lists(st.text(max_size=200), max_size=2))),
     )
