@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from tests.package.ray_cluster_chart import rendered
-from tests.unit.planned_clusters import a_plan, cluster_plans, gpu_type
+from tests.unit.planned_clusters import PARTS_OF_GPUS, a_plan, cluster_plans, gpu_type
 from tune_policies import AutoscalingPolicy, ClusterCapacity, GpuPolicy, NodeTypeCapacity, Resources
 from tune_policies.autoscaling.ray_readers import nodes_launched
 from tune_policies.clusters.cluster_plan import PlannedGroup
+from tune_policies.clusters.device_plugins import DEVICE_PLUGINS, PodDevices
 from tune_policies.manifests.writing import WriteOptions, write_cluster
 from tune_policies.probing.cluster_config import load_cluster_config
 from tune_policies.probing.node_types import addable_node_types
@@ -164,3 +165,18 @@ def test_a_slice_can_be_reserved_by_its_first_host(read, accelerator_type, topol
     node_type = config["available_node_types"]["l4"]
     assert node_type["resources"][shape.head_resource] == 1
     assert node_type["max_workers"] == 2 * hosts
+
+
+KEYS = [plugin.key for plugin in DEVICE_PLUGINS if plugin.key] + PARTS_OF_GPUS + ["gpu.intel.com/xe", "amd.com/gpu"]
+
+
+@pytest.mark.parametrize("key", dict.fromkeys(KEYS))
+def test_ray_counts_those_keys_alone_that_are_said_to_be_seen(read, key):
+    manifest = yaml.safe_load(write_cluster(a_plan(gpu_type(gpus=0, accelerator_type=None)), INSTALLED))
+    pod = manifest["spec"]["workerGroupSpecs"][0]["template"]["spec"]
+    pod["containers"][0]["resources"]["limits"][key] = "2"
+
+    counted = read(yaml.safe_dump(manifest))["available_node_types"]["l4"]["resources"]
+
+    resource = "TPU" if key == "google.com/tpu" else "GPU"
+    assert (resource in counted) == PodDevices(resource, 2, key, DEVICE_PLUGINS[0]).is_seen_by_ray

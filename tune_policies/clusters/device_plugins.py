@@ -150,7 +150,8 @@ _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
     # Left out are types with several models, as a selector names one.
     "gpu-operator": (
         "nvidia.com/gpu.product",
-        {"T4": "Tesla-T4"} | {name: f"NVIDIA-{name}" for name in ("A10G", "L4", "L40S", "H20", "H200", "B200")},
+        {"T4": "Tesla-T4"}
+        | {name: f"NVIDIA-{name}" for name in ("A10G", "L4", "L40S", "H20", "B200", "GB200", "GB300")},
     ),
 }
 
