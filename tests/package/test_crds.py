@@ -43,6 +43,7 @@ def test_manifests_are_valid_by_every_definition(crds, plan, how):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @given(cluster_plans(), options)
 @settings(max_examples=5000)
 def test_five_thousand_manifests_are_valid_by_every_definition(crds, plan, how):

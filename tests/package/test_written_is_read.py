@@ -53,6 +53,7 @@ def test_no_rule_is_broken_by_what_is_written(plan, how):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @given(cluster_plans(), kuberay | charts)
 @settings(max_examples=5000)
 def test_no_rule_is_broken_by_five_thousand(plan, how):
