@@ -39,7 +39,7 @@ def test_the_text_is_as_people_write_it():
 EXPECTED = """\
 # Written by tune-policies: a Ray cluster for 12 trials.
 # 12 trials at once need 3 nodes.
-# Nodes with GPUs are selected by the labels of platform 'gke'.
+# Nodes with GPUs are selected by the labels of platform 'gke': on another, name that one.
 apiVersion: ray.io/v1
 kind: RayCluster
 metadata:

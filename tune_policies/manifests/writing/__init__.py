@@ -59,7 +59,7 @@ def _comments(plan: ClusterPlan, options: WriteOptions) -> Iterator[str]:
         yield "provider and node_config are the cloud's: fill in what is missing."
         return
     if options.platform is not None and any(node.gpus and node.accelerator_type for node in nodes):
-        yield f"Nodes with GPUs are selected by the labels of platform {options.platform!r}."
+        yield f"Nodes with GPUs are selected by the labels of platform {options.platform!r}: on another, name that one."
     if any(group.num_hosts > 1 for group in plan.groups):
         yield "Slices of several hosts need the Ray operator add-on of GKE, which numbers the hosts."
     if options.format == "kuberay-helm" and any(node.labels for node in nodes):
