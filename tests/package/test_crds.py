@@ -1,0 +1,74 @@
+"""What is written for KubeRay is valid by its official definitions, which a folder outside holds."""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.planned_clusters import a_plan, cluster_plans
+from tune_policies.lint.crd import load_crds
+from tune_policies.manifests.writing import WriteOptions, write_cluster
+
+FOLDER = os.environ.get("TUNE_POLICIES_CRDS", "")
+pytestmark = pytest.mark.skipif(not FOLDER, reason="TUNE_POLICIES_CRDS names no folder of definitions")
+
+options = st.builds(
+    WriteOptions,
+    ray_version=st.sampled_from(["2.50.0", "2.60.0"]),
+    job=st.none() | st.sampled_from(["python train.py", "ls # 'all'"]),
+    image=st.none() | st.just("registry.example:5000/ray:mine"),
+    platform=st.sampled_from(["gke", "karpenter", "gpu-operator", None]),
+)
+
+
+@pytest.fixture(scope="module")
+def crds():
+    return load_crds(Path(FOLDER))
+
+
+def check(plan, how, crds):
+    manifest = yaml.load(write_cluster(plan, how), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+    assert manifest["kind"] in crds.kinds
+    assert crds.problems(manifest) == []
+
+
+@given(cluster_plans(), options)
+@settings(max_examples=150)
+def test_manifests_are_valid_by_every_definition(crds, plan, how):
+    check(plan, how, crds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@given(cluster_plans(), options)
+@settings(max_examples=5000)
+def test_five_thousand_manifests_are_valid_by_every_definition(crds, plan, how):
+    check(plan, how, crds)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("rayVersoin",), "2.60.0"),
+        (("autoscalerOptions", "version"), 2),
+        (("workerGroupSpecs", 0, "maxReplicas"), "3"),
+        (("workerGroupSpecs", 0, "resources"), {"GPU": 1}),
+        (("workerGroupSpecs", 0, "rayStartParams"), {"num-gpus": 1}),
+        (("workerGroupSpecs", 0, "template", "spec", "toleration"), []),
+    ],
+    ids=lambda part: ".".join(map(str, part)) if isinstance(part, tuple) else "",
+)
+def test_a_manifest_that_is_spoilt_is_not_valid(crds, path, value):
+    """Or the tests above would prove nothing."""
+    manifest = yaml.safe_load(write_cluster(a_plan()))
+    part = manifest["spec"]
+    for key in path[:-1]:
+        part = part[key]
+
+    part[path[-1]] = value
+
+    assert crds.problems(manifest)

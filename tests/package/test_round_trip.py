@@ -1,0 +1,182 @@
+"""What is written for a plan, Ray's own readers read again as the plan had it."""
+
+import copy
+
+import pytest
+import ray
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray.autoscaler._private.util import prepare_config, validate_config
+
+from tests.package.ray_cluster_chart import rendered
+from tests.unit.planned_clusters import PARTS_OF_GPUS, a_plan, cluster_plans, gpu_type
+from tune_policies import AutoscalingPolicy, ClusterCapacity, GpuPolicy, NodeTypeCapacity, Resources
+from tune_policies.autoscaling.ray_readers import nodes_launched
+from tune_policies.clusters.cluster_plan import PlannedGroup
+from tune_policies.clusters.device_plugins import DEVICE_PLUGINS, PodDevices
+from tune_policies.manifests.writing import WriteOptions, write_cluster
+from tune_policies.probing.cluster_config import load_cluster_config
+from tune_policies.probing.node_types import addable_node_types
+from tune_policies.tpu_slices import SliceShape
+
+INSTALLED = WriteOptions(ray_version=ray.__version__)
+OF_OLD_RAY = WriteOptions(ray_version="2.50.0")
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    """As Ray's autoscaler reads a file: the configuration that it derives from it."""
+    path = tmp_path_factory.mktemp("written") / "cluster.yaml"
+
+    def read(text):
+        path.write_text(text)
+        return load_cluster_config(path)
+
+    return read
+
+
+def amounts(group):
+    """What Ray counts on a node of a planned group."""
+    node_type = group.node_type
+    found = {"CPU": node_type.cpus, "memory": node_type.memory_bytes, **node_type.custom}
+    if node_type.gpus:
+        found["GPU"] = node_type.gpus
+    if node_type.accelerator_type:
+        found[f"accelerator_type:{node_type.accelerator_type}"] = 1
+    return found
+
+
+def without_slice_heads(resources):
+    """Ray's reader gives each host of a TPU slice the resource that in truth its first host alone has."""
+    return {name: amount for name, amount in resources.items() if not name.startswith("TPU-")}
+
+
+def labels(node_type):
+    typed = {"ray.io/accelerator-type": node_type.accelerator_type} if node_type.accelerator_type else {}
+    return typed | node_type.labels
+
+
+def as_planned(plan):
+    return {
+        group.node_type.name: (amounts(group), group.min_nodes, group.max_nodes, labels(group.node_type))
+        for group in plan.groups
+    }
+
+
+def as_read(config, *, head="headgroup"):
+    return {
+        name: (without_slice_heads(of["resources"]), of["min_workers"], of["max_workers"], of["labels"])
+        for name, of in config["available_node_types"].items()
+        if name != head
+    }
+
+
+def without_labels(groups):
+    return {name: numbers for name, (*numbers, _) in groups.items()}
+
+
+@given(cluster_plans(), st.none() | st.just("python train.py"))
+@settings(max_examples=60)
+def test_the_autoscaler_reads_a_manifest_as_the_plan(read, plan, job):
+    config = read(write_cluster(plan, INSTALLED.model_copy(update={"job": job})))
+
+    # Ray 2.50 reads labels in a place where KubeRay does not take them.
+    same = dict if INSTALLED.ray_reads_group_fields else without_labels
+    assert same(as_read(config)) == same(as_planned(plan))
+    assert config["idle_timeout_minutes"] == plan.idle_timeout_s / 60
+    assert config["available_node_types"]["headgroup"]["resources"] == {"CPU": 0, "memory": plan.head.memory_bytes}
+
+
+@given(cluster_plans())
+@settings(max_examples=20)
+def test_every_ray_reads_what_is_written_for_an_old_one(read, plan):
+    config = read(write_cluster(plan, OF_OLD_RAY))
+
+    assert without_labels(as_read(config)) == without_labels(as_planned(plan))
+
+
+@given(cluster_plans())
+@settings(max_examples=20)
+def test_the_autoscaler_reads_what_the_chart_makes_of_the_values_as_the_plan(read, plan):
+    values = yaml.safe_load(write_cluster(plan, WriteOptions(format="kuberay-helm")))
+
+    config = read(yaml.safe_dump(rendered(values)))
+
+    assert without_labels(as_read(config)) == without_labels(as_planned(plan))
+
+
+@given(cluster_plans(hosts=1))
+@settings(max_examples=40)
+def test_the_launcher_takes_a_cluster_yaml_and_reads_it_as_the_plan(read, plan):
+    config = read(write_cluster(plan, WriteOptions(format="cluster-yaml")))
+
+    validate_config(prepare_config(copy.deepcopy(config)))
+    assert as_read(config, head=plan.head.name) == as_planned(plan)
+
+
+@pytest.mark.parametrize("form", ["kuberay", "cluster-yaml"])
+def test_a_plan_for_a_device_type_counts_on_the_nodes_of_the_file(read, form):
+    """Trials for a type hold a little of ``accelerator_type:…``, which Ray knows of a node only when it has started."""
+    plan = a_plan(gpu_type(labels={"zone": "eu"}), gpu_type(name="h100", accelerator_type="H100"))
+
+    rows = addable_node_types(
+        read(write_cluster(plan, INSTALLED.model_copy(update={"format": form}))), {}, source="file"
+    )
+
+    policy = AutoscalingPolicy(inner=GpuPolicy(gpus=0.5, accelerator_type="L4"))
+    head = Resources(memory_bytes=plan.head.memory_bytes)
+    assert policy.plan(ClusterCapacity.of(head).model_copy(update={"node_types": rows})).nodes_to_add == {"l4": 3}
+
+
+@pytest.mark.parametrize("form", ["kuberay", "cluster-yaml"])
+def test_the_autoscaler_launches_nodes_of_the_device_type_that_trials_ask_for(read, form):
+    plan = a_plan(gpu_type(), gpu_type(name="h100", accelerator_type="H100"))
+    config = read(write_cluster(plan, INSTALLED.model_copy(update={"format": form})))
+
+    launched = nodes_launched(config, [{"GPU": 0.5, "CPU": 1, "accelerator_type:H100": 0.001}] * 4)
+
+    assert launched == {"h100": 2}
+
+
+def test_a_row_is_what_the_plan_has_of_a_node(read):
+    (row,) = addable_node_types(read(write_cluster(a_plan(), INSTALLED)), {}, source="file")
+
+    assert row.model_copy(update={"labels": {}}) == NodeTypeCapacity(
+        name="l4",
+        resources=Resources(cpus=8, gpus=1, memory_bytes=32 * 2**30),
+        max_nodes_to_add=3,
+        accelerator_type="L4",
+    )
+
+
+@pytest.mark.parametrize(
+    ("accelerator_type", "topology", "chips"),
+    [("TPU-V4", "2x2x2", 4), ("TPU-V5P", "2x2x4", 4), ("TPU-V6E", "4x4", 4)],
+)
+def test_a_slice_can_be_reserved_by_its_first_host(read, accelerator_type, topology, chips):
+    """Ray reads of which pod type the slices are from the node selector, and Train asks for the head of such a one."""
+    tpu = gpu_type(gpus=0, custom={"TPU": chips}, accelerator_type=accelerator_type, topology=topology)
+    shape = SliceShape(topology, accelerator_type)
+    hosts = shape.chips // chips
+
+    config = read(write_cluster(a_plan(groups=(PlannedGroup(node_type=tpu, max_nodes=2 * hosts, num_hosts=hosts),))))
+
+    node_type = config["available_node_types"]["l4"]
+    assert node_type["resources"][shape.head_resource] == 1
+    assert node_type["max_workers"] == 2 * hosts
+
+
+KEYS = [plugin.key for plugin in DEVICE_PLUGINS if plugin.key] + PARTS_OF_GPUS + ["gpu.intel.com/xe", "amd.com/gpu"]
+
+
+@pytest.mark.parametrize("key", dict.fromkeys(KEYS))
+def test_ray_counts_those_keys_alone_that_are_said_to_be_seen(read, key):
+    manifest = yaml.safe_load(write_cluster(a_plan(gpu_type(gpus=0, accelerator_type=None)), INSTALLED))
+    pod = manifest["spec"]["workerGroupSpecs"][0]["template"]["spec"]
+    pod["containers"][0]["resources"]["limits"][key] = "2"
+
+    counted = read(yaml.safe_dump(manifest))["available_node_types"]["l4"]["resources"]
+
+    resource = "TPU" if key == "google.com/tpu" else "GPU"
+    assert (resource in counted) == PodDevices(resource, 2, key, DEVICE_PLUGINS[0]).is_seen_by_ray

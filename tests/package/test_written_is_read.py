@@ -1,0 +1,60 @@
+"""What this package writes, it reads again as the plan had it, and finds nothing wrong with it."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.planned_clusters import cluster_plans
+from tune_policies.lint.linting import lint_text
+from tune_policies.manifests.cluster_specs import to_cluster_spec
+from tune_policies.manifests.documents import read_documents
+from tune_policies.manifests.reading import clusters_in
+from tune_policies.manifests.writing import WriteOptions, write_cluster
+
+kuberay = st.builds(
+    WriteOptions,
+    ray_version=st.sampled_from(["2.50.0", "2.60.0"]),
+    job=st.none() | st.just("python train.py"),
+    platform=st.sampled_from(["gke", "karpenter", "gpu-operator", None]),
+)
+charts = st.just(WriteOptions(format="kuberay-helm"))
+
+
+def groups_of(spec):
+    """The groups by name, without what a plan does not say: the price is in no file, and a topology may follow."""
+    return {
+        group.name: group.model_dump(exclude={"price_per_hour", "topology", "is_type_counted"}) for group in spec.groups
+    }
+
+
+@given(cluster_plans(), kuberay)
+@settings(max_examples=40)
+def test_a_manifest_is_read_as_the_specification_of_the_plan(plan, how):
+    (document,) = read_documents(write_cluster(plan, how), "cluster.yaml")
+
+    clusters, problems = clusters_in(document)
+
+    (spec,) = map(to_cluster_spec, clusters)
+    assert not problems
+    assert groups_of(spec) == groups_of(plan.spec)
+    assert (spec.name, spec.head, spec.idle_timeout_s) == (plan.name, plan.spec.head, plan.idle_timeout_s)
+
+
+def check(plan, how):
+    findings = lint_text(write_cluster(plan, how), "cluster.yaml")
+
+    assert [each for each in findings if each.severity != "note"] == []
+
+
+@given(cluster_plans(), kuberay | charts)
+@settings(max_examples=40)
+def test_no_rule_is_broken_by_what_is_written(plan, how):
+    check(plan, how)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@given(cluster_plans(), kuberay | charts)
+@settings(max_examples=5000)
+def test_no_rule_is_broken_by_five_thousand(plan, how):
+    check(plan, how)

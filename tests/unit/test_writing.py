@@ -1,0 +1,332 @@
+"""What stands in the files that are written for a planned cluster."""
+
+import pytest
+import yaml
+
+from tests.unit.planned_clusters import TRIALS, a_plan, gpu_type
+from tune_policies import InvalidResourcesError
+from tune_policies.accelerator_families import FAMILIES
+from tune_policies.clusters.catalog import NodeType, Toleration
+from tune_policies.clusters.cluster_plan import PlannedGroup
+from tune_policies.clusters.device_plugins import DEVICE_PLUGINS, devices_of, type_selector
+from tune_policies.manifests.writing import WriteOptions, write_cluster
+
+FORMATS = ("kuberay", "kuberay-helm", "cluster-yaml")
+
+
+def cpu_type(**fields):
+    return NodeType(**{"name": "cpu", "cpus": 4, "memory_bytes": 2**30, **fields})
+
+
+def spec(plan, **options):
+    return yaml.safe_load(write_cluster(plan, WriteOptions(**options)))["spec"]
+
+
+def group(node_type, **options):
+    return spec(a_plan(node_type), **options)["workerGroupSpecs"][0]
+
+
+def pod(node_type, **options):
+    return group(node_type, **options)["template"]["spec"]
+
+
+def test_the_text_is_as_people_write_it():
+    text = write_cluster(a_plan(reasons=("12 trials at once need 3 nodes.",)))
+
+    assert text == EXPECTED
+
+
+EXPECTED = """\
+# Written by tune-policies: a Ray cluster for 12 trials.
+# 12 trials at once need 3 nodes.
+# Nodes with GPUs are selected by the labels of platform 'gke': on another, name that one.
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata:
+  name: tune
+spec:
+  rayVersion: "2.60.0"
+  enableInTreeAutoscaling: true
+  autoscalerOptions:
+    version: v2
+    idleTimeoutSeconds: 60
+  headGroupSpec:
+    rayStartParams:
+      num-cpus: "0"
+    template:
+      spec:
+        restartPolicy: Never
+        containers:
+        - name: ray-head
+          image: rayproject/ray:2.60.0
+          env:
+          - name: NVIDIA_VISIBLE_DEVICES
+            value: void
+          resources:
+            limits:
+              cpu: "2"
+              memory: "8Gi"
+            requests:
+              cpu: "2"
+              memory: "8Gi"
+  workerGroupSpecs:
+  - groupName: l4
+    replicas: 0
+    minReplicas: 0
+    maxReplicas: 3
+    labels:
+      ray.io/accelerator-type: L4
+    resources:
+      accelerator_type:L4: "1"
+    rayStartParams: {}
+    template:
+      spec:
+        restartPolicy: Never
+        nodeSelector:
+          cloud.google.com/gke-accelerator: nvidia-l4
+        tolerations:
+        - key: nvidia.com/gpu
+          operator: Exists
+          effect: NoSchedule
+        containers:
+        - name: ray-worker
+          image: rayproject/ray:2.60.0-gpu
+          resources:
+            limits:
+              cpu: "8"
+              memory: "32Gi"
+              nvidia.com/gpu: "1"
+            requests:
+              cpu: "8"
+              memory: "32Gi"
+              nvidia.com/gpu: "1"
+"""
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_same_plan_gives_the_same_text(form):
+    plan = a_plan(gpu_type(), cpu_type())
+
+    assert write_cluster(plan, WriteOptions(format=form)) == write_cluster(plan, WriteOptions(format=form))
+
+
+def test_reasons_of_any_text_stay_comments():
+    text = write_cluster(a_plan(reasons=("first\nkind: Pod\x07", "- \u2028kind: Pod")))
+
+    assert yaml.safe_load(text)["kind"] == "RayCluster"
+
+
+def test_a_job_starts_the_cluster_and_ends_it():
+    job = spec(a_plan(), job="python train.py")
+
+    assert (job["entrypoint"], job["shutdownAfterJobFinishes"]) == ("python train.py", True)
+    assert job["rayClusterSpec"] == spec(a_plan())
+
+
+VOID = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+
+
+@pytest.mark.parametrize(
+    ("node_type", "variables"),
+    [(cpu_type(), VOID), (gpu_type(accelerator_type="Intel-GPU-Max-1550"), VOID), (gpu_type(), None)],
+    ids=[
+        "without GPUs it sees none",
+        "of another vendor it sees none of NVIDIA's",
+        "else the device plugin says which",
+    ],
+)
+def test_which_gpus_a_pod_sees(node_type, variables):
+    assert pod(node_type)["containers"][0].get("env") == variables
+
+
+@pytest.mark.parametrize(
+    ("fields", "key", "told"),
+    [
+        ({"gpus": 1}, "nvidia.com/gpu", None),
+        ({"gpus": 2, "device_key": "nvidia.com/gpu.shared"}, "nvidia.com/gpu.shared", {"GPU": "2"}),
+        ({"gpus": 2, "device_key": "nvidia.com/mig-1g.10gb"}, "nvidia.com/mig-1g.10gb", {"GPU": "2"}),
+        (
+            {"gpus": 1, "accelerator_type": "AMD-Instinct-MI300X-OAM"},
+            "amd.com/gpu",
+            {"accelerator_type:AMD-Instinct-MI300X-OAM": "1"},
+        ),
+        (
+            {"gpus": 1, "accelerator_type": "Intel-GPU-Max-1550"},
+            "gpu.intel.com/i915",
+            {"GPU": "1", "accelerator_type:Intel-GPU-Max-1550": "1"},
+        ),
+        ({"custom": {"HPU": 8}}, "habana.ai/gaudi", {"HPU": "8"}),
+        ({"custom": {"neuron_cores": 2}}, "aws.amazon.com/neuroncore", {"neuron_cores": "2"}),
+        ({"custom": {"NPU": 8, "license": 1}}, "huawei.com/Ascend910", {"NPU": "8", "license": "1"}),
+        (
+            {"custom": {"TPU": 4}, "accelerator_type": "TPU-V6E"},
+            "google.com/tpu",
+            {"accelerator_type:TPU-V6E": "1"},
+        ),
+    ],
+    ids=["NVIDIA", "time slices", "MIG", "AMD", "Intel", "Gaudi", "Neuron", "Ascend", "TPU"],
+)
+def test_ray_is_told_what_it_does_not_read_from_the_limits(fields, key, told):
+    written = group(cpu_type(**fields))
+    resources = written["template"]["spec"]["containers"][0]["resources"]
+
+    assert written.get("resources") == told
+    assert key in resources["limits"]
+    assert resources["limits"] == resources["requests"]
+
+
+def test_an_older_ray_is_told_by_start_parameters():
+    """Ray 2.50 does not read the field ``resources``; both at once KubeRay refuses."""
+    written = group(gpu_type(device_key="nvidia.com/mig-1g.10gb"), ray_version="2.50.1")
+
+    assert written["rayStartParams"] == {"num-gpus": "1", "resources": "'{\"accelerator_type:L4\": 1}'"}
+    assert "resources" not in written
+
+
+def test_a_slice_is_a_replica():
+    tpu = cpu_type(name="tpu", custom={"TPU": 4}, accelerator_type="TPU-V6E", topology="4x4")
+    plan = a_plan(groups=(PlannedGroup(node_type=tpu, min_nodes=4, start_nodes=8, max_nodes=16, num_hosts=4),))
+
+    written = spec(plan)["workerGroupSpecs"][0]
+
+    numbers = [written[field] for field in ("minReplicas", "replicas", "maxReplicas", "numOfHosts")]
+    assert numbers == [1, 2, 4, 4]
+
+
+def test_a_group_starts_with_the_nodes_that_are_always_there():
+    plan = a_plan(groups=(PlannedGroup(node_type=gpu_type(), min_nodes=2, max_nodes=3),))
+
+    assert spec(plan)["workerGroupSpecs"][0]["replicas"] == 2
+
+
+@pytest.mark.parametrize(
+    ("platform", "fields", "selector"),
+    [
+        ("gke", {}, {"cloud.google.com/gke-accelerator": "nvidia-l4"}),
+        ("karpenter", {}, {"karpenter.k8s.aws/instance-gpu-name": "l4"}),
+        ("gpu-operator", {}, {"nvidia.com/gpu.product": "NVIDIA-L4"}),
+        ("gpu-operator", {"device_key": "nvidia.com/gpu.shared"}, {}),
+        ("gke", {"accelerator_type": None}, {}),
+        (None, {}, {}),
+        (
+            None,
+            {"gpus": 0, "custom": {"TPU": 8}, "accelerator_type": "TPU-V6E"},
+            {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "2x4"},
+        ),
+    ],
+    ids=["GKE", "Karpenter", "GPU operator", "parts of GPUs", "any type", "nobody", "TPUs are on GKE alone"],
+)
+def test_nodes_are_selected_by_the_labels_of_their_platform(platform, fields, selector):
+    assert type_selector(gpu_type(**fields), platform) == selector
+
+
+def test_what_the_user_selects_and_tolerates_stands_beside_what_is_usual():
+    spot = Toleration(key="spot", operator="Equal", value="yes", effect=None)
+
+    written = pod(gpu_type(node_selector={"pool": "a"}, tolerations=(spot,)))
+
+    assert written["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-l4", "pool": "a"}
+    assert written["tolerations"][1:] == [{"key": "spot", "operator": "Equal", "value": "yes"}]
+
+
+def test_all_pods_have_the_users_image():
+    images = {
+        one["template"]["spec"]["containers"][0]["image"] for one in spec(a_plan(), image="me/ray")["workerGroupSpecs"]
+    }
+
+    assert images == {"me/ray"}
+
+
+@pytest.mark.parametrize("memory", [2**30, 3 * 2**20, 5 * 2**10, 1001])
+def test_memory_is_written_to_the_byte(memory):
+    written = pod(gpu_type(memory_bytes=memory))["containers"][0]["resources"]["limits"]["memory"]
+
+    units = {"Gi": 2**30, "Mi": 2**20, "Ki": 2**10}
+    assert int(written.rstrip("GMKi")) * units.get(written[-2:], 1) == memory
+
+
+def test_each_family_has_its_row():
+    assert [plugin.family for plugin in DEVICE_PLUGINS] == [str(family) for family in FAMILIES]
+
+
+TPU_V2 = cpu_type(custom={"TPU": 4}, accelerator_type="TPU-V2")
+TPU_V7 = cpu_type(custom={"TPU": 4}, accelerator_type="TPU-V7X", topology="2x2x1")
+NO_KEY = cpu_type(custom={"MBLT": 1})
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "says"),
+    [
+        (a_plan(name="Tune"), {}, "'Tune' must be a DNS label"),
+        (a_plan(name="t" * 54), {}, "at most 53"),
+        (a_plan(name="t" * 48), {"job": "python x.py"}, "at most 47"),
+        (a_plan(gpu_type(name="headgroup")), {}, "'headgroup' comes twice"),
+        (a_plan(gpu_type(), gpu_type()), {"format": "cluster-yaml"}, "'l4' comes twice"),
+        (a_plan(NO_KEY), {}, "name the key of your cluster as device_key"),
+        (a_plan(TPU_V2), {}, "knows TPU-V4, TPU-V5P"),
+        (a_plan(cpu_type(custom={"TPU": 4})), {}, "TPUs of any type"),
+        (
+            a_plan(cpu_type(custom={"TPU": 2}, accelerator_type="TPU-V6E")),
+            {},
+            "one host with 2 chips; name the topology",
+        ),
+        (a_plan(cpu_type(custom={"vgpu": 2})), {}, "would take the resource 'vgpu' for Ray's own"),
+        (a_plan(trials=TRIALS.on_nodes({"zone": "eu"})), {"format": "kuberay-helm"}, "chart has no place for Ray's"),
+        (a_plan(TPU_V7), {"ray_version": "2.50.0"}, "ends at a group of TPU-V7X, as 'cpu' is: take a newer Ray"),
+        (a_plan(trials=TRIALS.on_nodes({"zone": "eu"})), {"ray_version": "2.50.0"}, "take Ray 2.51 or newer"),
+    ],
+)
+def test_what_could_not_run_is_refused(plan, options, says):
+    with pytest.raises(InvalidResourcesError, match=says):
+        write_cluster(plan, WriteOptions(**options))
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [("kuberay", "there cannot be 3"), ("kuberay-helm", "there cannot be 3"), ("cluster-yaml", "launcher does not do")],
+)
+def test_nodes_that_come_several_at_once_come_in_multiples_and_only_on_kubernetes(form, says):
+    plan = a_plan(groups=(PlannedGroup(node_type=gpu_type(), max_nodes=3, num_hosts=2),))
+
+    with pytest.raises(InvalidResourcesError, match=says):
+        write_cluster(plan, WriteOptions(format=form))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"ray_version": "latest"}, "ray_version must be a version such as 2.60.0"),
+        ({"format": "cluster-yaml", "job": "python x.py"}, "a job is written as format 'kuberay' only"),
+        ({"image": ""}, "image"),
+        ({"platform": "aks"}, "platform"),
+    ],
+)
+def test_wrong_options_are_named(fields, says):
+    with pytest.raises(InvalidResourcesError, match=says):
+        WriteOptions(**fields)
+
+
+@pytest.mark.parametrize(
+    ("image", "repository", "tag"),
+    [
+        ("me/ray:1", "me/ray", "1"),
+        ("registry:5000/ray", "registry:5000/ray", "latest"),
+        ("me/ray@sha256:ab", "me/ray@sha256", "ab"),
+    ],
+)
+def test_the_chart_has_images_in_two_parts(image, repository, tag):
+    values = yaml.safe_load(write_cluster(a_plan(), WriteOptions(format="kuberay-helm", image=image)))
+
+    assert (values["image"]["repository"], values["image"]["tag"]) == (repository, tag)
+
+
+def test_the_launcher_installs_the_same_ray_or_runs_the_image():
+    def config(**options):
+        return yaml.safe_load(write_cluster(a_plan(), WriteOptions(format="cluster-yaml", **options)))
+
+    assert config(ray_version="2.55.0")["setup_commands"] == ['pip install "ray[default,tune,train]==2.55.0"']
+    assert config(image="me/ray:1")["docker"] == {"image": "me/ray:1", "container_name": "ray_container"}
+
+
+def test_a_node_without_devices_needs_no_plugin():
+    assert devices_of(cpu_type()) is None

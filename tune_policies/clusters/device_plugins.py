@@ -1,0 +1,249 @@
+"""How Kubernetes counts devices: under which key, on which tainted nodes, and by which labels it tells their types.
+
+Ray's reader of RayClusters counts a limit as GPUs where its key ends in ``gpu``, and as TPUs under ``google.com/tpu``;
+all other keys it passes over (``ray.autoscaler._private.kuberay.autoscaling_config``, Ray 2.60), so that the amount
+must be told to it in another place. The sources of the keys are in the rows.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+from tune_policies.accelerators import DEVICE_RESOURCES, families_of
+from tune_policies.clusters.catalog import NodeType
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.tpu_slices import TOPOLOGIES, SliceShape
+from tune_policies.values import Value
+
+Platform = Literal["gke", "karpenter", "gpu-operator"]
+"""Who labels the nodes by device type: Google's GKE, Karpenter on AWS, or NVIDIA's GPU operator."""
+
+
+class DevicePlugin(Value):
+    """What makes the devices of one family known to Kubernetes.
+
+    Attributes:
+        family: Vendor and device, as the family calls itself.
+        key: The resource of pods; ``None``: no plugin counts them under a documented key.
+        taint: Of nodes with such devices, where they have one; by custom it is named after the devices, as on GKE
+            (https://cloud.google.com/kubernetes-engine/docs/how-to/gpus). ``None``: not known.
+        source: Where the key is documented.
+    """
+
+    family: str
+    key: str | None
+    taint: str | None
+    source: str
+
+
+DEVICE_PLUGINS: Final = (
+    DevicePlugin(
+        family="NVIDIA GPU",
+        key="nvidia.com/gpu",
+        taint="nvidia.com/gpu",
+        source="https://github.com/NVIDIA/k8s-device-plugin",
+    ),
+    DevicePlugin(
+        family="AMD GPU",
+        key="amd.com/gpu",
+        taint="amd.com/gpu",
+        source="https://github.com/ROCm/k8s-device-plugin",
+    ),
+    DevicePlugin(
+        family="Intel GPU",
+        key="gpu.intel.com/i915",  # or gpu.intel.com/xe, by the kernel's driver
+        taint="gpu.intel.com/i915",
+        source="https://intel.github.io/intel-device-plugins-for-kubernetes/cmd/gpu_plugin/README.html",
+    ),
+    DevicePlugin(family="Apple GPU", key=None, taint=None, source="no plugin: Kubernetes has no nodes with macOS"),
+    DevicePlugin(
+        family="MetaX GPU",
+        key="metax-tech.com/gpu",
+        taint="metax-tech.com/gpu",
+        source="MetaX's device plugin, as HAMi's documentation on MetaX devices names it (https://project-hami.io)",
+    ),
+    DevicePlugin(
+        family="AWS Neuron",
+        key="aws.amazon.com/neuroncore",
+        taint="aws.amazon.com/neuron",
+        source="https://awsdocs-neuron.readthedocs-hosted.com/en/latest/containers/kubernetes-getting-started.html",
+    ),
+    DevicePlugin(
+        family="Google TPU",
+        key="google.com/tpu",
+        taint="google.com/tpu",
+        source="https://cloud.google.com/kubernetes-engine/docs/how-to/tpus",
+    ),
+    DevicePlugin(
+        family="Intel Gaudi",
+        key="habana.ai/gaudi",
+        taint="habana.ai/gaudi",
+        source="https://docs.habana.ai/en/latest/Orchestration/Gaudi_Kubernetes/Device_Plugin_for_Kubernetes.html",
+    ),
+    DevicePlugin(
+        family="Huawei Ascend",
+        key="huawei.com/Ascend910",
+        taint="huawei.com/Ascend910",
+        source="https://gitcode.com/Ascend/mind-cluster (Ascend Device Plugin)",
+    ),
+    DevicePlugin(
+        family="Rebellions RBLN",
+        key="rebellions.ai/npu",  # rebellions.ai/ATOM before version 0.4 of the plugin
+        taint="rebellions.ai/npu",
+        source="https://docs.rbln.ai/latest/software/system_management/kubernetes/device_plugin.html",
+    ),
+    DevicePlugin(
+        family="FuriosaAI NPU",
+        key="furiosa.ai/rngd",
+        taint="furiosa.ai/rngd",
+        source="https://developer.furiosa.ai/latest/en/cloud_native_toolkit/kubernetes/device_plugin.html",
+    ),
+    DevicePlugin(family="Mobilint NPU", key=None, taint=None, source="no key is documented"),
+    DevicePlugin(
+        family="Tenstorrent NPU",
+        key=None,
+        taint=None,
+        source="https://docs.tenstorrent.com/tt-dra-driver: given out by resource claims, not by an amount",
+    ),
+)
+"""A row for each family, in the order of the families."""
+
+_PLUGIN_OF: Final = {plugin.family: plugin for plugin in DEVICE_PLUGINS}
+
+GKE_TPU_TOPOLOGY: Final = "cloud.google.com/gke-tpu-topology"
+_GKE_TPU_TYPE: Final = "cloud.google.com/gke-tpu-accelerator"
+_GKE_TPU_TYPES: Final = {
+    "TPU-V4": "tpu-v4-podslice",
+    "TPU-V5P": "tpu-v5p-slice",
+    "TPU-V5LITEPOD": "tpu-v5-lite-podslice",
+    "TPU-V6E": "tpu-v6e-slice",
+    "TPU-V7X": "tpu7x",
+}
+"""What Ray on Kubernetes knows (``ray.autoscaler._private.kuberay.utils``): TPUs are on GKE alone."""
+
+_TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
+    # https://cloud.google.com/kubernetes-engine/docs/concepts/gpus; "A100" alone is the smaller.
+    "gke": (
+        "cloud.google.com/gke-accelerator",
+        {
+            "K80": "nvidia-tesla-k80",
+            "P4": "nvidia-tesla-p4",
+            "P100": "nvidia-tesla-p100",
+            "V100": "nvidia-tesla-v100",
+            "T4": "nvidia-tesla-t4",
+            "L4": "nvidia-l4",
+            "A100": "nvidia-tesla-a100",
+            "A100-40G": "nvidia-tesla-a100",
+            "A100-80G": "nvidia-a100-80gb",
+            "H100": "nvidia-h100-80gb",
+            "H200": "nvidia-h200-141gb",
+            "B200": "nvidia-b200",
+            "GB200": "nvidia-gb200",
+            "RTX-PRO-6000": "nvidia-rtx-pro-6000",
+        },
+    ),
+    # https://karpenter.sh/docs/reference/instance-types
+    "karpenter": (
+        "karpenter.k8s.aws/instance-gpu-name",
+        {name: name.lower() for name in ("K80", "V100", "T4", "A10G", "L4", "L40S", "A100", "H100", "H200", "B200")}
+        | {"A100-40G": "a100", "A100-80G": "a100"},
+    ),
+    # https://github.com/NVIDIA/k8s-device-plugin/tree/main/docs/gpu-feature-discovery: the driver's name of the model.
+    # Left out are types with several models, as a selector names one.
+    "gpu-operator": (
+        "nvidia.com/gpu.product",
+        {"T4": "Tesla-T4"}
+        | {name: f"NVIDIA-{name}" for name in ("A10G", "L4", "L40S", "H20", "B200", "GB200", "GB300")},
+    ),
+}
+
+
+class PodDevices(NamedTuple):
+    """Devices of one family in a pod.
+
+    Attributes:
+        resource: Ray's name.
+        amount: How many.
+        key: Kubernetes' name.
+        plugin: What makes them known to it.
+    """
+
+    resource: str
+    amount: int
+    key: str
+    plugin: DevicePlugin
+
+    @property
+    def is_seen_by_ray(self) -> bool:
+        """Whether Ray's reader counts them by their key alone."""
+        if self.resource == "GPU":
+            return self.key.endswith("gpu")
+        return self.resource == "TPU" and self.key == "google.com/tpu"
+
+
+def devices_of(node_type: NodeType) -> PodDevices | None:
+    """Return the devices of a pod that fills a node of this type; ``None``: it has none.
+
+    GPUs of no known type are NVIDIA's.
+
+    Raises:
+        InvalidResourcesError: There is no known key for them.
+    """
+    amounts = {"GPU": node_type.gpus, **node_type.custom}
+    for resource, amount in amounts.items():
+        if amount and resource in DEVICE_RESOURCES:
+            families = families_of(resource)
+            family = next((each for each in families if node_type.accelerator_type in each.types), families[0])
+            return _in_pod(node_type, resource, int(amount), _PLUGIN_OF[str(family)])
+    return None
+
+
+def _in_pod(node_type: NodeType, resource: str, amount: int, plugin: DevicePlugin) -> PodDevices:
+    key = node_type.device_key or plugin.key
+    if key is None:
+        raise InvalidResourcesError(
+            f"node type {node_type.name!r}: Kubernetes has no known key for devices of {plugin.family} "
+            f"({plugin.source}); name the key of your cluster as device_key"
+        )
+    return PodDevices(resource, amount, key, plugin)
+
+
+def type_selector(node_type: NodeType, platform: Platform | None) -> dict[str, str]:
+    """Return the labels of Kubernetes' nodes that have the devices of this type; empty: no label is known.
+
+    Args:
+        node_type: Of the node.
+        platform: Who labels the nodes; ``None``: nobody. TPUs are told by GKE's labels in any case.
+
+    Raises:
+        InvalidResourcesError: It has TPUs of a type or an amount that GKE does not have.
+    """
+    if node_type.custom.get("TPU"):
+        return _tpu_selector(node_type)
+    if platform is None or node_type.accelerator_type is None:
+        return {}
+    if platform == "gpu-operator" and node_type.device_key not in (None, "nvidia.com/gpu"):
+        return {}  # the label of a GPU in parts says so, in a way that depends on the operator's strategy
+    label, names = _TYPE_LABELS[platform]
+    name = names.get(node_type.accelerator_type)
+    return {} if name is None else {label: name}
+
+
+def _tpu_selector(node_type: NodeType) -> dict[str, str]:
+    accelerator_type = node_type.accelerator_type or "any type"
+    if accelerator_type not in _GKE_TPU_TYPES:
+        raise InvalidResourcesError(
+            f"node type {node_type.name!r} has TPUs of {accelerator_type}, but Ray on Kubernetes knows "
+            f"{', '.join(_GKE_TPU_TYPES)} only: name one of these as accelerator_type"
+        )
+    chips = int(node_type.custom["TPU"])
+    topology = node_type.topology or _topology_of_one_host(accelerator_type, chips)
+    if topology is None:
+        raise InvalidResourcesError(
+            f"node type {node_type.name!r}: no slice of {accelerator_type} is one host with {chips} chips; name the "
+            "topology of the slices"
+        )
+    return {_GKE_TPU_TYPE: _GKE_TPU_TYPES[accelerator_type], GKE_TPU_TOPOLOGY: topology}
+
+
+def _topology_of_one_host(accelerator_type: str, chips: int) -> str | None:
+    shapes = (SliceShape(topology, accelerator_type) for topology in sorted(TOPOLOGIES[accelerator_type]))
+    return next((shape.topology for shape in shapes if shape.has_one_host and shape.chips == chips), None)

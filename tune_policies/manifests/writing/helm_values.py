@@ -1,0 +1,66 @@
+"""A plan as values for KubeRay's chart ``ray-cluster``.
+
+The chart has no field for a group's ``resources`` and ``labels`` (https://github.com/ray-project/kuberay/pull/4550), so
+amounts that Ray does not see go through ``rayStartParams``. What it calls ``resources`` is the container's.
+"""
+
+from typing import Any
+
+from tune_policies.clusters.cluster_plan import ClusterPlan
+from tune_policies.manifests.writing.options import WriteOptions
+from tune_policies.manifests.writing.pods import as_start_params
+from tune_policies.manifests.writing.ray_cluster import ray_cluster
+
+
+def helm_values(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
+    """Return the chart's values.
+
+    Raises:
+        InvalidResourcesError: KubeRay could not run it.
+    """
+    manifest = ray_cluster(plan, options)
+    spec = manifest["spec"]
+    head = spec["headGroupSpec"]
+    head_fields = ("rayVersion", "enableInTreeAutoscaling", "autoscalerOptions")
+    return {
+        "fullnameOverride": plan.name,
+        "image": _image(head),
+        "head": {field: spec[field] for field in head_fields} | _group_values(head),
+        # The chart's own group: what is needed stands below, by name.
+        "worker": {"disabled": True},
+        "additionalWorkerGroups": {
+            group["groupName"]: {
+                "disabled": False,
+                "replicas": group["replicas"],
+                "minReplicas": group["minReplicas"],
+                "maxReplicas": group["maxReplicas"],
+                "numOfHosts": group.get("numOfHosts", 1),
+                "image": _image(group),
+            }
+            | _group_values(group)
+            for group in spec["workerGroupSpecs"]
+        },
+    }
+
+
+def _group_values(group: dict[str, Any]) -> dict[str, Any]:
+    pod = group["template"]["spec"]
+    container = pod["containers"][0]
+    told = {name: int(amount) for name, amount in group.get("resources", {}).items()}
+    values = {
+        "rayStartParams": group["rayStartParams"] | as_start_params(told),
+        "restartPolicy": pod["restartPolicy"],
+        "containerEnv": container.get("env"),
+        "resources": container["resources"],
+        "nodeSelector": pod.get("nodeSelector"),
+        "tolerations": pod.get("tolerations"),
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _image(group: dict[str, Any]) -> dict[str, str]:
+    image = group["template"]["spec"]["containers"][0]["image"]
+    repository, colon, tag = image.rpartition(":")
+    if not colon or "/" in tag:  # a port of a registry
+        repository, tag = image, "latest"
+    return {"repository": repository, "tag": tag, "pullPolicy": "IfNotPresent"}
