@@ -98,8 +98,8 @@ def _judge(interval: Interval, scatter: float, same_within: float, confidence: f
     if outcome in (Outcome.FIRST, Outcome.SECOND) and abs(log(interval.ratio)) <= by_chance:
         outcome = Outcome.AMBIGUOUS
         reasons.append(
-            f"the times within processes scatter so much that the ratio may be off by {exp(by_chance) - 1:.1%}: run more"
-            " rounds, or when the machine is quiet"
+            f"the times within processes scatter so much that the ratio may be off by {exp(by_chance) - 1:.1%}: run"
+            " more rounds, or when the machine is quiet"
         )
     if interval.num_rounds < FEWEST_ROUNDS:
         count = "one round" if interval.num_rounds == 1 else "two rounds"
