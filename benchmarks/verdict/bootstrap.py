@@ -91,6 +91,25 @@ def unpaired_interval(first: Times, second: Times, confidence: float = CONFIDENC
     return _interval(*bounds, freedom=freedom, rounds=rounds, paired=False)
 
 
+def error_of_blocks(first: Times, second: Times) -> float:
+    """Return the standard error of the ratio's logarithm, as far as it is known from the blocks within processes.
+
+    The true one is no smaller, whatever processes do beside it. The scatter of a process is taken from the median
+    deviation of its blocks from their median, so that a few disturbed ones do not count, and the error of its median
+    from that, as of a normal distribution.
+    """
+    return sqrt(sum(_error_of_medians(arm) ** 2 for arm in (first, second)))
+
+
+def _error_of_medians(times: Times) -> float:
+    """Return the standard error of the mean of the logarithms of the processes' medians, as far as blocks tell."""
+    logs = [np.log(each) for each in times.values() if each]
+    of_normal = 1 / NormalDist().inv_cdf(0.75)
+    scatters = [of_normal * float(np.median(np.abs(each - np.median(each)))) for each in logs]
+    errors = [sqrt(pi / 2) * scatter / sqrt(len(each)) for each, scatter in zip(logs, scatters, strict=True)]
+    return sqrt(sum(error**2 for error in errors)) / len(errors)
+
+
 def paired_bounds(differences: Floats, confidence: float = CONFIDENCE) -> tuple[Floats, Floats, Floats]:
     """Return the means, and their bounds, of each row: a draw of the differences of the arms' logarithms by round."""
     num_rounds = differences.shape[1]

@@ -1,8 +1,10 @@
 """What follows from an interval: one arm is faster, both are the same, or what was measured does not tell.
 
 An arm is the faster one if the 95 % interval lies wholly beyond the band that counts as the same, and that of 99.5 %
-does not hold equality: whatever the noise, equal arms pass for different in less than one of 100 comparisons. Arms are
-the same if the interval lies wholly within the band. All else is ambiguous.
+does not hold equality: whatever the noise, equal arms pass for different in less than one of 100 comparisons. The
+interval goes by how much rounds differ, and a few may agree by chance; so the ratio must also be further from equality
+than the blocks within processes, of which there are more, make it at 99.5 %. Arms are the same if the interval lies
+wholly within the band. All else is ambiguous.
 
 What is doubtful about the times themselves (other load, a control arm that differs from its twin) does not widen the
 interval; with a doubt, arms are not called the same, and one of them is the faster only if it would still be so with
@@ -10,7 +12,7 @@ the ratio wrong by ``FACTOR_IN_DOUBT``. So a busy machine hides 5 %, and does no
 """
 
 from collections.abc import Iterable
-from math import log
+from math import exp, log
 from typing import Final
 
 from tune_policies.errors import InvalidResourcesError
@@ -21,7 +23,9 @@ from .bootstrap import (
     FEWEST_ROUNDS,
     Interval,
     Times,
+    error_of_blocks,
     ratio_interval,
+    student_quantile,
     unpaired_interval,
 )
 from .comparison import Comparison, Outcome
@@ -55,7 +59,8 @@ def compare_arms(
     _check(same_within, confidence)
     interval = ratio_interval(first, second, confidence)
     drift = drift_of_ratio(first, second, same_within) if interval.is_paired else None
-    return _judge(interval, same_within, confidence, [*doubts, *([drift] if drift else [])])
+    scatter = error_of_blocks(first, second)
+    return _judge(interval, scatter, same_within, confidence, [*doubts, *([drift] if drift else [])])
 
 
 def compare_apart(
@@ -68,7 +73,8 @@ def compare_apart(
 ) -> Comparison:
     """Compare two arms of different runs, as :func:`compare_arms`, of which no rounds belong together."""
     _check(same_within, confidence)
-    return _judge(unpaired_interval(first, second, confidence), same_within, confidence, list(doubts))
+    interval, scatter = unpaired_interval(first, second, confidence), error_of_blocks(first, second)
+    return _judge(interval, scatter, same_within, confidence, list(doubts))
 
 
 def outcome_of(interval: Interval, same_within: float, confidence: float, *, is_doubtful: bool) -> Outcome:
@@ -85,9 +91,16 @@ def outcome_of(interval: Interval, same_within: float, confidence: float, *, is_
     return Outcome.AMBIGUOUS
 
 
-def _judge(interval: Interval, same_within: float, confidence: float, doubts: list[str]) -> Comparison:
+def _judge(interval: Interval, scatter: float, same_within: float, confidence: float, doubts: list[str]) -> Comparison:
     outcome = outcome_of(interval, same_within, confidence, is_doubtful=bool(doubts))
     reasons = list(doubts)
+    by_chance = student_quantile(max(SURER, confidence)) * scatter
+    if outcome in (Outcome.FIRST, Outcome.SECOND) and abs(log(interval.ratio)) <= by_chance:
+        outcome = Outcome.AMBIGUOUS
+        reasons.append(
+            f"the times within processes scatter so much that the ratio may be off by {exp(by_chance) - 1:.1%}: run"
+            " more rounds, or when the machine is quiet"
+        )
     if interval.num_rounds < FEWEST_ROUNDS:
         count = "one round" if interval.num_rounds == 1 else "two rounds"
         reasons.append(

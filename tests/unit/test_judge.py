@@ -76,6 +76,17 @@ def test_with_a_doubt_only_what_a_factor_of_two_leaves_is_decided(low, high, exp
     assert outcome_of(interval(low, high), 0.05, 0.95, is_doubtful=True) is expected
 
 
+def test_rounds_that_agree_by_chance_say_less_than_the_blocks_that_scatter_within_them():
+    scattered = np.array([0.90, 0.94, 0.98, 0.99, 1.01, 1.02, 1.06, 1.10])
+    first = {number: tuple(1.04 * scattered) for number in range(5)}
+    second = {number: tuple(scattered) for number in range(5)}
+
+    found = compare_arms(first, second, same_within=0.02)
+
+    assert found.outcome is Outcome.AMBIGUOUS
+    assert found.reasons[0].startswith("the times within processes scatter so much that the ratio may be off by ")
+
+
 def test_of_equal_arms_at_most_one_in_100_pairs_passes_for_different_however_noisy_the_machine():
     wrong = 0
     for noise in (Noise(0.02, 0.01), Noise(0.1, 0.05), Noise(1.0, 0.5)):
