@@ -6,7 +6,7 @@ from typing import Final
 
 from tune_policies.accelerator_families import FAMILIES
 from tune_policies.lint.finding import Edit
-from tune_policies.lint.pods import GroupAt, devices_of, groups_of, workers_of
+from tune_policies.lint.pods import GroupAt, devices_of, groups_of, is_on_gke, workers_of
 from tune_policies.lint.rule import ClusterInFile, Found, Rule
 
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -41,7 +41,7 @@ def _unhidden(cluster: ClusterInFile) -> Iterator[tuple[GroupAt, bool, Found]]:
         if not with_gpus or _has_nvidia(at) or at.environment.get(_VISIBLE) in _HIDDEN:
             continue
         elsewhere = all(_is_elsewhere(at, other) for other in with_gpus)
-        is_kept_off = all(other.tolerates(_TAINT) for other in with_gpus) and not at.tolerates(_TAINT)
+        is_kept_off = all(_is_tainted_against(at, other) for other in with_gpus)
         hides = {"name": _VISIBLE, "value": "void"}
         env = at.container.env
         path = (*at.container_path, "env")
@@ -60,6 +60,12 @@ def _is_elsewhere(at: GroupAt, other: GroupAt) -> bool:
     """Return whether node selectors keep the pods of two groups on different nodes."""
     ours, theirs = at.pod.nodeSelector, other.pod.nodeSelector
     return any(ours[key] != theirs[key] for key in ours.keys() & theirs.keys())
+
+
+def _is_tainted_against(at: GroupAt, other: GroupAt) -> bool:
+    """Return whether the nodes of another group seem to have a taint that keeps this one's pods off."""
+    taints = {each.key for each in other.pod.tolerations if each.key} | ({_TAINT} if is_on_gke(other) else set())
+    return any(not at.tolerates(taint) for taint in taints)
 
 
 def _sees_every_gpu(cluster: ClusterInFile) -> Iterator[Found]:

@@ -134,3 +134,11 @@ def workers_of(cluster: ClusterInFile) -> Iterator[GroupAt]:
     """Return the groups of workers."""
     for number, group in enumerate(cluster.spec.workerGroupSpecs):
         yield GroupAt(("workerGroupSpecs", number), group)
+
+
+def is_on_gke(at: GroupAt) -> bool:
+    """Return whether pods go to Google's clusters, which taint nodes with devices, and tolerate that, by themselves.
+
+    Source: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus
+    """
+    return any(key.startswith("cloud.google.com/") for key in at.pod.nodeSelector)

@@ -1,0 +1,143 @@
+"""Rules for the nodes on which pods land, and for how a trial finds the device type that it needs."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from tune_policies.accelerator_families import FAMILIES
+from tune_policies.lint.finding import Edit
+from tune_policies.lint.parts import AUTOSCALER_V2, V2_BY_DEFAULT, extra, is_autoscaling, version_of
+from tune_policies.lint.pods import GroupAt, groups_of, is_on_gke, ray_resource, workers_of
+from tune_policies.lint.rule import ClusterInFile, Found, Rule
+from tune_policies.values import suggest
+
+_TYPE_LABEL: Final = "ray.io/accelerator-type"
+_TYPES: Final = frozenset(name for family in FAMILIES for name in family.types)
+_LABELS: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/label-based-scheduling.html"
+_EXTENDED: Final = (
+    "https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration"
+)
+
+
+def _taint_not_tolerated(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in groups_of(cluster):
+        for key in () if is_on_gke(at) else at.devices:
+            taint = "nvidia.com/gpu" if key.startswith("nvidia.com/") else key
+            known = at.pod.tolerations
+            near = suggest(taint, [each.key for each in known if each.key])
+            # Whoever tolerates another taint knows the taints of the nodes, unless the name is nearly the same.
+            if at.tolerates(taint) or (known and not near):
+                continue
+            toleration = {"key": taint, "operator": "Exists", "effect": "NoSchedule"}
+            path = (*at.pod_path, "tolerations")
+            yield Found(
+                path if known else at.pod_path,
+                f"{at.title} has {key} and does not tolerate the taint {taint}",
+                f"add a toleration for {taint}, if its nodes have the taint",
+                (Edit((*path, len(known)), toleration) if known else Edit(path, [toleration]),),
+            )
+
+
+def _unknown_type(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in groups_of(cluster):
+        name = at.group.labels.get(_TYPE_LABEL)
+        if name is None or name in _TYPES:
+            continue
+        # A name that is like none of them may be of a device that Ray has no name for.
+        near = suggest(name.removeprefix("nvidia-").removeprefix("NVIDIA-"), _TYPES)
+        if near:
+            yield Found(
+                (*at.path, "labels", _TYPE_LABEL),
+                f"{at.title} has the device type {name!r}, which Ray does not know{near}",
+                "write the type as Ray does",
+            )
+
+
+def _no_type(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in workers_of(cluster):
+        is_told = _TYPE_LABEL in at.group.labels or any(
+            "accelerator_type:" in text for text in (*at.group.resources, at.group.rayStartParams.get("resources", ""))
+        )
+        # Ray's reader makes the resource of TPU slices from their node selectors.
+        if is_autoscaling(cluster.spec) and not is_told and any(ray_resource(key) != "TPU" for key in at.devices):
+            yield Found(
+                at.path,
+                f"the autoscaler is not told which device type {at.title} has",
+                f"write labels: {{{_TYPE_LABEL}: …}} with Ray's name of the type, if trials ask for it",
+            )
+
+
+def _any_node(cluster: ClusterInFile) -> Iterator[Found]:
+    groups = list(workers_of(cluster))
+    keys = Counter(key for at in groups for key in at.devices)
+    for at in groups:
+        for key in at.devices:
+            has_place = at.pod.nodeSelector or extra(at.pod, "affinity")
+            if keys[key] > 1 and not has_place:
+                yield Found(
+                    at.pod_path,
+                    f"{at.title} takes any node with {key}, those of other groups too",
+                    "add a nodeSelector for the device type of its nodes",
+                )
+
+
+def _labels_without_v2(cluster: ClusterInFile) -> Iterator[Found]:
+    if not is_autoscaling(cluster.spec) or not _is_v1(cluster):
+        return
+    for at in workers_of(cluster):
+        if at.group.labels:
+            yield Found(
+                (*at.path, "labels"),
+                f"the autoscaler is not version 2, and does not go by the labels of {at.title}",
+                "write version: v2 under autoscalerOptions",
+            )
+
+
+def _is_v1(cluster: ClusterInFile) -> bool:
+    head = GroupAt(("headGroupSpec",), cluster.spec.headGroupSpec)
+    told = cluster.spec.autoscalerOptions.version
+    if told is not None or AUTOSCALER_V2 in head.environment:
+        return told == "v1" or (head.environment.get(AUTOSCALER_V2) or "").lower() in ("0", "false")
+    version = version_of(cluster.spec.rayVersion)
+    return version is not None and version < V2_BY_DEFAULT
+
+
+RULES: Final = (
+    Rule(
+        "taint-not-tolerated",
+        "note",
+        "Nodes with devices are often tainted with the name of the device, so that pods without toleration wait for "
+        "ever. Google's and some other clusters add the toleration by themselves.",
+        _EXTENDED,
+        _taint_not_tolerated,
+    ),
+    Rule(
+        "unknown-device-type",
+        "warning",
+        "A trial asks for the type by Ray's name, and no node of this group is ever added for it.",
+        "ray.util.accelerators",
+        _unknown_type,
+    ),
+    Rule(
+        "device-type-not-told",
+        "note",
+        "A node tells its device type when it is there. A trial that asks for a type has no node added until the "
+        "manifest tells it.",
+        _LABELS,
+        _no_type,
+    ),
+    Rule(
+        "any-node-with-devices",
+        "note",
+        "Where nodes have different devices, trials get now these, now those.",
+        "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
+        _any_node,
+    ),
+    Rule(
+        "labels-without-v2",
+        "warning",
+        "Trials that ask for a label, such as a device type, have no node added.",
+        _LABELS,
+        _labels_without_v2,
+    ),
+)
