@@ -37,8 +37,8 @@ def _types(document: Document) -> Iterator[tuple[Path, str, YamlNodeType]]:
             yield (_TYPES, name), name, each
 
 
-def _provider(document: Document) -> Any:
-    return mapping(mapping(document.data).get("provider")).get("type")
+def _provider(document: Document) -> str:
+    return str(mapping(mapping(document.data).get("provider")).get("type"))
 
 
 def _has_devices(each: YamlNodeType) -> bool:
@@ -113,7 +113,7 @@ def _wrong_spelling(document: Document) -> Iterator[Found]:
 
 
 def _no_machine(document: Document) -> Iterator[Found]:
-    key = _MACHINE_KEYS.get(_provider(document) or "")
+    key = _MACHINE_KEYS.get(_provider(document))
     for path, name, each in _types(document):
         if key is not None and "node_config" in each.model_fields_set and key not in each.node_config:
             has_template = "LaunchTemplate" in each.node_config
