@@ -11,6 +11,7 @@ from tests.unit.planted.sound import SOUND
 from tune_policies.lint import cluster_yaml_rules, gpu_rules, kueue_rules
 from tune_policies.lint.fixes import fix_text
 from tune_policies.lint.linting import lint_text
+from tune_policies.lint.rule import DocumentRule, Rule
 
 MISTAKES = (*pods.MISTAKES, *groups.MISTAKES, *files.MISTAKES)
 RULES = (*gpu_rules.RULES, *kueue_rules.RULES, *cluster_yaml_rules.RULES)
@@ -40,7 +41,7 @@ def test_a_mistake_is_found_at_its_line(mistake: Planted) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_every_rule_for_devices_queues_and_launchers_has_a_mistake(rule: gpu_rules.Rule) -> None:
+def test_every_rule_for_devices_queues_and_launchers_has_a_mistake(rule: Rule | DocumentRule) -> None:
     assert rule.name in {mistake.rule for mistake in MISTAKES}
 
 

@@ -21,8 +21,16 @@ _UTIL: Final = "ray.autoscaler._private.util"
 _MACHINE_KEYS: Final = {"aws": "InstanceType", "gcp": "machineType", "azure": "azure_arm_parameters"}
 """Where each cloud's ``node_config`` names the machine."""
 
-_FINDS_RESOURCES: Final = ("aws", "gcp", "azure", "vsphere")
-"""Providers of which Ray asks what their machines have."""
+_FILLED_IN: Final = {
+    "aws": ("'resources'",),
+    "gcp": ("'resources'",),
+    "azure": ("'resources'",),
+    "vsphere": ("'resources'", "'node_config'"),
+}
+"""What Ray finds out by itself before it checks the file, by provider."""
+
+_DROPPED: Final = ("min_workers", "head_node", "worker_nodes")
+"""Fields of old that Ray drops before it checks the file."""
 
 _LONG_MIN: Final = 30
 
@@ -47,9 +55,10 @@ def _has_devices(each: YamlNodeType) -> bool:
 
 def _against_schema(document: Document) -> Iterator[Found]:
     known = [problem.path for problem in read_cluster_yaml(document.data)[1]]
-    for path, message in schema_problems(document.data):
-        is_found_by_ray = "'resources' is missing" in message and _provider(document) in _FINDS_RESOURCES
-        if not is_found_by_ray and not any(path[: len(each)] == each for each in known):
+    data = {key: value for key, value in mapping(document.data).items() if key not in _DROPPED}
+    for path, message in schema_problems(data):
+        is_filled_in = message.startswith(_FILLED_IN.get(_provider(document), ())) and message.endswith("is missing")
+        if not is_filled_in and not any(path[: len(each)] == each for each in known):
             yield Found(path, message, "see the reference of the file")
 
 

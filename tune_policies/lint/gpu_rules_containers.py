@@ -6,7 +6,7 @@ from typing import Final
 
 from tune_policies.accelerator_families import FAMILIES
 from tune_policies.lint.finding import Edit
-from tune_policies.lint.pods import GroupAt, devices_of, groups_of, is_on_gke, workers_of
+from tune_policies.lint.pods import GroupAt, devices_of, exact, groups_of, is_on_gke, workers_of
 from tune_policies.lint.rule import ClusterInFile, Found, Rule
 
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -53,7 +53,10 @@ def _unhidden(cluster: ClusterInFile) -> Iterator[tuple[GroupAt, bool, Found]]:
         )
         asks_for_all = at.environment.get(_VISIBLE) == "all" or (at.pod.runtimeClassName or "").startswith("nvidia")
         if asks_for_all or not elsewhere:
-            yield at, asks_for_all or (not is_kept_off and has_cuda(at.container.image) is not False), found
+            told = at.amount("GPU", "num-gpus")
+            counts_none = told is not None and exact(told[1]) == 0
+            is_likely = not is_kept_off and not counts_none and has_cuda(at.container.image) is not False
+            yield at, asks_for_all or is_likely, found
 
 
 def _is_elsewhere(at: GroupAt, other: GroupAt) -> bool:
@@ -173,7 +176,7 @@ RULES: Final = (
     Rule(
         "gpus-not-hidden",
         "note",
-        "Only a taint, or that the image has no CUDA, keeps the pod from seeing the GPUs of other pods.",
+        "Only a taint, an image without CUDA or num-gpus: 0 keeps trials in it from the GPUs of other pods.",
         _TENANCY,
         _gpus_not_hidden,
     ),

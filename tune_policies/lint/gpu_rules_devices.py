@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tune_policies.lint.finding import Edit
-from tune_policies.lint.parts import is_autoscaling
+from tune_policies.lint.parts import extra, is_autoscaling
 from tune_policies.lint.pods import GroupAt, devices_of, exact, groups_of, is_counted, ray_resource
 from tune_policies.lint.rule import ClusterInFile, Found, Rule
 
@@ -90,7 +90,12 @@ def _wrong_spelling(cluster: ClusterInFile) -> Iterator[Found]:
 
 
 def _gpus(at: GroupAt) -> int | None:
-    """Return how many GPUs Kubernetes gives to the Ray container; ``None``: that is not told."""
+    """Return how many GPUs Kubernetes gives to the Ray container; ``None``: that is not told, or told elsewhere."""
+    asked = at.container.resources
+    # Resource claims, and the keys and annotations of schedulers that share GPUs out by themselves.
+    others = (*asked.limits, *asked.requests, *at.group.template.metadata.annotations)
+    if extra(asked, "claims") or any("gpu" in name and ray_resource(name) is None for name in others):
+        return None
     amounts = [exact(amount) for key, amount in at.devices.items() if ray_resource(key) == "GPU"]
     known = [each for each in amounts if each is not None]
     return int(sum(known)) if len(known) == len(amounts) else None

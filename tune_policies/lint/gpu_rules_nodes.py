@@ -7,7 +7,7 @@ from typing import Final
 from tune_policies.accelerator_families import FAMILIES
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.parts import AUTOSCALER_V2, V2_BY_DEFAULT, extra, is_autoscaling, version_of
-from tune_policies.lint.pods import GroupAt, groups_of, is_on_gke, ray_resource, workers_of
+from tune_policies.lint.pods import GroupAt, groups_of, ray_resource, workers_of
 from tune_policies.lint.rule import ClusterInFile, Found, Rule
 from tune_policies.values import suggest
 
@@ -21,7 +21,9 @@ _EXTENDED: Final = (
 
 def _taint_not_tolerated(cluster: ClusterInFile) -> Iterator[Found]:
     for at in groups_of(cluster):
-        for key in () if is_on_gke(at) else at.devices:
+        for key in at.devices:
+            if key == "google.com/tpu":
+                continue  # only Google's clusters have them, and those add the toleration
             taint = "nvidia.com/gpu" if key.startswith("nvidia.com/") else key
             known = at.pod.tolerations
             near = suggest(taint, [each.key for each in known if each.key])

@@ -137,7 +137,7 @@ def workers_of(cluster: ClusterInFile) -> Iterator[GroupAt]:
 
 
 def is_on_gke(at: GroupAt) -> bool:
-    """Return whether pods go to Google's clusters, which taint nodes with devices, and tolerate that, by themselves.
+    """Return whether pods go to Google's clusters, which taint nodes with devices by themselves.
 
     Source: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus
     """
