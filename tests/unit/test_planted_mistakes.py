@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.planted import files, groups, pods
+from tests.unit.planted.no_mistakes import NO_MISTAKES
 from tests.unit.planted.planting import Planted
 from tests.unit.planted.sound import SOUND
 from tune_policies.lint import cluster_yaml_rules, gpu_rules, kueue_rules
@@ -30,6 +31,11 @@ ANYTHING = st.recursive(
 
 @pytest.mark.parametrize("text", SOUND.values(), ids=SOUND)
 def test_there_is_nothing_to_say_of_a_sound_file(text: str) -> None:
+    assert lint_text(text, "sound.yaml") == []
+
+
+@pytest.mark.parametrize("text", NO_MISTAKES.values(), ids=NO_MISTAKES)
+def test_what_only_looks_like_a_mistake_is_passed_over(text: str) -> None:
     assert lint_text(text, "sound.yaml") == []
 
 

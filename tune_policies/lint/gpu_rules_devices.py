@@ -193,7 +193,7 @@ RULES: Final = (
     ),
     Rule(
         "resource-spelling",
-        "error",
+        "warning",
         "Ray's names are CPU, GPU and memory. Any other spelling is a resource of its own, for which no trial asks.",
         f"_get_custom_resources in {_READER}",
         _wrong_spelling,

@@ -1,7 +1,7 @@
 """Mistakes with devices, in containers, and about nodes."""
 
 from tests.unit.planted.planting import plant
-from tests.unit.planted.sound import CLUSTER
+from tests.unit.planted.sound import CLUSTER, JOB, SERVICE
 
 _LIMIT = 'nvidia.com/gpu: "2"'
 _ENV = "              env:\n                - name: NVIDIA_VISIBLE_DEVICES\n                  value: void\n"
@@ -126,4 +126,16 @@ NODES = (
           "labels-without-v2", "labels:\n        ray.io"),
 )  # fmt: skip
 
-MISTAKES = (*DEVICES, *CONTAINERS, *NODES)
+IN_OTHER_KINDS = (
+    plant("half a GPU in a job", JOB, _LIMIT, 'nvidia.com/gpu: "0.5"', "device-fraction", '"0.5"', after=_L4),
+    plant("a GPU in lower case in a job", JOB, _PARAMS, 'resources: {gpu: "2"}',
+          "resource-spelling", "gpu:", after=_L4),
+    plant("an image without CUDA in a job", JOB, "py311-gpu", "py311", "image-without-cuda", "image:", after=_L4),
+    plant("half a GPU in a service", SERVICE, _LIMIT, 'nvidia.com/gpu: "0.5"', "device-fraction", '"0.5"', after=_L4),
+    plant("more GPUs told than there are in a service", SERVICE, _PARAMS, 'rayStartParams: {num-gpus: "3"}',
+          "more-gpus-than-there-are", "num-gpus", after=_L4),
+    plant("another Python than the head's in a service", SERVICE, "py311-gpu", "py39-gpu",
+          "python-versions-differ", "image:", after=_L4),
+)  # fmt: skip
+
+MISTAKES = (*DEVICES, *CONTAINERS, *NODES, *IN_OTHER_KINDS)
