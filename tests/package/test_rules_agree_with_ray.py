@@ -9,6 +9,7 @@ from tests.unit.planted import files, groups, pods
 from tests.unit.planted.no_mistakes import NO_MISTAKES
 from tests.unit.planted.sound import CLUSTER, TPU
 from tune_policies.autoscaling.ray_readers import read_ray_cluster
+from tune_policies.lint import tpu_rules
 
 TEXTS = {mistake.claim: mistake.text for mistake in (*pods.MISTAKES, *groups.MISTAKES, *files.MISTAKES)}
 
@@ -50,6 +51,13 @@ def test_ray_does_not_see_the_gpu_of_a_sidecar() -> None:
 
 def test_ray_makes_a_resource_for_the_slice_of_tpus_with_both_selectors() -> None:
     assert _counted(TPU, "v6e")["TPU-v6e-16-head"] == 1
+
+
+@pytest.mark.parametrize("name", sorted(tpu_rules.TYPES))
+def test_ray_knows_the_tpus_that_the_rules_know(name: str) -> None:
+    text = TPU.replace("tpu-v6e-slice", name)
+
+    assert any(each.startswith("TPU-") for each in _counted(text, "v6e"))
 
 
 @pytest.mark.parametrize("claim", ["TPUs without topology", "TPUs without accelerator", "a TPU that there is not"])

@@ -61,7 +61,7 @@ def test_a_safe_change_mends_the_mistake_and_brings_no_other(mistake: Planted) -
 
 
 @given(cut=st.tuples(st.sampled_from(sorted(SOUND)), st.integers(0), st.integers(0, 40), st.text(max_size=8)))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_whatever_a_slip_of_the_pen_makes_of_a_file_is_told_and_never_raised(cut: tuple[str, int, int, str]) -> None:
     name, place, length, typed = cut
     text = SOUND[name]
@@ -73,7 +73,7 @@ def test_whatever_a_slip_of_the_pen_makes_of_a_file_is_told_and_never_raised(cut
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_whatever_stands_in_place_of_a_part_is_told_and_never_raised(data: st.DataObject) -> None:
     document = yaml.safe_load(SOUND[data.draw(st.sampled_from(sorted(SOUND)))])
     part = document

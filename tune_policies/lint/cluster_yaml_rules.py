@@ -211,7 +211,7 @@ RULES: Final = (
         _REFERENCE,
         _wrong_spelling,
     ),
-    _rule("no-machine", "error", "The cloud cannot start a node without.", _REFERENCE, _no_machine),
+    _rule("no-machine", "warning", "The cloud starts its smallest machine, or none.", _REFERENCE, _no_machine),
     _rule(
         "image-without-cuda",
         "warning",

@@ -104,6 +104,17 @@ def _image_without_cuda(cluster: ClusterInFile) -> Iterator[Found]:
             )
 
 
+def _image_for_other_devices(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in groups_of(cluster):
+        others = sorted(key for key in at.devices if not key.startswith("nvidia.com/"))
+        if others == sorted(at.devices) and others and has_cuda(at.container.image):
+            yield Found(
+                (*at.container_path, "image"),
+                f"{at.title} has {others[0]} and the image {at.container.image!r}, which is for NVIDIA's GPUs",
+                f"use an image for the maker of {others[0]}",
+            )
+
+
 def _python_versions_differ(cluster: ClusterInFile) -> Iterator[Found]:
     head = _python_of(cluster.spec.headGroupSpec.template.spec.containers[0].image)
     for at in workers_of(cluster):
@@ -193,6 +204,13 @@ RULES: Final = (
         "Ray starts and hands out the GPUs, but a training without libraries of its own falls back to the CPU.",
         _IMAGES,
         _image_without_cuda,
+    ),
+    Rule(
+        "image-for-other-devices",
+        "warning",
+        "Its libraries do not find devices of another maker, and the training falls back to the CPU.",
+        _IMAGES,
+        _image_for_other_devices,
     ),
     Rule(
         "python-versions-differ",

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tune_policies.accelerator_families import FAMILIES
+from tune_policies.clusters.device_plugins import DEVICE_PLUGINS
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.parts import AUTOSCALER_V2, V2_BY_DEFAULT, extra, is_autoscaling, version_of
 from tune_policies.lint.pods import GroupAt, groups_of, ray_resource, workers_of
@@ -24,7 +25,7 @@ def _taint_not_tolerated(cluster: ClusterInFile) -> Iterator[Found]:
         for key in at.devices:
             if key == "google.com/tpu":
                 continue  # only Google's clusters have them, and those add the toleration
-            taint = "nvidia.com/gpu" if key.startswith("nvidia.com/") else key
+            taint = _taint_of(key)
             known = at.pod.tolerations
             near = suggest(taint, [each.key for each in known if each.key])
             # Whoever tolerates another taint knows the taints of the nodes, unless the name is nearly the same.
@@ -38,6 +39,12 @@ def _taint_not_tolerated(cluster: ClusterInFile) -> Iterator[Found]:
                 f"add a toleration for {taint}, if its nodes have the taint",
                 (Edit((*path, len(known)), toleration) if known else Edit(path, [toleration]),),
             )
+
+
+def _taint_of(key: str) -> str:
+    maker = key.partition("/")[0]
+    plugins = (each for each in DEVICE_PLUGINS if each.key and each.key.partition("/")[0] == maker)
+    return next((each.taint for each in plugins if each.taint), key)
 
 
 def _unknown_type(cluster: ClusterInFile) -> Iterator[Found]:

@@ -14,7 +14,7 @@ from tune_policies.values import suggest
 _KEY: Final = "google.com/tpu"
 _ACCELERATOR: Final = "cloud.google.com/gke-tpu-accelerator"
 _TOPOLOGY: Final = "cloud.google.com/gke-tpu-topology"
-_TYPES: Final = {
+TYPES: Final = {
     "tpu-v4-podslice": "TPU-V4",
     "tpu-v5-lite-device": "TPU-V5LITEPOD",
     "tpu-v5-lite-podslice": "TPU-V5LITEPOD",
@@ -37,7 +37,7 @@ class _Slices(NamedTuple):
 
     @property
     def type(self) -> str | None:
-        return _TYPES.get(self.at.pod.nodeSelector.get(_ACCELERATOR, ""))
+        return TYPES.get(self.at.pod.nodeSelector.get(_ACCELERATOR, ""))
 
     @property
     def topology(self) -> str | None:
@@ -66,11 +66,11 @@ def _selectors_missing(cluster: ClusterInFile) -> Iterator[Found]:
 def _unknown_accelerator(cluster: ClusterInFile) -> Iterator[Found]:
     for each in _slices(cluster):
         name = each.at.pod.nodeSelector.get(_ACCELERATOR)
-        if name is not None and name not in _TYPES:
+        if name is not None and name not in TYPES:
             yield Found(
                 (*each.at.pod_path, "nodeSelector", _ACCELERATOR),
-                f"Ray does not know the TPU {name!r}{suggest(name, _TYPES)}",
-                f"write one of {', '.join(_TYPES)}",
+                f"Ray does not know the TPU {name!r}{suggest(name, TYPES)}",
+                f"write one of {', '.join(TYPES)}",
             )
 
 

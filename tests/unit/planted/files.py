@@ -77,6 +77,8 @@ INPUTS = (
     plant("a number where a string is due", CLUSTER, 'num-cpus: "0"', "num-cpus: 0", "wrong-field", "num-cpus"),
     plant("a string where a number is due", CLUSTER, "maxReplicas: 4", 'maxReplicas: "4"',
           "wrong-field", "maxReplicas"),
+    plant("a number of seconds as a string", CLUSTER, "idleTimeoutSeconds: 60", 'idleTimeoutSeconds: "60"',
+          "wrong-field", "idleTimeoutSeconds"),
     plant("an amount that is none", CLUSTER, "memory: 32Gi", "memory: 32GB", "wrong-field", "32GB"),
     plant("no containers", CLUSTER, _CONTAINERS, "containers: []\n          initContainers:\n            - name",
           "wrong-field", "containers: []", after=_CPU),

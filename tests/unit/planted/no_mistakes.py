@@ -33,10 +33,12 @@ NO_MISTAKES = {
     "Gaudi cards that Ray is told of": _of_l4("NVIDIA-L4", "gaudi")
     .replace(_DEVICE, 'habana.ai/gaudi: "8"')
     .replace("key: nvidia.com/gpu", "key: habana.ai/gaudi")
+    .replace("py311-gpu", "py311")
     .replace("accelerator-type: L4", "accelerator-type: Intel-GAUDI")
     .replace(_PARAMS, 'resources: {CPU: "8", HPU: "8"}', 1),
     "AMD's GPUs, which the autoscaler counts": _of_l4(_DEVICE, 'amd.com/gpu: "8"')
     .replace("key: nvidia.com/gpu", "key: amd.com/gpu")
+    .replace("py311-gpu", "py311")
     .replace("accelerator-type: L4", "accelerator-type: AMD-Instinct-MI300X-OAM"),
     "as many GPUs told as there are": _of_l4(_PARAMS, 'rayStartParams: {num-gpus: "2"}'),
     "a limit alone, which Kubernetes requests too": _of_l4(_LIMIT_ALONE, ""),

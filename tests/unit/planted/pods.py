@@ -91,6 +91,8 @@ CONTAINERS = (
           "ray-not-first", "- name: ray-worker", after=_CPU),
     plant("an image without CUDA", CLUSTER, _GPU_IMAGE, "image: rayproject/ray:2.60.0-py311",
           "image-without-cuda", "image:", after=_L4),
+    plant("an image for NVIDIA on AMD's GPUs", _with('amd.com/gpu: "2"'), "replicas: 0", "replicas: 0",
+          "image-for-other-devices", "image:", after=_L4),
     plant("another Python than the head's", CLUSTER, "py311-gpu", "py312-gpu",
           "python-versions-differ", "image:", after=_L4),
     plant("devices chosen by hand", CLUSTER, _GPU_IMAGE, _with_variable("CUDA_VISIBLE_DEVICES", "0"),
