@@ -9,7 +9,7 @@ from tests.unit.planted import files, groups, pods
 from tests.unit.planted.no_mistakes import NO_MISTAKES
 from tests.unit.planted.sound import CLUSTER, TPU
 from tune_policies.autoscaling.ray_readers import read_ray_cluster
-from tune_policies.lint import tpu_rules
+from tune_policies.manifests.ray_counts import TPU_TYPES
 
 TEXTS = {mistake.claim: mistake.text for mistake in (*pods.MISTAKES, *groups.MISTAKES, *files.MISTAKES)}
 
@@ -53,7 +53,7 @@ def test_ray_makes_a_resource_for_the_slice_of_tpus_with_both_selectors() -> Non
     assert _counted(TPU, "v6e")["TPU-v6e-16-head"] == 1
 
 
-@pytest.mark.parametrize("name", sorted(tpu_rules.TYPES))
+@pytest.mark.parametrize("name", sorted(TPU_TYPES))
 def test_ray_knows_the_tpus_that_the_rules_know(name: str) -> None:
     text = TPU.replace("tpu-v6e-slice", name)
 

@@ -1,12 +1,14 @@
 """Rules for devices: which Kubernetes gives to a pod, and how many Ray believes to have."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.parts import extra, is_autoscaling
-from tune_policies.lint.pods import GroupAt, devices_of, exact, groups_of, is_counted, ray_resource
+from tune_policies.lint.pods import GroupAt, devices_of, exact, groups_of, ray_resource
 from tune_policies.lint.rule import ClusterInFile, Found, Rule
+from tune_policies.manifests.ray_counts import ray_counts
 
 _KUBERNETES: Final = "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources"
 _READER: Final = "ray.autoscaler._private.kuberay.autoscaling_config"
@@ -61,16 +63,23 @@ def _device_not_counted(cluster: ClusterInFile) -> Iterator[Found]:
     if not is_autoscaling(cluster.spec):
         return  # Ray counts what it finds where a node starts: only a node that is still to come is misread
     for at in groups_of(cluster):
+        counted = _counted(at)
         for key, amount in at.devices.items():
-            resource = ray_resource(key) or ""
-            told = resource in at.group.resources or (resource == "GPU" and "num-gpus" in at.group.rayStartParams)
-            told |= f'"{resource}' in at.group.rayStartParams.get("resources", "").replace("\\", "")
-            if not is_counted(key) and not told and not any(map(is_counted, at.devices)):
+            resource = ray_resource(key)
+            if counted is not None and resource is not None and resource not in counted:
                 yield Found(
                     at.key_path(key),
                     f"Ray's autoscaler does not count {key}, so that {at.title} has no {resource} to it",
                     f'write resources: {{{resource}: "{amount}"}} beside groupName and template',
                 )
+
+
+def _counted(at: GroupAt) -> Mapping[str, int] | None:
+    """Return what Ray's autoscaler counts; ``None``: it cannot tell, which other rules say."""
+    try:
+        return ray_counts(at.group)
+    except InvalidResourcesError:
+        return None
 
 
 def _wrong_spelling(cluster: ClusterInFile) -> Iterator[Found]:

@@ -4,16 +4,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from tune_policies.accelerator_families import FAMILIES
+from tune_policies.accelerators import ACCELERATOR_TYPES
 from tune_policies.clusters.device_plugins import DEVICE_PLUGINS
+from tune_policies.labels import ACCELERATOR_TYPE
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.parts import AUTOSCALER_V2, V2_BY_DEFAULT, extra, is_autoscaling, version_of
 from tune_policies.lint.pods import GroupAt, groups_of, ray_resource, workers_of
 from tune_policies.lint.rule import ClusterInFile, Found, Rule
 from tune_policies.values import suggest
 
-_TYPE_LABEL: Final = "ray.io/accelerator-type"
-_TYPES: Final = frozenset(name for family in FAMILIES for name in family.types)
 _LABELS: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/label-based-scheduling.html"
 _EXTENDED: Final = (
     "https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration"
@@ -49,14 +48,14 @@ def _taint_of(key: str) -> str:
 
 def _unknown_type(cluster: ClusterInFile) -> Iterator[Found]:
     for at in groups_of(cluster):
-        name = at.group.labels.get(_TYPE_LABEL)
-        if name is None or name in _TYPES:
+        name = at.group.labels.get(ACCELERATOR_TYPE)
+        if name is None or name in ACCELERATOR_TYPES:
             continue
         # A name that is like none of them may be of a device that Ray has no name for.
-        near = suggest(name.removeprefix("nvidia-").removeprefix("NVIDIA-"), _TYPES)
+        near = suggest(name.removeprefix("nvidia-").removeprefix("NVIDIA-"), ACCELERATOR_TYPES)
         if near:
             yield Found(
-                (*at.path, "labels", _TYPE_LABEL),
+                (*at.path, "labels", ACCELERATOR_TYPE),
                 f"{at.title} has the device type {name!r}, which Ray does not know{near}",
                 "write the type as Ray does",
             )
@@ -64,7 +63,7 @@ def _unknown_type(cluster: ClusterInFile) -> Iterator[Found]:
 
 def _no_type(cluster: ClusterInFile) -> Iterator[Found]:
     for at in workers_of(cluster):
-        is_told = _TYPE_LABEL in at.group.labels or any(
+        is_told = ACCELERATOR_TYPE in at.group.labels or any(
             "accelerator_type:" in text for text in (*at.group.resources, at.group.rayStartParams.get("resources", ""))
         )
         # Ray's reader makes the resource of TPU slices from their node selectors.
@@ -72,7 +71,7 @@ def _no_type(cluster: ClusterInFile) -> Iterator[Found]:
             yield Found(
                 at.path,
                 f"the autoscaler is not told which device type {at.title} has",
-                f"write labels: {{{_TYPE_LABEL}: …}} with Ray's name of the type, if trials ask for it",
+                f"write labels: {{{ACCELERATOR_TYPE}: …}} with Ray's name of the type, if trials ask for it",
             )
 
 

@@ -27,9 +27,6 @@ _RAY_RESOURCES: Final = (
 Sources: the device plugins' own pages, and for the first ``_get_num_gpus`` in Ray's reader of RayClusters.
 """
 
-_COUNTED: Final = re.compile(r".*gpu|google\.com/tpu")
-"""What Ray's autoscaler counts by itself (``ray.autoscaler._private.kuberay.autoscaling_config``)."""
-
 
 def exact(quantity: Quantity | None) -> Fraction | None:
     """Return an amount as a number; ``None``: there is none, or that is another rule's business."""
@@ -42,11 +39,6 @@ def exact(quantity: Quantity | None) -> Fraction | None:
 def ray_resource(key: str) -> str | None:
     """Return Ray's resource of devices that Kubernetes counts as ``key``; ``None``: they are no known devices."""
     return next((resource for pattern, resource in _RAY_RESOURCES if re.fullmatch(pattern, key)), None)
-
-
-def is_counted(key: str) -> bool:
-    """Return whether Ray's autoscaler reads ``key`` from a container's resources."""
-    return _COUNTED.fullmatch(key) is not None
 
 
 class GroupAt(NamedTuple):

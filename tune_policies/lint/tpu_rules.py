@@ -8,22 +8,11 @@ from typing import Final, NamedTuple
 from tune_policies.lint.pods import GroupAt, exact, workers_of
 from tune_policies.lint.rule import ClusterInFile, Found, Rule
 from tune_policies.manifests.kuberay_models import WorkerGroupSpec
+from tune_policies.manifests.ray_counts import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, TPU_TYPES
 from tune_policies.tpu_slices import TOPOLOGIES
 from tune_policies.values import suggest
 
 _KEY: Final = "google.com/tpu"
-_ACCELERATOR: Final = "cloud.google.com/gke-tpu-accelerator"
-_TOPOLOGY: Final = "cloud.google.com/gke-tpu-topology"
-TYPES: Final = {
-    "tpu-v4-podslice": "TPU-V4",
-    "tpu-v5-lite-device": "TPU-V5LITEPOD",
-    "tpu-v5-lite-podslice": "TPU-V5LITEPOD",
-    "tpu-v5p-slice": "TPU-V5P",
-    "tpu-v6e-slice": "TPU-V6E",
-    "tpu7x": "TPU-V7X",
-}
-"""Ray's device type by Google's name (``gke_tpu_accelerator_to_generation`` in ``ray.autoscaler._private.kuberay``)."""
-
 _GKE: Final = "https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus"
 _RAY: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/tpu.html"
 
@@ -37,11 +26,11 @@ class _Slices(NamedTuple):
 
     @property
     def type(self) -> str | None:
-        return TYPES.get(self.at.pod.nodeSelector.get(_ACCELERATOR, ""))
+        return TPU_TYPES.get(self.at.pod.nodeSelector.get(GKE_TPU_TYPE, ""))
 
     @property
     def topology(self) -> str | None:
-        topology = self.at.pod.nodeSelector.get(_TOPOLOGY)
+        topology = self.at.pod.nodeSelector.get(GKE_TPU_TOPOLOGY)
         return topology if topology and re.fullmatch(r"\d{1,4}(x\d{1,4}){1,2}", topology) else None
 
 
@@ -54,7 +43,7 @@ def _slices(cluster: ClusterInFile) -> Iterator[_Slices]:
 
 def _selectors_missing(cluster: ClusterInFile) -> Iterator[Found]:
     for each in _slices(cluster):
-        for key in (_ACCELERATOR, _TOPOLOGY):
+        for key in (GKE_TPU_TYPE, GKE_TPU_TOPOLOGY):
             if key not in each.at.pod.nodeSelector:
                 yield Found(
                     (*each.at.pod_path, "nodeSelector"),
@@ -65,22 +54,22 @@ def _selectors_missing(cluster: ClusterInFile) -> Iterator[Found]:
 
 def _unknown_accelerator(cluster: ClusterInFile) -> Iterator[Found]:
     for each in _slices(cluster):
-        name = each.at.pod.nodeSelector.get(_ACCELERATOR)
-        if name is not None and name not in TYPES:
+        name = each.at.pod.nodeSelector.get(GKE_TPU_TYPE)
+        if name is not None and name not in TPU_TYPES:
             yield Found(
-                (*each.at.pod_path, "nodeSelector", _ACCELERATOR),
-                f"Ray does not know the TPU {name!r}{suggest(name, TYPES)}",
-                f"write one of {', '.join(TYPES)}",
+                (*each.at.pod_path, "nodeSelector", GKE_TPU_TYPE),
+                f"Ray does not know the TPU {name!r}{suggest(name, TPU_TYPES)}",
+                f"write one of {', '.join(TPU_TYPES)}",
             )
 
 
 def _unknown_topology(cluster: ClusterInFile) -> Iterator[Found]:
     for each in _slices(cluster):
-        topology = each.at.pod.nodeSelector.get(_TOPOLOGY)
+        topology = each.at.pod.nodeSelector.get(GKE_TPU_TOPOLOGY)
         if each.type is None or topology is None or topology in TOPOLOGIES[each.type]:
             continue
         yield Found(
-            (*each.at.pod_path, "nodeSelector", _TOPOLOGY),
+            (*each.at.pod_path, "nodeSelector", GKE_TPU_TOPOLOGY),
             f"{each.type} has no slices of topology {topology!r}{suggest(topology, TOPOLOGIES[each.type])}",
             "write a topology that Google offers for this TPU, as edges such as 2x4 or 2x2x2",
         )
