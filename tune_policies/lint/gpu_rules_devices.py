@@ -1,10 +1,11 @@
 """Rules for devices: which Kubernetes gives to a pod, and how many Ray believes to have."""
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, Literal
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.finding import Edit
+from tune_policies.lint.kinds import VALUES
 from tune_policies.lint.parts import extra, is_autoscaling
 from tune_policies.lint.pods import GroupAt, devices_of, exact, groups_of, ray_resource
 from tune_policies.lint.rule import ClusterInFile, Found, Rule
@@ -67,11 +68,28 @@ def _device_not_counted(cluster: ClusterInFile) -> Iterator[Found]:
         for key, amount in at.devices.items():
             resource = ray_resource(key)
             if counted is not None and resource is not None and resource not in counted:
-                yield Found(
-                    at.key_path(key),
-                    f"Ray's autoscaler does not count {key}, so that {at.title} has no {resource} to it",
-                    f'write resources: {{{resource}: "{amount}"}} beside groupName and template',
-                )
+                fix, edits = _tell(at, resource, str(amount), is_chart=cluster.kind == VALUES)
+                message = f"Ray's autoscaler does not count {key}, so that {at.title} has no {resource} to it"
+                yield Found(at.key_path(key), message, fix, edits)
+
+
+def _tell(at: GroupAt, resource: str, amount: str, *, is_chart: bool) -> tuple[str, tuple[Edit, ...]]:
+    """Return how to tell Ray of a resource, in words and as a change, in the one place where the group tells others."""
+    resources, params = at.group.resources, at.group.rayStartParams
+    if resource == "GPU" and not resources:
+        return f'write num-gpus: "{amount}" under rayStartParams', (_entry(at, "rayStartParams", "num-gpus", amount),)
+    if is_chart:
+        return f"write the {amount} {resource} as JSON under rayStartParams, resources", ()
+    is_free = not params.keys() & {"num-cpus", "num-gpus", "memory", "resources"}
+    fix = f'write resources: {{{resource}: "{amount}"}} beside groupName and template'
+    return fix, (_entry(at, "resources", resource, amount),) if is_free else ()
+
+
+def _entry(at: GroupAt, field: Literal["resources", "rayStartParams"], key: str, value: str) -> Edit:
+    """Return the change that writes an entry, and the mapping too where it is missing."""
+    if at.group.resources if field == "resources" else at.group.rayStartParams:
+        return Edit((*at.path, field, key), value)
+    return Edit((*at.path, field), {key: value})
 
 
 def _counted(at: GroupAt) -> Mapping[str, int] | None:

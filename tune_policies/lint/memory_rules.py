@@ -30,7 +30,9 @@ def _cpus_rounded_up(cluster: ClusterInFile) -> Iterator[Found]:
             path, amount = counted
             if path[-1] != "num-cpus" and (cpus := exact(amount)) is not None and cpus.denominator != 1:
                 yield Found(
-                    path, f"Ray counts {-(-cpus // 1)} CPUs in {at.title}, which has {amount}", "give whole CPUs"
+                    path,
+                    f"Ray counts {-(-cpus // 1)} for the CPUs of {at.title}, which has {amount}",
+                    "give whole CPUs",
                 )
 
 

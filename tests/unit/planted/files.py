@@ -60,6 +60,12 @@ OF_VALUES = (
           "device-request-differs", _LIMIT),
     plant("GPU nodes of the values that are always there", VALUES, "minReplicas: 0", "minReplicas: 1",
           "devices-always-there", "minReplicas"),
+    plant("a slice of a GPU in the values that the autoscaler does not count",
+          VALUES.replace(_LIMIT, 'nvidia.com/mig-1g.10gb: "2"'), "replicas: 0", "replicas: 0",
+          "device-not-counted", "nvidia.com/mig"),
+    plant("Gaudi cards in the values that the autoscaler does not count",
+          VALUES.replace(_LIMIT, 'habana.ai/gaudi: "8"'), "replicas: 0", "replicas: 0",
+          "device-not-counted", "habana.ai"),
     plant("a head of the values that takes trials", VALUES, 'num-cpus: "0"', 'num-cpus: "2"',
           "head-takes-trials", "num-cpus"),
 )  # fmt: skip
