@@ -13,6 +13,9 @@ from tune_policies.lint.pods import GroupAt, groups_of, ray_resource, workers_of
 from tune_policies.lint.rule import ClusterInFile, Found, Rule
 from tune_policies.values import suggest
 
+_READS_GROUP_FIELDS: Final = (2, 51)
+"""From this Ray on the autoscaler reads ``resources`` and ``labels`` of a group."""
+
 _LABELS: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/label-based-scheduling.html"
 _EXTENDED: Final = (
     "https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration"
@@ -110,6 +113,20 @@ def _is_v1(cluster: ClusterInFile) -> bool:
     return version is not None and version < V2_BY_DEFAULT
 
 
+def _fields_of_newer_rays(cluster: ClusterInFile) -> Iterator[Found]:
+    version = version_of(cluster.spec.rayVersion)
+    if not is_autoscaling(cluster.spec) or version is None or version >= _READS_GROUP_FIELDS:
+        return
+    for at in groups_of(cluster):
+        for name, entries in (("resources", at.group.resources), ("labels", at.group.labels)):
+            if entries:
+                yield Found(
+                    (*at.path, name),
+                    f"{at.title} has {name}, which the autoscaler of Ray {cluster.spec.rayVersion} does not read",
+                    "take Ray 2.51 or newer, or tell it under rayStartParams",
+                )
+
+
 RULES: Final = (
     Rule(
         "taint-not-tolerated",
@@ -140,6 +157,13 @@ RULES: Final = (
         "Where nodes have different devices, trials get now these, now those.",
         "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
         _any_node,
+    ),
+    Rule(
+        "group-fields-unread",
+        "warning",
+        "The pods have them, but no node is added for a trial that asks for them.",
+        "https://github.com/ray-project/ray/pull/57260",
+        _fields_of_newer_rays,
     ),
     Rule(
         "labels-without-v2",
