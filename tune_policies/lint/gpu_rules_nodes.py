@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Literal
 
 from tune_policies.accelerators import ACCELERATOR_TYPES
 from tune_policies.clusters.device_plugins import DEVICE_PLUGINS
@@ -113,18 +113,27 @@ def _is_v1(cluster: ClusterInFile) -> bool:
     return version is not None and version < V2_BY_DEFAULT
 
 
-def _fields_of_newer_rays(cluster: ClusterInFile) -> Iterator[Found]:
+def _is_of_older_ray(cluster: ClusterInFile) -> bool:
+    """Return whether an autoscaler is to run that does not read the fields of groups."""
     version = version_of(cluster.spec.rayVersion)
-    if not is_autoscaling(cluster.spec) or version is None or version >= _READS_GROUP_FIELDS:
-        return
-    for at in groups_of(cluster):
-        for name, entries in (("resources", at.group.resources), ("labels", at.group.labels)):
-            if entries:
-                yield Found(
-                    (*at.path, name),
-                    f"{at.title} has {name}, which the autoscaler of Ray {cluster.spec.rayVersion} does not read",
-                    "take Ray 2.51 or newer, or tell it under rayStartParams",
-                )
+    return is_autoscaling(cluster.spec) and version is not None and version < _READS_GROUP_FIELDS
+
+
+def _unread(at: GroupAt, name: Literal["resources", "labels"], cluster: ClusterInFile) -> Found:
+    message = f"{at.title} has {name}, which the autoscaler of Ray {cluster.spec.rayVersion} does not read"
+    return Found((*at.path, name), message, "take Ray 2.51 or newer")
+
+
+def _resources_unread(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in groups_of(cluster) if _is_of_older_ray(cluster) else ():
+        if at.group.resources:
+            yield _unread(at, "resources", cluster)._replace(fix="take Ray 2.51 or newer, or write rayStartParams")
+
+
+def _labels_unread(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in workers_of(cluster) if _is_of_older_ray(cluster) else ():
+        if at.group.labels:
+            yield _unread(at, "labels", cluster)
 
 
 RULES: Final = (
@@ -159,11 +168,18 @@ RULES: Final = (
         _any_node,
     ),
     Rule(
-        "group-fields-unread",
+        "group-resources-unread",
         "warning",
+        "The pods have them, and the autoscaler plans with others.",
+        "https://github.com/ray-project/ray/pull/57260",
+        _resources_unread,
+    ),
+    Rule(
+        "group-labels-unread",
+        "note",
         "The pods have them, but no node is added for a trial that asks for them.",
         "https://github.com/ray-project/ray/pull/57260",
-        _fields_of_newer_rays,
+        _labels_unread,
     ),
     Rule(
         "labels-without-v2",
