@@ -1,0 +1,92 @@
+"""What the rules say of Ray's autoscaler is so in the Ray that is installed: its own reader is asked."""
+
+from typing import Any
+
+import pytest
+import ray
+import yaml
+
+from tests.unit.planted import files, groups, pods
+from tests.unit.planted.no_mistakes import NO_MISTAKES
+from tests.unit.planted.sound import CLUSTER, TPU
+from tune_policies.autoscaling.ray_readers import read_ray_cluster
+from tune_policies.manifests.ray_counts import TPU_TYPES
+
+needs_newer_ray = pytest.mark.skipif(
+    tuple(map(int, ray.__version__.split(".")[:2])) < (2, 51),
+    reason="this Ray reads fewer fields, and knows fewer TPUs",
+)
+TEXTS = {mistake.claim: mistake.text for mistake in (*pods.MISTAKES, *groups.MISTAKES, *files.MISTAKES)}
+
+
+def _counted(text: str, group: str = "l4") -> dict[str, Any]:
+    config = read_ray_cluster(yaml.safe_load(text))
+    resources: dict[str, Any] = config["available_node_types"][group]["resources"]
+    return resources
+
+
+@pytest.mark.parametrize("claim", [each.claim for each in pods.DEVICES if each.rule == "device-not-counted"])
+def test_ray_counts_none_of_the_devices_that_a_rule_says_it_does_not(claim: str) -> None:
+    assert _counted(TEXTS[claim]).keys() <= {"CPU", "memory"}
+
+
+@pytest.mark.parametrize(
+    ("text", "resource", "amount"),
+    [
+        pytest.param(CLUSTER, "GPU", 2, id="NVIDIA's GPUs"),
+        pytest.param(NO_MISTAKES["AMD's GPUs, which the autoscaler counts"], "GPU", 8, id="AMD's GPUs"),
+        pytest.param(
+            NO_MISTAKES["a slice of a GPU that Ray is told of"],
+            "GPU",
+            2,
+            id="a slice that Ray is told of",
+            marks=needs_newer_ray,
+        ),
+        pytest.param(
+            NO_MISTAKES["Gaudi cards that Ray is told of"],
+            "HPU",
+            8,
+            id="cards that Ray is told of",
+            marks=needs_newer_ray,
+        ),
+        pytest.param(
+            TEXTS["GPU in lower case"], "gpu", 2, id="a resource in lower case is one of its own", marks=needs_newer_ray
+        ),
+        pytest.param(TEXTS["GPUs of two kinds in one pod"], "GPU", 2, id="of two kinds the first"),
+        pytest.param(TEXTS["more GPUs told than there are"], "GPU", 4, id="more than there are, if it is told so"),
+    ],
+)
+def test_ray_counts_what_the_rules_go_by(text: str, resource: str, amount: int) -> None:
+    assert _counted(text)[resource] == amount
+
+
+def test_ray_counts_half_a_cpu_as_one() -> None:
+    assert _counted(TEXTS["half a CPU, which Ray counts as one"], "cpu")["CPU"] == 1
+
+
+def test_ray_does_not_see_the_gpu_of_a_sidecar() -> None:
+    assert "GPU" not in _counted(TEXTS["a GPU for a sidecar"])
+
+
+def test_ray_makes_a_resource_for_the_slice_of_tpus_with_both_selectors() -> None:
+    assert _counted(TPU, "v6e")["TPU-v6e-16-head"] == 1
+
+
+@needs_newer_ray
+@pytest.mark.parametrize("name", sorted(TPU_TYPES))
+def test_ray_knows_the_tpus_that_the_rules_know(name: str) -> None:
+    text = TPU.replace("tpu-v6e-slice", name)
+
+    assert any(each.startswith("TPU-") for each in _counted(text, "v6e"))
+
+
+@needs_newer_ray
+@pytest.mark.parametrize("claim", ["TPUs without topology", "TPUs without accelerator", "a TPU that there is not"])
+def test_ray_makes_no_resource_for_the_slice_of_tpus_otherwise(claim: str) -> None:
+    assert not any(name.startswith("TPU-") for name in _counted(TEXTS[claim], "v6e"))
+
+
+@pytest.mark.parametrize("claim", ["a topology that is no topology", "half a GPU for Ray to start with"])
+def test_ray_cannot_read_it(claim: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        _counted(TEXTS[claim])

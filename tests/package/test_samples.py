@@ -1,0 +1,85 @@
+"""KubeRay's own samples are read and explained without a false alarm; where they are not at hand, nothing is tested.
+
+``TUNE_POLICIES_KUBERAY_SAMPLES`` names their folder, and ``TUNE_POLICIES_CRDS`` that of the official definitions.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.planted.sound import SOUND
+from tune_policies.lint.crd import load_crds
+from tune_policies.lint.kinds import RAY_CLUSTER, RAY_JOB, RAY_SERVICE, kind_of
+from tune_policies.lint.linting import lint_file, lint_text
+from tune_policies.manifests.documents import Document, read_documents
+from tune_policies.manifests.reading import clusters_in
+
+SAMPLES = Path(os.environ.get("TUNE_POLICIES_KUBERAY_SAMPLES") or "no-samples")
+DEFINITIONS = Path(os.environ.get("TUNE_POLICIES_CRDS") or "no-definitions")
+FILES = sorted(SAMPLES.glob("*.yaml"))
+
+needs_samples = pytest.mark.skipif(not FILES, reason="TUNE_POLICIES_KUBERAY_SAMPLES names no folder of samples")
+needs_definitions = pytest.mark.skipif(not DEFINITIONS.is_dir(), reason="TUNE_POLICIES_CRDS names no folder")
+each_sample = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+NOTES = {
+    # A state of the head on disk, history and network policies: the operator leaves them out without their gates.
+    "feature-gate": {
+        "ray-cluster.embedded-gcs-ft",
+        "ray-cluster.historyserver",
+        "ray-cluster.network-policy-deny-all",
+    },
+    # Each of them is so: the head of these takes trials beside its workers with TPUs.
+    "head-takes-trials": {
+        "ray-cluster.tpu-v4-singlehost",
+        "ray-cluster.tpu-v6e-256-multihost",
+        "ray-job.tpu-v6e-16-multihost",
+        "ray-job.tpu-v6e-singlehost",
+        "ray-service.tpu-single-host",
+    },
+    # Its head has an image with CUDA, and only the taint of Google's GPU nodes keeps it off them.
+    "gpus-not-hidden": {"ray-service.high-throughput-gemma4"},
+    # Its workers may take 4 GiB and have requested 1.
+    "memory-not-kept": {"ray-service.incremental-upgrade"},
+    # From 1 to 10 slices, and no autoscaler.
+    "never-grows": {"ray-service.tpu-single-host"},
+}
+"""What is said of the samples, and of which: notes, of which none is false."""
+
+
+def _documents() -> Iterator[Document]:
+    for path in FILES:
+        yield from read_documents(path.read_text(encoding="utf-8"), path.stem)
+
+
+@needs_samples
+@each_sample
+def test_a_sample_raises_no_alarm(path: Path) -> None:
+    assert [each for each in lint_file(path) if each.severity != "note"] == []
+
+
+@needs_samples
+def test_notes_are_few_and_true() -> None:
+    notes: dict[str, set[str]] = {}
+    for path in FILES:
+        for each in lint_file(path):
+            notes.setdefault(each.rule, set()).add(path.stem)
+
+    assert notes == NOTES
+
+
+@needs_samples
+def test_every_cluster_of_the_samples_is_read() -> None:
+    of_ray = [each for each in _documents() if kind_of(each) in (RAY_CLUSTER, RAY_JOB, RAY_SERVICE)]
+
+    assert [each.source for each in of_ray if len(clusters_in(each)[0]) != 1] == []
+
+
+@needs_definitions
+@pytest.mark.parametrize("name", ["RayCluster", "RayJob", "RayService", "TPU slices", "a job that Kueue queues"])
+def test_sound_files_are_valid_by_the_newest_official_definitions(name: str) -> None:
+    crds = load_crds(max(DEFINITIONS.glob("v*")))
+
+    assert lint_text(SOUND[name], "sound.yaml", crds) == []

@@ -1,0 +1,1 @@
+"""Sound files of clusters, and mistakes that are planted in them."""

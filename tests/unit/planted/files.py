@@ -1,0 +1,95 @@
+"""Mistakes in cluster YAML, in values of the chart, and in what is hardly YAML."""
+
+from tests.unit.planted.planting import Planted, plant
+from tests.unit.planted.sound import CLUSTER, LAUNCHER, VALUES
+
+_CPU = "groupName: cpu"
+_LIMIT = 'nvidia.com/gpu: "2"'
+_CONTAINERS = "containers:\n            - name"
+_AMOUNTS = """\
+                limits:
+                  cpu: "4"
+                  memory: 16Gi
+                requests:
+                  cpu: "4"
+                  memory: 16Gi
+"""
+_ANCHORED = """\
+                requests: &amounts
+                  cpu: 500m
+                  memory: 16Gi
+                limits: *amounts
+"""
+
+LAUNCHERS = (
+    plant("an unknown field", LAUNCHER, "idle_timeout_minutes", "idle_timeout_minute",
+          "launcher-schema", "idle_timeout_minute"),
+    plant("an unknown field of a node type", LAUNCHER, "min_workers", "min_worker", "launcher-schema", "min_worker"),
+    plant("a node type without a machine", LAUNCHER, "    node_config:\n      InstanceType: g6.xlarge\n", "",
+          "launcher-schema", "  l4:"),
+    plant("a head that is no node type", LAUNCHER, "head_node_type: head", "head_node_type: heads",
+          "launcher-head-missing", "head_node_type"),
+    plant("no head", LAUNCHER, "head_node_type: head\n", "", "launcher-head-missing", "available_node_types"),
+    plant("a minimum above the maximum", LAUNCHER, "min_workers: 0", "min_workers: 5",
+          "launcher-min-above-max", "min_workers: 5"),
+    plant("minima above the maximum of all", LAUNCHER.replace("max_workers: 6", "max_workers: 1"), "min_workers: 0",
+          "min_workers: 2", "launcher-too-many-at-least", "max_workers: 1"),
+    plant("a maximum that is never reached", LAUNCHER, "max_workers: 6", "max_workers: 3",
+          "launcher-never-reached", "max_workers: 4"),
+    plant("no maximum of all", LAUNCHER, "max_workers: 6\n", "", "launcher-limit-left-out", "cluster_name"),
+    plant("a GPU in lower case", LAUNCHER, "GPU: 1", "gpu: 1", "launcher-resource-spelling", "gpu: 1"),
+    plant("a machine's name with a slip of the pen", LAUNCHER, "InstanceType: g6", "instance_type: g6",
+          "launcher-no-machine", "node_config", after="  l4:"),
+    plant("an image for the launcher without CUDA", LAUNCHER, "2.60.0-gpu", "2.60.0",
+          "launcher-image-without-cuda", "image:"),
+    plant("nodes that go at once", LAUNCHER, "minutes: 2", "minutes: 0", "launcher-goes-at-once", "idle_timeout"),
+    plant("GPU nodes that idle for hours", LAUNCHER, "minutes: 2", "minutes: 120",
+          "launcher-idles-long", "idle_timeout"),
+    plant("GPU nodes that are always there", LAUNCHER, "min_workers: 0", "min_workers: 1",
+          "launcher-devices-always-there", "min_workers: 1"),
+    plant("workers of the head's type", LAUNCHER, "resources: {CPU: 0}", "max_workers: 1\n    resources: {CPU: 0}",
+          "launcher-head-as-worker", "max_workers: 1"),
+    plant("a head that takes trials", LAUNCHER, "resources: {CPU: 0}", "resources: {CPU: 2}",
+          "launcher-head-takes-trials", "  head:"),
+    plant("half a GPU per node", LAUNCHER, "GPU: 1", "GPU: 0.5", "wrong-field", "GPU: 0.5"),
+)  # fmt: skip
+
+OF_VALUES = (
+    plant("half a CPU in the values", VALUES, 'cpu: "8"', "cpu: 500m", "cpus-rounded-up", "cpu: 500m"),
+    plant("a GPU in the values that Kubernetes is not asked for", VALUES, _LIMIT, 'nvidia.com/gpu: "1"',
+          "device-request-differs", _LIMIT),
+    plant("GPU nodes of the values that are always there", VALUES, "minReplicas: 0", "minReplicas: 1",
+          "devices-always-there", "minReplicas"),
+    plant("a slice of a GPU in the values that the autoscaler does not count",
+          VALUES.replace(_LIMIT, 'nvidia.com/mig-1g.10gb: "2"'), "replicas: 0", "replicas: 0",
+          "device-not-counted", "nvidia.com/mig"),
+    plant("Gaudi cards in the values that the autoscaler does not count",
+          VALUES.replace(_LIMIT, 'habana.ai/gaudi: "8"'), "replicas: 0", "replicas: 0",
+          "device-not-counted", "habana.ai"),
+    plant("a head of the values that takes trials", VALUES, 'num-cpus: "0"', 'num-cpus: "2"',
+          "head-takes-trials", "num-cpus"),
+)  # fmt: skip
+
+INPUTS = (
+    Planted("no YAML", "a: 1\nb: ]\n", "unreadable", 2),
+    Planted("code", "a: 1\nb: !!python/object/apply:os.system ['true']\n", "unreadable", 2),
+    Planted("a tab", "a:\n\tb: 1\n", "unreadable", 2),
+    Planted("an alias of nothing", "a: 1\nb: *c\n", "unreadable", 2),
+    Planted("a part of itself", "a: 1\nb: &b [*b]\n", "unreadable", 2),
+    Planted("a NUL byte", "a: 1\nb: \0\n", "unreadable", 2),
+    plant("an unknown kind", CLUSTER, "kind: RayCluster", "kind: RayClutser", "wrong-field", "kind: RayClutser"),
+    plant("a mistake in the second document", "apiVersion: v1\nkind: ConfigMap\n---\n" + CLUSTER, "replicas: 0",
+          "replicas: none", "wrong-field", "replicas: none"),
+    plant("a number where a string is due", CLUSTER, 'num-cpus: "0"', "num-cpus: 0", "wrong-field", "num-cpus"),
+    plant("a string where a number is due", CLUSTER, "maxReplicas: 4", 'maxReplicas: "4"',
+          "wrong-field", "maxReplicas"),
+    plant("a number of seconds as a string", CLUSTER, "idleTimeoutSeconds: 60", 'idleTimeoutSeconds: "60"',
+          "wrong-field", "idleTimeoutSeconds"),
+    plant("an amount that is none", CLUSTER, "memory: 32Gi", "memory: 32GB", "wrong-field", "32GB"),
+    plant("no containers", CLUSTER, _CONTAINERS, "containers: []\n          initContainers:\n            - name",
+          "wrong-field", "containers: []", after=_CPU),
+    plant("an anchored mistake, where its alias stands", CLUSTER, _AMOUNTS, _ANCHORED,
+          "cpus-rounded-up", "limits: *amounts", after=_CPU),
+)  # fmt: skip
+
+MISTAKES = (*LAUNCHERS, *OF_VALUES, *INPUTS)

@@ -1,0 +1,102 @@
+"""Mistakes in how groups grow, in TPU slices, in what Kueue queues, and what the operator refuses."""
+
+from tests.unit.planted.planting import plant
+from tests.unit.planted.sound import CLUSTER, JOB, QUEUED, TPU
+
+_L4, _CPU = "groupName: l4\n", "groupName: cpu"
+_PARAMS = "rayStartParams: {}"
+_AMOUNTS = 'requests:\n                  cpu: "4"\n                  memory: '
+_GROUP = CLUSTER[CLUSTER.index("    - groupName: l4") : CLUSTER.index("    - groupName: cpu")]
+_TWO_GROUPS = CLUSTER + _GROUP.replace("groupName: l4", "groupName: l4-more")
+_QUEUED_GROUP = QUEUED[QUEUED.index("      - groupName: cpu") :]
+_MANY_GROUPS = QUEUED + "".join(
+    _QUEUED_GROUP.replace("groupName: cpu", f"groupName: cpu-{number}") for number in range(16)
+)
+_NO_REQUESTS = _QUEUED_GROUP[: _QUEUED_GROUP.index("                resources:")]
+
+SCALING = (
+    plant("GPU nodes that are always there", CLUSTER, "minReplicas: 0", "minReplicas: 1",
+          "devices-always-there", "minReplicas", after=_L4),
+    plant("GPU nodes that nothing adds", CLUSTER, "enableInTreeAutoscaling: true", "enableInTreeAutoscaling: false",
+          "never-grows", "maxReplicas: 4"),
+    plant("GPU nodes without an upper bound", CLUSTER, "      maxReplicas: 4\n", "",
+          "no-upper-bound", "- groupName: l4", after="workerGroupSpecs"),
+    plant("nodes that go at once", CLUSTER, "idleTimeoutSeconds: 60", "idleTimeoutSeconds: 0",
+          "goes-at-once", "idleTimeoutSeconds"),
+    plant("nodes of one group that go at once", CLUSTER, "maxReplicas: 9",
+          "maxReplicas: 9\n      idleTimeoutSeconds: 1", "goes-at-once", "idleTimeoutSeconds", after=_CPU),
+    plant("GPU nodes that idle for hours", CLUSTER, "idleTimeoutSeconds: 60", "idleTimeoutSeconds: 7200",
+          "idles-long", "idleTimeoutSeconds"),
+    plant("a cluster that grows node by node", CLUSTER, "version: v2", "version: v2\n    upscalingMode: Conservative",
+          "slow-growth", "upscalingMode"),
+    plant("two groups of the same nodes", _TWO_GROUPS, "maxReplicas: 4", "maxReplicas: 3",
+          "equal-groups", "- groupName: l4-more", after=_L4),
+    plant("a head that takes trials", CLUSTER, 'num-cpus: "0"', 'num-cpus: "2"', "head-takes-trials", "num-cpus"),
+    plant("a head with a GPU", CLUSTER, "memory: 8Gi\n", 'memory: 8Gi\n                nvidia.com/gpu: "1"\n',
+          "head-with-devices", 'nvidia.com/gpu: "1"'),
+    plant("half a CPU, which Ray counts as one", CLUSTER, 'cpu: "4"', 'cpu: "500m"',
+          "cpus-rounded-up", "500m", after=_CPU),
+    plant("memory that Kubernetes does not keep", CLUSTER, _AMOUNTS + "16Gi", _AMOUNTS + "4Gi",
+          "memory-not-kept", "memory: 4Gi", after=_CPU),
+    plant("memory that nobody limits", CLUSTER.replace("                  memory: 32Gi\n", ""), "replicas: 0",
+          "replicas: 0", "memory-not-told", "resources:", after=_L4),
+    plant("an object store as large as the memory", CLUSTER, _PARAMS,
+          'rayStartParams: {object-store-memory: "17179869184"}', "store-too-large", "object-store-memory",
+          after=_CPU),
+)  # fmt: skip
+
+TPUS = (
+    plant("TPUs without topology", TPU, "            cloud.google.com/gke-tpu-topology: 4x4\n", "",
+          "tpu-selectors-missing", "nodeSelector"),
+    plant("TPUs without accelerator", TPU, "            cloud.google.com/gke-tpu-accelerator: tpu-v6e-slice\n", "",
+          "tpu-selectors-missing", "nodeSelector"),
+    plant("a TPU that there is not", TPU, "tpu-v6e-slice", "tpu-v6-slice", "unknown-tpu", "gke-tpu-accelerator"),
+    plant("a topology that there is not", TPU, ": 4x4", ": 4x5", "unknown-tpu-topology", "gke-tpu-topology"),
+    plant("a topology that is no topology", TPU, ": 4x4", ": four", "unknown-tpu-topology", "gke-tpu-topology"),
+    plant("three chips on a host", TPU.replace('google.com/tpu: "4"', 'google.com/tpu: "3"'), "replicas: 0",
+          "replicas: 0", "tpu-chips-of-a-host", "google.com/tpu"),
+    plant("two hosts for a slice of four", TPU, "numOfHosts: 4", "numOfHosts: 2", "tpu-hosts-of-a-slice", "numOfHosts"),
+)  # fmt: skip
+
+QUEUES = (
+    plant("eighteen groups in a queue", _MANY_GROUPS, "replicas: 9", "replicas: 9",
+          "kueue-too-many-groups", "- groupName: cpu-15"),
+    plant("an autoscaler in a queue", QUEUED, "enableInTreeAutoscaling: false", "enableInTreeAutoscaling: true",
+          "kueue-autoscaling", "enableInTreeAutoscaling"),
+    plant("a group called head in a queue", QUEUED, _CPU, "groupName: head", "kueue-group-head",
+          "groupName: head"),
+    plant("a cluster that outlives its job in a queue", QUEUED, "  shutdownAfterJobFinishes: true\n", "",
+          "kueue-cluster-stays", "spec:"),
+    plant("a cluster that is told to outlive its job in a queue", QUEUED, "shutdownAfterJobFinishes: true",
+          "shutdownAfterJobFinishes: false", "kueue-cluster-stays", "shutdownAfterJobFinishes"),
+    plant("a job in a queue for a cluster that runs", QUEUED, "  entrypoint:",
+          "  clusterSelector: {a: b}\n  entrypoint:", "kueue-other-cluster", "clusterSelector"),
+    plant("a pod in a queue that asks for nothing", QUEUED.replace(_QUEUED_GROUP, _NO_REQUESTS), "replicas: 9",
+          "replicas: 9", "kueue-no-requests", "- name: ray-worker", after=_CPU),
+)  # fmt: skip
+
+OPERATOR = (
+    plant("a minimum above the maximum", CLUSTER, "minReplicas: 0", "minReplicas: 5", "min-above-max", "minReplicas",
+          after=_L4),
+    plant("replicas outside", CLUSTER, "replicas: 0", "replicas: 7", "replicas-outside", "replicas: 7",
+          after=_L4),
+    plant("two groups of one name", CLUSTER, "groupName: cpu", "groupName: l4", "group-name-twice", "groupName: l4",
+          after="NVIDIA-L4"),
+    plant("a group with the head's name", CLUSTER, "groupName: cpu", "groupName: headgroup", "group-name-unusable",
+          "groupName: headgroup"),
+    plant("CPUs in two places", CLUSTER, _PARAMS, 'rayStartParams: {num-cpus: "4"}\n      resources: {CPU: "4"}',
+          "resources-twice", "num-cpus", after=_CPU),
+    plant("labels where KubeRay does not take them", CLUSTER, _PARAMS, "rayStartParams: {labels: a=b}",
+          "labels-in-start-params", "rayStartParams", after=_CPU),
+    plant("pods that start again under autoscaler v2", CLUSTER, "restartPolicy: Never", "restartPolicy: Always",
+          "restart-policy-v2", "restartPolicy", after=_CPU),
+    plant("a name that is too long", CLUSTER, "name: trials", f"name: {'t' * 60}", "name-too-long", "name: tttt"),
+    plant("no CPU at all", CLUSTER.replace('                  cpu: "4"\n', ""), "replicas: 0", "replicas: 0",
+          "no-cpus", "resources:", after=_CPU),
+    plant("half a GPU for Ray to start with", CLUSTER, _PARAMS, 'rayStartParams: {num-gpus: "0.5"}',
+          "start-param-not-whole", "num-gpus", after=_L4),
+    plant("a job without an end to its cluster, with a time to live", JOB, "shutdownAfterJobFinishes: true",
+          "shutdownAfterJobFinishes: false", "job-time-to-live", "ttlSecondsAfterFinished"),
+)  # fmt: skip
+
+MISTAKES = (*SCALING, *TPUS, *QUEUES, *OPERATOR)

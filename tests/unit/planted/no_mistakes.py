@@ -1,0 +1,76 @@
+"""What looks like a mistake and is none."""
+
+from tests.unit.planted.sound import CLUSTER, LAUNCHER, TPU
+
+_DEVICE = 'nvidia.com/gpu: "2"'
+_PARAMS = "rayStartParams: {}"
+_L4, _CPU = CLUSTER.index("groupName: l4"), CLUSTER.index("groupName: cpu")
+_VOID = "              env:\n                - name: NVIDIA_VISIBLE_DEVICES\n                  value: void\n"
+_SELECTOR = "            nvidia.com/gpu.product: NVIDIA-L4\n"
+_ON_GKE = "            cloud.google.com/gke-accelerator: nvidia-l4\n"
+_LIMIT_ALONE = """\
+                requests:
+                  cpu: "8"
+                  memory: 32Gi
+                  nvidia.com/gpu: "2"
+"""
+
+
+def _of_l4(old: str, new: str) -> str:
+    assert old in CLUSTER[_L4:_CPU]
+    return CLUSTER[:_L4] + CLUSTER[_L4:_CPU].replace(old, new) + CLUSTER[_CPU:]
+
+
+def _of_cpus(old: str, new: str) -> str:
+    assert old in CLUSTER[_CPU:]
+    return CLUSTER[:_CPU] + CLUSTER[_CPU:].replace(old, new)
+
+
+NO_MISTAKES = {
+    "a slice of a GPU that Ray is told of": _of_l4(_DEVICE, 'nvidia.com/mig-1g.10gb: "2"').replace(
+        _PARAMS, 'resources: {GPU: "2"}', 1
+    ),
+    "Gaudi cards that Ray is told of": _of_l4("NVIDIA-L4", "gaudi")
+    .replace(_DEVICE, 'habana.ai/gaudi: "8"')
+    .replace("key: nvidia.com/gpu", "key: habana.ai/gaudi")
+    .replace("py311-gpu", "py311")
+    .replace("accelerator-type: L4", "accelerator-type: Intel-GAUDI")
+    .replace(_PARAMS, 'resources: {CPU: "8", HPU: "8"}', 1),
+    "AMD's GPUs, which the autoscaler counts": _of_l4(_DEVICE, 'amd.com/gpu: "8"')
+    .replace("key: nvidia.com/gpu", "key: amd.com/gpu")
+    .replace("py311-gpu", "py311")
+    .replace("accelerator-type: L4", "accelerator-type: AMD-Instinct-MI300X-OAM"),
+    "as many GPUs told as there are": _of_l4(_PARAMS, 'rayStartParams: {num-gpus: "2"}'),
+    "a limit alone, which Kubernetes requests too": _of_l4(_LIMIT_ALONE, ""),
+    "GPUs by a resource claim": _of_l4(f"                  {_DEVICE}\n", "")
+    .replace(_PARAMS, 'rayStartParams: {num-gpus: "2"}', 1)
+    .replace(
+        '                limits:\n                  cpu: "8"',
+        '                claims: [{name: gpus}]\n                limits:\n                  cpu: "8"',
+    ),
+    "GPUs that are hidden by another word": _of_cpus("value: void", "value: none"),
+    "CPU nodes that selectors keep apart": _of_cpus(_VOID, "").replace(
+        "        spec:\n          restartPolicy: Never\n          containers:\n            - name: ray-worker\n"
+        "              image: rayproject/ray:2.60.0-py311\n",
+        "        spec:\n          restartPolicy: Never\n          nodeSelector: {nvidia.com/gpu.product: none}\n"
+        "          containers:\n            - name: ray-worker\n              image: rayproject/ray:2.60.0-py311\n",
+    ),
+    "a type that Ray has no name for": _of_l4("accelerator-type: L4", "accelerator-type: GeForce-RTX-5090"),
+    "a toleration of every taint": _of_l4("key: nvidia.com/gpu\n              operator: Exists", "operator: Exists"),
+    "a taint of one's own": _of_l4("key: nvidia.com/gpu\n", "key: team/vision\n"),
+    "CPU nodes that are always there": _of_cpus("minReplicas: 0", "minReplicas: 1").replace(
+        "replicas: 0\n      minReplicas: 1", "replicas: 1\n      minReplicas: 1"
+    ),
+    "images of one's own": CLUSTER.replace("rayproject/ray:2.60.0-py311-gpu", "registry.example/team/train:7"),
+    "a sidecar behind Ray": _of_cpus(
+        "              env:\n",
+        "              env:\n                - {name: A, value: b}\n",
+    )
+    + "            - name: logs\n              image: fluent/fluent-bit:3\n",
+    "TPUs of one host": TPU.replace(": 4x4", ": 2x4")
+    .replace("numOfHosts: 4", "numOfHosts: 1")
+    .replace('google.com/tpu: "4"', 'google.com/tpu: "8"'),
+    "other objects in the file": f"apiVersion: v1\nkind: ConfigMap\ndata: {{a: b}}\n---\n{CLUSTER}",
+    "machines whose resources the cloud tells": LAUNCHER.replace("    resources: {CPU: 16}\n", ""),
+    "a field of old that Ray drops": LAUNCHER + "min_workers: 0\nhead_node: {}\n",
+}

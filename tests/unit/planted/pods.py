@@ -1,0 +1,147 @@
+"""Mistakes with devices, in containers, and about nodes."""
+
+from tests.unit.planted.planting import plant
+from tests.unit.planted.sound import CLUSTER, JOB, SERVICE
+
+_LIMIT = 'nvidia.com/gpu: "2"'
+_ENV = "              env:\n                - name: NVIDIA_VISIBLE_DEVICES\n                  value: void\n"
+_PARAMS = "rayStartParams: {}"
+_L4, _CPU = "groupName: l4\n", "groupName: cpu"
+_GPU_IMAGE = "image: rayproject/ray:2.60.0-py311-gpu"
+_SIDECAR = """\
+            - name: logs
+              image: fluent/fluent-bit:3
+              resources: {limits: {cpu: 1, memory: 1Gi}}
+            - name: ray-worker"""
+_RAY_WITHOUT_GPU = """\
+            - name: ray-worker
+              image: rayproject/ray:2.60.0-py311
+              resources: {limits: {cpu: 1, memory: 4Gi}}
+            - name: metrics"""
+_TOLERATION = """\
+          tolerations:
+            - key: nvidia.com/gpu
+              operator: Exists
+              effect: NoSchedule
+"""
+_SELECTOR = "          nodeSelector:\n            nvidia.com/gpu.product: NVIDIA-L4\n"
+_GROUP = CLUSTER[CLUSTER.index("    - groupName: l4") : CLUSTER.index("    - groupName: cpu")]
+_TWO_GROUPS = CLUSTER + _GROUP.replace("groupName: l4", "groupName: l4-spot")
+_NEVER = "          restartPolicy: Never\n"
+_WITH_CLASS = CLUSTER.replace(_NEVER, _NEVER + "          runtimeClassName: nvidia\n")
+
+
+def _with(device: str) -> str:
+    return CLUSTER.replace(_LIMIT, device)
+
+
+def _with_variable(name: str, value: str) -> str:
+    return f"{_GPU_IMAGE}\n              env:\n                - name: {name}\n                  value: '{value}'"
+
+
+DEVICES = (
+    plant("devices that are requested without a limit", CLUSTER, "\n                  " + _LIMIT, "",
+          "device-without-limit", _LIMIT, after=_L4),
+    plant("a request that is not the limit", CLUSTER, _LIMIT, 'nvidia.com/gpu: "1"',
+          "device-request-differs", _LIMIT, after=_L4),
+    plant("half a GPU as a limit", CLUSTER, _LIMIT, 'nvidia.com/gpu: "0.5"',
+          "device-fraction", '"0.5"', after=_L4),
+    plant("a slice of a GPU that the autoscaler does not count", _with('nvidia.com/mig-1g.10gb: "2"'),
+          "replicas: 0", "replicas: 0", "device-not-counted", "nvidia.com/mig", after=_L4),
+    plant("a share of a GPU that the autoscaler does not count", _with('nvidia.com/gpu.shared: "2"'),
+          "replicas: 0", "replicas: 0", "device-not-counted", "nvidia.com/gpu.shared", after=_L4),
+    plant("Gaudi cards that the autoscaler does not count", _with('habana.ai/gaudi: "8"'),
+          "replicas: 0", "replicas: 0", "device-not-counted", "habana.ai/gaudi", after=_L4),
+    plant("Intel GPUs that the autoscaler does not count", _with('gpu.intel.com/i915: "1"'),
+          "replicas: 0", "replicas: 0", "device-not-counted", "gpu.intel.com/i915", after=_L4),
+    plant("Neuron cores that the autoscaler does not count", _with('aws.amazon.com/neuroncore: "2"'),
+          "replicas: 0", "replicas: 0", "device-not-counted", "aws.amazon.com", after=_L4),
+    plant("Ascend cards that the autoscaler does not count", _with('huawei.com/Ascend910: "8"'),
+          "replicas: 0", "replicas: 0", "device-not-counted", "huawei.com", after=_L4),
+    plant("time slices of a GPU", _with('nvidia.com/gpu.shared: "2"'),
+          _PARAMS, 'resources: {GPU: "2"}', "shared-gpu", "nvidia.com/gpu.shared", after=_L4),
+    plant("GPU in lower case", CLUSTER, _PARAMS, 'resources:\n        gpu: "2"',
+          "resource-spelling", 'gpu: "2"', after=_L4),
+    plant("CPU in lower case", CLUSTER, _PARAMS, 'resources: {cpu: "4"}',
+          "resource-spelling", "resources: {cpu", after=_CPU),
+    plant("more GPUs told than there are", CLUSTER, _PARAMS, 'rayStartParams: {num-gpus: "4"}',
+          "more-gpus-than-there-are", "num-gpus", after=_L4),
+    plant("more GPUs in resources than there are", CLUSTER, _PARAMS, 'resources: {GPU: "3"}',
+          "more-gpus-than-there-are", "GPU:", after=_L4),
+    plant("fewer GPUs told than there are", CLUSTER, _PARAMS, 'rayStartParams: {num-gpus: "1"}',
+          "fewer-gpus-than-there-are", "num-gpus", after=_L4),
+    plant("GPUs told where Kubernetes gives none", CLUSTER, _PARAMS, 'rayStartParams: {num-gpus: "1"}',
+          "gpus-without-device", "num-gpus", after=_CPU),
+    plant("GPUs of two kinds in one pod", _with(_LIMIT + '\n                  amd.com/gpu: "1"'),
+          "replicas: 0", "replicas: 0", "several-kinds-of-devices", _LIMIT, after=_L4),
+    plant("a GPU for a sidecar", CLUSTER, "            - name: ray-worker", _RAY_WITHOUT_GPU,
+          "device-beside-ray", "- name: metrics", after=_L4),
+)  # fmt: skip
+
+CONTAINERS = (
+    plant("a pod that may be put beside GPUs and sees all", CLUSTER.replace(_TOLERATION, ""), "-py311\n" + _ENV,
+          "-py311-gpu\n", "sees-every-gpu", "- name: ray-worker", after=_CPU),
+    plant("a pod that asks to see all GPUs", CLUSTER, "value: void", "value: all",
+          "sees-every-gpu", "- name: NVIDIA_VISIBLE_DEVICES", after=_CPU),
+    plant("a pod that only the taint keeps off GPUs", CLUSTER, _ENV, "",
+          "gpus-not-hidden", "- name: ray-worker", after=_CPU),
+    plant("a head that only the taint keeps off GPUs", CLUSTER, "value: void", 'value: ""',
+          "gpus-not-hidden", "- name: NVIDIA_VISIBLE_DEVICES"),
+    plant("a sidecar before Ray's container", CLUSTER, "            - name: ray-worker", _SIDECAR,
+          "ray-not-first", "- name: ray-worker", after=_CPU),
+    plant("an image without CUDA", CLUSTER, _GPU_IMAGE, "image: rayproject/ray:2.60.0-py311",
+          "image-without-cuda", "image:", after=_L4),
+    plant("an image for NVIDIA on AMD's GPUs", _with('amd.com/gpu: "2"'), "replicas: 0", "replicas: 0",
+          "image-for-other-devices", "image:", after=_L4),
+    plant("another Python than the head's", CLUSTER, "py311-gpu", "py312-gpu",
+          "python-versions-differ", "image:", after=_L4),
+    plant("devices chosen by hand", CLUSTER, _GPU_IMAGE, _with_variable("CUDA_VISIBLE_DEVICES", "0"),
+          "devices-by-hand", "- name: CUDA", after=_L4),
+    plant("trials that see every device", CLUSTER, _GPU_IMAGE,
+          _with_variable("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", "1"),
+          "devices-not-set", "- name: RAY_EXPERIMENTAL", after=_L4),
+    plant("trials without GPU that see them", CLUSTER, _GPU_IMAGE,
+          _with_variable("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"),
+          "visible-on-zero", "- name: RAY_ACCEL", after=_L4),
+    plant("a runtime class that one group lacks", _WITH_CLASS + _GROUP.replace(": l4\n", ": l4-spot\n"),
+          "maxReplicas: 4", "maxReplicas: 3", "runtime-class-missing", "spec:", after="groupName: l4-spot"),
+)  # fmt: skip
+
+NODES = (
+    plant("a taint that is not tolerated", CLUSTER, _TOLERATION, "",
+          "taint-not-tolerated", "spec:", after=_L4),
+    plant("a toleration with a slip of the pen", CLUSTER, "key: nvidia.com/gpu", "key: nvidia.com/gpus",
+          "taint-not-tolerated", "tolerations:", after=_L4),
+    plant("a device type as the cloud calls it", CLUSTER, "accelerator-type: L4", "accelerator-type: nvidia-l4",
+          "unknown-device-type", "ray.io/accelerator-type", after=_L4),
+    plant("a device type with a slip of the pen", CLUSTER, "accelerator-type: L4", "accelerator-type: A10O",
+          "unknown-device-type", "ray.io/accelerator-type", after=_L4),
+    plant("a device type that nobody tells", CLUSTER,
+          "      labels:\n        ray.io/accelerator-type: L4\n", "", "device-type-not-told", "- groupName: l4",
+          after="workerGroupSpecs"),
+    plant("groups that take each other's nodes", _TWO_GROUPS, _SELECTOR, "",
+          "any-node-with-devices", "spec:", after=_L4),
+    plant("labels that an older Ray does not read", CLUSTER, '"2.60.0"', '"2.50.0"', "group-labels-unread",
+          "labels:\n        ray.io"),
+    plant("resources that an older Ray does not read", CLUSTER.replace('"2.60.0"', '"2.50.0"'), _PARAMS,
+          'resources: {GPU: "2"}', "group-resources-unread", "resources: {GPU", after=_L4),
+    plant("labels that the old autoscaler does not read", CLUSTER, "version: v2", "version: v1",
+          "labels-without-v2", "labels:\n        ray.io"),
+    plant("labels with a Ray whose autoscaler is the old one",
+          CLUSTER.replace("    version: v2\n", ""), '"2.60.0"', '"2.46.0"',
+          "labels-without-v2", "labels:\n        ray.io"),
+)  # fmt: skip
+
+IN_OTHER_KINDS = (
+    plant("half a GPU in a job", JOB, _LIMIT, 'nvidia.com/gpu: "0.5"', "device-fraction", '"0.5"', after=_L4),
+    plant("a GPU in lower case in a job", JOB, _PARAMS, 'resources: {gpu: "2"}',
+          "resource-spelling", "gpu:", after=_L4),
+    plant("an image without CUDA in a job", JOB, "py311-gpu", "py311", "image-without-cuda", "image:", after=_L4),
+    plant("half a GPU in a service", SERVICE, _LIMIT, 'nvidia.com/gpu: "0.5"', "device-fraction", '"0.5"', after=_L4),
+    plant("more GPUs told than there are in a service", SERVICE, _PARAMS, 'rayStartParams: {num-gpus: "3"}',
+          "more-gpus-than-there-are", "num-gpus", after=_L4),
+    plant("another Python than the head's in a service", SERVICE, "py311-gpu", "py39-gpu",
+          "python-versions-differ", "image:", after=_L4),
+)  # fmt: skip
+
+MISTAKES = (*DEVICES, *CONTAINERS, *NODES, *IN_OTHER_KINDS)

@@ -1,0 +1,90 @@
+"""Sound files have no finding, and each mistake that is planted in one is found at its line."""
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.planted import files, groups, pods
+from tests.unit.planted.no_mistakes import NO_MISTAKES
+from tests.unit.planted.planting import Planted
+from tests.unit.planted.sound import SOUND
+from tune_policies.lint import cluster_yaml_rules, gpu_rules, kueue_rules
+from tune_policies.lint.fixes import fix_text
+from tune_policies.lint.linting import lint_text
+from tune_policies.lint.rule import DocumentRule, Rule
+
+MISTAKES = (*pods.MISTAKES, *groups.MISTAKES, *files.MISTAKES)
+RULES = (*gpu_rules.RULES, *kueue_rules.RULES, *cluster_yaml_rules.RULES)
+FIXABLE = [
+    mistake
+    for mistake in MISTAKES
+    if any(each.rule == mistake.rule and each.edits for each in lint_text(mistake.text, "planted.yaml"))
+]
+
+SCALARS = st.sampled_from([None, True, -1, 0, 1, 2**70, 0.5, 1e300, "", "0", "1", "500m", "0.5", "abc", "4x4", "-1"])
+KEYS = st.sampled_from(["cpu", "GPU", "nvidia.com/gpu", "name", "value", "limits", "image", "containers", "resources"])
+ANYTHING = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=5
+)
+
+
+@pytest.mark.parametrize("text", SOUND.values(), ids=SOUND)
+def test_there_is_nothing_to_say_of_a_sound_file(text: str) -> None:
+    assert lint_text(text, "sound.yaml") == []
+
+
+@pytest.mark.parametrize("text", NO_MISTAKES.values(), ids=NO_MISTAKES)
+def test_what_only_looks_like_a_mistake_is_passed_over(text: str) -> None:
+    assert lint_text(text, "sound.yaml") == []
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: f"{mistake.rule}: {mistake.claim}")
+def test_a_mistake_is_found_at_its_line(mistake: Planted) -> None:
+    found = [(each.rule, each.line) for each in lint_text(mistake.text, "planted.yaml")]
+
+    assert (mistake.rule, mistake.line) in found
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_every_rule_for_devices_queues_and_launchers_has_a_mistake(rule: Rule | DocumentRule) -> None:
+    assert rule.name in {mistake.rule for mistake in MISTAKES}
+
+
+@pytest.mark.parametrize("mistake", FIXABLE, ids=lambda mistake: f"{mistake.rule}: {mistake.claim}")
+def test_a_safe_change_mends_the_mistake_and_brings_no_other(mistake: Planted) -> None:
+    fixed = fix_text(mistake.text, "planted.yaml")
+
+    before = {each.rule for each in lint_text(mistake.text, "planted.yaml")}
+    after = {each.rule for each in lint_text(fixed.text, "planted.yaml")}
+    assert after <= before - {mistake.rule}
+
+
+@given(cut=st.tuples(st.sampled_from(sorted(SOUND)), st.integers(0), st.integers(0, 40), st.text(max_size=8)))
+@settings(deadline=None, max_examples=40)
+def test_whatever_a_slip_of_the_pen_makes_of_a_file_is_told_and_never_raised(cut: tuple[str, int, int, str]) -> None:
+    name, place, length, typed = cut
+    text = SOUND[name]
+    place %= len(text)
+
+    found = lint_text(text[:place] + typed + text[place + length :], "typed.yaml")
+
+    assert all(each.line >= 1 and each.message for each in found)
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_whatever_stands_in_place_of_a_part_is_told_and_never_raised(data: st.DataObject) -> None:
+    document = yaml.safe_load(SOUND[data.draw(st.sampled_from(sorted(SOUND)))])
+    part = document
+    while True:
+        keys = sorted(part) if isinstance(part, dict) else range(len(part))
+        key = data.draw(st.sampled_from(keys))
+        if not part[key] or not isinstance(part[key], dict | list) or data.draw(st.integers(0, 5)) == 0:
+            break
+        part = part[key]
+    part[key] = data.draw(ANYTHING)
+
+    found = lint_text(yaml.safe_dump(document), "changed.yaml")
+
+    assert all(each.line >= 1 and each.message for each in found)

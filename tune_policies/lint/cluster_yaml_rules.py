@@ -1,0 +1,233 @@
+"""Rules for Ray's own cluster YAML, the file of ``ray up``."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tune_policies.lint.finding import Edit
+from tune_policies.lint.gpu_rules_containers import has_cuda
+from tune_policies.lint.gpu_rules_devices import SPELLINGS
+from tune_policies.lint.kinds import CLUSTER_YAML
+from tune_policies.lint.parts import extra, mapping
+from tune_policies.lint.ray_schema import schema_problems
+from tune_policies.lint.rule import DocumentRule, Found
+from tune_policies.manifests.cluster_yaml import read_cluster_yaml
+from tune_policies.manifests.cluster_yaml_models import ClusterYaml, YamlNodeType
+from tune_policies.manifests.documents import Document, Path
+from tune_policies.values import suggest
+
+_TYPES: Final = "available_node_types"
+_REFERENCE: Final = "https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html"
+_UTIL: Final = "ray.autoscaler._private.util"
+_MACHINE_KEYS: Final = {"aws": "InstanceType", "gcp": "machineType", "azure": "azure_arm_parameters"}
+"""Where each cloud's ``node_config`` names the machine."""
+
+_FILLED_IN: Final = {
+    "aws": ("'resources'",),
+    "gcp": ("'resources'",),
+    "azure": ("'resources'",),
+    "vsphere": ("'resources'", "'node_config'"),
+}
+"""What Ray finds out by itself before it checks the file, by provider."""
+
+_DROPPED: Final = ("min_workers", "head_node", "worker_nodes")
+"""Fields of old that Ray drops before it checks the file."""
+
+_LONG_MIN: Final = 30
+
+
+def _read(document: Document) -> ClusterYaml | None:
+    return read_cluster_yaml(document.data)[0]
+
+
+def _types(document: Document) -> Iterator[tuple[Path, str, YamlNodeType]]:
+    if (cluster := _read(document)) is not None:
+        for name, each in cluster.available_node_types.items():
+            yield (_TYPES, name), name, each
+
+
+def _provider(document: Document) -> str:
+    return str(mapping(mapping(document.data).get("provider")).get("type"))
+
+
+def _has_devices(each: YamlNodeType) -> bool:
+    return any((each.resources or {}).get(name, 0) > 0 for name in ("GPU", "TPU", "HPU", "NPU", "neuron_cores"))
+
+
+def _against_schema(document: Document) -> Iterator[Found]:
+    known = [problem.path for problem in read_cluster_yaml(document.data)[1]]
+    data = {key: value for key, value in mapping(document.data).items() if key not in _DROPPED}
+    for path, message in schema_problems(data):
+        is_filled_in = message.startswith(_FILLED_IN.get(_provider(document), ())) and message.endswith("is missing")
+        if not is_filled_in and not any(path[: len(each)] == each for each in known):
+            yield Found(path, message, "see the reference of the file")
+
+
+def _head_missing(document: Document) -> Iterator[Found]:
+    cluster = _read(document)
+    if cluster is None or cluster.head_node_type in cluster.available_node_types:
+        return
+    if cluster.head_node_type is None:
+        yield Found((_TYPES,), "head_node_type is missing", "name the node type of the head")
+    else:
+        near = suggest(cluster.head_node_type, cluster.available_node_types)
+        named = ", ".join(cluster.available_node_types)
+        message = f"there is no node type {cluster.head_node_type!r}{near}"
+        yield Found(("head_node_type",), message, f"write one of {named}")
+
+
+def _min_above_max(document: Document) -> Iterator[Found]:
+    for path, name, each in _types(document):
+        if each.max_workers is not None and each.min_workers > each.max_workers:
+            message = f"{name!r} has min_workers: {each.min_workers} above max_workers: {each.max_workers}"
+            yield Found((*path, "min_workers"), message, f"write {each.max_workers} at the most")
+
+
+def _too_many_at_least(document: Document) -> Iterator[Found]:
+    cluster = _read(document)
+    if cluster is None or cluster.max_workers is None:
+        return
+    at_least = sum(each.min_workers for each in cluster.available_node_types.values())
+    if at_least > cluster.max_workers:
+        message = f"all node types have {at_least} min_workers together, and max_workers is {cluster.max_workers}"
+        yield Found(("max_workers",), message, f"write max_workers: {at_least} or more")
+
+
+def _never_reached(document: Document) -> Iterator[Found]:
+    cluster = _read(document)
+    for path, name, each in _types(document):
+        most = cluster.max_workers if cluster else None
+        if most is not None and each.max_workers is not None and each.max_workers > most >= each.min_workers:
+            message = f"{name!r} may have {each.max_workers} workers, and the cluster {most} in all"
+            yield Found((*path, "max_workers"), message, "raise the cluster's max_workers, or lower this one")
+
+
+def _limit_left_out(document: Document) -> Iterator[Found]:
+    cluster = _read(document)
+    if cluster is not None and cluster.max_workers is None:
+        yield Found((), "max_workers is missing, so that the cluster has 2 at the most", "write max_workers")
+
+
+def _wrong_spelling(document: Document) -> Iterator[Found]:
+    for path, name, each in _types(document):
+        for key, amount in (each.resources or {}).items():
+            right = SPELLINGS.get(key.lower(), key)
+            if right != key:
+                edits = (Edit((*path, "resources", key), None), Edit((*path, "resources", right), amount))
+                yield Found(
+                    (*path, "resources", key),
+                    f"{name!r} has the resource {key!r}, which for Ray is another one than {right!r}",
+                    f"write {right}",
+                    () if right in (each.resources or {}) else edits,
+                )
+
+
+def _no_machine(document: Document) -> Iterator[Found]:
+    key = _MACHINE_KEYS.get(_provider(document))
+    for path, name, each in _types(document):
+        if key is not None and "node_config" in each.model_fields_set and key not in each.node_config:
+            has_template = "LaunchTemplate" in each.node_config
+            # A TPU of Google's is no machine type of its own.
+            if not has_template and "acceleratorType" not in each.node_config:
+                near = suggest(key, each.node_config)
+                message = f"the node_config of {name!r} has no {key}{near and f' ({near[2:]})'}"
+                yield Found((*path, "node_config"), message, f"write {key}")
+
+
+def _image_without_cuda(document: Document) -> Iterator[Found]:
+    docker = mapping(mapping(document.data).get("docker"))
+    head = mapping(document.data).get("head_node_type")
+    for path, name, each in _types(document):
+        own = mapping(extra(each, "docker"))
+        special = "head_image" if name == head else "worker_image"
+        place = (*path, "docker", special) if special in own else ("docker", special if special in docker else "image")
+        image = own.get(special) or docker.get(special) or docker.get("image")
+        if (each.resources or {}).get("GPU") and isinstance(image, str) and has_cuda(image) is False:
+            message = f"{name!r} has GPUs and the image {image!r}, which has no CUDA"
+            yield Found(place, message, "use the image of the same version whose tag ends in -gpu")
+
+
+def _goes_at_once(document: Document) -> Iterator[Found]:
+    cluster = _read(document)
+    if cluster is not None and cluster.idle_timeout_minutes == 0:
+        yield Found(("idle_timeout_minutes",), "an idle node goes at once", "write 1 or more")
+    for path, name, each in _types(document):
+        if each.idle_timeout_s == 0:
+            yield Found((*path, "idle_timeout_s"), f"an idle node of {name!r} goes at once", "write 60 or more")
+
+
+def _idles_long(document: Document) -> Iterator[Found]:
+    cluster = _read(document)
+    minutes = cluster.idle_timeout_minutes if cluster else None
+    if minutes is not None and minutes > _LONG_MIN and any(_has_devices(each) for _, _, each in _types(document)):
+        yield Found(("idle_timeout_minutes",), f"an idle node goes after {minutes:g} min", "write a few minutes")
+
+
+def _always_there(document: Document) -> Iterator[Found]:
+    for path, name, each in _types(document):
+        if each.min_workers > 0 and _has_devices(each):
+            message = f"{each.min_workers} of {name!r} with devices are there also without work"
+            yield Found((*path, "min_workers"), message, "write min_workers: 0")
+
+
+def _head_as_worker(document: Document) -> Iterator[Found]:
+    head = mapping(document.data).get("head_node_type")
+    for path, name, each in _types(document):
+        if name == head and each.max_workers:
+            message = f"{name!r}, the type of the head, may have {each.max_workers} workers too"
+            yield Found((*path, "max_workers"), message, "write max_workers: 0, or give workers a type of their own")
+
+
+def _head_works(document: Document) -> Iterator[Found]:
+    head = mapping(document.data).get("head_node_type")
+    rows = list(_types(document))
+    has_workers = any(_has_devices(each) for _, name, each in rows if name != head)
+    for path, name, each in rows:
+        if name == head and has_workers and (each.resources or {}).get("CPU") != 0:
+            message = "the head takes trials and drivers, beside what holds the cluster together"
+            yield Found(path, message, "write resources: {CPU: 0} for the type of the head")
+
+
+def _rule(name: str, severity: Any, why: str, source: str, check: Any) -> DocumentRule:
+    return DocumentRule(f"launcher-{name}", severity, why, source, (CLUSTER_YAML,), check)
+
+
+RULES: Final = (
+    _rule("schema", "error", "Ray refuses the file.", "ray/autoscaler/ray-schema.json", _against_schema),
+    _rule("head-missing", "error", "Ray refuses the file.", f"validate_config in {_UTIL}", _head_missing),
+    _rule("min-above-max", "error", "The autoscaler cannot keep both.", _REFERENCE, _min_above_max),
+    _rule("too-many-at-least", "error", "Ray refuses the file.", f"validate_config in {_UTIL}", _too_many_at_least),
+    _rule("never-reached", "note", "The limit of the cluster counts for all its types.", _REFERENCE, _never_reached),
+    _rule(
+        "limit-left-out",
+        "warning",
+        "The defaults of Ray's clouds have max_workers: 2, whatever the node types say.",
+        "ray/autoscaler/*/defaults.yaml",
+        _limit_left_out,
+    ),
+    _rule(
+        "resource-spelling",
+        "error",
+        "Ray's names are CPU and GPU. Any other spelling is a resource of its own, for which no trial asks.",
+        _REFERENCE,
+        _wrong_spelling,
+    ),
+    _rule("no-machine", "warning", "The cloud starts its smallest machine, or none.", _REFERENCE, _no_machine),
+    _rule(
+        "image-without-cuda",
+        "warning",
+        "Ray hands out the GPUs, but a training without libraries of its own falls back to the CPU.",
+        "https://hub.docker.com/r/rayproject/ray",
+        _image_without_cuda,
+    ),
+    _rule("goes-at-once", "warning", "The next trial waits until a node is there again.", _REFERENCE, _goes_at_once),
+    _rule("idles-long", "note", "An idle device costs as much as a busy one.", _REFERENCE, _idles_long),
+    _rule("devices-always-there", "note", "Nodes with devices cost as much without work.", _REFERENCE, _always_there),
+    _rule("head-as-worker", "note", "The default is 0 for the head's type.", f"{_UTIL}", _head_as_worker),
+    _rule(
+        "head-takes-trials",
+        "note",
+        "A trial that takes too much memory there ends the whole cluster, and not only itself.",
+        "https://docs.ray.io/en/latest/cluster/vms/user-guides/large-cluster-best-practices.html",
+        _head_works,
+    ),
+)

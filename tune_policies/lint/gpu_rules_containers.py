@@ -1,0 +1,250 @@
+"""Rules for what is in a pod: its image, its environment, and the GPUs that it should not see."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from tune_policies.accelerator_families import FAMILIES
+from tune_policies.lint.finding import Edit
+from tune_policies.lint.pods import GroupAt, devices_of, exact, groups_of, is_on_gke, workers_of
+from tune_policies.lint.rule import ClusterInFile, Found, Rule
+
+_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+_HIDDEN: Final = ("void", "none")
+_TAINT: Final = "nvidia.com/gpu"
+_VARIABLES: Final = frozenset(each.visibility_variable for each in FAMILIES if each.visibility_variable)
+_TENANCY: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/gpu.html#gpu-multi-tenancy"
+_IMAGES: Final = "https://hub.docker.com/r/rayproject/ray"
+
+
+def has_cuda(image: str | None) -> bool | None:
+    """Return whether one of Ray's own images has CUDA; ``None``: it is another image, or its tag does not tell."""
+    name, _, tag = (image or "").partition("@")[0].rpartition(":")
+    repository = name.rpartition("/")[2]
+    if not name.endswith(("rayproject/ray", "rayproject/ray-ml", "rayproject/ray-llm")):
+        return None
+    if re.search(r"-gpu\b|-cu\d+", tag):
+        return True
+    if "-cpu" in tag or "-tpu" in tag:
+        return False
+    return repository != "ray"  # without a suffix, images of ray-ml and ray-llm have CUDA
+
+
+def _has_nvidia(at: GroupAt) -> bool:
+    return any(key.startswith("nvidia.com/") for each in at.pod.containers for key in devices_of(each))
+
+
+def _unhidden(cluster: ClusterInFile) -> Iterator[tuple[GroupAt, bool, Found]]:
+    """Return the pods without GPU that nothing keeps from seeing all, and whether they may be put beside GPUs."""
+    with_gpus = [at for at in groups_of(cluster) if _has_nvidia(at)]
+    for at in groups_of(cluster):
+        if not with_gpus or _has_nvidia(at) or at.environment.get(_VISIBLE) in _HIDDEN:
+            continue
+        elsewhere = all(_is_elsewhere(at, other) for other in with_gpus)
+        is_kept_off = all(_is_tainted_against(at, other) for other in with_gpus)
+        hides = {"name": _VISIBLE, "value": "void"}
+        env = at.container.env
+        path = (*at.container_path, "env")
+        found = Found(
+            at.variable_path(_VISIBLE) if _VISIBLE in at.environment else at.container_path,
+            f"{at.title} has no GPU, and may see every GPU of the node that it is put on",
+            f"set the variable {_VISIBLE} to void",
+            () if _VISIBLE in at.environment else (Edit((*path, len(env)), hides) if env else Edit(path, [hides]),),
+        )
+        asks_for_all = at.environment.get(_VISIBLE) == "all" or (at.pod.runtimeClassName or "").startswith("nvidia")
+        if asks_for_all or not elsewhere:
+            told = at.amount("GPU", "num-gpus")
+            counts_none = told is not None and exact(told[1]) == 0
+            is_likely = not is_kept_off and not counts_none and has_cuda(at.container.image) is not False
+            yield at, asks_for_all or is_likely, found
+
+
+def _is_elsewhere(at: GroupAt, other: GroupAt) -> bool:
+    """Return whether node selectors keep the pods of two groups on different nodes."""
+    ours, theirs = at.pod.nodeSelector, other.pod.nodeSelector
+    return any(ours[key] != theirs[key] for key in ours.keys() & theirs.keys())
+
+
+def _is_tainted_against(at: GroupAt, other: GroupAt) -> bool:
+    """Return whether the nodes of another group seem to have a taint that keeps this one's pods off."""
+    taints = {each.key for each in other.pod.tolerations if each.key} | ({_TAINT} if is_on_gke(other) else set())
+    return any(not at.tolerates(taint) for taint in taints)
+
+
+def _sees_every_gpu(cluster: ClusterInFile) -> Iterator[Found]:
+    return (found for _, is_likely, found in _unhidden(cluster) if is_likely)
+
+
+def _gpus_not_hidden(cluster: ClusterInFile) -> Iterator[Found]:
+    return (found for _, is_likely, found in _unhidden(cluster) if not is_likely)
+
+
+def _ray_not_first(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in groups_of(cluster):
+        for number, each in enumerate(at.pod.containers[1:], start=1):
+            if _looks_like_ray(each.image) and "ray" not in f"{at.container.name} {at.container.image}":
+                yield Found(
+                    (*at.pod_path, "containers", number),
+                    f"the first container of {at.title} is {at.container.name!r}, and Ray's is number {number + 1}",
+                    f"put {each.name!r} first",
+                )
+
+
+def _looks_like_ray(image: str | None) -> bool:
+    return re.search(r"(^|/)ray(-ml|-llm)?(:|@|$)", image or "") is not None
+
+
+def _image_without_cuda(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in groups_of(cluster):
+        if any(key.startswith("nvidia.com/") for key in at.devices) and has_cuda(at.container.image) is False:
+            yield Found(
+                (*at.container_path, "image"),
+                f"{at.title} has NVIDIA GPUs and the image {at.container.image!r}, which has no CUDA",
+                "use the image of the same version whose tag ends in -gpu",
+            )
+
+
+def _image_for_other_devices(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in groups_of(cluster):
+        others = sorted(key for key in at.devices if not key.startswith("nvidia.com/"))
+        if others == sorted(at.devices) and others and has_cuda(at.container.image):
+            yield Found(
+                (*at.container_path, "image"),
+                f"{at.title} has {others[0]} and the image {at.container.image!r}, which is for NVIDIA's GPUs",
+                f"use an image for the maker of {others[0]}",
+            )
+
+
+def _python_versions_differ(cluster: ClusterInFile) -> Iterator[Found]:
+    head = _python_of(cluster.spec.headGroupSpec.template.spec.containers[0].image)
+    for at in workers_of(cluster):
+        if head and (other := _python_of(at.container.image)) and other != head:
+            yield Found(
+                (*at.container_path, "image"),
+                f"{at.title} has Python {other} and the head has {head}, by the tags of their images",
+                f"use an image with py{head.replace('.', '')}",
+            )
+
+
+def _python_of(image: str | None) -> str | None:
+    match = re.search(r"-py3(\d+)", image or "")
+    return f"3.{match[1]}" if match else None
+
+
+def _devices_by_hand(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in groups_of(cluster):
+        for name in sorted(_VARIABLES & at.environment.keys()) if at.devices else ():
+            yield Found(
+                at.variable_path(name),
+                f"{at.title} sets {name}={at.environment[name]} by hand",
+                "leave it out: Ray sets it for each trial",
+            )
+
+
+def _devices_not_set(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in groups_of(cluster):
+        for name, value in at.environment.items():
+            is_on = (value or "").lower() in ("1", "true")
+            if name.startswith("RAY_EXPERIMENTAL_NOSET_") and is_on and at.devices:
+                yield Found(
+                    at.variable_path(name),
+                    f"{at.title} sets {name}, so that every trial sees every device of its node",
+                    "leave it out, unless the training code picks its device by ray.get_gpu_ids()",
+                )
+
+
+def _visible_on_zero(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in groups_of(cluster):
+        if at.devices and (at.environment.get("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO") or "").lower() in ("0", "false"):
+            yield Found(
+                at.variable_path("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"),
+                f"in {at.title} a trial without GPU sees every GPU of its node",
+                "leave the variable out where trials with and without GPU share a node",
+            )
+
+
+def _runtime_class_missing(cluster: ClusterInFile) -> Iterator[Found]:
+    groups = [at for at in groups_of(cluster) if _has_nvidia(at)]
+    named = sorted({at.pod.runtimeClassName for at in groups if at.pod.runtimeClassName})
+    for at in groups:
+        if named and at.pod.runtimeClassName is None:
+            yield Found(
+                at.pod_path,
+                f"{at.title} has NVIDIA GPUs and no runtimeClassName, where others have {named[0]!r}",
+                f"write runtimeClassName: {named[0]}, if its nodes need it too",
+            )
+
+
+RULES: Final = (
+    Rule(
+        "sees-every-gpu",
+        "warning",
+        "In an image with CUDA, a pod that asks for no GPU sees all of the node's, those of other pods too. Ray "
+        "counts them and hands them out.",
+        _TENANCY,
+        _sees_every_gpu,
+    ),
+    Rule(
+        "gpus-not-hidden",
+        "note",
+        "Only a taint, an image without CUDA or num-gpus: 0 keeps trials in it from the GPUs of other pods.",
+        _TENANCY,
+        _gpus_not_hidden,
+    ),
+    Rule(
+        "ray-not-first",
+        "error",
+        "KubeRay starts Ray in the first container, and Ray's autoscaler reads that one's resources.",
+        "RayContainerIndex in KubeRay's ray-operator/controllers/ray/utils/constant.go",
+        _ray_not_first,
+    ),
+    Rule(
+        "image-without-cuda",
+        "warning",
+        "Ray starts and hands out the GPUs, but a training without libraries of its own falls back to the CPU.",
+        _IMAGES,
+        _image_without_cuda,
+    ),
+    Rule(
+        "image-for-other-devices",
+        "warning",
+        "Its libraries do not find devices of another maker, and the training falls back to the CPU.",
+        _IMAGES,
+        _image_for_other_devices,
+    ),
+    Rule(
+        "python-versions-differ",
+        "error",
+        "Ray lets no worker into a cluster whose head has another version of Python.",
+        "check_version_info in ray._private.utils",
+        _python_versions_differ,
+    ),
+    Rule(
+        "devices-by-hand",
+        "warning",
+        "Ray takes what the variable names for all that the node has, and refuses to start where it is told of more.",
+        "resolve in ray._private.resource_and_label_spec",
+        _devices_by_hand,
+    ),
+    Rule(
+        "devices-not-set",
+        "warning",
+        "All trials of a node start on its first device, and its memory overflows while others are idle.",
+        "set_current_process_visible_accelerator_ids in ray._private.accelerators",
+        _devices_not_set,
+    ),
+    Rule(
+        "visible-on-zero",
+        "note",
+        "Such a trial may use the GPU of another one, without being counted.",
+        "ray._private.worker, RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO",
+        _visible_on_zero,
+    ),
+    Rule(
+        "runtime-class-missing",
+        "note",
+        "Where NVIDIA's runtime is not the default of the nodes, a pod without the class gets no GPU.",
+        "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/cdi.html",
+        _runtime_class_missing,
+    ),
+)
