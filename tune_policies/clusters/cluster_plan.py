@@ -5,9 +5,9 @@ from typing import Annotated
 from pydantic import Field
 
 from tune_policies.clusters.catalog import NodeType
-from tune_policies.clusters.cluster_spec import ClusterSpec
+from tune_policies.clusters.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.plan import TrialPlan
-from tune_policies.resources import Count, PositiveCount
+from tune_policies.resources import Count, PositiveCount, Resources
 from tune_policies.values import Value
 
 
@@ -29,6 +29,22 @@ class PlannedGroup(Value):
     start_nodes: Count = 0
     num_hosts: PositiveCount = 1
     trials_at_once: Count = 0
+
+    @property
+    def spec(self) -> WorkerGroup:
+        """The group as a file of it is to be read again."""
+        return WorkerGroup(
+            name=self.node_type.name,
+            resources=self.node_type.resources,
+            min_nodes=self.min_nodes,
+            max_nodes=self.max_nodes,
+            start_nodes=self.start_nodes,
+            num_hosts=self.num_hosts,
+            accelerator_type=self.node_type.accelerator_type,
+            labels=self.node_type.ray_labels,
+            topology=self.node_type.topology,
+            price_per_hour=self.node_type.price_per_hour,
+        )
 
 
 class ClusterPlan(Value):
@@ -58,5 +74,10 @@ class ClusterPlan(Value):
 
     @property
     def spec(self) -> ClusterSpec:
-        """The cluster as a file of it is to be read again."""
-        raise NotImplementedError
+        """The cluster as a file of it is to be read again. Its head has host memory, for Train drivers, and no CPU."""
+        return ClusterSpec(
+            name=self.name,
+            head=Resources(memory_bytes=self.head.memory_bytes),
+            groups=tuple(group.spec for group in self.groups),
+            idle_timeout_s=self.idle_timeout_s,
+        )
