@@ -135,7 +135,7 @@ class NodeType(Value):
         devices = self.devices
         if len(devices) > 1:
             raise InvalidResourcesError(
-                f"node type {self.name!r} has devices of several kinds ({', '.join(devices)}), and no pod can have them: "
+                f"node type {self.name!r} has devices of several kinds ({', '.join(devices)}), which no pod can have: "
                 "make a node type of each"
             )
         for resource, amount in devices.items():
@@ -158,16 +158,16 @@ class NodeType(Value):
         chips = int(self.custom.get("TPU", 0))
         if not chips or self.accelerator_type is None:
             raise InvalidResourcesError(
-                f"topology={self.topology!r} is of TPU slices: it goes with custom={{'TPU': 4}} and an accelerator_type "
-                "such as 'TPU-V6E'"
+                f"topology={self.topology!r} is of TPU slices: it goes with custom={{'TPU': 4}} and an "
+                "accelerator_type such as 'TPU-V6E'"
             )
         check_topology(self.topology, self.accelerator_type)
         shape = SliceShape(self.topology, self.accelerator_type)
         if shape.chips % chips or (shape.has_one_host and shape.chips != chips):
             needed = f"{shape.chips} on its one node" if shape.has_one_host else "4 on each node"
             raise InvalidResourcesError(
-                f"a {self.topology} slice of {self.accelerator_type} has {shape.chips} chips, and its nodes cannot have "
-                f"{chips} each: {needed}"
+                f"a {self.topology} slice of {self.accelerator_type} has {shape.chips} chips, and its nodes cannot "
+                f"have {chips} each: {needed}"
             )
         if self.max_nodes < self.num_hosts:
             raise InvalidResourcesError(
