@@ -48,9 +48,7 @@ def test_no_other_set_is_cheaper(kinds, needed):
         return tuple(sum(number * kind.cost[i] for number, kind in zip(counts, kinds, strict=True)) for i in (0, 1))
 
     numbers = product(*(range(kind.most + 1) for kind in kinds))
-    covers = [
-        each for each in numbers if sum(n * kind.holds for n, kind in zip(each, kinds, strict=True)) >= needed
-    ]
+    covers = [each for each in numbers if sum(n * kind.holds for n, kind in zip(each, kinds, strict=True)) >= needed]
     assert (found is None) == (not covers)
     if found is not None:
         counts = [found.get(kind.name, 0) for kind in kinds]

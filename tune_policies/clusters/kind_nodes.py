@@ -1,0 +1,91 @@
+"""The nodes for all kinds of slots of a policy together."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tune_policies.clusters.node_choice import NodeChoice, choose_nodes, trimmed
+from tune_policies.clusters.node_pool import NodePool, Units
+from tune_policies.clusters.trial_shares import Share
+from tune_policies.errors import InfeasibleRequestError
+from tune_policies.policy import ResourcePolicy
+
+
+class KindNodes(NamedTuple):
+    """Nodes for trials of several kinds.
+
+    Attributes:
+        units: How many of each type.
+        notes: What is to be said of it, a sentence each.
+    """
+
+    units: dict[str, int]
+    notes: tuple[str, ...] = ()
+
+
+def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, num_trials: int) -> KindNodes:
+    """Return the cheapest nodes on which the kinds hold their shares of ``num_trials`` trials.
+
+    What one kind cannot hold, the others do, the best first.
+
+    Raises:
+        InfeasibleRequestError: Not even one trial of any kind fits.
+    """
+    filling = _Filling(shares, pool)
+    for at, share in enumerate(shares):
+        filling.fill(at, share.num_trials)
+    for at in range(len(shares)):
+        filling.fill(at, filling.num_trials(at) + max(0, num_trials - filling.total))
+    if not filling.choices:
+        raise next(iter(filling.errors.values()))
+    notes = tuple(f"no nodes for {type(shares[at].policy).__name__}: {e}" for at, e in filling.errors.items())
+    if len(filling.choices) == 1:
+        return KindNodes(filling.units(), notes)
+    return KindNodes(_without_spare(policy, filling.units(), pool, num_trials), notes)
+
+
+class _Filling:
+    """Nodes that are chosen for one share after the other; each is told by its place."""
+
+    def __init__(self, shares: Sequence[Share], pool: NodePool) -> None:
+        self._shares = shares
+        self._pool = pool
+        self.choices: dict[int, NodeChoice] = {}
+        self.errors: dict[int, InfeasibleRequestError] = {}
+
+    @property
+    def total(self) -> int:
+        return sum(choice.num_trials for choice in self.choices.values())
+
+    def num_trials(self, at: int) -> int:
+        return self.choices[at].num_trials if at in self.choices else 0
+
+    def fill(self, at: int, num_trials: int) -> None:
+        """Choose nodes for so many trials of a share, unless it has them."""
+        if num_trials <= self.num_trials(at) or at in self.errors:
+            return
+        taken = self.units(without=at)
+        left = {name: most - taken.get(name, 0) for name, most in self._pool.most.items()}
+        try:
+            self.choices[at] = choose_nodes(self._shares[at].policy, self._pool, left, num_trials)
+        except InfeasibleRequestError as error:
+            self.errors[at] = error
+
+    def units(self, without: int | None = None) -> dict[str, int]:
+        units: dict[str, int] = {}
+        for at, choice in self.choices.items():
+            if at != without:
+                for name, number in choice.units.items():
+                    units[name] = units.get(name, 0) + number
+        return dict(sorted(units.items()))
+
+
+def _without_spare(policy: ResourcePolicy, units: Units, pool: NodePool, num_trials: int) -> dict[str, int]:
+    """Return fewer units where one kind also fits on what another leaves, but none that is the last of its kind."""
+    plan = policy.plan(pool.capacity(units))
+    target = min(num_trials, plan.min_concurrent_trials)
+
+    def holds(fewer: Units) -> bool:
+        found = pool.plan(policy, fewer)
+        return found is not None and found.min_concurrent_trials >= target and len(found.slots) == len(plan.slots)
+
+    return trimmed(units, pool, uses_devices=True, holds=holds)
