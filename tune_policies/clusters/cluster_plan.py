@@ -127,7 +127,11 @@ class ClusterPlan(Value):
         if self.price_per_hour is None:
             return "what it costs is not known: give each node type its price_per_hour"
         head = "with the head" if self.head.price_per_hour is not None else "without the head, whose price is not told"
-        text = f"at most {self.price_per_hour:.2f} {self.currency} an hour, {head}"
+        text = f"at most {_money(self.price_per_hour)} {self.currency} an hour, {head}"
         if self.price is None:
             return text
-        return f"{text}; all trials take {self.hours:.2g} h and cost {self.price:.2f} {self.currency}"
+        return f"{text}; all trials take {self.hours:.2g} h and cost {_money(self.price)} {self.currency}"
+
+
+def _money(amount: float) -> str:
+    return f"{amount:.2f}" if amount >= 0.1 or amount == 0 else f"{amount:.2g}"

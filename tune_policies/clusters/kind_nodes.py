@@ -38,9 +38,10 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
     if not filling.choices:
         raise next(iter(filling.errors.values()))
     notes = tuple(f"no nodes for {type(shares[at].policy).__name__}: {e}" for at, e in filling.errors.items())
-    if len(filling.choices) == 1:
+    if len(filling.choices) == 1 or filling.total > num_trials:  # each holds all trials, as their configs decide
         return KindNodes(filling.units(), notes)
-    return KindNodes(_without_spare(policy, filling.units(), pool, num_trials), notes)
+    wanted = [choice.num_trials for _, choice in sorted(filling.choices.items())]
+    return KindNodes(_without_spare(policy, filling.units(), pool, wanted), notes)
 
 
 class _Filling:
@@ -79,13 +80,17 @@ class _Filling:
         return dict(sorted(units.items()))
 
 
-def _without_spare(policy: ResourcePolicy, units: Units, pool: NodePool, num_trials: int) -> dict[str, int]:
-    """Return fewer units where one kind also fits on what another leaves, but none that is the last of its kind."""
+def _without_spare(policy: ResourcePolicy, units: Units, pool: NodePool, wanted: Sequence[int]) -> dict[str, int]:
+    """Return fewer units where one kind also fits on what another leaves, and each still holds what it is to hold."""
     plan = policy.plan(pool.capacity(units))
-    target = min(num_trials, plan.min_concurrent_trials)
+    if len(plan.slots) != len(wanted):
+        return dict(units)
+    least = [min(slot.max_concurrent_trials, of_kind) for slot, of_kind in zip(plan.slots, wanted, strict=True)]
 
     def holds(fewer: Units) -> bool:
         found = pool.plan(policy, fewer)
-        return found is not None and found.min_concurrent_trials >= target and len(found.slots) == len(plan.slots)
+        if found is None or len(found.slots) != len(least):
+            return False
+        return all(slot.max_concurrent_trials >= few for slot, few in zip(found.slots, least, strict=True))
 
     return trimmed(units, pool, uses_devices=True, holds=holds)

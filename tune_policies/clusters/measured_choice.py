@@ -5,9 +5,9 @@ from typing import NamedTuple, Self
 
 from tune_policies.accelerators import DEVICE_RESOURCES
 from tune_policies.clusters.node_choice import NodeChoice, choose_nodes
-from tune_policies.clusters.node_pool import NodePool
+from tune_policies.clusters.node_pool import NodePool, Units
 from tune_policies.clusters.trial_shares import Share, kinds_of
-from tune_policies.decision import Decision, DeviceTimes, SizeDecision
+from tune_policies.decision import Decision, DeviceTimes, Objective, SizeDecision
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.names import shorten_names
 from tune_policies.plan import TrialPlan
@@ -41,7 +41,9 @@ class Measured(NamedTuple):
         return cls(at, decision.accelerator_type, decision.has_prices)
 
     def times(self, slot: TrialSlot) -> DeviceTimes | None:
-        """Return what trials cost in such slots; ``None``: it was not measured."""
+        """Return what trials cost in such slots; ``None``: it was not measured, as with several workers or devices."""
+        if slot.num_workers > 1 or slot.worker.gpus > 1:
+            return None
         if slot.worker.gpus:
             is_measured = self.accelerator_type is None or slot.accelerator_type in (None, self.accelerator_type)
             return self.at.gpu if is_measured else None
@@ -51,8 +53,10 @@ class Measured(NamedTuple):
         """Return the node types without GPUs of other types, on which trials were not measured."""
         return pool.of(lambda each: not each.gpus or self.accelerator_type in (None, each.accelerator_type))
 
-    def trial_s(self, plan: TrialPlan) -> float | None:
-        """Return how many seconds the slowest trial of a plan takes; ``None``: it was not measured."""
+    def trial_s(self, plan: TrialPlan, pool: NodePool, units: Units) -> float | None:
+        """Return how many seconds the slowest trial of a plan takes on some nodes; ``None``: it was not measured."""
+        if units.keys() - self.pool(pool).node_types.keys():
+            return None
         times = [self.times(slot) for slot in plan.slots]
         known = [each.trial_s for each in times if each is not None]
         return max(known) if len(known) == len(times) else None
@@ -101,8 +105,8 @@ def choose_by_decision(
         best = sorted(candidates, key=lambda each: each.per_trial or 0)
         how = f"a trial costs the least by what was measured at size {measured.at.size}"
     else:
-        objective = "cost" if measured.has_prices else "time"
-        device = measured.at.device("cost" if measured.has_prices else "time")
+        objective: Objective = "cost" if measured.has_prices else "time"
+        device = measured.at.device(objective)
         best = sorted(candidates, key=lambda each: each.nodes.plan.use_gpu != (device == "GPU"))
         how = f"{objective} decides, as prices are not all known: the {device} at size {measured.at.size}"
     shares = tuple(

@@ -80,8 +80,8 @@ def _enough(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
         units = {name: min(number, limit) for name, limit in most.items()}
         plan = pool.plan(policy, units)
         if plan is None:
-            if units == most:
-                return units, _planned_on_all(policy, pool.capacity(units))
+            if number == 1:  # mostly more will not help, and that is soon known
+                _planned_on_all(policy, pool.capacity(most))
         elif plan.min_concurrent_trials >= num_trials or units == most:
             return units, plan
         elif plan.min_concurrent_trials == before and number >= 2 * request_of(plan.slots[0]).processes:

@@ -17,6 +17,9 @@ from tune_policies.resources import Resources
 Units = Mapping[str, int]
 """How many units of each node type, by its name."""
 
+_MOST_COUNTED: Final = 10_000
+"""No cluster has more nodes of a type, whatever a file says."""
+
 _PER_MONEY: Final = 10**6
 """Prices are added up in whole millionths, so that sums that are the same compare as the same."""
 
@@ -39,7 +42,7 @@ class NodePool(NamedTuple):
     @property
     def most(self) -> dict[str, int]:
         """How many units there can be."""
-        return {name: each.max_nodes // each.num_hosts for name, each in self.node_types.items()}
+        return {name: min(each.max_nodes, _MOST_COUNTED) // each.num_hosts for name, each in self.node_types.items()}
 
     @property
     def has_prices(self) -> bool:

@@ -58,14 +58,15 @@ def plan_cluster(
         catalog, notes = natural_catalog(policy, num_trials)
     pool = NodePool({each.name: each for each in catalog.node_types}, catalog.head or HEAD)
     chosen = _within_limit(policy, pool, num_trials, measured)
-    plan = chosen.policy.plan(pool.capacity(chosen.units)).capped(num_trials, limited_by="num_trials")
-    plan = plan.model_copy(update={"nodes_to_add": {n: pool.group(n, of).max_nodes for n, of in chosen.units.items()}})
-    by_group = _trials_by_group(plan, pool, chosen.units)
+    uncapped = chosen.policy.plan(pool.capacity(chosen.units))
+    by_group = _trials_by_group(uncapped, pool, chosen.units)
+    to_add = {each: pool.group(each, units).max_nodes for each, units in chosen.units.items()}
+    plan = uncapped.capped(num_trials, limited_by="num_trials").model_copy(update={"nodes_to_add": to_add})
     groups = tuple(
         pool.group(each, units).model_copy(update={"trials_at_once": by_group[each]})
         for each, units in chosen.units.items()
     )
-    trial_s = None if measured is None else measured.trial_s(plan)
+    trial_s = None if measured is None else measured.trial_s(plan, pool, chosen.units)
     return ClusterPlan(
         name=name,
         head=pool.head,
@@ -151,7 +152,7 @@ def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str,
         for node_id, count in on_nodes.items():
             if node_id is not None:
                 counts[node_id.rpartition("-")[0]] += count
-    return {name: min(count, plan.max_concurrent_trials) for name, count in counts.items()}
+    return counts
 
 
 def _with_head(pool: NodePool, units: Units) -> float | None:
@@ -167,7 +168,7 @@ def _why(plan: TrialPlan, pool: NodePool, chosen: _Chosen, num_trials: int) -> I
     elif pool.price_per_hour(chosen.units) is None:
         how = "those with a price do not hold them, so others are taken, too"
     else:
-        how = "these are the cheapest that hold them"
+        how = "these are the cheapest that hold them" + (", for each kind" if len(plan.slots) > 1 else "")
     at_once = plan.min_concurrent_trials
     yield f"{counted(at_once, 'trial')} on {names}: {how}"
     yield from _by_price(plan, pool, chosen)
