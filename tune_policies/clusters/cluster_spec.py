@@ -72,9 +72,10 @@ class WorkerGroup(Value):
 
     @property
     def _slice_shape(self) -> SliceShape | None:
-        if self.accelerator_type is None or self.topology not in TOPOLOGIES.get(self.accelerator_type, ()):
+        if self.accelerator_type is None or self.topology is None:
             return None
-        return SliceShape(self.topology, self.accelerator_type)
+        is_known = self.topology in TOPOLOGIES.get(self.accelerator_type, ())
+        return SliceShape(self.topology, self.accelerator_type) if is_known else None
 
     def _host_of(self, shape: SliceShape, at: int) -> dict[str, Any]:
         slice_number, host = divmod(at, self.num_hosts)

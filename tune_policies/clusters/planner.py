@@ -34,8 +34,8 @@ def plan_cluster(
 ) -> ClusterPlan:
     """Return the worker groups on which ``num_trials`` trials run at once, or as many as policy and catalogue allow.
 
-    They are the cheapest by the prices of the catalogue; without prices, as few nodes as hold the trials. All groups
-    scale from zero. What the plan counts on is exact: one node less, and not all of these trials run at once.
+    They are the cheapest by the prices of the catalogue; without prices, as few nodes as hold the trials. Of several
+    kinds of slots each has its share of the trials, and its own cheapest nodes. All groups scale from zero.
 
     Args:
         policy: What a trial gets. Of several choices the first counts of which a trial fits.
