@@ -1,12 +1,13 @@
 """The command ``cluster``, as a user types it: the file on stdout, why it is so on stderr."""
 
-import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 import yaml
 
 from tests.decisions import a_decision
+from tune_policies import cli
 
 POLICY = """
 kind: MixedPolicy
@@ -22,15 +23,24 @@ node_types:
 """
 
 
+class Done(NamedTuple):
+    status: int
+    stdout: str
+    stderr: str
+
+
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "policy.yaml").write_text(POLICY)
     (tmp_path / "nodes.yaml").write_text(NODES)
     (tmp_path / "decision.json").write_text(a_decision("L4").to_json())
 
     def run(*arguments, policy="policy.yaml"):
-        command = [sys.executable, "-m", "tune_policies", "cluster", policy, "--num-trials", "64", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        monkeypatch.setattr(sys, "argv", ["tune-policies", "cluster", policy, "--num-trials", "64", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return Done(ended.value.code or 0, *capsys.readouterr())
 
     return run
 
@@ -40,7 +50,7 @@ def test_the_manifest_is_on_stdout_and_why_it_is_so_on_stderr(run):
 
     manifest = yaml.safe_load(done.stdout)
     groups = {each["groupName"]: each["maxReplicas"] for each in manifest["spec"]["workerGroupSpecs"]}
-    assert done.returncode == 0
+    assert done.status == 0
     assert (manifest["kind"], manifest["metadata"]["name"], manifest["spec"]["rayVersion"]) == (
         "RayCluster",
         "mine",
@@ -76,8 +86,8 @@ def test_a_file_that_exists_is_never_overwritten(run, tmp_path):
     written = (tmp_path / "cluster.yaml").read_text()
     second = run("--output", "cluster.yaml", "--name", "other")
 
-    assert (first.returncode, first.stdout) == (0, "")
-    assert second.returncode == 2
+    assert (first.status, first.stdout) == (0, "")
+    assert second.status == 2
     assert "cluster.yaml exists" in second.stderr
     assert (tmp_path / "cluster.yaml").read_text() == written
 
@@ -98,6 +108,5 @@ def test_what_is_wrong_is_said_and_nothing_is_written(run, tmp_path, arguments, 
 
     done = run(*arguments, policy="large.yaml")
 
-    assert (done.returncode, done.stdout) == (status, "")
+    assert (done.status, done.stdout) == (status, "")
     assert message in done.stderr
-    assert "Traceback" not in done.stderr
