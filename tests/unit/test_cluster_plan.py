@@ -113,6 +113,23 @@ def test_a_kind_for_which_there_are_no_nodes_is_left_out_and_the_plan_says_so():
     assert any(reason.startswith("no nodes for GpuPolicy") for reason in plan.reasons)
 
 
+def test_train_workers_beside_other_kinds_wait_for_nodes_that_are_there():
+    """Ray is kept to nodes by their identifiers then, and these have none yet."""
+    policy = MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(cpus=2))
+
+    plan = plan_cluster(policy, catalog(L4, CPU), 16)
+
+    assert groups(plan) == {"cpu": 2}
+    assert any("Plan a cluster for each kind by itself" in reason for reason in plan.reasons)
+
+
+def test_only_train_workers_of_several_kinds_are_refused():
+    policy = MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(num_workers=2))
+
+    with pytest.raises(InfeasibleRequestError, match="Plan a cluster for each kind by itself"):
+        plan_cluster(policy, catalog(L4, CPU), 16)
+
+
 def test_where_configs_decide_each_kind_has_room_for_all_trials():
     policy = BenchmarkedPolicy(a_decision("L4"), gpu=GpuPolicy(gpus=0.25, cpus=1), cpu=CpuPolicy(cpus=2))
 

@@ -7,6 +7,7 @@ from tune_policies.clusters.node_choice import NodeChoice, choose_nodes, trimmed
 from tune_policies.clusters.node_pool import NodePool, Units
 from tune_policies.clusters.trial_shares import Share
 from tune_policies.errors import InfeasibleRequestError
+from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
 
 
@@ -38,10 +39,34 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
     if not filling.choices:
         raise next(iter(filling.errors.values()))
     notes = tuple(f"no nodes for {type(shares[at].policy).__name__}: {e}" for at, e in filling.errors.items())
-    if len(filling.choices) == 1 or filling.total > num_trials:  # each holds all trials, as their configs decide
-        return KindNodes(filling.units(), notes)
-    wanted = [choice.num_trials for _, choice in sorted(filling.choices.items())]
-    return KindNodes(_without_spare(policy, filling.units(), pool, wanted), notes)
+    units = filling.units()
+    if len(shares) == 1 or filling.total > num_trials:  # with more, each holds all trials, as their configs decide
+        return KindNodes(units, notes)
+    chosen = [choice for _, choice in sorted(filling.choices.items())]
+    together = pool.plan(policy, units)
+    if together is not None and _has_all(together, chosen):
+        return KindNodes(_without_spare(policy, together, units, pool, chosen), notes)
+    rest = [share for at, share in enumerate(shares) if not filling.has_workers(at)]
+    if len(rest) == len(shares):
+        return KindNodes(units, notes)
+    error = _kept_to_nodes(policy)
+    if not rest:
+        raise error
+    found = nodes_for(policy, rest, pool, num_trials)
+    return KindNodes(found.units, (*notes, *found.notes, str(error)))
+
+
+def _has_all(plan: TrialPlan, chosen: Sequence[NodeChoice]) -> bool:
+    return [slot.num_workers for slot in plan.slots] == [choice.plan.num_workers for choice in chosen]
+
+
+def _kept_to_nodes(policy: ResourcePolicy) -> InfeasibleRequestError:
+    return InfeasibleRequestError(
+        f"Train workers beside other kinds of slots, as {type(policy).__name__} has them",
+        "such workers are kept to nodes by their identifiers, which nodes that are still to come do not have",
+        "nodes that are there",
+        "Plan a cluster for each kind by itself.",
+    )
 
 
 class _Filling:
@@ -59,6 +84,9 @@ class _Filling:
 
     def num_trials(self, at: int) -> int:
         return self.choices[at].num_trials if at in self.choices else 0
+
+    def has_workers(self, at: int) -> bool:
+        return at in self.choices and self.choices[at].plan.num_workers > 0
 
     def fill(self, at: int, num_trials: int) -> None:
         """Choose nodes for so many trials of a share, unless it has them."""
@@ -80,12 +108,11 @@ class _Filling:
         return dict(sorted(units.items()))
 
 
-def _without_spare(policy: ResourcePolicy, units: Units, pool: NodePool, wanted: Sequence[int]) -> dict[str, int]:
+def _without_spare(
+    policy: ResourcePolicy, plan: TrialPlan, units: Units, pool: NodePool, chosen: Sequence[NodeChoice]
+) -> dict[str, int]:
     """Return fewer units where one kind also fits on what another leaves, and each still holds what it is to hold."""
-    plan = policy.plan(pool.capacity(units))
-    if len(plan.slots) != len(wanted):
-        return dict(units)
-    least = [min(slot.max_concurrent_trials, of_kind) for slot, of_kind in zip(plan.slots, wanted, strict=True)]
+    least = [min(slot.max_concurrent_trials, of.num_trials) for slot, of in zip(plan.slots, chosen, strict=True)]
 
     def holds(fewer: Units) -> bool:
         found = pool.plan(policy, fewer)
