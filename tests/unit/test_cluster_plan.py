@@ -234,6 +234,14 @@ def test_groups_of_slices_say_how_many_hosts_come_together():
     assert (group.num_hosts, group.max_nodes, group.trials_at_once) == (4, 12, 3)
 
 
+def test_slices_that_are_always_there_are_found_by_a_plan():
+    spec = plan_cluster(ON_SLICES, catalog(SLICE), 3).spec
+    (group,) = spec.groups
+    always = spec.model_copy(update={"groups": (group.model_copy(update={"min_nodes": 8}),)})
+
+    assert ON_SLICES.plan(always.capacity).max_concurrent_trials == 2
+
+
 def test_what_no_node_holds_is_refused_with_what_the_nodes_have():
     with pytest.raises(InfeasibleRequestError, match="with every node that can be had, the largest node offers 16 CPU"):
         plan_cluster(CpuPolicy(cpus=32), catalog(CPU), 4)
