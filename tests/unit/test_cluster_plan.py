@@ -113,13 +113,14 @@ def test_a_kind_for_which_there_are_no_nodes_is_left_out_and_the_plan_says_so():
     assert any(reason.startswith("no nodes for GpuPolicy") for reason in plan.reasons)
 
 
-def test_train_workers_beside_other_kinds_wait_for_nodes_that_are_there():
+@pytest.mark.parametrize(("num_trials", "num_nodes"), [(1, 1), (16, 2)])
+def test_train_workers_beside_other_kinds_wait_for_nodes_that_are_there(num_trials, num_nodes):
     """Ray is kept to nodes by their identifiers then, and these have none yet."""
     policy = MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(cpus=2))
 
-    plan = plan_cluster(policy, catalog(L4, CPU), 16)
+    plan = plan_cluster(policy, catalog(L4, CPU), num_trials)
 
-    assert groups(plan) == {"cpu": 2}
+    assert groups(plan) == {"cpu": num_nodes}
     assert any("Plan a cluster for each kind by itself" in reason for reason in plan.reasons)
 
 

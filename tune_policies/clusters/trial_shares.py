@@ -1,14 +1,11 @@
 """The kinds of slots of a policy, and how many of the trials each is to hold."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tune_policies.policies.benchmarked import BenchmarkedPolicy
 from tune_policies.policies.mixed import MixedPolicy
 from tune_policies.policy import ResourcePolicy, WrappingPolicy
-
-_MANY: Final = 10**9
-"""Of so many trials each kind has some."""
 
 
 class Share(NamedTuple):
@@ -16,7 +13,7 @@ class Share(NamedTuple):
 
     Attributes:
         policy: Plans that kind alone.
-        num_trials: How many of them are to run at once.
+        num_trials: How many of them are to run at once; 0: only what other kinds cannot hold.
     """
 
     policy: ResourcePolicy
@@ -31,7 +28,7 @@ def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
     """
     if isinstance(policy, MixedPolicy):
         parts = divided(num_trials, policy.speeds or (1.0,) * len(policy.policies))
-        found = (shares_of(inner, part) for inner, part in zip(policy.policies, parts, strict=True) if part)
+        found = (shares_of(inner, part) for inner, part in zip(policy.policies, parts, strict=True))
         return tuple(share for each in found for share in each)
     if isinstance(policy, BenchmarkedPolicy):
         return (*shares_of(policy.gpu, num_trials), *shares_of(policy.cpu, num_trials))
@@ -44,7 +41,7 @@ def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
 
 def kinds_of(policy: ResourcePolicy) -> tuple[ResourcePolicy, ...]:
     """Return a policy for each kind of slots, the best first."""
-    return tuple(share.policy for share in shares_of(policy, _MANY))
+    return tuple(share.policy for share in shares_of(policy, 0))
 
 
 def divided(number: int, weights: Sequence[float]) -> list[int]:
