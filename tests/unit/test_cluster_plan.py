@@ -93,6 +93,18 @@ def test_each_kind_of_slots_has_its_groups():
     assert [slot.max_concurrent_trials for slot in plan.trials.slots] == [32, 32]
 
 
+def test_no_node_is_for_a_kind_whose_trials_find_room_with_a_better_one():
+    """Four GPUs come in one node, and two trials need no more."""
+    policy = MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2))
+
+    assert groups(plan_cluster(policy, catalog(FOUR_L4, CPU), 2)) == {"l4-4": 1}
+
+
+def test_kinds_that_take_each_others_room_get_no_more_nodes_than_the_trials_need():
+    """The first kind takes all CPUs, so that there is no second one."""
+    assert groups(plan_cluster(MixedPolicy(CpuPolicy(), CpuPolicy()), catalog(CPU), 16)) == {"cpu": 1}
+
+
 def test_kinds_share_the_trials_by_their_speeds():
     policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2), speeds=(3, 1))
 

@@ -9,6 +9,7 @@ from tune_policies.clusters.trial_shares import Share
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
+from tune_policies.slot import TrialSlot
 
 
 class KindNodes(NamedTuple):
@@ -45,10 +46,11 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
     chosen = [choice for _, choice in sorted(filling.choices.items())]
     together = pool.plan(policy, units)
     if together is not None and _has_all(together, chosen):
-        return KindNodes(_without_spare(policy, together, units, pool, chosen), notes)
+        fewer = _without_spare(policy, together, units, pool, chosen)
+        return KindNodes(_without_unused(policy, fewer, pool, num_trials), notes)
     rest = [share for at, share in enumerate(shares) if not filling.has_workers(at)]
     if len(rest) == len(shares):
-        return KindNodes(units, notes)
+        return KindNodes(_without_unused(policy, units, pool, num_trials), notes)
     error = _kept_to_nodes(policy)
     if not rest:
         raise error
@@ -121,3 +123,14 @@ def _without_spare(
         return all(slot.max_concurrent_trials >= few for slot, few in zip(found.slots, least, strict=True))
 
     return trimmed(units, pool, uses_devices=True, holds=holds)
+
+
+def _without_unused(policy: ResourcePolicy, units: Units, pool: NodePool, num_trials: int) -> dict[str, int]:
+    """Return fewer units with which so many trials get the same: the better kinds may have room for all of them."""
+
+    def slots(some: Units) -> tuple[TrialSlot, ...]:
+        plan = pool.plan(policy, some)
+        return () if plan is None else plan.capped(num_trials, limited_by="num_trials").slots
+
+    wanted = slots(units)
+    return trimmed(units, pool, uses_devices=True, holds=lambda fewer: slots(fewer) == wanted)
