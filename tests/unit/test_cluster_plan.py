@@ -339,7 +339,7 @@ def test_a_plan_explains_itself():
     plan = plan_cluster(GpuPolicy(gpus=0.25, cpus=1), catalog(L4, FOUR_L4), 64)
 
     assert plan.explain().splitlines()[:7] == [
-        "64 of 64 trials at once at the most, none at the least; limited by GPU",
+        "64 of 64 trials at once at the most, none at the least",
         "  l4: 0 to 16 nodes with 4 CPU, 1 GPU, 16 GiB of host memory (L4), for 64 trials",
         "  each trial: 1 CPU, 0.25 GPU, 5.3 GiB of GPU memory",
         "at most 11.20 USD an hour, without the head, whose price is not told",

@@ -114,9 +114,9 @@ class ClusterPlan(Value):
         """Return the plan as text: the groups, how many trials run on them, what limits them, the cost, and why."""
         most = self.trials.min_concurrent_trials
         least = "none" if all(group.min_nodes == 0 for group in self.groups) else "some"
+        limit = "" if most >= self.num_trials else f"; limited by {self.trials.limited_by}"
         lines = [
-            f"{most} of {counted(self.num_trials, 'trial')} at once at the most, {least} at the least; limited by "
-            f"{self.trials.limited_by}",
+            f"{most} of {counted(self.num_trials, 'trial')} at once at the most, {least} at the least{limit}",
             *(f"  {group}" for group in self.groups),
             *(f"  each trial: {slot}" for slot in self.trials.slots),
             self._cost(),
