@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from tune_policies.autoscaling.readiness import plan_when_ready
     from tune_policies.autoscaling.scaling import CapacityRequest, release_capacity, request_capacity
     from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
+    from tune_policies.clusters.catalog import NodeCatalog, NodeType
+    from tune_policies.clusters.cluster_plan import ClusterPlan
+    from tune_policies.clusters.planner import plan_cluster
     from tune_policies.decision import Decision
     from tune_policies.errors import (
         InfeasibleRequestError,
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
         SelectingPolicy,
     )
     from tune_policies.policy import ResourcePolicy
-    from tune_policies.policy_file import load_decision, load_policy
+    from tune_policies.policy_file import load_catalog, load_decision, load_policy
     from tune_policies.probe import ProbeWarning, probe_cluster
     from tune_policies.reporting.policy_callback import PolicyCallback
     from tune_policies.resources import Resources
@@ -54,6 +57,7 @@ __all__ = [
     "CapacityRequest",
     "CappedPolicy",
     "ClusterCapacity",
+    "ClusterPlan",
     "CpuPolicy",
     "Decision",
     "EscalatingScheduler",
@@ -70,6 +74,8 @@ __all__ = [
     "MemoryLimitError",
     "MixedPolicy",
     "NodeCapacity",
+    "NodeCatalog",
+    "NodeType",
     "NodeTypeCapacity",
     "OutOfMemory",
     "PlanChange",
@@ -86,8 +92,10 @@ __all__ = [
     "TrialSlot",
     "classify_oom",
     "classify_oom_text",
+    "load_catalog",
     "load_decision",
     "load_policy",
+    "plan_cluster",
     "plan_when_ready",
     "probe_cluster",
     "release_capacity",
@@ -102,6 +110,7 @@ _MODULES: Final = {
     "CapacityRequest": "autoscaling.scaling",
     "CappedPolicy": "policies",
     "ClusterCapacity": "capacity",
+    "ClusterPlan": "clusters.cluster_plan",
     "CpuPolicy": "policies",
     "Decision": "decision",
     "EscalatingScheduler": "schedulers.escalating",
@@ -118,6 +127,8 @@ _MODULES: Final = {
     "MemoryLimitError": "errors",
     "MixedPolicy": "policies",
     "NodeCapacity": "capacity",
+    "NodeCatalog": "clusters.catalog",
+    "NodeType": "clusters.catalog",
     "NodeTypeCapacity": "capacity",
     "OutOfMemory": "oom",
     "PlanChange": "schedulers.run_plan",
@@ -134,8 +145,10 @@ _MODULES: Final = {
     "TrialSlot": "slot",
     "classify_oom": "oom",
     "classify_oom_text": "oom",
+    "load_catalog": "policy_file",
     "load_decision": "policy_file",
     "load_policy": "policy_file",
+    "plan_cluster": "clusters.planner",
     "plan_when_ready": "autoscaling.readiness",
     "probe_cluster": "probe",
     "release_capacity": "autoscaling.scaling",

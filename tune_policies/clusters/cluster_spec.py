@@ -1,12 +1,14 @@
 """A cluster as its file describes it: the head, and groups of workers that grow and shrink. What a plan goes by."""
 
-from typing import Annotated, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeTypeCapacity
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.resources import Count, PositiveCount, Resources
+from tune_policies.tpu_slices import POD_TYPE, SLICE_NAME, TOPOLOGIES, TOPOLOGY, WORKER_ID, SliceShape
 from tune_policies.values import Value
 
 
@@ -47,6 +49,45 @@ class WorkerGroup(Value):
             )
         return self
 
+    def nodes(self, number: int, *, is_expected: bool = False) -> Iterator[NodeCapacity]:
+        """Yield so many nodes of the group, as Ray will know them.
+
+        The hosts of a TPU slice have the labels that Google and Ray give them, so that a plan finds whole slices.
+
+        Args:
+            number: How many; a slice that is not complete is of no use.
+            is_expected: Whether they are still to be added.
+        """
+        alike = NodeCapacity(
+            node_id=self.name,
+            resources=self.resources,
+            accelerator_type=self.accelerator_type,
+            labels=self.labels,
+            is_expected=is_expected,
+        )
+        shape = self._slice_shape
+        for at in range(number):
+            changes = {} if shape is None else self._host_of(shape, at)
+            yield alike.model_copy(update={"node_id": f"{self.name}-{at}", **changes})
+
+    @property
+    def _slice_shape(self) -> SliceShape | None:
+        if self.accelerator_type is None or self.topology is None:
+            return None
+        is_known = self.topology in TOPOLOGIES.get(self.accelerator_type, ())
+        return SliceShape(self.topology, self.accelerator_type) if is_known else None
+
+    def _host_of(self, shape: SliceShape, at: int) -> dict[str, Any]:
+        slice_number, host = divmod(at, self.num_hosts)
+        labels = {
+            SLICE_NAME: f"{self.name}-slice-{slice_number}",
+            TOPOLOGY: shape.topology,
+            WORKER_ID: str(host),
+            POD_TYPE: shape.pod_type,
+        }
+        custom = {**self.resources.custom, **({shape.head_resource: 1} if host == 0 else {})}
+        return {"labels": {**labels, **self.labels}, "resources": self.resources.replaced(custom=custom)}
+
 
 class ClusterSpec(Value):
     """A cluster that is to be.
@@ -74,15 +115,7 @@ class ClusterSpec(Value):
         rows = []
         for group in self.groups:
             always = group.min_nodes if self.is_autoscaling else max(group.min_nodes, group.start_nodes or 0)
-            nodes += [
-                NodeCapacity(
-                    node_id=f"{group.name}-{number}",
-                    resources=group.resources,
-                    accelerator_type=group.accelerator_type,
-                    labels=group.labels,
-                )
-                for number in range(always)
-            ]
+            nodes += group.nodes(always)
             if self.is_autoscaling and group.max_nodes > always:
                 rows.append(
                     NodeTypeCapacity(

@@ -1,0 +1,112 @@
+"""The command ``cluster``, as a user types it: the file on stdout, why it is so on stderr."""
+
+import sys
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from tests.decisions import a_decision
+from tune_policies import cli
+
+POLICY = """
+kind: MixedPolicy
+policies:
+  - {kind: GpuPolicy, gpus: 0.25, cpus: 1}
+  - {kind: CpuPolicy, cpus: 2}
+"""
+NODES = """
+head: {name: control, cpus: 2, memory_bytes: 8GiB, price_per_hour: 0.1}
+node_types:
+  - {name: l4, cpus: 4, memory_bytes: 16GiB, gpus: 1, accelerator_type: L4, price_per_hour: 0.70}
+  - {name: cpu, cpus: 16, memory_bytes: 64GiB, price_per_hour: 0.60}
+"""
+
+
+class Done(NamedTuple):
+    status: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "nodes.yaml").write_text(NODES)
+    (tmp_path / "decision.json").write_text(a_decision("L4").to_json())
+
+    def run(*arguments, policy="policy.yaml"):
+        monkeypatch.setattr(sys, "argv", ["tune-policies", "cluster", policy, "--num-trials", "64", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return Done(ended.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+def test_the_manifest_is_on_stdout_and_why_it_is_so_on_stderr(run):
+    done = run("--nodes", "nodes.yaml", "--name", "mine", "--ray-version", "2.58.0", "--image", "my/ray:1")
+
+    manifest = yaml.safe_load(done.stdout)
+    groups = {each["groupName"]: each["maxReplicas"] for each in manifest["spec"]["workerGroupSpecs"]}
+    assert done.status == 0
+    assert (manifest["kind"], manifest["metadata"]["name"], manifest["spec"]["rayVersion"]) == (
+        "RayCluster",
+        "mine",
+        "2.58.0",
+    )
+    assert groups == {"cpu": 4, "l4": 8}
+    assert "my/ray:1" in done.stdout
+    assert done.stderr.startswith("64 of 64 trials at once at the most")
+    assert "at most 8.10 USD an hour, with the head" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        pytest.param(("--format", "kuberay-helm"), "additionalWorkerGroups", id="values for the chart"),
+        pytest.param(("--format", "cluster-yaml"), "available_node_types", id="a file for ray up"),
+        pytest.param(("--job", "python tune.py"), "kind", id="a job"),
+    ],
+)
+def test_each_format_is_written(run, arguments, key):
+    assert key in yaml.safe_load(run("--nodes", "nodes.yaml", *arguments).stdout)
+
+
+def test_a_decision_puts_all_trials_where_they_cost_the_least(run):
+    done = run("--nodes", "nodes.yaml", "--decision", "decision.json", "--size", "16")
+
+    groups = yaml.safe_load(done.stdout)["spec"]["workerGroupSpecs"]
+    assert [each["groupName"] for each in groups] == ["cpu"]
+
+
+def test_a_file_that_exists_is_never_overwritten(run, tmp_path):
+    first = run("--output", "cluster.yaml")
+    written = (tmp_path / "cluster.yaml").read_text()
+    second = run("--output", "cluster.yaml", "--name", "other")
+
+    assert (first.status, first.stdout) == (0, "")
+    assert second.status == 2
+    assert "cluster.yaml exists" in second.stderr
+    assert (tmp_path / "cluster.yaml").read_text() == written
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        pytest.param(("--size", "16"), 2, "--size goes with", id="a size without a decision"),
+        pytest.param(("--nodes", "policy.yaml"), 2, "is no node catalogue", id="a file that is no catalogue"),
+        pytest.param(("--name", "My_Cluster"), 2, "at most 53", id="a name that Kubernetes refuses"),
+        pytest.param(("--format", "helm"), 2, "kuberay-helm", id="a format that there is not"),
+        pytest.param(("--nodes", "small.yaml"), 1, "short of", id="nodes that are too small"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_written(run, tmp_path, arguments, status, message):
+    (tmp_path / "small.yaml").write_text("node_types: [{name: tiny, cpus: 1, memory_bytes: 1GiB}]")
+    (tmp_path / "large.yaml").write_text("{kind: CpuPolicy, cpus: 9}")
+
+    done = run(*arguments, policy="large.yaml")
+
+    assert (done.status, done.stdout) == (status, "")
+    assert message in done.stderr

@@ -1,0 +1,115 @@
+"""The node catalogue: what a user may write there, and what is answered where it makes no sense."""
+
+import json
+
+import pytest
+
+from tune_policies import InvalidResourcesError, NodeCatalog, NodeType, load_catalog
+from tune_policies.clusters.catalog import Toleration
+
+
+def node_type(**fields):
+    return NodeType(**{"name": "node", "cpus": 8, "memory_bytes": "32GiB", **fields})
+
+
+def test_a_catalogue_is_read_from_yaml(tmp_path):
+    path = tmp_path / "nodes.yaml"
+    path.write_text(
+        "date: 2026-11-21\nnode_types:\n"
+        "  - {name: l4, cpus: 4, memory_bytes: 16GiB, gpus: 1, accelerator_type: L4, price_per_hour: 0.7}\n"
+        "  - {name: cpu, cpus: 16, memory_bytes: 64GiB, price_per_hour: }\n"
+    )
+
+    assert load_catalog(path) == NodeCatalog(
+        date="2026-11-21",
+        node_types=(
+            node_type(name="l4", cpus=4, memory_bytes="16GiB", gpus=1, accelerator_type="L4", price_per_hour=0.7),
+            node_type(name="cpu", cpus=16, memory_bytes="64GiB"),
+        ),
+    )
+
+
+def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
+    toleration = Toleration(key="spot", operator="Equal", value="yes")
+    catalog = NodeCatalog(node_types=(node_type(tolerations=(toleration,), labels={"zone": "eu"}),))
+    path = tmp_path / "nodes.json"
+    path.write_text(catalog.to_json())
+
+    assert load_catalog(path) == catalog
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        pytest.param({"gpu": 1}, "did you mean 'gpus'?", id="a field that is misspelt"),
+        pytest.param({"gpus": 1, "accelerator_type": "L44"}, "did you mean 'L4'?", id="a type that Ray does not know"),
+        pytest.param({"gpus": 1, "accelerator_type": "TPU-V4"}, "is not of resource 'GPU'", id="a type of others"),
+        pytest.param({"accelerator_type": "L4"}, "has accelerator_type='L4' and no devices", id="a type without GPUs"),
+        pytest.param({"device_key": "nvidia.com/gpu.shared"}, "and no devices", id="a key without devices"),
+        pytest.param({"gpus": 0.5}, "gpus must be a whole number", id="half a GPU"),
+        pytest.param({"cpus": 0.5}, "cpus must be a whole number", id="half a CPU"),
+        pytest.param({"custom": {"license": 1.5}}, "whole numbers of license, got 1.5", id="parts of a resource"),
+        pytest.param({"custom": {"TPU": 3}}, "Ask for 2 or 4", id="chips that no host has"),
+        pytest.param({"custom": {"gpu": 1}}, "use gpus", id="Tune's name of GPUs"),
+        pytest.param({"custom": {"accelerator_type:L4": 1}}, "use accelerator_type", id="Ray's way to tell types"),
+        pytest.param({"gpus": 1, "custom": {"TPU": 4}}, "several kinds (GPU, TPU)", id="two kinds of devices"),
+        pytest.param({"topology": "4x4"}, "is of TPU slices", id="a topology without TPUs"),
+        pytest.param(
+            {"topology": "4x5", "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E"},
+            "did you mean '4x8'?",
+            id="a topology that there is not",
+        ),
+        pytest.param(
+            {"topology": "2x2", "custom": {"TPU": 1}, "accelerator_type": "TPU-V6E"},
+            "has 4 chips, and its nodes cannot have 1 each: 4 on its one node",
+            id="too few chips for a slice of one host",
+        ),
+        pytest.param(
+            {"topology": "4x4", "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E", "max_nodes": 3},
+            "less than one 4x4 slice: ask for 4",
+            id="not even one slice",
+        ),
+        pytest.param({"name": "L4_Spot"}, "such as 'l4-spot'", id="a name that Kubernetes refuses"),
+        pytest.param({"name": "head"}, "comes twice, once as the head's", id="the head's name"),
+        pytest.param({"labels": {"zone": "a b"}}, "cannot be the value of the label 'zone'", id="a label with a blank"),
+        pytest.param({"price_per_hour": -1}, "price_per_hour", id="a price below 0"),
+        pytest.param({"memory_bytes": "lots"}, "memory_bytes must be above 0", id="memory that is no amount"),
+        pytest.param(
+            {"tolerations": [{"key": "spot", "value": "yes"}]}, "a value goes with 'Equal'", id="a value for nothing"
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_way_out(tmp_path, fields, message):
+    path = tmp_path / "nodes.json"
+    path.write_text(json.dumps({"node_types": [{"name": "node", "cpus": 8, "memory_bytes": "32GiB", **fields}]}))
+
+    with pytest.raises(InvalidResourcesError) as raised:
+        load_catalog(path)
+
+    assert str(raised.value).startswith(f"{path} is no node catalogue: ")
+    assert message in str(raised.value)
+
+
+def test_a_catalogue_has_node_types():
+    with pytest.raises(InvalidResourcesError, match="at least one node type"):
+        NodeCatalog(node_types=())
+
+
+def test_a_head_without_work_has_no_devices():
+    with pytest.raises(InvalidResourcesError, match="its GPU would stand idle"):
+        NodeCatalog(node_types=(node_type(),), head=node_type(name="boss", gpus=1))
+
+
+@pytest.mark.parametrize(
+    ("topology", "chips", "hosts"), [("4x4", 4, 4), ("2x4", 8, 1), ("2x2", 4, 1), ("1x1", 1, 1), ("2x8", 4, 4)]
+)
+def test_a_slice_has_as_many_hosts_as_its_chips_need(topology, chips, hosts):
+    tpu = node_type(custom={"TPU": chips}, accelerator_type="TPU-V6E", topology=topology)
+
+    assert tpu.num_hosts == hosts
+
+
+def test_a_node_has_the_label_of_its_device_type_beside_its_own():
+    labels = node_type(gpus=1, accelerator_type="L4", labels={"zone": "eu"}).ray_labels
+
+    assert labels == {"ray.io/accelerator-type": "L4", "zone": "eu"}

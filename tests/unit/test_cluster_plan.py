@@ -1,0 +1,410 @@
+"""From a policy and a catalogue to worker groups: how many nodes, of which types, and why."""
+
+import pytest
+
+from tests.decisions import a_decision
+from tune_policies import (
+    AcceleratorPolicy,
+    AutoscalingPolicy,
+    BenchmarkedPolicy,
+    CappedPolicy,
+    ClusterPlan,
+    CpuPolicy,
+    EvenSplitPolicy,
+    FirstFeasiblePolicy,
+    GpuMemoryPolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    MixedPolicy,
+    NodeCatalog,
+    NodeType,
+    ReservingPolicy,
+    SelectingPolicy,
+    plan_cluster,
+)
+from tune_policies.policies.wrappers import plan_first_feasible
+from tune_policies.policy import ResourcePolicy
+
+
+def node_type(name, cpus, gpus=0, price=None, **fields):
+    return NodeType(
+        name=name,
+        cpus=cpus,
+        gpus=gpus,
+        memory_bytes=f"{4 * cpus}GiB",
+        price_per_hour=price,
+        max_nodes=fields.pop("max_nodes", 100),
+        **fields,
+    )
+
+
+L4 = node_type("l4", 4, 1, 0.7, accelerator_type="L4")
+FOUR_L4 = node_type("l4-4", 48, 4, 4.0, accelerator_type="L4")
+A100 = node_type("a100", 12, 1, 3.7, accelerator_type="A100")
+CPU = node_type("cpu", 16, 0, 0.6)
+SLICE = node_type("v6e", 24, price=1.2, accelerator_type="TPU-V6E", custom={"TPU": 4}, topology="4x4")
+ON_SLICES = AcceleratorPolicy(resource="TPU", amount=4, topology="4x4", accelerator_type="TPU-V6E", num_workers=4)
+
+
+def catalog(*node_types, **fields):
+    return NodeCatalog(node_types=node_types, **fields)
+
+
+def groups(plan):
+    return {group.node_type.name: group.max_nodes for group in plan.groups}
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        pytest.param(CpuPolicy(cpus=2), {"cpu": 2}, id="CPUs of nodes without GPUs"),
+        pytest.param(GpuPolicy(gpus=0.25, cpus=1), {"l4": 4}, id="small nodes that hold as much for less"),
+        pytest.param(GpuPolicy(gpus=0.25, cpus=2), {"l4-4": 1}, id="nodes with the CPUs beside the GPUs"),
+        pytest.param(GpuMemoryPolicy(gpu_memory="30GiB"), {"a100": 16}, id="GPUs with the memory"),
+        pytest.param(GpuPolicy(accelerator_type="A100"), {"a100": 16}, id="the type that is wished for"),
+        pytest.param(GpuPolicy(gpus=4), {"l4-4": 16}, id="nodes with as many GPUs"),
+        pytest.param(GpuPolicy(num_workers=4), {"l4": 64}, id="workers of a trial on several nodes"),
+        pytest.param(CappedPolicy(GpuPolicy(), 5), {"l4": 5}, id="as many as a policy lets run"),
+        pytest.param(ReservingPolicy(CpuPolicy(), cpus=20), {"cpu": 3}, id="what is left free comes on top"),
+        pytest.param(ON_SLICES, {"v6e": 64}, id="whole TPU slices"),
+        pytest.param(AutoscalingPolicy(GpuPolicy(), max_nodes_to_add=3), {"l4": 3}, id="as many nodes as are allowed"),
+        pytest.param(EvenSplitPolicy(num_trials=20, min_cpus=2), {"cpu": 3}, id="room for the least of each"),
+        pytest.param(
+            FirstFeasiblePolicy(GpuPolicy(accelerator_type="H100"), CpuPolicy(cpus=2)), {"cpu": 2}, id="what fits first"
+        ),
+        pytest.param(
+            GpuPolicy(accelerator_type=("H100", "A100")), {"a100": 16}, id="the first of several types that there is"
+        ),
+    ],
+)
+def test_the_groups_are_the_cheapest_that_hold_all_trials(policy, expected):
+    plan = plan_cluster(policy, catalog(L4, FOUR_L4, A100, CPU, SLICE), 16)
+
+    assert groups(plan) == expected
+
+
+def test_each_kind_of_slots_has_its_groups():
+    policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
+
+    plan = plan_cluster(policy, catalog(L4, CPU), 64)
+
+    assert groups(plan) == {"cpu": 4, "l4": 8}
+    assert [slot.max_concurrent_trials for slot in plan.trials.slots] == [32, 32]
+
+
+def test_no_node_is_for_a_kind_whose_trials_find_room_with_a_better_one():
+    """Four GPUs come in one node, and two trials need no more."""
+    policy = MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2))
+
+    assert groups(plan_cluster(policy, catalog(FOUR_L4, CPU), 2)) == {"l4-4": 1}
+
+
+def test_kinds_that_take_each_others_room_get_no_more_nodes_than_the_trials_need():
+    """The first kind takes all CPUs, so that there is no second one."""
+    assert groups(plan_cluster(MixedPolicy(CpuPolicy(), CpuPolicy()), catalog(CPU), 16)) == {"cpu": 1}
+
+
+def test_kinds_share_the_trials_by_their_speeds():
+    policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2), speeds=(3, 1))
+
+    assert groups(plan_cluster(policy, catalog(L4, CPU), 64)) == {"cpu": 2, "l4": 12}
+
+
+def test_what_one_kind_cannot_hold_the_others_do():
+    policy = MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2))
+    scarce = L4.model_copy(update={"max_nodes": 4})
+
+    assert groups(plan_cluster(policy, catalog(scarce, CPU), 64)) == {"cpu": 8, "l4": 4}
+
+
+def test_a_kind_for_which_there_are_no_nodes_is_left_out_and_the_plan_says_so():
+    plan = plan_cluster(MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2)), catalog(CPU), 64)
+
+    assert groups(plan) == {"cpu": 8}
+    assert any(reason.startswith("no nodes for GpuPolicy") for reason in plan.reasons)
+
+
+@pytest.mark.parametrize(("num_trials", "num_nodes"), [(1, 1), (16, 2)])
+def test_train_workers_beside_other_kinds_wait_for_nodes_that_are_there(num_trials, num_nodes):
+    """Ray is kept to nodes by their identifiers then, and these have none yet."""
+    policy = MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(cpus=2))
+
+    plan = plan_cluster(policy, catalog(L4, CPU), num_trials)
+
+    assert groups(plan) == {"cpu": num_nodes}
+    assert any("Plan a cluster for each kind by itself" in reason for reason in plan.reasons)
+
+
+def test_only_train_workers_of_several_kinds_are_refused():
+    policy = MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(num_workers=2))
+
+    with pytest.raises(InfeasibleRequestError, match="Plan a cluster for each kind by itself"):
+        plan_cluster(policy, catalog(L4, CPU), 16)
+
+
+def test_where_configs_decide_each_kind_has_room_for_all_trials():
+    policy = BenchmarkedPolicy(a_decision("L4"), gpu=GpuPolicy(gpus=0.25, cpus=1), cpu=CpuPolicy(cpus=2))
+
+    plan = plan_cluster(policy, catalog(L4, CPU), 64)
+
+    assert groups(plan) == {"cpu": 8, "l4": 16}
+    assert plan.trials.min_concurrent_trials == 64
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2)),
+        FirstFeasiblePolicy(CpuPolicy(cpus=2), GpuPolicy(gpus=0.25, cpus=1)),
+    ],
+    ids=["mixed kinds", "choices"],
+)
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [pytest.param(256, {"l4": 16}, id="large trials on GPUs"), pytest.param(16, {"cpu": 8}, id="small ones on CPUs")],
+)
+def test_a_decision_puts_trials_where_each_costs_the_least(policy, size, expected):
+    plan = plan_cluster(policy, catalog(L4, CPU), 64, decision=a_decision("L4"), size=size)
+
+    assert groups(plan) == expected
+
+
+def test_a_decision_says_nothing_of_gpus_of_other_types():
+    """By the price an L4 would be the cheapest, if it were as fast as the A100."""
+    policy = FirstFeasiblePolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
+
+    plan = plan_cluster(policy, catalog(L4, A100, CPU), 64, decision=a_decision("A100"))
+
+    assert groups(plan) == {"cpu": 8}
+    assert "left out, as it was measured on A100 only: l4" in plan.reasons
+
+
+def test_without_prices_a_decision_goes_by_its_own_answer():
+    policy = FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=2))
+    free = [each.model_copy(update={"price_per_hour": None}) for each in (L4, CPU)]
+
+    plan = plan_cluster(policy, catalog(*free), 8, decision=a_decision("L4"), size=16)
+
+    assert groups(plan) == {"cpu": 1}
+
+
+def test_with_a_decision_the_plan_says_what_all_trials_cost():
+    decision = a_decision("L4")
+    trial_s = decision.workloads[0].sizes[-1].gpu.trial_s
+
+    plan = plan_cluster(GpuPolicy(), catalog(L4), 64, decision=decision)
+
+    assert plan.hours == pytest.approx(trial_s / 3600)
+    assert plan.price == pytest.approx(64 * 0.7 * trial_s / 3600)
+
+
+def test_a_workload_that_was_not_decided_is_refused():
+    with pytest.raises(InvalidResourcesError, match="nothing was decided for 'mpl'; did you mean 'mlp'"):
+        plan_cluster(GpuPolicy(), catalog(L4), 64, decision=a_decision(), workload="mpl")
+
+
+def test_without_prices_as_few_nodes_as_hold_the_trials():
+    free = [each.model_copy(update={"price_per_hour": None}) for each in (L4, FOUR_L4)]
+
+    plan = plan_cluster(GpuPolicy(), catalog(*free), 64)
+
+    assert groups(plan) == {"l4-4": 16}
+    assert plan.price_per_hour is None
+
+
+def test_a_node_without_a_price_comes_after_those_that_have_one():
+    unknown = FOUR_L4.model_copy(update={"price_per_hour": None})
+
+    plan = plan_cluster(GpuPolicy(), catalog(L4.model_copy(update={"max_nodes": 60}), unknown), 64)
+
+    assert groups(plan) == {"l4": 60, "l4-4": 1}
+    assert plan.price_per_hour is None
+
+
+def test_the_price_is_that_of_all_nodes_with_the_head():
+    head = node_type("boss", 4, price=0.2)
+
+    assert plan_cluster(GpuPolicy(), catalog(L4, head=head), 10).price_per_hour == pytest.approx(7.2)
+
+
+def test_where_the_catalogue_has_too_few_nodes_as_many_trials_run_as_they_hold():
+    plan = plan_cluster(GpuPolicy(), catalog(L4.model_copy(update={"max_nodes": 3})), 64)
+
+    assert groups(plan) == {"l4": 3}
+    assert "3 of 64 trials run at once, as there are no more such nodes; the others wait" in plan.reasons
+
+
+def test_every_group_scales_from_zero():
+    plan = plan_cluster(CpuPolicy(), catalog(CPU), 64)
+
+    assert [(group.min_nodes, group.start_nodes) for group in plan.groups] == [(0, 0)]
+
+
+def test_groups_of_slices_say_how_many_hosts_come_together():
+    (group,) = plan_cluster(ON_SLICES, catalog(SLICE), 3).groups
+
+    assert (group.num_hosts, group.max_nodes, group.trials_at_once) == (4, 12, 3)
+
+
+def test_slices_that_are_always_there_are_found_by_a_plan():
+    spec = plan_cluster(ON_SLICES, catalog(SLICE), 3).spec
+    (group,) = spec.groups
+    always = spec.model_copy(update={"groups": (group.model_copy(update={"min_nodes": 8}),)})
+
+    assert ON_SLICES.plan(always.capacity).max_concurrent_trials == 2
+
+
+def test_what_no_node_holds_is_refused_with_what_the_nodes_have():
+    with pytest.raises(InfeasibleRequestError, match="with every node that can be had, the largest node offers 16 CPU"):
+        plan_cluster(CpuPolicy(cpus=32), catalog(CPU), 4)
+
+
+def test_too_few_nodes_allowed_for_one_trial_are_refused():
+    policy = AutoscalingPolicy(GpuPolicy(num_workers=4), max_nodes_to_add=3)
+
+    with pytest.raises(InfeasibleRequestError, match="Set max_nodes_to_add to 4 or more"):
+        plan_cluster(policy, catalog(L4), 4)
+
+
+@pytest.mark.parametrize("num_trials", [0, -1, 1.5, True])
+def test_the_number_of_trials_is_a_whole_number_above_zero(num_trials):
+    with pytest.raises(InvalidResourcesError, match="num_trials must be a whole number"):
+        plan_cluster(CpuPolicy(), catalog(CPU), num_trials)
+
+
+@pytest.mark.parametrize("name", ["Mine", "1st", "a_b", "a" * 54, ""])
+def test_the_name_is_one_that_kuberay_takes(name):
+    with pytest.raises(InvalidResourcesError, match="at most 53"):
+        plan_cluster(CpuPolicy(), catalog(CPU), 4, name=name)
+
+
+def kind_of(policy):
+    return f"{type(policy).__name__} {policy.model_dump_json(exclude_defaults=True)}"
+
+
+SEVERAL = [
+    CpuPolicy(cpus=2),
+    CpuPolicy(cpus=3, memory="2GiB", num_workers=2),
+    GpuPolicy(gpus=0.25),
+    GpuPolicy(num_workers=3),
+    GpuMemoryPolicy(gpu_memory="7GiB"),
+    MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2)),
+    FirstFeasiblePolicy(GpuPolicy(gpus=8), CpuPolicy()),
+    ReservingPolicy(CpuPolicy(), cpus=9),
+    EvenSplitPolicy(num_trials=10, min_gpus=0.5),
+]
+
+
+@pytest.mark.parametrize("policy", SEVERAL, ids=kind_of)
+def test_the_trials_fit_the_cluster_that_the_file_will_describe(policy):
+    plan = plan_cluster(policy, catalog(L4, FOUR_L4, A100, CPU), 10)
+
+    found = AutoscalingPolicy(CappedPolicy(policy, 10)).plan(plan.spec.capacity)
+
+    assert found.slots == plan.trials.slots
+    assert found.nodes_to_add == plan.trials.nodes_to_add
+
+
+def at_once(policy, spec):
+    try:
+        return AutoscalingPolicy(policy).plan(spec.capacity).max_concurrent_trials
+    except InfeasibleRequestError:
+        return 0
+
+
+@pytest.mark.parametrize("policy", [each for each in SEVERAL if not isinstance(each, MixedPolicy)], ids=kind_of)
+def test_one_node_less_is_not_enough(policy):
+    spec = plan_cluster(policy, catalog(L4, FOUR_L4, A100, CPU), 10).spec
+
+    for group in spec.groups:
+        fewer = group.model_copy(update={"max_nodes": group.max_nodes - 1})
+        groups_left = tuple(fewer if each is group else each for each in spec.groups)
+        assert at_once(policy, spec.model_copy(update={"groups": groups_left})) < 10
+
+
+def test_a_plan_is_the_same_whatever_the_order_of_the_catalogue():
+    policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
+
+    assert plan_cluster(policy, catalog(L4, CPU, A100), 9) == plan_cluster(policy, catalog(A100, CPU, L4), 9)
+
+
+def test_a_plan_survives_json():
+    plan = plan_cluster(GpuPolicy(gpus=0.25), catalog(L4, CPU), 9)
+
+    assert ClusterPlan.from_json(plan.to_json()) == plan
+
+
+def test_a_plan_explains_itself():
+    plan = plan_cluster(GpuPolicy(gpus=0.25, cpus=1), catalog(L4, FOUR_L4), 64)
+
+    assert plan.explain().splitlines()[:7] == [
+        "64 of 64 trials at once at the most, none at the least",
+        "  l4: 0 to 16 nodes with 4 CPU, 1 GPU, 16 GiB of host memory (L4), for 64 trials",
+        "  each trial: 1 CPU, 0.25 GPU, 5.3 GiB of GPU memory",
+        "at most 11.20 USD an hour, without the head, whose price is not told",
+        "  - 64 trials on 16 l4: these are the cheapest that hold them",
+        "  - an hour of such a trial costs 0.175 on l4, 0.25 on l4-4, on nodes that are full",
+        "  - 5.3 GiB of GPU memory per worker: its share of the smallest device in use",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "name", "resources"),
+    [
+        pytest.param(GpuPolicy(gpus=0.25, cpus=2), "gpu", "8 CPU, 1 GPU, 32 GiB", id="four trials on a GPU"),
+        pytest.param(GpuPolicy(gpus=2, accelerator_type="A100"), "a100-x2", "16 CPU, 2 GPU, 64 GiB", id="two GPUs"),
+        pytest.param(CpuPolicy(cpus=3), "cpu-15", "15 CPU, 60 GiB", id="CPUs without a rest"),
+        pytest.param(CpuPolicy(cpus=32), "cpu-32", "32 CPU, 128 GiB", id="more CPUs than usual"),
+        pytest.param(CpuPolicy(memory="10GiB"), "cpu-16", "16 CPU, 161 GiB", id="memory that is asked for"),
+        pytest.param(CpuPolicy(custom={"license": 0.5}), "cpu-16", "16 CPU, 8 license, 64 GiB", id="custom resources"),
+        pytest.param(
+            GpuMemoryPolicy(gpu_memory="10GiB", accelerator_type="A100"), "a100", "8 CPU, 1 GPU, 32 GiB", id="by memory"
+        ),
+        pytest.param(
+            AcceleratorPolicy(resource="HPU", amount=2), "hpu-x2", "16 CPU, 2 HPU, 64 GiB", id="other devices"
+        ),
+        pytest.param(ON_SLICES, "tpu-v6e-4x4-x4", "32 CPU, 4 TPU, 128 GiB", id="TPU slices"),
+        pytest.param(CappedPolicy(CpuPolicy(), 2), "cpu-16", "16 CPU, 64 GiB", id="inside a wrapper"),
+        pytest.param(
+            FirstFeasiblePolicy(GpuPolicy(), CpuPolicy()), "gpu", "8 CPU, 1 GPU, 32 GiB", id="the first choice"
+        ),
+    ],
+)
+def test_without_a_catalogue_nodes_suit_the_policy(policy, name, resources):
+    (group,) = plan_cluster(policy, None, 16).groups
+
+    assert group.node_type.name == name
+    assert str(group.node_type.resources) == f"{resources} of host memory"
+
+
+class PolicyOfAUser(ResourcePolicy):
+    def plan(self, capacity):
+        return plan_first_feasible([CpuPolicy()], capacity)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        pytest.param(
+            GpuMemoryPolicy(gpu_memory="6GiB"), "GPUs without a type is not known", id="memory without a type"
+        ),
+        pytest.param(
+            GpuMemoryPolicy(gpu_memory="6GiB", accelerator_type="B200"),
+            "of 'B200' is not known",
+            id="a type of no size",
+        ),
+        pytest.param(
+            GpuMemoryPolicy(gpu_memory="60GiB", accelerator_type="T4"), "name a type with more", id="a type too small"
+        ),
+        pytest.param(SelectingPolicy(CpuPolicy(), label_selector={"zone": "eu"}), "give a catalogue", id="labels"),
+        pytest.param(PolicyOfAUser(), "PolicyOfAUser is not known: give a catalogue", id="a policy of the user's own"),
+    ],
+)
+def test_without_a_catalogue_what_cannot_be_told_is_refused(policy, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        plan_cluster(policy, None, 64)
+
+
+def test_a_policy_of_the_users_own_is_planned_with_a_catalogue():
+    assert groups(plan_cluster(PolicyOfAUser(), catalog(CPU), 64)) == {"cpu": 4}

@@ -1,0 +1,97 @@
+"""No other nodes of a catalogue hold the trials for less: shown against all numbers of nodes that there could be."""
+
+from itertools import product
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tune_policies import (
+    AcceleratorPolicy,
+    CappedPolicy,
+    CpuPolicy,
+    GpuMemoryPolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    NodeType,
+)
+from tune_policies.clusters.catalog import HEAD
+from tune_policies.clusters.node_choice import choose_nodes
+from tune_policies.clusters.node_pool import NodePool
+
+prices = st.none() | st.integers(1, 9)
+
+
+@st.composite
+def node_types(draw, name):
+    gpus = draw(st.integers(0, 2))
+    return NodeType(
+        name=name,
+        cpus=draw(st.sampled_from([1, 2, 4, 6, 16])),
+        memory_bytes=draw(st.sampled_from(["8GiB", "32GiB"])),
+        gpus=gpus,
+        accelerator_type=draw(st.sampled_from(["T4", "A100"])) if gpus else None,
+        custom={} if gpus else draw(st.sampled_from([{}, {"HPU": 2}])),
+        price_per_hour=draw(prices),
+        max_nodes=draw(st.integers(1, 3)),
+    )
+
+
+catalogs = st.integers(1, 3).flatmap(lambda number: st.tuples(*(node_types(f"node-{i}") for i in range(number))))
+
+policies = st.one_of(
+    st.builds(CpuPolicy, cpus=st.sampled_from([0.5, 1, 2, 3]), num_workers=st.sampled_from([0, 0, 2, 3])),
+    st.builds(CpuPolicy, memory=st.sampled_from(["3GiB", "9GiB"])),
+    st.builds(
+        GpuPolicy,
+        gpus=st.sampled_from([0.25, 0.3, 0.5, 1, 2]),
+        cpus=st.sampled_from([None, 1, 2]),
+        accelerator_type=st.sampled_from([None, "T4"]),
+        num_workers=st.sampled_from([0, 0, 2]),
+    ),
+    st.builds(GpuMemoryPolicy, gpu_memory=st.sampled_from(["3GiB", "7GiB", "20GiB"]), cpus=st.sampled_from([None, 1])),
+    st.builds(AcceleratorPolicy, resource=st.just("HPU"), amount=st.sampled_from([1, 2])),
+    st.builds(
+        CappedPolicy, inner=st.builds(CpuPolicy, cpus=st.sampled_from([1, 2])), max_concurrent_trials=st.integers(1, 9)
+    ),
+)
+
+
+def at_once(policy, pool, units):
+    plan = pool.plan(policy, units)
+    return 0 if plan is None else plan.min_concurrent_trials
+
+
+def cost(policy, pool, units):
+    plan = pool.plan(policy, units)
+    uses_devices = plan.worker.gpus > 0 or bool(plan.worker.custom)
+    costs = [[part * number for part in pool.cost(name, uses_devices=uses_devices)] for name, number in units.items()]
+    return tuple(map(sum, zip(*costs, strict=True)))
+
+
+def all_units(pool):
+    for numbers in product(*(range(most + 1) for most in pool.most.values())):
+        yield {name: number for name, number in zip(pool.most, numbers, strict=True) if number}
+
+
+@given(policy=policies, types=catalogs, num_trials=st.integers(1, 20))
+def test_no_other_nodes_hold_as_many_trials_for_less(policy, types, num_trials):
+    pool = NodePool({each.name: each for each in types}, HEAD)
+    held = {tuple(units.items()): at_once(policy, pool, units) for units in all_units(pool)}
+    most = max(held.values())
+    assume(most)
+
+    chosen = choose_nodes(policy, pool, pool.most, num_trials)
+
+    enough = [dict(units) for units, trials in held.items() if trials >= min(num_trials, most)]
+    assert chosen.num_trials == min(num_trials, most)
+    assert cost(policy, pool, chosen.units) == min(cost(policy, pool, units) for units in enough)
+
+
+@given(policy=policies, types=catalogs, num_trials=st.integers(1, 20))
+def test_nothing_is_chosen_where_nothing_fits(policy, types, num_trials):
+    pool = NodePool({each.name: each for each in types}, HEAD)
+    assume(not at_once(policy, pool, pool.most))
+
+    with pytest.raises(InfeasibleRequestError, match="with every node that can be had"):
+        choose_nodes(policy, pool, pool.most, num_trials)

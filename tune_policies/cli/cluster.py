@@ -1,0 +1,94 @@
+"""The command ``cluster``: from a policy to a file of the cluster that its trials need."""
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from tune_policies.clusters.planner import plan_cluster
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.policy_file import load_catalog, load_decision, load_policy
+
+app = typer.Typer()
+
+Format = Literal["kuberay", "kuberay-helm", "cluster-yaml"]
+
+
+@app.command()
+def cluster(
+    policy: Annotated[Path, typer.Argument(help="A policy as YAML or JSON.", show_default=False)],
+    *,
+    num_trials: Annotated[int, typer.Option(min=1, help="So many trials are to run at once.", show_default=False)],
+    nodes: Annotated[
+        Path | None,
+        typer.Option(help="The catalogue of node types; else nodes that suit the policy.", show_default=False),
+    ] = None,
+    decision: Annotated[
+        Path | None,
+        typer.Option(help="What benchmarks decided: trials run where they cost the least.", show_default=False),
+    ] = None,
+    workload: Annotated[
+        str | None, typer.Option(help="Of the decision, where it has several.", show_default=False)
+    ] = None,
+    size: Annotated[
+        float | None, typer.Option(help="Of the trials; else the largest that was measured.", show_default=False)
+    ] = None,
+    format: Annotated[  # noqa: A002 - the name of the option
+        Format, typer.Option(help="A manifest, values for the chart `ray-cluster`, or a file for `ray up`.")
+    ] = "kuberay",
+    name: Annotated[str, typer.Option(help="Of the cluster.")] = "tune",
+    ray_version: Annotated[
+        str | None, typer.Option(help="Of the cluster; else the one that is installed here.", show_default=False)
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(help="Of all pods; else Ray's own of that version.", show_default=False)
+    ] = None,
+    platform: Annotated[
+        Literal["gke", "karpenter", "gpu-operator", "none"] | None,
+        typer.Option(
+            help="Whose labels tell what GPUs a node has; none: only those that the catalogue names.",
+            show_default="gke",
+        ),
+    ] = None,
+    job: Annotated[
+        str | None,
+        typer.Option(help="A RayJob that runs this command, such as `python tune.py`.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write to this new file, not to stdout.", show_default=False)
+    ] = None,
+) -> None:
+    """Write the file of the cluster that so many trials need: a worker group for each kind of slot, as cheap as can be.
+
+    Why it is so, and what it costs, is said on stderr.
+    """
+    if decision is None and (workload is not None or size is not None):
+        raise typer.BadParameter(f"{'--workload' if workload is not None else '--size'} goes with --decision")
+    if output is not None and output.exists():
+        raise InvalidResourcesError(f"{output} exists, and may have been changed by hand: delete it, or name another")
+    planned = plan_cluster(
+        load_policy(policy),
+        None if nodes is None else load_catalog(nodes),
+        num_trials,
+        decision=None if decision is None else load_decision(decision),
+        workload=workload,
+        size=size,
+        name=name,
+    )
+    # Only the writers know what a file of each format needs.
+    from tune_policies.manifests.writing import write_cluster
+    from tune_policies.manifests.writing.options import WriteOptions
+
+    options: dict[str, Any] = {"format": format, "image": image, "job": job}
+    options["ray_version"] = ray_version or version("ray")
+    if platform is not None:
+        options["platform"] = None if platform == "none" else platform
+    text = write_cluster(planned, WriteOptions(**options))
+    print(planned.explain(), file=sys.stderr)
+    if output is None:
+        print(text, end="")
+    else:
+        with output.open("x", encoding="utf-8") as file:
+            file.write(text)
