@@ -121,7 +121,7 @@ def _workers(values: dict[str, Any]) -> list[_Group]:
     defaults = {"smallGroup": _SMALL_GROUP_DEFAULTS}
     groups = [_Group(name, (_GROUPS, name), _merged(defaults.get(name, {}), more[name])) for name in sorted(more)]
     worker = _merged(_WORKER_DEFAULTS, values.get("worker"))
-    groups.append(_Group(worker.get("groupName"), ("worker",), worker))
+    groups.append(_Group(worker.get("groupName", ""), ("worker",), worker))
     return [group for group in groups if group.values.get("disabled") is not True]
 
 
@@ -137,8 +137,9 @@ def _merged(defaults: dict[str, Any], given: object) -> dict[str, Any]:
 
 
 def _spec(values: dict[str, Any], head: _Group, workers: list[_Group]) -> dict[str, Any]:
+    of_cluster: dict[str, Any] = {key: head.values[key] for key in _OF_CLUSTER if key in head.values}
     return {
-        **{key: head.values[key] for key in _OF_CLUSTER if key in head.values},
+        **of_cluster,
         "headGroupSpec": _group_spec(values, head, "ray-head"),
         "workerGroupSpecs": [
             {**_group_spec(values, group, "ray-worker"), "groupName": group.name} for group in workers
@@ -155,12 +156,13 @@ def _group_spec(values: dict[str, Any], group: _Group, container_name: str) -> d
     own = of.get("containerEnv", [])
     container["env"] = [*_common_env(values), *own] if isinstance(own, list) else own
     sidecars = of.get("sidecarContainers") or []
-    pod = {key: of[key] for key in _OF_POD if key in of}
+    pod: dict[str, Any] = {key: of[key] for key in _OF_POD if key in of}
     if of.get("restartPolicy") == "":
         del pod["restartPolicy"]
+    sizes: dict[str, Any] = {key: _unquoted(of[key]) for key in _OF_GROUP if key in of}
     pod["containers"] = [container, *(sidecars if isinstance(sidecars, list) else [])]
     return {
-        **{key: _unquoted(of[key]) for key in _OF_GROUP if key in of},
+        **sizes,
         "rayStartParams": _start_params(of),
         "template": {"metadata": {key: of.get(key) for key in ("labels", "annotations")}, "spec": pod},
     }

@@ -144,10 +144,10 @@ class _Builder:
         self._deepest = max(self._deepest, deepest)
         return data
 
-    def _alias(self, name: str, path: Path, line: int) -> Any:
+    def _alias(self, name: str | None, path: Path, line: int) -> Any:
         if name in self._open:
             raise self._error(line, f"the alias *{name} stands in what it stands for, so that it has no end")
-        if name not in self._anchored:
+        if name is None or name not in self._anchored:
             raise self._error(line, f"the alias *{name} stands for nothing: no part above is marked &{name}")
         data, num_parts, height = self._anchored[name]
         self._count(num_parts, len(path) + height, line)

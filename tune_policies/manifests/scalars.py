@@ -13,7 +13,7 @@ _KNOWN: Final = frozenset(f"{_PREFIX}{kind}" for kind in ("str", "int", "float",
 # PyYAML reads 1e3 as a text and 12:30 as 750; the parser of Kubernetes (sigs.k8s.io/yaml) as 1000 and as a text.
 _EXPONENT: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
-_resolver: Final = yaml.resolver.Resolver()
+_resolver: Final[Any] = yaml.resolver.Resolver()
 _constructor: Final = yaml.constructor.SafeConstructor()
 
 
