@@ -1,4 +1,4 @@
-"""Reads a policy, a decision, or a cluster to plan for, from a YAML or JSON file."""
+"""Reads a policy, a decision, a node catalogue, or a cluster to plan for, from a YAML or JSON file."""
 
 import json
 from collections.abc import Hashable
@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import yaml
 
 from tune_policies.capacity import ClusterCapacity
+from tune_policies.clusters.catalog import NodeCatalog
 from tune_policies.decision import Decision
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.gpu_memory_profile import GpuMemoryProfile
@@ -57,6 +58,15 @@ def load_decision(path: str | Path) -> Decision:
         InvalidResourcesError: The file cannot be read, or holds no decision.
     """
     return _value_in(Path(path), "decision", Decision)
+
+
+def load_catalog(path: str | Path) -> NodeCatalog:
+    """Read a node catalogue, which somebody has written by hand, as YAML or JSON. Prices may be missing.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, or is no catalogue.
+    """
+    return _value_in(Path(path), "node catalogue", NodeCatalog)
 
 
 def load_capacity(path: str | Path) -> ClusterCapacity:

@@ -149,7 +149,8 @@ def _spec(values: dict[str, Any], head: _Group, workers: list[_Group]) -> dict[s
 
 def _group_spec(values: dict[str, Any], group: _Group, container_name: str) -> dict[str, Any]:
     of = group.values
-    container = {"name": container_name, **{key: of[key] for key in _OF_CONTAINER if key in of}}
+    container: dict[str, Any] = {key: of[key] for key in _OF_CONTAINER if key in of}
+    container["name"] = container_name
     image = of.get("image") or values.get("image") or {}
     if isinstance(image, dict) and {"repository", "tag"} <= image.keys():
         container["image"] = f"{image['repository']}:{image['tag']}"
