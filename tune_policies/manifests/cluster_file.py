@@ -59,8 +59,8 @@ def find_cluster(path: str | FilePath) -> ClusterInFile | Document:
     if len(found) != 1:
         kinds = sorted({_kind(document.data) for document in documents}) or ["nothing"]
         raise InvalidResourcesError(
-            f"{path} must hold one Ray cluster YAML (available_node_types), one KubeRay RayCluster, RayJob or RayService, or "
-            f"values of its chart, but holds {len(found)} (found: {', '.join(kinds)})"
+            f"{path} must hold one Ray cluster YAML (available_node_types), one KubeRay RayCluster, RayJob or "
+            f"RayService, or values of its chart, but holds {len(found)} (found: {', '.join(kinds)})"
         )
     return found[0]
 
