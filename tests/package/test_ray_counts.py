@@ -5,6 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+import ray
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from tune_policies.manifests.ray_counts import ray_counts
 from tune_policies.manifests.reading import clusters_in
 
 SAMPLES = os.environ.get("TUNE_POLICIES_KUBERAY_SAMPLES")
+READS_GROUP_FIELDS = tuple(map(int, ray.__version__.split(".")[:2])) >= (2, 51)
 DEFAULTS = {"replicas": 0, "minReplicas": 0, "maxReplicas": 2147483647, "numOfHosts": 1}
 
 numbers = st.decimals(min_value=0, max_value=10**6, places=3).map(str) | st.integers(0, 10**9).map(str)
@@ -75,8 +77,9 @@ def as_ray_reads(group):
 
 
 def as_read_here(group):
+    seen = {key: value for key, value in group.items() if READS_GROUP_FIELDS or key not in ("resources", "labels")}
     try:
-        return ray_counts(WorkerGroupSpec.model_validate(group))
+        return ray_counts(WorkerGroupSpec.model_validate(seen))
     except InvalidResourcesError:
         return None
 

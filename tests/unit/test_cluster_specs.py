@@ -54,7 +54,6 @@ def test_a_manifest_is_read_as_ray_counts_it(load):
             max_nodes=3,
             start_nodes=2,
             idle_timeout_s=30,
-            is_type_counted=False,
         ),
     )
 
@@ -88,6 +87,26 @@ def test_a_manifest_is_read_as_ray_counts_it(load):
 )
 def test_what_a_node_has_follows_rays_precedence(load_group, worker, resources):
     assert load_group(**worker).resources == resources
+
+
+@pytest.mark.parametrize(("version", "gpus"), [("2.50.1", 0), ("2.51.0", 1), ("2.60.0", 1), (None, 1), ("nightly", 1)])
+def test_what_a_group_says_counts_from_ray_2_51_on(load, version, gpus):
+    cluster = load(manifest([{"resources": {"GPU": "1"}}], rayVersion=version))
+
+    assert cluster.groups[0].resources.gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("worker", "is_counted"),
+    [
+        ({"labels": {"ray.io/accelerator-type": "L4"}}, False),
+        ({"resources": {"accelerator_type:L4": "1"}}, True),
+        ({}, True),
+    ],
+    ids=["a label alone", "a resource", "no type"],
+)
+def test_the_autoscaler_knows_a_type_by_the_resource_alone(load_group, worker, is_counted):
+    assert load_group(**worker).is_type_counted == is_counted
 
 
 TPU = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "4x4"}

@@ -129,11 +129,14 @@ def test_a_type_that_the_autoscaler_does_not_find_is_cautioned_of(is_counted):
 
 def test_slices_come_as_a_whole():
     host = Resources(cpus=24, custom={"TPU": 4})
-    slices = group("tpu", resources=host, accelerator_type="TPU-V6E", topology="4x4", num_hosts=4, max_nodes=8)
+    slices = group(
+        "tpu", resources=host, accelerator_type="TPU-V6E", topology="4x4", num_hosts=4, max_nodes=8, start_nodes=8
+    )
 
-    outlook = plan_for_cluster(AcceleratorPolicy(resource="TPU", amount=4), cluster(slices))
+    outlook = plan_for_cluster(AcceleratorPolicy(resource="TPU", amount=4), cluster(slices), num_trials=3)
 
-    assert (outlook.at_maximum.trials_at_once, outlook.at_maximum.nodes) == (8, {"tpu": 8})
+    stages = [(stage.trials_at_once, stage.nodes) for stage in (outlook.at_maximum, outlook.for_trials)]
+    assert stages == [(8, {"tpu": 8}), (3, {"tpu": 4})]
 
 
 def test_where_not_one_trial_fits_at_the_maximum_it_is_infeasible():

@@ -1,5 +1,6 @@
 """What a policy's trials can expect of a cluster before it exists: how many run at the minimum and at the maximum."""
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Annotated, Final
 
@@ -7,7 +8,7 @@ from pydantic import Field
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.clusters.catalog import NodeCatalog
-from tune_policies.clusters.cluster_spec import ClusterSpec
+from tune_policies.clusters.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.clusters.group_prices import with_prices
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.names import counted
@@ -144,10 +145,37 @@ def _at_most(policy: ResourcePolicy, cluster: ClusterSpec, capacity: ClusterCapa
     if not cluster.is_autoscaling or not growing or total > min(cluster.max_nodes or total, _MOST_NODES):
         return AutoscalingPolicy(policy).plan(capacity)
     # Hosts that come together are told apart only where they are there, so all are taken for alive.
-    full = tuple(group.model_copy(update={"min_nodes": group.max_nodes}) for group in cluster.groups)
-    plan = policy.plan(cluster.model_copy(update={"groups": full}).capacity)
-    added = {group.name: group.max_nodes - group.min_nodes for group in cluster.groups}
+    numbers = {group.name: group.max_nodes for group in cluster.groups}
+    plan = policy.plan(_with_nodes(cluster, numbers))
+    for group in cluster.groups:
+        numbers[group.name] = _fewest(policy, cluster, group, numbers, plan.max_concurrent_trials)
+    added = {group.name: numbers[group.name] - group.min_nodes for group in cluster.groups}
     return plan.model_copy(update={"nodes_to_add": {name: number for name, number in added.items() if number}})
+
+
+def _with_nodes(cluster: ClusterSpec, numbers: Mapping[str, int]) -> ClusterCapacity:
+    """Return the cluster with so many nodes of each group alive."""
+    groups = (
+        group.model_copy(update=dict.fromkeys(("min_nodes", "start_nodes"), numbers[group.name]))
+        for group in cluster.groups
+    )
+    return cluster.model_copy(update={"groups": tuple(groups), "is_autoscaling": False}).capacity
+
+
+def _fewest(
+    policy: ResourcePolicy, cluster: ClusterSpec, group: WorkerGroup, numbers: Mapping[str, int], num_trials: int
+) -> int:
+    """Return the fewest nodes of a group with which as many trials run, the other groups being what they are."""
+
+    def holds(number: int) -> bool:
+        try:
+            plan = policy.plan(_with_nodes(cluster, {**numbers, group.name: number}))
+        except InfeasibleRequestError:
+            return False
+        return plan.max_concurrent_trials >= num_trials
+
+    steps = range(group.min_nodes, numbers[group.name] + 1, group.num_hosts)
+    return steps[bisect_left(steps, True, hi=len(steps) - 1, key=holds)]
 
 
 def _with_added(always: Mapping[str, int], plan: TrialPlan) -> dict[str, int]:

@@ -1,20 +1,26 @@
 """Turns a cluster that was read into what a plan goes by: what Ray counts on each node, and how many there may be."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from tune_policies.clusters.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.rule import ClusterInFile
 from tune_policies.manifests.cluster_yaml_models import ClusterYaml, YamlNodeType
 from tune_policies.manifests.device_types import device_type
-from tune_policies.manifests.kuberay_models import WorkerGroupSpec
+from tune_policies.manifests.kuberay_models import HeadGroup, WorkerGroupSpec
 from tune_policies.manifests.ray_counts import ray_counts, slice_shape
 from tune_policies.probing.ray_totals import accelerator_type_of, to_resources
 from tune_policies.resources import Resources
 
 _MINUTE_S: Final = 60
+
+_FIRST_WITH_GROUP_FIELDS: Final = (2, 51)
+"""Before, Ray's autoscaler passes over the fields ``resources`` and ``labels`` of a group."""
+
+_GroupT = TypeVar("_GroupT", bound=HeadGroup)
 
 
 def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
@@ -26,15 +32,23 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
     """
     spec = cluster.spec
     with _naming("the head"):
-        head = to_resources(ray_counts(spec.headGroupSpec))
+        head = to_resources(ray_counts(_as_seen(spec.headGroupSpec, spec.rayVersion)))
     options = spec.autoscalerOptions
     return ClusterSpec(
         name=cluster.metadata.name or "cluster",
         head=head,
-        groups=tuple(_group(each) for each in spec.workerGroupSpecs),
+        groups=tuple(_group(_as_seen(each, spec.rayVersion)) for each in spec.workerGroupSpecs),
         is_autoscaling=spec.enableInTreeAutoscaling is True,
         idle_timeout_s=options.idleTimeoutSeconds,
     )
+
+
+def _as_seen(group: _GroupT, ray_version: str | None) -> _GroupT:
+    """Return the group without what its Ray does not read."""
+    version = re.match(r"(\d+)\.(\d+)", ray_version or "")
+    if version is None or (int(version[1]), int(version[2])) >= _FIRST_WITH_GROUP_FIELDS:
+        return group
+    return group.model_copy(update={"resources": {}, "labels": {}})
 
 
 def _group(group: WorkerGroupSpec) -> WorkerGroup:
@@ -54,8 +68,8 @@ def _group(group: WorkerGroupSpec) -> WorkerGroup:
             max_nodes=group.maxReplicas * group.numOfHosts,
             start_nodes=start * group.numOfHosts,
             num_hosts=group.numOfHosts,
-            accelerator_type=device_type(amounts, group.labels, group.template.spec.nodeSelector),
-            is_type_counted=accelerator_type_of(amounts) is not None,
+            accelerator_type=(told := device_type(amounts, group.labels, group.template.spec.nodeSelector)),
+            is_type_counted=told is None or accelerator_type_of(amounts) is not None,
             labels=group.labels,
             topology=None if shape is None else shape.topology,
             idle_timeout_s=group.idleTimeoutSeconds,
@@ -99,8 +113,8 @@ def _node_type(name: str, node_type: YamlNodeType, most: int) -> WorkerGroup:
             min_nodes=node_type.min_workers,
             max_nodes=min(most, most if node_type.max_workers is None else node_type.max_workers),
             start_nodes=node_type.min_workers,
-            accelerator_type=device_type(amounts, node_type.labels, {}),
-            is_type_counted=accelerator_type_of(amounts) is not None,
+            accelerator_type=(told := device_type(amounts, node_type.labels, {})),
+            is_type_counted=told is None or accelerator_type_of(amounts) is not None,
             labels=node_type.labels,
             idle_timeout_s=node_type.idle_timeout_s,
         )
