@@ -93,7 +93,7 @@ def test_a_cluster_on_which_not_one_trial_ever_fits_ends_with_status_1(plan):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: [", "cluster.yaml, line 2: not YAML"),
+        ("a: [", "cluster.yaml, line 1: not YAML"),
         ("a: 1", "cluster.yaml must hold one Ray cluster YAML"),
         (MANIFEST + "---" + MANIFEST, "but holds 2 (found: RayCluster)"),
         (MANIFEST.replace('"0"', "0"), 'cluster.yaml, line 8: num-cpus must be a text, got the number 0: write "0"'),

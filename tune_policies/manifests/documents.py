@@ -83,7 +83,7 @@ def read_documents(text: str, source: str) -> tuple[Document, ...]:
         return tuple(_documents(text, source))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = 1 if mark is None else mark.line + 1
+        line = 1 if mark is None else min(mark.line, text.count("\n")) + 1  # libyaml may mark the line after the last
         raise DocumentError(source, line, _explain(error, text, line)) from error
     except yaml.YAMLError as error:
         raise DocumentError(source, 1, f"not YAML: {error}") from error
