@@ -60,6 +60,7 @@ def test_each_kind_has_its_cluster_in_a_place_of_its_own(data, path):
         pytest.param(manifest("RayJob", spec={"clusterSelector": {"ray.io/cluster": "mine"}}), id="a running cluster"),
         pytest.param({"key": "value"}, id="any other YAML"),
         pytest.param({"available_node_types": {"cpu": {"resources": {"CPU": 2}}}}, id="a cluster YAML"),
+        pytest.param({"scheduler": {}, "worker": {"replicas": 3}}, id="values of another chart"),
     ],
 )
 def test_what_holds_no_cluster_of_kuberays_is_let_through(data):
@@ -117,7 +118,7 @@ def test_a_null_is_nothing_as_it_is_to_kubernetes():
         pytest.param(manifest("RayJob", spec=3), ("spec",), "must be a mapping", id="a spec that is a number"),
         pytest.param(manifest(metadata={"labels": {"a": 1}}), ("metadata", "labels", "a"), "in quotes", id="a label"),
         pytest.param({"available_node_types": {}}, ("available_node_types",), "at least one", id="no node types"),
-        pytest.param({"head": 3, "worker": {}}, ("head",), "must be a mapping", id="values"),
+        pytest.param({"head": 3, "worker": {"groupName": "a"}}, ("head",), "must be a mapping", id="values"),
     ],
 )
 def test_a_document_that_is_wrong_is_named_with_its_place(data, path, message):
@@ -224,10 +225,14 @@ def test_each_part_of_the_cluster_has_its_place_in_the_values(chart, part, place
 @pytest.mark.parametrize(
     ("values", "path", "message"),
     [
-        ("worker: {maxiReplicas: 3}", ("worker", "maxiReplicas"), "did you mean 'maxReplicas'"),
+        ("worker: {maxiReplicas: 3}\nhead: {}", ("worker", "maxiReplicas"), "did you mean 'maxReplicas'"),
         ("worker: {containerEnv: [{name: A, value: 1}]}", ("worker", "containerEnv", 0, "value"), 'write "1"'),
         ("additionalWorkerGroups: {a: 3}", ("additionalWorkerGroups", "a"), "must be a mapping"),
-        ("worker: {resources: {limits: {cpu: 0.5}}}", ("worker", "resources", "limits", "cpu"), 'write "0.5"'),
+        (
+            "worker: {groupName: a, resources: {limits: {cpu: 0.5}}}",
+            ("worker", "resources", "limits", "cpu"),
+            'write "0.5"',
+        ),
     ],
 )
 def test_what_is_wrong_in_the_values_is_named_where_it_stands_there(values, path, message):

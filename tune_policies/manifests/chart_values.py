@@ -69,6 +69,8 @@ _OTHERS: Final = (
 )
 _KNOWN: Final = frozenset((*_OF_CLUSTER, *_OF_GROUP, *_OF_CONTAINER, *_OF_POD, *_OTHERS))
 
+_OF_RAY: Final = frozenset({"groupName", "rayStartParams", "initArgs", "minReplicas", "maxReplicas", "containerEnv"})
+
 _CONTAINER: Final = ("template", "spec", "containers")
 
 
@@ -81,8 +83,15 @@ class _Group(NamedTuple):
 
 
 def is_chart_values(data: object) -> bool:
-    """Return whether a document is values of the chart."""
-    return isinstance(data, dict) and "kind" not in data and any(isinstance(data.get(key), dict) for key in _TOP)
+    """Return whether a document is values of the chart. Other charts have a ``worker`` too, so it needs Ray's keys."""
+    if not isinstance(data, dict) or "kind" in data:
+        return False
+    worker = data.get("worker")
+    return (
+        isinstance(data.get("head"), dict)
+        or isinstance(data.get(_GROUPS), dict)
+        or (isinstance(worker, dict) and not _OF_RAY.isdisjoint(worker))
+    )
 
 
 def read_chart_values(document: Document) -> tuple[list[ClusterInFile], list[FieldProblem]]:

@@ -21,7 +21,7 @@ MAX_CHARACTERS: Final = 10_000_000
 _MAX_DEPTH: Final = 100
 """How deep parts may stand in each other; the definition of a RayCluster goes to about 30."""
 
-_MAX_PARTS: Final = 500_000
+_MAX_PARTS: Final = 200_000
 """How many parts a document may have once its aliases are unfolded: a few lines of them can stand for billions."""
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML was built with it

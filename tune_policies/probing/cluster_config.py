@@ -15,8 +15,7 @@ def load_cluster_config(path: str | Path) -> dict[str, Any]:
     """Return the configuration as Ray's autoscaler takes it.
 
     Of a KubeRay manifest with several documents the RayCluster counts, or the RayJob or RayService that holds one.
-    Without ``enableInTreeAutoscaling`` KubeRay
-    starts no autoscaler, so nothing can be added.
+    Without ``enableInTreeAutoscaling`` KubeRay starts no autoscaler, so nothing can be added.
 
     Raises:
         InvalidResourcesError: The file cannot be read, is not YAML, or holds neither; the message names the file.
