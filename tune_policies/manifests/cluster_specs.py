@@ -17,8 +17,8 @@ from tune_policies.resources import Resources
 
 _MINUTE_S: Final = 60
 
-_FIRST_WITH_GROUP_FIELDS: Final = (2, 51)
-"""Before, Ray's autoscaler passes over the fields ``resources`` and ``labels`` of a group."""
+_FIRST_WITH_GROUP_RESOURCES: Final = (2, 51)
+"""Before, Ray's autoscaler passes over the field ``resources`` of a group. Labels reach the nodes through KubeRay."""
 
 _GroupT = TypeVar("_GroupT", bound=HeadGroup)
 
@@ -46,9 +46,9 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
 def _as_seen(group: _GroupT, ray_version: str | None) -> _GroupT:
     """Return the group without what its Ray does not read."""
     version = re.match(r"(\d+)\.(\d+)", ray_version or "")
-    if version is None or (int(version[1]), int(version[2])) >= _FIRST_WITH_GROUP_FIELDS:
+    if version is None or (int(version[1]), int(version[2])) >= _FIRST_WITH_GROUP_RESOURCES:
         return group
-    return group.model_copy(update={"resources": {}, "labels": {}})
+    return group.model_copy(update={"resources": {}})
 
 
 def _group(group: WorkerGroupSpec) -> WorkerGroup:
