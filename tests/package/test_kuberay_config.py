@@ -61,16 +61,23 @@ def test_a_job_or_a_service_is_read_as_the_cluster_that_it_starts(addable, kind,
 
 
 def test_a_job_for_a_cluster_that_runs_holds_none(addable):
-    with pytest.raises(InvalidResourcesError, match=r"RayJob or RayService, but holds 0 \(found: RayJob\)"):
-        addable({"kind": "RayJob", "spec": {"clusterSelector": {"ray.io/cluster": "mine"}}})
+    with pytest.raises(InvalidResourcesError, match=r"but holds 0 \(found: RayJob\)"):
+        addable({**manifest(), "kind": "RayJob", "spec": {"clusterSelector": {"ray.io/cluster": "mine"}}})
 
 
 def test_what_a_file_holds_instead_is_named_as_a_whole(addable):
-    with pytest.raises(InvalidResourcesError, match=r"but holds 0 \(found: \[\[1, 2\]\]\)"):
+    with pytest.raises(InvalidResourcesError, match=r"but holds 0 \(found: \[1, 2\]\)"):
         addable([1, 2])
 
 
-@pytest.mark.parametrize("broken", [{"headGroupSpec": None}, {"workerGroupSpecs": [{"groupName": "gpu"}]}])
-def test_a_manifest_that_ray_cannot_read_is_named(addable, broken):
-    with pytest.raises(InvalidResourcesError, match=r"raycluster.yaml: Ray's autoscaler cannot read this RayCluster"):
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"headGroupSpec": None}, r"raycluster.yaml, line \d+: headGroupSpec is missing"),
+        ({"workerGroupSpecs": [{"groupName": "gpu"}]}, r"raycluster.yaml, line \d+: template is missing"),
+        ({"headGroupSpec": {"template": pod()}}, r"raycluster.yaml: Ray's autoscaler cannot read this RayCluster"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_is_named(addable, broken, message):
+    with pytest.raises(InvalidResourcesError, match=message):
         addable(manifest(**broken))

@@ -78,11 +78,12 @@ def test_a_mistake_is_named_with_its_file_and_key(broken, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: [", "cluster.yaml is not YAML"),
+        ("a: [", "cluster.yaml, line 1: not YAML"),
         ("[1, 2]", "must hold one Ray cluster YAML .* but holds 0"),
-        ("kind: RayJob", r"but holds 0 \(found: RayJob\)"),
-        ("kind: RayCluster\n---\nkind: RayCluster", "but holds 2"),
-        (None, "cannot read the cluster configuration"),
+        ("kind: Job", r"but holds 0 \(found: Job\)"),
+        ("kind: RayJob", "cluster.yaml, line 1: apiVersion is missing"),
+        ("available_node_types: {}\n---\navailable_node_types: {}", "but holds 2"),
+        (None, "cannot read .*cluster.yaml"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_named(tmp_path, text, message):

@@ -9,10 +9,12 @@ from rich.console import Console
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.cli.options import Address, ClusterConfig, Json, TimeoutS, read_cluster
+from tune_policies.clusters.outlook import ClusterOutlook, plan_for_cluster
 from tune_policies.idle import ROUNDING, idle
+from tune_policies.manifests.cluster_file import load_cluster
 from tune_policies.names import counted
 from tune_policies.plan import TrialPlan
-from tune_policies.policy_file import load_capacity, load_policy
+from tune_policies.policy_file import load_capacity, load_catalog, load_policy
 from tune_policies.tables import cluster_view
 
 app = typer.Typer()
@@ -38,7 +40,20 @@ def plan(
         Path | None,
         typer.Option(help="Plan for a cluster saved by `probe --json` (or YAML), without Ray.", show_default=False),
     ] = None,
-    trials: Annotated[int | None, typer.Option(min=0, help="Also say in how many waves so many trials run.")] = None,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(
+            help="Plan for the cluster of a KubeRay manifest, values of its chart or a cluster YAML, without Ray.",
+            show_default=False,
+        ),
+    ] = None,
+    nodes: Annotated[
+        Path | None, typer.Option(help="A node catalogue, for what the cluster costs an hour.", show_default=False)
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option("--trials", "--num-trials", min=0, help="Also say in how many waves so many trials run."),
+    ] = None,
     json: Json = False,
     address: Address = None,
     timeout_s: TimeoutS = 30.0,
@@ -48,10 +63,32 @@ def plan(
     if capacity is not None and (address is not None or cluster_config is not None):
         name = "--address" if address is not None else "--cluster-config"
         raise typer.BadParameter(f"--capacity is planned for without a cluster: leave {name} out")
+    if nodes is not None and cluster is None:
+        raise typer.BadParameter("--nodes has the prices of a cluster that is to be: name its file by --cluster")
     chosen = load_policy(policy)
+    if cluster is not None:
+        others = {"--capacity": capacity, "--address": address, "--cluster-config": cluster_config}
+        if given := [name for name, value in others.items() if value is not None]:
+            raise typer.BadParameter(f"--cluster is planned for before it exists: leave {given[0]} out")
+        catalog = None if nodes is None else load_catalog(nodes)
+        outlook = plan_for_cluster(chosen, load_cluster(cluster), catalog=catalog, num_trials=trials)
+        print(_outlook_as_json(outlook, trials) if json else _outlook_as_text(outlook, trials))
+        return
     found = read_cluster(address, timeout_s, cluster_config) if capacity is None else load_capacity(capacity)
     answer = chosen.plan(found)
     print(_plan_as_json(answer, trials) if json else _plan_as_text(found, answer, trials))
+
+
+def _outlook_as_json(outlook: ClusterOutlook, trials: int | None) -> str:
+    waves = {} if trials is None or outlook.at_maximum.plan is None else _waves(outlook.at_maximum.plan, trials)
+    return json_text.dumps({**outlook.model_dump(mode="json"), **waves}, indent=2, ensure_ascii=False)
+
+
+def _outlook_as_text(outlook: ClusterOutlook, trials: int | None) -> str:
+    waves = (
+        [] if trials is None or outlook.at_maximum.plan is None else [_waves_as_text(outlook.at_maximum.plan, trials)]
+    )
+    return "\n".join([outlook.explain(), *waves])
 
 
 def _plan_as_json(answer: TrialPlan, trials: int | None) -> str:
@@ -65,9 +102,13 @@ def _plan_as_text(capacity: ClusterCapacity, answer: TrialPlan, trials: int | No
     if left := [part for part in idle(capacity, answer) if part.reason != ROUNDING]:
         lines += ["stays idle:", *(f"  {part}" for part in left)]
     if trials is not None:
-        waves = _waves(answer, trials)["waves"]
-        lines.append(f"{counted(trials, 'trial')} {'runs' if trials == 1 else 'run'} in {counted(waves, 'wave')}")
+        lines.append(_waves_as_text(answer, trials))
     return "\n".join(lines)
+
+
+def _waves_as_text(answer: TrialPlan, trials: int) -> str:
+    waves = _waves(answer, trials)["waves"]
+    return f"{counted(trials, 'trial')} {'runs' if trials == 1 else 'run'} in {counted(waves, 'wave')}"
 
 
 def _waves(answer: TrialPlan, trials: int) -> dict[str, int]:

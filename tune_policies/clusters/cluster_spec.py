@@ -23,6 +23,7 @@ class WorkerGroup(Value):
         start_nodes: So many are there at first; ``None``: as many as always.
         num_hosts: Nodes that come and go together, as the hosts of a TPU slice; the numbers of nodes are its multiples.
         accelerator_type: Ray's name of the device type; ``None``: not known.
+        is_type_counted: Whether the autoscaler knows the type, so that work which asks for it makes nodes come.
         labels: Ray's node labels.
         topology: Of its TPU slices.
         price_per_hour: Of one node; ``None``: not known.
@@ -36,6 +37,7 @@ class WorkerGroup(Value):
     start_nodes: Count | None = None
     num_hosts: PositiveCount = 1
     accelerator_type: str | None = None
+    is_type_counted: bool = True
     labels: dict[str, str] = Field(default_factory=dict)
     topology: str | None = None
     price_per_hour: Annotated[float, Field(ge=0)] | None = None

@@ -4,11 +4,24 @@ Written after KubeRay's API reference (https://ray-project.github.io/kuberay/ref
 are those of the manifests. Amounts stay as they are written: see :mod:`tune_policies.manifests.quantities`.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-Quantity = str | int | float
+from tune_policies.manifests.quantities import parse_quantity
+
+
+def _check_quantity(value: object) -> object:
+    if isinstance(value, float) and not value.is_integer():
+        # The definition has x-kubernetes-int-or-string, which a fraction is not.
+        raise ValueError(f'must be a whole number or a text, got {value!r}: write "{value!r}", in quotes')
+    if not isinstance(value, str | int | float):
+        raise ValueError("must be an amount, such as '4', '500m' or '16Gi'")
+    parse_quantity(value)
+    return value
+
+
+Quantity = Annotated[str | int | float, BeforeValidator(_check_quantity)]
 """An amount as Kubernetes writes it, such as ``"500m"`` or ``"64Gi"``."""
 
 
@@ -16,6 +29,12 @@ class Part(BaseModel):
     """A part of a manifest, of which only some fields are known here."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_nothing(cls, data: object) -> object:
+        # Kubernetes drops a null where the definition allows none, and fills in its default.
+        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
 class ContainerResources(Part):
@@ -80,7 +99,7 @@ class HeadGroup(Part):
     """The head node."""
 
     rayStartParams: dict[str, str] = Field(default_factory=dict)  # noqa: N815
-    resources: dict[str, Quantity] = Field(default_factory=dict)
+    resources: dict[str, str] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
     template: PodTemplate
 

@@ -1,0 +1,116 @@
+"""`tune-policies plan --cluster`, as a user types it: status, stdout and stderr."""
+
+import gzip
+import io
+import json
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from tune_policies import cli
+
+MANIFEST = """
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata: {name: train}
+spec:
+  enableInTreeAutoscaling: true
+  headGroupSpec:
+    rayStartParams: {num-cpus: "0"}
+    template: {spec: {containers: [{name: head, resources: {limits: {cpu: "2", memory: 8Gi}}}]}}
+  workerGroupSpecs:
+  - groupName: gpu
+    minReplicas: 1
+    maxReplicas: 4
+    template: {spec: {containers: [{name: ray, resources: {limits: {cpu: "8", nvidia.com/gpu: "1"}}}]}}
+"""
+NODES = "node_types: [{name: gpu, cpus: 8, memory_bytes: 32GiB, gpus: 1, price_per_hour: 1.5}]"
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch, capsys):
+    """Run the command on a cluster's text."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("kind: GpuPolicy\ngpus: 0.25\ncpus: 2\n")
+
+    def run(text, *arguments, cluster="cluster.yaml"):
+        (tmp_path / "cluster.yaml").write_text(text)
+        (tmp_path / "cluster.yaml.gz").write_bytes(gzip.compress(text.encode()))
+        (tmp_path / "nodes.yaml").write_text(NODES)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        monkeypatch.setattr(sys, "argv", ["tune-policies", "plan", policy.name, "--cluster", cluster, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return Done(ended.value.code, *capsys.readouterr())
+
+    return run
+
+
+def test_it_says_what_runs_at_the_minimum_and_at_the_maximum_and_what_it_costs(plan):
+    done = plan(MANIFEST, "--nodes", "nodes.yaml", "--num-trials", "6")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "at the minimum (1 gpu, 1.50 USD an hour): 4 trials at once, limited by GPU",
+        "at the maximum (4 gpu, 6.00 USD an hour): 16 trials at once, limited by GPU",
+        "  each trial: 2 CPU, 0.25 GPU",
+        "  - nodes that can be added are counted: up to 3 gpu",
+        "  - GPU memory was not read on every node, so each worker is held to its share of the device it gets",
+        "6 trials at once need 2 gpu, 3.00 USD an hour",
+        "caution: the head is not in the price, as the catalogue has none for it",
+        "6 trials run in 1 wave",
+    ]
+
+
+@pytest.mark.parametrize("cluster", ["-", "cluster.yaml.gz"])
+def test_the_json_has_the_same_of_what_is_piped_in_or_gzipped(plan, cluster):
+    found = json.loads(plan(MANIFEST, "--json", "--trials", "40", cluster=cluster).stdout)
+
+    assert (found["cluster"], found["at_minimum"]["nodes"], found["at_maximum"]["nodes"]) == (
+        "train",
+        {"gpu": 1},
+        {"gpu": 4},
+    )
+    assert (found["at_maximum"]["plan"]["limited_by"], found["waves"]) == ("GPU", 3)
+
+
+def test_a_cluster_on_which_not_one_trial_ever_fits_ends_with_status_1(plan):
+    done = plan(MANIFEST.replace('nvidia.com/gpu: "1"', 'memory: "1Gi"'))
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "with all nodes that can be added" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", "cluster.yaml, line 1: not YAML"),
+        ("a: 1", "cluster.yaml must hold one Ray cluster YAML"),
+        (MANIFEST + "---" + MANIFEST, "but holds 2 (found: RayCluster)"),
+        (MANIFEST.replace('"0"', "0"), 'cluster.yaml, line 8: num-cpus must be a text, got the number 0: write "0"'),
+        (MANIFEST.replace('cpu: "8"', 'cpu: "8 cores"'), "cluster.yaml, line 14: cpu '8 cores' is no amount"),
+    ],
+    ids=["no YAML", "no cluster", "two clusters", "a number for a text", "no amount"],
+)
+def test_a_file_that_is_wrong_ends_with_status_2_and_its_line(plan, text, message):
+    done = plan(text)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--capacity", "--cluster-config"])
+def test_a_cluster_that_is_to_be_excludes_one_that_is(plan, option):
+    done = plan(MANIFEST, option, "other.yaml")
+
+    assert done.returncode == 2
+    assert f"leave {option} out" in done.stderr

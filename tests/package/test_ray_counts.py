@@ -1,0 +1,125 @@
+"""What is read of a manifest is what Ray's own autoscaler reads: on the official samples, and on generated groups."""
+
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import ray
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.manifests.cluster_specs import to_cluster_spec
+from tune_policies.manifests.documents import read_documents
+from tune_policies.manifests.file_text import read_text
+from tune_policies.manifests.kuberay_models import WorkerGroupSpec
+from tune_policies.manifests.quantities import parse_quantity, ray_amount
+from tune_policies.manifests.ray_counts import ray_counts
+from tune_policies.manifests.reading import clusters_in
+
+SAMPLES = os.environ.get("TUNE_POLICIES_KUBERAY_SAMPLES")
+READS_GROUP_FIELDS = tuple(map(int, ray.__version__.split(".")[:2])) >= (2, 51)
+DEFAULTS = {"replicas": 0, "minReplicas": 0, "maxReplicas": 2147483647, "numOfHosts": 1}
+
+numbers = st.decimals(min_value=0, max_value=10**6, places=3).map(str) | st.integers(0, 10**9).map(str)
+units = st.sampled_from(["", "m", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti", "u", "n", "e3", "E-2"])
+quantities = st.builds("{}{}".format, numbers, units)
+params = st.sampled_from(["0", "4", " 8", "1.5", "x", ""])
+quoted = st.sampled_from(
+    ["'{\"a\": 1}'", '"{\\"TPU\\": 4, \\"b\\": 2}"', "'{\"GPU\": 3}'", '{"a": 1}', "'{\"a\": 1.5}'", "", "x"]
+)
+keys = st.sampled_from(
+    ["cpu", "memory", "nvidia.com/gpu", "amd.com/gpu", "nvidia.com/gpu.shared", "google.com/tpu", "ephemeral-storage"]
+)
+amounts = st.dictionaries(keys, quantities | st.integers(0, 64), max_size=5)
+names = st.sampled_from(["CPU", "GPU", "TPU", "memory", "gpu", "mine", "accelerator_type:L4"])
+selectors = st.fixed_dictionaries(
+    {},
+    optional={
+        "cloud.google.com/gke-tpu-topology": st.sampled_from(["2x2x1", "4x4", "2x4", "16x16", ""]),
+        "cloud.google.com/gke-tpu-accelerator": st.sampled_from(["tpu-v4-podslice", "tpu-v6e-slice", "tpu-v9"]),
+    },
+)
+
+
+def pod(limits, requests, selector):
+    container = {"name": "ray", "resources": {"limits": limits, "requests": requests}}
+    return {"spec": {"containers": [container], "nodeSelector": selector}}
+
+
+groups = st.fixed_dictionaries(
+    {"groupName": st.just("gpu"), "template": st.builds(pod, amounts, amounts, selectors)},
+    optional={
+        "resources": st.dictionaries(names, quantities, max_size=4),
+        "labels": st.just({"ray.io/accelerator-type": "L4"}),
+        "minReplicas": st.integers(0, 3),
+        "maxReplicas": st.integers(3, 9),
+        "numOfHosts": st.integers(1, 4),
+        "idleTimeoutSeconds": st.integers(0, 100),
+        "rayStartParams": st.fixed_dictionaries(
+            {},
+            optional={"num-cpus": params, "num-gpus": params, "memory": params, "resources": quoted},
+        ),
+    },
+)
+
+
+def as_ray_reads(group):
+    """Ray's own node type of a group; ``None``: its reader fails."""
+    from ray.autoscaler._private.kuberay.autoscaling_config import _node_type_from_group_spec
+
+    try:
+        return _node_type_from_group_spec({**DEFAULTS, **group}, is_head=False)
+    except Exception:  # noqa: BLE001 - a ValueError, an AssertionError, or whatever json finds
+        return None
+
+
+def as_read_here(group):
+    seen = {key: value for key, value in group.items() if READS_GROUP_FIELDS or key not in ("resources", "labels")}
+    try:
+        return ray_counts(WorkerGroupSpec.model_validate(seen))
+    except InvalidResourcesError:
+        return None
+
+
+@settings(max_examples=400)
+@given(groups)
+def test_a_group_has_what_rays_autoscaler_counts_and_fails_where_that_fails(group):
+    node_type = as_ray_reads(group)
+
+    assert as_read_here(group) == (node_type and node_type["resources"])
+
+
+@given(quantities)
+def test_an_amount_is_what_rays_autoscaler_reads(quantity):
+    from ray.autoscaler._private.kuberay.autoscaling_config import _round_up_k8s_quantity
+    from ray.autoscaler._private.kuberay.utils import parse_quantity as parse_as_ray
+
+    assert parse_quantity(quantity) == Fraction(parse_as_ray(quantity))
+    assert ray_amount(quantity) == _round_up_k8s_quantity(quantity)
+
+
+def clusters_of(path):
+    return [found for each in read_documents(read_text(path), path.name) for found in clusters_in(each)[0]]
+
+
+@pytest.mark.skipif(not SAMPLES, reason="TUNE_POLICIES_KUBERAY_SAMPLES names no folder")
+@pytest.mark.parametrize("path", sorted(Path(SAMPLES or ".").glob("ray-*.yaml")), ids=lambda path: path.stem)
+def test_an_official_sample_is_read_as_rays_autoscaler_reads_it(path):
+    (cluster,) = clusters_of(path)
+    spec = next(each for each in yaml.safe_load_all(path.read_text()) if str(each["kind"]).startswith("Ray"))
+    for key in cluster.path:
+        spec = spec[key]
+
+    expected = {group["groupName"]: as_ray_reads(group) for group in spec.get("workerGroupSpecs") or ()}
+
+    found = to_cluster_spec(cluster)
+    assert [
+        (group.name, group.min_nodes, group.max_nodes, group.labels, ray_counts(of))
+        for group, of in zip(found.groups, cluster.spec.workerGroupSpecs, strict=True)
+    ] == [
+        (name, each["min_workers"], each["max_workers"], each["labels"], each["resources"])
+        for name, each in expected.items()
+    ]

@@ -1,0 +1,210 @@
+"""A cluster that was read says what a plan goes by: what Ray counts on each node, and how many there may be."""
+
+import pytest
+import yaml
+
+from tune_policies import InvalidResourcesError, Resources
+from tune_policies.clusters.cluster_spec import WorkerGroup
+from tune_policies.manifests.cluster_file import load_cluster
+from tune_policies.manifests.device_types import device_type
+
+
+def pod(selector=None, **limits):
+    return {"spec": {"containers": [{"name": "ray", "resources": {"limits": limits}}], "nodeSelector": selector or {}}}
+
+
+def manifest(workers=(), **changes):
+    head = {"rayStartParams": {"num-cpus": "0"}, "template": pod(cpu="2", memory="8Gi")}
+    groups = [{"groupName": "gpu", "template": pod(cpu="8"), **worker} for worker in workers]
+    spec = {"enableInTreeAutoscaling": True, "headGroupSpec": head, "workerGroupSpecs": groups, **changes}
+    return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "mine"}, "spec": spec}
+
+
+@pytest.fixture
+def load(tmp_path):
+    def read(data):
+        path = tmp_path / "cluster.yaml"
+        path.write_text(data if isinstance(data, str) else yaml.safe_dump(data))
+        return load_cluster(path)
+
+    return read
+
+
+@pytest.fixture
+def load_group(load):
+    def read(**worker):
+        (group,) = load(manifest([worker])).groups
+        return group
+
+    return read
+
+
+def test_a_manifest_is_read_as_ray_counts_it(load):
+    template = pod(**{"cpu": "7500m", "memory": "32Gi", "nvidia.com/gpu": 2})
+    worker = {"minReplicas": 1, "maxReplicas": 3, "replicas": 2, "idleTimeoutSeconds": 30, "template": template}
+
+    cluster = load(manifest([worker], autoscalerOptions={"idleTimeoutSeconds": 120}))
+
+    assert (cluster.name, cluster.head, cluster.idle_timeout_s) == ("mine", Resources(memory_bytes=8 * 2**30), 120)
+    assert cluster.groups == (
+        WorkerGroup(
+            name="gpu",
+            resources=Resources(cpus=8, gpus=2, memory_bytes=32 * 2**30),
+            min_nodes=1,
+            max_nodes=3,
+            start_nodes=2,
+            idle_timeout_s=30,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("worker", "resources"),
+    [
+        pytest.param(
+            {"resources": {"CPU": "4", "GPU": "1"}, "rayStartParams": {"num-cpus": "2", "num-gpus": "3"}},
+            Resources(cpus=4, gpus=1),
+            id="the group's resources come first",
+        ),
+        pytest.param({"rayStartParams": {"num-cpus": "2"}}, Resources(cpus=2), id="then the parameters of ray start"),
+        pytest.param(
+            {"template": pod(**{"cpu": "8", "nvidia.com/gpu.shared": 4})}, Resources(cpus=8), id="no shared GPUs"
+        ),
+        pytest.param(
+            {"resources": {"gpu": "1"}}, Resources(cpus=8, custom={"gpu": 1}), id="a small gpu is a resource of its own"
+        ),
+        pytest.param(
+            {"rayStartParams": {"resources": '"{\\"mine\\": 2}"'}},
+            Resources(cpus=8, custom={"mine": 2}),
+            id="quoted JSON",
+        ),
+        pytest.param(
+            {"template": pod(**{"cpu": "8", "habana.ai/gaudi": 8}), "resources": {"HPU": "8"}},
+            Resources(cpus=8, custom={"HPU": 8}),
+            id="what the group says of other devices",
+        ),
+    ],
+)
+def test_what_a_node_has_follows_rays_precedence(load_group, worker, resources):
+    assert load_group(**worker).resources == resources
+
+
+@pytest.mark.parametrize(("version", "gpus"), [("2.50.1", 0), ("2.51.0", 1), ("2.60.0", 1), (None, 1), ("nightly", 1)])
+def test_what_a_group_says_counts_from_ray_2_51_on(load, version, gpus):
+    cluster = load(manifest([{"resources": {"GPU": "1"}}], rayVersion=version))
+
+    assert cluster.groups[0].resources.gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("worker", "is_counted"),
+    [
+        ({"labels": {"ray.io/accelerator-type": "L4"}}, False),
+        ({"resources": {"accelerator_type:L4": "1"}}, True),
+        ({}, True),
+    ],
+    ids=["a label alone", "a resource", "no type"],
+)
+def test_the_autoscaler_knows_a_type_by_the_resource_alone(load_group, worker, is_counted):
+    assert load_group(**worker).is_type_counted == is_counted
+
+
+TPU = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "4x4"}
+
+
+def test_the_hosts_of_a_tpu_slice_come_together(load_group):
+    group = load_group(numOfHosts=4, replicas=1, maxReplicas=3, template=pod(TPU, **{"cpu": "24", "google.com/tpu": 4}))
+
+    assert (group.num_hosts, group.start_nodes, group.max_nodes) == (4, 4, 12)
+    assert (group.accelerator_type, group.topology) == ("TPU-V6E", "4x4")
+
+
+@pytest.mark.parametrize(
+    ("worker", "start"),
+    [
+        pytest.param({"replicas": 5, "maxReplicas": 3}, 3, id="not above its most"),
+        pytest.param({"replicas": 0, "minReplicas": 2, "maxReplicas": 3}, 2, id="not below its least"),
+        pytest.param({"replicas": 2, "maxReplicas": 3, "suspend": True}, 0, id="none while it is suspended"),
+    ],
+)
+def test_kuberay_starts_as_many_pods_as_its_limits_allow(load_group, worker, start):
+    assert load_group(**worker).start_nodes == start
+
+
+@pytest.mark.parametrize(
+    ("amounts", "labels", "selector", "expected"),
+    [
+        ({"accelerator_type:L4": 1}, {"ray.io/accelerator-type": "T4"}, {}, "L4"),
+        ({}, {"ray.io/accelerator-type": "T4"}, {}, "T4"),
+        ({}, {"ray.io/accelerator-type": "nonsense"}, {}, None),
+        ({}, {}, {"cloud.google.com/gke-accelerator": "nvidia-tesla-a100"}, "A100"),
+        ({}, {}, {"cloud.google.com/gke-accelerator": "nvidia-h100-mega-80gb"}, "H100"),
+        ({}, {}, {"cloud.google.com/gke-accelerator": "nvidia-rtx-pro-6000"}, "RTX-PRO-6000"),
+        ({}, {}, {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"}, "A100"),
+        ({}, {}, {"nvidia.com/gpu.product": "Tesla-T4-SHARED"}, "T4"),
+        ({}, {}, {"nvidia.com/gpu.product": "NVIDIA-L40S"}, "L40S"),
+        ({}, {}, {"karpenter.k8s.aws/instance-gpu-name": "a10g"}, "A10G"),
+        ({}, {}, {"cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice"}, "TPU-V5LITEPOD"),
+        ({}, {}, {"disk": "ssd"}, None),
+    ],
+)
+def test_the_device_type_is_what_the_file_tells_of_it(amounts, labels, selector, expected):
+    assert device_type(amounts, labels, selector) == expected
+
+
+CLUSTER_YAML = """
+cluster_name: mine
+max_workers: 6
+idle_timeout_minutes: 2
+head_node_type: head
+available_node_types:
+  head: {resources: {CPU: 2}, node_config: {}}
+  gpu: {resources: {CPU: 8, GPU: 1, "accelerator_type:T4": 1}, min_workers: 1, max_workers: 9, node_config: {}}
+"""
+
+
+def test_a_cluster_yaml_is_read_as_ray_counts_it(load):
+    cluster = load(CLUSTER_YAML)
+
+    assert (cluster.name, cluster.head, cluster.max_nodes, cluster.idle_timeout_s) == (
+        "mine",
+        Resources(cpus=2),
+        6,
+        120,
+    )
+    assert cluster.groups == (
+        WorkerGroup(
+            name="gpu",
+            resources=Resources(cpus=8, gpus=1),
+            min_nodes=1,
+            max_nodes=6,
+            start_nodes=1,
+            accelerator_type="T4",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        pytest.param(manifest([{"template": pod()}]), "group 'gpu': .*cannot tell how many CPUs", id="no CPUs"),
+        pytest.param(
+            manifest([{"rayStartParams": {"num-gpus": "0.5"}}]), "num-gpus: '0.5' is no whole number", id="half a GPU"
+        ),
+        pytest.param(
+            manifest([{"rayStartParams": {"resources": "{a: 1}"}}]), "is not what Ray's autoscaler reads", id="no JSON"
+        ),
+        pytest.param(manifest([{"minReplicas": 3, "maxReplicas": 2}]), "min_nodes=3 above max_nodes=2", id="min"),
+        pytest.param(manifest([{"numOfHosts": 0}]), "num_hosts must be", id="no hosts"),
+        pytest.param(manifest([{"resources": {"CPU": "1E"}}]), "cpus must be a finite number", id="too many CPUs"),
+        pytest.param(manifest([{"resources": {"CPU": "x"}}]), "'x' is no amount", id="no amount"),
+        pytest.param(manifest([{"minReplicas": -1}]), "min_nodes must be a whole number", id="a negative number"),
+        pytest.param(CLUSTER_YAML.replace("max_workers: 6", ""), "max_workers is missing", id="no max_workers"),
+        pytest.param(CLUSTER_YAML.replace(": head\n", ": hed\n"), "head_node_type must name one", id="no head"),
+        pytest.param(CLUSTER_YAML.replace("CPU: 8", "CPU: 0.5"), "line 8: CPU must be a whole", id="half a CPU"),
+        pytest.param(CLUSTER_YAML.replace("resources: {CPU: 2}, ", ""), "'head' has no resources", id="no resources"),
+    ],
+)
+def test_what_ray_could_not_count_is_named(load, data, message):
+    with pytest.raises(InvalidResourcesError, match=rf"(?s)cluster\.yaml.*{message}"):
+        load(data)

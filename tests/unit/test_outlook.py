@@ -1,0 +1,155 @@
+"""What trials can expect of a cluster that is to be: how many run at its minimum and its maximum, and what it costs."""
+
+import pytest
+
+from tune_policies import (
+    AcceleratorPolicy,
+    CpuPolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    Resources,
+)
+from tune_policies.clusters.catalog import NodeCatalog, NodeType
+from tune_policies.clusters.cluster_spec import ClusterSpec, WorkerGroup
+from tune_policies.clusters.outlook import plan_for_cluster
+
+POLICY = GpuPolicy(gpus=0.25, cpus=2)
+
+
+def group(name="gpu", **changes):
+    node = {"resources": Resources(cpus=8, gpus=1), "max_nodes": 4}
+    return WorkerGroup(name=name, **{**node, **changes})
+
+
+def node_type(name, **changes):
+    return NodeType(name=name, **{"cpus": 8, "memory_bytes": 2**30, "gpus": 1, **changes})
+
+
+def cluster(*groups, **changes):
+    return ClusterSpec(head=Resources(), groups=groups or (group(),), **changes)
+
+
+HEAD = NodeType(name="head", cpus=2, memory_bytes=2**30, price_per_hour=0.5)
+
+
+def test_trials_run_on_the_nodes_that_are_always_there_and_on_those_that_come():
+    outlook = plan_for_cluster(POLICY, cluster(group(min_nodes=1)))
+
+    stages = [(stage.trials_at_once, stage.nodes) for stage in (outlook.at_minimum, outlook.at_maximum)]
+    assert stages == [(4, {"gpu": 1}), (16, {"gpu": 4})]
+
+
+def test_where_nothing_is_always_there_it_is_said_why_no_trial_runs():
+    minimum = plan_for_cluster(POLICY, cluster()).at_minimum
+
+    assert (minimum.trials_at_once, minimum.nodes) == (0, {"gpu": 0})
+    assert "one needs 2 CPU, 0.25 GPU" in minimum.why_not
+
+
+def test_a_cluster_without_an_autoscaler_stays_as_it_starts():
+    outlook = plan_for_cluster(POLICY, cluster(group(start_nodes=2), is_autoscaling=False))
+
+    assert outlook.at_minimum == outlook.at_maximum
+    assert (outlook.at_maximum.trials_at_once, outlook.at_maximum.nodes) == (8, {"gpu": 2})
+
+
+def test_the_most_nodes_of_all_groups_together_are_kept():
+    outlook = plan_for_cluster(POLICY, cluster(group("a"), group("b"), max_nodes=5))
+
+    assert (outlook.at_maximum.trials_at_once, sum(outlook.at_maximum.nodes.values())) == (20, 5)
+
+
+def test_fewer_trials_need_fewer_nodes():
+    outlook = plan_for_cluster(POLICY, cluster(), num_trials=6)
+
+    assert (outlook.for_trials.trials_at_once, outlook.for_trials.nodes) == (6, {"gpu": 2})
+
+
+@pytest.mark.parametrize("num_trials", [None, 0, 16, 99])
+def test_as_many_trials_as_run_at_the_maximum_are_no_case_of_their_own(num_trials):
+    assert plan_for_cluster(POLICY, cluster(), num_trials=num_trials).for_trials is None
+
+
+def test_costs_are_those_of_the_head_and_of_the_nodes_that_trials_need():
+    catalog = NodeCatalog(node_types=(node_type("gpu", price_per_hour=1.25),), head=HEAD, currency="EUR")
+
+    outlook = plan_for_cluster(POLICY, cluster(), catalog=catalog, num_trials=6)
+
+    stages = (outlook.at_minimum, outlook.for_trials, outlook.at_maximum)
+    assert ([stage.price_per_hour for stage in stages], outlook.currency) == ([0.5, 3.0, 5.5], "EUR")
+
+
+def test_without_a_catalogue_no_costs_are_told():
+    assert plan_for_cluster(POLICY, cluster()).at_maximum.price_per_hour is None
+
+
+@pytest.mark.parametrize(
+    ("types", "price"),
+    [
+        pytest.param([node_type("gpu", gpus=0, price_per_hour=1)], 1, id="the name comes first"),
+        pytest.param([node_type("l4", accelerator_type="L4", price_per_hour=2)], 2, id="the same devices"),
+        pytest.param([node_type("t4", accelerator_type="T4", price_per_hour=2)], None, id="not of another type"),
+        pytest.param([node_type("two", gpus=2, price_per_hour=2)], None, id="not of another number"),
+        pytest.param([node_type("small", cpus=4, price_per_hour=2)], None, id="not with fewer CPUs"),
+        pytest.param(
+            [node_type("big", cpus=64, price_per_hour=1), node_type("near", cpus=9, price_per_hour=3)],
+            3,
+            id="the smallest that would do",
+        ),
+        pytest.param([node_type("gpu"), node_type("l4", price_per_hour=2)], None, id="a hole in the price list"),
+    ],
+)
+def test_a_group_costs_what_its_node_type_costs(types, price):
+    catalog = NodeCatalog(node_types=tuple(types), head=HEAD.model_copy(update={"price_per_hour": 0.0}))
+
+    outlook = plan_for_cluster(POLICY, cluster(group(accelerator_type="L4", max_nodes=1)), catalog=catalog)
+
+    assert outlook.at_maximum.price_per_hour == price
+    assert any("no price for 'gpu'" in caution for caution in outlook.cautions) == (price is None)
+
+
+def test_a_head_without_a_price_is_said_to_be_left_out():
+    catalog = NodeCatalog(node_types=(node_type("gpu", price_per_hour=1.25),))
+
+    outlook = plan_for_cluster(POLICY, cluster(), catalog=catalog)
+
+    assert (outlook.at_minimum.price_per_hour, outlook.at_maximum.price_per_hour) == (None, 5.0)
+    assert outlook.cautions == ("the head is not in the price, as the catalogue has none for it",)
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_a_type_that_the_autoscaler_does_not_find_is_cautioned_of(is_counted):
+    wanted = GpuPolicy(accelerator_type="L4")
+
+    outlook = plan_for_cluster(wanted, cluster(group(accelerator_type="L4", is_type_counted=is_counted)))
+
+    assert any("does not find in group 'gpu'" in caution for caution in outlook.cautions) != is_counted
+
+
+def test_slices_come_as_a_whole():
+    host = Resources(cpus=24, custom={"TPU": 4})
+    slices = group(
+        "tpu", resources=host, accelerator_type="TPU-V6E", topology="4x4", num_hosts=4, max_nodes=8, start_nodes=8
+    )
+
+    outlook = plan_for_cluster(AcceleratorPolicy(resource="TPU", amount=4), cluster(slices), num_trials=3)
+
+    stages = [(stage.trials_at_once, stage.nodes) for stage in (outlook.at_maximum, outlook.for_trials)]
+    assert stages == [(8, {"tpu": 8}), (3, {"tpu": 4})]
+
+
+def test_where_not_one_trial_fits_at_the_maximum_it_is_infeasible():
+    with pytest.raises(InfeasibleRequestError, match="short of GPU"):
+        plan_for_cluster(GpuPolicy(gpus=2), cluster())
+
+
+def test_a_cluster_of_more_nodes_than_there_are_is_refused():
+    with pytest.raises(InvalidResourcesError, match="20000 nodes at the least"):
+        plan_for_cluster(CpuPolicy(), cluster(group(min_nodes=20_000, max_nodes=20_000)))
+
+
+def test_a_group_without_a_limit_is_counted_up_to_ten_thousand_nodes():
+    outlook = plan_for_cluster(CpuPolicy(cpus=8), cluster(group(max_nodes=2147483647)))
+
+    assert outlook.at_maximum.trials_at_once == 10_000

@@ -1,0 +1,61 @@
+"""Amounts are read exactly, as Kubernetes writes them, and counted whole, as Ray's autoscaler counts them."""
+
+from fractions import Fraction
+
+import pytest
+
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.manifests.quantities import parse_quantity, ray_amount
+
+
+@pytest.mark.parametrize(
+    ("quantity", "amount"),
+    [
+        ("500m", Fraction(1, 2)),
+        ("1.5", Fraction(3, 2)),
+        (".5", Fraction(1, 2)),
+        ("0.1", Fraction(1, 10)),
+        ("100n", Fraction(1, 10**7)),
+        ("8Gi", 8 * 2**30),
+        ("8G", 8 * 10**9),
+        ("2k", 2000),
+        ("1e3", 1000),
+        ("12E", 12 * 10**18),
+        ("12E2", 1200),
+        ("1Ei", 2**60),
+        ("25e-1", Fraction(5, 2)),
+        (4, 4),
+        (0.5, Fraction(1, 2)),
+    ],
+)
+def test_an_amount_is_exact(quantity, amount):
+    assert parse_quantity(quantity) == amount
+
+
+@pytest.mark.parametrize(("quantity", "amount"), [("500m", 1), ("1001m", 2), ("2", 2), ("0", 0), ("1n", 1)])
+def test_ray_counts_whole_units_rounded_up(quantity, amount):
+    assert ray_amount(quantity) == amount
+
+
+@pytest.mark.parametrize(
+    ("quantity", "message"),
+    [
+        ("8GB", "write '8G'"),
+        ("8 GiB", "write '8Gi'"),
+        ("1K", "write '1k'"),
+        ("-1", "must be 0 or above"),
+        ("", "write a number such as"),
+        ("four", "write a number such as"),
+        ("1e400", "no amount of Kubernetes"),
+        ("1" * 200, "no amount of Kubernetes"),
+        pytest.param(10**5000, "too long to write", id="a number of thousands of digits"),
+        (float("nan"), "nan is no amount"),
+        (float("inf"), "inf is no amount"),
+        (True, "True is no amount"),
+        (None, "None is no amount"),
+        ("٣", "no amount of Kubernetes"),
+    ],
+)
+def test_what_is_no_amount_is_named_with_the_way_out(quantity, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        parse_quantity(quantity)

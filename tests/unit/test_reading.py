@@ -1,0 +1,239 @@
+"""Clusters are found in all of KubeRay's kinds and in values of its chart; a wrong field is named with its place."""
+
+import pytest
+import yaml
+
+from tune_policies.manifests.documents import read_documents
+from tune_policies.manifests.reading import clusters_in
+
+
+def pod(**limits):
+    return {"spec": {"containers": [{"name": "ray", "resources": {"limits": limits}}]}}
+
+
+def spec(**worker):
+    group = {"groupName": "gpu", "minReplicas": 0, "maxReplicas": 2, "template": pod(cpu="8"), **worker}
+    return {"headGroupSpec": {"template": pod(cpu="2")}, "workerGroupSpecs": [group]}
+
+
+def manifest(kind="RayCluster", **changes):
+    return {"apiVersion": "ray.io/v1", "kind": kind, "metadata": {"name": "mine"}, "spec": spec(), **changes}
+
+
+def read(data):
+    (document,) = read_documents(data if isinstance(data, str) else yaml.safe_dump(data), "cluster.yaml")
+    return clusters_in(document)
+
+
+def problems(data):
+    return {each.path: each.message for each in read(data)[1]}
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        pytest.param(manifest(), ("spec",), id="RayCluster"),
+        pytest.param(manifest("RayJob", spec={"rayClusterSpec": spec()}), ("spec", "rayClusterSpec"), id="RayJob"),
+        pytest.param(
+            manifest("RayService", spec={"rayClusterConfig": spec()}), ("spec", "rayClusterConfig"), id="RayService"
+        ),
+        pytest.param(
+            manifest("RayCronJob", spec={"jobTemplate": {"rayClusterSpec": spec()}}),
+            ("spec", "jobTemplate", "rayClusterSpec"),
+            id="RayCronJob",
+        ),
+        pytest.param({"apiVersion": "v1", "kind": "List", "items": [manifest()]}, ("items", 0, "spec"), id="List"),
+    ],
+)
+def test_each_kind_has_its_cluster_in_a_place_of_its_own(data, path):
+    ((cluster,), wrong) = read(data)
+
+    place = cluster.path_of(("workerGroupSpecs", 0, "groupName"))
+    assert (wrong, cluster.path, place) == ([], path, (*path, "workerGroupSpecs", 0, "groupName"))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param({"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "b"}}, id="another kind"),
+        pytest.param({"apiVersion": "apps/v1", "kind": "RayClutser"}, id="a kind of somebody else's"),
+        pytest.param(manifest("RayJob", spec={"clusterSelector": {"ray.io/cluster": "mine"}}), id="a running cluster"),
+        pytest.param({"key": "value"}, id="any other YAML"),
+        pytest.param({"available_node_types": {"cpu": {"resources": {"CPU": 2}}}}, id="a cluster YAML"),
+        pytest.param({"scheduler": {}, "worker": {"replicas": 3}}, id="values of another chart"),
+    ],
+)
+def test_what_holds_no_cluster_of_kuberays_is_let_through(data):
+    assert read(data) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "message"),
+    [
+        pytest.param({"minReplicas": "2"}, ("minReplicas",), "leave the quotes out", id="a count in quotes"),
+        pytest.param({"maxReplicas": 1.5}, ("maxReplicas",), "must be a whole number, got 1.5", id="half a count"),
+        pytest.param({"rayStartParams": ["a"]}, ("rayStartParams",), "must be a mapping", id="a list"),
+        pytest.param({"template": pod(cpu="8 cores")}, ("cpu",), "'8 cores' is no amount", id="no amount"),
+        pytest.param({"template": pod(memory="8GB")}, ("memory",), "write '8G'", id="GB"),
+        pytest.param({"template": pod(cpu=0.5)}, ("cpu",), 'write "0.5", in quotes', id="a fraction without quotes"),
+        pytest.param({"template": pod(cpu=True)}, ("cpu",), "is no amount", id="a truth value"),
+        pytest.param({"template": {"spec": {"containers": []}}}, ("containers",), "at least one", id="no container"),
+        pytest.param({"template": {"metadata": {}}}, ("spec",), "spec is missing", id="no pod"),
+        pytest.param({"groupName": ["a"]}, ("groupName",), "must be a text", id="a name that is a list"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named_with_its_place_and_the_way_out(changes, path, message):
+    clusters, (problem,) = read(manifest(spec=spec(**changes)))
+
+    assert (clusters, problem.path[-1:]) == ([], path)
+    assert message in problem.message
+
+
+def test_a_number_where_a_text_is_due_is_a_problem_and_read_as_the_text():
+    ((cluster,), wrong) = read(manifest(spec=spec(rayStartParams={"num-cpus": 0, "block": True})))
+
+    place = ("spec", "workerGroupSpecs", 0, "rayStartParams")
+    assert {each.path: each.message for each in wrong} == {
+        (*place, "num-cpus"): 'num-cpus must be a text, got the number 0: write "0", in quotes',
+        (*place, "block"): 'block must be a text, got the truth value True: write "true", in quotes',
+    }
+    assert cluster.spec.workerGroupSpecs[0].rayStartParams == {"num-cpus": "0", "block": "true"}
+
+
+def test_a_null_is_nothing_as_it_is_to_kubernetes():
+    ((cluster,), wrong) = read(manifest(spec=spec(rayStartParams=None, replicas=None)))
+
+    assert (wrong, cluster.spec.workerGroupSpecs[0].rayStartParams) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "message"),
+    [
+        pytest.param([1], (), "must be a mapping", id="a list"),
+        pytest.param(manifest("RayClutser"), ("kind",), "did you mean 'RayCluster'", id="a kind misspelt"),
+        pytest.param(manifest("Pod"), ("kind",), "it has RayCluster, RayJob", id="a kind of another group"),
+        pytest.param(manifest(apiVersion="ray.io/v2"), ("apiVersion",), "it is 'ray.io/v1'", id="a version"),
+        pytest.param(manifest("RayJob", spec={}), ("spec", "rayClusterSpec"), "is missing", id="a job without"),
+        pytest.param(manifest(spec=None), ("spec",), "is missing", id="no spec"),
+        pytest.param(manifest("RayJob", spec=3), ("spec",), "must be a mapping", id="a spec that is a number"),
+        pytest.param(manifest(metadata={"labels": {"a": 1}}), ("metadata", "labels", "a"), "in quotes", id="a label"),
+        pytest.param({"available_node_types": {}}, ("available_node_types",), "at least one", id="no node types"),
+        pytest.param({"head": 3, "worker": {"groupName": "a"}}, ("head",), "must be a mapping", id="values"),
+    ],
+)
+def test_a_document_that_is_wrong_is_named_with_its_place(data, path, message):
+    assert message in problems(data)[path]
+
+
+VALUES = """
+fullnameOverride: mine
+image: {repository: rayproject/ray, tag: 2.54.0-gpu}
+common:
+  containerEnv:
+  - {name: A, value: "1"}
+head:
+  enableInTreeAutoscaling: true
+  rayStartParams: {num-cpus: 0}
+  containerEnv:
+  - {name: B, value: "2"}
+worker:
+  minReplicas: 2
+  maxReplicas: 4
+  resources:
+    limits: {nvidia.com/gpu: 1}
+additionalWorkerGroups:
+  smallGroup:
+    disabled: true
+  a100:
+    image: {repository: mine, tag: "1"}
+    replicas: 0
+    maxReplicas: 3
+    initArgs: {num-gpus: 2}
+    sidecarContainers:
+    - {name: log}
+    podSecurityContext: {runAsUser: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def chart():
+    ((cluster,), wrong) = read(VALUES)
+    assert wrong == []
+    return cluster
+
+
+def test_values_of_the_chart_are_read_as_the_cluster_that_it_makes_of_them(chart):
+    groups = [(group.groupName, group.minReplicas, group.maxReplicas) for group in chart.spec.workerGroupSpecs]
+
+    assert (chart.kind, chart.metadata.name, groups) == ("values", "mine", [("a100", 0, 3), ("workergroup", 2, 4)])
+
+
+def test_the_chart_fills_in_its_defaults_key_by_key(chart):
+    limits = chart.spec.workerGroupSpecs[1].template.spec.containers[0].resources.limits
+
+    assert limits == {"cpu": "1", "memory": "1G", "nvidia.com/gpu": 1}
+
+
+def test_the_chart_quotes_the_parameters_of_ray_start(chart):
+    assert chart.spec.headGroupSpec.rayStartParams == {"num-cpus": "0"}
+
+
+@pytest.mark.parametrize(
+    ("part", "place"),
+    [
+        (("enableInTreeAutoscaling",), ("head", "enableInTreeAutoscaling")),
+        (("headGroupSpec", "rayStartParams", "num-cpus"), ("head", "rayStartParams", "num-cpus")),
+        (("headGroupSpec", "template", "spec", "containers", 0, "env", 0), ("common", "containerEnv", 0)),
+        (
+            ("headGroupSpec", "template", "spec", "containers", 0, "env", 1, "value"),
+            ("head", "containerEnv", 0, "value"),
+        ),
+        (("headGroupSpec", "template", "spec", "containers", 0, "image"), ("image", "tag")),
+        (("headGroupSpec", "template", "metadata", "labels", "a"), ("head", "labels", "a")),
+        (("workerGroupSpecs", 0, "groupName"), ("additionalWorkerGroups", "a100")),
+        (("workerGroupSpecs", 1, "groupName"), ("worker", "groupName")),
+        (
+            ("workerGroupSpecs", 0, "rayStartParams", "num-gpus"),
+            ("additionalWorkerGroups", "a100", "initArgs", "num-gpus"),
+        ),
+        (
+            ("workerGroupSpecs", 0, "template", "spec", "containers", 0, "image"),
+            ("additionalWorkerGroups", "a100", "image", "tag"),
+        ),
+        (
+            ("workerGroupSpecs", 0, "template", "spec", "containers", 1, "name"),
+            ("additionalWorkerGroups", "a100", "sidecarContainers", 0, "name"),
+        ),
+        (
+            ("workerGroupSpecs", 0, "template", "spec", "securityContext", "runAsUser"),
+            ("additionalWorkerGroups", "a100", "podSecurityContext", "runAsUser"),
+        ),
+        (
+            ("workerGroupSpecs", 1, "template", "spec", "containers", 0, "resources", "limits", "nvidia.com/gpu"),
+            ("worker", "resources", "limits", "nvidia.com/gpu"),
+        ),
+        (("workerGroupSpecs", 1, "template", "spec", "nodeSelector"), ("worker", "nodeSelector")),
+        (("workerGroupSpecs", 1, "template", "spec", "containers"), ("worker",)),
+        (("workerGroupSpecs",), ("additionalWorkerGroups",)),
+    ],
+    ids=lambda value: ".".join(map(str, value)),
+)
+def test_each_part_of_the_cluster_has_its_place_in_the_values(chart, part, place):
+    assert chart.path_of(part) == place
+
+
+@pytest.mark.parametrize(
+    ("values", "path", "message"),
+    [
+        ("worker: {maxiReplicas: 3}\nhead: {}", ("worker", "maxiReplicas"), "did you mean 'maxReplicas'"),
+        ("worker: {containerEnv: [{name: A, value: 1}]}", ("worker", "containerEnv", 0, "value"), 'write "1"'),
+        ("additionalWorkerGroups: {a: 3}", ("additionalWorkerGroups", "a"), "must be a mapping"),
+        (
+            "worker: {groupName: a, resources: {limits: {cpu: 0.5}}}",
+            ("worker", "resources", "limits", "cpu"),
+            'write "0.5"',
+        ),
+    ],
+)
+def test_what_is_wrong_in_the_values_is_named_where_it_stands_there(values, path, message):
+    assert message in problems(values)[path]

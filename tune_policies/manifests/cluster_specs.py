@@ -1,0 +1,138 @@
+"""Turns a cluster that was read into what a plan goes by: what Ray counts on each node, and how many there may be."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from tune_policies.clusters.cluster_spec import ClusterSpec, WorkerGroup
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.lint.rule import ClusterInFile
+from tune_policies.manifests.cluster_yaml_models import ClusterYaml, YamlNodeType
+from tune_policies.manifests.device_types import device_type
+from tune_policies.manifests.kuberay_models import HeadGroup, WorkerGroupSpec
+from tune_policies.manifests.ray_counts import ray_counts, slice_shape
+from tune_policies.probing.ray_totals import accelerator_type_of, to_resources
+from tune_policies.resources import Resources
+
+_MINUTE_S: Final = 60
+
+_FIRST_WITH_GROUP_RESOURCES: Final = (2, 51)
+"""Before, Ray's autoscaler passes over the field ``resources`` of a group. Labels reach the nodes through KubeRay."""
+
+_GroupT = TypeVar("_GroupT", bound=HeadGroup)
+
+
+def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
+    """Return a cluster of KubeRay's as Ray's autoscaler counts it.
+
+    Raises:
+        InvalidResourcesError: Ray cannot tell what a node has, or the numbers of a group do not agree; the message
+            names the group.
+    """
+    spec = cluster.spec
+    with _naming("the head"):
+        head = to_resources(ray_counts(_as_seen(spec.headGroupSpec, spec.rayVersion)))
+    options = spec.autoscalerOptions
+    return ClusterSpec(
+        name=cluster.metadata.name or "cluster",
+        head=head,
+        groups=tuple(_group(_as_seen(each, spec.rayVersion)) for each in spec.workerGroupSpecs),
+        is_autoscaling=spec.enableInTreeAutoscaling is True,
+        idle_timeout_s=options.idleTimeoutSeconds,
+    )
+
+
+def _as_seen(group: _GroupT, ray_version: str | None) -> _GroupT:
+    """Return the group without what its Ray does not read."""
+    version = re.match(r"(\d+)\.(\d+)", ray_version or "")
+    if version is None or (int(version[1]), int(version[2])) >= _FIRST_WITH_GROUP_RESOURCES:
+        return group
+    return group.model_copy(update={"resources": {}})
+
+
+def _group(group: WorkerGroupSpec) -> WorkerGroup:
+    with _naming(f"the group {group.groupName!r}"):
+        amounts = ray_counts(group)
+        shape = slice_shape(group) if "TPU" in amounts else None
+        if shape is not None:
+            # The autoscaler counts it on every host, or no slice would come; of the hosts that are there one has it.
+            amounts.pop(shape.head_resource, None)
+        most = max(group.minReplicas, group.maxReplicas)
+        # KubeRay brings the number within its limits, and a suspended group has no pods.
+        start = 0 if group.suspend else min(most, max(group.minReplicas, group.replicas))
+        return WorkerGroup(
+            name=group.groupName,
+            resources=to_resources(amounts),
+            min_nodes=group.minReplicas * group.numOfHosts,
+            max_nodes=group.maxReplicas * group.numOfHosts,
+            start_nodes=start * group.numOfHosts,
+            num_hosts=group.numOfHosts,
+            accelerator_type=(told := device_type(amounts, group.labels, group.template.spec.nodeSelector)),
+            is_type_counted=told is None or accelerator_type_of(amounts) is not None,
+            labels=group.labels,
+            topology=None if shape is None else shape.topology,
+            idle_timeout_s=group.idleTimeoutSeconds,
+        )
+
+
+def yaml_to_cluster_spec(cluster: ClusterYaml) -> ClusterSpec:
+    """Return the cluster of a cluster YAML as Ray's autoscaler counts it.
+
+    Raises:
+        InvalidResourcesError: Something is missing that Ray finds out only from the cloud, or the numbers of a node
+            type do not agree; the message names the node type.
+    """
+    types = cluster.available_node_types
+    head = cluster.head_node_type
+    if head not in types:
+        raise InvalidResourcesError(f"head_node_type must name one of {', '.join(types)}, got {head!r}")
+    if cluster.max_workers is None:
+        raise InvalidResourcesError(
+            "max_workers is missing: write how many worker nodes there may be (Ray's default differs from provider "
+            "to provider)"
+        )
+    most = cluster.max_workers
+    workers = {name: each for name, each in types.items() if name != head or each.max_workers}
+    minutes = cluster.idle_timeout_minutes
+    return ClusterSpec(
+        name=cluster.cluster_name or "cluster",
+        head=_resources(head, types[head]),
+        groups=tuple(_node_type(name, each, most) for name, each in workers.items()),
+        max_nodes=most,
+        idle_timeout_s=None if minutes is None else minutes * _MINUTE_S,
+    )
+
+
+def _node_type(name: str, node_type: YamlNodeType, most: int) -> WorkerGroup:
+    with _naming(f"the node type {name!r}"):
+        amounts = node_type.resources or {}
+        return WorkerGroup(
+            name=name,
+            resources=_resources(name, node_type),
+            min_nodes=node_type.min_workers,
+            max_nodes=min(most, most if node_type.max_workers is None else node_type.max_workers),
+            start_nodes=node_type.min_workers,
+            accelerator_type=(told := device_type(amounts, node_type.labels, {})),
+            is_type_counted=told is None or accelerator_type_of(amounts) is not None,
+            labels=node_type.labels,
+            idle_timeout_s=node_type.idle_timeout_s,
+        )
+
+
+def _resources(name: str, node_type: YamlNodeType) -> Resources:
+    if not node_type.resources:
+        raise InvalidResourcesError(
+            f"the node type {name!r} has no resources: write what a node will have, which Ray finds out only for some "
+            "clouds, as it starts"
+        )
+    with _naming(f"the node type {name!r}"):
+        return to_resources(node_type.resources)
+
+
+@contextmanager
+def _naming(part: str) -> Iterator[None]:
+    try:
+        yield
+    except InvalidResourcesError as error:
+        raise InvalidResourcesError(f"{part}: {error}") from error
