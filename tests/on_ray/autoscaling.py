@@ -17,8 +17,8 @@ __all__ = [
     "alive_workers",
     "asked_for",
     "autoscaling_cluster",
-    "cluster_status",
     "cluster_of_yaml",
+    "cluster_status",
     "node_type",
     "workers_when",
 ]
