@@ -61,7 +61,12 @@ def node_type(max_workers: int = 1, **resources: float) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def autoscaling_cluster(
-    node_types: Mapping[str, dict[str, Any]], *, v2: bool, cpus: int = 1, idle_timeout_minutes: float = 5
+    node_types: Mapping[str, dict[str, Any]],
+    *,
+    v2: bool,
+    cpus: int = 1,
+    max_workers: int | None = None,
+    idle_timeout_minutes: float = 5,
 ) -> Iterator[AutoscalingCluster]:
     """Run a cluster of one head node with an autoscaler that can add ``node_types``; end it, and disconnect from it.
 
@@ -69,6 +74,7 @@ def autoscaling_cluster(
         node_types: The types by name, each as :func:`node_type` makes it.
         v2: Whether it is autoscaler v2.
         cpus: CPUs of the head node.
+        max_workers: The most nodes of all types together; ``None``: as many as of each.
         idle_timeout_minutes: After this, a node that nobody uses or asks for is taken away.
     """
     # Short, as Ray puts sockets there.
@@ -77,7 +83,9 @@ def autoscaling_cluster(
         cluster = AutoscalingCluster(f"127.0.0.1:{port}", folder / "modes")
         cluster.modes.mkdir()
         config = folder / "cluster.json"
-        config.write_text(json.dumps(_config(cluster, node_types, cpus, idle_timeout_minutes)))
+        most = sum(each["max_workers"] for each in node_types.values()) if max_workers is None else max_workers
+        limits = {"max_workers": most, "idle_timeout_minutes": idle_timeout_minutes}
+        config.write_text(json.dumps(_config(cluster, node_types, cpus) | limits))
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
         command += [f"--num-cpus={cpus}", "--num-gpus=0", "--include-dashboard=false", f"--autoscaling-config={config}"]
         log = folder / "head.log"
@@ -92,14 +100,10 @@ def autoscaling_cluster(
             _end(head, folder)
 
 
-def _config(
-    cluster: AutoscalingCluster, node_types: Mapping[str, dict[str, Any]], cpus: int, idle_timeout_minutes: float
-) -> dict[str, Any]:
+def _config(cluster: AutoscalingCluster, node_types: Mapping[str, dict[str, Any]], cpus: int) -> dict[str, Any]:
     commands = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
     return {
         "cluster_name": "fake",
-        "max_workers": sum(each["max_workers"] for each in node_types.values()),
-        "idle_timeout_minutes": idle_timeout_minutes,
         "upscaling_speed": 1.0,
         "provider": {
             "type": "external",

@@ -32,5 +32,6 @@ class LaunchingProvider(FakeMultiNodeProvider):  # type: ignore[misc] # Ray's cl
             time.sleep(0.2)
         if mode == "fail":
             raise NodeLaunchException("OutOfStock", "no such machine is left", None)
-        promised = {"CPU": 1} if mode == "less" else resources
+        # Ray's fake takes no host memory: its nodes have as much as the machine.
+        promised = {"CPU": 1} if mode == "less" else {name: resources[name] for name in resources if name != "memory"}
         super().create_node_with_resources_and_labels(node_config, tags, count, promised, labels)

@@ -36,7 +36,8 @@ def growing(*node_types):
 
 
 def resources(bundles):
-    return [bundle.resources for bundle in bundles]
+    """What the bundles hold, in the ticks that Ray counts."""
+    return [{name: round(amount, 4) for name, amount in bundle.resources.items()} for bundle in bundles]
 
 
 def test_the_choices_of_nested_policies_come_one_by_one():
@@ -140,6 +141,19 @@ def test_the_bundles_of_several_kinds_of_slots_are_those_of_the_better_first():
     bundles = trial_bundles(TrialPlan(slots=(gpu, cpu), limited_by="GPU"), 3)
 
     assert [tuple(bundle) for bundle in bundles] == [({"GPU": 0.5}, {"market": "spot"})] * 2 + [({"CPU": 2}, {})]
+
+
+@pytest.mark.parametrize("share", [2, 5, 7, 10, 25, 96])
+def test_floats_take_the_shares_of_a_node_from_it_one_by_one_to_the_last_and_not_one_more(share):
+    slot = TrialSlot(trial=Resources(gpus=1 / share), max_concurrent_trials=4 * share)
+    left, fitting = 4.0, 0
+
+    (bundle,) = {each.resources["GPU"] for each in trial_bundles(TrialPlan(slots=(slot,), limited_by="GPU"), 99)}
+    while bundle <= left:
+        left -= bundle
+        fitting += 1
+
+    assert fitting == 4 * 10_000 // (10_000 // share)
 
 
 def test_the_last_error_says_of_each_choice_why():

@@ -1,11 +1,14 @@
 """What the trials of a plan reserve, bundle by bundle, as Ray's autoscaler counts it."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
 from tune_policies.plan import TrialPlan
-from tune_policies.resources import Resources, from_ticks
+from tune_policies.resources import TICKS, Resources, from_ticks
 from tune_policies.slot import TrialSlot
+
+_FINEST: Final = 2**40
+"""Floats add up multiples of 1 / 2**40 without an error, as far as 8,192."""
 
 
 class Bundle(NamedTuple):
@@ -36,4 +39,13 @@ def _one_trial(slot: TrialSlot) -> list[Bundle]:
 
 
 def _amounts(resources: Resources) -> dict[str, float]:
-    return {name: amount if name == "memory" else from_ticks(amount) for name, amount in resources.ticks.items()}
+    return {name: amount if name == "memory" else _that_adds_up(amount) for name, amount in resources.ticks.items()}
+
+
+def _that_adds_up(ticks: int) -> float:
+    """Return the amount, less by so little that nothing more fits, as a number that floats subtract without an error.
+
+    The autoscaler takes bundle after bundle from a node in floats: of 20 bundles of 0.2 it finds room for 19 on 4 GPUs,
+    and v2, which launches for all bundles or for none, would launch nothing.
+    """
+    return from_ticks(ticks) if ticks % TICKS == 0 else ticks * _FINEST // TICKS / _FINEST

@@ -1,0 +1,136 @@
+"""A generated cluster YAML on a real autoscaler: nodes come for a request, trials run on them, and they go again."""
+
+from typing import NamedTuple
+
+import pytest
+import ray.train
+from ray import tune
+from ray.train import RunConfig
+from ray.train.data_parallel_trainer import DataParallelTrainer
+
+from tests.on_ray.autoscaling import asked_for, cluster_of_yaml, workers_when
+from tune_policies import (
+    AcceleratorPolicy,
+    CappedPolicy,
+    CpuPolicy,
+    GpuPolicy,
+    MixedPolicy,
+    PolicyScheduler,
+    ResourcePolicy,
+    SelectingPolicy,
+    plan_cluster,
+    request_capacity,
+)
+from tune_policies.clusters.catalog import NodeCatalog, NodeType
+from tune_policies.manifests.writing import write_cluster
+from tune_policies.manifests.writing.options import WriteOptions
+
+# Logical GPUs have no NVML.
+pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")]
+
+GIB = 2**30
+CPUS = NodeType(name="cpus", cpus=4, memory_bytes=8 * GIB, price_per_hour=0.2)
+THREE_CPUS = CPUS.model_copy(update={"name": "three-cpus", "cpus": 3})
+GPU = NodeType(name="gpu", cpus=4, memory_bytes=8 * GIB, gpus=1, price_per_hour=1)
+TWO_GPUS = NodeType(name="two-gpus", cpus=8, memory_bytes=16 * GIB, gpus=2, price_per_hour=1.9)
+L4 = GPU.model_copy(update={"name": "l4", "accelerator_type": "L4"})
+NPUS = NodeType(name="npus", cpus=4, memory_bytes=8 * GIB, custom={"NPU": 2}, price_per_hour=1)
+LICENSED = CPUS.model_copy(update={"name": "licensed", "custom": {"license": 2}})
+IN_EU = CPUS.model_copy(update={"name": "in-eu", "labels": {"zone": "eu"}})
+QUARTER = GpuPolicy(gpus=0.25, cpus=1)
+
+
+class Case(NamedTuple):
+    """A cluster that is planned for ``num_trials`` trials; the groups that come for ``asked`` of them."""
+
+    policy: ResourcePolicy
+    node_types: tuple[NodeType, ...]
+    num_trials: int
+    nodes: dict[str, int]
+    v2: bool = True
+    min_nodes: int = 0
+    asked: int | None = None
+
+
+CASES = {
+    "quarter GPUs": Case(QUARTER, (CPUS, GPU), 5, {"gpu": 2}),
+    "CPUs under v1": Case(CpuPolicy(cpus=2), (CPUS, GPU), 3, {"cpus": 2}, v2=False),
+    "CPUs": Case(CpuPolicy(cpus=2), (CPUS, GPU), 3, {"cpus": 2}),
+    "quarter GPUs under v1": Case(QUARTER, (CPUS, GPU), 5, {"gpu": 2}, v2=False),
+    "whole GPUs": Case(GpuPolicy(), (GPU,), 2, {"gpu": 2}),
+    "two GPUs each": Case(GpuPolicy(gpus=2), (GPU, TWO_GPUS), 2, {"two-gpus": 2}),
+    "two GPUs each under v1": Case(GpuPolicy(gpus=2), (GPU, TWO_GPUS), 2, {"two-gpus": 2}, v2=False),
+    "shares that floats do not add up": Case(CpuPolicy(cpus=0.6), (THREE_CPUS,), 5, {"three-cpus": 1}),
+    "GPUs of a type": Case(GpuPolicy(gpus=0.5, accelerator_type="L4"), (GPU, L4), 3, {"l4": 2}),
+    "two kinds": Case(MixedPolicy(GpuPolicy(), CpuPolicy(cpus=4)), (CPUS, GPU), 3, {"cpus": 1, "gpu": 2}),
+    "a node that is always there": Case(CpuPolicy(cpus=2), (CPUS,), 3, {"cpus": 2}, min_nodes=1),
+    "a node that is always there, under v1": Case(CpuPolicy(cpus=2), (CPUS,), 3, {"cpus": 2}, v2=False, min_nodes=1),
+    "always all there": Case(CpuPolicy(cpus=2), (CPUS,), 2, {"cpus": 1}, min_nodes=1),
+    "labels": Case(SelectingPolicy(CpuPolicy(cpus=2), label_selector={"zone": "eu"}), (CPUS, IN_EU), 3, {"in-eu": 2}),
+    "custom resources": Case(CpuPolicy(custom={"license": 1}), (CPUS, LICENSED), 3, {"licensed": 2}),
+    "NPUs": Case(AcceleratorPolicy(resource="NPU", amount=1), (CPUS, NPUS), 3, {"npus": 2}),
+    "Train workers": Case(CpuPolicy(num_workers=2), (CPUS,), 3, {"cpus": 2}),
+    "Train workers with GPUs": Case(GpuPolicy(gpus=0.5, num_workers=2), (GPU,), 2, {"gpu": 2}),
+    "fewer asked for than planned": Case(QUARTER, (GPU,), 12, {"gpu": 1}, asked=3),
+    "no more than may run": Case(CappedPolicy(CpuPolicy(cpus=4), 2), (CPUS,), 4, {"cpus": 2}),
+}
+EVERY_DAY = ("quarter GPUs",)
+
+
+def test_there_are_twenty_cases():
+    assert len(CASES) == 20
+
+
+def planned(case):
+    plan = plan_cluster(case.policy, NodeCatalog(node_types=case.node_types), case.num_trials)
+    always = tuple(group.model_copy(update={"min_nodes": case.min_nodes}) for group in plan.groups)
+    return plan.model_copy(update={"groups": always, "idle_timeout_s": 2})
+
+
+def run(plan, number, folder):
+    """Run so many trials under the plan; what each reported."""
+
+    def on_worker():
+        ray.train.report({})
+
+    def trial(config):
+        if plan.num_workers:
+            DataParallelTrainer(
+                on_worker,
+                scaling_config=plan.scaling_config(),
+                run_config=RunConfig(storage_path=str(folder)),
+            ).fit()
+        tune.report({"square": config["x"] ** 2})
+
+    results = tune.run(
+        trial,
+        config={"x": tune.grid_search(list(range(number)))},
+        resources_per_trial=plan.resources_per_trial,
+        scheduler=PolicyScheduler(None, plan) if len(plan.slots) > 1 else None,
+        max_concurrent_trials=plan.max_concurrent_trials,
+        storage_path=str(folder),
+        verbose=0,
+    )
+    return sorted(each.last_result["square"] for each in results.trials)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(CASES[name], id=name, marks=() if name in EVERY_DAY else pytest.mark.slow) for name in CASES],
+)
+def test_nodes_come_for_a_request_run_the_trials_and_go_again(case, tmp_path):
+    plan = planned(case)
+    text = write_cluster(plan, WriteOptions(format="cluster-yaml"))
+    number = case.asked or plan.trials.max_concurrent_trials
+
+    with cluster_of_yaml(text, v2=case.v2):
+        with request_capacity(plan.trials, number):
+            came = workers_when(case.nodes)
+            squares = run(plan.trials, number, tmp_path)
+        still_asked_for = asked_for()
+        stayed = workers_when({name: case.min_nodes for name in case.nodes if case.min_nodes})
+
+    assert came == case.nodes
+    assert squares == [x**2 for x in range(number)]
+    assert still_asked_for == {}
+    assert stayed == {name: case.min_nodes for name in case.nodes if case.min_nodes}

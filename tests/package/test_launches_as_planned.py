@@ -1,0 +1,172 @@
+"""Ray's own scheduler, asked for the trials of a plan, launches the nodes of the plan: the same types, as many of each.
+
+Each case is drawn: a policy, and the nodes that one could have. The way from them to Ray is the user's: a plan, a
+manifest, Ray's reader of manifests, the request for the trials.
+"""
+
+import logging
+import random
+from collections import Counter
+from typing import NamedTuple
+
+import pytest
+import ray
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.drawn_plans import draw_catalog, draw_policy
+from tune_policies import (
+    AutoscalingPolicy,
+    CappedPolicy,
+    ClusterCapacity,
+    GpuPolicy,
+    InfeasibleRequestError,
+    NodeCapacity,
+    NodeTypeCapacity,
+    ReservingPolicy,
+    ResourcePolicy,
+    Resources,
+    plan_cluster,
+)
+from tune_policies.autoscaling.bundles import Bundle, trial_bundles
+from tune_policies.autoscaling.ray_readers import nodes_launched, read_ray_cluster
+from tune_policies.clusters.cluster_plan import ClusterPlan
+from tune_policies.manifests.writing import write_cluster
+from tune_policies.manifests.writing.options import WriteOptions
+
+# Top-level labels and resources of a group are what Ray reads from 2.51 on.
+pytestmark = pytest.mark.skipif(
+    tuple(map(int, ray.__version__.split(".")[:2])) < (2, 51), reason="this Ray reads no labels of a worker group"
+)
+
+
+class Case(NamedTuple):
+    """A plan, the policy that it is of, and what Ray launches for its trials."""
+
+    seed: int
+    policy: ResourcePolicy
+    plan: ClusterPlan
+    launched: dict[str, int]
+
+    @property
+    def planned(self) -> dict[str, int]:
+        return {group.node_type.name: group.max_nodes for group in self.plan.groups}
+
+    @property
+    def cause(self) -> str:
+        """Why Ray launches others than planned; empty: it does not."""
+        if self.launched == self.planned:
+            return ""
+        if any(self.launched.get(name, 0) > self.planned[name] for name in self.planned) or not self.launched:
+            return "not explained: Ray would need more"
+        if self._slots_on_launched() == self.plan.trials.slots:
+            return "not explained: the policy plans the same on fewer nodes"
+        return f"{type(self.policy).__name__} plans less on so few nodes, or for a worse place of drivers"
+
+    def _slots_on_launched(self):
+        groups = {group.name: group for group in self.plan.spec.groups}
+        nodes = [
+            NodeCapacity(
+                node_id=f"{name}-{number}",
+                resources=groups[name].resources,
+                accelerator_type=groups[name].accelerator_type,
+                labels=groups[name].labels,
+            )
+            for name, count in self.launched.items()
+            for number in range(count)
+        ]
+        head = NodeCapacity(node_id="head", resources=self.plan.spec.head, is_head=True)
+        try:
+            plan = self.policy.plan(ClusterCapacity(nodes=(head, *nodes)))
+        except InfeasibleRequestError:
+            return None
+        return plan.capped(self.plan.num_trials, limited_by="num_trials").slots
+
+
+def draw_case(seed):
+    """The case with this number; ``None``: no trial of its policy fits its nodes."""
+    rng = random.Random(seed)
+    catalog, policy, num_trials = draw_catalog(rng), draw_policy(rng), rng.choice((1, 2, 5, 16, 64, 200))
+    try:
+        plan = plan_cluster(policy, catalog, num_trials)
+    except InfeasibleRequestError:
+        return None
+    text = write_cluster(plan, WriteOptions(ray_version=ray.__version__))
+    config = read_ray_cluster(yaml.load(text, yaml.CSafeLoader))
+    trials = plan.trials
+    wanted = [*trial_bundles(trials, trials.min_concurrent_trials), *reserved(policy)]
+    launched = nodes_launched(config, [each.resources for each in wanted], [each.label_selector for each in wanted])
+    return Case(seed, policy, plan, launched)
+
+
+def reserved(policy):
+    """What a policy leaves free, as the demand of those for whom it does."""
+    inner = getattr(policy, "inner", None)
+    own = []
+    if isinstance(policy, ReservingPolicy):
+        own = [Bundle({"CPU": 1}, {})] * int(policy.cpus) + [Bundle({"GPU": 1}, {})] * int(policy.gpus)
+    return own + (reserved(inner) if inner is not None else [])
+
+
+def cases(number, first_seed=0):
+    seed = first_seed
+    while number:
+        seed += 1
+        if (case := draw_case(seed)) is not None:
+            number -= 1
+            yield case
+
+
+@pytest.fixture(autouse=True)
+def ray_says_nothing(caplog):
+    """It logs each node that it would launch."""
+    caplog.set_level(logging.ERROR, logger="ray")
+
+
+@pytest.mark.parametrize(
+    ("number", "least"),
+    # Of few plans one more or less is chance.
+    [(30, 0.9), pytest.param(1000, 0.99, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+)
+def test_ray_launches_the_planned_types_and_counts_for_99_of_100_plans_and_the_rest_is_explained(number, least):
+    drawn = list(cases(number))
+
+    causes = Counter(case.cause for case in drawn)
+    as_planned = causes.pop("", 0)
+    print(f"\n{as_planned} of {number} plans: the planned types and counts")
+    for cause, count in causes.most_common():
+        print(f"{count:4} {cause}: seeds {[case.seed for case in drawn if case.cause == cause]}")
+    assert as_planned >= least * number
+    assert not [cause for cause in causes if cause.startswith("not explained")]
+
+
+@given(
+    gpus=st.floats(0.004, 1),
+    gpus_per_node=st.sampled_from([1, 2, 4, 8]),
+    num_trials=st.integers(1, 60),
+    num_workers=st.integers(0, 3),
+)
+def test_what_is_launched_for_shares_of_gpus_holds_every_trial_on_a_device(
+    gpus, gpus_per_node, num_trials, num_workers
+):
+    node_type = NodeTypeCapacity(
+        name="gpus", resources=Resources(cpus=1024, gpus=gpus_per_node, memory_bytes=2**40), max_nodes_to_add=500
+    )
+    policy = CappedPolicy(GpuPolicy(gpus=gpus, cpus=0.1, num_workers=num_workers), num_trials)
+    plan = AutoscalingPolicy(policy).plan(ClusterCapacity(node_types=(node_type,)))
+    config = {
+        "head_node_type": "head",
+        "max_workers": 500,
+        "available_node_types": {
+            "head": {"resources": {}, "max_workers": 0},
+            "gpus": {"resources": {"CPU": 1024, "GPU": gpus_per_node, "memory": 2**40}, "max_workers": 500},
+        },
+    }
+
+    launched = nodes_launched(config, [each.resources for each in trial_bundles(plan, num_trials)])
+
+    a_device_holds = 10_000 // plan.worker.ticks["GPU"]
+    processes = num_trials * max(1, num_workers)
+    assert launched["gpus"] * gpus_per_node * a_device_holds >= processes
+    assert launched == plan.nodes_to_add
