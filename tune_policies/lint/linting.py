@@ -10,7 +10,7 @@ from tune_policies.lint.finding import Edit, Finding
 from tune_policies.lint.kinds import kind_of
 from tune_policies.lint.rule import ClusterInFile, DocumentRule, Found, ReaderRule, Rule
 from tune_policies.lint.rules import AGAINST_DEFINITION, RULES, UNREADABLE, WRONG_FIELD
-from tune_policies.manifests.documents import Document, Path, read_documents
+from tune_policies.manifests.documents import Document, read_documents
 from tune_policies.manifests.reading import clusters_in
 
 
