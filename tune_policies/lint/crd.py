@@ -120,7 +120,7 @@ def _read(file: FilePath) -> list[dict[str, Any]]:
             return [json.loads(text)]
         if "CustomResourceDefinition" not in text:
             return []  # as the chart's other files, some of which are templates and no YAML
-        return [each for each in yaml.load_all(text, _YamlLoader) if isinstance(each, dict)]  # noqa: S506 - it is safe
+        return [each for each in yaml.load_all(text, _YamlLoader) if isinstance(each, dict)]
     except (OSError, EOFError, ValueError, yaml.YAMLError) as error:
         raise InvalidResourcesError(f"cannot read {file}: {error}") from None
 
