@@ -48,31 +48,45 @@ def fix_text(text: str, source: str, crds: CrdSet | None = None) -> Fixed:
     return Fixed(text, tuple(changes))
 
 
+def check_fixable(path: FilePath) -> None:
+    """Make sure that changes can be written to a file; one that cannot be read is a finding, and no error here.
+
+    Raises:
+        InvalidResourcesError: It is gzipped, or what is piped in.
+    """
+    if str(path) == "-":
+        raise InvalidResourcesError("--fix writes files, and what is piped in is none: name the file")
+    if _content(path).startswith(b"\x1f\x8b"):
+        raise InvalidResourcesError(f"--fix writes plain text, and {path} is gzipped: unpack it first")
+
+
 def fix_file(path: FilePath, crds: CrdSet | None = None) -> tuple[Finding, ...]:
     """Make all safe changes in a file, at once or not at all, and return what was mended.
 
     Raises:
-        InvalidResourcesError: It cannot be written: there is no such file, it is gzipped, or what is piped in.
+        InvalidResourcesError: It is gzipped, or what is piped in, or it cannot be written.
     """
-    if str(path) == "-":
-        raise InvalidResourcesError("--fix writes files, and what is piped in is none: name the file")
+    check_fixable(path)
+    content = _content(path)
+    mark = _BYTE_ORDER_MARK if content.startswith(_BYTE_ORDER_MARK) else b""
     try:
-        target = path.resolve(strict=True)  # a link stays one
-        content = target.read_bytes()
-        if content.startswith(b"\x1f\x8b"):
-            raise InvalidResourcesError(f"--fix writes plain text, and {path} is gzipped: unpack it first")
-        mark = _BYTE_ORDER_MARK if content.startswith(_BYTE_ORDER_MARK) else b""
         text = content.removeprefix(mark).decode("utf-8")
-        fixed = fix_text(text, str(path), crds)
-        if fixed.text != text:
-            _replace(target, mark + fixed.text.encode("utf-8"))
     except UnicodeDecodeError:
-        return ()  # which is a finding already
-    except (OSError, ValueError) as error:
-        if isinstance(error, InvalidResourcesError):
-            raise
-        raise InvalidResourcesError(f"cannot write {path}: {error}") from error
+        return ()
+    fixed = fix_text(text, str(path), crds)
+    if fixed.changes:
+        try:
+            _replace(path.resolve(), mark + fixed.text.encode("utf-8"))  # a link stays one
+        except OSError as error:
+            raise InvalidResourcesError(f"cannot write {path}: {error}") from error
     return fixed.changes
+
+
+def _content(path: FilePath) -> bytes:
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError):
+        return b""
 
 
 def _replace(target: FilePath, content: bytes) -> None:

@@ -11,7 +11,7 @@ from tune_policies.lint.finding import Edit, Finding
 from tune_policies.lint.kinds import kind_of, manifests_in
 from tune_policies.lint.parts import at
 from tune_policies.lint.rule import ClusterInFile, DocumentRule, Found, ReaderRule, Rule
-from tune_policies.lint.rules import AGAINST_DEFINITION, RULES, UNREADABLE, WRONG_FIELD
+from tune_policies.lint.rules import AGAINST_DEFINITION, NOTHING_KNOWN, RULES, UNREADABLE, WRONG_FIELD
 from tune_policies.manifests.documents import Document, DocumentError, Path, read_documents
 from tune_policies.manifests.file_text import read_text
 from tune_policies.manifests.kuberay_models import FieldProblem
@@ -40,6 +40,8 @@ def lint_text(text: str, source: str, crds: CrdSet | None = None) -> list[Findin
         documents = read_documents(text, source)
     except DocumentError as error:
         return [_unreadable(source, error.line, error.reason)]
+    if not any(map(_is_known, documents)):
+        return [_of_file(NOTHING_KNOWN, source, 1, "there is no cluster, job or service of Ray's in it")]
     written = text.splitlines()
     found = [
         _finding(rule, said, document, number)
@@ -50,8 +52,18 @@ def lint_text(text: str, source: str, crds: CrdSet | None = None) -> list[Findin
 
 
 def _unreadable(source: str, line: int, message: str) -> Finding:
-    rule = UNREADABLE
+    return _of_file(UNREADABLE, source, line, message)
+
+
+def _of_file(rule: ReaderRule, source: str, line: int, message: str) -> Finding:
     return Finding(rule=rule.name, severity=rule.severity, source=source, line=line, message=message, why=rule.why)
+
+
+def _is_known(document: Document) -> bool:
+    """Return whether there is something to ask the rules about."""
+    clusters, problems = clusters_in(document)
+    kinds = (kind_of(manifest) for _, manifest in manifests_in(document))
+    return bool(clusters or problems) or any(kind is not None for kind in kinds)
 
 
 _Said = Iterator[tuple[Rule | DocumentRule | ReaderRule, Found]]

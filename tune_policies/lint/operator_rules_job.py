@@ -15,22 +15,19 @@ from tune_policies.manifests.documents import Document
 from tune_policies.values import shorten, suggest
 
 _MODES = ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode")
-_SELECTOR = "ray.io/cluster"
-_SPEC = ("spec",)
+_CLUSTER = "ray.io/cluster"
 
 
 def _spec(document: Document) -> Mapping[str, Any]:
-    return mapping(at(document.data, _SPEC))
+    return mapping(at(document.data, ("spec",)))
 
 
-def _has_cluster(document: Document) -> Iterator[Found]:
+def _selector(document: Document) -> Iterator[Found]:
     spec = _spec(document)
     selector = mapping(spec.get("clusterSelector"))
-    if not selector and spec.get("rayClusterSpec") is None:
-        yield Found(_SPEC, "the RayJob has neither rayClusterSpec nor clusterSelector", "write one of the two")
-    if selector and not selector.get(_SELECTOR):
-        message = f"clusterSelector does not name a cluster by {_SELECTOR}"
-        yield Found(("spec", "clusterSelector"), message, f"write clusterSelector: {{{_SELECTOR}: NAME}}")
+    if selector and not selector.get(_CLUSTER):
+        message = f"clusterSelector does not name a cluster by {_CLUSTER}"
+        yield Found(("spec", "clusterSelector"), message, f"write clusterSelector: {{{_CLUSTER}: NAME}}")
     if selector and spec.get("submissionMode") == "SidecarMode":
         message = "SidecarMode does not work with a cluster that there is"
         yield Found(("spec", "submissionMode"), message, "write submissionMode: K8sJobMode")
@@ -200,7 +197,7 @@ def _rule(name: str, why: str, function: str, check: Any, *, is_warning: bool = 
 
 _REFUSED = "The operator refuses the job."
 RULES: RuleSet = (
-    _rule("job-cluster", _REFUSED, "ValidateRayJobSpec", _has_cluster),
+    _rule("job-selector", _REFUSED, "ValidateRayJobSpec", _selector),
     _rule(
         "job-cluster-unused",
         "The job runs on the cluster that there is, whatever rayClusterSpec says.",

@@ -19,7 +19,14 @@ AGAINST_DEFINITION = ReaderRule(
     "the custom resource definition given with --crd",
 )
 
-READER_RULES: tuple[ReaderRule, ...] = (UNREADABLE, WRONG_FIELD, AGAINST_DEFINITION)
+NOTHING_KNOWN = ReaderRule(
+    "nothing-known",
+    "note",
+    "That nothing is found in such a file says nothing.",
+    "https://ray-project.github.io/kuberay/reference/api/",
+)
+
+READER_RULES: tuple[ReaderRule, ...] = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, AGAINST_DEFINITION)
 """What the reader of files finds by itself."""
 
 RULES: RuleSet = (*operator_rules.RULES,)
