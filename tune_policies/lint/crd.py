@@ -25,7 +25,7 @@ _KINDS = {
     "null": "nothing",
     "number": "a number",
     "object": "a mapping",
-    "string": "a string",
+    "string": "a text",
 }
 _YamlLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, and the definitions are megabytes
 
@@ -174,7 +174,9 @@ def _explain(error: ValidationError) -> Iterator[tuple[Path, str]]:
             yield path, f"{name} must be at most {wanted}, got {got}"
         case "pattern":
             yield path, f"{name} is not written as it must be, got {got}"
+        case "uniqueItems":
+            yield path, f"{name} has an entry twice: {got}"
         case "uniqueKeys":
             yield path, str(error.message)
         case _:
-            yield path, f"{name}: {shorten(error.message)}"
+            yield path, f"{name} breaks the definition's {error.validator}: {got}"

@@ -16,7 +16,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, ScalarString, Sin
 
 from tune_policies.lint.finding import Edit
 
-_INDENTS = ((2, 2, 0), (2, 4, 2), (4, 4, 2), (4, 4, 0), (4, 6, 4))
+_INDENTS = ((2, 2, 0), (2, 4, 2), (4, 4, 2), (4, 4, 0), (4, 6, 4), (4, 8, 4))
 """How far mappings and lists stand in, and how far the dash of a list: the usual styles."""
 
 
@@ -48,8 +48,15 @@ def rewritten(text: str, edits: Sequence[PlacedEdit]) -> list[str]:
         TypeError: A part is not what its path takes it for.
     """
     plain = text.replace("\r\n", "\n")
-    editor, before = _editor_of(plain)
-    after = _dumped(editor, plain, edits)
+    editor = YAML()
+    editor.preserve_quotes = True
+    editor.width = 2**20
+    documents = list(editor.load_all(plain))
+    before = _in_nearest_style(editor, documents, plain)
+    filled = [number for number, each in enumerate(documents) if each is not None]
+    for number, edit in edits:
+        _made(documents[filled[number]], edit)
+    after = _dumped(editor, documents)
     line_end = "\r" if "\r\n" in text else ""
     forms = [_patched(text.split("\n"), before, after, line_end, above_comments=above) for above in (True, False)]
     return [form for form in forms if form is not None]
@@ -104,30 +111,23 @@ def _is_plain(text: str) -> bool:
         return False
 
 
-def _editor_of(text: str) -> tuple[YAML, list[str]]:
-    """Return the editor whose style comes nearest to the text, and the text as it writes it."""
+def _in_nearest_style(editor: YAML, documents: list[Any], text: str) -> list[str]:
+    """Give the editor the style that comes nearest to the text's, and return the text as it then writes it."""
     lines = set(text.split("\n"))
-    best: tuple[int, YAML, list[str]] | None = None
-    for mapping, sequence, offset in _INDENTS:
-        editor = YAML()
-        editor.preserve_quotes = True
-        editor.width = 2**20
+    forms = []
+    for number, (mapping, sequence, offset) in enumerate(_INDENTS):
         editor.indent(mapping=mapping, sequence=sequence, offset=offset)
-        written = _dumped(editor, text, ())
-        strange = len(set(written) - lines)
-        if best is None or strange < best[0]:
-            best = (strange, editor, written)
-        if not strange:
+        written = _dumped(editor, documents)
+        forms.append((len(set(written) - lines), number, written))
+        if written == text.split("\n"):
             break
-    assert best is not None  # noqa: S101 - there is a first style
-    return best[1], best[2]
+    _, best, written = min(forms)
+    mapping, sequence, offset = _INDENTS[best]
+    editor.indent(mapping=mapping, sequence=sequence, offset=offset)
+    return written
 
 
-def _dumped(editor: YAML, text: str, edits: Sequence[PlacedEdit]) -> list[str]:
-    documents = list(editor.load_all(text))
-    filled = [number for number, each in enumerate(documents) if each is not None]
-    for number, edit in edits:
-        _made(documents[filled[number]], edit)
+def _dumped(editor: YAML, documents: list[Any]) -> list[str]:
     written = io.StringIO()
     editor.dump_all(documents, written)
     return written.getvalue().split("\n")
@@ -143,12 +143,13 @@ def _patched(
     for kind, first, end, new_first, new_end in reversed(operations):
         if kind == "equal":
             continue
-        start, stop = places.get(first), places.get(end - 1, -2) + 1
-        if first == end:
-            start = stop = places[first - 1] + 1 if first - 1 in places else start
-        if start is None or stop is None or stop - start != end - first:
+        near = first - 1 if first == end else first  # what is added is written as the line above it
+        if near not in places or (first < end and places.get(end - 1) != places[first] + end - 1 - first):
             return None
-        new = [f"{line}{line_end}" for line in after[new_first:new_end]]
+        start = places[near] + (first == end)
+        stop = start + end - first
+        further = _indent(text[places[near]]) - _indent(before[near])
+        new = [f"{_shifted(line, further)}{line_end}" for line in after[new_first:new_end]]
         if first == end and above_comments:
             while start > 0 and _is_comment(patched[start - 1]):
                 start = stop = start - 1
@@ -157,14 +158,22 @@ def _patched(
     return "\n".join(patched)
 
 
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _shifted(line: str, further: int) -> str:
+    return f"{' ' * max(0, _indent(line) + further)}{line.lstrip(' ')}" if line.strip() else line
+
+
 def _is_comment(line: str) -> bool:
     return not line.strip() or line.lstrip().startswith("#")
 
 
 def _places(text: list[str], before: list[str]) -> dict[int, int]:
-    """Return where each line of the written form stands in the text; those in another form are left out."""
+    """Return where each line of the written form stands in the text; those that are cut otherwise are left out."""
     if len(text) == len(before):
         return {number: number for number in range(len(before))}
-    plain = [line.removesuffix("\r") for line in text]
-    blocks = difflib.SequenceMatcher(None, before, plain, autojunk=False).get_matching_blocks()
+    written, found = (["".join(line.split()) for line in lines] for lines in (before, text))
+    blocks = difflib.SequenceMatcher(None, written, found, autojunk=False).get_matching_blocks()
     return {first + number: place + number for first, place, size in blocks for number in range(size)}
