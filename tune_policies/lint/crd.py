@@ -127,7 +127,7 @@ def _read(file: FilePath) -> list[dict[str, Any]]:
 
 def _problems(crd: Crd, manifest: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     version = manifest.get("apiVersion")
-    if version not in crd.validators:
+    if not isinstance(version, str) or version not in crd.validators:
         yield ("apiVersion",), f"apiVersion must be {' or '.join(crd.validators)}, got {shorten(version)}"
         return
     for error in crd.validators[version].iter_errors(_without_nulls(manifest)):

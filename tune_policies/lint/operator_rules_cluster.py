@@ -167,8 +167,8 @@ def _network_policy(cluster: ClusterInFile) -> Iterator[Found]:
     unused = {"DenyAllEgress": "ingressRules", "DenyAllIngress": "egressRules"}.get(policy.get("mode", ""))
     named = list(numbered(policy.get("workerGroups")))
     parts = [*((name,) for name in ("head", "worker")), *(("workerGroups", number) for number, _ in named)]
-    for part in parts if unused else ():
-        if at(policy, (*part, unused)):
+    for part in parts:
+        if unused and at(policy, (*part, unused)):
             message = f"{unused} has no meaning with mode {policy['mode']}"
             yield Found(("networkPolicy", *part, unused), message, "leave it out, or write mode: DenyAll")
     known = [group.spec.groupName for group in workers_of(cluster.spec)]

@@ -11,7 +11,7 @@ from tune_policies.lint.kinds import RAY_JOB
 from tune_policies.lint.parts import at, mapping, numbered
 from tune_policies.lint.rule import DocumentRule, Found, RuleSet
 from tune_policies.lint.sources import API, VALIDATION
-from tune_policies.manifests.documents import Document
+from tune_policies.manifests.documents import Document, Path
 from tune_policies.values import shorten, suggest
 
 _MODES = ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode")
@@ -147,7 +147,9 @@ def _deletion(document: Document) -> Iterator[Found]:
     if rules and spec.get("shutdownAfterJobFinishes") is True:
         message = "deletionRules stand beside shutdownAfterJobFinishes: true"
         yield Found((*path, "deletionRules"), message, "leave shutdownAfterJobFinishes out, and write a rule for it")
-    policies = [(("deletionRules", number, "policy"), each.get("policy")) for number, each in numbered(rules)]
+    policies: list[tuple[Path, object]] = [
+        (("deletionRules", number, "policy"), each.get("policy")) for number, each in numbered(rules)
+    ]
     policies += [((name, "policy"), at(strategy, (name, "policy"))) for name in old]
     for where, policy in policies:
         if problem := _problem_of_policy(policy, spec):

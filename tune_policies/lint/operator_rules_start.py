@@ -10,10 +10,10 @@ from tune_policies.lint.sources import READER, START
 from tune_policies.values import shorten, suggest
 
 _WHOLE = ("num-cpus", "num-gpus", "memory", "object-store-memory")
-_OPTIONS = frozenset(
+OPTIONS = frozenset(
     {"address", "autoscaling-config", "block", "cgroup-path", "dashboard-agent-grpc-port"}
-    | {"dashboard-agent-listen-port", "dashboard-grpc-port", "dashboard-host", "dashboard-port", "disable-usage-stats"}
-    | {"enable-object-reconstruction", "enable-resource-isolation", "gcs-server-port", "head", "include-dashboard"}
+    | {"dashboard-agent-listen-port", "dashboard-host", "dashboard-port", "disable-usage-stats"}
+    | {"enable-object-reconstruction", "enable-resource-isolation", "head", "include-dashboard"}
     | {"include-log-monitor", "labels", "labels-file", "log-color", "log-style", "max-worker-port", "memory"}
     | {"metrics-export-port", "min-worker-port", "no-monitor", "no-redirect-output", "node-ip-address"}
     | {"node-manager-port", "node-name", "num-cpus", "num-gpus", "object-manager-port", "object-spilling-directory"}
@@ -81,8 +81,12 @@ def _problem_of_resources(text: str) -> str | None:
         return "Ray's autoscaler cannot read it"
     if not isinstance(found, dict):
         return "it is no mapping"
-    wrong = [f"{key} is {value!r}" for key, value in found.items() if not isinstance(value, int)]
-    return f"amounts must be whole, but {wrong[0]}" if wrong else None
+    wrong = [f"{key} is {value!r}" for key, value in found.items() if not _is_amount(value)]
+    return f"amounts must be whole and not negative, but {wrong[0]}" if wrong else None
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _plain_amounts(text: str) -> dict[str, int] | None:
@@ -91,17 +95,17 @@ def _plain_amounts(text: str) -> dict[str, int] | None:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    is_sound = isinstance(found, dict) and all(isinstance(value, int) for value in found.values())
+    is_sound = isinstance(found, dict) and all(map(_is_amount, found.values()))
     return found if is_sound else None
 
 
 def _unknown(cluster: ClusterInFile) -> Iterator[Found]:
     for group in groups_of(cluster.spec):
         for name in group.spec.rayStartParams:
-            if name not in _OPTIONS:
+            if name not in OPTIONS:
                 yield Found(
                     (*group.path, "rayStartParams", name),
-                    f"{group.name} has {name!r} in rayStartParams{suggest(name.replace('_', '-'), _OPTIONS)}",
+                    f"{group.name} has {name!r} in rayStartParams{suggest(name.replace('_', '-'), OPTIONS)}",
                     "write an option of ray start without its dashes in front",
                 )
 
