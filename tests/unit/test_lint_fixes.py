@@ -4,6 +4,8 @@ import stat
 from functools import cache
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.fixes import fix_file, fix_text
@@ -129,6 +131,14 @@ def test_of_what_was_mended_nothing_is_found():
     mended = {each.rule for each in fixed_text().changes}
 
     assert not {each.rule for each in lint_text(fixed_text().text, "demo.yaml")} & mended
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, len(TEXT)), st.text(alphabet=" \t\n:-{}[]&*!|>'\"#a0%@", max_size=4), st.integers(0, 30))
+def test_whatever_is_typed_into_a_text_a_second_run_changes_nothing(place, typed, lost):
+    once = fix_text(TEXT[:place] + typed + TEXT[place + lost :], "demo.yaml")
+
+    assert fix_text(once.text, "demo.yaml") == (once.text, ())
 
 
 SHARED = """\

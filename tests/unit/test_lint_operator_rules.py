@@ -1,6 +1,9 @@
 """Each rule that only KubeRay's operator and Ray's autoscaler know is found where it is broken, and nowhere else."""
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.unit.manifests_with import CLUSTER, changed
 from tune_policies.lint import operator_rules
@@ -390,6 +393,37 @@ SOUND = {
 @pytest.mark.parametrize("changes", SOUND.values(), ids=SOUND.keys())
 def test_what_is_sound_is_let_through(changes):
     assert found("RayService", changes) == set()
+
+
+ALL = [
+    *((kind, changes) for kind in CLUSTER for _, _, changes in CLUSTERS.values()),
+    *(("RayJob", changes) for _, _, changes in JOBS.values()),
+    *(("RayService", changes) for _, _, changes in SERVICES.values()),
+]
+ANYTHING = st.recursive(
+    st.sampled_from([None, True, -1, 0, 2**40, 0.5, "", "1", "x", "DenyAllIngress", "2.56.0", "\n"]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["name", "type", "a"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_whatever_stands_where_rules_look_there_is_no_error(data):
+    kind, changes = data.draw(st.sampled_from(ALL))
+    at_its_place = {path.replace("C.", f"{CLUSTER[kind]}.", 1): value for path, value in changes.items()}
+    manifest = yaml.safe_load(changed(kind, at_its_place))
+    part = manifest
+    while True:
+        key = data.draw(st.sampled_from(list(part) if isinstance(part, dict) else range(len(part))))
+        if not part[key] or not isinstance(part[key], dict | list) or data.draw(st.integers(0, 5)) == 0:
+            break
+        part = part[key]
+    part[key] = data.draw(ANYTHING)
+
+    assert lint_text(yaml.safe_dump(manifest), "demo.yaml") is not None
 
 
 def test_each_rule_has_a_case():

@@ -164,7 +164,7 @@ def _upgrade_strategy(cluster: ClusterInFile) -> Iterator[Found]:
 
 def _network_policy(cluster: ClusterInFile) -> Iterator[Found]:
     policy = mapping(extra(cluster.spec, "networkPolicy"))
-    unused = {"DenyAllEgress": "ingressRules", "DenyAllIngress": "egressRules"}.get(policy.get("mode", ""))
+    unused = {"DenyAllEgress": "ingressRules", "DenyAllIngress": "egressRules"}.get(str(policy.get("mode")))
     named = list(numbered(policy.get("workerGroups")))
     parts = [*((name,) for name in ("head", "worker")), *(("workerGroups", number) for number, _ in named)]
     for part in parts:
