@@ -129,12 +129,21 @@ def test_the_sound_manifests_of_these_tests_are_sound_by_all_versions(kind):
     assert load_crds(DEFINITIONS).problems(document.data) == []
 
 
-def test_the_page_has_the_rules_as_they_are():
-    rows = [f"| `{rule.name}` | {rule.severity} | {rule.why} |" for rule in all_rules()]
-    on_page = [line for line in PAGE.read_text().splitlines() if re.match(r"\| `", line)]
+def rows():
+    return [f"| `{rule.name}` | {rule.severity} | {rule.why} |" for rule in all_rules()]
 
-    assert on_page == rows, "write the rows of `python -m tests.package.test_lint_command` into the page"
+
+def test_the_page_has_the_rules_as_they_are():
+    on_page = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+
+    assert on_page == rows(), "python -m tests.package.test_lint_command writes them into the page"
+
+
+def _write_rows():
+    before, _, rest = PAGE.read_text().partition("| `")
+    after = re.sub(r"\A.*?\n(?!\|)", "", rest, count=1, flags=re.DOTALL)
+    PAGE.write_text(before + "\n".join(rows()) + "\n" + after)
 
 
 if __name__ == "__main__":
-    print("\n".join(f"| `{rule.name}` | {rule.severity} | {rule.why} |" for rule in all_rules()))
+    _write_rows()

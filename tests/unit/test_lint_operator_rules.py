@@ -224,9 +224,15 @@ JOBS = {
         {"spec.rayClusterSpec": None, "spec.clusterSelector": {"app": "ray"}},
     ),
     "a selector and a cluster": (
-        "job-cluster-unused",
+        "job-part-unused",
         "spec.rayClusterSpec",
         {"spec.clusterSelector": {"ray.io/cluster": "demo"}},
+    ),
+    "a command that nobody submits": ("job-part-unused", "spec.entrypoint", {"spec.submissionMode": "InteractiveMode"}),
+    "a submitter that there is not": (
+        "job-part-unused",
+        "spec.submitterConfig",
+        {"spec.submissionMode": "HTTPMode", "spec.submitterConfig": {"backoffLimit": 1}},
     ),
     "suspended and kept": (
         "job-suspend",
@@ -243,7 +249,7 @@ JOBS = {
     "retries of what a person submits": (
         "job-retries",
         "spec.backoffLimit",
-        {"spec.backoffLimit": 2, "spec.submissionMode": "InteractiveMode"},
+        {"spec.backoffLimit": 2, "spec.submissionMode": "InteractiveMode", "spec.entrypoint": None},
     ),
     "an unknown mode": ("job-mode", "spec.submissionMode", {"spec.submissionMode": "HttpMode"}),
     "a submitter in the sidecar's mode": (

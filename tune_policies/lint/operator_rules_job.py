@@ -15,6 +15,7 @@ from tune_policies.manifests.documents import Document, Path
 from tune_policies.values import shorten, suggest
 
 _MODES = ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode")
+_OF_SUBMITTER = ("submitterPodTemplate", "submitterConfig")
 _CLUSTER = "ray.io/cluster"
 
 
@@ -33,11 +34,17 @@ def _selector(document: Document) -> Iterator[Found]:
         yield Found(("spec", "submissionMode"), message, "write submissionMode: K8sJobMode")
 
 
-def _unused_spec(document: Document) -> Iterator[Found]:
+def _unused(document: Document) -> Iterator[Found]:
     spec = _spec(document)
     if spec.get("clusterSelector") and spec.get("rayClusterSpec") is not None:
         message = "clusterSelector names a cluster that there is, so rayClusterSpec is not used"
         yield Found(("spec", "rayClusterSpec"), message, "keep one of the two")
+    mode = spec.get("submissionMode")
+    without = {"HTTPMode": _OF_SUBMITTER, "InteractiveMode": (*_OF_SUBMITTER, "entrypoint")}.get(str(mode), ())
+    for name in without:
+        if spec.get(name) is not None:
+            message = f"{name} is not used in {mode}"
+            yield Found(("spec", name), message, "leave it out, or write submissionMode: K8sJobMode")
 
 
 def _suspend(document: Document) -> Iterator[Found]:
@@ -93,7 +100,7 @@ def _mode(document: Document) -> Iterator[Found]:
         yield Found(path, message, f"write {', '.join(_MODES[:-1])} or, from KubeRay 1.5 on, {_MODES[-1]}")
     if mode != "SidecarMode":
         return
-    for name in ("submitterPodTemplate", "submitterConfig"):
+    for name in _OF_SUBMITTER:
         if spec.get(name) is not None:
             yield Found(("spec", name), f"{name} does not work in SidecarMode", "leave it out, or write K8sJobMode")
     head = ("spec", "rayClusterSpec", "headGroupSpec", "template", "spec", "restartPolicy")
@@ -201,10 +208,10 @@ _REFUSED = "The operator refuses the job."
 RULES: RuleSet = (
     _rule("job-selector", _REFUSED, "ValidateRayJobSpec", _selector),
     _rule(
-        "job-cluster-unused",
-        "The job runs on the cluster that there is, whatever rayClusterSpec says.",
-        f"{API} (RayJobSpec.clusterSelector)",
-        _unused_spec,
+        "job-part-unused",
+        "A job on a cluster that there is makes none, and only K8sJobMode has a pod that submits.",
+        f"{API} (RayJobSpec.clusterSelector, JobSubmissionMode)",
+        _unused,
         is_warning=True,
     ),
     _rule(
