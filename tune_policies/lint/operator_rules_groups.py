@@ -1,6 +1,5 @@
 """What the operator and Ray's autoscaler make of the groups: numbers, names, labels, and what is said twice."""
 
-import re
 from collections.abc import Iterator
 
 from tune_policies.lint.finding import Edit
@@ -13,6 +12,8 @@ from tune_policies.lint.parts import (
     groups_of,
     head_of,
     is_autoscaling,
+    is_label_key,
+    is_label_value,
     is_v2,
     version_of,
     workers_of,
@@ -22,21 +23,6 @@ from tune_policies.lint.sources import READER, UTIL, VALIDATION
 
 _COUNTED = ("num-cpus", "num-gpus", "memory", "resources")
 _PRIORITY_FROM = (2, 56)
-_LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_LABEL_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-
-
-def is_label_value(value: str) -> bool:
-    """Return whether Kubernetes takes a label's value."""
-    return value == "" or _LABEL_PART.fullmatch(value) is not None
-
-
-def is_label_key(key: str) -> bool:
-    """Return whether Kubernetes takes a label's key."""
-    prefix, slash, name = key.rpartition("/")
-    if slash and (len(prefix) > 253 or _LABEL_PREFIX.fullmatch(prefix) is None):
-        return False
-    return _LABEL_PART.fullmatch(name) is not None
 
 
 def _min_above_max(cluster: ClusterInFile) -> Iterator[Found]:

@@ -14,6 +14,9 @@ AUTOSCALER_V2 = "RAY_enable_autoscaler_v2"
 V2_BY_DEFAULT = (2, 47)
 """From this Ray on the autoscaler is v2 where nothing is said; see the field ``version`` in KubeRay's API reference."""
 
+_LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LABEL_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
 
 class Group(NamedTuple):
     """The head or a group of workers.
@@ -119,3 +122,16 @@ def numbered(items: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for number, each in enumerate(items if isinstance(items, list) else ()):
         if isinstance(each, Mapping):
             yield number, each
+
+
+def is_label_value(value: str) -> bool:
+    """Return whether Kubernetes takes a label's value."""
+    return value == "" or _LABEL_PART.fullmatch(value) is not None
+
+
+def is_label_key(key: str) -> bool:
+    """Return whether Kubernetes takes a label's key."""
+    prefix, slash, name = key.rpartition("/")
+    if slash and (len(prefix) > 253 or _LABEL_PREFIX.fullmatch(prefix) is None):
+        return False
+    return _LABEL_PART.fullmatch(name) is not None
