@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from tune_policies.cli import cluster, doctor, plan
+from tune_policies.cli import cluster, doctor, lint, plan
 from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
-for _commands in (plan, cluster, doctor):
+for _commands in (plan, cluster, lint, doctor):
     app.add_typer(_commands.app)
 
 

@@ -3,7 +3,7 @@
 from typing import Any, Literal, NamedTuple
 
 from tune_policies.manifests.documents import Path
-from tune_policies.resources import PositiveCount
+from tune_policies.resources import Count, PositiveCount
 from tune_policies.values import Value
 
 Severity = Literal["error", "warning", "note"]
@@ -29,6 +29,7 @@ class Finding(Value):
         rule: Its name, such as ``"min-above-max"``.
         severity: How bad it is.
         source: The file.
+        document: Which of the file's documents, from 0; those that are empty do not count.
         line: The line, from 1.
         path: Where in the document.
         message: What is wrong, with the value.
@@ -40,6 +41,7 @@ class Finding(Value):
     rule: str
     severity: Severity
     source: str
+    document: Count = 0
     line: PositiveCount
     path: Path = ()
     message: str

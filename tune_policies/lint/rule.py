@@ -35,10 +35,10 @@ class Found(NamedTuple):
     """What a rule says: a finding without what the rule's row says already.
 
     Attributes:
-        path: Where, from the cluster's ``spec`` on.
+        path: Where: from the cluster's ``spec`` on for a :class:`Rule`, from the top for a :class:`DocumentRule`.
         message: What is wrong, with the value.
         fix: What to write instead.
-        edits: Safe changes, paths from the cluster's ``spec`` on.
+        edits: Safe changes; their paths start as ``path`` does.
     """
 
     path: Path
@@ -65,4 +65,40 @@ class Rule(NamedTuple):
     check: Callable[[ClusterInFile], Iterator[Found]]
 
 
-RuleSet = Sequence[Rule]
+class DocumentRule(NamedTuple):
+    """A rule for whole documents: for what stands outside the cluster's own part, or is no KubeRay cluster at all.
+
+    Attributes:
+        name: Its name.
+        severity: How bad it is.
+        why: Why it matters.
+        source: Where it is written, or which code acts so.
+        kinds: For which documents, see :func:`tune_policies.lint.kinds.kind_of`.
+        check: Finds what breaks it.
+    """
+
+    name: str
+    severity: Severity
+    why: str
+    source: str
+    kinds: tuple[str, ...]
+    check: Callable[[Document], Iterator[Found]]
+
+
+class ReaderRule(NamedTuple):
+    """A rule that is checked as a file is read, before there is anything to ask the others about.
+
+    Attributes:
+        name: Its name.
+        severity: How bad it is.
+        why: Why it matters.
+        source: Where it is written, or which code acts so.
+    """
+
+    name: str
+    severity: Severity
+    why: str
+    source: str
+
+
+RuleSet = Sequence[Rule | DocumentRule]

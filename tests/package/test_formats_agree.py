@@ -1,0 +1,70 @@
+"""A cluster that was written is read again as it was planned, whatever the format."""
+
+import pytest
+
+from tune_policies import AcceleratorPolicy, CpuPolicy, GpuPolicy
+from tune_policies.clusters.catalog import NodeCatalog, NodeType
+from tune_policies.clusters.outlook import plan_for_cluster
+from tune_policies.clusters.planner import plan_cluster
+from tune_policies.manifests.cluster_file import load_cluster
+from tune_policies.manifests.writing import write_cluster
+from tune_policies.manifests.writing.options import WriteOptions
+
+GIB = 2**30
+CASES = [
+    ("shared GPUs", GpuPolicy(gpus=0.25, cpus=2), {"gpus": 1, "accelerator_type": "L4"}),
+    ("a device type", GpuPolicy(accelerator_type="L4"), {"gpus": 2, "accelerator_type": "L4"}),
+    ("MIG", GpuPolicy(gpus=1, cpus=1), {"gpus": 7, "device_key": "nvidia.com/mig-1g.10gb"}),
+    ("Gaudi", AcceleratorPolicy(resource="HPU", amount=1), {"custom": {"HPU": 8}, "accelerator_type": "Intel-GAUDI"}),
+    ("CPUs alone", CpuPolicy(cpus=2, memory="2GiB"), {"custom": {"disk": 2}}),
+    (
+        "TPU slices",
+        AcceleratorPolicy(resource="TPU", amount=4),
+        {"custom": {"TPU": 4}, "accelerator_type": "TPU-V6E", "topology": "4x4"},
+    ),
+]
+
+
+def planned(policy, fields):
+    node_type = NodeType(name="node", cpus=16, memory_bytes=64 * GIB, **fields)
+    return plan_cluster(policy, NodeCatalog(node_types=(node_type,)), num_trials=10)
+
+
+@pytest.fixture
+def read_again(tmp_path):
+    def write_and_read(plan, written_as):
+        path = tmp_path / "cluster.yaml"
+        path.write_text(write_cluster(plan, WriteOptions(format=written_as)))
+        return load_cluster(path)
+
+    return write_and_read
+
+
+def comparable(cluster, *, without=()):
+    """What a file can say of a cluster: it has no prices, and values of KubeRay's chart no labels of Ray's nodes."""
+    groups = [group.model_dump(exclude={"price_per_hour", *without}) for group in cluster.groups]
+    return cluster.head, cluster.idle_timeout_s, groups
+
+
+@pytest.mark.parametrize(("policy", "fields"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("written_as", "without"), [("kuberay", ()), ("kuberay-helm", ("labels",)), ("cluster-yaml", ())]
+)
+def test_what_was_written_is_read_as_it_was_planned(read_again, policy, fields, written_as, without):
+    if written_as == "cluster-yaml" and "topology" in fields:
+        pytest.skip("Ray's launcher has no slices")
+    plan = planned(policy, fields)
+
+    found = read_again(plan, written_as)
+
+    assert comparable(found, without=without) == comparable(plan.spec, without=without)
+
+
+@pytest.mark.parametrize(("policy", "fields"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_as_many_trials_run_on_what_was_written_as_were_planned(read_again, policy, fields):
+    plan = planned(policy, fields)
+
+    outlook = plan_for_cluster(policy, read_again(plan, "kuberay"))
+
+    assert (outlook.at_minimum.trials_at_once, outlook.cautions) == (0, ())
+    assert outlook.at_maximum.trials_at_once >= 10

@@ -1,0 +1,83 @@
+"""What the rules say of Ray is so in the Ray that is installed."""
+
+import json
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.manifests_with import changed
+from tune_policies.autoscaling.ray_readers import read_ray_cluster
+from tune_policies.lint.linting import lint_text
+from tune_policies.lint.operator_rules_start import OPTIONS
+from tune_policies.lint.parts import is_label_key, is_label_value
+
+GROUP = "spec.workerGroupSpecs.0"
+
+AMOUNTS = st.dictionaries(
+    st.sampled_from(["Disk", "a b", ""]),
+    st.one_of(st.integers(-1, 3), st.booleans(), st.just(0.5), st.just("1")),
+    max_size=2,
+)
+RESOURCES = st.one_of(
+    AMOUNTS.map(json.dumps),
+    AMOUNTS.map(lambda amounts: json.dumps(json.dumps(amounts))),
+    AMOUNTS.map(lambda amounts: f"'{json.dumps(amounts)}'"),
+    st.text(alphabet="{}[]\"'\\:, a1", max_size=8),
+)
+NUMBERS = st.one_of(
+    st.integers(0, 9).map(str), st.sampled_from(["", " 4", "4 ", "0.5", "500m", "4e1", "+4", "1_0", "x"])
+)
+
+
+def is_read(text):
+    try:
+        read_ray_cluster(yaml.safe_load(text))
+    except ValueError:
+        return False
+    return True
+
+
+def rules(text):
+    return {each.rule for each in lint_text(text, "demo.yaml")}
+
+
+@settings(max_examples=60, deadline=None)
+@given(RESOURCES)
+def test_resources_are_a_finding_just_where_ray_cannot_read_them(resources):
+    text = changed("RayCluster", {f"{GROUP}.rayStartParams.resources": resources})
+
+    assert ("start-param-resources" in rules(text)) == (not is_read(text))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(["num-cpus", "num-gpus", "memory"]), NUMBERS)
+def test_a_number_is_a_finding_just_where_ray_cannot_read_it(name, number):
+    text = changed("RayCluster", {f"{GROUP}.rayStartParams.{name}": number})
+
+    assert ("start-param-not-whole" in rules(text)) == (not is_read(text))
+
+
+@pytest.mark.parametrize("said", ["limits", "requests", "neither"])
+def test_no_cpus_are_a_finding_just_where_ray_cannot_tell_them(said):
+    resources = {} if said == "neither" else {said: {"cpu": "4"}}
+    text = changed("RayCluster", {f"{GROUP}.template.spec.containers.0.resources": resources})
+
+    assert ("no-cpus" in rules(text)) == (not is_read(text))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(alphabet="aA0-_./ ", max_size=8), st.text(alphabet="aA0-_./ ", max_size=8))
+def test_ray_takes_each_label_that_is_no_finding(key, value):
+    text = changed("RayCluster", {f"{GROUP}.labels": {key: value}})
+
+    assert not (is_label_key(key) and is_label_value(value)) or is_read(text)
+
+
+def test_the_options_of_ray_start_are_known():
+    from ray.scripts.scripts import start
+
+    options = {name.removeprefix("--") for option in start.params for name in option.opts if name != "-v"}
+
+    assert options <= OPTIONS <= options | {"proxy-server-url"}  # which Ray 2.50 has not

@@ -1,0 +1,37 @@
+"""What is written for a plan breaks none of the rules; notes tell of what the plan wants so."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.planned_clusters import cluster_plans
+from tune_policies.lint.linting import lint_text
+from tune_policies.manifests.writing import WriteOptions, write_cluster
+
+options = st.builds(
+    WriteOptions,
+    format=st.sampled_from(["kuberay", "kuberay-helm"]),
+    ray_version=st.sampled_from(["2.50.0", "2.60.0"]),
+    platform=st.sampled_from(["gke", "karpenter", "gpu-operator", None]),
+)
+jobs = st.builds(WriteOptions, job=st.sampled_from(["python train.py", "ls # 'all'"]))
+
+
+def check(plan, how):
+    found = lint_text(write_cluster(plan, how), "written.yaml")
+
+    assert [each for each in found if each.severity != "note" or each.rule == "nothing-known"] == []
+
+
+@given(cluster_plans(), options | jobs)
+@settings(max_examples=60)
+def test_what_is_written_breaks_no_rule(plan, how):
+    check(plan, how)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@given(cluster_plans(), options | jobs)
+@settings(max_examples=5000)
+def test_what_is_written_breaks_no_rule_5000_times(plan, how):
+    check(plan, how)

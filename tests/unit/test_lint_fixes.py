@@ -1,0 +1,231 @@
+"""What is safe is written into a text, and nothing else of it changes."""
+
+import stat
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.lint.fixes import fix_file, fix_text
+from tune_policies.lint.linting import lint_text
+
+TEXT = """\
+# The cluster of the team.
+apiVersion: ray.io/v1   # stays
+kind: RayCluster
+metadata: {name: "demo"}
+spec:
+  rayVersion:   '2.56.0'
+  enableInTreeAutoscaling: true
+  headGroupSpec:
+    rayStartParams:
+      num-cpus: 0  # takes no work
+      labels: "market=spot,zone=a"
+      # For all to see.
+      dashboard-host: 0.0.0.0
+    template: &pod
+      spec:
+        containers:
+          - name: ray-head
+            env:
+              - {name: NVIDIA_VISIBLE_DEVICES, value: void}
+            resources: {limits: {cpu: 2,
+                memory: 4Gi}}
+
+  # The workers.
+  workerGroupSpecs:
+  - groupName: small
+    minReplicas: "1"
+    maxReplicas: 3
+    replicas: 7  # too many
+    idleTimeoutSeconds: 30
+    rayStartParams:
+      resources: '{"Disk": 2}'
+    template: *pod
+  # The end.
+---
+# Nothing here.
+---
+apiVersion: v1
+kind: ConfigMap
+data:
+  text: |
+    # a comment that is none
+    x: 0777
+"""
+
+FIXED = """\
+# The cluster of the team.
+apiVersion: ray.io/v1   # stays
+kind: RayCluster
+metadata: {name: "demo"}
+spec:
+  rayVersion:   '2.56.0'
+  enableInTreeAutoscaling: true
+  headGroupSpec:
+    rayStartParams:
+      num-cpus: "0" # takes no work
+      # For all to see.
+      dashboard-host: 0.0.0.0
+    template: &pod
+      spec:
+        containers:
+          - name: ray-head
+            env:
+              - {name: NVIDIA_VISIBLE_DEVICES, value: void}
+            resources: {limits: {cpu: 2,
+                memory: 4Gi}}
+    labels:
+      market: spot
+      zone: a
+
+  # The workers.
+  workerGroupSpecs:
+  - groupName: small
+    minReplicas: 1
+    maxReplicas: 3
+    replicas: 3  # too many
+    idleTimeoutSeconds: 30
+    rayStartParams:
+      resources: '"{\\"Disk\\": 2}"'
+    template: *pod
+  autoscalerOptions:
+    version: v2
+  # The end.
+---
+# Nothing here.
+---
+apiVersion: v1
+kind: ConfigMap
+data:
+  text: |
+    # a comment that is none
+    x: 0777
+"""
+
+
+@cache
+def fixed_text():
+    return fix_text(TEXT, "demo.yaml")
+
+
+def test_what_is_mended_changes_and_all_else_stays_as_it_is():
+    assert fixed_text().text == FIXED
+
+
+def test_a_second_run_finds_nothing_more_to_mend():
+    again = fix_text(fixed_text().text, "demo.yaml")
+
+    assert (again.changes, again.text) == ((), fixed_text().text)
+
+
+def test_what_was_mended_is_told_with_its_line():
+    told = [(each.line, each.rule) for each in fix_text(plain(), "demo.yaml").changes]
+
+    assert told == [(8, "replicas-outside")]
+
+
+def test_of_what_was_mended_nothing_is_found():
+    mended = {each.rule for each in fixed_text().changes}
+
+    assert not {each.rule for each in lint_text(fixed_text().text, "demo.yaml")} & mended
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, len(TEXT)), st.text(alphabet=" \t\n:-{}[]&*!|>'\"#a0%@", max_size=4), st.integers(0, 30))
+def test_whatever_is_typed_into_a_text_a_second_run_changes_nothing(place, typed, lost):
+    once = fix_text(TEXT[:place] + typed + TEXT[place + lost :], "demo.yaml")
+
+    assert fix_text(once.text, "demo.yaml") == (once.text, ())
+
+
+SHARED = """\
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata: {name: demo}
+spec:
+  headGroupSpec: {template: {spec: {containers: [{name: ray}]}}}
+  workerGroupSpecs:
+  - &small
+    groupName: small
+    replicas: 9
+    maxReplicas: 3
+    template: {spec: {containers: [{name: ray}]}}
+  - <<: *small
+    groupName: large
+    maxReplicas: 12
+"""
+
+
+def test_a_part_that_others_use_by_its_anchor_is_left_alone():
+    assert "replicas: 9" in fix_text(SHARED, "demo.yaml").text
+
+
+def plain(replicas="replicas: 9"):
+    return f"""\
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata: {{name: demo}}
+spec:
+    headGroupSpec: {{template: {{spec: {{containers: [{{name: ray}}]}}}}}}
+    workerGroupSpecs:
+        -   groupName: small
+            {replicas}
+            maxReplicas: 3
+            template:
+                spec:
+                    containers: [{{name: ray,
+                        args: [a,
+                               b]}}]   # in lines
+"""
+
+
+FORMS = {
+    "four blanks and a flow over lines": lambda text: text,
+    "line ends of Windows": lambda text: text.replace("\n", "\r\n"),
+    "no line end at the end": lambda text: text.rstrip("\n"),
+    "blank lines and comments": lambda text: text.replace(
+        "\n    workerGroup", "\n\n    # The workers.\n\n    workerGroup"
+    ),
+    "a long line": lambda text: text + "# " + "x " * 200 + "\n",
+    "markers of documents": lambda text: f"---\n{text}...\n",
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+def test_the_form_of_a_text_stays(form):
+    assert fix_text(form(plain()), "demo.yaml").text == form(plain("replicas: 3"))
+
+
+def test_a_file_keeps_its_mode_and_stays_a_link(tmp_path):
+    path, link = tmp_path / "demo.yaml", tmp_path / "link.yaml"
+    path.write_text(plain())
+    path.chmod(0o640)
+    link.symlink_to(path)
+
+    fix_file(link)
+
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (plain("replicas: 3"), 0o640)
+    assert link.is_symlink()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["demo.yaml", "link.yaml"]
+
+
+def test_a_file_with_nothing_to_mend_is_not_written(tmp_path):
+    path = tmp_path / "demo.yaml"
+    path.write_text(plain("replicas: 3"))
+    before = path.stat()
+
+    fix_file(path)
+
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+
+
+@pytest.mark.parametrize(("name", "told"), [("-", "piped"), ("demo.yaml.gz", "gzipped")])
+def test_what_cannot_be_written_is_refused(tmp_path, name, told):
+    path = tmp_path / name
+    path.write_bytes(b"\x1f\x8b")
+
+    with pytest.raises(InvalidResourcesError, match=told):
+        fix_file(path if name != "-" else type(path)("-"))

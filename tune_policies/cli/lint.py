@@ -1,0 +1,61 @@
+"""The command ``lint``: what is wrong with the files of clusters, and what of it can be mended."""
+
+import json as json_text
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tune_policies.cli.options import Json
+
+app = typer.Typer()
+
+
+@app.command()
+def lint(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="RayCluster, RayJob, RayService, values of the chart ray-cluster, or a cluster YAML; - is stdin.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ],
+    *,
+    crd: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also check against KubeRay's definitions in this file or folder (kubectl get crd -o yaml).",
+            show_default=False,
+        ),
+    ] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Write what is safe into the files.")] = False,
+    json: Json = False,
+) -> None:
+    """Check the files of clusters: each finding with its line, why it matters, and what to do.
+
+    Exit status: 0 nothing, or only notes; 1 there are errors or warnings; 2 wrong usage.
+    """
+    # jsonschema and ruamel.yaml take time to import, and other commands need neither.
+    from tune_policies.lint.crd import load_crds
+    from tune_policies.lint.fixes import check_fixable, fix_file
+    from tune_policies.lint.linting import lint_file
+    from tune_policies.lint.report import report
+
+    crds = None if crd is None else load_crds(crd)
+    if fix:
+        for file in files:
+            check_fixable(file)
+    fixed = [finding for file in files for finding in fix_file(file, crds)] if fix else []
+    findings = [finding for file in files for finding in lint_file(file, crds)]
+    if json:
+        said = {"findings": findings, "fixed": fixed}
+        plain = {name: [each.model_dump(mode="json") for each in found] for name, found in said.items()}
+        print(json_text.dumps(plain, indent=2, ensure_ascii=False))
+    else:
+        console = Console(soft_wrap=True)
+        for line in report(findings, fixed, len(files)):
+            console.print(line)
+    if any(finding.severity != "note" for finding in findings):
+        raise typer.Exit(1)

@@ -1,0 +1,135 @@
+"""Reads files and asks all rules; what cannot be read is a finding like any other."""
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path as FilePath
+
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.lint.crd import CrdSet
+from tune_policies.lint.finding import Edit, Finding
+from tune_policies.lint.kinds import kind_of, manifests_in
+from tune_policies.lint.parts import at
+from tune_policies.lint.rule import ClusterInFile, DocumentRule, Found, ReaderRule, Rule
+from tune_policies.lint.rules import AGAINST_DEFINITION, NOTHING_KNOWN, RULES, UNREADABLE, WRONG_FIELD
+from tune_policies.manifests.documents import Document, DocumentError, Path, read_documents
+from tune_policies.manifests.file_text import read_text
+from tune_policies.manifests.kuberay_models import FieldProblem
+from tune_policies.manifests.reading import clusters_in
+
+
+def lint_file(path: str | FilePath, crds: CrdSet | None = None) -> list[Finding]:
+    """Return what is wrong with a file, by line.
+
+    Args:
+        path: The file, plain or gzipped; ``-`` is what is piped in.
+        crds: Also check against these definitions.
+    """
+    try:
+        text = read_text(path)
+    except DocumentError as error:
+        return [_unreadable(str(path), error.line, error.reason)]
+    except InvalidResourcesError as error:
+        return [_unreadable(str(path), 1, str(error))]
+    return lint_text(text, str(path), crds)
+
+
+def lint_text(text: str, source: str, crds: CrdSet | None = None) -> list[Finding]:
+    """Return what is wrong with a text, by line; ``source`` is the name under which findings tell of it."""
+    try:
+        documents = read_documents(text, source)
+    except DocumentError as error:
+        return [_unreadable(source, error.line, error.reason)]
+    if not any(map(_is_known, documents)):
+        return [_of_file(NOTHING_KNOWN, source, 1, "there is no cluster, job or service of Ray's in it")]
+    written = text.splitlines()
+    found = [
+        _finding(rule, said, document, number)
+        for number, document in enumerate(documents)
+        for rule, said in _asked(document, crds, written)
+    ]
+    return sorted(found, key=lambda each: (each.line, each.rule, each.message))
+
+
+def _unreadable(source: str, line: int, message: str) -> Finding:
+    return _of_file(UNREADABLE, source, line, message)
+
+
+def _of_file(rule: ReaderRule, source: str, line: int, message: str) -> Finding:
+    return Finding(rule=rule.name, severity=rule.severity, source=source, line=line, message=message, why=rule.why)
+
+
+def _is_known(document: Document) -> bool:
+    """Return whether there is something to ask the rules about."""
+    clusters, problems = clusters_in(document)
+    kinds = (kind_of(manifest) for _, manifest in manifests_in(document))
+    return bool(clusters or problems) or any(kind is not None for kind in kinds)
+
+
+_Said = Iterator[tuple[Rule | DocumentRule | ReaderRule, Found]]
+
+
+def _asked(document: Document, crds: CrdSet | None, written: list[str]) -> _Said:
+    clusters, problems = clusters_in(document)
+    for problem in problems:
+        yield WRONG_FIELD, Found(problem.path, problem.message, "", _edits_of(problem, document, written))
+    if crds is not None:
+        yield from _asked_of_definitions(document, crds, {problem.path for problem in problems})
+    yield from _asked_of_rules(document, clusters)
+
+
+def _edits_of(problem: FieldProblem, document: Document, written: list[str]) -> tuple[Edit, ...]:
+    """Return the change where quotes are all that is wrong, as the message says."""
+    value = at(document.data, problem.path)
+    if isinstance(value, str) and problem.message.endswith("leave the quotes out"):
+        return (Edit(problem.path, int(value)),)
+    if isinstance(value, int) and problem.message.endswith("in quotes"):
+        text = json.dumps(value)
+        is_as_written = text in written[document.line(problem.path) - 1]  # not so for 0777 and yes
+        return (Edit(problem.path, text),) if is_as_written else ()
+    return ()
+
+
+def _asked_of_definitions(document: Document, crds: CrdSet, known: set[Path]) -> _Said:
+    for top, manifest in manifests_in(document):
+        for path, message in crds.problems(manifest.data):
+            if (*top, *path) not in known:
+                yield AGAINST_DEFINITION, Found((*top, *path), message, "")
+
+
+def _asked_of_rules(document: Document, clusters: list[ClusterInFile]) -> _Said:
+    manifests = [(top, each, kind_of(each)) for top, each in manifests_in(document)]
+    for rule in RULES:
+        if isinstance(rule, Rule):
+            for cluster in clusters:
+                for found in rule.check(cluster):
+                    yield rule, _moved(found, cluster.path_of)
+            continue
+        for top, manifest, kind in manifests:
+            if kind in rule.kinds:
+                for found in rule.check(manifest):
+                    yield rule, _moved(found, partial(_below, top))
+
+
+def _below(top: Path, path: Path) -> Path:
+    return (*top, *path)
+
+
+def _moved(found: Found, path_of: Callable[[Path], Path]) -> Found:
+    edits = tuple(Edit(path_of(each.path), each.value) for each in found.edits)
+    return found._replace(path=path_of(found.path), edits=edits)
+
+
+def _finding(rule: Rule | DocumentRule | ReaderRule, found: Found, document: Document, number: int) -> Finding:
+    return Finding(
+        rule=rule.name,
+        severity=rule.severity,
+        source=document.source,
+        document=number,
+        line=document.line(found.path),
+        path=found.path,
+        message=found.message,
+        why=rule.why,
+        fix=found.fix,
+        edits=found.edits,
+    )

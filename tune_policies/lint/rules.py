@@ -1,0 +1,38 @@
+"""All rules, in one place."""
+
+from tune_policies.lint import cluster_yaml_rules, gpu_rules, kueue_rules, operator_rules
+from tune_policies.lint.rule import DocumentRule, ReaderRule, Rule, RuleSet
+
+UNREADABLE = ReaderRule(
+    "unreadable", "error", "Nothing can be said of what cannot be read.", "https://yaml.org/spec/1.2.2/"
+)
+WRONG_FIELD = ReaderRule(
+    "wrong-field",
+    "error",
+    "Kubernetes refuses the manifest, or Ray reads something else than is meant.",
+    "https://ray-project.github.io/kuberay/reference/api/",
+)
+AGAINST_DEFINITION = ReaderRule(
+    "against-definition",
+    "error",
+    "The API server refuses the manifest, or drops the field without a word.",
+    "the custom resource definition given with --crd",
+)
+
+NOTHING_KNOWN = ReaderRule(
+    "nothing-known",
+    "note",
+    "That nothing is found in such a file says nothing.",
+    "https://ray-project.github.io/kuberay/reference/api/",
+)
+
+READER_RULES: tuple[ReaderRule, ...] = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, AGAINST_DEFINITION)
+"""What the reader of files finds by itself."""
+
+RULES: RuleSet = (*operator_rules.RULES, *gpu_rules.RULES, *kueue_rules.RULES, *cluster_yaml_rules.RULES)
+"""All others, in the order in which they are asked."""
+
+
+def all_rules() -> tuple[ReaderRule | Rule | DocumentRule, ...]:
+    """Return every rule, each with a name of its own."""
+    return (*READER_RULES, *RULES)

@@ -1,0 +1,12 @@
+"""Where the rules are from."""
+
+_OPERATOR = "https://github.com/ray-project/kuberay/blob/master/ray-operator"
+VALIDATION = f"{_OPERATOR}/controllers/ray/utils/validation.go"
+"""What KubeRay's operator refuses."""
+UTIL = f"{_OPERATOR}/controllers/ray/utils/util.go"
+CONSTANTS = f"{_OPERATOR}/controllers/ray/utils/constant.go"
+FEATURES = f"{_OPERATOR}/pkg/features/features.go"
+READER = "https://github.com/ray-project/ray/blob/master/python/ray/autoscaler/_private/kuberay/autoscaling_config.py"
+"""How Ray's autoscaler reads a RayCluster."""
+START = "https://docs.ray.io/en/latest/cluster/cli.html#ray-start"
+API = "https://ray-project.github.io/kuberay/reference/api/"
