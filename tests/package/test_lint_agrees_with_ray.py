@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.unit.manifests_with import changed
 from tune_policies.autoscaling.ray_readers import read_ray_cluster
 from tune_policies.lint.linting import lint_text
-from tune_policies.lint.operator_rules_start import OPTIONS
-from tune_policies.lint.parts import is_label_key, is_label_value
+from tune_policies.lint.rules.operator.start import OPTIONS
+from tune_policies.lint.rules.parts import is_label_key, is_label_value
 
 GROUP = "spec.workerGroupSpecs.0"
 

@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.manifests_with import CLUSTER, changed
-from tune_policies.lint import operator_rules
 from tune_policies.lint.linting import lint_text
-from tune_policies.lint.rules import READER_RULES, all_rules
+from tune_policies.lint.rules import READER_RULES, all_rules, operator
 
-OWN = {rule.name for rule in (*operator_rules.RULES, *READER_RULES)}
+OWN = {rule.name for rule in (*operator.RULES, *READER_RULES)}
 HEAD, GROUP = "headGroupSpec", "workerGroupSpecs.0"
 HEAD_ENV = "headGroupSpec.template.spec.containers.0.env"
 
@@ -435,7 +434,7 @@ def test_whatever_stands_where_rules_look_there_is_no_error(data):
 def test_each_rule_has_a_case():
     told = {rule for cases in (CLUSTERS, JOBS, SERVICES) for rule, *_ in cases.values()}
 
-    assert {rule.name for rule in operator_rules.RULES} == told
+    assert {rule.name for rule in operator.RULES} == told
 
 
 def test_each_rule_has_a_name_of_its_own():

@@ -9,13 +9,13 @@ from tests.unit.planted import files, groups, pods
 from tests.unit.planted.no_mistakes import NO_MISTAKES
 from tests.unit.planted.planting import Planted
 from tests.unit.planted.sound import SOUND
-from tune_policies.lint import cluster_yaml_rules, gpu_rules, kueue_rules
 from tune_policies.lint.fixes import fix_text
 from tune_policies.lint.linting import lint_text
 from tune_policies.lint.rule import DocumentRule, Rule
+from tune_policies.lint.rules import cluster_yaml, gpu, kueue
 
 MISTAKES = (*pods.MISTAKES, *groups.MISTAKES, *files.MISTAKES)
-RULES = (*gpu_rules.RULES, *kueue_rules.RULES, *cluster_yaml_rules.RULES)
+RULES = (*gpu.RULES, *kueue.RULES, *cluster_yaml.RULES)
 FIXABLE = [
     mistake
     for mistake in MISTAKES

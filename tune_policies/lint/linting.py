@@ -9,9 +9,10 @@ from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.crd import CrdSet
 from tune_policies.lint.finding import Edit, Finding
 from tune_policies.lint.kinds import kind_of, manifests_in
-from tune_policies.lint.parts import at
-from tune_policies.lint.rule import ClusterInFile, DocumentRule, Found, ReaderRule, Rule
+from tune_policies.lint.rule import DocumentRule, Found, ReaderRule, Rule
 from tune_policies.lint.rules import AGAINST_DEFINITION, NOTHING_KNOWN, RULES, UNREADABLE, WRONG_FIELD
+from tune_policies.lint.rules.parts import at
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Document, DocumentError, Path, read_documents
 from tune_policies.manifests.file_text import read_text
 from tune_policies.manifests.kuberay_models import FieldProblem

@@ -7,7 +7,7 @@ The chart gives groups no top-level ``resources`` and ``labels``: there ``raySta
 import json
 from typing import Any, Final, NamedTuple
 
-from tune_policies.lint.rule import ClusterInFile
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Document, Path
 from tune_policies.manifests.field_problems import read_part
 from tune_policies.manifests.kuberay_models import FieldProblem, Metadata, RayClusterSpec

@@ -5,7 +5,7 @@ from typing import Final
 
 from tune_policies.clusters.cluster_spec import ClusterSpec
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.lint.rule import ClusterInFile
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.cluster_specs import to_cluster_spec, yaml_to_cluster_spec
 from tune_policies.manifests.cluster_yaml import is_cluster_yaml, read_cluster_yaml
 from tune_policies.manifests.documents import Document, read_documents

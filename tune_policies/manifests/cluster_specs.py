@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from tune_policies.clusters.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.lint.rule import ClusterInFile
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.cluster_yaml_models import ClusterYaml, YamlNodeType
 from tune_policies.manifests.device_types import device_type
 from tune_policies.manifests.kuberay_models import HeadGroup, WorkerGroupSpec

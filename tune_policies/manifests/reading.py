@@ -6,8 +6,8 @@ by :mod:`tune_policies.manifests.cluster_yaml`.
 
 from typing import Any, Final
 
-from tune_policies.lint.rule import ClusterInFile
 from tune_policies.manifests.chart_values import is_chart_values, read_chart_values
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.cluster_yaml import is_cluster_yaml, read_cluster_yaml
 from tune_policies.manifests.documents import Document, Path
 from tune_policies.manifests.field_problems import read_part

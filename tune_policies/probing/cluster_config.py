@@ -5,8 +5,8 @@ from typing import Any
 
 from tune_policies.autoscaling.ray_readers import read_ray_cluster
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.lint.rule import ClusterInFile
 from tune_policies.manifests.cluster_file import find_cluster
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 
 
 def load_cluster_config(path: str | Path) -> dict[str, Any]:

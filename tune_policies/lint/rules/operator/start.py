@@ -4,9 +4,10 @@ import json
 from collections.abc import Iterator
 
 from tune_policies.lint.finding import Edit
-from tune_policies.lint.parts import groups_of, is_autoscaling
-from tune_policies.lint.rule import ClusterInFile, Found, Rule, RuleSet
-from tune_policies.lint.sources import READER, START
+from tune_policies.lint.rule import Found, Rule, RuleSet
+from tune_policies.lint.rules.parts import groups_of, is_autoscaling
+from tune_policies.lint.rules.sources import READER, START
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.values import shorten, suggest
 
 _WHOLE = ("num-cpus", "num-gpus", "memory", "object-store-memory")

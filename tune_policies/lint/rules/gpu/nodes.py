@@ -8,9 +8,10 @@ from tune_policies.accelerators import ACCELERATOR_TYPES
 from tune_policies.clusters.device_plugins import DEVICE_PLUGINS
 from tune_policies.labels import ACCELERATOR_TYPE
 from tune_policies.lint.finding import Edit
-from tune_policies.lint.parts import AUTOSCALER_V2, V2_BY_DEFAULT, extra, is_autoscaling, version_of
-from tune_policies.lint.pods import GroupAt, groups_of, ray_resource, workers_of
-from tune_policies.lint.rule import ClusterInFile, Found, Rule
+from tune_policies.lint.rule import Found, Rule
+from tune_policies.lint.rules.parts import AUTOSCALER_V2, V2_BY_DEFAULT, extra, is_autoscaling, version_of
+from tune_policies.lint.rules.pods import GroupAt, groups_of, ray_resource, workers_of
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.values import suggest
 
 _READS_GROUP_FIELDS: Final = (2, 51)

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.lint.rule import ClusterInFile
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Path
 from tune_policies.manifests.kuberay_models import Container, HeadGroup, PodSpec, Quantity, WorkerGroupSpec
 from tune_policies.manifests.quantities import parse_quantity

@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from tune_policies.lint.kinds import RAY_JOB
-from tune_policies.lint.parts import at, mapping, numbered
 from tune_policies.lint.rule import DocumentRule, Found, RuleSet
-from tune_policies.lint.sources import API, VALIDATION
+from tune_policies.lint.rules.parts import at, mapping, numbered
+from tune_policies.lint.rules.sources import API, VALIDATION
 from tune_policies.manifests.documents import Document, Path
 from tune_policies.values import shorten, suggest
 

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from tune_policies.lint.parts import (
+from tune_policies.lint.rule import Found, Rule, RuleSet
+from tune_policies.lint.rules.parts import (
     AUTOSCALER_V2,
     annotations_of,
     at,
@@ -17,8 +18,8 @@ from tune_policies.lint.parts import (
     version_of,
     workers_of,
 )
-from tune_policies.lint.rule import ClusterInFile, Found, Rule, RuleSet
-from tune_policies.lint.sources import API, FEATURES, VALIDATION
+from tune_policies.lint.rules.sources import API, FEATURES, VALIDATION
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Path
 from tune_policies.values import suggest
 

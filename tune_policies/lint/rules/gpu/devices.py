@@ -6,9 +6,10 @@ from typing import Final, Literal
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.kinds import VALUES
-from tune_policies.lint.parts import extra, is_autoscaling
-from tune_policies.lint.pods import GroupAt, devices_of, exact, groups_of, ray_resource
-from tune_policies.lint.rule import ClusterInFile, Found, Rule
+from tune_policies.lint.rule import Found, Rule
+from tune_policies.lint.rules.parts import extra, is_autoscaling
+from tune_policies.lint.rules.pods import GroupAt, devices_of, exact, groups_of, ray_resource
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.ray_counts import ray_counts
 
 _KUBERNETES: Final = "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources"

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.kinds import VALUES
-from tune_policies.lint.parts import (
+from tune_policies.lint.rule import Found, Rule, RuleSet
+from tune_policies.lint.rules.parts import (
     AUTOSCALER_V2,
     V2_BY_DEFAULT,
     Workers,
@@ -18,8 +19,8 @@ from tune_policies.lint.parts import (
     version_of,
     workers_of,
 )
-from tune_policies.lint.rule import ClusterInFile, Found, Rule, RuleSet
-from tune_policies.lint.sources import READER, UTIL, VALIDATION
+from tune_policies.lint.rules.sources import READER, UTIL, VALIDATION
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 
 _COUNTED = ("num-cpus", "num-gpus", "memory", "resources")
 _PRIORITY_FROM = (2, 56)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from tune_policies.lint.rule import ClusterInFile
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Path
 from tune_policies.manifests.kuberay_models import Container, HeadGroup, RayClusterSpec, WorkerGroupSpec
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from tune_policies.lint.finding import Edit
-from tune_policies.lint.parts import is_autoscaling, mapping
-from tune_policies.lint.pods import groups_of
-from tune_policies.lint.rule import ClusterInFile, DocumentRule, Found, Rule
+from tune_policies.lint.rule import DocumentRule, Found, Rule
+from tune_policies.lint.rules.parts import is_autoscaling, mapping
+from tune_policies.lint.rules.pods import groups_of
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Document
 
 QUEUE: Final = "kueue.x-k8s.io/queue-name"

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
-from tune_policies.lint.pods import GroupAt, exact, groups_of, workers_of
-from tune_policies.lint.rule import ClusterInFile, Found, Rule
+from tune_policies.lint.rule import Found, Rule
+from tune_policies.lint.rules.pods import GroupAt, exact, groups_of, workers_of
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Path
 from tune_policies.manifests.kuberay_models import Quantity
 

@@ -7,9 +7,9 @@ from typing import Any
 import yaml
 
 from tune_policies.lint.kinds import RAY_CLUSTER, RAY_JOB, RAY_SERVICE, kind_of
-from tune_policies.lint.parts import at, mapping
 from tune_policies.lint.rule import DocumentRule, Found, RuleSet
-from tune_policies.lint.sources import API, CONSTANTS, VALIDATION
+from tune_policies.lint.rules.parts import at, mapping
+from tune_policies.lint.rules.sources import API, CONSTANTS, VALIDATION
 from tune_policies.manifests.documents import Document
 from tune_policies.values import shorten, suggest
 

@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tune_policies.lint.pods import GroupAt, exact, workers_of
-from tune_policies.lint.rule import ClusterInFile, Found, Rule
+from tune_policies.lint.rule import Found, Rule
+from tune_policies.lint.rules.pods import GroupAt, exact, workers_of
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.kuberay_models import WorkerGroupSpec
 from tune_policies.manifests.ray_counts import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, TPU_TYPES
 from tune_policies.tpu_slices import TOPOLOGIES

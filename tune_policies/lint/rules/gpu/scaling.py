@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Final
 
-from tune_policies.lint.parts import extra, is_autoscaling
-from tune_policies.lint.pods import GroupAt, exact, workers_of
-from tune_policies.lint.rule import ClusterInFile, Found, Rule
+from tune_policies.lint.rule import Found, Rule
+from tune_policies.lint.rules.parts import extra, is_autoscaling
+from tune_policies.lint.rules.pods import GroupAt, exact, workers_of
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.kuberay_models import WorkerGroupSpec
 
 _NO_LIMIT: Final = 2147483647

@@ -6,8 +6,9 @@ from typing import Final
 
 from tune_policies.accelerator_families import FAMILIES
 from tune_policies.lint.finding import Edit
-from tune_policies.lint.pods import GroupAt, devices_of, exact, groups_of, is_on_gke, workers_of
-from tune_policies.lint.rule import ClusterInFile, Found, Rule
+from tune_policies.lint.rule import Found, Rule
+from tune_policies.lint.rules.pods import GroupAt, devices_of, exact, groups_of, is_on_gke, workers_of
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 _HIDDEN: Final = ("void", "none")
