@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.clusters import nodes
-from tune_policies import ClusterCapacity, Resources, cli
+from tune_policies import ClusterCapacity, Resources
 from tune_policies.capacity import NodeTypeCapacity
+from tune_policies.cli import plan as plan_command
 from tune_policies.plan import TrialPlan
 from tune_policies.slot import TrialSlot
 
@@ -107,7 +108,7 @@ def test_nodes_that_must_be_added_first_are_named():
     plan = TrialPlan(slots=(slot,), limited_by="CPU", nodes_to_add={"cpu-worker": 2})
     worker = NodeTypeCapacity(name="cpu-worker", resources=Resources(cpus=8), max_nodes_to_add=3)
 
-    text = cli._plan_as_text(ClusterCapacity(node_types=(worker,)), plan, None)
+    text = plan_command._plan_as_text(ClusterCapacity(node_types=(worker,)), plan, None)
 
     assert "  nodes that the autoscaler must add first: 2 cpu-worker" in text.splitlines()
 

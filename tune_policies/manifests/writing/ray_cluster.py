@@ -3,7 +3,6 @@
 After KubeRay's API reference (https://ray-project.github.io/kuberay/reference/api/), for KubeRay 1.5 and later.
 """
 
-import re
 from typing import Any, Final
 
 from tune_policies.clusters.catalog import NodeType
@@ -13,7 +12,7 @@ from tune_policies.labels import ACCELERATOR_TYPE
 from tune_policies.manifests.writing.options import WriteOptions
 from tune_policies.manifests.writing.pods import as_start_params, pod_template, unseen_amounts
 
-_LONGEST_NAME: Final = {"RayCluster": 53, "RayJob": 47}
+_LONGEST_JOB_NAME: Final = 47
 """KubeRay makes names of services and jobs from it, which may have 63 (``ValidateRayClusterMetadata`` and its like)."""
 
 _HEAD_GROUP: Final = "headgroup"
@@ -30,11 +29,10 @@ def ray_cluster(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
         InvalidResourcesError: KubeRay could not run it: a name, an amount, or devices that Kubernetes does not know.
     """
     kind = "RayCluster" if options.job is None else "RayJob"
-    most = _LONGEST_NAME[kind]
-    if len(plan.name) > most or not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", plan.name):
+    if kind == "RayJob" and len(plan.name) > _LONGEST_JOB_NAME:
         raise InvalidResourcesError(
-            f"the name {plan.name!r} must be a DNS label: small letters, digits and '-', from a letter on, and "
-            f"at most {most} in all"
+            f"the name {plan.name!r} has {len(plan.name)} characters, and a RayJob's may have {_LONGEST_JOB_NAME}: "
+            "choose a shorter one"
         )
     manifest = {"apiVersion": "ray.io/v1", "kind": kind, "metadata": {"name": plan.name}}
     spec = ray_cluster_spec(plan, options)
