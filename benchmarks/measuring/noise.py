@@ -30,8 +30,7 @@ class NoiseCounters(NamedTuple):
     Attributes:
         host: Its name.
         at_s: When, by the host's clock, in seconds.
-        busy_s: CPU time of all processes, on the CPUs that this process may use, since the host began, and what its
-            hypervisor took from it, in seconds.
+        busy_s: CPU time of all processes since the host began, and what its hypervisor took from it, in seconds.
         own_s: CPU time of this process and of those that it has started, by process, in seconds.
         throttled_s: For how long its cgroup was throttled, in seconds; ``None``: not known.
         cpu_mhz: The mean clock of the CPUs; ``None``: not known.
@@ -49,24 +48,20 @@ class NoiseCounters(NamedTuple):
 
 def read_noise() -> NoiseCounters:
     """Read the counters of this host, and of this process with those that it has started."""
+    # Of all CPUs, also where this process may use some only: what works on the others slows down its own, too, since
+    # they share caches, memory and often cores.
+    times = psutil.cpu_times()
+    names = ("user", "nice", "system", "irq", "softirq", "steal")
     own = psutil.Process()
     return NoiseCounters(
         host=platform.node(),
         at_s=time.time(),
-        busy_s=_busy_s(),
+        busy_s=sum(getattr(times, name, 0.0) for name in names),
         own_s=dict(_cpu_times([own, *own.children(recursive=True)])),
         throttled_s=_throttled_s(),
         cpu_mhz=_cpu_mhz(),
         gpu_throttled=throttle_reasons(),
     )
-
-
-def _busy_s() -> float:
-    names = ("user", "nice", "system", "irq", "softirq", "steal")
-    times = dict(enumerate(psutil.cpu_times(percpu=True)))
-    # What works on CPUs that a process may not use takes none of its time: a container often has a few of many.
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else times  # not on macOS
-    return sum(getattr(times[number], name, 0.0) for number in usable if number in times for name in names)
 
 
 def _cpu_mhz() -> float | None:
