@@ -6,7 +6,7 @@ import pytest
 import ray.train
 from ray import tune
 from ray.train import RunConfig
-from ray.train.data_parallel_trainer import DataParallelTrainer
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.on_ray.autoscaling import asked_for, cluster_of_yaml, workers_when
 from tune_policies import (
