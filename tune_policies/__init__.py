@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
     from tune_policies.clusters.catalog import NodeCatalog, NodeType
     from tune_policies.clusters.cluster_plan import ClusterPlan
+    from tune_policies.clusters.cluster_spec import ClusterSpec
+    from tune_policies.clusters.outlook import ClusterOutlook, plan_for_cluster
     from tune_policies.clusters.planner import plan_cluster
     from tune_policies.decision import Decision
     from tune_policies.errors import (
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
         ResourcePolicyError,
     )
     from tune_policies.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
+    from tune_policies.lint.linting import lint_file
+    from tune_policies.manifests.cluster_file import load_cluster
+    from tune_policies.manifests.writing import write_cluster
+    from tune_policies.manifests.writing.options import WriteOptions
     from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
     from tune_policies.plan import TrialPlan
     from tune_policies.policies import (
@@ -57,7 +63,9 @@ __all__ = [
     "CapacityRequest",
     "CappedPolicy",
     "ClusterCapacity",
+    "ClusterOutlook",
     "ClusterPlan",
+    "ClusterSpec",
     "CpuPolicy",
     "Decision",
     "EscalatingScheduler",
@@ -90,16 +98,21 @@ __all__ = [
     "SelectingPolicy",
     "TrialPlan",
     "TrialSlot",
+    "WriteOptions",
     "classify_oom",
     "classify_oom_text",
+    "lint_file",
     "load_catalog",
+    "load_cluster",
     "load_decision",
     "load_policy",
     "plan_cluster",
+    "plan_for_cluster",
     "plan_when_ready",
     "probe_cluster",
     "release_capacity",
     "request_capacity",
+    "write_cluster",
 ]
 
 
@@ -110,7 +123,9 @@ _MODULES: Final = {
     "CapacityRequest": "autoscaling.scaling",
     "CappedPolicy": "policies",
     "ClusterCapacity": "capacity",
+    "ClusterOutlook": "clusters.outlook",
     "ClusterPlan": "clusters.cluster_plan",
+    "ClusterSpec": "clusters.cluster_spec",
     "CpuPolicy": "policies",
     "Decision": "decision",
     "EscalatingScheduler": "schedulers.escalating",
@@ -143,16 +158,21 @@ _MODULES: Final = {
     "SelectingPolicy": "policies",
     "TrialPlan": "plan",
     "TrialSlot": "slot",
+    "WriteOptions": "manifests.writing.options",
     "classify_oom": "oom",
     "classify_oom_text": "oom",
+    "lint_file": "lint.linting",
     "load_catalog": "policy_file",
+    "load_cluster": "manifests.cluster_file",
     "load_decision": "policy_file",
     "load_policy": "policy_file",
     "plan_cluster": "clusters.planner",
+    "plan_for_cluster": "clusters.outlook",
     "plan_when_ready": "autoscaling.readiness",
     "probe_cluster": "probe",
     "release_capacity": "autoscaling.scaling",
     "request_capacity": "autoscaling.scaling",
+    "write_cluster": "manifests.writing",
 }
 """The module of each name."""
 
