@@ -4,7 +4,6 @@ All of it follows from the table of families.
 """
 
 import math
-import re
 from typing import Final
 
 from tune_policies.accelerator_families import FAMILIES, AcceleratorFamily
@@ -129,17 +128,4 @@ def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
     The vendor's nominal size, less 5 %, which error correction and the driver may hold back.
     """
     nominal = _NOMINAL_GB.get(accelerator_type or "")
-    return None if nominal is None else _least_bytes(nominal)
-
-
-def gpu_memory_of_key(device_key: str | None) -> int | None:
-    """Return the least GPU memory, in bytes, of a device that Kubernetes counts so; ``None``: the key does not say.
-
-    NVIDIA's device plugin names MIG devices by what they have: ``"nvidia.com/mig-1g.10gb"``.
-    """
-    found = re.search(r"/mig-\d+g\.(\d+)gb", device_key or "")
-    return None if found is None else _least_bytes(int(found[1]))
-
-
-def _least_bytes(nominal_gb: int) -> int:
-    return nominal_gb * 10**9 * 95 // 100
+    return None if nominal is None else nominal * 10**9 * 95 // 100

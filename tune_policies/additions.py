@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeTypeCapacity, devices_to_come
+from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeTypeCapacity
 from tune_policies.packing import Request
 from tune_policies.slot import TrialSlot
 
@@ -26,7 +26,6 @@ def as_node(node_type: NodeTypeCapacity) -> NodeCapacity:
         node_id=node_type.name,
         resources=node_type.resources,
         accelerator_type=node_type.accelerator_type,
-        devices=devices_to_come(node_type.resources, node_type.accelerator_type, node_type.gpu_memory_bytes),
         labels=node_type.labels,
         is_expected=True,
     )

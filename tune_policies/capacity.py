@@ -35,18 +35,6 @@ class GpuDevice(Value):
     uuid: str | None = None
 
 
-def devices_to_come(
-    resources: Resources, accelerator_type: str | None, gpu_memory_bytes: int | None
-) -> tuple[GpuDevice, ...] | None:
-    """Return the GPUs of a node that is not there yet; ``None``: only their type can say what memory they have."""
-    if gpu_memory_bytes is None or not resources.gpus:
-        return None
-    name = accelerator_type or "GPU"
-    return tuple(
-        GpuDevice(index=index, name=name, memory_bytes=gpu_memory_bytes) for index in range(int(resources.gpus))
-    )
-
-
 class NodeCapacity(Value):
     """One alive node.
 
@@ -132,7 +120,6 @@ class NodeTypeCapacity(Value):
         resources: What one such node will have.
         max_nodes_to_add: How many more may come, those included that are on their way.
         accelerator_type: Ray's name of its device type.
-        gpu_memory_bytes: GPU memory of each of its devices; ``None``: as the type has.
         labels: Ray's node labels.
     """
 
@@ -140,7 +127,6 @@ class NodeTypeCapacity(Value):
     resources: Resources
     max_nodes_to_add: Count
     accelerator_type: str | None = None
-    gpu_memory_bytes: Bytes | None = None
     labels: dict[str, str] = Field(default_factory=dict)
 
 

@@ -48,7 +48,7 @@ def comparable(cluster, *, without=()):
 
 @pytest.mark.parametrize(("policy", "fields"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 @pytest.mark.parametrize(
-    ("written_as", "without"), [("kuberay", ()), ("kuberay-helm", ("labels",)), ("cluster-yaml", ("gpu_memory_bytes",))]
+    ("written_as", "without"), [("kuberay", ()), ("kuberay-helm", ("labels",)), ("cluster-yaml", ())]
 )
 def test_what_was_written_is_read_as_it_was_planned(read_again, policy, fields, written_as, without):
     if written_as == "cluster-yaml" and "topology" in fields:

@@ -104,8 +104,6 @@ class NodeType(Value):
         topology: Of its TPU slices, such as ``"4x4"``; the nodes of a slice come and go together.
         device_key: Under which name Kubernetes counts its devices; ``None``: as the device plugin of its family does.
             For parts of GPUs: ``"nvidia.com/mig-1g.10gb"``, ``"nvidia.com/gpu.shared"``.
-        gpu_memory_bytes: GPU memory of each of its devices; ``None``: what the name of a MIG device says, else what the
-            type has.
         price_per_hour: Of one node, in the catalogue's currency; ``None``: not told.
         max_nodes: The most that there can be.
         labels: Ray's node labels, beside that of its device type.
@@ -125,7 +123,6 @@ class NodeType(Value):
     accelerator_type: Annotated[str, AfterValidator(check_accelerator_type)] | None = None
     topology: str | None = None
     device_key: str | None = None
-    gpu_memory_bytes: Bytes | None = None
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
     max_nodes: PositiveCount = 1000
     labels: Annotated[dict[str, str], AfterValidator(_labels)] = Field(default_factory=dict)
@@ -146,7 +143,7 @@ class NodeType(Value):
                 check_device_amount(amount, resource)
             if self.accelerator_type is not None:
                 check_type_of_resource(self.accelerator_type, resource)
-        for field in ("accelerator_type", "device_key", "gpu_memory_bytes"):
+        for field in ("accelerator_type", "device_key"):
             if not devices and (value := getattr(self, field)) is not None:
                 raise InvalidResourcesError(
                     f"node type {self.name!r} has {field}={value!r} and no devices: give gpus, or custom={{'TPU': 4}} "

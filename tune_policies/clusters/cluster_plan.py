@@ -5,7 +5,6 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
-from tune_policies.accelerators import gpu_memory_of_key
 from tune_policies.clusters.catalog import NodeType
 from tune_policies.clusters.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.errors import InvalidResourcesError
@@ -62,7 +61,6 @@ class PlannedGroup(Value):
             start_nodes=self.start_nodes,
             num_hosts=self.num_hosts,
             accelerator_type=self.node_type.accelerator_type,
-            gpu_memory_bytes=self.node_type.gpu_memory_bytes or gpu_memory_of_key(self.node_type.device_key),
             labels=self.node_type.ray_labels,
             topology=self.node_type.topology,
             price_per_hour=self.node_type.price_per_hour,

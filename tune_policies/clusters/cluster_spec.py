@@ -5,9 +5,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeTypeCapacity, devices_to_come
+from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeTypeCapacity
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.resources import Bytes, Count, PositiveCount, Resources
+from tune_policies.resources import Count, PositiveCount, Resources
 from tune_policies.tpu_slices import POD_TYPE, SLICE_NAME, TOPOLOGIES, TOPOLOGY, WORKER_ID, SliceShape
 from tune_policies.values import Value
 
@@ -24,7 +24,6 @@ class WorkerGroup(Value):
         num_hosts: Nodes that come and go together, as the hosts of a TPU slice; the numbers of nodes are its multiples.
         accelerator_type: Ray's name of the device type; ``None``: not known.
         is_type_counted: Whether the autoscaler knows the type, so that work which asks for it makes nodes come.
-        gpu_memory_bytes: GPU memory of each device; ``None``: as the type has.
         labels: Ray's node labels.
         topology: Of its TPU slices.
         price_per_hour: Of one node; ``None``: not known.
@@ -38,7 +37,6 @@ class WorkerGroup(Value):
     start_nodes: Count | None = None
     num_hosts: PositiveCount = 1
     accelerator_type: str | None = None
-    gpu_memory_bytes: Bytes | None = None
     is_type_counted: bool = True
     labels: dict[str, str] = Field(default_factory=dict)
     topology: str | None = None
@@ -66,7 +64,6 @@ class WorkerGroup(Value):
             node_id=self.name,
             resources=self.resources,
             accelerator_type=self.accelerator_type,
-            devices=devices_to_come(self.resources, self.accelerator_type, self.gpu_memory_bytes),
             labels=self.labels,
             is_expected=is_expected,
         )
@@ -128,7 +125,6 @@ class ClusterSpec(Value):
                         resources=group.resources,
                         max_nodes_to_add=group.max_nodes - always,
                         accelerator_type=group.accelerator_type,
-                        gpu_memory_bytes=group.gpu_memory_bytes,
                         labels=group.labels,
                     )
                 )

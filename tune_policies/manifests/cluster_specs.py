@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from tune_policies.accelerators import gpu_memory_of_key
 from tune_policies.clusters.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.cluster_in_file import ClusterInFile
@@ -71,17 +70,10 @@ def _group(group: WorkerGroupSpec) -> WorkerGroup:
             num_hosts=group.numOfHosts,
             accelerator_type=(told := device_type(amounts, group.labels, group.template.spec.nodeSelector)),
             is_type_counted=told is None or accelerator_type_of(amounts) is not None,
-            gpu_memory_bytes=_memory_in_keys(group) if amounts.get("GPU") else None,
             labels=group.labels,
             topology=None if shape is None else shape.topology,
             idle_timeout_s=group.idleTimeoutSeconds,
         )
-
-
-def _memory_in_keys(group: WorkerGroupSpec) -> int | None:
-    """Return the memory that the names of a pod's devices tell, the least of several."""
-    limits = group.template.spec.containers[0].resources.limits
-    return min([memory for key in limits if (memory := gpu_memory_of_key(key)) is not None], default=None)
 
 
 def yaml_to_cluster_spec(cluster: ClusterYaml) -> ClusterSpec:
