@@ -12,6 +12,8 @@ from tune_policies.accelerators import (
     check_device_amount,
     check_type_of_resource,
 )
+from tune_policies.capacity import GpuDevice
+from tune_policies.clusters.gpu_parts import parts_of_gpus
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.labels import ACCELERATOR_TYPE, check_selector, is_label_value
 from tune_policies.resources import Bytes, Count, CustomAmounts, PositiveCount, Resources, format_amount
@@ -186,6 +188,12 @@ class NodeType(Value):
         """Its devices by Ray's resource: empty, or of one kind."""
         amounts = {"GPU": self.gpus, **self.custom}
         return {name: amount for name, amount in amounts.items() if amount > 0 and name in DEVICE_RESOURCES}
+
+    @property
+    def gpu_parts(self) -> tuple[GpuDevice, ...] | None:
+        """Its GPUs, if they are parts of GPUs; ``None``: they are whole."""
+        keys = () if self.device_key is None else (self.device_key,)
+        return parts_of_gpus(keys, self.node_selector, self.gpus) if self.gpus else None
 
     @property
     def num_hosts(self) -> int:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeTypeCapacity
+from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.resources import Count, PositiveCount, Resources
 from tune_policies.tpu_slices import POD_TYPE, SLICE_NAME, TOPOLOGIES, TOPOLOGY, WORKER_ID, SliceShape
@@ -23,6 +23,7 @@ class WorkerGroup(Value):
         start_nodes: So many are there at first; ``None``: as many as always.
         num_hosts: Nodes that come and go together, as the hosts of a TPU slice; the numbers of nodes are its multiples.
         accelerator_type: Ray's name of the device type; ``None``: not known.
+        gpu_parts: Its GPUs, if they are parts of GPUs; ``None``: they are whole.
         is_type_counted: Whether the autoscaler knows the type, so that work which asks for it makes nodes come.
         labels: Ray's node labels.
         topology: Of its TPU slices.
@@ -37,6 +38,7 @@ class WorkerGroup(Value):
     start_nodes: Count | None = None
     num_hosts: PositiveCount = 1
     accelerator_type: str | None = None
+    gpu_parts: tuple[GpuDevice, ...] | None = None
     is_type_counted: bool = True
     labels: dict[str, str] = Field(default_factory=dict)
     topology: str | None = None
@@ -65,6 +67,7 @@ class WorkerGroup(Value):
             resources=self.resources,
             accelerator_type=self.accelerator_type,
             labels=self.labels,
+            devices=self.gpu_parts,
             is_expected=is_expected,
         )
         shape = self._slice_shape
@@ -126,6 +129,7 @@ class ClusterSpec(Value):
                         max_nodes_to_add=group.max_nodes - always,
                         accelerator_type=group.accelerator_type,
                         labels=group.labels,
+                        devices=group.gpu_parts,
                     )
                 )
         most = None if self.max_nodes is None else max(0, self.max_nodes - (len(nodes) - 1))
