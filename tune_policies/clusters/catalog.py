@@ -22,6 +22,10 @@ from tune_policies.values import Value, shorten
 
 _DNS_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
+_DOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_KEY: Final = re.compile(r"[a-zA-Z0-9]([-._a-zA-Z0-9]{0,61}[a-zA-Z0-9])?")
+"""The two parts of the name of an extended resource, with a slash between them."""
+
 
 def check_dns_label(name: str) -> str:
     """Return ``name`` if Kubernetes takes it in the names of pods.
@@ -52,6 +56,20 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
                 f"{value!r} cannot be the value of the label {key!r}: letters, digits, '.', '_' and '-', at most 63"
             )
     return check_selector(labels)
+
+
+def _node_selector(labels: dict[str, str]) -> dict[str, str]:
+    _labels({key: value or "none" for key, value in labels.items()})  # Kubernetes' labels may be empty, Ray's not
+    return labels
+
+
+def _device_key(key: str) -> str:
+    domain, slash, name = key.partition("/")
+    if not (_DOMAIN.fullmatch(domain) and slash and _KEY.fullmatch(name)):
+        raise InvalidResourcesError(
+            f"device_key {shorten(key)} is no name of Kubernetes for devices: write one such as 'nvidia.com/gpu'"
+        )
+    return key
 
 
 def _node_resources(amounts: dict[str, float]) -> dict[str, float]:
@@ -124,11 +142,11 @@ class NodeType(Value):
     custom: Annotated[CustomAmounts, AfterValidator(_node_resources)] = Field(default_factory=dict)
     accelerator_type: Annotated[str, AfterValidator(check_accelerator_type)] | None = None
     topology: str | None = None
-    device_key: str | None = None
+    device_key: Annotated[str, AfterValidator(_device_key)] | None = None
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
     max_nodes: PositiveCount = 1000
     labels: Annotated[dict[str, str], AfterValidator(_labels)] = Field(default_factory=dict)
-    node_selector: dict[str, str] = Field(default_factory=dict)
+    node_selector: Annotated[dict[str, str], AfterValidator(_node_selector)] = Field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     node_config: dict[str, Any] = Field(default_factory=dict)
 
