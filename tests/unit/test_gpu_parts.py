@@ -8,6 +8,7 @@ from tune_policies import (
     GpuMemoryPolicy,
     GpuPolicy,
     InfeasibleRequestError,
+    InvalidResourcesError,
     MixedPolicy,
     NodeCatalog,
     NodeType,
@@ -21,8 +22,8 @@ GKE_SHARING = {"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"}
 
 
 def parts(key, **fields):
-    fields = {"gpus": 7, "accelerator_type": "A100", "price_per_hour": 3.6, **fields}
-    return NodeType(name="parts", cpus=28, memory_bytes="80GiB", device_key=key, **fields)
+    fields = {"gpus": 1, "accelerator_type": "A100", "price_per_hour": 0.5, **fields}
+    return NodeType(name="parts", cpus=4, memory_bytes="12GiB", device_key=key, **fields)
 
 
 def node_type(name, gpus=0):
@@ -63,7 +64,7 @@ def test_trials_that_need_more_than_a_part_has_get_other_nodes():
 def test_trials_share_the_memory_of_a_part():
     plan = planned(GpuMemoryPolicy(gpu_memory="2GiB", cpus=1), parts("nvidia.com/mig-1g.5gb"), num_trials=14)
 
-    assert (plan.groups[0].max_nodes, plan.groups[0].trials_at_once) == (1, 14)
+    assert (plan.groups[0].max_nodes, plan.groups[0].trials_at_once) == (7, 14)
 
 
 def test_time_slices_have_no_memory_that_trials_can_count_on():
@@ -87,3 +88,10 @@ def test_what_was_measured_on_whole_gpus_says_nothing_of_parts():
     plan = plan_cluster(policy, catalog, 4, decision=a_decision("A100"))
 
     assert "left out, as it was measured on A100 only: parts" in plan.reasons
+
+
+@pytest.mark.parametrize("key", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"])
+def test_a_pod_with_several_parts_is_refused(key):
+    """CUDA shows a process one part of MIG at the most, and two time slices may be of one GPU."""
+    with pytest.raises(InvalidResourcesError, match="set gpus to 1"):
+        NodeCatalog(node_types=(parts(key, gpus=2),))

@@ -262,6 +262,18 @@ class NodeCatalog(Value):
             )
         return self
 
+    @model_validator(mode="after")
+    def _pods_must_have_one_part(self) -> Self:
+        for each in self.node_types:
+            if each.gpu_parts is not None and each.gpus > 1:
+                # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: CUDA shows a process one instance at the
+                # most, and of time slices several may be the same GPU, but Ray counts on devices 0 to n - 1.
+                raise InvalidResourcesError(
+                    f"node type {each.name!r} has {each.gpus} parts of GPUs in a pod, of which most trials would see "
+                    "none, as CUDA does not number them: set gpus to 1, with the CPUs and the memory for one"
+                )
+        return self
+
 
 HEAD = NodeType(name="head", cpus=2, memory_bytes=8 * 2**30)
 """A head node that only manages: Ray's own processes need about so much."""
