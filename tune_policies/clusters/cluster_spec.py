@@ -49,7 +49,8 @@ class WorkerGroup(Value):
     def _numbers_must_agree(self) -> Self:
         if self.min_nodes > self.max_nodes:
             raise InvalidResourcesError(
-                f"the group {self.name!r} has min_nodes={self.min_nodes} above max_nodes={self.max_nodes}"
+                f"at least {self.min_nodes} nodes are to be there, but at most {self.max_nodes}: raise the most, or lower "
+                "the least"
             )
         return self
 
@@ -112,6 +113,13 @@ class ClusterSpec(Value):
     max_nodes: Count | None = None
     is_autoscaling: bool = True
     idle_timeout_s: Annotated[float, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _names_must_differ(self) -> Self:
+        names = [group.name for group in self.groups]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise InvalidResourcesError(f"each group needs a name of its own, but {twice[0]!r} comes twice")
+        return self
 
     @property
     def capacity(self) -> ClusterCapacity:
