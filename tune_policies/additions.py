@@ -21,12 +21,13 @@ def with_nodes_added(capacity: ClusterCapacity, nodes_to_add: Mapping[str, int])
 
 
 def as_node(node_type: NodeTypeCapacity) -> NodeCapacity:
-    """Return what one node of this type will be. Its devices cannot be read before it is there."""
+    """Return what one node of this type will be. Its whole GPUs cannot be read before it is there."""
     return NodeCapacity(
         node_id=node_type.name,
         resources=node_type.resources,
         accelerator_type=node_type.accelerator_type,
         labels=node_type.labels,
+        devices=node_type.devices,
         is_expected=True,
     )
 

@@ -121,6 +121,7 @@ class NodeTypeCapacity(Value):
         max_nodes_to_add: How many more may come, those included that are on their way.
         accelerator_type: Ray's name of its device type.
         labels: Ray's node labels.
+        devices: Its GPUs, where they are known before it is there, as parts of GPUs are; ``None``: they are not.
     """
 
     name: str
@@ -128,6 +129,7 @@ class NodeTypeCapacity(Value):
     max_nodes_to_add: Count
     accelerator_type: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
+    devices: tuple[GpuDevice, ...] | None = None
 
 
 class ClusterCapacity(Value):

@@ -46,6 +46,14 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
         pytest.param({"gpus": 1, "accelerator_type": "TPU-V4"}, "is not of resource 'GPU'", id="a type of others"),
         pytest.param({"accelerator_type": "L4"}, "has accelerator_type='L4' and no devices", id="a type without GPUs"),
         pytest.param({"device_key": "nvidia.com/gpu.shared"}, "and no devices", id="a key without devices"),
+        pytest.param(
+            {"gpus": 1, "device_key": "cpu"}, "is no name of Kubernetes for devices", id="a key without domain"
+        ),
+        pytest.param({"gpus": 1, "device_key": "x y/gpu"}, "such as 'nvidia.com/gpu'", id="a key with a blank"),
+        pytest.param({"node_selector": {"a b": "c"}}, "is not a label key", id="a selector with a blank in its key"),
+        pytest.param(
+            {"node_selector": {"a": "b c"}}, "cannot be the value of the label 'a'", id="a value with a blank"
+        ),
         pytest.param({"gpus": 0.5}, "gpus must be a whole number", id="half a GPU"),
         pytest.param({"cpus": 0.5}, "cpus must be a whole number", id="half a CPU"),
         pytest.param({"custom": {"license": 1.5}}, "whole numbers of license, got 1.5", id="parts of a resource"),

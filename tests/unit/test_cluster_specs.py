@@ -194,7 +194,8 @@ def test_a_cluster_yaml_is_read_as_ray_counts_it(load):
         pytest.param(
             manifest([{"rayStartParams": {"resources": "{a: 1}"}}]), "is not what Ray's autoscaler reads", id="no JSON"
         ),
-        pytest.param(manifest([{"minReplicas": 3, "maxReplicas": 2}]), "min_nodes=3 above max_nodes=2", id="min"),
+        pytest.param(manifest([{"minReplicas": 3, "maxReplicas": 2}]), "'gpu': at least 3 .* at most 2", id="min"),
+        pytest.param(manifest([{}, {}]), "'gpu' comes twice", id="a name that comes twice"),
         pytest.param(manifest([{"numOfHosts": 0}]), "num_hosts must be", id="no hosts"),
         pytest.param(manifest([{"resources": {"CPU": "1E"}}]), "cpus must be a finite number", id="too many CPUs"),
         pytest.param(manifest([{"resources": {"CPU": "x"}}]), "'x' is no amount", id="no amount"),

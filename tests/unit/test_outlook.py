@@ -153,3 +153,16 @@ def test_a_group_without_a_limit_is_counted_up_to_ten_thousand_nodes():
     outlook = plan_for_cluster(CpuPolicy(cpus=8), cluster(group(max_nodes=2147483647)))
 
     assert outlook.at_maximum.trials_at_once == 10_000
+
+
+@pytest.mark.parametrize(
+    ("num_trials", "expected"),
+    [
+        pytest.param(1, "1 trial at once needs no more nodes than the minimum has", id="what is always there"),
+        pytest.param(9, "9 trials at once need 3 gpu", id="nodes that are added"),
+    ],
+)
+def test_what_some_trials_need_is_said_in_nodes(num_trials, expected):
+    outlook = plan_for_cluster(POLICY, cluster(group(min_nodes=2)), num_trials=num_trials)
+
+    assert expected in outlook.explain().splitlines()

@@ -144,6 +144,8 @@ def test_which_gpus_a_pod_sees(node_type, variables):
     [
         ({"gpus": 1}, "nvidia.com/gpu", None),
         ({"gpus": 2, "device_key": "nvidia.com/gpu.shared"}, "nvidia.com/gpu.shared", {"GPU": "2"}),
+        ({"gpus": 2, "device_key": "amd.com/gpu"}, "amd.com/gpu", None),
+        ({"gpus": 2, "device_key": "gpu.intel.com/xe"}, "gpu.intel.com/xe", {"GPU": "2"}),
         ({"gpus": 2, "device_key": "nvidia.com/mig-1g.10gb"}, "nvidia.com/mig-1g.10gb", {"GPU": "2"}),
         (
             {"gpus": 1, "accelerator_type": "AMD-Instinct-MI300X-OAM"},
@@ -164,7 +166,19 @@ def test_which_gpus_a_pod_sees(node_type, variables):
             {"accelerator_type:TPU-V6E": "1"},
         ),
     ],
-    ids=["NVIDIA", "time slices", "MIG", "AMD", "Intel", "Gaudi", "Neuron", "Ascend", "TPU"],
+    ids=[
+        "NVIDIA",
+        "time slices",
+        "AMD by key",
+        "Intel by key",
+        "MIG",
+        "AMD",
+        "Intel",
+        "Gaudi",
+        "Neuron",
+        "Ascend",
+        "TPU",
+    ],
 )
 def test_ray_is_told_what_it_does_not_read_from_the_limits(fields, key, told):
     written = group(cpu_type(**fields))
@@ -261,6 +275,8 @@ NO_KEY = cpu_type(custom={"MBLT": 1})
         (a_plan(gpu_type(name="headgroup")), {}, "'headgroup' comes twice"),
         (a_plan(gpu_type(), gpu_type()), {"format": "cluster-yaml"}, "'l4' comes twice"),
         (a_plan(NO_KEY), {}, "name the key of your cluster as device_key"),
+        (a_plan(gpu_type(device_key="amd.com/gpu")), {}, "has devices of NVIDIA GPU, but its device_key 'amd.com/gpu'"),
+        (a_plan(gpu_type(device_key="google.com/tpu")), {}, "counts those of Google TPU"),
         (a_plan(TPU_V2), {}, "knows TPU-V4, TPU-V5P"),
         (a_plan(cpu_type(custom={"TPU": 4})), {}, "TPUs of any type"),
         (

@@ -12,6 +12,8 @@ from tune_policies.accelerators import (
     check_device_amount,
     check_type_of_resource,
 )
+from tune_policies.capacity import GpuDevice
+from tune_policies.clusters.gpu_parts import parts_of_gpus
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.labels import ACCELERATOR_TYPE, check_selector, is_label_value
 from tune_policies.resources import Bytes, Count, CustomAmounts, PositiveCount, Resources, format_amount
@@ -19,6 +21,10 @@ from tune_policies.tpu_slices import SliceShape, check_topology
 from tune_policies.values import Value, shorten
 
 _DNS_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+
+_DOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_KEY: Final = re.compile(r"[a-zA-Z0-9]([-._a-zA-Z0-9]{0,61}[a-zA-Z0-9])?")
+"""The two parts of the name of an extended resource, with a slash between them."""
 
 
 def check_dns_label(name: str) -> str:
@@ -50,6 +56,20 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
                 f"{value!r} cannot be the value of the label {key!r}: letters, digits, '.', '_' and '-', at most 63"
             )
     return check_selector(labels)
+
+
+def _node_selector(labels: dict[str, str]) -> dict[str, str]:
+    _labels({key: value or "none" for key, value in labels.items()})  # Kubernetes' labels may be empty, Ray's not
+    return labels
+
+
+def _device_key(key: str) -> str:
+    domain, slash, name = key.partition("/")
+    if not (_DOMAIN.fullmatch(domain) and slash and _KEY.fullmatch(name)):
+        raise InvalidResourcesError(
+            f"device_key {shorten(key)} is no name of Kubernetes for devices: write one such as 'nvidia.com/gpu'"
+        )
+    return key
 
 
 def _node_resources(amounts: dict[str, float]) -> dict[str, float]:
@@ -122,11 +142,11 @@ class NodeType(Value):
     custom: Annotated[CustomAmounts, AfterValidator(_node_resources)] = Field(default_factory=dict)
     accelerator_type: Annotated[str, AfterValidator(check_accelerator_type)] | None = None
     topology: str | None = None
-    device_key: str | None = None
+    device_key: Annotated[str, AfterValidator(_device_key)] | None = None
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
     max_nodes: PositiveCount = 1000
     labels: Annotated[dict[str, str], AfterValidator(_labels)] = Field(default_factory=dict)
-    node_selector: dict[str, str] = Field(default_factory=dict)
+    node_selector: Annotated[dict[str, str], AfterValidator(_node_selector)] = Field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     node_config: dict[str, Any] = Field(default_factory=dict)
 
@@ -188,6 +208,12 @@ class NodeType(Value):
         return {name: amount for name, amount in amounts.items() if amount > 0 and name in DEVICE_RESOURCES}
 
     @property
+    def gpu_parts(self) -> tuple[GpuDevice, ...] | None:
+        """Its GPUs, if they are parts of GPUs; ``None``: they are whole."""
+        keys = () if self.device_key is None else (self.device_key,)
+        return parts_of_gpus(keys, self.node_selector, self.gpus) if self.gpus else None
+
+    @property
     def num_hosts(self) -> int:
         """Nodes that come and go together: the hosts of a TPU slice, else 1."""
         if self.topology is None or self.accelerator_type is None:
@@ -234,6 +260,18 @@ class NodeCatalog(Value):
             raise InvalidResourcesError(
                 f"the head runs no trials, so its {', '.join(head.devices)} would stand idle: take a node type without"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _pods_must_have_one_part(self) -> Self:
+        for each in self.node_types:
+            if each.gpu_parts is not None and each.gpus > 1:
+                # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: CUDA shows a process one instance at the
+                # most, and of time slices several may be the same GPU, but Ray counts on devices 0 to n - 1.
+                raise InvalidResourcesError(
+                    f"node type {each.name!r} has {each.gpus} parts of GPUs in a pod, of which most trials would see "
+                    "none, as CUDA does not number them: set gpus to 1, with the CPUs and the memory for one"
+                )
         return self
 
 

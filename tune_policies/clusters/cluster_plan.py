@@ -62,6 +62,7 @@ class PlannedGroup(Value):
             num_hosts=self.num_hosts,
             accelerator_type=self.node_type.accelerator_type,
             labels=self.node_type.ray_labels,
+            gpu_parts=self.node_type.gpu_parts,
             topology=self.node_type.topology,
             price_per_hour=self.node_type.price_per_hour,
         )

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeTypeCapacity
+from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.resources import Count, PositiveCount, Resources
 from tune_policies.tpu_slices import POD_TYPE, SLICE_NAME, TOPOLOGIES, TOPOLOGY, WORKER_ID, SliceShape
@@ -23,6 +23,7 @@ class WorkerGroup(Value):
         start_nodes: So many are there at first; ``None``: as many as always.
         num_hosts: Nodes that come and go together, as the hosts of a TPU slice; the numbers of nodes are its multiples.
         accelerator_type: Ray's name of the device type; ``None``: not known.
+        gpu_parts: Its GPUs, if they are parts of GPUs; ``None``: they are whole.
         is_type_counted: Whether the autoscaler knows the type, so that work which asks for it makes nodes come.
         labels: Ray's node labels.
         topology: Of its TPU slices.
@@ -37,6 +38,7 @@ class WorkerGroup(Value):
     start_nodes: Count | None = None
     num_hosts: PositiveCount = 1
     accelerator_type: str | None = None
+    gpu_parts: tuple[GpuDevice, ...] | None = None
     is_type_counted: bool = True
     labels: dict[str, str] = Field(default_factory=dict)
     topology: str | None = None
@@ -47,7 +49,8 @@ class WorkerGroup(Value):
     def _numbers_must_agree(self) -> Self:
         if self.min_nodes > self.max_nodes:
             raise InvalidResourcesError(
-                f"the group {self.name!r} has min_nodes={self.min_nodes} above max_nodes={self.max_nodes}"
+                f"at least {self.min_nodes} nodes are to be there, but at most {self.max_nodes}: raise the most, or lower "
+                "the least"
             )
         return self
 
@@ -65,6 +68,7 @@ class WorkerGroup(Value):
             resources=self.resources,
             accelerator_type=self.accelerator_type,
             labels=self.labels,
+            devices=self.gpu_parts,
             is_expected=is_expected,
         )
         shape = self._slice_shape
@@ -110,6 +114,13 @@ class ClusterSpec(Value):
     is_autoscaling: bool = True
     idle_timeout_s: Annotated[float, Field(ge=0)] | None = None
 
+    @model_validator(mode="after")
+    def _names_must_differ(self) -> Self:
+        names = [group.name for group in self.groups]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise InvalidResourcesError(f"each group needs a name of its own, but {twice[0]!r} comes twice")
+        return self
+
     @property
     def capacity(self) -> ClusterCapacity:
         """The cluster with the nodes that are always there, and what its autoscaler could add to them."""
@@ -126,6 +137,7 @@ class ClusterSpec(Value):
                         max_nodes_to_add=group.max_nodes - always,
                         accelerator_type=group.accelerator_type,
                         labels=group.labels,
+                        devices=group.gpu_parts,
                     )
                 )
         most = None if self.max_nodes is None else max(0, self.max_nodes - (len(nodes) - 1))

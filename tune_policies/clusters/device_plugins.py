@@ -7,7 +7,7 @@ must be told to it in another place. The sources of the keys are in the rows.
 
 from typing import Final, Literal, NamedTuple
 
-from tune_policies.accelerators import DEVICE_RESOURCES, families_of
+from tune_policies.accelerators import families_of
 from tune_policies.clusters.catalog import NodeType
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.tpu_slices import TOPOLOGIES, SliceShape
@@ -182,18 +182,31 @@ class PodDevices(NamedTuple):
 def devices_of(node_type: NodeType) -> PodDevices | None:
     """Return the devices of a pod that fills a node of this type; ``None``: it has none.
 
-    GPUs of no known type are NVIDIA's.
+    GPUs whose family neither type nor key tells are NVIDIA's.
 
     Raises:
-        InvalidResourcesError: There is no known key for them.
+        InvalidResourcesError: There is no known key for them, or the key is that of others.
     """
-    amounts = {"GPU": node_type.gpus, **node_type.custom}
-    for resource, amount in amounts.items():
-        if amount and resource in DEVICE_RESOURCES:
-            families = families_of(resource)
-            family = next((each for each in families if node_type.accelerator_type in each.types), families[0])
-            return _in_pod(node_type, resource, int(amount), _PLUGIN_OF[str(family)])
+    for resource, amount in node_type.devices.items():
+        families = families_of(resource)
+        keyed = _family_of_key(node_type.device_key)
+        if node_type.accelerator_type is not None:
+            family = str(next(each for each in families if node_type.accelerator_type in each.types))
+        else:
+            family = keyed if keyed in map(str, families) else str(families[0])
+        if keyed not in (None, family):
+            raise InvalidResourcesError(
+                f"node type {node_type.name!r} has devices of {family}, but its device_key {node_type.device_key!r} "
+                f"counts those of {keyed}"
+            )
+        return _in_pod(node_type, resource, int(amount), _PLUGIN_OF[family])
     return None
+
+
+def _family_of_key(key: str | None) -> str | None:
+    """Return the family whose plugin counts under names of the key's domain; ``None``: it is not known."""
+    domain = (key or "").partition("/")[0]
+    return next((each.family for each in DEVICE_PLUGINS if each.key and each.key.partition("/")[0] == domain), None)
 
 
 def _in_pod(node_type: NodeType, resource: str, amount: int, plugin: DevicePlugin) -> PodDevices:

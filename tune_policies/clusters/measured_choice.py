@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from tune_policies.accelerators import DEVICE_RESOURCES
+from tune_policies.clusters.catalog import NodeType
 from tune_policies.clusters.node_choice import NodeChoice, choose_nodes
 from tune_policies.clusters.node_pool import NodePool, Units
 from tune_policies.clusters.trial_shares import Share, kinds_of
@@ -50,8 +51,12 @@ class Measured(NamedTuple):
         return None if DEVICE_RESOURCES & slot.worker.ticks.keys() else self.at.cpu
 
     def pool(self, pool: NodePool) -> NodePool:
-        """Return the node types without GPUs of other types, on which trials were not measured."""
-        return pool.of(lambda each: not each.gpus or self.accelerator_type in (None, each.accelerator_type))
+        """Return the node types without GPUs of other types, or in parts, on which trials were not measured."""
+
+        def is_measured(each: NodeType) -> bool:
+            return self.accelerator_type in (None, each.accelerator_type) and each.gpu_parts is None
+
+        return pool.of(lambda each: not each.gpus or is_measured(each))
 
     def trial_s(self, plan: TrialPlan, pool: NodePool, units: Units) -> float | None:
         """Return how many seconds the slowest trial of a plan takes on some nodes; ``None``: it was not measured."""
@@ -115,7 +120,7 @@ def choose_by_decision(
     )
     reasons = [f"{how}: {', then '.join(map(str, best))}", *_about_share(best, measured)]
     if left_out := sorted(pool.node_types.keys() - comparable.node_types.keys()):
-        on = measured.accelerator_type
+        on = measured.accelerator_type or "whole GPUs"
         reasons.append(f"left out, as it was measured on {on} only: {shorten_names(left_out)}")
     return MeasuredChoice(best[0].choice, shares, comparable, tuple(reasons))
 

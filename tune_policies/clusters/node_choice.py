@@ -5,7 +5,8 @@ with the least memory. So the slots that the policy makes on some sets of node t
 cheapest cover is found, and the policy itself says whether the trials fit there.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import combinations
 from typing import Final, NamedTuple
@@ -58,6 +59,28 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
         InfeasibleRequestError: Not even one trial fits with all of them.
     """
     most = {name: number for name, number in sorted(most.items()) if number and name in pool.node_types}
+    try:
+        return _of_all(policy, pool, most, num_trials)
+    except InfeasibleRequestError:
+        # Ray cannot tell parts of GPUs from whole ones of their type: trials that need more memory than some of them
+        # have can only get nodes of one kind.
+        found = list(_of_one_kind_of_gpu(policy, pool, most, num_trials))
+        if not found:
+            raise
+        return min(found, key=lambda each: (-each.num_trials, _cost(each.units, pool, uses_devices=True)))
+
+
+def _of_one_kind_of_gpu(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> Iterator[NodeChoice]:
+    kinds: dict[Hashable, dict[str, int]] = {}
+    for name, number in most.items():
+        parts = pool.node_types[name].gpu_parts
+        kinds.setdefault(parts and parts[0], {})[name] = number
+    for alike in kinds.values() if len(kinds) > 1 else ():
+        with suppress(InfeasibleRequestError):
+            yield _of_all(policy, pool, alike, num_trials)
+
+
+def _of_all(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> NodeChoice:
     enough, plan = _enough(policy, pool, most, num_trials)
     target = min(num_trials, plan.min_concurrent_trials)
     slots = [*_slots(policy, pool, enough), plan.slots[0]]
@@ -139,11 +162,13 @@ def _covers(pool: NodePool, most: Units, slots: Sequence[TrialSlot], target: int
         kinds = [Kind(name, held(pool.unit(name), slot), number, costs[name]) for name, number in most.items()]
         units = cheapest_cover(kinds, target * request_of(slot).processes + spare)
         if units is not None:
-            found[tuple(units.items())] = tuple(
-                sum(parts)
-                for parts in zip(*([part * n for part in costs[name]] for name, n in units.items()), strict=True)
-            )
+            found[tuple(units.items())] = _cost(units, pool, uses_devices=_uses_devices(slot))
     return [dict(units) for units, _ in sorted(found.items(), key=lambda each: (each[1], each[0]))]
+
+
+def _cost(units: Units, pool: NodePool, *, uses_devices: bool) -> tuple[int, ...]:
+    costs = ([part * number for part in pool.cost(name, uses_devices=uses_devices)] for name, number in units.items())
+    return tuple(sum(parts) for parts in zip(*costs, strict=True))
 
 
 def _alike(slot: TrialSlot) -> TrialSlot:

@@ -70,7 +70,9 @@ class ClusterOutlook(Value):
         lines.append(f"at the maximum ({self._nodes(most)}): {_trials(most)}")
         lines += [] if most.plan is None else _as_text(most.plan)[1:]
         if some is not None:
-            lines.append(f"{counted(some.trials_at_once, 'trial')} at once need {self._nodes(some)}")
+            trials, verb = counted(some.trials_at_once, "trial"), "needs" if some.trials_at_once == 1 else "need"
+            rest = "no more nodes than the minimum has" if some.nodes == least.nodes else self._nodes(some)
+            lines.append(f"{trials} at once {verb} {rest}")
         return "\n".join([*lines, *(f"caution: {caution}" for caution in self.cautions)])
 
     def _nodes(self, stage: Stage) -> str:

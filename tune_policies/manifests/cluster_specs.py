@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
+from tune_policies.capacity import GpuDevice
 from tune_policies.clusters.cluster_spec import ClusterSpec, WorkerGroup
+from tune_policies.clusters.gpu_parts import parts_of_gpus
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.cluster_yaml_models import ClusterYaml, YamlNodeType
@@ -69,11 +71,17 @@ def _group(group: WorkerGroupSpec) -> WorkerGroup:
             start_nodes=start * group.numOfHosts,
             num_hosts=group.numOfHosts,
             accelerator_type=(told := device_type(amounts, group.labels, group.template.spec.nodeSelector)),
+            gpu_parts=_gpu_parts(group, amounts.get("GPU", 0)),
             is_type_counted=told is None or accelerator_type_of(amounts) is not None,
             labels=group.labels,
             topology=None if shape is None else shape.topology,
             idle_timeout_s=group.idleTimeoutSeconds,
         )
+
+
+def _gpu_parts(group: WorkerGroupSpec, gpus: int) -> tuple[GpuDevice, ...] | None:
+    pod = group.template.spec
+    return parts_of_gpus(pod.containers[0].resources.limits, pod.nodeSelector, gpus) if gpus else None
 
 
 def yaml_to_cluster_spec(cluster: ClusterYaml) -> ClusterSpec:

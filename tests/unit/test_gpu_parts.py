@@ -1,0 +1,97 @@
+"""Parts of GPUs have memory of their own, or none to count on: no plan takes them for whole ones."""
+
+import pytest
+
+from tests.decisions import a_decision
+from tune_policies import (
+    CpuPolicy,
+    GpuMemoryPolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    InvalidResourcesError,
+    MixedPolicy,
+    NodeCatalog,
+    NodeType,
+    plan_cluster,
+)
+from tune_policies.clusters.gpu_parts import parts_of_gpus
+from tune_policies.clusters.outlook import plan_for_cluster
+
+GKE_PROFILE = {"cloud.google.com/gke-gpu-partition-size": "3g.20gb"}
+GKE_SHARING = {"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"}
+
+
+def parts(key, **fields):
+    fields = {"gpus": 1, "accelerator_type": "A100", "price_per_hour": 0.5, **fields}
+    return NodeType(name="parts", cpus=4, memory_bytes="12GiB", device_key=key, **fields)
+
+
+def node_type(name, gpus=0):
+    kind = "A100" if gpus else None
+    return NodeType(
+        name=name, cpus=12, memory_bytes="80GiB", gpus=gpus, accelerator_type=kind, price_per_hour=30 if gpus else 1
+    )
+
+
+def planned(policy, *node_types, num_trials=16):
+    return plan_cluster(policy, NodeCatalog(node_types=node_types), num_trials)
+
+
+@pytest.mark.parametrize(
+    ("key", "selector", "expected"),
+    [
+        pytest.param("nvidia.com/gpu", {}, None, id="whole GPUs"),
+        pytest.param("nvidia.com/mig-1g.5gb", {}, [4.75e9] * 2, id="MIG"),
+        pytest.param("nvidia.com/mig-1g.10gb.me", {}, [9.5e9] * 2, id="MIG with media extensions"),
+        pytest.param("nvidia.com/gpu", GKE_PROFILE, [19e9] * 2, id="MIG on GKE"),
+        pytest.param("nvidia.com/mig-of-mine", {}, [], id="a profile that is not known"),
+        pytest.param("nvidia.com/gpu.shared", {}, [], id="time slices"),
+        pytest.param("nvidia.com/gpu", GKE_SHARING, [], id="time slices on GKE"),
+    ],
+)
+def test_parts_have_the_memory_of_their_profile(key, selector, expected):
+    found = parts_of_gpus([key], selector, 2)
+
+    assert (None if found is None else [device.memory_bytes for device in found]) == expected
+
+
+def test_trials_that_need_more_than_a_part_has_get_other_nodes():
+    plan = planned(GpuMemoryPolicy(gpu_memory="6GiB"), parts("nvidia.com/mig-1g.5gb"), node_type("whole", gpus=1))
+
+    assert [group.node_type.name for group in plan.groups] == ["whole"]
+
+
+def test_trials_share_the_memory_of_a_part():
+    plan = planned(GpuMemoryPolicy(gpu_memory="2GiB", cpus=1), parts("nvidia.com/mig-1g.5gb"), num_trials=14)
+
+    assert (plan.groups[0].max_nodes, plan.groups[0].trials_at_once) == (7, 14)
+
+
+def test_time_slices_have_no_memory_that_trials_can_count_on():
+    with pytest.raises(InfeasibleRequestError, match="GPU memory"):
+        planned(GpuMemoryPolicy(gpu_memory="6GiB"), parts("nvidia.com/gpu.shared"))
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_a_plan_for_a_cluster_in_a_file_takes_parts_for_what_they_are(least):
+    spec = planned(GpuPolicy(), parts("nvidia.com/mig-1g.5gb"), num_trials=7).spec
+    group = spec.groups[0].model_copy(update={"min_nodes": least})
+
+    with pytest.raises(InfeasibleRequestError, match=r"4\.4 GiB"):
+        plan_for_cluster(GpuMemoryPolicy(gpu_memory="6GiB"), spec.model_copy(update={"groups": (group,)}))
+
+
+def test_what_was_measured_on_whole_gpus_says_nothing_of_parts():
+    catalog = NodeCatalog(node_types=(parts("nvidia.com/mig-1g.5gb"), node_type("a100", gpus=1), node_type("cpu")))
+    policy = MixedPolicy([GpuPolicy(gpus=1, cpus=1), CpuPolicy(cpus=4)])
+
+    plan = plan_cluster(policy, catalog, 4, decision=a_decision("A100"))
+
+    assert "left out, as it was measured on A100 only: parts" in plan.reasons
+
+
+@pytest.mark.parametrize("key", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"])
+def test_a_pod_with_several_parts_is_refused(key):
+    """CUDA shows a process one part of MIG at the most, and two time slices may be of one GPU."""
+    with pytest.raises(InvalidResourcesError, match="set gpus to 1"):
+        NodeCatalog(node_types=(parts(key, gpus=2),))
