@@ -1,8 +1,10 @@
 """Writes a cluster that was planned as a file: for KubeRay, for its chart, or for Ray's own launcher."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from tune_policies.clusters.cluster_plan import ClusterPlan
+from tune_policies.clusters.device_plugins import devices_of
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.writing.block_yaml import to_block_yaml
 from tune_policies.manifests.writing.cluster_yaml import cluster_yaml
@@ -11,6 +13,9 @@ from tune_policies.manifests.writing.options import WriteOptions
 from tune_policies.manifests.writing.ray_cluster import ray_cluster
 
 __all__ = ["WriteOptions", "write_cluster"]
+
+_IN_RAYS_IMAGES: Final = {"NVIDIA GPU", "Google TPU"}
+"""TPUs need nothing but packages of Python."""
 
 _WRITERS = {"kuberay": ray_cluster, "kuberay-helm": helm_values, "cluster-yaml": cluster_yaml}
 
@@ -58,6 +63,10 @@ def _comments(plan: ClusterPlan, options: WriteOptions) -> Iterator[str]:
     if options.format == "cluster-yaml":
         yield "provider and node_config are the cloud's: fill in what is missing."
         return
+    yield "Pods ask for all that the plan counts on a node: the machines must have some more, for Kubernetes itself."
+    families = {devices.plugin.family for node in nodes if (devices := devices_of(node)) is not None}
+    if options.image is None and (others := sorted(families - _IN_RAYS_IMAGES)):
+        yield f"Ray's images have no software for {', '.join(others)}: name an image that has it."
     if options.platform is not None and any(node.gpus and node.accelerator_type for node in nodes):
         yield f"Nodes with GPUs are selected by the labels of platform {options.platform!r}: on another, name that one."
     if any(group.num_hosts > 1 for group in plan.groups):
