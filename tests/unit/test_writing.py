@@ -359,3 +359,19 @@ def test_devices_that_rays_images_cannot_use_are_told(node_type, options, expect
     text = write_cluster(a_plan(node_type), WriteOptions(**options))
 
     assert ("# Ray's images have no software for Intel Gaudi: name an image that has it." in text) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "platform", "expected"),
+    [
+        pytest.param({"accelerator_type": "L4"}, "gke", False, id="a type that GKE labels"),
+        pytest.param({"accelerator_type": "L40S"}, "gke", True, id="a type that GKE does not have"),
+        pytest.param({"accelerator_type": "L4"}, None, True, id="nobody labels the nodes"),
+        pytest.param({"accelerator_type": "L4", "node_selector": {"pool": "l4"}}, None, False, id="the user's labels"),
+        pytest.param({"accelerator_type": None}, "gke", False, id="GPUs of any type"),
+    ],
+)
+def test_a_device_type_that_kubernetes_cannot_tell_is_said(fields, platform, expected):
+    text = write_cluster(a_plan(gpu_type(**fields)), WriteOptions(platform=platform))
+
+    assert ("# Nothing tells Kubernetes which nodes have L4" in text) == expected
