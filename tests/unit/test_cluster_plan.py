@@ -204,6 +204,25 @@ def test_a_workload_that_was_not_decided_is_refused():
         plan_cluster(GpuPolicy(), catalog(L4), 64, decision=a_decision(), workload="mpl")
 
 
+@pytest.mark.parametrize("size", [0, -3, float("nan"), float("inf")])
+def test_a_size_that_no_trial_has_is_refused(size):
+    with pytest.raises(InvalidResourcesError, match="size must be above 0"):
+        plan_cluster(GpuPolicy(), catalog(L4), 64, decision=a_decision(), size=size)
+
+
+@pytest.mark.parametrize(
+    ("policy", "node_types"),
+    [
+        pytest.param(GpuPolicy(), (L4, CPU), id="one kind of slots"),
+        pytest.param(MixedPolicy(GpuPolicy(), CpuPolicy(cpus=4)), (A100, CPU), id="GPUs on which was not measured"),
+    ],
+)
+def test_a_decision_that_decides_nothing_says_so(policy, node_types):
+    plan = plan_cluster(policy, catalog(*node_types), 8, decision=a_decision("L4"))
+
+    assert "what was measured decides nothing here" in " ".join(plan.reasons)
+
+
 def test_without_prices_as_few_nodes_as_hold_the_trials():
     free = [each.model_copy(update={"price_per_hour": None}) for each in (L4, FOUR_L4)]
 

@@ -39,6 +39,7 @@ def test_the_text_is_as_people_write_it():
 EXPECTED = """\
 # Written by tune-policies: a Ray cluster for 12 trials.
 # 12 trials at once need 3 nodes.
+# Pods ask for all that the plan counts on a node: the machines must have some more, for Kubernetes itself.
 # Nodes with GPUs are selected by the labels of platform 'gke': on another, name that one.
 apiVersion: ray.io/v1
 kind: RayCluster
@@ -344,3 +345,33 @@ def test_the_launcher_installs_the_same_ray_or_runs_the_image():
 
 def test_a_node_without_devices_needs_no_plugin():
     assert devices_of(cpu_type()) is None
+
+
+@pytest.mark.parametrize(
+    ("node_type", "options", "expected"),
+    [
+        pytest.param(cpu_type(custom={"HPU": 8}), {}, True, id="Gaudi in Ray's image"),
+        pytest.param(cpu_type(custom={"HPU": 8}), {"image": "mine:1"}, False, id="Gaudi in the user's image"),
+        pytest.param(gpu_type(), {}, False, id="NVIDIA's GPUs"),
+    ],
+)
+def test_devices_that_rays_images_cannot_use_are_told(node_type, options, expected):
+    text = write_cluster(a_plan(node_type), WriteOptions(**options))
+
+    assert ("# Ray's images have no software for Intel Gaudi: name an image that has it." in text) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "platform", "expected"),
+    [
+        pytest.param({"accelerator_type": "L4"}, "gke", False, id="a type that GKE labels"),
+        pytest.param({"accelerator_type": "L40S"}, "gke", True, id="a type that GKE does not have"),
+        pytest.param({"accelerator_type": "L4"}, None, True, id="nobody labels the nodes"),
+        pytest.param({"accelerator_type": "L4", "node_selector": {"pool": "l4"}}, None, False, id="the user's labels"),
+        pytest.param({"accelerator_type": None}, "gke", False, id="GPUs of any type"),
+    ],
+)
+def test_a_device_type_that_kubernetes_cannot_tell_is_said(fields, platform, expected):
+    text = write_cluster(a_plan(gpu_type(**fields)), WriteOptions(platform=platform))
+
+    assert ("# Nothing tells Kubernetes which nodes have L4" in text) == expected

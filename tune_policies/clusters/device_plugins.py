@@ -193,7 +193,7 @@ def devices_of(node_type: NodeType) -> PodDevices | None:
         if node_type.accelerator_type is not None:
             family = str(next(each for each in families if node_type.accelerator_type in each.types))
         else:
-            family = keyed if keyed in map(str, families) else str(families[0])
+            family = next((name for name in map(str, families) if name == keyed), str(families[0]))
         if keyed not in (None, family):
             raise InvalidResourcesError(
                 f"node type {node_type.name!r} has devices of {family}, but its device_key {node_type.device_key!r} "

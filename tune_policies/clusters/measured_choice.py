@@ -1,5 +1,6 @@
 """Which kinds of slots finish trials for the least money, by what benchmarks measured."""
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
@@ -9,7 +10,7 @@ from tune_policies.clusters.node_choice import NodeChoice, choose_nodes
 from tune_policies.clusters.node_pool import NodePool, Units
 from tune_policies.clusters.trial_shares import Share, kinds_of
 from tune_policies.decision import Decision, DeviceTimes, Objective, SizeDecision
-from tune_policies.errors import InfeasibleRequestError
+from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.names import shorten_names
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
@@ -35,8 +36,10 @@ class Measured(NamedTuple):
         """Return what was decided for a size; ``None``: for the largest that was measured.
 
         Raises:
-            InvalidResourcesError: Nothing was decided for the workload.
+            InvalidResourcesError: Nothing was decided for the workload, or the size is none.
         """
+        if size is not None and not 0 < size < math.inf:
+            raise InvalidResourcesError(f"size must be above 0, and finite, got {size:g}")
         decided = decision.of(workload)
         at = decided.sizes[-1] if size is None else decided.at(size)
         return cls(at, decision.accelerator_type, decision.has_prices)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.clusters.catalog import NodeType, Toleration
-from tune_policies.clusters.device_plugins import devices_of, type_selector
+from tune_policies.clusters.device_plugins import Platform, devices_of, type_selector
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.writing.options import WriteOptions
 
@@ -38,11 +38,16 @@ def pod_template(node_type: NodeType, options: WriteOptions, *, container: str) 
     parts = {
         # Autoscaler v2 counts a pod that starts again as the node that it was.
         "restartPolicy": "Never",
-        "nodeSelector": type_selector(node_type, options.platform) | node_type.node_selector,
+        "nodeSelector": node_selector(node_type, options.platform),
         "tolerations": [each.model_dump(exclude_none=True) for each in dict.fromkeys(tolerations)],
         "containers": [_without_empty(ray)],
     }
     return {"spec": _without_empty(parts)}
+
+
+def node_selector(node_type: NodeType, platform: Platform | None) -> dict[str, str]:
+    """Return the labels of the nodes on which its pods run: those of its device type, and the user's."""
+    return type_selector(node_type, platform) | node_type.node_selector
 
 
 def _without_empty(parts: dict[str, Any]) -> dict[str, Any]:
