@@ -1,6 +1,7 @@
 """What is wrong with the fields of a part of a manifest, in words that name the way out."""
 
 import json
+import re
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -8,6 +9,8 @@ from pydantic import BaseModel, ValidationError
 from tune_policies.manifests.documents import Path
 from tune_policies.manifests.kuberay_models import FieldProblem
 from tune_policies.values import shorten
+
+_WHOLE = "-?(0|[1-9][0-9]{0,18})"  # 010 may be 8, and no count has more digits
 
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
@@ -61,7 +64,7 @@ def _explain(detail: Any) -> str:
             return f'must be a text, got the {what} {got}: write "{json.dumps(detail["input"])}", in quotes'
         case "string_type":
             return f"must be a text, got {got}"
-        case "int_type" if isinstance(detail["input"], str) and detail["input"].isdecimal():
+        case "int_type" if isinstance(detail["input"], str) and re.fullmatch(_WHOLE, detail["input"]):
             return f"must be a whole number, got the text {got}: leave the quotes out"
         case "int_type" | "int_from_float":
             return f"must be a whole number, got {got}"
