@@ -1,9 +1,9 @@
 """What the rules about pods have in common: the groups of a cluster, their Ray container, and its devices."""
 
-import re
 from fractions import Fraction
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
+from tune_policies.clusters.device_plugins import ray_resource
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.documents import Path
 from tune_policies.manifests.kuberay_models import (
@@ -18,22 +18,6 @@ from tune_policies.manifests.quantities import parse_quantity
 
 _SpecT_co = TypeVar("_SpecT_co", bound=HeadGroup, covariant=True)
 
-_RAY_RESOURCES: Final = (
-    (r".*gpu", "GPU"),
-    (r"nvidia\.com/gpu\.shared|nvidia\.com/mig-.+", "GPU"),
-    (r"gpu\.intel\.com/(i915|xe)", "GPU"),
-    (r"google\.com/tpu", "TPU"),
-    (r"habana\.ai/gaudi", "HPU"),
-    (r"aws\.amazon\.com/neuron(core|device)?", "neuron_cores"),
-    (r"huawei\.com/(Ascend|npu).*", "NPU"),
-    (r"rebellions\.ai/.+", "RBLN"),
-    (r"furiosa\.ai/.+", "FURIOSA"),
-)
-"""Under which names device plugins count their devices (patterns), and Ray's resource for them.
-
-Sources: the device plugins' own pages, and for the first ``_get_num_gpus`` in Ray's reader of RayClusters.
-"""
-
 
 def exact(quantity: Quantity | None) -> Fraction | None:
     """Return an amount as a number; ``None``: there is none, or that is another rule's business."""
@@ -41,11 +25,6 @@ def exact(quantity: Quantity | None) -> Fraction | None:
         return None if quantity is None else parse_quantity(quantity)
     except InvalidResourcesError:
         return None
-
-
-def ray_resource(key: str) -> str | None:
-    """Return Ray's resource of devices that Kubernetes counts as ``key``; ``None``: they are no known devices."""
-    return next((resource for pattern, resource in _RAY_RESOURCES if re.fullmatch(pattern, key)), None)
 
 
 class Group(NamedTuple, Generic[_SpecT_co]):

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
+from tune_policies.clusters.device_plugins import ray_resource
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.kinds import VALUES
 from tune_policies.lint.rule import Found, Rule
 from tune_policies.lint.rules.parts import extra, is_autoscaling
-from tune_policies.lint.rules.pods import Group, devices_of, exact, groups_of, ray_resource
+from tune_policies.lint.rules.pods import Group, devices_of, exact, groups_of
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.kuberay_models import HeadGroup
 from tune_policies.manifests.ray_counts import ray_counts

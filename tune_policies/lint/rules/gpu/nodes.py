@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 from tune_policies.accelerators import ACCELERATOR_TYPES
-from tune_policies.clusters.device_plugins import DEVICE_PLUGINS
+from tune_policies.clusters.device_plugins import DEVICE_PLUGINS, ray_resource
 from tune_policies.labels import ACCELERATOR_TYPE
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.rule import Found, Rule
 from tune_policies.lint.rules.parts import AUTOSCALER_V2, V2_BY_DEFAULT, extra, is_autoscaling, version_of
-from tune_policies.lint.rules.pods import Group, groups_of, head_of, ray_resource, workers_of
+from tune_policies.lint.rules.pods import Group, groups_of, head_of, workers_of
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.kuberay_models import HeadGroup
 from tune_policies.values import suggest
