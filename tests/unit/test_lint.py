@@ -117,6 +117,14 @@ def test_of_a_file_without_a_cluster_it_says_so(text):
     assert [(each.rule, each.severity) for each in lint_text(text, "x")] == [("nothing-known", "note")]
 
 
+def test_a_fraction_without_quotes_is_found_and_the_rest_is_checked():
+    text = CLUSTER.replace("minReplicas: 0", "minReplicas: 7").replace('limits: {cpu: "2"}', "limits: {cpu: 0.5}")
+
+    found = [(each.line, each.rule, [edit.value for edit in each.edits]) for each in lint_text(text, "")]
+    assert (12, "wrong-field", ["0.5"]) in found
+    assert (15, "min-above-max", []) in found
+
+
 @pytest.mark.parametrize("number", ["9" * 5000, "010", "١"], ids=["endless", "maybe octal", "no ASCII"])  # noqa: RUF001
 def test_a_text_that_is_no_count_without_its_quotes_either_is_left_to_the_user(number):
     text = CLUSTER.replace("minReplicas: 0", f'minReplicas: "{number}"')

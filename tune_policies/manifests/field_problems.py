@@ -18,21 +18,26 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 def read_part(model: type[_ModelT], data: object) -> tuple[_ModelT | None, list[FieldProblem]]:
     """Return a part as its model has it, and what is wrong with it by where it stands in the part.
 
-    A number where a text is due is a problem, but is read as the text, so that what else is wrong shows too; with any
+    What only lacks its quotes is a problem, but is read as the text, so that what else is wrong shows too; with any
     other problem there is no part.
     """
     try:
         return model.model_validate(data), []
     except ValidationError as error:
         problems = [_problem(detail) for detail in error.errors()]
-        texts = {tuple(detail["loc"]) for detail in error.errors() if _is_unquoted(detail)}
+        texts = {tuple(detail["loc"]) for detail in error.errors() if _is_unquoted(detail) or _is_fraction(detail)}
         if len(texts) < len(problems):
             return None, problems
-        return model.model_validate(_with_texts(data, texts, ())), problems
+        return read_part(model, _with_texts(data, texts, ()))[0], problems
 
 
 def _is_unquoted(detail: Any) -> bool:
     return detail["type"] == "string_type" and isinstance(detail["input"], int | float)
+
+
+def _is_fraction(detail: Any) -> bool:
+    """Return whether it is an amount that only lacks its quotes, as ``cpu: 0.5``."""
+    return detail["type"] == "value_error" and isinstance(detail["input"], float)
 
 
 def _with_texts(data: Any, texts: set[Path], path: Path) -> Any:
