@@ -37,7 +37,7 @@ def check(plan, how, crds):
 
 
 @given(cluster_plans(), options)
-@settings(max_examples=150)
+@settings(max_examples=40)
 def test_manifests_are_valid_by_every_definition(crds, plan, how):
     check(plan, how, crds)
 

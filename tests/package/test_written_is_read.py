@@ -1,11 +1,9 @@
-"""What this package writes, it reads again as the plan had it, and finds nothing wrong with it."""
+"""What this package writes, it reads again as the plan had it."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.planned_clusters import cluster_plans
-from tune_policies.lint.linting import lint_text
 from tune_policies.manifests.cluster_specs import to_cluster_spec
 from tune_policies.manifests.documents import read_documents
 from tune_policies.manifests.reading import clusters_in
@@ -17,7 +15,6 @@ kuberay = st.builds(
     job=st.none() | st.just("python train.py"),
     platform=st.sampled_from(["gke", "karpenter", "gpu-operator", None]),
 )
-charts = st.just(WriteOptions(format="kuberay-helm"))
 
 
 def groups_of(spec):
@@ -28,7 +25,7 @@ def groups_of(spec):
 
 
 @given(cluster_plans(), kuberay)
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_a_manifest_is_read_as_the_specification_of_the_plan(plan, how):
     (document,) = read_documents(write_cluster(plan, how), "cluster.yaml")
 
@@ -38,23 +35,3 @@ def test_a_manifest_is_read_as_the_specification_of_the_plan(plan, how):
     assert not problems
     assert groups_of(spec) == groups_of(plan.spec)
     assert (spec.name, spec.head, spec.idle_timeout_s) == (plan.name, plan.spec.head, plan.idle_timeout_s)
-
-
-def check(plan, how):
-    findings = lint_text(write_cluster(plan, how), "cluster.yaml")
-
-    assert [each for each in findings if each.severity != "note"] == []
-
-
-@given(cluster_plans(), kuberay | charts)
-@settings(max_examples=40)
-def test_no_rule_is_broken_by_what_is_written(plan, how):
-    check(plan, how)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@given(cluster_plans(), kuberay | charts)
-@settings(max_examples=5000)
-def test_no_rule_is_broken_by_five_thousand(plan, how):
-    check(plan, how)

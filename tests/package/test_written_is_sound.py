@@ -24,7 +24,7 @@ def check(plan, how):
 
 
 @given(cluster_plans(), options | jobs)
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_what_is_written_breaks_no_rule(plan, how):
     check(plan, how)
 

@@ -104,7 +104,7 @@ def test_what_an_alias_stands_for_has_the_line_of_the_alias():
 
 def test_a_gzipped_file_is_read_as_what_it_holds(tmp_path):
     path = tmp_path / "cluster.yaml.gz"
-    path.write_bytes(gzip.compress(b"a: 1"))
+    path.write_bytes(gzip.compress(b"a: ") + gzip.compress(b"1"))  # in parts, as `cat a.gz b.gz` makes it
 
     assert read_text(path) == "a: 1"
 
@@ -120,6 +120,7 @@ def test_a_dash_is_what_is_piped_in(monkeypatch):
     [
         pytest.param(b"a: 1\nb: \xff", "line 2: the byte 0xff is no text in UTF-8", id="no text"),
         pytest.param(b"\x1f\x8bnonsense", "does not unpack as gzip", id="no gzip"),
+        pytest.param(gzip.compress(b"a: 1\n" * 99)[:-9], "does not unpack as gzip", id="gzip that is cut off"),
         pytest.param(gzip.compress(b" " * (MAX_CHARACTERS + 1)), "more than 10,000,000 bytes", id="huge once unpacked"),
         pytest.param(b" " * (MAX_CHARACTERS + 1), "more than 10,000,000 bytes", id="huge"),
     ],

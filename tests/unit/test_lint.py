@@ -73,6 +73,12 @@ def test_what_kubectl_lists_is_checked():
     assert places(text, "min-above-max", "name-unusable") == [(7, "name-unusable"), (18, "min-above-max")]
 
 
+def test_a_long_list_is_read_in_a_moment():
+    items = "- {kind: RayCluster, apiVersion: ray.io/v1}\n" * 3000
+
+    assert len(lint_text(f"kind: List\napiVersion: v1\nitems:\n{items}", "")) == 6000
+
+
 def test_values_of_the_chart_are_found_where_they_stand():
     text = "head:\n  enableInTreeAutoscaling: true\nworker:\n  groupName: gpu\n  minReplicas: 5\n  maxReplicas: 2\n"
 
@@ -109,6 +115,22 @@ def test_a_file_that_cannot_be_read_is_a_finding(tmp_path, content):
 )
 def test_of_a_file_without_a_cluster_it_says_so(text):
     assert [(each.rule, each.severity) for each in lint_text(text, "x")] == [("nothing-known", "note")]
+
+
+def test_a_fraction_without_quotes_is_found_and_the_rest_is_checked():
+    text = CLUSTER.replace("minReplicas: 0", "minReplicas: 7").replace('limits: {cpu: "2"}', "limits: {cpu: 0.5}")
+
+    found = [(each.line, each.rule, [edit.value for edit in each.edits]) for each in lint_text(text, "")]
+    assert (12, "wrong-field", ["0.5"]) in found
+    assert (15, "min-above-max", []) in found
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "010", "١"], ids=["endless", "maybe octal", "no ASCII"])  # noqa: RUF001
+def test_a_text_that_is_no_count_without_its_quotes_either_is_left_to_the_user(number):
+    text = CLUSTER.replace("minReplicas: 0", f'minReplicas: "{number}"')
+
+    (found,) = [each for each in lint_text(text, "") if each.rule == "wrong-field"]
+    assert (found.line, found.edits) == (15, ())
 
 
 def test_a_number_where_a_text_is_due_is_found_and_the_rest_is_checked():

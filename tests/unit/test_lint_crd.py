@@ -172,6 +172,36 @@ def test_a_file_without_definitions_is_refused(tmp_path, content):
         load_crds(path)
 
 
+NO_DEFINITIONS = {
+    "a list": "[CustomResourceDefinition]",
+    "a kind that is a number": "kind: 3\nx: CustomResourceDefinition\n",
+    "a list of numbers": "kind: List\nitems: [1]\nx: CustomResourceDefinition\n",
+    "a list that is none": "kind: List\nitems: 5\nx: CustomResourceDefinition\n",
+    "without end": "x: CustomResourceDefinition\ny: " + "[" * 10_000,
+    "cut off": gzip.compress(b"kind: CustomResourceDefinition\n" * 99)[:-9],
+}
+
+
+@pytest.mark.parametrize("name", ["crd.yaml", "crd.json"])
+@pytest.mark.parametrize("content", NO_DEFINITIONS.values(), ids=NO_DEFINITIONS.keys())
+def test_whatever_is_given_for_definitions_there_is_no_other_error(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    with pytest.raises(InvalidResourcesError, match=name):
+        load_crds(path)
+
+
+@pytest.mark.parametrize("schema", [{"type": "strin"}, {"pattern": "("}, {"minimum": "1"}], ids=str)
+def test_a_schema_that_is_none_is_told_with_its_file(tmp_path, schema):
+    path = tmp_path / "crd.yaml"
+    path.write_text(yaml.safe_dump(definition({"x": schema, "y": schema})))
+    crds = load_crds(path)
+
+    with pytest.raises(InvalidResourcesError, match=r"crd\.yaml: the definition of RayCluster is no valid schema"):
+        crds.problems(manifest(x="text", y=1))
+
+
 def test_a_problem_is_a_finding_with_its_line(crds):
     text = "apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {name: demo}\nspec:\n  count: 1\n  cuont: 1\n"
 

@@ -222,10 +222,14 @@ def test_a_file_with_nothing_to_mend_is_not_written(tmp_path):
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
 
 
-@pytest.mark.parametrize(("name", "told"), [("-", "piped"), ("demo.yaml.gz", "gzipped")])
-def test_what_cannot_be_written_is_refused(tmp_path, name, told):
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [("-", b"", "piped"), ("demo.yaml.gz", b"\x1f\x8b", "gzipped"), ("long.yaml", b"---\n" * 5001, "5,000 lines")],
+    ids=["piped in", "gzipped", "long"],
+)
+def test_what_cannot_be_written_is_refused(tmp_path, name, content, told):
     path = tmp_path / name
-    path.write_bytes(b"\x1f\x8b")
+    path.write_bytes(content)
 
     with pytest.raises(InvalidResourcesError, match=told):
         fix_file(path if name != "-" else type(path)("-"))

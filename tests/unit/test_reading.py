@@ -1,5 +1,7 @@
 """Clusters are found in all of KubeRay's kinds and in values of its chart; a wrong field is named with its place."""
 
+import math
+
 import pytest
 import yaml
 
@@ -75,7 +77,8 @@ def test_what_holds_no_cluster_of_kuberays_is_let_through(data):
         pytest.param({"rayStartParams": ["a"]}, ("rayStartParams",), "must be a mapping", id="a list"),
         pytest.param({"template": pod(cpu="8 cores")}, ("cpu",), "'8 cores' is no amount", id="no amount"),
         pytest.param({"template": pod(memory="8GB")}, ("memory",), "write '8G'", id="GB"),
-        pytest.param({"template": pod(cpu=0.5)}, ("cpu",), 'write "0.5", in quotes', id="a fraction without quotes"),
+        pytest.param({"template": pod(cpu=math.inf)}, ("cpu",), "must be an amount", id="no end"),
+        pytest.param({"template": pod(cpu=math.nan)}, ("cpu",), "must be an amount", id="no number"),
         pytest.param({"template": pod(cpu=True)}, ("cpu",), "is no amount", id="a truth value"),
         pytest.param({"template": {"spec": {"containers": []}}}, ("containers",), "at least one", id="no container"),
         pytest.param({"template": {"metadata": {}}}, ("spec",), "spec is missing", id="no pod"),
@@ -98,6 +101,13 @@ def test_a_number_where_a_text_is_due_is_a_problem_and_read_as_the_text():
         (*place, "block"): 'block must be a text, got the truth value True: write "true", in quotes',
     }
     assert cluster.spec.workerGroupSpecs[0].rayStartParams == {"num-cpus": "0", "block": "true"}
+
+
+def test_a_fraction_without_quotes_is_a_problem_and_read_as_the_text():
+    ((cluster,), (problem,)) = read(manifest(spec=spec(template=pod(cpu=0.5))))
+
+    assert problem.message == 'cpu must be a whole number or a text, got 0.5: write "0.5", in quotes'
+    assert cluster.spec.workerGroupSpecs[0].template.spec.containers[0].resources.limits == {"cpu": "0.5"}
 
 
 def test_a_null_is_nothing_as_it_is_to_kubernetes():

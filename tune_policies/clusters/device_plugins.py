@@ -5,8 +5,10 @@ all other keys it passes over (``ray.autoscaler._private.kuberay.autoscaling_con
 must be told to it in another place. The sources of the keys are in the rows.
 """
 
+import re
 from typing import Final, Literal, NamedTuple
 
+from tune_policies.accelerator_families import FAMILIES
 from tune_policies.accelerators import families_of
 from tune_policies.clusters.catalog import NodeType
 from tune_policies.errors import InvalidResourcesError
@@ -26,12 +28,14 @@ class DevicePlugin(Value):
         taint: Of nodes with such devices, where they have one; by custom it is named after the devices, as on GKE
             (https://cloud.google.com/kubernetes-engine/docs/how-to/gpus). ``None``: not known.
         source: Where the key is documented.
+        other_keys: A pattern of further keys of such devices, as of parts of them.
     """
 
     family: str
     key: str | None
     taint: str | None
     source: str
+    other_keys: str = "(?!)"  # which no key matches
 
 
 DEVICE_PLUGINS: Final = (
@@ -40,6 +44,7 @@ DEVICE_PLUGINS: Final = (
         key="nvidia.com/gpu",
         taint="nvidia.com/gpu",
         source="https://github.com/NVIDIA/k8s-device-plugin",
+        other_keys=r"nvidia\.com/(gpu\.shared|mig-.+)",
     ),
     DevicePlugin(
         family="AMD GPU",
@@ -49,9 +54,10 @@ DEVICE_PLUGINS: Final = (
     ),
     DevicePlugin(
         family="Intel GPU",
-        key="gpu.intel.com/i915",  # or gpu.intel.com/xe, by the kernel's driver
+        key="gpu.intel.com/i915",
         taint="gpu.intel.com/i915",
         source="https://intel.github.io/intel-device-plugins-for-kubernetes/cmd/gpu_plugin/README.html",
+        other_keys=r"gpu\.intel\.com/xe",  # by the kernel's driver
     ),
     DevicePlugin(family="Apple GPU", key=None, taint=None, source="no plugin: Kubernetes has no nodes with macOS"),
     DevicePlugin(
@@ -65,6 +71,7 @@ DEVICE_PLUGINS: Final = (
         key="aws.amazon.com/neuroncore",
         taint="aws.amazon.com/neuron",
         source="https://awsdocs-neuron.readthedocs-hosted.com/en/latest/containers/kubernetes-getting-started.html",
+        other_keys=r"aws\.amazon\.com/neuron(device)?",
     ),
     DevicePlugin(
         family="Google TPU",
@@ -83,18 +90,21 @@ DEVICE_PLUGINS: Final = (
         key="huawei.com/Ascend910",
         taint="huawei.com/Ascend910",
         source="https://gitcode.com/Ascend/mind-cluster (Ascend Device Plugin)",
+        other_keys=r"huawei\.com/(Ascend|npu).*",
     ),
     DevicePlugin(
         family="Rebellions RBLN",
-        key="rebellions.ai/npu",  # rebellions.ai/ATOM before version 0.4 of the plugin
+        key="rebellions.ai/npu",
         taint="rebellions.ai/npu",
         source="https://docs.rbln.ai/latest/software/system_management/kubernetes/device_plugin.html",
+        other_keys=r"rebellions\.ai/.+",  # ATOM before version 0.4 of the plugin
     ),
     DevicePlugin(
         family="FuriosaAI NPU",
         key="furiosa.ai/rngd",
         taint="furiosa.ai/rngd",
         source="https://developer.furiosa.ai/latest/en/cloud_native_toolkit/kubernetes/device_plugin.html",
+        other_keys=r"furiosa\.ai/.+",
     ),
     DevicePlugin(family="Mobilint NPU", key=None, taint=None, source="no key is documented"),
     DevicePlugin(
@@ -107,6 +117,16 @@ DEVICE_PLUGINS: Final = (
 """A row for each family, in the order of the families."""
 
 _PLUGIN_OF: Final = {plugin.family: plugin for plugin in DEVICE_PLUGINS}
+_RESOURCE_OF: Final = {str(family): family.resource for family in FAMILIES}
+
+
+def ray_resource(key: str) -> str | None:
+    """Return Ray's resource of devices that Kubernetes counts as ``key``; ``None``: they are no known devices."""
+    if key.endswith("gpu"):  # as Ray's reader has it, whoever makes them
+        return "GPU"
+    known = (each for each in DEVICE_PLUGINS if key == each.key or re.fullmatch(each.other_keys, key))
+    return next((_RESOURCE_OF[each.family] for each in known), None)
+
 
 GKE_TPU_TOPOLOGY: Final = "cloud.google.com/gke-tpu-topology"
 _GKE_TPU_TYPE: Final = "cloud.google.com/gke-tpu-accelerator"

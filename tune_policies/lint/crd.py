@@ -3,19 +3,19 @@
 They come with KubeRay's chart ``kuberay-operator``, and from ``kubectl get crd -o yaml``.
 """
 
-import gzip
-import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path as FilePath
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import yaml
 from jsonschema import ValidationError
+from jsonschema.exceptions import UnknownType
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.crd_schema import CrdValidator, to_json_schema
-from tune_policies.manifests.documents import Path
+from tune_policies.manifests.documents import Path, read_documents
+from tune_policies.manifests.file_text import read_text
 from tune_policies.values import shorten, suggest
 
 _KINDS = {
@@ -27,7 +27,9 @@ _KINDS = {
     "object": "a mapping",
     "string": "a text",
 }
-_YamlLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, and the definitions are megabytes
+_DEFINITION: Final = "CustomResourceDefinition"
+_ROOM: Final = 10
+"""A definition is a megabyte, and `kubectl get crd` writes all that a cluster has."""
 
 
 class Crd(NamedTuple):
@@ -96,33 +98,34 @@ def load_crds(path: FilePath) -> CrdSet:
 @lru_cache(maxsize=64)
 def _definitions(file: FilePath, _: int) -> tuple[tuple[str, Mapping[str, Any]], ...]:
     """Return the kinds that a file defines, each with its validators; read again only when it has changed."""
-    found = []
-    for document in _read(file):
-        for each in document.get("items") or () if document.get("kind", "").endswith("List") else (document,):
-            try:
-                if each["kind"] != "CustomResourceDefinition" or each["spec"]["group"] != "ray.io":
-                    continue
-                validators = {
-                    f"ray.io/{version['name']}": CrdValidator(to_json_schema(version["schema"]["openAPIV3Schema"]))
-                    for version in each["spec"]["versions"]
-                }
-                found.append((str(each["spec"]["names"]["kind"]), validators))
-            except (AttributeError, KeyError, TypeError) as error:
-                raise InvalidResourcesError(f"{file} has a definition without {error}") from None
-    return tuple(found)
-
-
-def _read(file: FilePath) -> list[dict[str, Any]]:
     try:
-        content = file.read_bytes()
-        text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode("utf-8")
-        if file.name.removesuffix(".gz").endswith(".json"):
-            return [json.loads(text)]
-        if "CustomResourceDefinition" not in text:
-            return []  # as the chart's other files, some of which are templates and no YAML
-        return [each for each in yaml.load_all(text, _YamlLoader) if isinstance(each, dict)]
-    except (OSError, EOFError, ValueError, yaml.YAMLError) as error:
-        raise InvalidResourcesError(f"cannot read {file}: {error}") from None
+        return tuple(_defined(each) for each in _manifests(file) if _is_of_ray(each))
+    except (AttributeError, LookupError, TypeError) as error:
+        raise InvalidResourcesError(
+            f"{file} has a custom resource definition that is not as Kubernetes writes it ({error!r})"
+        ) from None
+
+
+def _manifests(file: FilePath) -> Iterator[dict[str, Any]]:
+    """Yield the manifests of a file, also of a list; other files of a chart have none, as some are no YAML."""
+    text = read_text(file, _ROOM)
+    for document in read_documents(text, str(file), _ROOM) if _DEFINITION in text else ():
+        data = document.data
+        items = data.get("items") if isinstance(data, dict) and str(data.get("kind")).endswith("List") else None
+        yield from (each for each in (items if isinstance(items, list) else [data]) if isinstance(each, dict))
+
+
+def _is_of_ray(manifest: dict[str, Any]) -> bool:
+    return manifest.get("kind") == _DEFINITION and manifest["spec"]["group"] == "ray.io"
+
+
+def _defined(definition: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    spec = definition["spec"]
+    validators = {
+        f"ray.io/{version['name']}": CrdValidator(to_json_schema(version["schema"]["openAPIV3Schema"]))
+        for version in spec["versions"]
+    }
+    return str(spec["names"]["kind"]), validators
 
 
 def _problems(crd: Crd, manifest: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
@@ -130,8 +133,11 @@ def _problems(crd: Crd, manifest: Mapping[str, Any]) -> Iterator[tuple[Path, str
     if not isinstance(version, str) or version not in crd.validators:
         yield ("apiVersion",), f"apiVersion must be {' or '.join(crd.validators)}, got {shorten(version)}"
         return
-    for error in crd.validators[version].iter_errors(_without_nulls(manifest)):
-        yield from _explain(error)
+    try:
+        for error in crd.validators[version].iter_errors(_without_nulls(manifest)):
+            yield from _explain(error)
+    except (UnknownType, re.error, AttributeError, LookupError, TypeError):  # to check it first takes seconds
+        raise InvalidResourcesError(f"{crd.source}: the definition of {manifest['kind']} is no valid schema") from None
 
 
 def _without_nulls(value: Any) -> Any:

@@ -16,10 +16,14 @@ from tune_policies.lint.crd import CrdSet
 from tune_policies.lint.finding import Edit, Finding
 from tune_policies.lint.linting import lint_text
 from tune_policies.lint.yaml_editing import PlacedEdit, edited, rewritten
-from tune_policies.manifests.documents import DocumentError, Path, read_documents
+from tune_policies.manifests.documents import MAX_CHARACTERS, DocumentError, Path, read_documents
+from tune_policies.manifests.file_text import GZIP
 
 _MAX_ROUNDS = 10
 """A change may bring up the next finding, and two for the same part are made one after the other."""
+
+_MAX_LINES = 5000
+"""To compare two texts takes time by the square of their lines, which is some ten seconds here."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -52,22 +56,27 @@ def check_fixable(path: FilePath) -> None:
     """Make sure that changes can be written to a file; one that cannot be read is a finding, and no error here.
 
     Raises:
-        InvalidResourcesError: It is gzipped, or what is piped in.
+        InvalidResourcesError: It is gzipped, very long, or what is piped in.
     """
     if str(path) == "-":
         raise InvalidResourcesError("--fix writes files, and what is piped in is none: name the file")
-    if _content(path).startswith(b"\x1f\x8b"):
+    content = _content(path)
+    if content.startswith(GZIP):
         raise InvalidResourcesError(f"--fix writes plain text, and {path} is gzipped: unpack it first")
+    if content.count(b"\n") > _MAX_LINES:
+        raise InvalidResourcesError(f"--fix takes minutes for more than {_MAX_LINES:,} lines: split {path}")
 
 
 def fix_file(path: FilePath, crds: CrdSet | None = None) -> tuple[Finding, ...]:
     """Make all safe changes in a file, at once or not at all, and return what was mended.
 
     Raises:
-        InvalidResourcesError: It is gzipped, or what is piped in, or it cannot be written.
+        InvalidResourcesError: It is gzipped, very long, or what is piped in, or it cannot be written.
     """
     check_fixable(path)
     content = _content(path)
+    if len(content) > MAX_CHARACTERS:
+        return ()
     mark = _BYTE_ORDER_MARK if content.startswith(_BYTE_ORDER_MARK) else b""
     try:
         text = content.removeprefix(mark).decode("utf-8")
@@ -83,8 +92,10 @@ def fix_file(path: FilePath, crds: CrdSet | None = None) -> tuple[Finding, ...]:
 
 
 def _content(path: FilePath) -> bytes:
+    """Return what is in a file, or as much of it as shows that it is too long."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(MAX_CHARACTERS + 1)
     except (OSError, ValueError):
         return b""
 

@@ -32,7 +32,9 @@ def manifests_in(document: Document) -> Iterator[tuple[Path, Document]]:
     if not isinstance(items, list):
         yield (), document
         return
+    lines: list[dict[Path, int]] = [{} for _ in items]
+    for path, line in document.lines.items():
+        if path[:1] == ("items",) and isinstance(number := path[1] if len(path) > 1 else None, int):
+            lines[number][path[2:]] = line
     for number, item in enumerate(items):
-        path = ("items", number)
-        lines = {key[2:]: line for key, line in document.lines.items() if key[:2] == path}
-        yield path, Document(item, lines, document.source)
+        yield ("items", number), Document(item, lines[number], document.source)

@@ -84,7 +84,7 @@ def _edits_of(problem: FieldProblem, document: Document, written: list[str]) -> 
     value = at(document.data, problem.path)
     if isinstance(value, str) and problem.message.endswith("leave the quotes out"):
         return (Edit(problem.path, int(value)),)
-    if isinstance(value, int) and problem.message.endswith("in quotes"):
+    if isinstance(value, int | float) and problem.message.endswith("in quotes"):
         text = json.dumps(value)
         is_as_written = text in written[document.line(problem.path) - 1]  # not so for 0777 and yes
         return (Edit(problem.path, text),) if is_as_written else ()

@@ -68,19 +68,24 @@ class DocumentError(InvalidResourcesError):
         return f"{self.source}, line {self.line}: {self.reason}"
 
 
-def read_documents(text: str, source: str) -> tuple[Document, ...]:
+def read_documents(text: str, source: str, room: int = 1) -> tuple[Document, ...]:
     """Return the documents of a text, without those that are empty.
+
+    Args:
+        text: YAML, or JSON, which is YAML too.
+        source: The name of the file.
+        room: How many times as large as a manifest it may be.
 
     Raises:
         DocumentError: It is not YAML, too long or too deep, or more than plain data; the only error there is.
     """
-    if len(text) > MAX_CHARACTERS:
-        raise DocumentError(source, 1, f"more than {MAX_CHARACTERS:,} characters: give the manifest alone")
+    if len(text) > MAX_CHARACTERS * room:
+        raise DocumentError(source, 1, f"more than {MAX_CHARACTERS * room:,} characters: give what is needed alone")
     if unreadable := yaml.reader.Reader.NON_PRINTABLE.search(text):
         line = text.count("\n", 0, unreadable.start()) + 1
         raise DocumentError(source, line, f"the character {unreadable.group()!r} cannot be in YAML: is this a text?")
     try:
-        return tuple(_documents(text, source))
+        return tuple(_documents(text, source, _MAX_PARTS * room))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else min(mark.line, text.count("\n")) + 1  # libyaml may mark the line after the last
@@ -89,11 +94,11 @@ def read_documents(text: str, source: str) -> tuple[Document, ...]:
         raise DocumentError(source, 1, f"not YAML: {error}") from error
 
 
-def _documents(text: str, source: str) -> Iterator[Document]:
+def _documents(text: str, source: str, max_parts: int) -> Iterator[Document]:
     events = yaml.parse(text, Loader=_LOADER)
     for event in events:
         if isinstance(event, yaml.DocumentStartEvent):
-            builder = _Builder(events, source)
+            builder = _Builder(events, source, max_parts)
             data = builder.value(next(events), ())
             if data is not None:
                 yield Document(data, builder.lines, source)
@@ -110,10 +115,11 @@ class _Anchored(NamedTuple):
 class _Builder:
     """Makes the data of one document out of what the parser reads."""
 
-    def __init__(self, events: Iterator[Any], source: str) -> None:
+    def __init__(self, events: Iterator[Any], source: str, max_parts: int) -> None:
         self.lines: dict[Path, int] = {}
         self._events = events
         self._source = source
+        self._max_parts = max_parts
         self._anchored: dict[str, _Anchored] = {}
         self._open: set[str] = set()  # anchors of parts that have not ended
         self._num_parts = 0
@@ -210,8 +216,8 @@ class _Builder:
         self._deepest = max(self._deepest, depth)
         if depth > _MAX_DEPTH:
             raise self._error(line, f"parts stand in each other more than {_MAX_DEPTH} deep")
-        if self._num_parts > _MAX_PARTS:
-            raise self._error(line, f"more than {_MAX_PARTS:,} parts, with what its aliases stand for")
+        if self._num_parts > self._max_parts:
+            raise self._error(line, f"more than {self._max_parts:,} parts, with what its aliases stand for")
 
     def _error(self, line: int, reason: str) -> DocumentError:
         return DocumentError(self._source, line, reason)

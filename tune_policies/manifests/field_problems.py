@@ -1,6 +1,7 @@
 """What is wrong with the fields of a part of a manifest, in words that name the way out."""
 
 import json
+import re
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -9,27 +10,34 @@ from tune_policies.manifests.documents import Path
 from tune_policies.manifests.kuberay_models import FieldProblem
 from tune_policies.values import shorten
 
+_WHOLE = "-?(0|[1-9][0-9]{0,18})"  # 010 may be 8, and no count has more digits
+
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
 def read_part(model: type[_ModelT], data: object) -> tuple[_ModelT | None, list[FieldProblem]]:
     """Return a part as its model has it, and what is wrong with it by where it stands in the part.
 
-    A number where a text is due is a problem, but is read as the text, so that what else is wrong shows too; with any
+    What only lacks its quotes is a problem, but is read as the text, so that what else is wrong shows too; with any
     other problem there is no part.
     """
     try:
         return model.model_validate(data), []
     except ValidationError as error:
         problems = [_problem(detail) for detail in error.errors()]
-        texts = {tuple(detail["loc"]) for detail in error.errors() if _is_unquoted(detail)}
+        texts = {tuple(detail["loc"]) for detail in error.errors() if _is_unquoted(detail) or _is_fraction(detail)}
         if len(texts) < len(problems):
             return None, problems
-        return model.model_validate(_with_texts(data, texts, ())), problems
+        return read_part(model, _with_texts(data, texts, ()))[0], problems
 
 
 def _is_unquoted(detail: Any) -> bool:
     return detail["type"] == "string_type" and isinstance(detail["input"], int | float)
+
+
+def _is_fraction(detail: Any) -> bool:
+    """Return whether it is an amount that only lacks its quotes, as ``cpu: 0.5``."""
+    return detail["type"] == "value_error" and isinstance(detail["input"], float)
 
 
 def _with_texts(data: Any, texts: set[Path], path: Path) -> Any:
@@ -61,7 +69,7 @@ def _explain(detail: Any) -> str:
             return f'must be a text, got the {what} {got}: write "{json.dumps(detail["input"])}", in quotes'
         case "string_type":
             return f"must be a text, got {got}"
-        case "int_type" if isinstance(detail["input"], str) and detail["input"].isdecimal():
+        case "int_type" if isinstance(detail["input"], str) and re.fullmatch(_WHOLE, detail["input"]):
             return f"must be a whole number, got the text {got}: leave the quotes out"
         case "int_type" | "int_from_float":
             return f"must be a whole number, got {got}"

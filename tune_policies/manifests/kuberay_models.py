@@ -4,6 +4,7 @@ Written after KubeRay's API reference (https://ray-project.github.io/kuberay/ref
 are those of the manifests. Amounts stay as they are written: see :mod:`tune_policies.manifests.quantities`.
 """
 
+import math
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -12,11 +13,11 @@ from tune_policies.manifests.quantities import parse_quantity
 
 
 def _check_quantity(value: object) -> object:
+    if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError("must be an amount, such as '4', '500m' or '16Gi'")
     if isinstance(value, float) and not value.is_integer():
         # The definition has x-kubernetes-int-or-string, which a fraction is not.
         raise ValueError(f'must be a whole number or a text, got {value!r}: write "{value!r}", in quotes')
-    if not isinstance(value, str | int | float):
-        raise ValueError("must be an amount, such as '4', '500m' or '16Gi'")
     parse_quantity(value)
     return value
 

@@ -52,10 +52,10 @@ def _named_head(cluster: ClusterInFile) -> Iterator[Found]:
 
 
 def _nothing_asked(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         asked = at.container.resources
         if _is_queued(cluster) and not asked.requests and not asked.limits:
-            yield Found(at.container_path, f"{at.title} asks for nothing", "write requests of CPU and memory")
+            yield Found(at.container_path, f"{at.name} asks for nothing", "write requests of CPU and memory")
 
 
 def _job(document: Document) -> dict[str, object] | None:

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel
 
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Path
-from tune_policies.manifests.kuberay_models import Container, HeadGroup, RayClusterSpec, WorkerGroupSpec
+from tune_policies.manifests.kuberay_models import RayClusterSpec
 
 AUTOSCALER_V2 = "RAY_enable_autoscaler_v2"
 V2_BY_DEFAULT = (2, 47)
@@ -16,57 +16,6 @@ V2_BY_DEFAULT = (2, 47)
 
 _LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-
-
-class Group(NamedTuple):
-    """The head or a group of workers.
-
-    Attributes:
-        name: How a message calls it.
-        path: Where it stands, from the cluster's ``spec`` on.
-        spec: What is said of it.
-    """
-
-    name: str
-    path: Path
-    spec: HeadGroup
-
-    @property
-    def container(self) -> Container:
-        """The container in which Ray runs: always the first."""
-        return self.spec.template.spec.containers[0]
-
-    @property
-    def container_path(self) -> Path:
-        """Where it stands."""
-        return (*self.path, "template", "spec", "containers", 0)
-
-
-class Workers(NamedTuple):
-    """A group of workers, with all that only workers have; fields as in :class:`Group`."""
-
-    name: str
-    path: Path
-    spec: WorkerGroupSpec
-
-
-def workers_of(spec: RayClusterSpec) -> list[Workers]:
-    """Return the groups of workers."""
-    return [
-        Workers(f"group {group.groupName!r}", ("workerGroupSpecs", number), group)
-        for number, group in enumerate(spec.workerGroupSpecs)
-    ]
-
-
-def groups_of(spec: RayClusterSpec) -> list[Group]:
-    """Return the head and the groups of workers."""
-    head = Group("the head", ("headGroupSpec",), spec.headGroupSpec)
-    return [head, *(Group(*each) for each in workers_of(spec))]
-
-
-def head_of(spec: RayClusterSpec) -> Group:
-    """Return the head."""
-    return groups_of(spec)[0]
 
 
 def is_autoscaling(spec: RayClusterSpec) -> bool:
@@ -77,11 +26,6 @@ def is_autoscaling(spec: RayClusterSpec) -> bool:
 def is_v2(spec: RayClusterSpec) -> bool:
     """Return whether the operator takes the autoscaler for v2: what Ray's version makes of it does not count there."""
     return is_autoscaling(spec) and spec.autoscalerOptions.version == "v2"
-
-
-def environment(container: Container) -> dict[str, int]:
-    """Return the places of a container's variables by name."""
-    return {variable.name: number for number, variable in enumerate(container.env)}
 
 
 def extra(part: BaseModel, name: str) -> Any:

@@ -1,31 +1,22 @@
 """What the rules about pods have in common: the groups of a cluster, their Ray container, and its devices."""
 
-import re
-from collections.abc import Iterator
 from fractions import Fraction
-from typing import Final, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
+from tune_policies.clusters.device_plugins import ray_resource
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Path
-from tune_policies.manifests.kuberay_models import Container, HeadGroup, PodSpec, Quantity, WorkerGroupSpec
+from tune_policies.manifests.kuberay_models import (
+    Container,
+    HeadGroup,
+    PodSpec,
+    Quantity,
+    RayClusterSpec,
+    WorkerGroupSpec,
+)
 from tune_policies.manifests.quantities import parse_quantity
 
-_RAY_RESOURCES: Final = (
-    (r".*gpu", "GPU"),
-    (r"nvidia\.com/gpu\.shared|nvidia\.com/mig-.+", "GPU"),
-    (r"gpu\.intel\.com/(i915|xe)", "GPU"),
-    (r"google\.com/tpu", "TPU"),
-    (r"habana\.ai/gaudi", "HPU"),
-    (r"aws\.amazon\.com/neuron(core|device)?", "neuron_cores"),
-    (r"huawei\.com/(Ascend|npu).*", "NPU"),
-    (r"rebellions\.ai/.+", "RBLN"),
-    (r"furiosa\.ai/.+", "FURIOSA"),
-)
-"""Under which names device plugins count their devices (patterns), and Ray's resource for them.
-
-Sources: the device plugins' own pages, and for the first ``_get_num_gpus`` in Ray's reader of RayClusters.
-"""
+_SpecT_co = TypeVar("_SpecT_co", bound=HeadGroup, covariant=True)
 
 
 def exact(quantity: Quantity | None) -> Fraction | None:
@@ -36,31 +27,23 @@ def exact(quantity: Quantity | None) -> Fraction | None:
         return None
 
 
-def ray_resource(key: str) -> str | None:
-    """Return Ray's resource of devices that Kubernetes counts as ``key``; ``None``: they are no known devices."""
-    return next((resource for pattern, resource in _RAY_RESOURCES if re.fullmatch(pattern, key)), None)
+class Group(NamedTuple, Generic[_SpecT_co]):
+    """The head or a group of workers.
 
+    Attributes:
+        name: How a message calls it.
+        path: Where it stands, from the cluster's ``spec`` on.
+        spec: What is said of it.
+    """
 
-class GroupAt(NamedTuple):
-    """The head, or a group of workers, and where it stands from the cluster's ``spec`` on."""
-
+    name: str
     path: Path
-    group: HeadGroup
-
-    @property
-    def is_head(self) -> bool:
-        """Whether it is the head."""
-        return not isinstance(self.group, WorkerGroupSpec)
-
-    @property
-    def title(self) -> str:
-        """It in words."""
-        return f"the group {self.group.groupName!r}" if isinstance(self.group, WorkerGroupSpec) else "the head"
+    spec: _SpecT_co
 
     @property
     def pod(self) -> PodSpec:
         """Of what its pods are made."""
-        return self.group.template.spec
+        return self.spec.template.spec
 
     @property
     def pod_path(self) -> Path:
@@ -103,10 +86,10 @@ class GroupAt(NamedTuple):
 
     def amount(self, resource: str, parameter: str) -> tuple[Path, Quantity] | None:
         """Return where Ray is told how much it has of a resource, and how much; ``None``: it is to find out."""
-        if resource in self.group.resources:
-            return (*self.path, "resources", resource), self.group.resources[resource]
-        if parameter in self.group.rayStartParams:
-            return (*self.path, "rayStartParams", parameter), self.group.rayStartParams[parameter]
+        if resource in self.spec.resources:
+            return (*self.path, "resources", resource), self.spec.resources[resource]
+        if parameter in self.spec.rayStartParams:
+            return (*self.path, "rayStartParams", parameter), self.spec.rayStartParams[parameter]
         return None
 
 
@@ -116,19 +99,25 @@ def devices_of(container: Container) -> dict[str, Quantity]:
     return {key: amount for key, amount in asked.items() if ray_resource(key) and exact(amount) != 0}
 
 
-def groups_of(cluster: ClusterInFile) -> Iterator[GroupAt]:
-    """Return the head and the groups of workers."""
-    yield GroupAt(("headGroupSpec",), cluster.spec.headGroupSpec)
-    yield from workers_of(cluster)
+def head_of(spec: RayClusterSpec) -> Group[HeadGroup]:
+    """Return the head."""
+    return Group("the head", ("headGroupSpec",), spec.headGroupSpec)
 
 
-def workers_of(cluster: ClusterInFile) -> Iterator[GroupAt]:
+def workers_of(spec: RayClusterSpec) -> list[Group[WorkerGroupSpec]]:
     """Return the groups of workers."""
-    for number, group in enumerate(cluster.spec.workerGroupSpecs):
-        yield GroupAt(("workerGroupSpecs", number), group)
+    return [
+        Group(f"group {group.groupName!r}", ("workerGroupSpecs", number), group)
+        for number, group in enumerate(spec.workerGroupSpecs)
+    ]
 
 
-def is_on_gke(at: GroupAt) -> bool:
+def groups_of(spec: RayClusterSpec) -> list[Group[HeadGroup]]:
+    """Return the head and the groups of workers."""
+    return [head_of(spec), *workers_of(spec)]
+
+
+def is_on_gke(at: Group[HeadGroup]) -> bool:
     """Return whether pods go to Google's clusters, which taint nodes with devices by themselves.
 
     Source: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus

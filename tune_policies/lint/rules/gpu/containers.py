@@ -7,8 +7,9 @@ from typing import Final
 from tune_policies.accelerator_families import FAMILIES
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.rule import Found, Rule
-from tune_policies.lint.rules.pods import GroupAt, devices_of, exact, groups_of, is_on_gke, workers_of
+from tune_policies.lint.rules.pods import Group, devices_of, exact, groups_of, is_on_gke, workers_of
 from tune_policies.manifests.cluster_in_file import ClusterInFile
+from tune_policies.manifests.kuberay_models import HeadGroup
 
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 _HIDDEN: Final = ("void", "none")
@@ -31,14 +32,14 @@ def has_cuda(image: str | None) -> bool | None:
     return repository != "ray"  # without a suffix, images of ray-ml and ray-llm have CUDA
 
 
-def _has_nvidia(at: GroupAt) -> bool:
+def _has_nvidia(at: Group[HeadGroup]) -> bool:
     return any(key.startswith("nvidia.com/") for each in at.pod.containers for key in devices_of(each))
 
 
-def _unhidden(cluster: ClusterInFile) -> Iterator[tuple[GroupAt, bool, Found]]:
+def _unhidden(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], bool, Found]]:
     """Return the pods without GPU that nothing keeps from seeing all, and whether they may be put beside GPUs."""
-    with_gpus = [at for at in groups_of(cluster) if _has_nvidia(at)]
-    for at in groups_of(cluster):
+    with_gpus = [at for at in groups_of(cluster.spec) if _has_nvidia(at)]
+    for at in groups_of(cluster.spec):
         if not with_gpus or _has_nvidia(at) or at.environment.get(_VISIBLE) in _HIDDEN:
             continue
         elsewhere = all(_is_elsewhere(at, other) for other in with_gpus)
@@ -48,7 +49,7 @@ def _unhidden(cluster: ClusterInFile) -> Iterator[tuple[GroupAt, bool, Found]]:
         path = (*at.container_path, "env")
         found = Found(
             at.variable_path(_VISIBLE) if _VISIBLE in at.environment else at.container_path,
-            f"{at.title} has no GPU, and may see every GPU of the node that it is put on",
+            f"{at.name} has no GPU, and may see every GPU of the node that it is put on",
             f"set the variable {_VISIBLE} to void",
             () if _VISIBLE in at.environment else (Edit((*path, len(env)), hides) if env else Edit(path, [hides]),),
         )
@@ -60,13 +61,13 @@ def _unhidden(cluster: ClusterInFile) -> Iterator[tuple[GroupAt, bool, Found]]:
             yield at, asks_for_all or is_likely, found
 
 
-def _is_elsewhere(at: GroupAt, other: GroupAt) -> bool:
+def _is_elsewhere(at: Group[HeadGroup], other: Group[HeadGroup]) -> bool:
     """Return whether node selectors keep the pods of two groups on different nodes."""
     ours, theirs = at.pod.nodeSelector, other.pod.nodeSelector
     return any(ours[key] != theirs[key] for key in ours.keys() & theirs.keys())
 
 
-def _is_tainted_against(at: GroupAt, other: GroupAt) -> bool:
+def _is_tainted_against(at: Group[HeadGroup], other: Group[HeadGroup]) -> bool:
     """Return whether the nodes of another group seem to have a taint that keeps this one's pods off."""
     taints = {each.key for each in other.pod.tolerations if each.key} | ({_TAINT} if is_on_gke(other) else set())
     return any(not at.tolerates(taint) for taint in taints)
@@ -81,12 +82,12 @@ def _gpus_not_hidden(cluster: ClusterInFile) -> Iterator[Found]:
 
 
 def _ray_not_first(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         for number, each in enumerate(at.pod.containers[1:], start=1):
             if _looks_like_ray(each.image) and "ray" not in f"{at.container.name} {at.container.image}":
                 yield Found(
                     (*at.pod_path, "containers", number),
-                    f"the first container of {at.title} is {at.container.name!r}, and Ray's is number {number + 1}",
+                    f"the first container of {at.name} is {at.container.name!r}, and Ray's is number {number + 1}",
                     f"put {each.name!r} first",
                 )
 
@@ -96,33 +97,33 @@ def _looks_like_ray(image: str | None) -> bool:
 
 
 def _image_without_cuda(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         if any(key.startswith("nvidia.com/") for key in at.devices) and has_cuda(at.container.image) is False:
             yield Found(
                 (*at.container_path, "image"),
-                f"{at.title} has NVIDIA GPUs and the image {at.container.image!r}, which has no CUDA",
+                f"{at.name} has NVIDIA GPUs and the image {at.container.image!r}, which has no CUDA",
                 "use the image of the same version whose tag ends in -gpu",
             )
 
 
 def _image_for_other_devices(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         others = sorted(key for key in at.devices if not key.startswith("nvidia.com/"))
         if others == sorted(at.devices) and others and has_cuda(at.container.image):
             yield Found(
                 (*at.container_path, "image"),
-                f"{at.title} has {others[0]} and the image {at.container.image!r}, which is for NVIDIA's GPUs",
+                f"{at.name} has {others[0]} and the image {at.container.image!r}, which is for NVIDIA's GPUs",
                 f"use an image for the maker of {others[0]}",
             )
 
 
 def _python_versions_differ(cluster: ClusterInFile) -> Iterator[Found]:
     head = _python_of(cluster.spec.headGroupSpec.template.spec.containers[0].image)
-    for at in workers_of(cluster):
+    for at in workers_of(cluster.spec):
         if head and (other := _python_of(at.container.image)) and other != head:
             yield Found(
                 (*at.container_path, "image"),
-                f"{at.title} has Python {other} and the head has {head}, by the tags of their images",
+                f"{at.name} has Python {other} and the head has {head}, by the tags of their images",
                 f"use an image with py{head.replace('.', '')}",
             )
 
@@ -133,45 +134,45 @@ def _python_of(image: str | None) -> str | None:
 
 
 def _devices_by_hand(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         for name in sorted(_VARIABLES & at.environment.keys()) if at.devices else ():
             yield Found(
                 at.variable_path(name),
-                f"{at.title} sets {name}={at.environment[name]} by hand",
+                f"{at.name} sets {name}={at.environment[name]} by hand",
                 "leave it out: Ray sets it for each trial",
             )
 
 
 def _devices_not_set(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         for name, value in at.environment.items():
             is_on = (value or "").lower() in ("1", "true")
             if name.startswith("RAY_EXPERIMENTAL_NOSET_") and is_on and at.devices:
                 yield Found(
                     at.variable_path(name),
-                    f"{at.title} sets {name}, so that every trial sees every device of its node",
+                    f"{at.name} sets {name}, so that every trial sees every device of its node",
                     "leave it out, unless the training code picks its device by ray.get_gpu_ids()",
                 )
 
 
 def _visible_on_zero(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         if at.devices and (at.environment.get("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO") or "").lower() in ("0", "false"):
             yield Found(
                 at.variable_path("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"),
-                f"in {at.title} a trial without GPU sees every GPU of its node",
+                f"in {at.name} a trial without GPU sees every GPU of its node",
                 "leave the variable out where trials with and without GPU share a node",
             )
 
 
 def _runtime_class_missing(cluster: ClusterInFile) -> Iterator[Found]:
-    groups = [at for at in groups_of(cluster) if _has_nvidia(at)]
+    groups = [at for at in groups_of(cluster.spec) if _has_nvidia(at)]
     named = sorted({at.pod.runtimeClassName for at in groups if at.pod.runtimeClassName})
     for at in groups:
         if named and at.pod.runtimeClassName is None:
             yield Found(
                 at.pod_path,
-                f"{at.title} has NVIDIA GPUs and no runtimeClassName, where others have {named[0]!r}",
+                f"{at.name} has NVIDIA GPUs and no runtimeClassName, where others have {named[0]!r}",
                 f"write runtimeClassName: {named[0]}, if its nodes need it too",
             )
 

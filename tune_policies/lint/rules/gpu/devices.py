@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
+from tune_policies.clusters.device_plugins import ray_resource
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.kinds import VALUES
 from tune_policies.lint.rule import Found, Rule
 from tune_policies.lint.rules.parts import extra, is_autoscaling
-from tune_policies.lint.rules.pods import GroupAt, devices_of, exact, groups_of, ray_resource
+from tune_policies.lint.rules.pods import Group, devices_of, exact, groups_of
 from tune_policies.manifests.cluster_in_file import ClusterInFile
+from tune_policies.manifests.kuberay_models import HeadGroup
 from tune_policies.manifests.ray_counts import ray_counts
 
 _KUBERNETES: Final = "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources"
@@ -19,7 +21,7 @@ SPELLINGS: Final = {"cpu": "CPU", "gpu": "GPU", "tpu": "TPU", "hpu": "HPU", "npu
 
 
 def _requested_without_limit(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         for number, container in enumerate(at.pod.containers):
             asked = container.resources
             for key in devices_of(container).keys() - asked.limits.keys():
@@ -29,34 +31,34 @@ def _requested_without_limit(cluster: ClusterInFile) -> Iterator[Found]:
                 edit = Edit((*path, "limits", key), amount) if asked.limits else Edit((*path, "limits"), {key: amount})
                 yield Found(
                     (*path, "requests", key),
-                    f"{at.title} requests {amount} {key} and has no limit for it",
+                    f"{at.name} requests {amount} {key} and has no limit for it",
                     f'write {key}: "{amount}" under limits too',
                     (edit,),
                 )
 
 
 def _request_differs(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         for number, container in enumerate(at.pod.containers):
             limits, requests = container.resources.limits, container.resources.requests
             for key in sorted(filter(ray_resource, limits.keys() & requests.keys())):
                 if exact(limits[key]) != exact(requests[key]):
                     yield Found(
                         (*at.pod_path, "containers", number, "resources", "requests", key),
-                        f"{at.title} requests {requests[key]} {key} with a limit of {limits[key]}",
+                        f"{at.name} requests {requests[key]} {key} with a limit of {limits[key]}",
                         f"write the same amount twice, or leave the request of {key} out",
                     )
 
 
 def _fractional_device(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         for number, container in enumerate(at.pod.containers):
             for key, amount in devices_of(container).items():
                 if (known := exact(amount)) is not None and known.denominator != 1:
                     section = "limits" if key in container.resources.limits else "requests"
                     yield Found(
                         (*at.pod_path, "containers", number, "resources", section, key),
-                        f"{at.title} asks for {amount} {key}",
+                        f"{at.name} asks for {amount} {key}",
                         "ask for whole devices here; a trial may have a part of one by Ray's num_gpus",
                     )
 
@@ -64,19 +66,19 @@ def _fractional_device(cluster: ClusterInFile) -> Iterator[Found]:
 def _device_not_counted(cluster: ClusterInFile) -> Iterator[Found]:
     if not is_autoscaling(cluster.spec):
         return  # Ray counts what it finds where a node starts: only a node that is still to come is misread
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         counted = _counted(at)
         for key, amount in at.devices.items():
             resource = ray_resource(key)
             if counted is not None and resource is not None and resource not in counted:
                 fix, edits = _tell(at, resource, str(amount), is_chart=cluster.kind == VALUES)
-                message = f"Ray's autoscaler does not count {key}, so that {at.title} has no {resource} to it"
+                message = f"Ray's autoscaler does not count {key}, so that {at.name} has no {resource} to it"
                 yield Found(at.key_path(key), message, fix, edits)
 
 
-def _tell(at: GroupAt, resource: str, amount: str, *, is_chart: bool) -> tuple[str, tuple[Edit, ...]]:
+def _tell(at: Group[HeadGroup], resource: str, amount: str, *, is_chart: bool) -> tuple[str, tuple[Edit, ...]]:
     """Return how to tell Ray of a resource, in words and as a change, in the one place where the group tells others."""
-    resources, params = at.group.resources, at.group.rayStartParams
+    resources, params = at.spec.resources, at.spec.rayStartParams
     if resource == "GPU" and not resources:
         return f'write num-gpus: "{amount}" under rayStartParams', (_entry(at, "rayStartParams", "num-gpus", amount),)
     if is_chart:
@@ -86,24 +88,24 @@ def _tell(at: GroupAt, resource: str, amount: str, *, is_chart: bool) -> tuple[s
     return fix, (_entry(at, "resources", resource, amount),) if is_free else ()
 
 
-def _entry(at: GroupAt, field: Literal["resources", "rayStartParams"], key: str, value: str) -> Edit:
+def _entry(at: Group[HeadGroup], field: Literal["resources", "rayStartParams"], key: str, value: str) -> Edit:
     """Return the change that writes an entry, and the mapping too where it is missing."""
-    if at.group.resources if field == "resources" else at.group.rayStartParams:
+    if at.spec.resources if field == "resources" else at.spec.rayStartParams:
         return Edit((*at.path, field, key), value)
     return Edit((*at.path, field), {key: value})
 
 
-def _counted(at: GroupAt) -> Mapping[str, int] | None:
+def _counted(at: Group[HeadGroup]) -> Mapping[str, int] | None:
     """Return what Ray's autoscaler counts; ``None``: it cannot tell, which other rules say."""
     try:
-        return ray_counts(at.group)
+        return ray_counts(at.spec)
     except InvalidResourcesError:
         return None
 
 
 def _wrong_spelling(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
-        for name, amount in at.group.resources.items():
+    for at in groups_of(cluster.spec):
+        for name, amount in at.spec.resources.items():
             right = SPELLINGS.get(name.lower()) or ("memory" if name.lower() == "memory" else name)
             if right == name:
                 continue
@@ -111,17 +113,17 @@ def _wrong_spelling(cluster: ClusterInFile) -> Iterator[Found]:
             edits = (Edit((*path, name), None), Edit((*path, right), amount))
             yield Found(
                 (*path, name),
-                f"{at.title} has the resource {name!r}, which for Ray is another one than {right!r}",
+                f"{at.name} has the resource {name!r}, which for Ray is another one than {right!r}",
                 f"write {right}",
-                () if right in at.group.resources else edits,
+                () if right in at.spec.resources else edits,
             )
 
 
-def _gpus(at: GroupAt) -> int | None:
+def _gpus(at: Group[HeadGroup]) -> int | None:
     """Return how many GPUs Kubernetes gives to the Ray container; ``None``: that is not told, or told elsewhere."""
     asked = at.container.resources
     # Resource claims, and the keys and annotations of schedulers that share GPUs out by themselves.
-    others = (*asked.limits, *asked.requests, *at.group.template.metadata.annotations)
+    others = (*asked.limits, *asked.requests, *at.spec.template.metadata.annotations)
     if extra(asked, "claims") or any("gpu" in name and ray_resource(name) is None for name in others):
         return None
     amounts = [exact(amount) for key, amount in at.devices.items() if ray_resource(key) == "GPU"]
@@ -129,14 +131,14 @@ def _gpus(at: GroupAt) -> int | None:
     return int(sum(known)) if len(known) == len(amounts) else None
 
 
-def _told_gpus(cluster: ClusterInFile) -> Iterator[tuple[GroupAt, Found, int, int]]:
+def _told_gpus(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], Found, int, int]]:
     """Return the groups whose GPUs Ray is told, with a finding to fill in, the number told, and the number there."""
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         if (told := at.amount("GPU", "num-gpus")) is None:
             continue
         number, there = exact(told[1]), _gpus(at)
         if number is not None and number.denominator == 1 and there is not None:
-            message = f"Ray is told of {number} GPUs in {at.title}, of which Kubernetes gives {there} to each pod"
+            message = f"Ray is told of {number} GPUs in {at.name}, of which Kubernetes gives {there} to each pod"
             yield at, Found(told[0], message, f'write "{there}", or ask Kubernetes for {number}'), int(number), there
 
 
@@ -148,7 +150,7 @@ def _gpus_without_device(cluster: ClusterInFile) -> Iterator[Found]:
     for at, found, told, there in _told_gpus(cluster):
         if there == 0 < told:
             yield found._replace(
-                message=f"Ray is told of {told} GPUs in {at.title}, whose Ray container asks Kubernetes for none",
+                message=f"Ray is told of {told} GPUs in {at.name}, whose Ray container asks Kubernetes for none",
                 fix=f'write nvidia.com/gpu: "{told}", or the key of another maker, under the limits',
             )
 
@@ -158,33 +160,33 @@ def _fewer_gpus_than_there_are(cluster: ClusterInFile) -> Iterator[Found]:
 
 
 def _device_beside_ray(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         for number, container in enumerate(at.pod.containers[1:], start=1):
             for key in sorted(devices_of(container)) if not at.devices else ():
                 yield Found(
                     (*at.pod_path, "containers", number),
-                    f"{key} goes to the container {container.name!r} of {at.title}, not to Ray's",
+                    f"{key} goes to the container {container.name!r} of {at.name}, not to Ray's",
                     f"ask for {key} in the first container, {at.container.name!r}",
                 )
 
 
 def _several_kinds(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         if len(keys := sorted(at.devices)) > 1:
             yield Found(
                 at.key_path(keys[1]),
-                f"{at.title} has devices of several kinds: {', '.join(keys)}",
+                f"{at.name} has devices of several kinds: {', '.join(keys)}",
                 "make a group of each",
             )
 
 
 def _shared_device(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         for key in at.devices:
             if key.endswith(".shared"):
                 yield Found(
                     at.key_path(key),
-                    f"{at.title} has a share of time on a GPU ({key}), with other pods",
+                    f"{at.name} has a share of time on a GPU ({key}), with other pods",
                     "let each trial keep to its part of the GPU's memory, or use MIG",
                 )
 

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 from tune_policies.accelerators import ACCELERATOR_TYPES
-from tune_policies.clusters.device_plugins import DEVICE_PLUGINS
+from tune_policies.clusters.device_plugins import DEVICE_PLUGINS, ray_resource
 from tune_policies.labels import ACCELERATOR_TYPE
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.rule import Found, Rule
 from tune_policies.lint.rules.parts import AUTOSCALER_V2, V2_BY_DEFAULT, extra, is_autoscaling, version_of
-from tune_policies.lint.rules.pods import GroupAt, groups_of, ray_resource, workers_of
+from tune_policies.lint.rules.pods import Group, groups_of, head_of, workers_of
 from tune_policies.manifests.cluster_in_file import ClusterInFile
+from tune_policies.manifests.kuberay_models import HeadGroup
 from tune_policies.values import suggest
 
 _READS_GROUP_FIELDS: Final = (2, 51)
@@ -24,7 +25,7 @@ _EXTENDED: Final = (
 
 
 def _taint_not_tolerated(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
+    for at in groups_of(cluster.spec):
         for key in at.devices:
             if key == "google.com/tpu":
                 continue  # only Google's clusters have them, and those add the toleration
@@ -38,7 +39,7 @@ def _taint_not_tolerated(cluster: ClusterInFile) -> Iterator[Found]:
             path = (*at.pod_path, "tolerations")
             yield Found(
                 path if known else at.pod_path,
-                f"{at.title} has {key} and does not tolerate the taint {taint}",
+                f"{at.name} has {key} and does not tolerate the taint {taint}",
                 f"add a toleration for {taint}, if its nodes have the taint",
                 (Edit((*path, len(known)), toleration) if known else Edit(path, [toleration]),),
             )
@@ -51,8 +52,8 @@ def _taint_of(key: str) -> str:
 
 
 def _unknown_type(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster):
-        name = at.group.labels.get(ACCELERATOR_TYPE)
+    for at in groups_of(cluster.spec):
+        name = at.spec.labels.get(ACCELERATOR_TYPE)
         if name is None or name in ACCELERATOR_TYPES:
             continue
         # A name that is like none of them may be of a device that Ray has no name for.
@@ -60,27 +61,27 @@ def _unknown_type(cluster: ClusterInFile) -> Iterator[Found]:
         if near:
             yield Found(
                 (*at.path, "labels", ACCELERATOR_TYPE),
-                f"{at.title} has the device type {name!r}, which Ray does not know{near}",
+                f"{at.name} has the device type {name!r}, which Ray does not know{near}",
                 "write the type as Ray does",
             )
 
 
 def _no_type(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in workers_of(cluster):
-        is_told = ACCELERATOR_TYPE in at.group.labels or any(
-            "accelerator_type:" in text for text in (*at.group.resources, at.group.rayStartParams.get("resources", ""))
+    for at in workers_of(cluster.spec):
+        is_told = ACCELERATOR_TYPE in at.spec.labels or any(
+            "accelerator_type:" in text for text in (*at.spec.resources, at.spec.rayStartParams.get("resources", ""))
         )
         # Ray's reader makes the resource of TPU slices from their node selectors.
         if is_autoscaling(cluster.spec) and not is_told and any(ray_resource(key) != "TPU" for key in at.devices):
             yield Found(
                 at.path,
-                f"the autoscaler is not told which device type {at.title} has",
+                f"the autoscaler is not told which device type {at.name} has",
                 f"write labels: {{{ACCELERATOR_TYPE}: …}} with Ray's name of the type, if trials ask for it",
             )
 
 
 def _any_node(cluster: ClusterInFile) -> Iterator[Found]:
-    groups = list(workers_of(cluster))
+    groups = list(workers_of(cluster.spec))
     keys = Counter(key for at in groups for key in at.devices)
     for at in groups:
         for key in at.devices:
@@ -88,7 +89,7 @@ def _any_node(cluster: ClusterInFile) -> Iterator[Found]:
             if keys[key] > 1 and not has_place:
                 yield Found(
                     at.pod_path,
-                    f"{at.title} takes any node with {key}, those of other groups too",
+                    f"{at.name} takes any node with {key}, those of other groups too",
                     "add a nodeSelector for the device type of its nodes",
                 )
 
@@ -96,17 +97,17 @@ def _any_node(cluster: ClusterInFile) -> Iterator[Found]:
 def _labels_without_v2(cluster: ClusterInFile) -> Iterator[Found]:
     if not is_autoscaling(cluster.spec) or not _is_v1(cluster):
         return
-    for at in workers_of(cluster):
-        if at.group.labels:
+    for at in workers_of(cluster.spec):
+        if at.spec.labels:
             yield Found(
                 (*at.path, "labels"),
-                f"the autoscaler is not version 2, and does not go by the labels of {at.title}",
+                f"the autoscaler is not version 2, and does not go by the labels of {at.name}",
                 "write version: v2 under autoscalerOptions",
             )
 
 
 def _is_v1(cluster: ClusterInFile) -> bool:
-    head = GroupAt(("headGroupSpec",), cluster.spec.headGroupSpec)
+    head = head_of(cluster.spec)
     told = cluster.spec.autoscalerOptions.version
     if told is not None or AUTOSCALER_V2 in head.environment:
         return told == "v1" or (head.environment.get(AUTOSCALER_V2) or "").lower() in ("0", "false")
@@ -120,20 +121,20 @@ def _is_of_older_ray(cluster: ClusterInFile) -> bool:
     return is_autoscaling(cluster.spec) and version is not None and version < _READS_GROUP_FIELDS
 
 
-def _unread(at: GroupAt, name: Literal["resources", "labels"], cluster: ClusterInFile) -> Found:
-    message = f"{at.title} has {name}, which the autoscaler of Ray {cluster.spec.rayVersion} does not read"
+def _unread(at: Group[HeadGroup], name: Literal["resources", "labels"], cluster: ClusterInFile) -> Found:
+    message = f"{at.name} has {name}, which the autoscaler of Ray {cluster.spec.rayVersion} does not read"
     return Found((*at.path, name), message, "take Ray 2.51 or newer")
 
 
 def _resources_unread(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster) if _is_of_older_ray(cluster) else ():
-        if at.group.resources:
+    for at in groups_of(cluster.spec) if _is_of_older_ray(cluster) else ():
+        if at.spec.resources:
             yield _unread(at, "resources", cluster)._replace(fix="take Ray 2.51 or newer, or write rayStartParams")
 
 
 def _labels_unread(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in workers_of(cluster) if _is_of_older_ray(cluster) else ():
-        if at.group.labels:
+    for at in workers_of(cluster.spec) if _is_of_older_ray(cluster) else ():
+        if at.spec.labels:
             yield _unread(at, "labels", cluster)
 
 

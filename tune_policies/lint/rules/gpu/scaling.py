@@ -5,9 +5,8 @@ from typing import Final
 
 from tune_policies.lint.rule import Found, Rule
 from tune_policies.lint.rules.parts import extra, is_autoscaling
-from tune_policies.lint.rules.pods import GroupAt, exact, workers_of
+from tune_policies.lint.rules.pods import exact, head_of, workers_of
 from tune_policies.manifests.cluster_in_file import ClusterInFile
-from tune_policies.manifests.kuberay_models import WorkerGroupSpec
 
 _NO_LIMIT: Final = 2147483647
 """What KubeRay's definition writes where ``maxReplicas`` is left out."""
@@ -18,40 +17,34 @@ _LONG_S: Final = 1800
 _AUTOSCALING: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/configuring-autoscaling.html"
 
 
-def _workers(cluster: ClusterInFile) -> Iterator[tuple[GroupAt, WorkerGroupSpec]]:
-    for at in workers_of(cluster):
-        if isinstance(at.group, WorkerGroupSpec):
-            yield at, at.group
-
-
 def _always_there(cluster: ClusterInFile) -> Iterator[Found]:
-    for at, group in _workers(cluster):
-        if is_autoscaling(cluster.spec) and at.devices and group.minReplicas > 0:
-            nodes = group.minReplicas * group.numOfHosts
+    for at in workers_of(cluster.spec):
+        if is_autoscaling(cluster.spec) and at.devices and at.spec.minReplicas > 0:
+            nodes = at.spec.minReplicas * at.spec.numOfHosts
             yield Found(
                 (*at.path, "minReplicas"),
-                f"{at.title} keeps {nodes} {'node' if nodes == 1 else 'nodes'} with devices, also without work",
+                f"{at.name} keeps {nodes} {'node' if nodes == 1 else 'nodes'} with devices, also without work",
                 "write minReplicas: 0, and the autoscaler adds them when trials ask",
             )
 
 
 def _never_grows(cluster: ClusterInFile) -> Iterator[Found]:
-    for at, group in _workers(cluster):
-        is_range = "maxReplicas" in group.model_fields_set and group.replicas < group.maxReplicas
+    for at in workers_of(cluster.spec):
+        is_range = "maxReplicas" in at.spec.model_fields_set and at.spec.replicas < at.spec.maxReplicas
         if not is_autoscaling(cluster.spec) and at.devices and is_range:
             yield Found(
                 (*at.path, "maxReplicas"),
-                f"{at.title} has {group.replicas} replicas and may have {group.maxReplicas}, but nothing adds them",
+                f"{at.name} has {at.spec.replicas} replicas and may have {at.spec.maxReplicas}, but nothing adds them",
                 "write enableInTreeAutoscaling: true, or the same number three times",
             )
 
 
 def _no_upper_bound(cluster: ClusterInFile) -> Iterator[Found]:
-    for at, group in _workers(cluster):
-        if is_autoscaling(cluster.spec) and at.devices and group.maxReplicas >= _NO_LIMIT:
+    for at in workers_of(cluster.spec):
+        if is_autoscaling(cluster.spec) and at.devices and at.spec.maxReplicas >= _NO_LIMIT:
             yield Found(
                 (*at.path, "maxReplicas"),
-                f"{at.title} may grow to {group.maxReplicas} replicas",
+                f"{at.name} may grow to {at.spec.maxReplicas} replicas",
                 "write the most that you want to pay for",
             )
 
@@ -63,9 +56,9 @@ def _timeouts(cluster: ClusterInFile) -> Iterator[tuple[Found, int]]:
     of_all = cluster.spec.autoscalerOptions.idleTimeoutSeconds
     if of_all is not None:
         yield Found(("autoscalerOptions", "idleTimeoutSeconds"), f"an idle node goes after {of_all} s", ""), of_all
-    for at, group in _workers(cluster):
-        if (own := group.idleTimeoutSeconds) is not None:
-            yield Found((*at.path, "idleTimeoutSeconds"), f"an idle node of {at.title} goes after {own} s", ""), own
+    for at in workers_of(cluster.spec):
+        if (own := at.spec.idleTimeoutSeconds) is not None:
+            yield Found((*at.path, "idleTimeoutSeconds"), f"an idle node of {at.name} goes after {own} s", ""), own
 
 
 def _goes_at_once(cluster: ClusterInFile) -> Iterator[Found]:
@@ -76,8 +69,8 @@ def _goes_at_once(cluster: ClusterInFile) -> Iterator[Found]:
 
 def _idles_long(cluster: ClusterInFile) -> Iterator[Found]:
     for found, seconds in _timeouts(cluster):
-        is_paid = any(at.devices for at in workers_of(cluster) if found.path[: len(at.path)] == at.path)
-        is_of_all = found.path[0] == "autoscalerOptions" and any(at.devices for at in workers_of(cluster))
+        is_paid = any(at.devices for at in workers_of(cluster.spec) if found.path[: len(at.path)] == at.path)
+        is_of_all = found.path[0] == "autoscalerOptions" and any(at.devices for at in workers_of(cluster.spec))
         if seconds > _LONG_S and (is_paid or is_of_all):
             yield found._replace(fix="write a few minutes")
 
@@ -93,25 +86,29 @@ def _slow_growth(cluster: ClusterInFile) -> Iterator[Found]:
 
 def _equal_groups(cluster: ClusterInFile) -> Iterator[Found]:
     seen: dict[str, str] = {}
-    for at, group in _workers(cluster):
+    for at in workers_of(cluster.spec):
         pod, resources = at.pod, at.container.resources
-        place = (sorted(pod.nodeSelector.items()), extra(pod, "affinity"), group.priority)
-        counted = (sorted(resources.limits.items()), sorted(resources.requests.items()), group.numOfHosts)
-        told = (sorted(group.resources.items()), sorted(group.labels.items()), sorted(group.rayStartParams.items()))
+        place = (sorted(pod.nodeSelector.items()), extra(pod, "affinity"), at.spec.priority)
+        counted = (sorted(resources.limits.items()), sorted(resources.requests.items()), at.spec.numOfHosts)
+        told = (
+            sorted(at.spec.resources.items()),
+            sorted(at.spec.labels.items()),
+            sorted(at.spec.rayStartParams.items()),
+        )
         shape = repr((place, counted, told))
         if is_autoscaling(cluster.spec) and shape in seen:
             yield Found(
                 (*at.path, "groupName"),
-                f"{at.title} has the same nodes as {seen[shape]}",
+                f"{at.name} has the same nodes as {seen[shape]}",
                 "make it one group, or tell them apart by labels or a priority",
             )
-        seen.setdefault(shape, at.title)
+        seen.setdefault(shape, at.name)
 
 
 def _head_works(cluster: ClusterInFile) -> Iterator[Found]:
-    at = GroupAt(("headGroupSpec",), cluster.spec.headGroupSpec)
+    at = head_of(cluster.spec)
     told = at.amount("CPU", "num-cpus")
-    if any(worker.devices for worker in workers_of(cluster)) and (told is None or exact(told[1]) != 0):
+    if any(worker.devices for worker in workers_of(cluster.spec)) and (told is None or exact(told[1]) != 0):
         yield Found(
             told[0] if told else at.path,
             "the head takes trials and drivers, beside what holds the cluster together",
@@ -120,7 +117,7 @@ def _head_works(cluster: ClusterInFile) -> Iterator[Found]:
 
 
 def _head_with_devices(cluster: ClusterInFile) -> Iterator[Found]:
-    at = GroupAt(("headGroupSpec",), cluster.spec.headGroupSpec)
+    at = head_of(cluster.spec)
     for key, amount in at.devices.items() if cluster.spec.workerGroupSpecs else ():
         yield Found(
             at.key_path(key),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from tune_policies.lint.rule import Found, Rule
-from tune_policies.lint.rules.pods import GroupAt, exact, workers_of
+from tune_policies.lint.rules.pods import Group, exact, workers_of
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.kuberay_models import WorkerGroupSpec
 from tune_policies.manifests.ray_counts import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, TPU_TYPES
@@ -19,10 +19,9 @@ _RAY: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/tpu.
 
 
 class _Slices(NamedTuple):
-    """A group of TPU slices: where it is, its group, and the chips of one host."""
+    """A group of TPU slices: where it is, and the chips of one host."""
 
-    at: GroupAt
-    group: WorkerGroupSpec
+    at: Group[WorkerGroupSpec]
     chips: int
 
     @property
@@ -36,10 +35,10 @@ class _Slices(NamedTuple):
 
 
 def _slices(cluster: ClusterInFile) -> Iterator[_Slices]:
-    for at in workers_of(cluster):
+    for at in workers_of(cluster.spec):
         chips = exact(at.devices.get(_KEY))
-        if chips is not None and chips.denominator == 1 and isinstance(at.group, WorkerGroupSpec):
-            yield _Slices(at, at.group, int(chips))
+        if chips is not None and chips.denominator == 1:
+            yield _Slices(at, int(chips))
 
 
 def _selectors_missing(cluster: ClusterInFile) -> Iterator[Found]:
@@ -48,7 +47,7 @@ def _selectors_missing(cluster: ClusterInFile) -> Iterator[Found]:
             if key not in each.at.pod.nodeSelector:
                 yield Found(
                     (*each.at.pod_path, "nodeSelector"),
-                    f"{each.at.title} has TPUs and no node selector {key}",
+                    f"{each.at.name} has TPUs and no node selector {key}",
                     f"add {key} to its nodeSelector",
                 )
 
@@ -78,11 +77,11 @@ def _unknown_topology(cluster: ClusterInFile) -> Iterator[Found]:
 
 def _chips_of_a_host(cluster: ClusterInFile) -> Iterator[Found]:
     for each in _slices(cluster):
-        allowed = (1, 2, 4, 8) if each.group.numOfHosts == 1 else (4,)
+        allowed = (1, 2, 4, 8) if each.at.spec.numOfHosts == 1 else (4,)
         if each.chips not in allowed:
             yield Found(
                 each.at.key_path(_KEY),
-                f"a host of {each.at.title} has {each.chips} TPU chips",
+                f"a host of {each.at.name} has {each.chips} TPU chips",
                 f"write {' or '.join(map(str, allowed))}",
             )
 
@@ -92,11 +91,11 @@ def _hosts_of_a_slice(cluster: ClusterInFile) -> Iterator[Found]:
         if each.topology is None or each.chips == 0:
             continue
         of_slice = math.prod(map(int, each.topology.split("x")))
-        if each.group.numOfHosts * each.chips != of_slice:
+        if each.at.spec.numOfHosts * each.chips != of_slice:
             hosts, rest = divmod(of_slice, each.chips)
             yield Found(
                 (*each.at.path, "numOfHosts"),
-                f"{each.at.title} has {each.group.numOfHosts} hosts of {each.chips} chips, and a slice of topology "
+                f"{each.at.name} has {each.at.spec.numOfHosts} hosts of {each.chips} chips, and a slice of topology "
                 f"{each.topology} has {of_slice} chips",
                 f"write numOfHosts: {hosts}" if hosts and not rest else "write the chips of one host under limits",
             )

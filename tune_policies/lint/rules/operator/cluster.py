@@ -8,16 +8,13 @@ from tune_policies.lint.rules.parts import (
     AUTOSCALER_V2,
     annotations_of,
     at,
-    environment,
     extra,
-    groups_of,
-    head_of,
     is_autoscaling,
     mapping,
     numbered,
     version_of,
-    workers_of,
 )
+from tune_policies.lint.rules.pods import groups_of, head_of, workers_of
 from tune_policies.lint.rules.sources import API, FEATURES, VALIDATION
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Path
@@ -29,10 +26,6 @@ _MANAGERS = ("ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue")
 _AUTOSCALER_COMMAND = "KUBERAY_GEN_AUTOSCALER_START_CMD"
 _TLS = ("RAY_USE_TLS", "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 _RAY_IMAGE = re.compile(r"(?:.*/)?ray(?:-ml|-llm)?:(\d+\.\d+\.\d+)(?:[-.].*)?")
-
-
-def _environment_path(number: int) -> Path:
-    return ("headGroupSpec", "template", "spec", "containers", 0, "env", number)
 
 
 def _version_of_image(cluster: ClusterInFile) -> Iterator[Found]:
@@ -50,15 +43,16 @@ def _version_of_image(cluster: ClusterInFile) -> Iterator[Found]:
 
 
 def _v2_in_environment(cluster: ClusterInFile) -> Iterator[Found]:
-    for number, variable in enumerate(head_of(cluster.spec).container.env):
+    head = head_of(cluster.spec)
+    for number, variable in enumerate(head.container.env):
         if variable.name != AUTOSCALER_V2:
             continue
         if not is_autoscaling(cluster.spec) and variable.value in ("1", "true"):
             message = f"the head has {AUTOSCALER_V2}={variable.value}, but enableInTreeAutoscaling is not true"
-            yield Found(_environment_path(number), message, "write enableInTreeAutoscaling: true")
+            yield Found((*head.container_path, "env", number), message, "write enableInTreeAutoscaling: true")
         elif is_autoscaling(cluster.spec) and cluster.spec.autoscalerOptions.version:
             message = f"autoscalerOptions.version is said, and {AUTOSCALER_V2} in the head's environment too"
-            yield Found(_environment_path(number), message, "keep autoscalerOptions.version alone")
+            yield Found((*head.container_path, "env", number), message, "keep autoscalerOptions.version alone")
 
 
 def _autoscaler_command(cluster: ClusterInFile) -> Iterator[Found]:
@@ -88,22 +82,22 @@ def _managed_by(cluster: ClusterInFile) -> Iterator[Found]:
 def _redis(cluster: ClusterInFile) -> Iterator[Found]:
     head = head_of(cluster.spec)
     options = extra(cluster.spec, "gcsFaultToleranceOptions")
-    variables, params = environment(head.container), head.spec.rayStartParams
+    variables, params = head.environment, head.spec.rayStartParams
     annotations = annotations_of(cluster)
     is_on = options is not None or str(annotations.get("ray.io/ft-enabled", "")).lower() == "true"
     way_out = "say it in gcsFaultToleranceOptions alone"
     if "RAY_REDIS_ADDRESS" in variables and (options is not None or not is_on):
         without = "" if options is not None else ", without gcsFaultToleranceOptions"
-        where = _environment_path(variables["RAY_REDIS_ADDRESS"])
+        where = head.variable_path("RAY_REDIS_ADDRESS")
         yield Found(where, f"the head has RAY_REDIS_ADDRESS in its environment{without}", way_out)
     if options is not None and "REDIS_PASSWORD" in variables:
-        where = _environment_path(variables["REDIS_PASSWORD"])
+        where = head.variable_path("REDIS_PASSWORD")
         yield Found(where, "REDIS_PASSWORD stands beside gcsFaultToleranceOptions", way_out)
     if options is not None and params.get("redis-password"):
         where = ("headGroupSpec", "rayStartParams", "redis-password")
         yield Found(where, "redis-password stands beside gcsFaultToleranceOptions", way_out)
     if "REDIS_USERNAME" in variables:
-        where = _environment_path(variables["REDIS_USERNAME"])
+        where = head.variable_path("REDIS_USERNAME")
         yield Found(where, "REDIS_USERNAME stands in the head's environment", way_out)
     if params.get("redis-username"):
         where = ("headGroupSpec", "rayStartParams", "redis-username")
@@ -188,9 +182,9 @@ def _tls(cluster: ClusterInFile) -> Iterator[Found]:
     if not isinstance(options, dict) or options.get("enabled") is False:
         return
     for group in groups_of(cluster.spec):
-        for name, number in environment(group.container).items():
+        for name in group.environment:
             if name in _TLS:
-                where = (*group.container_path, "env", number)
+                where = group.variable_path(name)
                 yield Found(where, f"{group.name} has {name} beside tlsOptions", "leave it out: the operator sets it")
 
 

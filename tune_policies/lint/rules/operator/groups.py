@@ -8,19 +8,16 @@ from tune_policies.lint.rule import Found, Rule, RuleSet
 from tune_policies.lint.rules.parts import (
     AUTOSCALER_V2,
     V2_BY_DEFAULT,
-    Workers,
-    environment,
-    groups_of,
-    head_of,
     is_autoscaling,
     is_label_key,
     is_label_value,
     is_v2,
     version_of,
-    workers_of,
 )
+from tune_policies.lint.rules.pods import Group, groups_of, head_of, workers_of
 from tune_policies.lint.rules.sources import READER, UTIL, VALIDATION
 from tune_policies.manifests.cluster_in_file import ClusterInFile
+from tune_policies.manifests.kuberay_models import WorkerGroupSpec
 
 _COUNTED = ("num-cpus", "num-gpus", "memory", "resources")
 _PRIORITY_FROM = (2, 56)
@@ -91,7 +88,7 @@ def _name_unusable(cluster: ClusterInFile) -> Iterator[Found]:
 
 
 def _resources_twice(cluster: ClusterInFile) -> Iterator[Found]:
-    for name, path, group, *_ in groups_of(cluster.spec):
+    for name, path, group in groups_of(cluster.spec):
         if group.resources and (said := [key for key in _COUNTED if group.rayStartParams.get(key)]):
             yield Found(
                 (*path, "rayStartParams", said[0]),
@@ -101,7 +98,7 @@ def _resources_twice(cluster: ClusterInFile) -> Iterator[Found]:
 
 
 def _labels_in_start_params(cluster: ClusterInFile) -> Iterator[Found]:
-    for name, path, group, *_ in groups_of(cluster.spec):
+    for name, path, group in groups_of(cluster.spec):
         text = group.rayStartParams.get("labels")
         if text is None:
             continue
@@ -119,7 +116,7 @@ def _labels_in_start_params(cluster: ClusterInFile) -> Iterator[Found]:
 
 
 def _label_syntax(cluster: ClusterInFile) -> Iterator[Found]:
-    for name, path, group, *_ in groups_of(cluster.spec):
+    for name, path, group in groups_of(cluster.spec):
         for key, value in group.labels.items():
             if not is_label_key(key):
                 message = f"{name} has a label with the key {key!r}, which is none for Kubernetes"
@@ -142,7 +139,7 @@ def _suspended(cluster: ClusterInFile) -> Iterator[Found]:
 
 
 def _restart_policy(cluster: ClusterInFile) -> Iterator[Found]:
-    for name, path, group, *_ in groups_of(cluster.spec):
+    for name, path, group in groups_of(cluster.spec):
         policy = group.template.spec.restartPolicy
         if is_v2(cluster.spec) and policy not in (None, "", "Never"):
             where = (*path, "template", "spec", "restartPolicy")
@@ -171,7 +168,7 @@ def _priority_without_v2(cluster: ClusterInFile) -> Iterator[Found]:
             yield from _priority(cluster, group)
 
 
-def _priority(cluster: ClusterInFile, group: Workers) -> Iterator[Found]:
+def _priority(cluster: ClusterInFile, group: Group[WorkerGroupSpec]) -> Iterator[Found]:
     where, said = (*group.path, "priority"), f"{group.name} has priority {group.spec.priority}"
     version = version_of(cluster.spec.rayVersion)
     if version is None or version[:2] < _PRIORITY_FROM:
@@ -201,7 +198,7 @@ def _edits_to_v2(cluster: ClusterInFile) -> tuple[Edit, ...]:
     """Say v2 where Ray would take it anyway."""
     spec = cluster.spec
     is_anyway = is_autoscaling(spec) and (version_of(spec.rayVersion) or (0,))[:2] >= V2_BY_DEFAULT
-    if not is_anyway or spec.autoscalerOptions.version or AUTOSCALER_V2 in environment(head_of(spec).container):
+    if not is_anyway or spec.autoscalerOptions.version or AUTOSCALER_V2 in head_of(spec).environment:
         return ()
     return (Edit(("autoscalerOptions", "version"), "v2"),)
 

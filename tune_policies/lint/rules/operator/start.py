@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.rule import Found, Rule, RuleSet
-from tune_policies.lint.rules.parts import groups_of, is_autoscaling
+from tune_policies.lint.rules.parts import is_autoscaling
+from tune_policies.lint.rules.pods import groups_of
 from tune_policies.lint.rules.sources import READER, START
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.values import shorten, suggest
