@@ -27,8 +27,8 @@ def _of_cpus(old: str, new: str) -> str:
 
 
 NO_MISTAKES = {
-    "a slice of a GPU that Ray is told of": _of_l4(_DEVICE, 'nvidia.com/mig-1g.10gb: "2"').replace(
-        _PARAMS, 'resources: {GPU: "2"}', 1
+    "a slice of a GPU that Ray is told of": _of_l4(_DEVICE, 'nvidia.com/mig-1g.10gb: "1"').replace(
+        _PARAMS, 'resources: {GPU: "1"}', 1
     ),
     "Gaudi cards that Ray is told of": _of_l4("NVIDIA-L4", "gaudi")
     .replace(_DEVICE, 'habana.ai/gaudi: "8"')

@@ -60,6 +60,8 @@ DEVICES = (
           "replicas: 0", "replicas: 0", "device-not-counted", "huawei.com", after=_L4),
     plant("time slices of a GPU", _with('nvidia.com/gpu.shared: "2"'),
           _PARAMS, 'resources: {GPU: "2"}', "shared-gpu", "nvidia.com/gpu.shared", after=_L4),
+    plant("several slices of GPUs in a pod", _with('nvidia.com/mig-1g.10gb: "2"'),
+          _PARAMS, 'resources: {GPU: "2"}', "several-gpu-parts", "nvidia.com/mig", after=_L4),
     plant("GPU in lower case", CLUSTER, _PARAMS, 'resources:\n        gpu: "2"',
           "resource-spelling", 'gpu: "2"', after=_L4),
     plant("CPU in lower case", CLUSTER, _PARAMS, 'resources: {cpu: "4"}',

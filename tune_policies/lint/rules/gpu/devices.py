@@ -191,6 +191,17 @@ def _shared_device(cluster: ClusterInFile) -> Iterator[Found]:
                 )
 
 
+def _several_parts(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in groups_of(cluster.spec):
+        for key, amount in at.devices.items():
+            if key.startswith("nvidia.com/mig-") and (exact(amount) or 0) > 1:
+                yield Found(
+                    at.key_path(key),
+                    f"{at.name} has {amount} of {key} in a pod, of which CUDA shows a process one",
+                    "ask for 1 of them, with the CPUs and the memory for one, and for more pods",
+                )
+
+
 RULES: Final = (
     Rule(
         "device-without-limit",
@@ -269,5 +280,12 @@ RULES: Final = (
         "Pods that share a GPU by time slices are not kept apart in its memory: one that takes too much fails others.",
         "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html",
         _shared_device,
+    ),
+    Rule(
+        "several-gpu-parts",
+        "warning",
+        "Ray gives each trial the number of one, but CUDA finds one MIG device alone: most trials see none.",
+        "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/",
+        _several_parts,
     ),
 )
