@@ -114,6 +114,7 @@ def test_every_report_is_a_result_in_its_order_and_checkpoints_are_tunes(tmp_pat
     assert [path.parent.parent.name for path in tmp_path.rglob("step")] == [Path(best.path).name]
 
 
+@pytest.mark.slow
 def test_a_failed_trial_goes_on_from_its_checkpoint_and_ends_with_the_users_error(tmp_path):
     def loop():
         start = step_of(ray.train.get_checkpoint()) + 1

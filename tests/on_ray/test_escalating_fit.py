@@ -63,6 +63,7 @@ def test_workers_that_run_out_go_on_with_a_larger_share(tmp_path):
     assert notes(tmp_path) == ["1 at 0.25", "2 at 0.25", "2 at 0.5", "3 at 0.5"]
 
 
+@pytest.mark.slow
 def test_where_the_gpu_is_whole_the_run_fails_and_says_so(tmp_path):
     plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=1).plan(nodes((4, 2)))
 

@@ -109,6 +109,7 @@ def test_of_12_trials_5_run_out_and_go_on_where_they_stopped(tmp_path):
     assert notes(tmp_path) == {UNTOUCHED: 7, CAME_BACK: 5}
 
 
+@pytest.mark.slow
 def test_the_scheduler_inside_does_not_notice(tmp_path):
     inner = MedianStoppingRule(metric="loss", mode="min", grace_period=NUM_STEPS)
 
@@ -296,6 +297,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.slow
 def test_other_errors_are_left_to_tune(tmp_path, caplog):
     """Each trial has a config of its own, so that none learns from another."""
     trials = run(

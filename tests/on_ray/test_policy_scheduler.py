@@ -165,7 +165,10 @@ class FirstEndsSoon(Counting):
             time.sleep(1.5)  # until Tune has ended that trial
 
 
-@pytest.mark.parametrize(("may_move", "then"), [(False, "CPU"), (True, "GPU")], ids=["it stays", "it may move"])
+@pytest.mark.parametrize(
+    ("may_move", "then"),
+    [pytest.param(False, "CPU", id="it stays"), pytest.param(True, "GPU", id="it may move", marks=pytest.mark.slow)],
+)
 def test_a_trial_that_is_paused_keeps_its_kind_of_devices_unless_it_may_move(tmp_path, may_move, then):
     plan = plan_of(1, 1)
 

@@ -92,9 +92,9 @@ def sum_with_jax(config):
 @pytest.mark.parametrize(
     ("build", "loop"),
     [
-        pytest.param(build_xgboost_trainer, boost_with_xgboost, id="XGBoost"),
+        pytest.param(build_xgboost_trainer, boost_with_xgboost, id="XGBoost", marks=pytest.mark.slow),
         pytest.param(build_lightgbm_trainer, boost_with_lightgbm, id="LightGBM", marks=pytest.mark.slow),
-        pytest.param(build_jax_trainer, sum_with_jax, id="JAX"),
+        pytest.param(build_jax_trainer, sum_with_jax, id="JAX", marks=pytest.mark.slow),
     ],
 )
 def test_two_workers_train_together_with_the_threads_of_the_plan_and_no_gpu(tmp_path, build, loop):

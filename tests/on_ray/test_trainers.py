@@ -60,7 +60,10 @@ def write_what_the_worker_sees(config):
 
 @pytest.mark.parametrize(
     ("build", "num_workers", "cls"),
-    [(build_torch_trainer, 2, TorchTrainer), (build_tensorflow_trainer, 1, TensorflowTrainer)],
+    [
+        (build_torch_trainer, 2, TorchTrainer),
+        pytest.param(build_tensorflow_trainer, 1, TensorflowTrainer, marks=pytest.mark.slow),
+    ],
 )
 def test_rays_own_trainer_runs_the_plans_workers_each_with_its_own(tmp_path, build, num_workers, cls):
     plan = CpuPolicy(cpus=1, num_workers=num_workers).plan(nodes((4, 2)))
@@ -78,6 +81,7 @@ def test_rays_own_trainer_runs_the_plans_workers_each_with_its_own(tmp_path, bui
     assert seen == [{"gpus": "", "threads": "1", "cpus": 1, "workers": num_workers}] * num_workers
 
 
+@pytest.mark.slow
 def test_a_train_loop_without_a_config_is_taken_too(tmp_path):
     def train_loop():
         assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
@@ -156,6 +160,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_the_old_train_is_refused_with_the_way_out():
     done = subprocess.run(
         [sys.executable, "-c", BUILD_EACH, *(build.__name__ for build in BUILDERS)],

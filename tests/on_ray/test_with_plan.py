@@ -193,7 +193,7 @@ def test_what_is_no_trainable_is_refused(capacity, thing):
         with_plan(thing, CpuPolicy().plan(capacity))
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.slow)])
 def test_a_framework_that_cannot_be_held_to_its_share_fails_the_trial(capacity, tmp_path, framework):
     """Without a device behind its GPU, nothing could keep the trial within its share."""
 

@@ -58,6 +58,11 @@ def name(page):
     return page.relative_to(ROOT).as_posix()
 
 
+def marked(page):
+    """The page; what benchmarks measure, their own tests run every day, so the pages that say how may wait."""
+    return pytest.param(page, marks=pytest.mark.slow) if page.parent == ROOT / "docs" / "benchmarks" else page
+
+
 @pytest.fixture
 def environment(environment_of_its_own):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -82,7 +87,7 @@ def run_command(command, folder, environment):
     )
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(commands(page))], ids=name)
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES if any(commands(page))], ids=name)
 @pytest.mark.timeout(600)
 def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path, environment):
     if not IN_ITS_ENVIRONMENT and any(command.startswith("make") for command, _ in commands(page)):

@@ -88,7 +88,7 @@ def test_check_tells_machines_what_it_read(invoke):
 
 
 def test_a_process_that_was_ended_is_told_so():
-    with StepProcess(turns=100) as process:
+    with StepProcess(100) as process:
         assert process.seconds(10) > 0
         os.kill(process.pid, signal.SIGKILL)
 
