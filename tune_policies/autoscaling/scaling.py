@@ -4,8 +4,9 @@ import logging
 from types import TracebackType
 from typing import Self
 
-from tune_policies.autoscaling.autoscaler import Autoscaler, counted, find_autoscaler
+from tune_policies.autoscaling.autoscaler import Autoscaler, counted, find_autoscaler, ray_errors
 from tune_policies.autoscaling.bundles import Bundle, trial_bundles
+from tune_policies.autoscaling.coordinator import start_coordinator_here
 from tune_policies.errors import ProbeError
 from tune_policies.plan import TrialPlan
 from tune_policies.resources import check_count
@@ -66,7 +67,8 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
       for are never idle enough to go. Then call :func:`release_capacity` from any program on the cluster.
     * Autoscaler v2 adds nodes for all of the request or for none: ask for no more trials than can run at once. v1
       adds what it can, and drops label selectors, as does Ray 2.50.
-    * After the release, nodes go when they have been idle for the cluster's ``idle_timeout_minutes``.
+    * After the release, nodes go when they have been idle for the cluster's ``idle_timeout_minutes``. So that they are,
+      an actor which Ray Train leaves behind is started on this program's node, where a plan has Train workers.
 
     Args:
         plan: What the trials reserve, drivers and Train workers alike.
@@ -81,6 +83,9 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
     autoscaler = find_autoscaler()
     if autoscaler is None:
         logger.info("nothing adds nodes to this cluster, so none are asked for")
+    elif any(slot.num_workers for slot in plan.slots):
+        with ray_errors():
+            start_coordinator_here()
     return CapacityRequest(autoscaler, trial_bundles(plan, number))
 
 
