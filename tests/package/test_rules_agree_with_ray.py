@@ -38,7 +38,7 @@ def test_ray_counts_none_of_the_devices_that_a_rule_says_it_does_not(claim: str)
         pytest.param(
             NO_MISTAKES["a slice of a GPU that Ray is told of"],
             "GPU",
-            2,
+            1,
             id="a slice that Ray is told of",
             marks=needs_newer_ray,
         ),

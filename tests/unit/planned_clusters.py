@@ -51,10 +51,8 @@ def device_fields(draw):
         accelerator_type, topology, chips = draw(st.sampled_from(SLICES))
         return {"custom": {"TPU": chips}, "accelerator_type": accelerator_type, "topology": topology}
     if kind == "parts":
-        fields = {
-            "gpus": draw(st.integers(1, 7)),
-            "accelerator_type": draw(st.sampled_from(["A100-80G", "H100", None])),
-        }
+        # One to a pod, as a catalogue has it.
+        fields = {"gpus": 1, "accelerator_type": draw(st.sampled_from(["A100-80G", "H100", None]))}
         return {**fields, "device_key": draw(st.sampled_from(PARTS_OF_GPUS))}
     if kind.resource == "TPU":
         accelerator_type, amount = draw(st.sampled_from([("TPU-V4", 4), ("TPU-V6E", 1), ("TPU-V6E", 8)]))
