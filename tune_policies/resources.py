@@ -91,8 +91,10 @@ def check_count(value: object, *, least: int, name: str) -> int:
     Raises:
         InvalidResourcesError: It is not.
     """
-    if not is_number(value) or not isinstance(value, Integral) or not least <= value <= _MOST:
+    if not is_number(value) or not isinstance(value, Integral) or value < least:
         raise InvalidResourcesError(f"{name} must be a whole number, {least} or above, got {shorten(value)}")
+    if value > _MOST:
+        raise InvalidResourcesError(f"{name} must be at most {_MOST:,}, got {shorten(value)}")
     return int(value)
 
 
@@ -151,7 +153,7 @@ GpuAmount = Annotated[float, BeforeValidator(_gpus)]
 """A number of GPUs: a fraction up to 1, whole above."""
 Bytes = Annotated[int, BeforeValidator(_bytes), WithJsonSchema({"type": "integer", "minimum": 1})]
 """Bytes above 0, from a number or a text such as ``"6GiB"``."""
-UsedBytes = Annotated[int, BeforeValidator(_used_bytes)]
+UsedBytes = Annotated[int, BeforeValidator(_used_bytes), WithJsonSchema({"type": "integer", "minimum": 0})]
 """Bytes that were measured, 0 or above."""
 Count = Annotated[int, BeforeValidator(_count), WithJsonSchema({"type": "integer", "minimum": 0})]
 """A whole number, 0 or above."""

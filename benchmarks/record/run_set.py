@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from tune_policies.resources import Bytes, Count, PositiveCount
+from tune_policies.resources import Bytes, Count, PositiveCount, UsedBytes
 from tune_policies.values import Value, shorten
 
 from .environment import Environment
@@ -127,7 +127,7 @@ class ProcessRun(Value):
     blocks: tuple[Block, ...] = ()
     losses: tuple[float, ...] = ()
     peak_host_bytes: Bytes | None = None
-    peak_gpu_bytes: Count | None = None
+    peak_gpu_bytes: UsedBytes | None = None
     energy_j: float | None = None
     num_threads: PositiveCount = 1
     dtype: str | None = None

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterable
 
-from tune_policies.resources import Count, PositiveCount
+from tune_policies.resources import PositiveCount, UsedBytes
 from tune_policies.values import Value
 
 from ..timing import spread
@@ -39,8 +39,8 @@ class ArmSummary(Value):
     arm: Arm
     times_s: dict[Phase, Middle]
     samples_per_s: float | None = None
-    peak_host_bytes: Count | None = None
-    peak_gpu_bytes: Count | None = None
+    peak_host_bytes: UsedBytes | None = None
+    peak_gpu_bytes: UsedBytes | None = None
     energy_j: float | None = None
 
 

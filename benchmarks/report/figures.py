@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from tune_policies.decision import Decision, WorkloadDecision
 from tune_policies.units import GIB, MIB
@@ -272,7 +273,8 @@ def _panels(count: int) -> tuple[Figure, list[Any]]:
     """Return a figure with so many panels, three in a row."""
     columns = min(count, 3)
     rows = -(-count // columns)
-    figure = Figure(figsize=(WIDTH * columns, 4.2 * rows), layout="constrained")
+    pads = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)  # inches; by default a title touches the label above it
+    figure = Figure(figsize=(WIDTH * columns, 4.2 * rows), layout=pads)
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for spare in panels[count:]:
         spare.remove()

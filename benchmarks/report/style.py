@@ -4,6 +4,7 @@ The colours are after Okabe and Ito, which the colour-blind tell apart, darker o
 that each keeps a contrast of 3 (WCAG 2, 1.4.11). A marker and a dash of its own tells each line apart without them.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -81,14 +82,27 @@ def strokes(names: Iterable[Any]) -> dict[Any, Stroke]:
     return {name: STROKES[index % len(STROKES)] for index, name in enumerate(names)}
 
 
+_SIZES_HELD: Final = 38
+"""Characters that the x axis of a figure of that width holds."""
+
+
 def put_sizes(axes: Any, sizes: Iterable[int]) -> None:
-    """Make the x axis one of sizes: logarithmic, with at most six of them written."""
+    """Make the x axis one of sizes: logarithmic, with as many of them written as stand clear of each other."""
     ordered = sorted(sizes)
+    low, high = ordered[0] / 1.5, ordered[-1] * 1.5
+    characters = _SIZES_HELD / math.log(high / low)
+    written: dict[int, str] = {}
+    end = -math.inf
+    for size in ordered:
+        label = f"{size:,}" if size >= 10_000 else str(size)
+        middle = characters * math.log(size / low)
+        if middle - len(label) / 2 >= end:
+            written[size] = label
+            end = middle + len(label) / 2 + 1
     axes.set_xscale("log", base=2)
-    written = ordered[:: -(-len(ordered) // 6)]
-    axes.set_xticks(written, labels=[f"{each:,}" if each >= 10_000 else str(each) for each in written])
+    axes.set_xticks([*written], labels=[*written.values()])
     axes.set_xticks([], minor=True)
-    axes.set_xlim(ordered[0] / 1.5, ordered[-1] * 1.5)
+    axes.set_xlim(low, high)
 
 
 _LOG_TICKS: Final = {100: (1, 2, 5), 10_000: (1, 3)}

@@ -389,7 +389,8 @@ def run_twice_by_tuner(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("run_twice", "cpus_of_ended"), [pytest.param(run_twice_by_tune_run, 4, marks=pytest.mark.slow), (run_twice_by_tuner, 3)]
+    ("run_twice", "cpus_of_ended"),
+    [pytest.param(run_twice_by_tune_run, 4, marks=pytest.mark.slow), (run_twice_by_tuner, 3)],
 )
 def test_a_restored_experiment_keeps_what_it_has_learned(tmp_path, run_twice, cpus_of_ended):
     """Also where it gets new resources, and for trials that had not started yet."""
@@ -397,7 +398,7 @@ def test_a_restored_experiment_keeps_what_it_has_learned(tmp_path, run_twice, cp
 
     ran_out, alike, small = (Path(tmp_path, "notes", trial.trial_id).read_text().splitlines() for trial in trials)
     assert [trial.status for trial in trials] == ["TERMINATED"] * 3
-    # Ray may start the small one before those that came back, and it interrupts nothing. tune.run gives its new resources
+    # Ray may start the small one before those that came back, and it interrupts nothing. tune.run gives new resources
     # to pending trials alone; a Tuner asks the new trainable for those of every trial, also of one that has ended.
     ended = json.loads((tmp_path / "marker").read_text())
     assert [trial.placement_group_factory.required_resources["CPU"] for trial in trials] == [

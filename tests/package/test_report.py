@@ -1,5 +1,6 @@
 """A report as people see it: in a real browser, narrow and wide, light and dark; and in Markdown."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -280,6 +281,17 @@ def test_a_figure_of_all_workloads_has_a_panel_for_each():
     figure = crossover_figure(a_run_set(workloads=("a", "b", "c", "d"), sizes=(16, 64), num_rounds=1), Phase.COMPUTE)
 
     assert [axes.get_title() for axes in figure.axes] == [f"{name}, compute only" for name in "abcd"]
+
+
+@pytest.mark.parametrize("sizes", [[4**power for power in range(13)], [2**20, 2**20 + 2**16, 2**21, 2**22]])
+def test_sizes_below_an_axis_stand_clear_of_each_other(sizes):
+    figure = crossover_figure(a_run_set(workloads=("a", "b", "c"), sizes=sizes, num_rounds=1), Phase.COMPUTE)
+
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+        assert len(boxes) >= 3
+        assert all(left.x1 + 2 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_an_ending_that_no_figure_has_is_an_error_that_names_those_there_are(tmp_path):

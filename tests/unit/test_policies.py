@@ -376,12 +376,13 @@ def test_each_choice_that_failed_is_kept_in_the_error():
         (lambda: CappedPolicy(CpuPolicy(), 0), "max_concurrent_trials must be a whole number, 1 or above, got 0"),
         (lambda: CappedPolicy(CpuPolicy(), 1, 2), "takes inner, max_concurrent_trials by position, got 3 arguments"),
         (lambda: CappedPolicy(CpuPolicy(), inner=CpuPolicy()), "inner given twice"),
+        (lambda: CpuPolicy(num_workers=10**12), "num_workers must be at most 100,000,000,000, got 1000000000000"),
         (lambda: ReservingPolicy(CpuPolicy(), gpus=0.5), "gpus must be a whole number, 0 or above, got 0.5"),
         (lambda: FirstFeasiblePolicy(policies=()), "needs at least one policy to try"),
         (lambda: FirstFeasiblePolicy(CpuPolicy(), policies=()), "give the policies one way"),
         (lambda: FirstFeasiblePolicy("CpuPolicy"), "a policy must be a mapping with a 'kind', got str: 'CpuPolicy'"),
     ],
-    ids=range(21),
+    ids=range(22),
 )
 def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(build, message):
     with pytest.raises(InvalidResourcesError) as caught:

@@ -9,6 +9,7 @@ from benchmarks.record import file as file_module
 from benchmarks.record.file import KEY, read_run_set, write_run_set
 from benchmarks.record.run_set import RunSet
 from benchmarks.record.schema import SCHEMA_FILE, run_set_schema, schema_text
+from benchmarks.record.summary import summarize
 from benchmarks.record.writing import path_within, replace_file
 from tests.run_sets import a_run_set
 from tune_policies.errors import InvalidResourcesError
@@ -37,6 +38,15 @@ def test_what_is_written_is_read_again(path, run_set):
     write_run_set(run_set, path)
 
     assert read_run_set(path) == run_set
+
+
+def test_memory_of_the_largest_devices_is_kept_too(path):
+    large = a_run_set(sizes=(2**24,), num_rounds=1)  # which has 2 ** 16 bytes on the GPU for each unit of its size
+
+    write_run_set(large, path)
+
+    assert max(run.peak_gpu_bytes or 0 for run in read_run_set(path).runs) > 1024**4
+    assert max(each.peak_gpu_bytes or 0 for each in summarize(large)) > 1024**4
 
 
 def test_a_run_that_measured_nothing_is_kept_too(path):
