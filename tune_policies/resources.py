@@ -18,7 +18,7 @@ from tune_policies.values import Value, shorten
 TICKS: Final = 10_000
 """Ticks in one whole CPU, GPU or custom resource (``RESOURCE_UNIT_SCALING`` in Ray)."""
 
-_MOST: Final = 10**11
+MOST: Final = 10**11
 """Above this, floats no longer tell one tick from the next."""
 
 _RESERVED_NAMES: Final = frozenset({"CPU", "GPU", "memory", "object_store_memory"})
@@ -49,8 +49,8 @@ def check_amount(amount: object, *, name: str) -> float:
     """
     if not is_number(amount):
         raise InvalidResourcesError(f"{name} must be a number, got {amount!r}")
-    if not 0 <= amount <= _MOST:  # which nan is not either
-        raise InvalidResourcesError(f"{name} must be a finite number from 0 to {_MOST:.0e}, got {shorten(amount)}")
+    if not 0 <= amount <= MOST:  # which nan is not either
+        raise InvalidResourcesError(f"{name} must be a finite number from 0 to {MOST:.0e}, got {shorten(amount)}")
     amount = float(amount)
     if amount > 0 and to_ticks(amount) == 0:
         raise InvalidResourcesError(
@@ -93,8 +93,8 @@ def check_count(value: object, *, least: int, name: str) -> int:
     """
     if not is_number(value) or not isinstance(value, Integral) or value < least:
         raise InvalidResourcesError(f"{name} must be a whole number, {least} or above, got {shorten(value)}")
-    if value > _MOST:
-        raise InvalidResourcesError(f"{name} must be at most {_MOST:,}, got {shorten(value)}")
+    if value > MOST:
+        raise InvalidResourcesError(f"{name} must be at most {MOST:,}, got {shorten(value)}")
     return int(value)
 
 
@@ -132,7 +132,7 @@ def _used_bytes(value: object, info: ValidationInfo) -> int:
 
 
 def _speed(value: object, info: ValidationInfo) -> float:
-    if not is_number(value) or not 0 < value <= _MOST:
+    if not is_number(value) or not 0 < value <= MOST:
         raise InvalidResourcesError(f"{info.field_name} must be a finite number above 0, got {shorten(value)}")
     return float(value)
 

@@ -111,6 +111,14 @@ def test_what_a_placement_group_holds_is_no_resource_of_the_node():
     assert to_resources(totals) == Resources(cpus=4, custom={"TPU": 4})
 
 
+def test_a_node_has_no_more_of_a_custom_resource_than_a_trial_may_ask_for():
+    """Somebody counts the bytes of a disk: the probe of all else goes on."""
+    totals = {"CPU": 4, "memory": 2 * 2**40, "disk_bytes": 4e12}
+
+    assert to_resources(totals) == Resources(cpus=4, memory_bytes=2 * 2**40, custom={"disk_bytes": 1e11})
+    assert in_use(totals, {"CPU": 4, "memory": 2 * 2**40, "disk_bytes": 1e12}) == Resources(custom={"disk_bytes": 1e11})
+
+
 @pytest.mark.parametrize(
     ("totals", "available", "expected"),
     [

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
-from tune_policies.resources import Resources
+from tune_policies.resources import MOST, Resources
 
 HEAD_RESOURCE: Final = "node:__internal_head__"
 """Ray gives it to the head node alone (``HEAD_NODE_RESOURCE_NAME``)."""
@@ -17,12 +17,15 @@ _OF_A_GROUP: Final = re.compile(r"_group_(\d+_)?[0-9a-f]{36}$")
 
 
 def to_resources(totals: Mapping[str, float]) -> Resources:
-    """Return what ``totals`` say of a node, without what Ray keeps there for itself."""
+    """Return what ``totals`` say of a node, without what Ray keeps there for itself.
+
+    Of a custom resource it has at most what a trial may ask for: somebody's bytes of a disk are no reason to fail.
+    """
     return Resources(
         cpus=totals.get("CPU", 0),
         gpus=totals.get("GPU", 0),
         memory_bytes=int(totals["memory"]) if totals.get("memory", 0) >= 1 else None,
-        custom={name: amount for name, amount in totals.items() if _is_custom(name)},
+        custom={name: min(amount, MOST) for name, amount in totals.items() if _is_custom(name)},
     )
 
 
