@@ -18,7 +18,7 @@ from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.names import shorten_names
 from tune_policies.resources import PositiveCount
 from tune_policies.units import GIB
-from tune_policies.values import Value, suggest
+from tune_policies.values import Value, shorten, suggest
 
 from ..measuring.devices import parse_device
 from ..packing.packing_record import ThroughputRecord
@@ -107,9 +107,11 @@ def decide(
 
     Raises:
         UndecidedError: The run has no times of a CPU and a GPU for one and the same size.
-        InvalidResourcesError: There is no such GPU in the run, or no price for what a trial takes.
+        InvalidResourcesError: There is no such GPU in the run, no price for what a trial takes, or the throughput is
+            of another GPU.
     """
     case = _Case(run_set, terms, _gpu_of(run_set, terms.gpu), capacity, prices, packing)
+    case.check_packing()
     workloads, notes = [], list(run_set.problems())
     doubts: dict[tuple[str, str], list[str]] = {}
     for workload in run_set.workloads:
@@ -189,6 +191,15 @@ class _Case(NamedTuple):
     capacity: ClusterCapacity
     prices: Prices | None
     packing: ThroughputRecord | None
+
+    def check_packing(self) -> None:
+        """Check that throughput was measured on a GPU as the run had it, where both are known."""
+        measured_on = self._accelerator_type
+        if self.packing is not None and measured_on is not None and not self.packing.may_be_of(measured_on):
+            raise InvalidResourcesError(
+                f"the record of packing is of {shorten(self.packing.gpu)}, but the run was on {measured_on}: "
+                "run `python -m benchmarks packing` on that, or leave the record out"
+            )
 
     def decision(self, workloads: list[WorkloadDecision]) -> Decision:
         """Return the decision for these workloads."""

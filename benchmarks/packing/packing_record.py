@@ -16,6 +16,10 @@ PAYS: Final = 1.1
 """Twice the trials on a GPU pay while they bring at least a tenth more."""
 
 
+UNREAD_GPU: Final = "GPU that was not read"
+"""In the place of a GPU's model."""
+
+
 class ThroughputSample(Value):
     """One run of one arm.
 
@@ -48,7 +52,7 @@ class ThroughputRecord(Value):
     """All runs of a benchmark.
 
     Attributes:
-        gpu: The model of the GPU.
+        gpu: The model of the GPU, or ``UNREAD_GPU``.
         machine: CPU, cores and versions.
         command: What was typed.
         plans: What the plan from the measured profile said, by workload.
@@ -70,6 +74,10 @@ class ThroughputRecord(Value):
     def with_failure(self, failure: str) -> "ThroughputRecord":
         """Return the record with a further run that does not count."""
         return self.model_copy(update={"failures": (*self.failures, failure)})
+
+    def may_be_of(self, accelerator_type: str) -> bool:
+        """Whether the GPU can be of this type by Ray, which takes its names from parts of the vendors'."""
+        return self.gpu == UNREAD_GPU or accelerator_type.partition("-")[0].casefold() in self.gpu.casefold()
 
     @property
     def workloads(self) -> list[str]:

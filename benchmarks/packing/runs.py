@@ -22,7 +22,7 @@ from tune_policies.usage.record import GPU_MEMORY_KEY
 
 from ..environment import describe_machine
 from ..record.writing import replace_file
-from .packing_record import ThroughputRecord, ThroughputSample
+from .packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
 from .packing_report import draw_throughput, print_throughput
 from .trainings import Training, config_of, train_workload
 
@@ -99,7 +99,7 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
     runs = [arm for arm in arms for _ in range(sweep.repetitions)]
     random.Random(0).shuffle(runs)  # noqa: S311
     record = ThroughputRecord(
-        gpu=", ".join(gpu.name for node in capacity.nodes for gpu in node.devices or ()) or "GPU that was not read",
+        gpu=", ".join(gpu.name for node in capacity.nodes for gpu in node.devices or ()) or UNREAD_GPU,
         machine=describe_machine("torch"),
         command=f"python -m benchmarks {' '.join(sys.argv[1:])}",
         plans={arm.training.name: arm.plan.explain() for arm in arms if arm.name == "plan"},

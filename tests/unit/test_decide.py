@@ -6,7 +6,7 @@ from rich.console import Console
 from benchmarks.decision.decide import Terms, UndecidedError, decide
 from benchmarks.decision.prices import Instance, Prices
 from benchmarks.decision.table import decision_view
-from benchmarks.packing.packing_record import ThroughputRecord, ThroughputSample
+from benchmarks.packing.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
 from benchmarks.record.run_set import Arm, DeviceFound, Failure, NoiseReading
 from tests.clusters import gpu_node
 from tests.measured_runs import MEASURED_AT, a_run, process
@@ -64,7 +64,7 @@ def test_trials_an_hour_are_those_of_all_cpus_and_of_each_gpu_in_turn():
     assert (found.gpu.at_once, found.gpu.trials_per_hour) == (4, pytest.approx(2 * 3600 / found.gpu.trial_s))
 
 
-def test_sharing_a_gpu_brings_what_a_record_of_packing_says():
+def packed_on(gpu):
     rates = {("alone", 1): 100, ("packed", 2): 150, ("packed", 8): 300, ("packed with mps", 2): 190}
     samples = [
         ThroughputSample(
@@ -72,13 +72,21 @@ def test_sharing_a_gpu_brings_what_a_record_of_packing_says():
         )
         for (arm, k), rate in rates.items()
     ]
-    record = ThroughputRecord(gpu="A10G", machine="", command="", plans={}, samples=samples)
+    return ThroughputRecord(gpu=gpu, machine="", command="", plans={}, samples=samples)
 
-    found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES, record))[256]
+
+@pytest.mark.parametrize("gpu", ["NVIDIA A10G", "NVIDIA L4, NVIDIA A10G", UNREAD_GPU])
+def test_sharing_a_gpu_brings_what_a_record_of_packing_says(gpu):
+    found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES, packed_on(gpu)))[256]
 
     assert found.gpu.trials_per_hour == pytest.approx(1.5 * 2 * 3600 / found.gpu.trial_s)
     assert found.gpu.cost_per_trial == pytest.approx(2.0 * found.gpu.trial_s / 3600 / 1.5)
     assert found.flips_at == pytest.approx(1.5 * found.speedup)
+
+
+def test_a_record_of_packing_on_another_gpu_is_refused():
+    with pytest.raises(InvalidResourcesError, match="is of 'NVIDIA H200', but the run was on A10G: run `python -m"):
+        decide(a_run(), TERMS, CLUSTER, PRICES, packed_on("NVIDIA H200"))
 
 
 def test_a_trial_costs_its_part_of_the_cheapest_machine_for_its_time():
