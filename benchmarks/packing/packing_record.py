@@ -15,7 +15,6 @@ from ..timing import Spread, spread
 PAYS: Final = 1.1
 """Twice the trials on a GPU pay while they bring at least a tenth more."""
 
-
 UNREAD_GPU: Final = "GPU that was not read"
 """In the place of a GPU's model."""
 
