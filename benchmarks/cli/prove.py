@@ -69,7 +69,7 @@ def agreement(
     *,
     workload: Annotated[str, typer.Option(help="A workload in PyTorch.")] = "matmul",
     size: Annotated[int, typer.Option(min=1, help="Its size.")] = 256,
-    rounds: Rounds = 8,
+    rounds: Rounds = 24,
 ) -> None:
     """Compare a step's time as a run records it with what PyTorch's timer says in a plain process."""
     from ..environment import describe_machine, own_command
