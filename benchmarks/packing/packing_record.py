@@ -1,5 +1,6 @@
 """What a benchmark of throughput has measured, and what follows from it."""
 
+import re
 import statistics
 from collections.abc import Iterable
 from math import log2
@@ -76,7 +77,9 @@ class ThroughputRecord(Value):
 
     def may_be_of(self, accelerator_type: str) -> bool:
         """Whether the GPU can be of this type by Ray, which takes its names from parts of the vendors'."""
-        return self.gpu == UNREAD_GPU or accelerator_type.partition("-")[0].casefold() in self.gpu.casefold()
+        part = re.escape(accelerator_type.partition("-")[0])
+        # Ray's may end within a word: it calls a GeForce G.
+        return self.gpu == UNREAD_GPU or re.search(rf"\b{part}(?!\d)", self.gpu, re.IGNORECASE) is not None
 
     @property
     def workloads(self) -> list[str]:

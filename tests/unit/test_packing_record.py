@@ -84,3 +84,20 @@ def test_a_record_survives_json():
     runs = record(sample("alone", 1, 50, losses=(2.0,)))
 
     assert ThroughputRecord.from_json(runs.to_json()) == runs
+
+
+@pytest.mark.parametrize(
+    ("gpu", "accelerator_type", "may_be"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "A100", True),
+        ("NVIDIA A100-SXM4-40GB", "A100-40G", True),
+        ("NVIDIA GeForce RTX 3090", "G", True),
+        ("AMD Instinct MI300X OAM", "AMD-Instinct-MI300X-OAM", True),
+        ("NVIDIA L40S", "L4", False),
+        ("NVIDIA GH200 480GB", "H200", False),
+    ],
+)
+def test_a_record_may_be_of_a_type_that_is_part_of_its_name(gpu, accelerator_type, may_be):
+    record = ThroughputRecord(gpu=gpu, machine="", command="", plans={})
+
+    assert record.may_be_of(accelerator_type) is may_be
