@@ -1,7 +1,7 @@
 """The answer of a policy: what a trial reserves, how many run at once, and why.
 
-A plan is a value; what Ray takes is computed from it. The two methods that return Ray's own classes hand over
-to ``ray_adapter`` when they are called, so that planning needs no Ray.
+A plan is a value; what Ray takes is computed from it. The two methods that return Ray's own classes import
+``ray_adapter`` when they are called, so that planning needs no Ray.
 """
 
 from collections.abc import Callable, Mapping
@@ -154,9 +154,14 @@ class TrialPlan(Value):
         Raises:
             InvalidResourcesError: The plan has no Train workers, or ``kwargs`` name what the plan sets.
         """
-        from tune_policies.ray_adapter import to_scaling_config
+        from tune_policies.ray_adapter import build_scaling_config
 
-        return to_scaling_config(self, **kwargs)
+        if self.num_workers == 0:
+            raise InvalidResourcesError(
+                "the plan has num_workers=0, so the trial itself trains and there is no ScalingConfig: "
+                "give the policy num_workers=1 or more"
+            )
+        return build_scaling_config(self.slots[0].scaling_fields, **kwargs)
 
     def tune_config(self, **kwargs: Any) -> "TuneConfig":
         """Return Ray Tune's ``TuneConfig`` with the plan's ``max_concurrent_trials``.
@@ -167,9 +172,9 @@ class TrialPlan(Value):
         Raises:
             InvalidResourcesError: ``kwargs`` ask for more trials at once than the plan has room for.
         """
-        from tune_policies.ray_adapter import to_tune_config
+        from tune_policies.ray_adapter import build_tune_config
 
-        return to_tune_config(self, **kwargs)
+        return build_tune_config(self.max_concurrent_trials, **kwargs)
 
     def remote_options(self, reuse: Literal["process", "release"] = "process") -> dict[str, Any]:
         """Return what ``@ray.remote(**options)`` and ``.options(**options)`` take, for one worker of the plan.

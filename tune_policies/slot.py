@@ -1,18 +1,31 @@
 """One kind of place in which a trial can run: what it reserves there, and what Tune and Train take for it."""
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydantic import Field, model_validator
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.labels import format_selector, merged
-from tune_policies.resources import Bytes, Count, PositiveCount, Resources, Speed, UsedBytes, from_ticks
+from tune_policies.labels import NODE_ID, format_selector, merged
+from tune_policies.resources import (
+    TICKS,
+    Bytes,
+    Count,
+    PositiveCount,
+    Resources,
+    Speed,
+    UsedBytes,
+    from_ticks,
+    to_ticks,
+)
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
 
 if TYPE_CHECKING:
     from ray.tune import PlacementGroupFactory
+
+_EXACT: Final = 2**20
+"""Floats add up many multiples of one part in so many without an error."""
 
 
 class TrialSlot(Value):
@@ -82,11 +95,21 @@ class TrialSlot(Value):
     @property
     def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
         """What Tune takes for a trial in this slot: a dict, or with label selectors a ``PlacementGroupFactory``."""
-        if self.label_selector:
-            from tune_policies.ray_adapter import to_placement_group_factory
+        return self.placement_group_factory() if self.label_selector else self.trial_amounts
 
-            return to_placement_group_factory(self)
-        return self.trial_amounts
+    def placement_group_factory(self, *, node_id: str | None = None) -> "PlacementGroupFactory":
+        """Return what Tune reserves for a trial, on the nodes that the label selector selects.
+
+        Args:
+            node_id: The only node on which it may be; ``None``: any.
+        """
+        from tune_policies.ray_adapter import build_placement_group_factory
+
+        placed = self if node_id is None else self.on_nodes({NODE_ID: node_id})
+        factory = build_placement_group_factory(self.trial_amounts, placed.label_selector)
+        # Tune brings what a trial reserves into the trial's process, which can learn there which slot it has.
+        factory.slot = self
+        return factory
 
     @property
     def trial_amounts(self) -> dict[str, float]:
@@ -103,6 +126,30 @@ class TrialSlot(Value):
         """What ``ScalingConfig(resources_per_worker=…)`` takes; empty when ``num_workers`` is 0."""
         # Train gives a worker a whole CPU unless "CPU" is named.
         return {"CPU": 0} | _ray_amounts(self.per_worker) if self.num_workers else {}
+
+    @property
+    def scaling_fields(self) -> dict[str, Any]:
+        """What ``ScalingConfig`` takes for a trial's workers."""
+        fields: dict[str, Any] = {
+            "num_workers": self.num_workers,
+            "use_gpu": self.worker.gpus > 0,
+            "resources_per_worker": self.resources_per_worker,
+        }
+        if self.is_elastic:
+            amounts = {
+                name: amount if name == "memory" else _that_adds_up(amount)
+                for name, amount in self.resources_per_worker.items()
+            }
+            fields |= {"num_workers": (self.num_workers, self.max_workers), "resources_per_worker": amounts}
+        if self.accelerator_type is not None:
+            fields["accelerator_type"] = self.accelerator_type
+        if self.worker.custom.get("TPU", 0) > 0:
+            fields["use_tpu"] = True
+            if self.topology is not None:
+                fields["topology"] = self.topology
+        if self.label_selector:
+            fields["label_selector"] = dict(self.label_selector)
+        return fields
 
     def capped(self, max_concurrent_trials: int) -> "TrialSlot":
         """Return the same slot, no more often at once than that."""
@@ -140,3 +187,17 @@ class TrialSlot(Value):
 
 def _ray_amounts(resources: Resources) -> dict[str, float]:
     return {name: amount if name == "memory" else from_ticks(amount) for name, amount in resources.ticks.items()}
+
+
+def _that_adds_up(amount: float) -> float:
+    """Return the amount, rounded down to a number of which floats add up many without an error.
+
+    Ray adds up what elastic workers reserve and divides the sum by one of them, in floats: of five times 0.2 it counts
+    four, and waits for ever where five are the fewest. Too small a share to lose a tick of it stays as it is, for one
+    more would fit on a device.
+    """
+    ticks = to_ticks(amount)
+    if ticks < TICKS and TICKS // max(1, ticks - 1) > TICKS // max(1, ticks):
+        return amount
+    exact = ticks * _EXACT // TICKS / _EXACT
+    return amount if exact == amount else exact

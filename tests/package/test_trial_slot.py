@@ -5,7 +5,6 @@ from ray.tune import PlacementGroupFactory
 
 from trainers.tune_trials.trial_slot import plan_of_trial, slot_of_trial
 from tune_policies import Resources, TrialPlan, TrialSlot
-from tune_policies.ray_adapter import to_placement_group_factory
 from tune_policies.schedulers.tune_trials import with_bundles
 from tune_policies.slots_by_config import SlotsByDecision
 
@@ -18,9 +17,9 @@ OF_A_LATER_PLAN = TrialSlot(trial=Resources(cpus=4), max_concurrent_trials=1)
 @pytest.mark.parametrize(
     ("reserved", "slot"),
     [
-        pytest.param(to_placement_group_factory(CPU), CPU, id="what the scheduler gave it"),
-        pytest.param(to_placement_group_factory(CPU, node_id="a" * 56), CPU, id="without the node it is on"),
-        pytest.param(to_placement_group_factory(OF_A_LATER_PLAN), OF_A_LATER_PLAN, id="a slot of a later plan"),
+        pytest.param(CPU.placement_group_factory(), CPU, id="what the scheduler gave it"),
+        pytest.param(CPU.placement_group_factory(node_id="a" * 56), CPU, id="without the node it is on"),
+        pytest.param(OF_A_LATER_PLAN.placement_group_factory(), OF_A_LATER_PLAN, id="a slot of a later plan"),
         pytest.param(PlacementGroupFactory([{"CPU": 2}]), CPU, id="what was asked for by hand, if a slot has as much"),
         pytest.param(PlacementGroupFactory([{"CPU": 7}]), GPU, id="else the first"),
         pytest.param(None, GPU, id="outside of Tune the first"),
@@ -31,7 +30,7 @@ def test_a_trial_has_the_slot_for_which_its_resources_were_reserved(reserved, sl
 
 
 def test_a_trial_that_was_given_more_has_its_slot_still():
-    more = with_bundles(to_placement_group_factory(GPU), [{"CPU": 1, "GPU": 0.5}])
+    more = with_bundles(GPU.placement_group_factory(), [{"CPU": 1, "GPU": 0.5}])
 
     assert slot_of_trial(PLAN, {}, more) == GPU
 
@@ -39,8 +38,8 @@ def test_a_trial_that_was_given_more_has_its_slot_still():
 @pytest.mark.parametrize(
     ("reserved", "slot"),
     [
-        pytest.param(to_placement_group_factory(CPU), CPU, id="what was reserved by the config that it began with"),
-        pytest.param(to_placement_group_factory(GPU), GPU, id="what its config asks for"),
+        pytest.param(CPU.placement_group_factory(), CPU, id="what was reserved by the config that it began with"),
+        pytest.param(GPU.placement_group_factory(), GPU, id="what its config asks for"),
         pytest.param(PlacementGroupFactory([{"CPU": 7}]), GPU, id="what its config asks for, where made by hand"),
         pytest.param(None, GPU, id="the same outside of Tune"),
     ],

@@ -8,7 +8,6 @@ import ray
 from ray import tune
 
 from tune_policies.plan import TrialPlan
-from tune_policies.ray_adapter import to_placement_group_factory
 from tune_policies.slot import TrialSlot
 
 SLOT_KEY: Final = "slot"
@@ -36,7 +35,7 @@ def slot_of_trial(plan: TrialPlan, config: Mapping[str, Any], reserved: Any) -> 
     if given is not None:
         return given
     bundles = None if reserved is None else reserved.bundles
-    return next((slot for slot in plan.slots if to_placement_group_factory(slot).bundles == bundles), plan.slots[0])
+    return next((slot for slot in plan.slots if slot.placement_group_factory().bundles == bundles), plan.slots[0])
 
 
 def plan_of_trial(plan: TrialPlan) -> TrialPlan:

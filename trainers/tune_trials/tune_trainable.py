@@ -14,7 +14,7 @@ from ray.tune.result import RESULT_DUPLICATE, TRIAL_INFO
 
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.plan import TrialPlan
-from tune_policies.ray_adapter import PLAN_ATTRIBUTE, to_placement_group_factory
+from tune_policies.ray_adapter import PLAN_ATTRIBUTE
 from tune_policies.slot import TrialSlot
 from tune_policies.units import format_bytes
 from tune_policies.unpickled_once import UnpickledOnce
@@ -111,7 +111,7 @@ def resources_for(plan: TrialPlan, config: Mapping[str, Any]) -> tune.PlacementG
             logger.warning("%s: the trial gets %s", why, slot)
     except InfeasibleRequestError:
         slot = plan.slots[0] if plan.by_config is None else plan.by_config.slots[-1]
-    return to_placement_group_factory(slot)
+    return slot.placement_group_factory()
 
 
 def _users_own(config: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.layout import Place, lay_out
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
-from tune_policies.ray_adapter import to_placement_group_factory
 from tune_policies.units import is_number
 from tune_policies.values import Value
 
@@ -125,7 +124,7 @@ class RunPlan:
             return False
         self._places = () if self._impossible is not None else self._lay_out(self._capacity or ClusterCapacity())
         self.factories = {
-            (place.kind, place.node_id): to_placement_group_factory(self.plan.slots[place.kind], node_id=place.node_id)
+            (place.kind, place.node_id): self.plan.slots[place.kind].placement_group_factory(node_id=place.node_id)
             for place in self._places
         }
         return True

@@ -11,7 +11,7 @@ from ray.tune.experiment import Trial
 
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.plan import TrialPlan
-from tune_policies.ray_adapter import PLAN_ATTRIBUTE, to_placement_group_factory
+from tune_policies.ray_adapter import PLAN_ATTRIBUTE
 from tune_policies.slot import TrialSlot
 from tune_policies.unpickled_once import UnpickledOnce
 
@@ -193,7 +193,7 @@ def slots_taken(trial: Trial, slot: TrialSlot) -> int:
     asked = trial.placement_group_factory
     if planned_of(asked) is asked:
         return 1
-    return num_slots(bundles_of(asked)[0], bundles_of(to_placement_group_factory(slot))[0])
+    return num_slots(bundles_of(asked)[0], bundles_of(slot.placement_group_factory())[0])
 
 
 def request_instead(tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
