@@ -80,7 +80,7 @@ def without_labels(groups):
 @given(cluster_plans(), st.none() | st.just("python train.py"))
 @settings(max_examples=60)
 def test_the_autoscaler_reads_a_manifest_as_the_plan(read, plan, job):
-    config = read(write_cluster(plan, INSTALLED.model_copy(update={"job": job})))
+    config = read(write_cluster(plan, INSTALLED.model_copy(update={"job": job, "image": "me/tune:1"})))
 
     # Ray 2.50 reads labels in a place where KubeRay does not take them.
     same = dict if INSTALLED.ray_reads_group_fields else without_labels
@@ -95,6 +95,13 @@ def test_every_ray_reads_what_is_written_for_an_old_one(read, plan):
     config = read(write_cluster(plan, OF_OLD_RAY))
 
     assert without_labels(as_read(config)) == without_labels(as_planned(plan))
+
+
+@pytest.mark.parametrize("name", ["größe", "node:10.0.0.1", "a/b.c"])
+def test_resources_with_names_of_any_script_reach_the_autoscaler_by_start_parameters(read, name):
+    config = read(write_cluster(a_plan(gpu_type(custom={name: 2})), OF_OLD_RAY))
+
+    assert config["available_node_types"]["l4"]["resources"][name] == 2
 
 
 @given(cluster_plans())
