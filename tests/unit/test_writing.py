@@ -2,6 +2,8 @@
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.planned_clusters import TRIALS, a_plan, filled_in, gpu_type
 from tune_policies import InvalidResourcesError
@@ -43,7 +45,7 @@ EXPECTED = """\
 # Pods without GPUs keep off nodes with GPUs, or they would take the room of workers there: where all your nodes have
 #   GPUs, take the affinity out.
 # Nodes with GPUs are selected by the labels of platform 'gke': on another, name that one.
-# Lines behind # are room for what a plan does not know. Each group has it, though only the first shows it.
+# Lines behind # are room for what no plan knows: fill in what you need, in each group.
 apiVersion: ray.io/v1
 kind: RayCluster
 metadata:
@@ -65,7 +67,7 @@ spec:
           cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
           karpenter.sh/do-not-disrupt: "true"
       spec:
-        # serviceAccountName: tune  # who may read the data, and write the results
+        # serviceAccountName: tune  # one that there is, and that may read the data and write the results
         # priorityClassName: batch
         restartPolicy: Never
         affinity:
@@ -117,7 +119,7 @@ spec:
           cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
           karpenter.sh/do-not-disrupt: "true"
       spec:
-        # serviceAccountName: tune  # who may read the data, and write the results
+        # serviceAccountName: tune  # one that there is, and that may read the data and write the results
         # priorityClassName: batch
         restartPolicy: Never
         nodeSelector:
@@ -173,6 +175,13 @@ def test_a_job_starts_the_cluster_and_ends_it():
     assert (job["entrypoint"], job["shutdownAfterJobFinishes"]) == ("python train.py", True)
     assert job["rayClusterSpec"] == spec(a_plan(), image="me/tune:1")
     assert "runtimeEnvYAML" not in job
+
+
+@pytest.mark.parametrize("job", [None, "python train.py"])
+def test_who_starts_a_job_is_told_to_keep_its_results_elsewhere(job):
+    text = write_cluster(a_plan(), WriteOptions(job=job, image="me/ray:1"))
+
+    assert ("# The cluster goes when the job has ended" in text) == (job is not None)
 
 
 def test_a_job_brings_its_code_and_packages_by_its_runtime_environment():
@@ -257,6 +266,12 @@ def test_no_autoscaler_of_nodes_moves_a_pod():
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
         "karpenter.sh/do-not-disrupt": "true",
     }
+
+
+@given(st.text() | st.text(alphabet="a \n\t\r#:-'\"\u2028\x85"))
+def test_any_command_is_read_as_it_was_given(command):
+    if command:
+        assert spec(a_plan(), job=command, image="me/ray:1")["entrypoint"] == command
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -20,8 +20,6 @@ __all__ = ["WriteOptions", "write_cluster"]
 _IN_RAYS_IMAGES: Final = {"NVIDIA GPU", "Google TPU"}
 """TPUs need nothing but packages of Python."""
 
-_ROOM: Final = "Lines behind # are room for what a plan does not know."
-
 _WRITERS = {"kuberay": ray_cluster, "kuberay-helm": helm_values, "cluster-yaml": cluster_yaml}
 
 
@@ -88,7 +86,7 @@ def _comments(plan: ClusterPlan, options: WriteOptions) -> Iterator[str]:
                 f"Nothing tells the cloud which machines are {shorten_names(empty)}: name them in node_config, such as "
                 "{InstanceType: g6.xlarge}."
             )
-        yield _ROOM
+        yield "Lines behind # are room for what no plan knows: fill in what you need."
         return
     yield "Pods ask for all that the plan counts on a node: the machines must have some more, for Kubernetes itself."
     families = {devices.plugin.family for node in nodes if (devices := devices_of(node)) is not None}
@@ -110,7 +108,9 @@ def _comments(plan: ClusterPlan, options: WriteOptions) -> Iterator[str]:
         )
     if options.platform is not None and any(node.gpus and type_selector(node, options.platform) for node in nodes):
         yield f"Nodes with GPUs are selected by the labels of platform {options.platform!r}: on another, name that one."
-    yield _ROOM + " Each group has it, though only the first shows it."
+    yield "Lines behind # are room for what no plan knows: fill in what you need, in each group."
+    if options.job is not None:
+        yield "The cluster goes when the job has ended: what is to stay belongs in a bucket or on a volume (storage_path)."
     if any(group.num_hosts > 1 for group in plan.groups):
         yield "Slices of several hosts need the Ray operator add-on of GKE, which numbers the hosts."
     if options.format == "kuberay-helm" and any(node.labels for node in nodes):

@@ -23,6 +23,9 @@ class _BlockDumper(yaml.SafeDumper):
 def _represent_text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
     tag = "tag:yaml.org,2002:str"
     resolved = dumper.resolve(yaml.ScalarNode, data, (True, False))  # type: ignore[no-untyped-call]
+    lines = data.split("\n")
+    if len(lines) > 1 and all(line.isprintable() for line in lines):
+        return dumper.represent_scalar(tag, data, style="|")
     # Of line breaks there are more than one kind; in double quotes each is escaped.
     is_plain = resolved == tag and data.isprintable() and not _MAY_BE_ANOTHER_TYPE.fullmatch(data)
     return dumper.represent_scalar(tag, data, style=None if is_plain else '"')

@@ -99,7 +99,7 @@ def room_in_pods(pod: Path, container: Path) -> dict[Path, Iterable[str]]:
     """
     return {
         (*pod, "restartPolicy"): (
-            "serviceAccountName: tune  # who may read the data, and write the results",
+            "serviceAccountName: tune  # one that there is, and that may read the data and write the results",
             "priorityClassName: batch",
         ),
         (*container, "resources"): ("envFrom: [{secretRef: {name: tune-secrets}}]",),
