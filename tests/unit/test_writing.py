@@ -181,7 +181,7 @@ def test_a_job_starts_the_cluster_and_ends_it():
 def test_who_starts_a_job_is_told_to_keep_its_results_elsewhere(job):
     text = write_cluster(a_plan(), WriteOptions(job=job, image="me/ray:1"))
 
-    assert ("# The cluster goes when the job has ended" in text) == (job is not None)
+    assert ("# Nodes and their files go when the job has ended" in text) == (job is not None)
 
 
 def test_a_job_brings_its_code_and_packages_by_its_runtime_environment():

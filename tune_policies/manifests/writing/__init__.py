@@ -110,7 +110,7 @@ def _comments(plan: ClusterPlan, options: WriteOptions) -> Iterator[str]:
         yield f"Nodes with GPUs are selected by the labels of platform {options.platform!r}: on another, name that one."
     yield "Lines behind # are room for what no plan knows: fill in what you need, in each group."
     if options.job is not None:
-        yield "The cluster goes when the job has ended: what is to stay belongs in a bucket or on a volume (storage_path)."
+        yield "Nodes and their files go when the job has ended: let storage_path be in a bucket or on a volume."
     if any(group.num_hosts > 1 for group in plan.groups):
         yield "Slices of several hosts need the Ray operator add-on of GKE, which numbers the hosts."
     if options.format == "kuberay-helm" and any(node.labels for node in nodes):
