@@ -6,13 +6,13 @@ from typing import Final
 from tune_policies.clusters.cluster_plan import ClusterPlan
 from tune_policies.clusters.device_plugins import devices_of, type_selector
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.manifests.shell import check_resource_name
 from tune_policies.manifests.writing.block_yaml import Path, to_block_yaml
 from tune_policies.manifests.writing.cluster_yaml import cluster_yaml, room_in_cluster_yaml
 from tune_policies.manifests.writing.helm_values import helm_values, room_in_helm_values
 from tune_policies.manifests.writing.options import WriteOptions
 from tune_policies.manifests.writing.pods import has_nvidia, node_selector
 from tune_policies.manifests.writing.ray_cluster import ray_cluster, room_in_ray_cluster
-from tune_policies.manifests.writing.shell import check_resource_name
 from tune_policies.names import shorten_names
 
 __all__ = ["WriteOptions", "write_cluster"]

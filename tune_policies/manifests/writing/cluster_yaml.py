@@ -11,10 +11,10 @@ from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.clusters.catalog import NodeType
 from tune_policies.clusters.cluster_plan import ClusterPlan
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.manifests.shell import quoted
 from tune_policies.manifests.writing.block_yaml import Path
 from tune_policies.manifests.writing.options import WriteOptions
 from tune_policies.manifests.writing.ray_cluster import check_group_names, ray_labels
-from tune_policies.manifests.writing.shell import quoted
 
 
 def cluster_yaml(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tune_policies.clusters.device_plugins import Platform
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.manifests.writing.shell import check_image
+from tune_policies.manifests.shell import check_image
 from tune_policies.values import Value, shorten
 
 Format = Literal["kuberay", "kuberay-helm", "cluster-yaml"]

@@ -7,9 +7,9 @@ from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.clusters.catalog import NodeType, Toleration
 from tune_policies.clusters.device_plugins import Platform, devices_of, gpu_node_label, type_selector
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.manifests.shell import quoted_amounts
 from tune_policies.manifests.writing.block_yaml import Path
 from tune_policies.manifests.writing.options import WriteOptions
-from tune_policies.manifests.writing.shell import quoted_amounts
 
 _NO_GPU: Final = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 """NVIDIA's container runtime shows all its GPUs to a pod that asks for none, unless it is told not to."""

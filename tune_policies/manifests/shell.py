@@ -1,4 +1,4 @@
-"""What a shell on the cluster reads of a file: one function quotes it, and names hold nothing that a shell reads.
+"""What a shell on the cluster reads of a file that is written: one function quotes it, and names hold nothing for it.
 
 Quoting alone is not enough, as others put names into commands, too:
 
@@ -35,13 +35,18 @@ def quoted_amounts(amounts: Mapping[str, int]) -> str:
     return quoted(json.dumps(amounts, ensure_ascii=False))
 
 
+def is_resource_name(name: str) -> bool:
+    """Return whether no shell on the way to Ray takes a part of a resource's name for something else."""
+    return _RESOURCE_NAME.fullmatch(name) is not None
+
+
 def check_resource_name(name: str) -> None:
-    """Check that no shell on the way to Ray takes a part of a resource's name for something else.
+    """Check that a resource's name can be written for a cluster.
 
     Raises:
-        InvalidResourcesError: One might.
+        InvalidResourcesError: Some shell might take a part of it for something else.
     """
-    if not _RESOURCE_NAME.fullmatch(name):
+    if not is_resource_name(name):
         raise InvalidResourcesError(
             f"the resource name {shorten(name)} cannot be written for a cluster, as shells on the way to Ray would not "
             "take it as it is: use letters, digits, '_', '-', '.', ':', '/', '@' and '+'"
