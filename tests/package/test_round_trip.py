@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from tests.package.ray_cluster_chart import rendered
-from tests.unit.planned_clusters import PARTS_OF_GPUS, a_plan, cluster_plans, gpu_type
+from tests.unit.planned_clusters import PARTS_OF_GPUS, a_plan, cluster_plans, filled_in, gpu_type
 from tune_policies import AutoscalingPolicy, ClusterCapacity, GpuPolicy, NodeTypeCapacity, Resources
 from tune_policies.autoscaling.ray_readers import nodes_launched
 from tune_policies.clusters.cluster_plan import PlannedGroup
@@ -121,6 +121,14 @@ def test_the_launcher_takes_a_cluster_yaml_and_reads_it_as_the_plan(read, plan):
 
     validate_config(prepare_config(copy.deepcopy(config)))
     assert as_read(config, head=plan.head.name) == as_planned(plan)
+
+
+@pytest.mark.parametrize("image", [None, "me/ray:1"])
+def test_the_launcher_takes_a_cluster_yaml_with_all_that_may_be_filled_in(read, image):
+    config = read(filled_in(write_cluster(a_plan(), WriteOptions(format="cluster-yaml", image=image))))
+
+    validate_config(prepare_config(copy.deepcopy(config)))
+    assert config["file_mounts"] == {"~/code": "."}
 
 
 @pytest.mark.parametrize("form", ["kuberay", "cluster-yaml"])

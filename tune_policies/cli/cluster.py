@@ -62,7 +62,7 @@ def cluster(
     runtime_env: Annotated[
         Path | None,
         typer.Option(
-            help="A YAML or JSON file of Ray's: what the job needs that the image does not have.", show_default=False
+            help="Of the job: a YAML or JSON file with Ray's fields, such as working_dir and pip.", show_default=False
         ),
     ] = None,
     output: Annotated[
