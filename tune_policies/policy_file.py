@@ -1,4 +1,4 @@
-"""Reads a policy, a decision, a node catalogue, or a cluster to plan for, from a YAML or JSON file."""
+"""Reads a policy, a decision, a node catalogue, a runtime environment or a cluster to plan for: YAML or JSON files."""
 
 import json
 from collections.abc import Hashable
@@ -67,6 +67,22 @@ def load_catalog(path: str | Path) -> NodeCatalog:
         InvalidResourcesError: The file cannot be read, or is no catalogue.
     """
     return _value_in(Path(path), "node catalogue", NodeCatalog)
+
+
+def load_runtime_env(path: str | Path) -> dict[str, Any]:
+    """Read a runtime environment of Ray, as ``ray job submit --runtime-env`` takes it, from YAML or JSON.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, or holds no mapping.
+    """
+    text = _read(path, "runtime environment")
+    try:
+        data = parse_text(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidResourcesError(f"{path} is neither YAML nor JSON: {error}") from error
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise InvalidResourcesError(f"{path} is no runtime environment: write fields such as working_dir and pip")
+    return data
 
 
 def load_capacity(path: str | Path) -> ClusterCapacity:

@@ -4,10 +4,12 @@ After helm-chart/ray-cluster/templates/raycluster-cluster.yaml of KubeRay. It sh
 which the template reads; not that Helm renders them so.
 """
 
-_FIELDS = {"fullnameOverride", "image", "head", "worker", "additionalWorkerGroups"}
+_FIELDS = {"fullnameOverride", "image", "imagePullSecrets", "head", "worker", "additionalWorkerGroups"}
 _HEAD_FIELDS = {"rayVersion", "enableInTreeAutoscaling", "autoscalerOptions"}
 _POD_FIELDS = {
     *("rayStartParams", "restartPolicy", "image", "containerEnv", "resources", "nodeSelector", "tolerations"),
+    *("annotations", "volumeMounts", "volumes", "affinity"),
+    *("serviceAccountName", "priorityClassName", "envFrom"),
 }
 _GROUP_FIELDS = {"disabled", "replicas", "minReplicas", "maxReplicas", "numOfHosts"}
 
@@ -47,10 +49,17 @@ def _group(group, values, container):
                 "imagePullPolicy": image["pullPolicy"],
                 "resources": group["resources"],
                 "env": group.get("containerEnv", []),
+                "envFrom": group.get("envFrom", []),
+                "volumeMounts": group["volumeMounts"],
             }
         ],
         "tolerations": group.get("tolerations", []),
         "nodeSelector": group.get("nodeSelector", {}),
+        "affinity": group.get("affinity", {}),
+        "volumes": group["volumes"],
+        "imagePullSecrets": values.get("imagePullSecrets", []),
+        **{name: group[name] for name in ("serviceAccountName", "priorityClassName") if name in group},
     }
     params = {name: str(value) for name, value in group["rayStartParams"].items()}
-    return {"rayStartParams": params, "template": {"spec": pod}}
+    template = {"metadata": {"annotations": group.get("annotations", {})}, "spec": pod}
+    return {"rayStartParams": params, "template": template}

@@ -67,11 +67,21 @@ def test_the_manifest_is_on_stdout_and_why_it_is_so_on_stderr(run):
     [
         pytest.param(("--format", "kuberay-helm"), "additionalWorkerGroups", id="values for the chart"),
         pytest.param(("--format", "cluster-yaml"), "available_node_types", id="a file for ray up"),
-        pytest.param(("--job", "python tune.py"), "kind", id="a job"),
+        pytest.param(("--job", "python tune.py", "--image", "my/ray:1"), "kind", id="a job"),
     ],
 )
 def test_each_format_is_written(run, arguments, key):
     assert key in yaml.safe_load(run("--nodes", "nodes.yaml", *arguments).stdout)
+
+
+def test_a_job_has_its_namespace_and_brings_its_runtime_environment(run, tmp_path):
+    (tmp_path / "env.yaml").write_text("{working_dir: 's3://bucket/code.zip', pip: [tune-policies]}")
+
+    done = run("--job", "python tune.py", "--runtime-env", "env.yaml", "--namespace", "ml")
+
+    manifest = yaml.safe_load(done.stdout)
+    assert manifest["metadata"]["namespace"] == "ml"
+    assert yaml.safe_load(manifest["spec"]["runtimeEnvYAML"])["working_dir"] == "s3://bucket/code.zip"
 
 
 def test_a_decision_puts_all_trials_where_they_cost_the_least(run):
@@ -99,12 +109,16 @@ def test_a_file_that_exists_is_never_overwritten(run, tmp_path):
         pytest.param(("--nodes", "policy.yaml"), 2, "is no node catalogue", id="a file that is no catalogue"),
         pytest.param(("--name", "My_Cluster"), 2, "at most 53", id="a name that Kubernetes refuses"),
         pytest.param(("--format", "helm"), 2, "kuberay-helm", id="a format that there is not"),
+        pytest.param(("--job", "python tune.py"), 2, "neither its code nor its packages", id="a job without its code"),
+        pytest.param(("--job", "x", "--runtime-env", "list.yaml"), 2, "working_dir", id="no runtime environment"),
+        pytest.param(("--job", "x", "--runtime-env", "none.yaml"), 2, "cannot read", id="a file that is not there"),
         pytest.param(("--nodes", "small.yaml"), 1, "short of", id="nodes that are too small"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_written(run, tmp_path, arguments, status, message):
     (tmp_path / "small.yaml").write_text("node_types: [{name: tiny, cpus: 1, memory_bytes: 1GiB}]")
     (tmp_path / "large.yaml").write_text("{kind: CpuPolicy, cpus: 9}")
+    (tmp_path / "list.yaml").write_text("[working_dir, .]")
 
     done = run(*arguments, policy="large.yaml")
 

@@ -8,19 +8,25 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.planned_clusters import a_plan, cluster_plans
+from tests.unit.planned_clusters import a_plan, cluster_plans, filled_in, without_labels
 from tune_policies.lint.crd import load_crds
 from tune_policies.manifests.writing import WriteOptions, write_cluster
 
 FOLDER = os.environ.get("TUNE_POLICIES_CRDS", "")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="TUNE_POLICIES_CRDS names no folder of definitions")
 
-options = st.builds(
-    WriteOptions,
-    ray_version=st.sampled_from(["2.50.0", "2.60.0"]),
-    job=st.none() | st.sampled_from(["python train.py", "ls # 'all'"]),
-    image=st.none() | st.just("registry.example:5000/ray:mine"),
-    platform=st.sampled_from(["gke", "karpenter", "gpu-operator", None]),
+fields = {
+    "ray_version": st.sampled_from(["2.40.0", "2.50.0", "2.60.0"]),
+    "platform": st.sampled_from(["gke", "karpenter", "gpu-operator", None]),
+    "namespace": st.none() | st.just("ml"),
+}
+images = st.just("registry.example:5000/ray:mine")
+jobs = st.sampled_from(["python train.py", "ls # 'all'", "a\n- b\u2028c: d"])
+environments = st.just({"working_dir": "s3://bucket/code.zip", "pip": ["tune-policies"]})
+options = st.one_of(
+    st.builds(WriteOptions, **fields, image=st.none() | images),
+    st.builds(WriteOptions, **fields, job=jobs, image=images),
+    st.builds(WriteOptions, **fields, job=jobs, runtime_env=environments),
 )
 
 
@@ -29,8 +35,10 @@ def crds():
     return load_crds(Path(FOLDER))
 
 
-def check(plan, how, crds):
-    manifest = yaml.load(write_cluster(plan, how), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+def check(plan, how, crds, change=str):
+    if not how.ray_starts_with_labels:
+        plan = without_labels(plan)
+    manifest = yaml.load(change(write_cluster(plan, how)), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
     assert manifest["kind"] in crds.kinds
     assert crds.problems(manifest) == []
@@ -40,6 +48,12 @@ def check(plan, how, crds):
 @settings(max_examples=40)
 def test_manifests_are_valid_by_every_definition(crds, plan, how):
     check(plan, how, crds)
+
+
+@given(cluster_plans(), options)
+@settings(max_examples=20)
+def test_with_all_that_may_be_filled_in_they_are_valid_too(crds, plan, how):
+    check(plan, how, crds, filled_in)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from tests.package.ray_cluster_chart import rendered
-from tests.unit.planned_clusters import PARTS_OF_GPUS, a_plan, cluster_plans, gpu_type
+from tests.unit.planned_clusters import PARTS_OF_GPUS, a_plan, cluster_plans, filled_in, gpu_type
 from tune_policies import AutoscalingPolicy, ClusterCapacity, GpuPolicy, NodeTypeCapacity, Resources
 from tune_policies.autoscaling.ray_readers import nodes_launched
 from tune_policies.clusters.cluster_plan import PlannedGroup
@@ -80,7 +80,7 @@ def without_labels(groups):
 @given(cluster_plans(), st.none() | st.just("python train.py"))
 @settings(max_examples=60)
 def test_the_autoscaler_reads_a_manifest_as_the_plan(read, plan, job):
-    config = read(write_cluster(plan, INSTALLED.model_copy(update={"job": job})))
+    config = read(write_cluster(plan, INSTALLED.model_copy(update={"job": job, "image": "me/tune:1"})))
 
     # Ray 2.50 reads labels in a place where KubeRay does not take them.
     same = dict if INSTALLED.ray_reads_group_fields else without_labels
@@ -95,6 +95,13 @@ def test_every_ray_reads_what_is_written_for_an_old_one(read, plan):
     config = read(write_cluster(plan, OF_OLD_RAY))
 
     assert without_labels(as_read(config)) == without_labels(as_planned(plan))
+
+
+@pytest.mark.parametrize("name", ["größe", "node:10.0.0.1", "a/b.c"])
+def test_resources_with_names_of_any_script_reach_the_autoscaler_by_start_parameters(read, name):
+    config = read(write_cluster(a_plan(gpu_type(custom={name: 2})), OF_OLD_RAY))
+
+    assert config["available_node_types"]["l4"]["resources"][name] == 2
 
 
 @given(cluster_plans())
@@ -114,6 +121,14 @@ def test_the_launcher_takes_a_cluster_yaml_and_reads_it_as_the_plan(read, plan):
 
     validate_config(prepare_config(copy.deepcopy(config)))
     assert as_read(config, head=plan.head.name) == as_planned(plan)
+
+
+@pytest.mark.parametrize("image", [None, "me/ray:1"])
+def test_the_launcher_takes_a_cluster_yaml_with_all_that_may_be_filled_in(read, image):
+    config = read(filled_in(write_cluster(a_plan(), WriteOptions(format="cluster-yaml", image=image))))
+
+    validate_config(prepare_config(copy.deepcopy(config)))
+    assert config["file_mounts"] == {"~/code": "."}
 
 
 @pytest.mark.parametrize("form", ["kuberay", "cluster-yaml"])

@@ -13,6 +13,7 @@ kuberay = st.builds(
     WriteOptions,
     ray_version=st.sampled_from(["2.50.0", "2.60.0"]),
     job=st.none() | st.just("python train.py"),
+    image=st.just("me/tune:1"),
     platform=st.sampled_from(["gke", "karpenter", "gpu-operator", None]),
 )
 

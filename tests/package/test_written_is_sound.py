@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.planned_clusters import cluster_plans
+from tests.unit.planned_clusters import cluster_plans, filled_in
 from tune_policies.lint.linting import lint_text
 from tune_policies.manifests.writing import WriteOptions, write_cluster
 
@@ -14,11 +14,16 @@ options = st.builds(
     ray_version=st.sampled_from(["2.50.0", "2.60.0"]),
     platform=st.sampled_from(["gke", "karpenter", "gpu-operator", None]),
 )
-jobs = st.builds(WriteOptions, job=st.sampled_from(["python train.py", "ls # 'all'"]))
+jobs = st.builds(
+    WriteOptions,
+    job=st.sampled_from(["python train.py", "ls # 'all'"]),
+    image=st.just("me/tune:1"),
+    namespace=st.just("ml"),
+)
 
 
-def check(plan, how):
-    found = lint_text(write_cluster(plan, how), "written.yaml")
+def check(plan, how, change=str):
+    found = lint_text(change(write_cluster(plan, how)), "written.yaml")
 
     assert [each for each in found if each.severity != "note" or each.rule == "nothing-known"] == []
 
@@ -27,6 +32,12 @@ def check(plan, how):
 @settings(max_examples=40)
 def test_what_is_written_breaks_no_rule(plan, how):
     check(plan, how)
+
+
+@given(cluster_plans(), options | jobs)
+@settings(max_examples=20)
+def test_with_all_that_may_be_filled_in_it_breaks_none_either(plan, how):
+    check(plan, how, filled_in)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Random planned clusters for Hypothesis: nodes of all families, slices, parts of GPUs, labels, few or many groups."""
 
+import re
+
 from hypothesis import strategies as st
 
 from tests.clusters import nodes
@@ -29,6 +31,22 @@ def a_plan(*node_types, **fields):
     of_types = node_types or (gpu_type(),)
     fields.setdefault("groups", tuple(PlannedGroup(node_type=each, max_nodes=3) for each in of_types))
     return ClusterPlan(**{"name": "tune", "head": HEAD, "trials": TRIALS, "num_trials": 12, **fields})
+
+
+def without_labels(plan):
+    """The plan, of whose nodes none has a label."""
+    groups = [
+        group.model_copy(update={"node_type": group.node_type.model_copy(update={"labels": {}})})
+        for group in plan.groups
+    ]
+    return plan.model_copy(update={"groups": tuple(groups)})
+
+
+def filled_in(text):
+    """The text of a written cluster with all that it has room for: the comments in it, but not those above it."""
+    lines = text.splitlines()
+    first = next(number for number, line in enumerate(lines) if not line.startswith("#"))
+    return "\n".join(re.sub(r"^( *)# ", r"\1", line) for line in lines[first:])
 
 
 def gpu_type(**fields):

@@ -89,7 +89,7 @@ spec:
     replicas: 3  # too many
     idleTimeoutSeconds: 30
     rayStartParams:
-      resources: '"{\\"Disk\\": 2}"'
+      resources: '''{"Disk": 2}'''
     template: *pod
   autoscalerOptions:
     version: v2
@@ -113,6 +113,15 @@ def fixed_text():
 
 def test_what_is_mended_changes_and_all_else_stays_as_it_is():
     assert fixed_text().text == FIXED
+
+
+@pytest.mark.parametrize("name", ["$(id)", "`id`"])
+def test_a_name_that_a_shell_would_run_is_left_to_the_user(name):
+    resources = f"'{{\"{name}\": 2}}'"
+
+    fixed = fix_text(TEXT.replace("'{\"Disk\": 2}'", resources), "demo.yaml").text
+
+    assert f"      resources: {resources}\n" in fixed
 
 
 def test_a_second_run_finds_nothing_more_to_mend():

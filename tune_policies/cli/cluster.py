@@ -9,7 +9,7 @@ import typer
 
 from tune_policies.clusters.planner import plan_cluster
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.policy_file import load_catalog, load_decision, load_policy
+from tune_policies.policy_file import load_catalog, load_decision, load_policy, load_runtime_env
 
 app = typer.Typer()
 
@@ -52,9 +52,18 @@ def cluster(
             show_default="gke",
         ),
     ] = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="Of Kubernetes; else that of who applies the manifest.", show_default=False)
+    ] = None,
     job: Annotated[
         str | None,
         typer.Option(help="A RayJob that runs this command, such as `python tune.py`.", show_default=False),
+    ] = None,
+    runtime_env: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of the job: a YAML or JSON file with Ray's fields, such as working_dir and pip.", show_default=False
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Write to this new file, not to stdout.", show_default=False)
@@ -81,7 +90,9 @@ def cluster(
     from tune_policies.manifests.writing import write_cluster
     from tune_policies.manifests.writing.options import WriteOptions
 
-    options: dict[str, Any] = {"format": format, "image": image, "job": job}
+    options: dict[str, Any] = {"format": format, "image": image, "namespace": namespace, "job": job}
+    if runtime_env is not None:
+        options["runtime_env"] = load_runtime_env(runtime_env)
     options["ray_version"] = ray_version or version("ray")
     if platform is not None:
         options["platform"] = None if platform == "none" else platform

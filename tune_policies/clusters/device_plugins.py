@@ -176,6 +176,18 @@ _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
 }
 
 
+_GPU_NODE_LABELS: Final[dict[Platform, str]] = {
+    "gke": _TYPE_LABELS["gke"][0],
+    "karpenter": _TYPE_LABELS["karpenter"][0],
+    "gpu-operator": "nvidia.com/gpu.present",
+}
+
+
+def gpu_node_label(platform: Platform) -> str:
+    """Return the label that every node with NVIDIA's GPUs has, and no other."""
+    return _GPU_NODE_LABELS[platform]
+
+
 class PodDevices(NamedTuple):
     """Devices of one family in a pod.
 

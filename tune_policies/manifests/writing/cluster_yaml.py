@@ -4,12 +4,15 @@ After https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configura
 from the defaults of the provider.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.clusters.catalog import NodeType
 from tune_policies.clusters.cluster_plan import ClusterPlan
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.manifests.shell import quoted
+from tune_policies.manifests.writing.block_yaml import Path
 from tune_policies.manifests.writing.options import WriteOptions
 from tune_policies.manifests.writing.ray_cluster import check_group_names, ray_labels
 
@@ -48,10 +51,20 @@ def cluster_yaml(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
     }
 
 
+def room_in_cluster_yaml(options: WriteOptions) -> dict[Path, Iterable[str]]:
+    """Return what may be filled in, by the path of the part above which it stands."""
+    room: dict[Path, Iterable[str]] = {
+        ("head_node_type",): ("file_mounts: {~/code: .}  # the folder of your program, on every node",)
+    }
+    if options.image is None:  # which would have the packages
+        room["setup_commands", 0] = ("- pip install --requirement ~/code/requirements.txt",)
+    return room
+
+
 def _software(options: WriteOptions) -> dict[str, Any]:
     """Return what makes all nodes run the same Ray."""
     if options.image is None:
-        return {"setup_commands": [f'pip install "ray[default,tune,train]=={options.ray_version}"']}
+        return {"setup_commands": [f"pip install {quoted(f'ray[default,tune,train]=={options.ray_version}')}"]}
     return {"docker": {"image": options.image, "container_name": "ray_container"}}
 
 

@@ -4,11 +4,13 @@ The chart has no field for a group's ``resources`` and ``labels`` (https://githu
 amounts that Ray does not see go through ``rayStartParams``. What it calls ``resources`` is the container's.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from tune_policies.clusters.cluster_plan import ClusterPlan
+from tune_policies.manifests.writing.block_yaml import Path
 from tune_policies.manifests.writing.options import WriteOptions
-from tune_policies.manifests.writing.pods import as_start_params
+from tune_policies.manifests.writing.pods import as_start_params, room_in_pods
 from tune_policies.manifests.writing.ray_cluster import ray_cluster
 
 
@@ -43,17 +45,30 @@ def helm_values(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
     }
 
 
+def room_in_helm_values(plan: ClusterPlan) -> dict[Path, Iterable[str]]:
+    """Return what may be filled in, by the path of the part above which it stands; of the groups, in the first."""
+    room: dict[Path, Iterable[str]] = {("head",): ("imagePullSecrets: [{name: registry}]",)}
+    for group in (("head",), ("additionalWorkerGroups", plan.groups[0].node_type.name)):
+        room |= room_in_pods(group, group)
+    return room
+
+
 def _group_values(group: dict[str, Any]) -> dict[str, Any]:
-    pod = group["template"]["spec"]
+    template = group["template"]
+    pod = template["spec"]
     container = pod["containers"][0]
     told = {name: int(amount) for name, amount in group.get("resources", {}).items()}
     values = {
         "rayStartParams": group["rayStartParams"] | as_start_params(told),
+        "annotations": template["metadata"]["annotations"],
         "restartPolicy": pod["restartPolicy"],
         "containerEnv": container.get("env"),
         "resources": container["resources"],
+        "volumeMounts": container["volumeMounts"],
         "nodeSelector": pod.get("nodeSelector"),
+        "affinity": pod.get("affinity"),
         "tolerations": pod.get("tolerations"),
+        "volumes": pod["volumes"],
     }
     return {key: value for key, value in values.items() if value is not None}
 

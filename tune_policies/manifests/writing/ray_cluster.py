@@ -3,14 +3,24 @@
 After KubeRay's API reference (https://ray-project.github.io/kuberay/reference/api/), for KubeRay 1.5 and later.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
+
+import yaml
 
 from tune_policies.clusters.catalog import NodeType
 from tune_policies.clusters.cluster_plan import ClusterPlan, PlannedGroup
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.labels import ACCELERATOR_TYPE
+from tune_policies.manifests.writing.block_yaml import Path
 from tune_policies.manifests.writing.options import WriteOptions
-from tune_policies.manifests.writing.pods import as_start_params, pod_template, unseen_amounts
+from tune_policies.manifests.writing.pods import (
+    as_start_params,
+    has_nvidia,
+    pod_template,
+    room_in_pods,
+    unseen_amounts,
+)
 
 _LONGEST_JOB_NAME: Final = 47
 """KubeRay makes names of services and jobs from it, which may have 63 (``ValidateRayClusterMetadata`` and its like)."""
@@ -34,18 +44,37 @@ def ray_cluster(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
             f"the name {plan.name!r} has {len(plan.name)} characters, and a RayJob's may have {_LONGEST_JOB_NAME}: "
             "choose a shorter one"
         )
-    manifest = {"apiVersion": "ray.io/v1", "kind": kind, "metadata": {"name": plan.name}}
+    metadata = {"name": plan.name} | ({} if options.namespace is None else {"namespace": options.namespace})
+    manifest = {"apiVersion": "ray.io/v1", "kind": kind, "metadata": metadata}
     spec = ray_cluster_spec(plan, options)
     if options.job is None:
         return manifest | {"spec": spec}
+    brings = options.runtime_env and {"runtimeEnvYAML": yaml.safe_dump(options.runtime_env, sort_keys=False)}
     return manifest | {
         "spec": {
             "entrypoint": options.job,
+            **(brings or {}),
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": _KEPT_AFTER_JOB_S,
             "rayClusterSpec": spec,
         }
     }
+
+
+def room_in_ray_cluster(plan: ClusterPlan, options: WriteOptions) -> dict[Path, Iterable[str]]:
+    """Return what may be filled in, by the path of the part above which it stands; of the groups, in the first."""
+    spec: Path = ("spec",) if options.job is None else ("spec", "rayClusterSpec")
+    room: dict[Path, Iterable[str]] = {
+        ("metadata", "name"): (
+            "labels: {kueue.x-k8s.io/queue-name: trials}",
+            'annotations: {kueue.x-k8s.io/elastic-job: "true"}  # or Kueue takes no cluster with an autoscaler',
+        )
+    }
+    for group in (("headGroupSpec",), ("workerGroupSpecs", 0)):
+        pod = (*spec, *group, "template", "spec")
+        room |= room_in_pods(pod, (*pod, "containers", 0))
+        room[(*pod, "containers")] = ("imagePullSecrets: [{name: registry}]",)
+    return room
 
 
 def ray_cluster_spec(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
@@ -55,15 +84,16 @@ def ray_cluster_spec(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]
         InvalidResourcesError: KubeRay could not run it.
     """
     check_group_names(plan, _HEAD_GROUP)
+    is_beside_nvidia = any(has_nvidia(group.node_type) for group in plan.groups)
     return {
         "rayVersion": options.ray_version,
         "enableInTreeAutoscaling": True,
         "autoscalerOptions": {"version": "v2", "idleTimeoutSeconds": plan.idle_timeout_s},
         "headGroupSpec": {
             "rayStartParams": {"num-cpus": "0"},  # no trial takes the room of Ray's own processes
-            "template": pod_template(plan.head, options, container="ray-head"),
+            "template": pod_template(plan.head, options, container="ray-head", is_beside_nvidia=is_beside_nvidia),
         },
-        "workerGroupSpecs": [_worker_group(group, options) for group in plan.groups],
+        "workerGroupSpecs": [_worker_group(group, options, is_beside_nvidia=is_beside_nvidia) for group in plan.groups],
     }
 
 
@@ -80,7 +110,7 @@ def check_group_names(plan: ClusterPlan, head: str) -> None:
         )
 
 
-def _worker_group(group: PlannedGroup, options: WriteOptions) -> dict[str, Any]:
+def _worker_group(group: PlannedGroup, options: WriteOptions, *, is_beside_nvidia: bool) -> dict[str, Any]:
     node_type = group.node_type
     unseen = unseen_amounts(node_type)
     spec: dict[str, Any] = {
@@ -91,7 +121,7 @@ def _worker_group(group: PlannedGroup, options: WriteOptions) -> dict[str, Any]:
     }
     if group.num_hosts > 1:
         spec["numOfHosts"] = group.num_hosts
-    if labels := ray_labels(node_type):
+    if options.ray_starts_with_labels and (labels := ray_labels(node_type)):
         spec["labels"] = labels
     if options.ray_reads_group_fields:
         if unseen:
@@ -99,7 +129,8 @@ def _worker_group(group: PlannedGroup, options: WriteOptions) -> dict[str, Any]:
         spec["rayStartParams"] = {}
     else:
         spec["rayStartParams"] = as_start_params(unseen)
-    return spec | {"template": pod_template(node_type, options, container="ray-worker")}
+    template = pod_template(node_type, options, container="ray-worker", is_beside_nvidia=is_beside_nvidia)
+    return spec | {"template": template}
 
 
 def ray_labels(node_type: NodeType) -> dict[str, str]:

@@ -9,6 +9,7 @@ from tune_policies.lint.rules.parts import is_autoscaling
 from tune_policies.lint.rules.pods import groups_of
 from tune_policies.lint.rules.sources import READER, START
 from tune_policies.manifests.cluster_in_file import ClusterInFile
+from tune_policies.manifests.shell import is_resource_name, quoted_amounts
 from tune_policies.values import shorten, suggest
 
 _WHOLE = ("num-cpus", "num-gpus", "memory", "object-store-memory")
@@ -65,7 +66,7 @@ def _resources_quoted(cluster: ClusterInFile) -> Iterator[Found]:
             continue
         where = (*group.path, "rayStartParams", "resources")
         amounts = _plain_amounts(text)
-        right = None if amounts is None else json.dumps(json.dumps(amounts))
+        right = None if amounts is None else quoted_amounts(amounts)
         yield Found(
             where,
             f"{group.name} has the resources {shorten(text)}: {problem}",
@@ -92,12 +93,12 @@ def _is_amount(value: object) -> bool:
 
 
 def _plain_amounts(text: str) -> dict[str, int] | None:
-    """Return what is meant where only the outer pair of quotes is missing."""
+    """Return what is meant where only the outer pair of quotes is missing, and no name could be a command."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    is_sound = isinstance(found, dict) and all(map(_is_amount, found.values()))
+    is_sound = isinstance(found, dict) and all(map(_is_amount, found.values())) and all(map(is_resource_name, found))
     return found if is_sound else None
 
 

