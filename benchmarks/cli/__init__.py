@@ -6,17 +6,17 @@ Ctrl-C.
 
 import typer
 
-from . import decision, packing, plans, prove, record, report, run, verdict
+from . import decision, packing, record, report, run, verdict
 from .commands import Commands, run_commands
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for part in (run, record, verdict, decision, report, packing, plans, prove):
+for part in (run, record, verdict, decision, report, packing):
     app.add_typer(part.app)
 
 
 @app.callback()
 def benchmarks() -> None:
-    """GPU against CPU, and what this project costs, with the machine and the versions beside every figure."""
+    """GPU against CPU, with the machine and the versions beside every figure."""
 
 
 def main() -> None:

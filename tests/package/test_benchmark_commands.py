@@ -1,17 +1,18 @@
 """How the commands of the benchmarks end, whatever they do."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import typer
-from tune_policies.benchmarks.environment import own_command as by_second_name
 from typer.testing import CliRunner
 
 from benchmarks.cli.commands import Commands
-from benchmarks.environment import own_command
 from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
+
+ROOT = Path(__file__).parents[2]
 
 
 def ended_by(error):
@@ -52,11 +53,20 @@ def test_a_module_of_this_project_that_is_missing_is_a_mistake_of_its_own():
     assert isinstance(ended_by(ModuleNotFoundError(name="benchmarks.nothing")).exception, ModuleNotFoundError)
 
 
-def test_a_command_names_itself_as_it_was_typed(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["__main__.py", "run", "my steps:product"])
+def test_a_command_is_written_down_as_it_was_typed(tmp_path):
+    """Beside a figure it can be typed again: with its program, and its arguments quoted."""
+    (tmp_path / "named.py").write_text("from benchmarks.environment import own_command\nprint(own_command())\n")
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__main__.py").write_text("import named\n")
 
-    assert own_command() == "python -m benchmarks run 'my steps:product'"
-    assert by_second_name() == "python -m tune_policies.benchmarks run 'my steps:product'"
+    def said(*program):
+        command = [sys.executable, *program, "run", "my steps:product"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    assert said("-m", "pack") == "python -m pack run 'my steps:product'\n"
+    assert said("named.py") == "named.py run 'my steps:product'\n"
 
 
 def test_a_reader_who_has_enough_sees_no_traceback():
@@ -66,7 +76,7 @@ def test_a_reader_who_has_enough_sees_no_traceback():
         ["bash", "-o", "pipefail", "-c", piped],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         timeout=60,
         check=False,
     )

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from benchmarks.cli import app
 from benchmarks.record.file import write_run_set
 from benchmarks.verdict.equal_steps import StepProcess
-from benchmarks.verdict.neighbour import busy_neighbour
+from tests.evidence.verdicts.neighbour import busy_neighbour
 from tests.unit.timed_runs import processes, run_set
 from tune_policies import MeasurementError
 

@@ -14,7 +14,7 @@ from benchmarks.verdict.bootstrap import (
     unpaired_bounds,
     unpaired_interval,
 )
-from benchmarks.verdict.synthetic_runs import Noise, log_medians
+from tests.evidence.verdicts.synthetic_runs import Noise, log_medians
 from tune_policies import InvalidResourcesError
 
 seconds = st.floats(1e-4, 1e2)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.verdict.bootstrap import Interval, paired_bounds
 from benchmarks.verdict.comparison import Outcome
 from benchmarks.verdict.judge import compare_apart, compare_arms, outcome_of
-from benchmarks.verdict.synthetic_runs import Noise, log_medians
+from tests.evidence.verdicts.synthetic_runs import Noise, log_medians
 from tune_policies import InvalidResourcesError
 
 seconds = st.floats(1e-4, 1e2)

@@ -13,6 +13,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.environment import describe_machine, own_command
+from benchmarks.timing import Spread, interleaved_ms
 from tune_policies import (
     AcceleratorPolicy,
     AutoscalingPolicy,
@@ -33,9 +35,6 @@ from tune_policies import (
 )
 from tune_policies.accelerators import gpu_memory_of_type
 from tune_policies.probing.sampling import first_reads, group_kinds
-
-from ..environment import describe_machine, own_command
-from ..timing import Spread, interleaved_ms
 
 GIB: Final = 2**30
 NUM_SHAPES: Final = 50
@@ -166,7 +165,7 @@ def _table(title: str, results: Mapping[int, Mapping[str, Spread | float]]) -> T
 def _draw(times: dict[int, dict[str, Spread]], path: Path) -> None:
     from matplotlib.figure import Figure
 
-    from ..report.images import save_figure
+    from benchmarks.report.images import save_figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
