@@ -2,7 +2,7 @@
 
 import typer
 
-from benchmarks.cli.commands import Commands, run_commands
+from tune_policies.benchmarks.cli.commands import Commands, run_commands
 
 from . import plan_commands, prove_commands
 

@@ -147,7 +147,7 @@ def test_the_run_config_of_tune_is_refused_by_rays_trainer_itself(build):
 
 
 BUILD_EACH = """
-import sys, trainers
+import sys, tune_policies.trainers as trainers
 from tests.clusters import nodes
 from tune_policies import CpuPolicy
 

@@ -1,6 +1,7 @@
 """How the commands of the benchmarks end, whatever they do."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from benchmarks.cli.commands import Commands
+from tune_policies.cli import app as tune_policies_app
 from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +69,25 @@ def test_a_command_is_written_down_as_it_was_typed(tmp_path):
 
     assert said("-m", "pack") == "python -m pack run 'my steps:product'\n"
     assert said("named.py") == "named.py run 'my steps:product'\n"
+
+
+@pytest.mark.parametrize(
+    "program", [["tune_policies", "bench"], ["tune_policies.benchmarks"], ["benchmarks"]], ids=" ".join
+)
+def test_the_commands_are_the_same_by_every_way_in(program):
+    """That is, as tune-policies bench, and as python -m with the long name or, in a checkout, with the short one."""
+    command = [sys.executable, "-m", *program, "show", "missing.json"]
+
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: missing.json cannot be read: No such file or directory;")
+
+
+def test_tune_policies_lists_the_benchmarks_among_its_commands():
+    done = CliRunner().invoke(tune_policies_app, ["--help"])
+
+    assert re.search(r"bench\s+GPU against CPU", done.stdout)
 
 
 def test_a_reader_who_has_enough_sees_no_traceback():

@@ -81,7 +81,7 @@ def test_a_whole_run_that_is_gone_on_with_is_in_the_file_that_was_named(tmp_path
 
 def test_without_the_packages_for_benchmarks_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyperf", None)
-    for name in [name for name in sys.modules if name.startswith("benchmarks.measuring")]:
+    for name in [name for name in sys.modules if name.startswith("tune_policies.benchmarks.measuring")]:
         monkeypatch.delitem(sys.modules, name)
 
     done = run("affine")

@@ -16,8 +16,8 @@ import ray
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.environment import describe_machine, own_command
 from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuPolicy, ProbeWarning, plan_when_ready
+from tune_policies.benchmarks.environment import describe_machine, own_command
 
 from .autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
 from .choices import DEVICE_TYPES, Scenario

@@ -22,9 +22,9 @@ from ray import tune
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.environment import describe_machine, own_command
-from benchmarks.timing import spread
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, PolicyScheduler, Resources, TrialPlan
+from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.timing import spread
 from tune_policies.schedulers.pace import Pace
 from tune_policies.trainers import with_plan
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.environment import describe_machine, own_command
 from tune_policies import ClusterCapacity, InfeasibleRequestError, SelectingPolicy, TrialPlan
+from tune_policies.benchmarks.environment import describe_machine, own_command
 from tune_policies.policy import ResourcePolicy
 from tune_policies.resources import TICKS
 

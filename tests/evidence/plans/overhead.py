@@ -18,9 +18,9 @@ from rich.progress import track
 from rich.table import Table
 
 import tune_policies
-from benchmarks.environment import describe_machine, own_command
-from benchmarks.timing import Spread, spread
 from tune_policies import CpuPolicy, PolicyCallback, TrialPlan
+from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.timing import Spread, spread
 from tune_policies.trainers import with_plan
 
 from .choices import Arm

@@ -15,8 +15,6 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.environment import describe_machine, own_command
-from benchmarks.timing import Spread, spread
 from tune_policies import (
     AcceleratorPolicy,
     AutoscalingPolicy,
@@ -36,6 +34,8 @@ from tune_policies import (
     SelectingPolicy,
 )
 from tune_policies.accelerators import gpu_memory_of_type
+from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.timing import Spread, spread
 from tune_policies.probing.sampling import first_reads, group_kinds
 
 GIB: Final = 2**30
@@ -187,7 +187,7 @@ def _table(title: str, results: Mapping[int, Mapping[str, Spread | float]]) -> T
 def _draw(times: dict[int, dict[str, Spread]], path: Path) -> None:
     from matplotlib.figure import Figure
 
-    from benchmarks.report.images import save_figure
+    from tune_policies.benchmarks.report.images import save_figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()

@@ -12,8 +12,8 @@ from itertools import islice
 from multiprocessing import get_context
 from typing import Final, NamedTuple
 
-from benchmarks.environment import describe_machine, own_command
 from tune_policies import ClusterCapacity, InfeasibleRequestError, TrialPlan
+from tune_policies.benchmarks.environment import describe_machine, own_command
 from tune_policies.policy import ResourcePolicy
 from tune_policies.values import Value
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from math import ceil, exp, log2
 from typing import Final, NamedTuple
 
-from benchmarks.decision.crossover import crossover, powers_of_two, search
-from benchmarks.environment import describe_machine, own_command
-from benchmarks.verdict.comparison import Comparison, Outcome
-from benchmarks.verdict.judge import compare_arms
+from tune_policies.benchmarks.decision.crossover import crossover, powers_of_two, search
+from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
+from tune_policies.benchmarks.verdict.judge import compare_arms
 from tune_policies.decision import Answer
 
 from .proof import wilson_interval

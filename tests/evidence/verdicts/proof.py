@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from benchmarks.verdict.bootstrap import CONFIDENCE, Interval, paired_bounds, student_quantile
-from benchmarks.verdict.comparison import Comparison, Outcome
-from benchmarks.verdict.judge import outcome_of
+from tune_policies.benchmarks.verdict.bootstrap import CONFIDENCE, Interval, paired_bounds, student_quantile
+from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
+from tune_policies.benchmarks.verdict.judge import outcome_of
 from tune_policies.values import Value
 
 from .synthetic_runs import Noise, log_medians

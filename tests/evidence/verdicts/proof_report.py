@@ -6,7 +6,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.environment import describe_machine, own_command
 
 from .proof import COVERED, GOALS, Coverage, ProofRecord, ProofRun, wilson_interval
 

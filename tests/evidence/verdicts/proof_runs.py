@@ -13,18 +13,18 @@ import ray
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.environment import describe_machine, own_command
-from benchmarks.measuring.runner import measure, new_run_set
-from benchmarks.record.environment_reader import read_environment
-from benchmarks.record.run_set import Arm, NoiseReading, Phase, RunSet
-from benchmarks.record.settings import Settings
-from benchmarks.record.writing import replace_file
-from benchmarks.verdict.comparison import Comparison, Outcome
-from benchmarks.verdict.doubts import problems_of_readings
-from benchmarks.verdict.equal_steps import blocks_of_step
-from benchmarks.verdict.judge import compare_arms
-from benchmarks.verdict.verdicts import verdicts
 from tune_policies import ClusterCapacity, ProbeWarning, probe_cluster
+from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.measuring.runner import measure, new_run_set
+from tune_policies.benchmarks.record.environment_reader import read_environment
+from tune_policies.benchmarks.record.run_set import Arm, NoiseReading, Phase, RunSet
+from tune_policies.benchmarks.record.settings import Settings
+from tune_policies.benchmarks.record.writing import replace_file
+from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
+from tune_policies.benchmarks.verdict.doubts import problems_of_readings
+from tune_policies.benchmarks.verdict.equal_steps import blocks_of_step
+from tune_policies.benchmarks.verdict.judge import compare_arms
+from tune_policies.benchmarks.verdict.verdicts import verdicts
 from tune_policies.errors import InvalidResourcesError, MeasurementError
 
 from . import known_steps

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from benchmarks.record.run_set import NoiseReading
+from tune_policies.benchmarks.record.run_set import NoiseReading
 from tune_policies.values import Value
 
 

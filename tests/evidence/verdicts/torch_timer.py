@@ -4,8 +4,8 @@ import sys
 
 from torch.utils.benchmark import Timer
 
-from benchmarks.measuring.noise import noise_between, read_noise
-from benchmarks.workloads.registry import load_workload
+from tune_policies.benchmarks.measuring.noise import noise_between, read_noise
+from tune_policies.benchmarks.workloads.registry import load_workload
 
 from .timed_by_torch import TimedByTorch
 
