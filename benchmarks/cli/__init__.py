@@ -1,5 +1,6 @@
-"""The command ``python -m benchmarks``. Results go to stdout, everything else to stderr.
+"""The commands ``tune-policies bench``, which are ``python -m tune_policies.benchmarks`` too.
 
+Results go to stdout, everything else to stderr.
 Exit status: 0 done; 1 it cannot be met, or the answer is no, as of ``check`` on a busy machine; 2 wrong usage; 130
 Ctrl-C.
 """

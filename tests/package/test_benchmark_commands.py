@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks.cli.commands import Commands
+from tune_policies.benchmarks.cli.commands import Commands
 from tune_policies.cli import app as tune_policies_app
 from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 
@@ -52,12 +52,16 @@ def test_a_command_ends_with_a_message_and_its_status(error, status, told):
 
 
 def test_a_module_of_this_project_that_is_missing_is_a_mistake_of_its_own():
-    assert isinstance(ended_by(ModuleNotFoundError(name="benchmarks.nothing")).exception, ModuleNotFoundError)
+    assert isinstance(
+        ended_by(ModuleNotFoundError(name="tune_policies.benchmarks.nothing")).exception, ModuleNotFoundError
+    )
 
 
 def test_a_command_is_written_down_as_it_was_typed(tmp_path):
     """Beside a figure it can be typed again: with its program, and its arguments quoted."""
-    (tmp_path / "named.py").write_text("from benchmarks.environment import own_command\nprint(own_command())\n")
+    (tmp_path / "named.py").write_text(
+        "from tune_policies.benchmarks.environment import own_command\nprint(own_command())\n"
+    )
     (tmp_path / "pack").mkdir()
     (tmp_path / "pack" / "__main__.py").write_text("import named\n")
 
@@ -91,7 +95,7 @@ def test_tune_policies_lists_the_benchmarks_among_its_commands():
 
 
 def test_a_reader_who_has_enough_sees_no_traceback():
-    piped = f"{sys.executable} -m benchmarks run --help | head -c 0"
+    piped = f"{sys.executable} -m tune_policies bench run --help | head -c 0"
 
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", piped],

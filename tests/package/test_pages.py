@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from benchmarks.cli import app as benchmarks
 from tests.evidence.__main__ import app as evidence
+from tune_policies.benchmarks.cli import app as benchmarks
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -26,7 +26,7 @@ PAGES = [
 # has a machine of its own, and what `make demo` runs is run and looked at by tests/on_ray/test_examples.py: of these,
 # make is asked what it would do.
 DRY_RUN = ("make test", "make test-all", "make clean", "make test-gpu", "make demo")
-SHOWN = {"python -m benchmarks": benchmarks, ".venv/bin/python -m tests.evidence": evidence}
+SHOWN = {"tune-policies bench": benchmarks, ".venv/bin/python -m tests.evidence": evidence}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_ITS_ENVIRONMENT = Path(sys.prefix) == ROOT / ".venv"
 

@@ -5,10 +5,10 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.cli import app
-from benchmarks.record.file import read_run_set, write_run_set
-from benchmarks.record.settings import Settings
 from tests.run_sets import a_run_set
+from tune_policies.benchmarks.cli import app
+from tune_policies.benchmarks.record.file import read_run_set, write_run_set
+from tune_policies.benchmarks.record.settings import Settings
 
 
 def run(*arguments):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.verdict.comparison import Comparison, Outcome
 from tests.evidence.verdicts.proof import GOALS, ProofRecord, ProofRun, measure_coverage, wilson_interval
 from tests.evidence.verdicts.proof_report import print_proof
+from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
 
 
 def run(truth, outcome, seconds=20.0, reasons=()):
