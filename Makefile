@@ -37,7 +37,7 @@ check: install
 	$(BIN)/mypy
 
 bench: install
-	$(BIN)/python -m benchmarks planning
+	$(BIN)/python -m tests.evidence planning
 
 clean:
 	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

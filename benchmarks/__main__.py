@@ -1,4 +1,4 @@
-"""``python -m benchmarks COMMAND``."""
+"""``python -m tune_policies.benchmarks COMMAND``."""
 
 from .cli import main
 

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from pathlib import Path
 
 from .record.environment_reader import read_environment
 
@@ -15,5 +16,7 @@ def describe_machine(*packages: str) -> str:
 
 
 def own_command() -> str:
-    """Return the command that runs, as it can be typed again; this package has two names."""
-    return f"python -m {__package__} {shlex.join(sys.argv[1:])}"
+    """Return the command that runs, as it can be typed again."""
+    package = sys.modules["__main__"].__package__  # None in a script, as the command ``tune-policies`` is one
+    program = f"python -m {package}" if package else Path(sys.argv[0]).name
+    return f"{program} {shlex.join(sys.argv[1:])}"

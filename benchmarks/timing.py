@@ -1,9 +1,6 @@
-"""Times several arms against each other in one run."""
+"""The middle of several runs, and how far they lie apart."""
 
-import random
 import statistics
-import time
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 
@@ -20,26 +17,6 @@ class Spread(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.median:.2f} ±{self.iqr / 2:.2f}"
-
-
-def interleaved_ms(arms: Mapping[str, Callable[[], Callable[[], object]]], repetitions: int) -> dict[str, Spread]:
-    """Return milliseconds by arm. The arms are shuffled, so that a drift of the machine meets all of them.
-
-    Args:
-        arms: For each a function that prepares one run, untimed, and returns what is timed.
-        repetitions: Timed runs of each arm, after one that is not counted.
-    """
-    order = [name for name in arms for _ in range(repetitions)]
-    random.Random(0).shuffle(order)  # noqa: S311
-    samples: dict[str, list[float]] = {name: [] for name in arms}
-    for prepare in arms.values():
-        prepare()()
-    for name in order:
-        run = arms[name]()
-        start = time.perf_counter()
-        run()
-        samples[name].append((time.perf_counter() - start) * 1e3)
-    return {name: spread(values) for name, values in samples.items()}
 
 
 def spread(values: list[float]) -> Spread:

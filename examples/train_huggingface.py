@@ -4,8 +4,8 @@ import ray.train
 import torch
 from ray.train.huggingface.transformers import RayTrainReportCallback, prepare_trainer
 
-from trainers import build_torch_trainer
 from tune_policies import CpuPolicy, FirstFeasiblePolicy, probe_cluster
+from tune_policies.trainers import build_torch_trainer
 
 POLICY = FirstFeasiblePolicy(CpuPolicy(cpus=1, num_workers=2), CpuPolicy(cpus=0.5, num_workers=2))
 

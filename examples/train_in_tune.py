@@ -7,8 +7,8 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainers import as_trainable, build_torch_trainer, peak_gpu_memory_bytes
 from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuMemoryPolicy, probe_cluster
+from tune_policies.trainers import as_trainable, build_torch_trainer, peak_gpu_memory_bytes
 
 POLICY = FirstFeasiblePolicy(
     GpuMemoryPolicy(gpu_memory="4GiB", num_workers=2),

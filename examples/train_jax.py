@@ -4,8 +4,8 @@ import tempfile
 
 import ray.train
 
-from trainers import build_jax_trainer
 from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuPolicy, probe_cluster
+from tune_policies.trainers import build_jax_trainer
 
 POLICY = FirstFeasiblePolicy(
     GpuPolicy(num_workers=2), CpuPolicy(cpus=1, num_workers=2), CpuPolicy(cpus=0.5, num_workers=2)

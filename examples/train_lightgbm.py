@@ -5,8 +5,8 @@ import ray.train
 from ray.train.lightgbm import RayTrainReportCallback, get_network_params
 from sklearn.datasets import load_breast_cancer
 
-from trainers import build_lightgbm_trainer
 from tune_policies import CpuPolicy, FirstFeasiblePolicy, probe_cluster
+from tune_policies.trainers import build_lightgbm_trainer
 
 POLICY = FirstFeasiblePolicy(CpuPolicy(cpus=1, num_workers=2), CpuPolicy(cpus=0.5, num_workers=2))
 

@@ -7,8 +7,8 @@ from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment, RayTrai
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainers import build_torch_trainer
 from tune_policies import CpuPolicy, FirstFeasiblePolicy, probe_cluster
+from tune_policies.trainers import build_torch_trainer
 
 POLICY = FirstFeasiblePolicy(CpuPolicy(cpus=1, num_workers=2), CpuPolicy(cpus=0.5, num_workers=2))
 

@@ -4,8 +4,8 @@ import ray.train
 from ray.train.tensorflow.keras import ReportCheckpointCallback
 from sklearn.datasets import load_digits
 
-from trainers import build_tensorflow_trainer
 from tune_policies import CpuPolicy, FirstFeasiblePolicy, probe_cluster
+from tune_policies.trainers import build_tensorflow_trainer
 
 POLICY = FirstFeasiblePolicy(CpuPolicy(cpus=1, num_workers=2), CpuPolicy(cpus=0.5, num_workers=2))
 

@@ -3,8 +3,8 @@
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
-from trainers import with_plan
 from tune_policies import CpuPolicy, probe_cluster
+from tune_policies.trainers import with_plan
 
 
 def train(config):

@@ -4,8 +4,8 @@ from ray import tune
 from ray.tune.schedulers import HyperBandForBOHB
 from ray.tune.search.bohb import TuneBOHB
 
-from trainers import with_plan
 from tune_policies import CpuPolicy, probe_cluster
+from tune_policies.trainers import with_plan
 
 
 class Training(tune.Trainable):

@@ -2,8 +2,8 @@
 
 from ray import tune
 
-from trainers import with_plan
 from tune_policies import CpuPolicy, probe_cluster
+from tune_policies.trainers import with_plan
 
 
 def train_small(config):  # Tune tells trainables apart by their names

@@ -3,8 +3,8 @@
 from ray import tune
 from ray.tune.search.hyperopt import HyperOptSearch
 
-from trainers import with_plan
 from tune_policies import CpuPolicy, probe_cluster
+from tune_policies.trainers import with_plan
 
 
 def train(config):

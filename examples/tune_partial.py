@@ -4,8 +4,8 @@ import functools
 
 from ray import tune
 
-from trainers import with_plan
 from tune_policies import CpuPolicy, probe_cluster
+from tune_policies.trainers import with_plan
 
 
 def train(config, target):

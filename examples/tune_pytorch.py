@@ -5,8 +5,8 @@ from ray import tune
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from trainers import peak_gpu_memory_bytes, with_plan
 from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuMemoryPolicy, probe_cluster
+from tune_policies.trainers import peak_gpu_memory_bytes, with_plan
 
 POLICY = FirstFeasiblePolicy(GpuMemoryPolicy(gpu_memory="4GiB"), CpuPolicy(cpus=1))
 

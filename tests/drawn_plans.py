@@ -3,7 +3,7 @@
 import random
 from typing import Final
 
-from benchmarks.plans.random_clusters import draw_policies, draw_sizing_policy
+from tests.evidence.plans.random_clusters import draw_policies, draw_sizing_policy
 from tune_policies import AcceleratorPolicy, ClusterCapacity, CpuPolicy, MixedPolicy, ResourcePolicy
 from tune_policies.clusters.catalog import NodeCatalog, NodeType
 

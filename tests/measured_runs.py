@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime
 
-from benchmarks.record.environment import Environment
-from benchmarks.record.run_set import Arm, Block, DeviceFound, Phase, ProcessRun, RunSet
 from tests.clusters import GIB
+from tune_policies.benchmarks.record.environment import Environment
+from tune_policies.benchmarks.record.run_set import Arm, Block, DeviceFound, Phase, ProcessRun, RunSet
 
 MEASURED_AT = datetime(2026, 6, 1, tzinfo=UTC)
 START_S = {"cpu": 1.0, "gpu": 5.0, "gpu@0.25": 5.0}

@@ -1,8 +1,8 @@
 """What a report may be given beside a run: a decision with prices, and a record of throughput, made up."""
 
-from benchmarks.packing.packing_record import ThroughputRecord, ThroughputSample
 from tests.decisions import device_times
 from tests.run_sets import BEGAN
+from tune_policies.benchmarks.packing.packing_record import ThroughputRecord, ThroughputSample
 from tune_policies.decision import Decision, SizeDecision, WorkloadDecision
 
 
@@ -69,7 +69,7 @@ def a_packing_record(workload="mlp"):
     return ThroughputRecord(
         gpu="Example GPU",
         machine="Example CPU, 16 cores",
-        command="python -m benchmarks packing --output packing.json",
+        command="tune-policies bench packing --output packing.json",
         plans={},
         samples=tuple(samples),
     )

@@ -6,8 +6,17 @@ A step takes ``a + b·size`` seconds. The GPU starts slower and is the faster on
 import random
 from datetime import UTC, datetime, timedelta
 
-from benchmarks.record.environment import Environment, GpuFacts
-from benchmarks.record.run_set import Arm, Block, DeviceFound, Failure, NoiseReading, Phase, ProcessRun, RunSet
+from tune_policies.benchmarks.record.environment import Environment, GpuFacts
+from tune_policies.benchmarks.record.run_set import (
+    Arm,
+    Block,
+    DeviceFound,
+    Failure,
+    NoiseReading,
+    Phase,
+    ProcessRun,
+    RunSet,
+)
 
 SIZES = (16, 64, 256, 1024, 4096)
 BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -71,7 +80,7 @@ def a_run_set(
     found = [DeviceFound(device=device, slot=f"1 {device.upper()}", at_once=2) for device in devices]
     not_there = [DeviceFound(device=device, why_missing=f"no node has a {device}") for device in missing]
     all_fields = {
-        "command": "python -m benchmarks run mlp matmul --device cpu --device gpu",
+        "command": "tune-policies bench run mlp matmul --device cpu --device gpu",
         "seed": seed,
         "created_at": BEGAN,
         "environment": ENVIRONMENT,

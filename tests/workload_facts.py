@@ -3,8 +3,8 @@
 import json
 import sys
 
-from benchmarks.workloads.registry import load_workload
 from tune_policies import ProbeError
+from tune_policies.benchmarks.workloads.registry import load_workload
 
 
 def facts(name, size):

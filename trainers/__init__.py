@@ -72,3 +72,9 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return getattr(import_module(_MODULES[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if __name__ == "trainers":  # in a checkout; everywhere else it is ``tune_policies.trainers``
+    from tune_policies.short_names import use_long_name
+
+    use_long_name(__name__)

@@ -52,7 +52,7 @@ def load_policy(path: str | Path) -> ResourcePolicy:
 
 
 def load_decision(path: str | Path) -> Decision:
-    """Read what ``python -m benchmarks decide --output`` has written, for ``BenchmarkedPolicy``.
+    """Read what ``tune-policies bench decide --output`` has written, for ``BenchmarkedPolicy``.
 
     Raises:
         InvalidResourcesError: The file cannot be read, or holds no decision.

@@ -1,22 +1,23 @@
-"""The command ``python -m benchmarks``. Results go to stdout, everything else to stderr.
+"""The commands ``tune-policies bench``, which are ``python -m tune_policies.benchmarks`` too.
 
+Results go to stdout, everything else to stderr.
 Exit status: 0 done; 1 it cannot be met, or the answer is no, as of ``check`` on a busy machine; 2 wrong usage; 130
 Ctrl-C.
 """
 
 import typer
 
-from . import decision, packing, plans, prove, record, report, run, verdict
+from . import decision, packing, record, report, run, verdict
 from .commands import Commands, run_commands
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for part in (run, record, verdict, decision, report, packing, plans, prove):
+for part in (run, record, verdict, decision, report, packing):
     app.add_typer(part.app)
 
 
 @app.callback()
 def benchmarks() -> None:
-    """GPU against CPU, and what this project costs, with the machine and the versions beside every figure."""
+    """GPU against CPU, with the machine and the versions beside every figure."""
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 
 _EXTRAS: Final = {
-    **dict.fromkeys(("jinja2", "jsonschema", "matplotlib", "ortools", "psutil", "pyperf"), "bench"),
+    **dict.fromkeys(("jinja2", "jsonschema", "matplotlib", "psutil", "pyperf"), "bench"),
     "torch": "torch",
 }
 """By package the extra of this project that installs it."""

@@ -4,7 +4,7 @@ A trial takes what comes before its first step, and its steps. That is what is c
 alone: on a GPU a trial starts later, and a short one may not make up for it.
 
 Several trials on one GPU each take longer; together they finish no more an hour than one after the other, unless a
-record of ``python -m benchmarks packing`` says so for the workload.
+record of ``tune-policies bench packing`` says so for the workload.
 """
 
 import statistics
@@ -198,7 +198,7 @@ class _Case(NamedTuple):
         if self.packing is not None and measured_on is not None and not self.packing.may_be_of(measured_on):
             raise InvalidResourcesError(
                 f"the record of packing is of {shorten(self.packing.gpu)}, but the run was on {measured_on}: "
-                "run `python -m benchmarks packing` on that, or leave the record out"
+                "run `tune-policies bench packing` on that, or leave the record out"
             )
 
     def decision(self, workloads: list[WorkloadDecision]) -> Decision:

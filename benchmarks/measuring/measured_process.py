@@ -15,6 +15,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from tune_policies.plan import TrialPlan
+from tune_policies.trainers.process import ProcessSetup, limit_options
 
 from ..record.run_set import Arm, Block, Failure, Phase, ProcessRun
 from ..record.settings import Settings
@@ -22,7 +23,6 @@ from .arms import INTERRUPTED
 from .deadline import Deadline, NoTimesError, Round, TimeIsUpError
 from .noise import NoiseCounters
 from .process import Ending, FirstEpoch, Raised, Task, TimedBlock, WorkloadProcess
-from .trial import ProcessSetup, limit_options
 
 _ENDS_WITHIN_S: Final = 10
 """How long is waited for a process that was ended, so that it does not disturb the next."""

@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from tune_policies.errors import ProbeError
+from tune_policies.trainers.gpu_memory.use.counters import read_counters
+from tune_policies.trainers.gpu_memory.use.leaks import end_gpu_processes
+from tune_policies.trainers.gpu_memory.use.usage import peak_gpu_memory_bytes
+from tune_policies.trainers.process import ProcessSetup
 
 from ..record.run_set import Phase
 from ..workloads.registry import load_workload
@@ -23,7 +27,6 @@ from .noise import Gpus, NoiseCounters, read_noise
 from .protocol import Steps
 from .steps_checks import checked_loss, checked_steps
 from .timing_core import BlockTimer, steps_of_block, wait_for_devices
-from .trial import ProcessSetup, end_gpu_processes, peak_gpu_memory_bytes, read_counters
 
 _Answer = TypeVar("_Answer")
 

@@ -20,7 +20,7 @@ def checked_steps(steps: Any, workload: str) -> Steps:
     if not all(hasattr(steps, field) for field in Steps._fields) or not callable(steps.with_transfers):
         raise InvalidResourcesError(
             f"{workload} returned {shorten(steps)}: a workload returns Steps(with_transfers=…), of "
-            "benchmarks.measuring.protocol"
+            "tune_policies.benchmarks.measuring.protocol"
         )
     tolerance = steps.tolerance
     if not (isinstance(tolerance, Real) and 0 <= float(tolerance) < math.inf):

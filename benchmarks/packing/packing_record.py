@@ -120,12 +120,12 @@ class ThroughputRecord(Value):
 
 
 def read_throughput(path: Path) -> ThroughputRecord:
-    """Read what ``python -m benchmarks packing --output`` wrote.
+    """Read what ``tune-policies bench packing --output`` wrote.
 
     Raises:
         InvalidResourcesError: There is no such file, or it is another one.
     """
-    return read_value(path, ThroughputRecord, "`python -m benchmarks packing --output FILE` writes one")
+    return read_value(path, ThroughputRecord, "`tune-policies bench packing --output FILE` writes one")
 
 
 def stops_paying_at(rates: dict[int, float]) -> int | None:

@@ -20,7 +20,7 @@ from tune_policies.resources import TICKS, from_ticks
 from tune_policies.trainers import measure_gpu_memory, with_plan
 from tune_policies.usage.record import GPU_MEMORY_KEY
 
-from ..environment import describe_machine
+from ..environment import describe_machine, own_command
 from ..record.writing import replace_file
 from .packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
 from .packing_report import draw_throughput, print_throughput
@@ -101,7 +101,7 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
     record = ThroughputRecord(
         gpu=", ".join(gpu.name for node in capacity.nodes for gpu in node.devices or ()) or UNREAD_GPU,
         machine=describe_machine("torch"),
-        command=f"python -m benchmarks {' '.join(sys.argv[1:])}",
+        command=own_command(),
         plans={arm.training.name: arm.plan.explain() for arm in arms if arm.name == "plan"},
     )
     yield record

@@ -27,7 +27,7 @@ MOST_BYTES: Final = 512 * MIB
 _BEGINS: Final = f'{{"{KEY}":'.encode()
 _VERSION: Final = RunSet.model_fields["schema_version"].default
 _MOST_MISTAKES: Final = 3
-_MEASURE: Final = "`python -m benchmarks run … --output FILE` writes one"
+_MEASURE: Final = "`tune-policies bench run … --output FILE` writes one"
 
 
 def write_run_set(run_set: RunSet, path: Path, *, overwrite: bool = False) -> None:

@@ -1,6 +1,7 @@
 """The JSON schema of a run set, as it ships with this package.
 
-It is made from the values themselves. ``python -m benchmarks.record.schema`` writes it anew where they have changed.
+It is made from the values themselves. Where they have changed, ``python -m tune_policies.benchmarks.record.schema``
+writes it anew.
 """
 
 import json
@@ -13,7 +14,7 @@ SCHEMA_FILE: Final = Path(__file__).with_name("run_set.schema.json")
 
 
 def run_set_schema() -> dict[str, Any]:
-    """Return the schema of what stands under ``tune_policies`` in a file of :mod:`benchmarks.record.file`."""
+    """Return the schema of what stands under ``tune_policies`` in a file of :mod:`.file`."""
     version = RunSet.model_fields["schema_version"].default
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

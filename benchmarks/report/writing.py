@@ -38,7 +38,7 @@ def write_report(
         raise InvalidResourcesError(f"{output} is what the report is made of, and would be lost: name another output")
     content = build_content(
         read_run_set(file),
-        read_value(decision, Decision, "`python -m benchmarks decide` writes one") if decision else None,
+        read_value(decision, Decision, "`tune-policies bench decide` writes one") if decision else None,
         read_throughput(packing) if packing else None,
     )
     if images is not None:

@@ -5,8 +5,8 @@ from ray import tune
 
 from tests.decisions import a_decision
 from tests.on_ray.rays import local_ray
-from trainers import with_plan
 from tune_policies import BenchmarkedPolicy, CpuPolicy, GpuPolicy, probe_cluster
+from tune_policies.trainers import with_plan
 
 pytestmark = pytest.mark.gpu
 

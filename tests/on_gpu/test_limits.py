@@ -10,8 +10,8 @@ from ray import tune
 
 from tests.on_gpu.device import torch_says
 from tests.on_ray.rays import local_ray
-from trainers import calibrate_gpu_overhead, load_overheads, with_plan
 from tune_policies import GpuPolicy, classify_oom, probe_cluster
+from tune_policies.trainers import calibrate_gpu_overhead, load_overheads, with_plan
 from tune_policies.usage.record import GpuMemoryUsage
 
 pytestmark = pytest.mark.gpu
@@ -21,8 +21,8 @@ CHUNK = 2**28  # numbers of 4 bytes: arrays of JAX with more than 2**31 elements
 NEEDS = {"torch": "torch", "jax": "jax_plugins", "cupy": "cupy"}
 
 ENFORCE = """
-from trainers.gpu_memory.limits.enforcement import enforce
-from trainers.gpu_memory.limits.share import GpuShare
+from tune_policies.trainers.gpu_memory.limits.enforcement import enforce
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare
 record = enforce(GpuShare(fraction=0.25, memory_bytes=8 * 2**30))
 """
 ASK = {
@@ -71,7 +71,7 @@ LIFT = {
     "cupy": "cupy.get_default_memory_pool().set_limit(size=2**40)",
 }
 SAY = """
-from trainers.gpu_memory.limits.enforcement import checked_enforcement
+from tune_policies.trainers.gpu_memory.limits.enforcement import checked_enforcement
 print(*checked_enforcement().limit_bytes)
 """
 
@@ -96,7 +96,7 @@ def test_the_environment_alone_holds_a_process_as_well(framework):
     pytest.importorskip(NEEDS[framework])
     code = f"""
 import os
-from trainers import GpuMemoryLimit
+from tune_policies.trainers import GpuMemoryLimit
 from tune_policies.probing.devices import read_gpus
 total = read_gpus()[0]["memory_bytes"]
 os.environ |= GpuMemoryLimit("8GiB").environment({{"{framework}": "{module.__version__}"}}, total, os.environ)

@@ -10,8 +10,8 @@ from ray import tune
 
 from tests.on_gpu.device import sees_a_gpu, torch_says
 from tests.on_ray.rays import local_ray
-from trainers import build_torch_trainer, peak_gpu_memory_bytes, with_plan
 from tune_policies import CpuPolicy, GpuMemoryPolicy, GpuPolicy, ProbeWarning, probe_cluster
+from tune_policies.trainers import build_torch_trainer, peak_gpu_memory_bytes, with_plan
 
 pytestmark = pytest.mark.gpu
 

@@ -8,8 +8,8 @@ import pytest
 from ray.train import RunConfig
 
 from tests.on_ray.rays import local_ray
-from trainers import build_jax_trainer, build_lightgbm_trainer, build_torch_trainer, build_xgboost_trainer
 from tune_policies import CpuPolicy, GpuPolicy, ProbeWarning, probe_cluster
+from tune_policies.trainers import build_jax_trainer, build_lightgbm_trainer, build_torch_trainer, build_xgboost_trainer
 
 pytestmark = pytest.mark.gpu
 
@@ -95,7 +95,7 @@ def boost_with_xgboost(config):
     import numpy as np
     import xgboost
 
-    from trainers import gpu_memory_usage
+    from tune_policies.trainers import gpu_memory_usage
 
     x = np.arange(64.0).reshape(-1, 1)
     booster = xgboost.train({"device": "cuda"}, xgboost.DMatrix(x, label=x[:, 0]), 1)
@@ -117,7 +117,7 @@ def boost_with_lightgbm(config):
     import lightgbm
     import numpy as np
 
-    from trainers import gpu_memory_usage
+    from tune_policies.trainers import gpu_memory_usage
 
     x = np.arange(64.0).reshape(-1, 1)
     lightgbm.train({"verbose": -1}, lightgbm.Dataset(x, label=x[:, 0]), 1)  # its wheels are built for the CPU

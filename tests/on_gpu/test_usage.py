@@ -13,11 +13,11 @@ from ray import tune
 
 from tests.on_gpu.device import HOLD, holding, sees_a_gpu, used_bytes
 from tests.on_ray.rays import local_ray
-from trainers import with_plan
-from trainers.gpu_memory.limits.share import GpuShare
-from trainers.gpu_memory.use.nvml import read_device_use
-from trainers.gpu_memory.use.room import wait_for_room
 from tune_policies import GpuPolicy, MemoryLimitError, ProbeWarning, probe_cluster
+from tune_policies.trainers import with_plan
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare
+from tune_policies.trainers.gpu_memory.use.nvml import read_device_use
+from tune_policies.trainers.gpu_memory.use.room import wait_for_room
 from tune_policies.usage.record import GpuMemoryUsage
 
 pytestmark = pytest.mark.gpu

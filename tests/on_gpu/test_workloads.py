@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from benchmarks.workloads.registry import BUILT_IN
 from tests.on_gpu.device import torch_says
+from tune_policies.benchmarks.workloads.registry import BUILT_IN
 
 pytestmark = pytest.mark.gpu
 
@@ -20,7 +20,7 @@ SIZES |= dict.fromkeys(("doubling", "boosting", "iterative-tasks", "iterative-ac
 EPOCH = """
 import contextlib, json, sys
 import ray
-from benchmarks.workloads.registry import load_workload
+from tune_policies.benchmarks.workloads.registry import load_workload
 from tune_policies import ProbeError
 
 name, size, device = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -39,7 +39,7 @@ print(json.dumps(found))
 THROUGHPUT = """
 import json, sys, time
 import torch
-from benchmarks.workloads.registry import load_workload
+from tune_policies.benchmarks.workloads.registry import load_workload
 
 steps = load_workload(sys.argv[1])(int(sys.argv[2]), "gpu")
 for _ in range(10):

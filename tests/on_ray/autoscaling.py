@@ -9,7 +9,7 @@ import ray
 import yaml
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
-from benchmarks.plans.autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
+from tests.evidence.plans.autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
 from tune_policies.autoscaling.autoscaler import find_autoscaler
 
 __all__ = [

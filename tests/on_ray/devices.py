@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ray import tune
 
-from trainers import with_plan
 from tune_policies.accelerator_families import FAMILIES
+from tune_policies.trainers import with_plan
 
 VARIABLES = {str(family): family.visibility_variable for family in FAMILIES}
 

@@ -15,8 +15,8 @@ from ray.tune.schedulers import PopulationBasedTraining
 
 from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
-from trainers import as_trainable
 from tune_policies import CpuPolicy, InvalidResourcesError
+from tune_policies.trainers import as_trainable
 
 PLAN = CpuPolicy(cpus=1, num_workers=1).plan(nodes((2, 0)))
 

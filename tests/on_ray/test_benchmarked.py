@@ -9,7 +9,6 @@ from ray import tune
 
 from tests.decisions import a_decision
 from tests.on_ray.rays import local_ray
-from trainers import with_plan
 from tune_policies import (
     BenchmarkedPolicy,
     CpuPolicy,
@@ -18,6 +17,7 @@ from tune_policies import (
     InvalidResourcesError,
     probe_cluster,
 )
+from tune_policies.trainers import with_plan
 
 # The GPUs are logical, so there is nothing to read of them.
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")

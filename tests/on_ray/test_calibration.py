@@ -10,8 +10,8 @@ import pytest
 import ray
 
 from tests.on_ray.rays import local_ray
-from trainers import calibrate_gpu_overhead, load_overheads
 from tune_policies import InfeasibleRequestError, InvalidResourcesError, ProbeError
+from tune_policies.trainers import calibrate_gpu_overhead, load_overheads
 
 MIB = 2**20
 

@@ -12,8 +12,8 @@ from ray.train.v2.api.exceptions import WorkerGroupError
 
 from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
-from trainers import fit_escalating
 from tune_policies import GpuPolicy, InfeasibleRequestError, InvalidResourcesError, TrialPlan
+from tune_policies.trainers import fit_escalating
 
 PLAN = GpuPolicy(gpus=0.25, cpus=1, num_workers=1).plan(nodes((4, 2)))
 

@@ -16,8 +16,8 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, MedianStoppingRule, PopulationBasedTraining
 
 from tests.on_ray.rays import local_ray
-from trainers import with_plan
 from tune_policies import EscalatingScheduler, Resources, TrialPlan, TrialSlot
+from tune_policies.trainers import with_plan
 
 SHARE = 0.25
 NUM_STEPS = 4

@@ -9,7 +9,7 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
-from benchmarks.plans.trials_on_ray import trial_groups
+from tests.evidence.plans.trials_on_ray import trial_groups
 from tests.on_ray.autoscaling import alive_workers, autoscaling_cluster, cluster_status, node_type, workers_when
 from tune_policies import (
     AutoscalingPolicy,

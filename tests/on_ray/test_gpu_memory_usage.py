@@ -12,10 +12,10 @@ from ray import tune
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.stand_ins import state_counts
-from trainers import gpu_memory_usage, with_plan
-from trainers.process import LimitOptions
-from trainers.train_runs.train_loop import planned_arguments
 from tune_policies import ClusterCapacity, GpuDevice, GpuMemoryPolicy, Resources
+from tune_policies.trainers import gpu_memory_usage, with_plan
+from tune_policies.trainers.process import LimitOptions
+from tune_policies.trainers.train_runs.train_loop import planned_arguments
 from tune_policies.usage.record import GpuMemoryUsage
 from tune_policies.usage.trials import read_usage
 

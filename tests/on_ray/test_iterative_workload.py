@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.workloads.registry import load_workload
 from tests.on_ray.rays import local_ray
 from tune_policies import ProbeError
+from tune_policies.benchmarks.workloads.registry import load_workload
 
 
 def losses(name):

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from ray import tune
 
-from trainers import with_plan
 from tune_policies import (
     ClusterCapacity,
     EscalatingScheduler,
@@ -16,6 +15,7 @@ from tune_policies import (
     GpuMemoryProfile,
     Resources,
 )
+from tune_policies.trainers import with_plan
 
 GIB = 2**30
 DEVICE = GpuDevice(index=0, uuid="GPU-0", name="Stand-in", memory_bytes=16 * GIB)

@@ -15,9 +15,6 @@ from ray import tune
 
 from tests.on_ray.rays import ray_with_stand_ins
 from tests.stand_ins import state_counts
-from trainers import measure_gpu_memory, plan_by_measuring, with_plan
-from trainers.train_runs.train_loop import plan_of_run
-from trainers.tune_trials.tune_trainable import resources_for
 from tune_policies import (
     ClusterCapacity,
     CpuPolicy,
@@ -30,6 +27,9 @@ from tune_policies import (
     MeasurementError,
     Resources,
 )
+from tune_policies.trainers import measure_gpu_memory, plan_by_measuring, with_plan
+from tune_policies.trainers.train_runs.train_loop import plan_of_run
+from tune_policies.trainers.tune_trials.tune_trainable import resources_for
 
 GIB = 2**30
 OVERHEAD = int(0.85 * GIB)

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measuring.arms import num_missing
-from benchmarks.measuring.gpu_use import GPU_USE_UNKNOWN
-from benchmarks.measuring.runner import measure, new_run_set
-from benchmarks.record.environment import Environment
-from benchmarks.record.file import read_run_set
-from benchmarks.record.run_set import Phase
-from benchmarks.record.settings import Settings
 from tests.on_ray.rays import local_ray
 from tune_policies import probe_cluster
+from tune_policies.benchmarks.measuring.arms import num_missing
+from tune_policies.benchmarks.measuring.gpu_use import GPU_USE_UNKNOWN
+from tune_policies.benchmarks.measuring.runner import measure, new_run_set
+from tune_policies.benchmarks.record.environment import Environment
+from tune_policies.benchmarks.record.file import read_run_set
+from tune_policies.benchmarks.record.run_set import Phase
+from tune_policies.benchmarks.record.settings import Settings
 from tune_policies.probe import ProbeWarning
 
 HERE = "tests.on_ray.measured_workloads"
@@ -267,7 +267,7 @@ def test_ctrl_c_keeps_what_was_measured_and_ends_with_130(tmp_path, environment_
     output = tmp_path / "run.json"
     command = ["run", f"{HERE}:spin", "--size", "300", "--device", "cpu", "--rounds", "999", "--output", str(output)]
     with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks", *command],
+        [sys.executable, "-m", "tune_policies", "bench", *command],
         cwd=ROOT,
         env=environment_of_its_own,
         stdout=subprocess.PIPE,

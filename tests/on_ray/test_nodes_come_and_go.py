@@ -9,7 +9,6 @@ import ray
 from ray import tune
 from ray.cluster_utils import Cluster
 
-from trainers import with_plan
 from tune_policies import (
     CpuPolicy,
     GpuPolicy,
@@ -20,6 +19,7 @@ from tune_policies import (
     TrialSlot,
     probe_cluster,
 )
+from tune_policies.trainers import with_plan
 
 INTERVAL_S = 0.5
 

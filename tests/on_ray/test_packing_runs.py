@@ -2,15 +2,15 @@
 
 import pytest
 
-from benchmarks.packing.runs import WAVES, Arm, FailedRunError, run_arm
-from benchmarks.packing.trainings import Training
 from tests.on_ray.rays import local_ray
 from tune_policies import CappedPolicy, CpuPolicy, probe_cluster
+from tune_policies.benchmarks.packing.runs import WAVES, Arm, FailedRunError, run_arm
+from tune_policies.benchmarks.packing.trainings import Training
 
 OWN_WORKLOAD = """
 from itertools import count
 
-from benchmarks.measuring.protocol import Steps
+from tune_policies.benchmarks.measuring.protocol import Steps
 
 def counts(size, device):
     assert device == "cpu"

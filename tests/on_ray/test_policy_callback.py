@@ -16,10 +16,10 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialSch
 
 from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
-from trainers import as_trainable, with_plan
 from tune_policies import CpuPolicy, EscalatingScheduler, GpuPolicy, InvalidResourcesError, PolicyCallback
 from tune_policies.reporting.policy_callback import why_failed
 from tune_policies.reporting.record import USAGE_FILE, ResourceUsage
+from tune_policies.trainers import as_trainable, with_plan
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,7 +13,6 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
 
 from tests.on_ray.rays import local_ray
-from trainers import with_plan
 from tune_policies import (
     ClusterCapacity,
     CpuPolicy,
@@ -26,6 +25,7 @@ from tune_policies import (
     TrialPlan,
     TrialSlot,
 )
+from tune_policies.trainers import with_plan
 
 GIB = 2**30
 

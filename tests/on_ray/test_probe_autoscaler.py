@@ -6,7 +6,7 @@ import pytest
 import ray
 import yaml
 
-from benchmarks.plans.launching import LAUNCHED
+from tests.evidence.plans.launching import LAUNCHED
 from tests.on_ray.autoscaling import autoscaling_cluster, node_type
 from tune_policies import NodeTypeCapacity, Resources, probe_cluster
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from benchmarks.verdict.comparison import Outcome
-from benchmarks.verdict.proof import ProofRecord
-from benchmarks.verdict.proof_runs import ProofSize, measure_overhead_of_steps, run_proof
+from tests.evidence.verdicts.proof import ProofRecord
+from tests.evidence.verdicts.proof_runs import ProofSize, measure_overhead_of_steps, run_proof
 from tune_policies import InvalidResourcesError
+from tune_policies.benchmarks.verdict.comparison import Outcome
 
 pytestmark = pytest.mark.ray
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from benchmarks.plans.trials_on_ray import disagreement
+from tests.evidence.plans.trials_on_ray import disagreement
 from tests.on_ray.rays import cluster_of
 from tune_policies import (
     AcceleratorPolicy,

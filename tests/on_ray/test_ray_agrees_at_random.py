@@ -1,8 +1,8 @@
-"""Some of the clusters of ``python -m benchmarks ray-agreement``, which tries 300."""
+"""Some of the clusters of ``python -m tests.evidence ray-agreement``, which tries 300."""
 
 import pytest
 
-from benchmarks.plans.ray_agreement import check_cluster
+from tests.evidence.plans.ray_agreement import check_cluster
 
 SAMPLE = (3, 5, 20, 29)
 

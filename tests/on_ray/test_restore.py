@@ -12,8 +12,8 @@ import ray
 from ray import tune
 
 from tests.on_ray.rays import local_ray
-from trainers import with_plan
 from tune_policies import ClusterCapacity, CpuPolicy, Resources
+from tune_policies.trainers import with_plan
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=2))
 ONE_AT_ONCE, TWO_AT_ONCE = CpuPolicy(cpus=2).plan(CAPACITY), CpuPolicy(cpus=1).plan(CAPACITY)

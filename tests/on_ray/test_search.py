@@ -2,17 +2,17 @@
 
 import pytest
 
-from benchmarks.decision.crossover import powers_of_two
-from benchmarks.decision.decide import Terms, decide
-from benchmarks.decision.searching import Search, UndecidedError, search_to_file
-from benchmarks.record.file import read_run_set
-from benchmarks.record.settings import Settings
 from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
+from tune_policies.benchmarks.decision.crossover import powers_of_two
+from tune_policies.benchmarks.decision.decide import Terms, decide
+from tune_policies.benchmarks.decision.searching import Search, UndecidedError, search_to_file
+from tune_policies.benchmarks.record.file import read_run_set
+from tune_policies.benchmarks.record.settings import Settings
 
 WORKLOAD = """
 import time
-from benchmarks.measuring.protocol import Steps
+from tune_policies.benchmarks.measuring.protocol import Steps
 
 def spins(size, device):
     each = 0.0001 * size**3 if device == "cpu" else 0.0063

@@ -16,8 +16,8 @@ from ray.tune.search.optuna import OptunaSearch
 
 from tests.on_ray.bohb import skip_without_bohb
 from tests.on_ray.rays import local_ray
-from trainers import with_plan
 from tune_policies import CpuPolicy, probe_cluster
+from tune_policies.trainers import with_plan
 
 SEED = 7
 GOAL = {"metric": "loss", "mode": "min"}

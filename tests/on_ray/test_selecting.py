@@ -6,8 +6,8 @@ from ray import tune
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.on_ray.rays import cluster_of
-from trainers import with_plan
 from tune_policies import CpuPolicy, GpuPolicy, SelectingPolicy, probe_cluster
+from tune_policies.trainers import with_plan
 
 
 def where_it_runs(config):

@@ -15,8 +15,8 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.clusters import slice_hosts
 from tests.on_ray.rays import cluster_of
-from trainers import with_plan
 from tune_policies import AcceleratorPolicy, ClusterCapacity, InvalidResourcesError, probe_cluster
+from tune_policies.trainers import with_plan
 
 POLICY = AcceleratorPolicy(resource="TPU", amount=4, accelerator_type="TPU-V4", topology="2x2x2", num_workers=2)
 

@@ -11,14 +11,14 @@ from ray.train import RunConfig
 
 from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
-from trainers import (
+from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InvalidResourcesError
+from tune_policies.trainers import (
     build_jax_trainer,
     build_lightgbm_trainer,
     build_tensorflow_trainer,
     build_torch_trainer,
     build_xgboost_trainer,
 )
-from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InvalidResourcesError
 
 THREADS = os.cpu_count() + 1
 """More than any library takes by itself."""
@@ -214,7 +214,7 @@ def test_a_jax_worker_on_a_shared_gpu_may_not_become_several():
 
 
 def without_tf_keras(monkeypatch):
-    monkeypatch.setattr("trainers.train_runs.tensorflow_trainer.find_spec", lambda _: None)
+    monkeypatch.setattr("tune_policies.trainers.train_runs.tensorflow_trainer.find_spec", lambda _: None)
 
 
 def test_without_tf_keras_several_workers_are_refused_before_anything_starts(monkeypatch):

@@ -7,8 +7,8 @@ from ray.train import RunConfig
 from ray.tune.integration.ray_train import TuneReportCallback
 
 from tests.on_ray.rays import local_ray
-from trainers import build_torch_trainer, with_plan
 from tune_policies import CpuPolicy, probe_cluster
+from tune_policies.trainers import build_torch_trainer, with_plan
 
 
 @pytest.mark.timeout(180)  # with a CPU for each driver they would wait for ever

@@ -16,9 +16,9 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import ControllerError
 
 from tests.on_ray.rays import local_ray
-from trainers import with_room_check
-from trainers.room.room_reading import remove_abandoned_groups
 from tune_policies import InfeasibleRequestError
+from tune_policies.trainers import with_room_check
+from tune_policies.trainers.room.room_reading import remove_abandoned_groups
 
 # Older ones wrap whatever ends the controller.
 PASSED_ON = InfeasibleRequestError if hasattr(TrainController, "_run_controller_hook") else ControllerError

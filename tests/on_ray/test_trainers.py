@@ -17,14 +17,14 @@ from ray.train.v2.api.exceptions import WorkerGroupError
 
 from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
-from trainers import (
+from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError
+from tune_policies.trainers import (
     build_jax_trainer,
     build_lightgbm_trainer,
     build_tensorflow_trainer,
     build_torch_trainer,
     build_xgboost_trainer,
 )
-from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -147,7 +147,7 @@ def test_the_run_config_of_tune_is_refused_by_rays_trainer_itself(build):
 
 
 BUILD_EACH = """
-import sys, trainers
+import sys, tune_policies.trainers as trainers
 from tests.clusters import nodes
 from tune_policies import CpuPolicy
 

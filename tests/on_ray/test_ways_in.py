@@ -8,8 +8,8 @@ from ray import tune
 from ray.tune.error import TuneError
 
 from tests.on_ray.rays import local_ray
-from trainers import with_plan
 from tune_policies import ClusterCapacity, CpuPolicy, Resources
+from tune_policies.trainers import with_plan
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=4, gpus=1))
 ONE = CpuPolicy(cpus=1).plan(CAPACITY)

@@ -9,7 +9,6 @@ import pytest
 from ray import tune
 
 from tests.on_ray.rays import local_ray
-from trainers import with_plan
 from tune_policies import (
     ClusterCapacity,
     CpuPolicy,
@@ -19,6 +18,7 @@ from tune_policies import (
     Resources,
     probe_cluster,
 )
+from tune_policies.trainers import with_plan
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,20 @@
 """How the commands of the benchmarks end, whatever they do."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import typer
-from tune_policies.benchmarks.environment import own_command as by_second_name
 from typer.testing import CliRunner
 
-from benchmarks.cli.commands import Commands
-from benchmarks.environment import own_command
+from tune_policies.benchmarks.cli.commands import Commands
+from tune_policies.cli import app as tune_policies_app
 from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
+
+ROOT = Path(__file__).parents[2]
 
 
 def ended_by(error):
@@ -49,24 +52,56 @@ def test_a_command_ends_with_a_message_and_its_status(error, status, told):
 
 
 def test_a_module_of_this_project_that_is_missing_is_a_mistake_of_its_own():
-    assert isinstance(ended_by(ModuleNotFoundError(name="benchmarks.nothing")).exception, ModuleNotFoundError)
+    assert isinstance(
+        ended_by(ModuleNotFoundError(name="tune_policies.benchmarks.nothing")).exception, ModuleNotFoundError
+    )
 
 
-def test_a_command_names_itself_as_it_was_typed(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["__main__.py", "run", "my steps:product"])
+def test_a_command_is_written_down_as_it_was_typed(tmp_path):
+    """Beside a figure it can be typed again: with its program, and its arguments quoted."""
+    (tmp_path / "named.py").write_text(
+        "from tune_policies.benchmarks.environment import own_command\nprint(own_command())\n"
+    )
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__main__.py").write_text("import named\n")
 
-    assert own_command() == "python -m benchmarks run 'my steps:product'"
-    assert by_second_name() == "python -m tune_policies.benchmarks run 'my steps:product'"
+    def said(*program):
+        command = [sys.executable, *program, "run", "my steps:product"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    assert said("-m", "pack") == "python -m pack run 'my steps:product'\n"
+    assert said("named.py") == "named.py run 'my steps:product'\n"
+
+
+@pytest.mark.parametrize(
+    "program", [["tune_policies", "bench"], ["tune_policies.benchmarks"], ["benchmarks"]], ids=" ".join
+)
+def test_the_commands_are_the_same_by_every_way_in(program):
+    """That is, as tune-policies bench, and as python -m with the long name or, in a checkout, with the short one."""
+    command = [sys.executable, "-m", *program, "show", "missing.json"]
+
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: missing.json cannot be read: No such file or directory;")
+
+
+def test_tune_policies_lists_the_benchmarks_among_its_commands():
+    done = CliRunner().invoke(tune_policies_app, ["--help"])
+
+    assert re.search(r"bench\s+GPU against CPU", done.stdout)
 
 
 def test_a_reader_who_has_enough_sees_no_traceback():
-    piped = f"{sys.executable} -m benchmarks run --help | head -c 0"
+    piped = f"{sys.executable} -m tune_policies bench run --help | head -c 0"
 
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", piped],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         timeout=60,
         check=False,
     )

@@ -3,8 +3,8 @@
 import pytest
 from ray import tune
 
-from trainers.gpu_memory.sizing.configs import check_trainable, configs_to_measure
 from tune_policies import InvalidResourcesError
+from tune_policies.trainers.gpu_memory.sizing.configs import check_trainable, configs_to_measure
 
 
 @pytest.mark.parametrize(

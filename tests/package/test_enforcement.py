@@ -10,8 +10,8 @@ import pytest
 from tests.stand_ins import state_counts, write_stand_ins
 
 ENFORCE = """
-from trainers.gpu_memory.limits.enforcement import current_enforcement, enforce
-from trainers.gpu_memory.limits.share import GpuShare
+from tune_policies.trainers.gpu_memory.limits.enforcement import current_enforcement, enforce
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare
 enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
 """
 
@@ -97,8 +97,8 @@ def test_a_later_share_takes_the_place_of_an_earlier_one(when, tmp_path):
     """The next trial in the same process, for a framework that is imported before or after. CuPy is a stand-in here."""
     (tmp_path / "cupy.py").write_text(GPU_CUPY)
     enforce = """
-from trainers.gpu_memory.limits.enforcement import current_enforcement, enforce
-from trainers.gpu_memory.limits.share import GpuShare
+from tune_policies.trainers.gpu_memory.limits.enforcement import current_enforcement, enforce
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare
 enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
 {before}
 enforce(GpuShare(fraction=0.25, memory_bytes=4 * 2**30))
@@ -139,10 +139,10 @@ backends = SimpleNamespace()
 """
 
 AT_A_RESULT = """
-from trainers.gpu_memory.limits.enforcement import (
+from tune_policies.trainers.gpu_memory.limits.enforcement import (
     checked_enforcement, current_enforcement, enforce, note_whole_devices, require_limit
 )
-from trainers.gpu_memory.limits.share import GpuShare
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare
 enforce(GpuShare(fraction=0.5, memory_bytes={share}))
 {work}
 require_limit()
@@ -220,8 +220,8 @@ def test_a_share_of_an_npu_is_held_once_its_package_gives_torch_the_npus(tmp_pat
     """PyTorch is real, and sees no device until then, which is no error here; torch_npu is a stand-in."""
     (tmp_path / "torch_npu.py").write_text(NPU_TORCH)
     code = """
-from trainers.gpu_memory.limits.enforcement import current_enforcement, enforce
-from trainers.gpu_memory.limits.share import GpuShare
+from tune_policies.trainers.gpu_memory.limits.enforcement import current_enforcement, enforce
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare
 enforce(GpuShare(fraction=0.25, device="NPU"))
 import torch, torch_npu
 print(torch_npu.fractions == {0: (2**34 - int(0.85 * 2**30)) / 2**36}, current_enforcement().warnings)
@@ -236,7 +236,7 @@ def test_the_frameworks_themselves_understand_what_the_environment_says(tmp_path
     """JAX's own reader of its variables, CuPy's own parser, and the parser in PyTorch's library."""
     code = """
 import os
-from trainers import GpuMemoryLimit
+from tune_policies.trainers import GpuMemoryLimit
 limit = GpuMemoryLimit("8GiB", overhead_bytes=dict.fromkeys(["torch", "jax", "cupy"], 2**30))
 os.environ["PYTORCH_ALLOC_CONF"] = "roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:64"
 os.environ |= limit.environment({"jax": "0.10.2", "cupy": "14.2", "torch": "2.13"}, 14 * 2**30, os.environ)

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.environment import describe_machine
-from benchmarks.record.environment import Environment
-from benchmarks.record.environment_reader import read_environment
 from tests.stand_ins import state_counts, write_stand_ins
+from tune_policies.benchmarks.environment import describe_machine
+from tune_policies.benchmarks.record.environment import Environment
+from tune_policies.benchmarks.record.environment_reader import read_environment
 
 ROOT = Path(__file__).parents[2]
 # Reading must cost no import of a framework, which takes seconds and GPU memory.
 READ = """
 import sys
-from benchmarks.record.environment_reader import read_environment
+from tune_policies.benchmarks.record.environment_reader import read_environment
 print(read_environment().to_json())
 assert not {"torch", "tensorflow", "jax", "numba", "ray"} & sys.modules.keys()
 """

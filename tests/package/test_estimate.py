@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from tests import models
-from trainers import estimate_gpu_memory
 from tune_policies import MeasurementError
+from tune_policies.trainers import estimate_gpu_memory
 
 GIB = 2**30
 TRAININGS = {
@@ -193,7 +193,7 @@ def test_it_explains_the_parts_and_what_it_cannot_know():
 WITHOUT = """
 import sys
 sys.modules[sys.argv[1]] = None
-from trainers import estimate_gpu_memory
+from tune_policies.trainers import estimate_gpu_memory
 try:
     estimate_gpu_memory(lambda: None, (1,))
 except Exception as error:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.measuring.frameworks import jax_device
 from tune_policies import ProbeError
+from tune_policies.benchmarks.measuring.frameworks import jax_device
 
 
 def test_the_cpu_is_there_in_every_framework():

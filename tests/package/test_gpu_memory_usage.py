@@ -6,7 +6,7 @@ import pytest
 
 TENSORFLOW = """
 import tensorflow as tf
-from trainers import peak_gpu_memory_bytes
+from tune_policies.trainers import peak_gpu_memory_bytes
 before = peak_gpu_memory_bytes()
 tf.config.threading.set_intra_op_parallelism_threads(2)  # refused once the runtime has started
 tf.ones(1)
@@ -16,13 +16,13 @@ if not tf.config.list_physical_devices("GPU"):
 
 TORCH = """
 import torch
-from trainers import peak_gpu_memory_bytes
+from tune_policies.trainers import peak_gpu_memory_bytes
 print(peak_gpu_memory_bytes())
 """
 
 JAX = """
 import jax
-from trainers import peak_gpu_memory_bytes
+from tune_policies.trainers import peak_gpu_memory_bytes
 print(peak_gpu_memory_bytes(), end=" ")
 assert not jax._src.xla_bridge.backends_are_initialized()
 jax.numpy.ones(1)
@@ -31,7 +31,7 @@ print(peak_gpu_memory_bytes() if jax.default_backend() == "cpu" else None)
 
 CUPY = """
 import cupy
-from trainers import peak_gpu_memory_bytes
+from tune_policies.trainers import peak_gpu_memory_bytes
 print(peak_gpu_memory_bytes())
 """
 

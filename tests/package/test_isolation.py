@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from trainers.gpu_memory.limits import isolation
-from trainers.gpu_memory.limits.own_environment import OwnEnvironment
-from trainers.gpu_memory.limits.share import GpuShare, Holding
+from tune_policies.trainers.gpu_memory.limits import isolation
+from tune_policies.trainers.gpu_memory.limits.own_environment import OwnEnvironment
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare, Holding
 
 GIB = 2**30
 ROOT = Path(__file__).parents[2]
@@ -47,8 +47,8 @@ def variables():
 
 ENFORCE = """
 import json, os
-from trainers.gpu_memory.limits.enforcement import enforce
-from trainers.gpu_memory.limits.share import GpuShare
+from tune_policies.trainers.gpu_memory.limits.enforcement import enforce
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare
 record = enforce(GpuShare(fraction=0.25, memory_bytes=20 * 2**30), isolation="mps")
 variables = {name: os.environ[name] for name in os.environ if name.startswith("CUDA_MPS_") and "PIPE" not in name}
 print(json.dumps([record.isolation, record.warnings, variables]))

@@ -6,14 +6,14 @@ import time
 import pytest
 
 from tests.stand_ins import state_counts, write_stand_ins
-from trainers.gpu_memory.limits.calibration import Place, places_of_models
-from trainers.gpu_memory.limits.overhead_measurement import (
+from tune_policies import GpuDevice, NodeCapacity, Resources
+from tune_policies.trainers.gpu_memory.limits.calibration import Place, places_of_models
+from tune_policies.trainers.gpu_memory.limits.overhead_measurement import (
     measure_on_this_gpu,
     overhead_fields,
     run_while_it_holds,
     use_once_settled,
 )
-from tune_policies import GpuDevice, NodeCapacity, Resources
 
 MIB = 2**20
 SAID = {"version": "2.13.0", "reserved_bytes": 40 * MIB}

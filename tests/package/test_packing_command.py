@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.cli import app
+from tune_policies.benchmarks.cli import app
 
 
 def test_a_record_that_is_there_is_not_written_over(tmp_path):

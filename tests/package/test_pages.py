@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from benchmarks.cli import app
+from tests.evidence.__main__ import app as evidence
+from tune_policies.benchmarks.cli import app as benchmarks
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -25,6 +26,7 @@ PAGES = [
 # has a machine of its own, and what `make demo` runs is run and looked at by tests/on_ray/test_examples.py: of these,
 # make is asked what it would do.
 DRY_RUN = ("make test", "make test-all", "make clean", "make test-gpu", "make demo")
+SHOWN = {"tune-policies bench": benchmarks, ".venv/bin/python -m tests.evidence": evidence}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_ITS_ENVIRONMENT = Path(sys.prefix) == ROOT / ".venv"
 
@@ -48,10 +50,11 @@ def commands(page):
 
 
 def shown_commands(page):
-    """Yield the arguments of each command of the benchmarks that takes too long, or needs a GPU, to be run here."""
+    """Yield the program and the arguments of each command that takes too long, or needs a GPU, to be run here."""
     for body in blocks(page, ""):
-        for arguments in re.findall(r"^(?:\$ )?python -m benchmarks (.+)$", body, re.MULTILINE):
-            yield shlex.split(arguments)
+        for program, app in SHOWN.items():
+            for arguments in re.findall(rf"^(?:\$ )?{re.escape(program)} (.+)$", body, re.MULTILINE):
+                yield app, shlex.split(arguments)
 
 
 def name(page):
@@ -74,6 +77,8 @@ def run_command(command, folder, environment):
         folder = ROOT
         if command in DRY_RUN:
             command = command.replace("make", "make --dry-run", 1)
+    elif command.startswith(".venv/bin/"):
+        folder, command = ROOT, command.removeprefix(".venv/bin/")
     elif command.startswith("pip install"):
         folder, command = ROOT, f"python -m {command} --dry-run --no-deps --quiet"
     return subprocess.run(
@@ -125,8 +130,8 @@ def test_the_python_of_a_page_runs(page, tmp_path, environment):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(shown_commands(page))], ids=name)
 def test_the_commands_that_a_page_only_shows_exist_with_these_options(page):
-    for arguments in shown_commands(page):
-        context = typer.main.get_command(app).make_context("benchmarks", [*arguments])
+    for app, arguments in shown_commands(page):
+        context = typer.main.get_command(app).make_context("", [*arguments])
         while hasattr(context.command, "resolve_command"):
             found, command, arguments = context.command.resolve_command(context, arguments)
             context = command.make_context(found, [*arguments], parent=context)

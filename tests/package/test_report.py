@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.cli import app
-from benchmarks.packing.packing_report import draw_throughput
-from benchmarks.record.file import write_run_set
-from benchmarks.record.run_set import Failure, Phase
-from benchmarks.report.content import build_content
-from benchmarks.report.figures import crossover_figure
-from benchmarks.report.images import save_figure
-from benchmarks.report.page import for_markdown, html_page, write_markdown
-from benchmarks.report.style import ON_DARK, STROKES
 from tests.package.browser import CHROMIUM, Browser
 from tests.reports import a_decision, a_packing_record
 from tests.run_sets import a_run_set
+from tune_policies.benchmarks.cli import app
+from tune_policies.benchmarks.packing.packing_report import draw_throughput
+from tune_policies.benchmarks.record.file import write_run_set
+from tune_policies.benchmarks.record.run_set import Failure, Phase
+from tune_policies.benchmarks.report.content import build_content
+from tune_policies.benchmarks.report.figures import crossover_figure
+from tune_policies.benchmarks.report.images import save_figure
+from tune_policies.benchmarks.report.page import for_markdown, html_page, write_markdown
+from tune_policies.benchmarks.report.style import ON_DARK, STROKES
 from tune_policies.errors import InvalidResourcesError
 
 HOSTILE = '<script>alert(1)</script>&"$x_$ |`*[a](b)'
@@ -33,7 +33,7 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium, 
 
 
 def hostile_run_set():
-    arms = {"workloads": (HOSTILE, LONG), "missing": (HOSTILE,), "command": f"python -m benchmarks run {HOSTILE}\n```"}
+    arms = {"workloads": (HOSTILE, LONG), "missing": (HOSTILE,), "command": f"tune-policies bench run {HOSTILE}\n```"}
     run_set = a_run_set(**arms, sizes=(16, 64, 256), num_rounds=3)
     failure = Failure(arm=run_set.arms[0], round=0, kind="raised", message=f"ValueError: {HOSTILE}\n# no heading")
     environment = run_set.environment.model_copy(update={"cpu_model": HOSTILE, "versions": {HOSTILE: HOSTILE}})
@@ -154,7 +154,7 @@ def test_names_become_no_markup_of_markdown(hostile_markdown):
     assert r"&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in outside_code
     assert r"\[a\](b)" in outside_code
     assert "\n# no heading" not in outside_code
-    assert code.startswith(f"\npython -m benchmarks run {HOSTILE}\n```\n````\n")
+    assert code.startswith(f"\ntune-policies bench run {HOSTILE}\n```\n````\n")
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_the_command_refuses_what_it_cannot_do_with_a_way_out(run_file, tmp_path
 
 def test_without_matplotlib_the_command_names_what_to_install(run_file, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['matplotlib'] = None")
-    command = [sys.executable, "-m", "benchmarks", "report", run_file, "--output", tmp_path / "report.html"]
+    command = [sys.executable, "-m", "tune_policies", "bench", "report", run_file, "--output", tmp_path / "report.html"]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"}
 
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)

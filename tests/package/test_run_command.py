@@ -5,10 +5,10 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.cli import app
-from benchmarks.record.file import read_run_set, write_run_set
-from benchmarks.record.settings import Settings
 from tests.run_sets import a_run_set
+from tune_policies.benchmarks.cli import app
+from tune_policies.benchmarks.record.file import read_run_set, write_run_set
+from tune_policies.benchmarks.record.settings import Settings
 
 
 def run(*arguments):
@@ -81,7 +81,7 @@ def test_a_whole_run_that_is_gone_on_with_is_in_the_file_that_was_named(tmp_path
 
 def test_without_the_packages_for_benchmarks_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyperf", None)
-    for name in [name for name in sys.modules if name.startswith("benchmarks.measuring")]:
+    for name in [name for name in sys.modules if name.startswith("tune_policies.benchmarks.measuring")]:
         monkeypatch.delitem(sys.modules, name)
 
     done = run("affine")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks show`, `export` and `plot` as a user types them, and pyperf's own commands on their files."""
+"""`tune-policies bench show`, `export` and `plot` as a user types them, and pyperf's own commands on their files."""
 
 import csv
 import json
@@ -8,9 +8,9 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.cli import app
-from benchmarks.record.file import write_run_set
 from tests.run_sets import a_run_set
+from tune_policies.benchmarks.cli import app
+from tune_policies.benchmarks.record.file import write_run_set
 
 
 @pytest.fixture(scope="module")

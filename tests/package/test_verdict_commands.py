@@ -7,12 +7,12 @@ import signal
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.cli import app
-from benchmarks.record.file import write_run_set
-from benchmarks.verdict.equal_steps import StepProcess
-from benchmarks.verdict.neighbour import busy_neighbour
+from tests.evidence.verdicts.neighbour import busy_neighbour
 from tests.unit.timed_runs import processes, run_set
 from tune_policies import MeasurementError
+from tune_policies.benchmarks.cli import app
+from tune_policies.benchmarks.record.file import write_run_set
+from tune_policies.benchmarks.verdict.equal_steps import StepProcess
 
 
 @pytest.fixture

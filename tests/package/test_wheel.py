@@ -1,47 +1,75 @@
+"""What is built: the package tune_policies, with the trainers and the benchmarks in it, and no other name."""
+
+import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def wheel_names(tmp_path_factory):
+def built(tmp_path_factory):
+    """Build a source distribution, a wheel from that, and a wheel from the checkout."""
     out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,) = out.glob("*.whl")
+
+    def build(*what, into):
+        command = [sys.executable, "-m", "build", *what, "--no-isolation", "--outdir", out / into, ROOT]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    build(into="both")
+    build("--wheel", into="wheel")
+    return out
+
+
+def contents(folder):
+    (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        return archive.namelist()
+        return {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_a_wheel_holds_the_three_packages_and_nothing_else(wheel_names):
+@pytest.fixture(scope="module")
+def wheel_names(built):
+    return contents(built / "wheel").keys()
+
+
+def test_a_wheel_installs_one_package_so_that_no_other_wheel_overwrites_or_deletes_a_part_of_it(wheel_names):
     top = {name.partition("/")[0] for name in wheel_names}
 
-    assert {name for name in top if not name.endswith(".dist-info")} == {"tune_policies", "trainers", "benchmarks"}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"tune_policies"}
 
 
-def test_a_wheel_holds_every_module_and_schema_and_the_mark_of_typed_packages(wheel_names):
+def test_a_wheel_holds_every_module_schema_and_template_and_the_mark_of_typed_packages(wheel_names):
+    wanted = ("*.py", "*.schema.json", "*.j2", "py.typed")
+    folders = {"tune_policies": "", "trainers": "tune_policies/", "benchmarks": "tune_policies/"}
     sources = {
-        path.relative_to(ROOT).as_posix()
-        for package in ("tune_policies", "trainers", "benchmarks")
-        for path in [
-            *(ROOT / package).rglob("*.py"),
-            *(ROOT / package).rglob("*.schema.json"),
-            ROOT / package / "py.typed",
-        ]
+        f"{above}{path.relative_to(ROOT).as_posix()}"
+        for folder, above in folders.items()
+        for pattern in wanted
+        for path in (ROOT / folder).rglob(pattern)
     }
 
-    assert sources <= set(wheel_names)
+    assert {name for name in wheel_names if name.endswith((".py", ".schema.json", ".j2", "py.typed"))} == sources
+    assert {"tune_policies/trainers/process.py", "tune_policies/benchmarks/report/page.html.j2"} <= sources
     assert any(name.endswith("licenses/LICENSE") for name in wheel_names)
 
 
-def test_a_wheel_holds_the_templates_of_a_report(wheel_names):
-    templates = {path.relative_to(ROOT).as_posix() for path in (ROOT / "benchmarks" / "report").glob("*.j2")}
+def test_ray_is_capped_at_the_newest_version_that_was_tried(built):
+    """Private parts of Ray are used, which any newer one may change."""
+    (metadata,) = [content for name, content in contents(built / "wheel").items() if name.endswith("/METADATA")]
+    needed = [Requirement(line) for line in re.findall(r"^Requires-Dist: (.+)$", metadata.decode(), re.MULTILINE)]
+    (ray,) = [each for each in needed if each.name == "ray"]
+    tried = Version(re.search(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1])
 
-    assert len(templates) == 2
-    assert templates <= set(wheel_names)
+    assert tried in ray.specifier
+    assert f"{tried.major}.{tried.minor + 1}.0" not in ray.specifier
+
+
+def test_a_source_distribution_builds_the_same_wheel_as_the_checkout(built):
+    assert contents(built / "both") == contents(built / "wheel")

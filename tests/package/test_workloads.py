@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from ray import tune
 
-from benchmarks.measuring.frameworks import jax_device, torch_device
-from benchmarks.packing.trainings import config_of, default_trainings, train_workload
-from benchmarks.workloads.registry import BUILT_IN, check_needs, find_workload, load_workload
 from tests.workload_facts import facts, losses, refusal
 from tune_policies import InvalidResourcesError
+from tune_policies.benchmarks.measuring.frameworks import jax_device, torch_device
+from tune_policies.benchmarks.packing.trainings import config_of, default_trainings, train_workload
+from tune_policies.benchmarks.workloads.registry import BUILT_IN, check_needs, find_workload, load_workload
 
 IN_TENSORFLOW = ["tf-mlp", "tf-cnn"]
 TRAINING = ["mlp", "cnn", "transformer", *IN_TENSORFLOW]
@@ -118,7 +118,7 @@ def test_doubling_uses_the_threads_that_its_process_was_set_to(monkeypatch):
 
 
 ON_A_SIMULATED_GPU = """
-from benchmarks.workloads.registry import load_workload
+from tune_policies.benchmarks.workloads.registry import load_workload
 here, there = (load_workload("doubling")(300, device) for device in ("cpu", "gpu"))
 assert float(there.compute()) == float(there.with_transfers()) == float(here.compute())
 """
@@ -133,7 +133,7 @@ def test_the_kernel_for_cuda_gives_what_its_twin_gives():
 def test_an_iteration_lets_the_heat_of_a_ring_flow_to_both_sides():
     import torch
 
-    from benchmarks.workloads.iterative import _iterated
+    from tune_policies.benchmarks.workloads.iterative import _iterated
 
     assert _iterated(torch.tensor([4.0, 0.0, 0.0, 0.0])).tolist() == [2.0, 1.0, 0.0, 1.0]
 
@@ -141,7 +141,7 @@ def test_an_iteration_lets_the_heat_of_a_ring_flow_to_both_sides():
 # As torchvision has them, the smaller one for 10 classes: its first convolution is another, for images of 32 x 32.
 @pytest.mark.parametrize(("name", "number"), [("resnet18", 11_181_642), ("resnet50", 25_557_032)])
 def test_a_residual_network_has_as_many_weights_as_the_one_of_its_name(name, number):
-    from benchmarks.workloads.torch_models import MODELS
+    from tune_policies.benchmarks.workloads.torch_models import MODELS
 
     assert sum(weight.numel() for weight in MODELS[name].build().parameters()) == pytest.approx(number, rel=0.002)
 

@@ -2,25 +2,25 @@
 
 
 def question(policy, capacity):
-    from benchmarks.plans.optimum import Question
+    from tests.evidence.plans.optimum import Question
 
     return Question.of(policy, capacity.nodes, cpus=1)
 
 
 def best(policy, capacity, **kwargs):
-    from benchmarks.plans.optimum import optimum
+    from tests.evidence.plans.optimum import optimum
 
     return optimum(question(policy, capacity), **kwargs)
 
 
 def promised(policy, capacity):
-    from benchmarks.plans.optimum_comparison import rule_of_thumb
+    from tests.evidence.plans.optimum_comparison import rule_of_thumb
 
     return rule_of_thumb(question(policy, capacity))
 
 
 def compared(seed):
-    from benchmarks.plans.optimum_comparison import compare, draw_questions
+    from tests.evidence.plans.optimum_comparison import compare, draw_questions
 
     capacity, policies = draw_questions(seed, 3)
     # Plain data: their class would bring OR-tools along.

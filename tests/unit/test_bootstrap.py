@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.verdict.bootstrap import (
+from tests.evidence.verdicts.synthetic_runs import Noise, log_medians
+from tune_policies import InvalidResourcesError
+from tune_policies.benchmarks.verdict.bootstrap import (
     paired_bounds,
     ratio_interval,
     student_quantile,
     unpaired_bounds,
     unpaired_interval,
 )
-from benchmarks.verdict.synthetic_runs import Noise, log_medians
-from tune_policies import InvalidResourcesError
 
 seconds = st.floats(1e-4, 1e2)
 times = st.lists(st.lists(seconds, min_size=1, max_size=5).map(tuple), min_size=1, max_size=6).map(

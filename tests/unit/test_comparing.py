@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from benchmarks.record.environment import Environment
-from benchmarks.record.file import write_run_set
-from benchmarks.record.run_set import DeviceFound, Failure, Phase
-from benchmarks.verdict.compare_files import Question, compare_files, print_verdicts, surely_slower
 from tests.unit.timed_runs import processes, run_set
 from tune_policies import InvalidResourcesError
+from tune_policies.benchmarks.record.environment import Environment
+from tune_policies.benchmarks.record.file import write_run_set
+from tune_policies.benchmarks.record.run_set import DeviceFound, Failure, Phase
+from tune_policies.benchmarks.verdict.compare_files import Question, compare_files, print_verdicts, surely_slower
 
 
 @pytest.fixture

@@ -4,9 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.decision.crossover import Change, Step, crossover, describe, next_step, powers_of_two, search
-from benchmarks.verdict.comparison import Comparison, Outcome
 from tune_policies import InvalidResourcesError
+from tune_policies.benchmarks.decision.crossover import (
+    Change,
+    Step,
+    crossover,
+    describe,
+    next_step,
+    powers_of_two,
+    search,
+)
+from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
 
 SIZES = powers_of_two(1, 8192)
 ROUNDS = 5

@@ -3,14 +3,14 @@
 import pytest
 from rich.console import Console
 
-from benchmarks.decision.decide import Terms, UndecidedError, decide
-from benchmarks.decision.prices import Instance, Prices
-from benchmarks.decision.table import decision_view
-from benchmarks.packing.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
-from benchmarks.record.run_set import Arm, DeviceFound, Failure, NoiseReading
 from tests.clusters import gpu_node
 from tests.measured_runs import MEASURED_AT, a_run, process
 from tune_policies import BenchmarkedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, InvalidResourcesError
+from tune_policies.benchmarks.decision.decide import Terms, UndecidedError, decide
+from tune_policies.benchmarks.decision.prices import Instance, Prices
+from tune_policies.benchmarks.decision.table import decision_view
+from tune_policies.benchmarks.packing.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
+from tune_policies.benchmarks.record.run_set import Arm, DeviceFound, Failure, NoiseReading
 
 NODE = gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=16, accelerator_type="A10G")
 CLUSTER = ClusterCapacity.of(NODE)
@@ -85,7 +85,7 @@ def test_sharing_a_gpu_brings_what_a_record_of_packing_says(gpu):
 
 
 def test_a_record_of_packing_on_another_gpu_is_refused():
-    with pytest.raises(InvalidResourcesError, match="is of 'NVIDIA H200', but the run was on A10G: run `python -m"):
+    with pytest.raises(InvalidResourcesError, match="is of 'NVIDIA H200', but the run was on A10G: run `tune-policies"):
         decide(a_run(), TERMS, CLUSTER, PRICES, packed_on("NVIDIA H200"))
 
 

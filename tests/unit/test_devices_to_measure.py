@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.measuring.devices import Device, parse_device, parse_devices, plan_device
 from tests.clusters import nodes
 from tune_policies import ClusterCapacity, InvalidResourcesError, Resources
+from tune_policies.benchmarks.measuring.devices import Device, parse_device, parse_devices, plan_device
 
 
 @pytest.mark.parametrize(

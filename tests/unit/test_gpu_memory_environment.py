@@ -1,7 +1,7 @@
 import pytest
 
-from trainers import GpuMemoryLimit
 from tune_policies import MemoryLimitError
+from tune_policies.trainers import GpuMemoryLimit
 
 GIB = 2**30
 OVERHEAD = dict.fromkeys(["torch", "tensorflow", "jax", "cupy"], GIB)

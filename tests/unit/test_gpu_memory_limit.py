@@ -1,8 +1,8 @@
 import pytest
 
-from trainers import GpuMemoryLimit
-from trainers.gpu_memory.limits.share import GpuShare
 from tune_policies import InvalidResourcesError, MemoryLimitError
+from tune_policies.trainers import GpuMemoryLimit
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare
 
 GIB = 2**30
 

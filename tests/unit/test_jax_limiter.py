@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainers.gpu_memory.limits import prospects
-from trainers.gpu_memory.limits.limiters import jax_limiter
-from trainers.gpu_memory.limits.limiters.jax_limiter import jax_still_holds, limit_jax
-from trainers.gpu_memory.limits.own_environment import OwnEnvironment
-from trainers.gpu_memory.limits.share import GpuShare, Holding
 from tune_policies import MemoryLimitError
+from tune_policies.trainers.gpu_memory.limits import prospects
+from tune_policies.trainers.gpu_memory.limits.limiters import jax_limiter
+from tune_policies.trainers.gpu_memory.limits.limiters.jax_limiter import jax_still_holds, limit_jax
+from tune_policies.trainers.gpu_memory.limits.own_environment import OwnEnvironment
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare, Holding
 
 GIB = 2**30
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from benchmarks.verdict.bootstrap import Interval, paired_bounds
-from benchmarks.verdict.comparison import Outcome
-from benchmarks.verdict.judge import compare_apart, compare_arms, outcome_of
-from benchmarks.verdict.synthetic_runs import Noise, log_medians
+from tests.evidence.verdicts.synthetic_runs import Noise, log_medians
 from tune_policies import InvalidResourcesError
+from tune_policies.benchmarks.verdict.bootstrap import Interval, paired_bounds
+from tune_policies.benchmarks.verdict.comparison import Outcome
+from tune_policies.benchmarks.verdict.judge import compare_apart, compare_arms, outcome_of
 
 seconds = st.floats(1e-4, 1e2)
 times = st.lists(st.lists(seconds, min_size=1, max_size=4).map(tuple), min_size=1, max_size=5).map(

@@ -7,12 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainers.gpu_memory.limits.limiters.cupy_limiter import cupy_still_holds, limit_cupy
-from trainers.gpu_memory.limits.limiters.tensorflow_limiter import limit_tensorflow, tensorflow_still_holds
-from trainers.gpu_memory.limits.limiters.torch_limiter import limit_torch, torch_still_holds
-from trainers.gpu_memory.limits.overhead import MeasuredOverhead, Overheads
-from trainers.gpu_memory.limits.share import GpuShare, Holding
 from tune_policies import MemoryLimitError
+from tune_policies.trainers.gpu_memory.limits.limiters.cupy_limiter import cupy_still_holds, limit_cupy
+from tune_policies.trainers.gpu_memory.limits.limiters.tensorflow_limiter import (
+    limit_tensorflow,
+    tensorflow_still_holds,
+)
+from tune_policies.trainers.gpu_memory.limits.limiters.torch_limiter import limit_torch, torch_still_holds
+from tune_policies.trainers.gpu_memory.limits.overhead import MeasuredOverhead, Overheads
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare, Holding
 
 GIB = 2**30
 TOTAL = 16 * GIB

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from benchmarks.measuring.losses import disagreements
-from benchmarks.measuring.noise import NoiseCounters, noise_between, read_noise, worse
-from benchmarks.record.run_set import Arm, NoiseReading, ProcessRun
+from tune_policies.benchmarks.measuring.losses import disagreements
+from tune_policies.benchmarks.measuring.noise import NoiseCounters, noise_between, read_noise, worse
+from tune_policies.benchmarks.record.run_set import Arm, NoiseReading, ProcessRun
 
 
 def on(device, losses, **fields):

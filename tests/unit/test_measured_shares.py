@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node
-from trainers.gpu_memory.limits.overhead import NOTHING_MEASURED, MeasuredOverhead, Overheads
-from trainers.gpu_memory.limits.share import GpuShare, Holding
 from tune_policies import ClusterCapacity, GpuMemoryMeasurement, GpuMemoryPolicy, GpuMemoryProfile
 from tune_policies.gpu_overhead import safe_overhead_bytes
+from tune_policies.trainers.gpu_memory.limits.overhead import NOTHING_MEASURED, MeasuredOverhead, Overheads
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare, Holding
 
 GIB, MIB = 2**30, 2**20
 CAPACITY = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80, accelerator_type="A100"))  # the device's name too

@@ -2,7 +2,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trainers.gpu_memory.limits.overhead import (
+from tune_policies.trainers.gpu_memory.limits.overhead import (
     MeasuredOverhead,
     Overheads,
     load_overheads,

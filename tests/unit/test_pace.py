@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.plans.pool_simulation import Kind, least_makespan, simulate
+from tests.evidence.plans.pool_simulation import Kind, least_makespan, simulate
 from tune_policies.schedulers.pace import Pace, Running, leave_idle
 
 kinds = st.lists(

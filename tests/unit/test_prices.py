@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from benchmarks.decision.price_file import load_prices
-from benchmarks.decision.prices import Instance, Prices
 from tune_policies import InvalidResourcesError
+from tune_policies.benchmarks.decision.price_file import load_prices
+from tune_policies.benchmarks.decision.prices import Instance, Prices
 
 HEAD = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice,AvailabilityZone\n"
 VMS = (

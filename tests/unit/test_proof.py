@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.verdict.comparison import Comparison, Outcome
-from benchmarks.verdict.proof import GOALS, ProofRecord, ProofRun, measure_coverage, wilson_interval
-from benchmarks.verdict.proof_report import print_proof
+from tests.evidence.verdicts.proof import GOALS, ProofRecord, ProofRun, measure_coverage, wilson_interval
+from tests.evidence.verdicts.proof_report import print_proof
+from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
 
 
 def run(truth, outcome, seconds=20.0, reasons=()):
@@ -65,7 +65,7 @@ def test_the_table_counts_the_reasons_by_their_kind(capsys):
     loads = [(f"other processes used {load} CPUs, more than 0.2: end them",) for load in ("0.91", "1.02")]
     record = ProofRecord(
         name="busy",
-        command="python -m benchmarks prove busy",
+        command="python -m tests.evidence prove busy",
         machine="EPYC",
         num_rounds=5,
         num_blocks=8,

@@ -5,8 +5,8 @@ from itertools import islice
 
 import pytest
 
-from benchmarks.plans.random_clusters import MOST_GPUS, MOST_NODES, draw_cluster, draw_policies, leaves_room
-from benchmarks.plans.ray_agreement import draw_cases
+from tests.evidence.plans.random_clusters import MOST_GPUS, MOST_NODES, draw_cluster, draw_policies, leaves_room
+from tests.evidence.plans.ray_agreement import draw_cases
 from tune_policies import (
     CappedPolicy,
     CpuPolicy,

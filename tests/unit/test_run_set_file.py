@@ -5,13 +5,13 @@ import json
 import jsonschema
 import pytest
 
-from benchmarks.record import file as file_module
-from benchmarks.record.file import KEY, read_run_set, write_run_set
-from benchmarks.record.run_set import RunSet
-from benchmarks.record.schema import SCHEMA_FILE, run_set_schema, schema_text
-from benchmarks.record.summary import summarize
-from benchmarks.record.writing import path_within, replace_file
 from tests.run_sets import a_run_set
+from tune_policies.benchmarks.record import file as file_module
+from tune_policies.benchmarks.record.file import KEY, read_run_set, write_run_set
+from tune_policies.benchmarks.record.run_set import RunSet
+from tune_policies.benchmarks.record.schema import SCHEMA_FILE, run_set_schema, schema_text
+from tune_policies.benchmarks.record.summary import summarize
+from tune_policies.benchmarks.record.writing import path_within, replace_file
 from tune_policies.errors import InvalidResourcesError
 
 
@@ -58,7 +58,7 @@ def test_a_run_that_measured_nothing_is_kept_too(path):
 
 
 def test_the_shipped_schema_is_that_of_the_values():
-    assert SCHEMA_FILE.read_text() == schema_text(), "renew it: python -m benchmarks.record.schema"
+    assert SCHEMA_FILE.read_text() == schema_text(), "renew it: python -m tune_policies.benchmarks.record.schema"
 
 
 def test_a_written_run_set_keeps_to_the_shipped_schema(path, run_set):
@@ -245,7 +245,7 @@ def test_a_name_that_would_break_lines_is_refused(path, run_set):
 
 
 def test_a_file_that_is_not_there_is_said_so(path):
-    with pytest.raises(InvalidResourcesError, match=r"run\.json cannot be read: No such file.*benchmarks run"):
+    with pytest.raises(InvalidResourcesError, match=r"run\.json cannot be read: No such file.*bench run"):
         read_run_set(path)
 
 

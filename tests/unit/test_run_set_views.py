@@ -8,14 +8,14 @@ import pyperf
 import pytest
 from rich.console import Console
 
-from benchmarks.record.environment import Environment, GpuFacts
-from benchmarks.record.export import csv_text, pyperf_text
-from benchmarks.record.pyperf_suite import pyperf_data
-from benchmarks.record.run_set import Arm, Block, Failure, NoiseReading, Phase, ProcessRun
-from benchmarks.record.select import select
-from benchmarks.record.show import format_time, print_run_set
-from benchmarks.record.summary import Middle, summarize
 from tests.run_sets import BEGAN, a_run_set
+from tune_policies.benchmarks.record.environment import Environment, GpuFacts
+from tune_policies.benchmarks.record.export import csv_text, pyperf_text
+from tune_policies.benchmarks.record.pyperf_suite import pyperf_data
+from tune_policies.benchmarks.record.run_set import Arm, Block, Failure, NoiseReading, Phase, ProcessRun
+from tune_policies.benchmarks.record.select import select
+from tune_policies.benchmarks.record.show import format_time, print_run_set
+from tune_policies.benchmarks.record.summary import Middle, summarize
 from tune_policies.errors import InvalidResourcesError
 
 MLP = Arm(workload="mlp", size=64, device="cpu")

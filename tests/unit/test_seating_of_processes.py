@@ -2,11 +2,11 @@
 
 import pytest
 
-from benchmarks.measuring.arms import groups_of
-from benchmarks.measuring.devices import parse_device, plan_device
-from benchmarks.measuring.seating import seat
-from benchmarks.record.settings import Settings
 from tests.clusters import nodes
+from tune_policies.benchmarks.measuring.arms import groups_of
+from tune_policies.benchmarks.measuring.devices import parse_device, plan_device
+from tune_policies.benchmarks.measuring.seating import seat
+from tune_policies.benchmarks.record.settings import Settings
 from tune_policies.labels import NODE_ID
 
 

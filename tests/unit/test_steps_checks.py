@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from benchmarks.measuring.protocol import Steps
-from benchmarks.measuring.steps_checks import checked_loss, checked_steps
 from tune_policies import InvalidResourcesError
+from tune_policies.benchmarks.measuring.protocol import Steps
+from tune_policies.benchmarks.measuring.steps_checks import checked_loss, checked_steps
 
 
 def step():

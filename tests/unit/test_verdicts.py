@@ -2,12 +2,17 @@
 
 import pytest
 
-from benchmarks.record.environment import Environment, GpuFacts
-from benchmarks.record.run_set import Arm, Failure, NoiseReading, Phase
-from benchmarks.verdict.comparison import Outcome
-from benchmarks.verdict.verdicts import differences_of_hardware, differences_of_software, verdicts, verdicts_across
 from tests.unit.timed_runs import ROUNDS, processes, run_set
 from tune_policies import InvalidResourcesError
+from tune_policies.benchmarks.record.environment import Environment, GpuFacts
+from tune_policies.benchmarks.record.run_set import Arm, Failure, NoiseReading, Phase
+from tune_policies.benchmarks.verdict.comparison import Outcome
+from tune_policies.benchmarks.verdict.verdicts import (
+    differences_of_hardware,
+    differences_of_software,
+    verdicts,
+    verdicts_across,
+)
 
 
 def words(runs, same_within=0.05, **options):

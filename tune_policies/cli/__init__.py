@@ -6,14 +6,32 @@ Exit status: 0 done, 1 the request cannot be met or problems were found, 2 wrong
 import os
 import sys
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from tune_policies.cli import cluster, doctor, lint, plan
 from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+class _Commands(TyperGroup):
+    """The commands, with those of the benchmarks as ``bench``, which are imported when somebody asks for them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), "bench"]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name != "bench":
+            return super().get_command(ctx, cmd_name)
+        from tune_policies.benchmarks.cli import app as benchmarks
+
+        command = typer.main.get_command(benchmarks)
+        command.name = cmd_name
+        return command
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 for _commands in (plan, cluster, lint, doctor):
     app.add_typer(_commands.app)

@@ -24,7 +24,7 @@ from tune_policies.resources import format_amount
 from tune_policies.slot import TrialSlot
 from tune_policies.slots_by_config import Device, SlotsByDecision
 
-_AGAIN: Final = "Measure again there, with `python -m benchmarks run` and `decide`"
+_AGAIN: Final = "Measure again there, with `tune-policies bench run` and `decide`"
 
 
 _WHY: Final[dict[tuple[Device, Objective], str]] = {
@@ -43,7 +43,7 @@ class BenchmarkedPolicy(ResourcePolicy):
     GPU. Where the cluster has slots for one of the two only, all trials run there.
 
     Attributes:
-        decision: What ``python -m benchmarks decide`` wrote; it may be given by position.
+        decision: What ``tune-policies bench decide`` wrote; it may be given by position.
         workload: For which of its workloads; ``None``: for the only one.
         size: The name of the number in the config; of one in a mapping inside, ``"model/batch_size"``.
         gpu: What a trial on the GPU gets.

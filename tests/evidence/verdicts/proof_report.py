@@ -1,13 +1,13 @@
 """The tables of proofs."""
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
-from ..environment import describe_machine
+from tune_policies.benchmarks.environment import describe_machine, own_command
+
 from .proof import COVERED, GOALS, Coverage, ProofRecord, ProofRun, wilson_interval
 
 _Item = TypeVar("_Item")
@@ -51,13 +51,8 @@ def print_coverage(rows: Sequence[Coverage]) -> bool:
         table.add_row(str(row.num_rounds), str(number), covered, bounds[0], false, bounds[1])
     Console(width=120).print(table)
     print(describe_machine("numpy"))
-    print(f"command: {command()}")
+    print(f"command: {own_command()}")
     return all(row.is_met for row in rows)
-
-
-def command() -> str:
-    """Return the command that runs."""
-    return f"python -m benchmarks {' '.join(sys.argv[1:])}"
 
 
 def count(items: Sequence[_Item], holds: Callable[[_Item], bool]) -> int:

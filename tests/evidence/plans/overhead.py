@@ -19,10 +19,10 @@ from rich.table import Table
 
 import tune_policies
 from tune_policies import CpuPolicy, PolicyCallback, TrialPlan
+from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.timing import Spread, spread
 from tune_policies.trainers import with_plan
 
-from ..environment import describe_machine, own_command
-from ..timing import Spread, spread
 from .choices import Arm
 
 GOAL: Final = 1.02
@@ -77,7 +77,7 @@ def _run_rounds(arms: list[Arm], size: Size) -> Mapping[Arm, list[float]]:
     try:
         plan = CpuPolicy(cpus=1).plan(tune_policies.probe_cluster())
         seconds: dict[Arm, list[float]] = {arm: [] for arm in arms}
-        order = random.Random(0)  # noqa: S311
+        order = random.Random(0)
         for number in track(range(size.repetitions + 1), "rounds", console=Console(stderr=True)):
             for arm in order.sample(arms, len(arms)):
                 taken = _time(_arguments(arm, plan), size)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..plans.choices import MOST_REPETITIONS, Arm, Scenario
+from .plans.choices import MOST_REPETITIONS, Arm, Scenario
 
 app = typer.Typer()
 
@@ -18,10 +18,10 @@ def planning(
     plot: Annotated[Path | None, typer.Option(help="Draw the times to this file.", show_default=False)] = None,
 ) -> None:
     """Time every policy's plan by number of nodes, against the rule of thumb, and take its memory."""
-    from ..plans.planning import measure_planning
+    from .plans.planning import measure_planning
 
     if plot is not None:
-        from ..report.images import check_ending
+        from tune_policies.benchmarks.report.images import check_ending
 
         check_ending(plot)  # before minutes of runs
     measure_planning(nodes or [10, 100, 1_000], repetitions, plot)
@@ -35,7 +35,7 @@ def autoscaling(
     guide_timeout_s: Annotated[float, typer.Option(min=1, help="How long the guide's way waits, in seconds.")] = 240,
 ) -> None:
     """Time how soon it is known whether there will be a GPU, against waiting for a GPU task as Ray's guide does."""
-    from ..plans.autoscaling import measure_autoscaling
+    from .plans.autoscaling import measure_autoscaling
 
     measure_autoscaling(scenario or [*Scenario], repetitions, guide_timeout_s)
 
@@ -48,7 +48,7 @@ def optimum(
     policies: Annotated[int, typer.Option(min=1, help="Policies compared on each.")] = 4,
 ) -> None:
     """Compare plans for random clusters with the exact optimum, and with the rule of thumb (needs OR-tools)."""
-    from ..plans.optimum_comparison import measure_optimum
+    from .plans.optimum_comparison import measure_optimum
 
     if not measure_optimum(range(seed, seed + clusters), num_policies=policies):
         raise typer.Exit(1)
@@ -64,7 +64,7 @@ def makespan(
     simulations: Annotated[int, typer.Option(min=1, help="Simulated runs of each arm.")] = 20,
 ) -> None:
     """Time runs on GPU and CPU slots together: by PolicyScheduler, mixed naively, on GPUs only, and at the least."""
-    from ..plans.makespan import Sizes, measure_makespan
+    from .plans.makespan import Sizes, measure_makespan
 
     measure_makespan(Sizes(trials, seconds, slowdown, repetitions, simulations))
 
@@ -78,7 +78,7 @@ def nested(
     cap_s: Annotated[float, typer.Option(min=1, help="When Ray's defaults are stopped, in seconds.")] = 60,
 ) -> None:
     """Count trials per minute of Train runs inside Tune: Ray's defaults, the best settings by hand, and a plan."""
-    from ..plans.nested import SHAPES, measure_nested
+    from .plans.nested import SHAPES, measure_nested
 
     if unknown := sorted(set(cluster or ()) - SHAPES.keys()):
         raise typer.BadParameter(f"unknown cluster {unknown[0]!r} (known: {', '.join(SHAPES)})")
@@ -94,7 +94,7 @@ def ray_agreement(
     jobs: Annotated[int, typer.Option(min=1, help="Clusters at a time.")] = 1,
 ) -> None:
     """Try plans for random clusters on a real Ray: as many trials as planned run at once, and not one more."""
-    from ..plans.ray_agreement import measure_ray_agreement
+    from .plans.ray_agreement import measure_ray_agreement
 
     if not measure_ray_agreement(range(seed, seed + clusters), num_policies=policies, jobs=jobs):
         raise typer.Exit(1)
@@ -109,6 +109,6 @@ def overhead(
     reuse_actors: Annotated[bool, typer.Option(help="Whether a trial takes over another's process.")] = True,
 ) -> None:
     """Time runs of trials that do nothing: under a plan, with its scheduler and its callback, and by hand."""
-    from ..plans.overhead import Size, measure_overhead
+    from .plans.overhead import Size, measure_overhead
 
     measure_overhead(arm or [*Arm], Size(trials, repetitions, reuse_actors))

@@ -6,11 +6,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from tune_policies.benchmarks.verdict.bootstrap import CONFIDENCE, Interval, paired_bounds, student_quantile
+from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
+from tune_policies.benchmarks.verdict.judge import outcome_of
 from tune_policies.values import Value
 
-from .bootstrap import CONFIDENCE, Interval, paired_bounds, student_quantile
-from .comparison import Comparison, Outcome
-from .judge import outcome_of
 from .synthetic_runs import Noise, log_medians
 
 ROUNDS: Final = (4, 5, 8, 15)

@@ -22,10 +22,9 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.tune.integration.ray_train import TuneReportCallback
 
 from tune_policies import CpuPolicy, GpuPolicy, TrialPlan, probe_cluster
+from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.timing import Spread, spread
 from tune_policies.trainers import as_trainable
-
-from ..environment import describe_machine, own_command
-from ..timing import Spread, spread
 
 _WAVES: Final = 2
 _MEMORY_ONLY: Final = tune.PlacementGroupFactory([{"memory": 1_000_000}])
@@ -114,7 +113,7 @@ def _row(shape: Shape, repetitions: int, work_s: float, cap_s: float) -> str:
         "plan": lambda: _run_plan(shape, work_s),
     }
     order = [name for name in runs for _ in range(repetitions)]
-    random.Random(0).shuffle(order)  # noqa: S311
+    random.Random(0).shuffle(order)
     samples: dict[str, list[float]] = {name: [] for name in runs}
     for name in order:
         _say(shape, name)

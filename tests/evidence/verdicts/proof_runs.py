@@ -14,24 +14,23 @@ from rich.console import Console
 from rich.progress import track
 
 from tune_policies import ClusterCapacity, ProbeWarning, probe_cluster
+from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.measuring.runner import measure, new_run_set
+from tune_policies.benchmarks.record.environment_reader import read_environment
+from tune_policies.benchmarks.record.run_set import Arm, NoiseReading, Phase, RunSet
+from tune_policies.benchmarks.record.settings import Settings
+from tune_policies.benchmarks.record.writing import replace_file
+from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
+from tune_policies.benchmarks.verdict.doubts import problems_of_readings
+from tune_policies.benchmarks.verdict.equal_steps import blocks_of_step
+from tune_policies.benchmarks.verdict.judge import compare_arms
+from tune_policies.benchmarks.verdict.verdicts import verdicts
 from tune_policies.errors import InvalidResourcesError, MeasurementError
 
-from ..environment import describe_machine
-from ..measuring.runner import measure, new_run_set
-from ..record.environment_reader import read_environment
-from ..record.run_set import Arm, NoiseReading, Phase, RunSet
-from ..record.settings import Settings
-from ..record.writing import replace_file
 from . import known_steps
-from .comparison import Comparison, Outcome
-from .doubts import problems_of_readings
-from .equal_steps import blocks_of_step
-from .judge import compare_arms
 from .neighbour import busy_neighbour
 from .proof import SAME_WITHIN, ProofRecord, ProofRun
-from .proof_report import command
 from .timed_by_torch import TimedByTorch
-from .verdicts import verdicts
 
 TORCH_TIMEOUT_S: Final = 120
 
@@ -68,7 +67,7 @@ def run_proof(name: str, size: ProofSize, output: Path | None = None) -> ProofRe
     """
     fresh = ProofRecord(
         name=name,
-        command=command(),
+        command=own_command(),
         machine=describe_machine("numpy"),
         num_rounds=size.num_rounds,
         num_blocks=size.num_blocks,
@@ -184,7 +183,7 @@ def _logical_devices() -> Iterator[ClusterCapacity]:
 
 
 def _new(settings: Settings, capacity: ClusterCapacity) -> RunSet:
-    return new_run_set(settings, capacity, read_environment(("numpy",)), command())
+    return new_run_set(settings, capacity, read_environment(("numpy",)), own_command())
 
 
 def _measured(settings: Settings, capacity: ClusterCapacity) -> RunSet:
@@ -206,7 +205,7 @@ def _verdict(run_set: RunSet) -> Comparison:
 def _timed_by_torch(workload: str, size: int, number: int) -> TimedByTorch:
     asked = [sys.executable, "-m", f"{__package__}.torch_timer", workload, str(size), str(number)]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=True)  # noqa: S603
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=True)
     except subprocess.CalledProcessError as error:
         raise MeasurementError(f"PyTorch's timer failed: {error.stderr.strip().splitlines()[-1:]}") from error
     except subprocess.TimeoutExpired as error:

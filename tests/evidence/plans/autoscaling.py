@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuPolicy, ProbeWarning, plan_when_ready
+from tune_policies.benchmarks.environment import describe_machine, own_command
 
-from ..environment import describe_machine, own_command
 from .autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
 from .choices import DEVICE_TYPES, Scenario
 

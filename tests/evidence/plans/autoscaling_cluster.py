@@ -21,6 +21,7 @@ import ray
 
 from .launching import LAUNCHED
 
+_ROOT: Final = Path(__file__).parents[3]
 _HEAD_ID: Final = "f" * 51 + "00000"  # by which Ray's fake provider knows its head
 _HEAD_TYPE: Final = "ray.head.default"
 _START_S: Final = 60.0
@@ -32,7 +33,7 @@ class AutoscalingCluster(NamedTuple):
 
     Attributes:
         address: Where ``ray.init`` finds it.
-        modes: The folder that says how launches go; see :class:`benchmarks.plans.launching.LaunchingProvider`.
+        modes: The folder that says how launches go; see :class:`tests.evidence.plans.launching.LaunchingProvider`.
     """
 
     address: str
@@ -91,7 +92,7 @@ def autoscaling_cluster(
         log = folder / "head.log"
         with log.open("wb") as output:
             environment = _environment(folder, v2=v2)
-            head = subprocess.Popen(command, env=environment, stdout=output, stderr=output)  # noqa: S603
+            head = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         try:
             _wait_until_started(head, log)
             yield cluster
@@ -107,7 +108,7 @@ def _config(cluster: AutoscalingCluster, node_types: Mapping[str, dict[str, Any]
         "upscaling_speed": 1.0,
         "provider": {
             "type": "external",
-            "module": "benchmarks.plans.launching.LaunchingProvider",
+            "module": "tests.evidence.plans.launching.LaunchingProvider",
             "head_node_id": _HEAD_ID,
             "gcs_address": cluster.address,
             "launch_multiple": True,
@@ -130,7 +131,6 @@ def _config(cluster: AutoscalingCluster, node_types: Mapping[str, dict[str, Any]
 
 
 def _environment(folder: Path, *, v2: bool) -> dict[str, str]:
-    here = str(Path(__file__).parents[1])
     environment = {
         **os.environ,
         "RAY_TMPDIR": str(folder),
@@ -141,7 +141,7 @@ def _environment(folder: Path, *, v2: bool) -> dict[str, str]:
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": _HEAD_ID,
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
         # Where the autoscaler finds the provider.
-        "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")])),
     }
     return environment | ({"RAY_CLOUD_INSTANCE_ID": _HEAD_ID} if v2 else {})
 

@@ -13,10 +13,10 @@ from multiprocessing import get_context
 from typing import Final, NamedTuple
 
 from tune_policies import ClusterCapacity, InfeasibleRequestError, TrialPlan
+from tune_policies.benchmarks.environment import describe_machine, own_command
 from tune_policies.policy import ResourcePolicy
 from tune_policies.values import Value
 
-from ..environment import describe_machine, own_command
 from .random_clusters import Strategy, draw_cluster, draw_policies, leaves_room
 
 _MOST_BUNDLES: Final = 80
@@ -69,7 +69,7 @@ class ClusterResult(Value):
 
 def draw_cases(seed: int, num_policies: int) -> tuple[ClusterCapacity, list[Case]]:
     """Return the cluster of ``seed`` and so many plans for it, fewer where hardly any policy is feasible."""
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     capacity = draw_cluster(rng)
     return capacity, list(islice(_cases(rng, capacity), num_policies))
 
@@ -183,7 +183,7 @@ def _environment_of_its_own() -> Iterator[None]:
 
 
 def _command(seed: int, num_policies: int) -> str:
-    return f"python -m benchmarks ray-agreement --clusters 1 --seed {seed} --policies {num_policies}"
+    return f"python -m tests.evidence ray-agreement --clusters 1 --seed {seed} --policies {num_policies}"
 
 
 def _tell(text: str) -> None:

@@ -4,6 +4,8 @@ The rule of thumb divides the sums of the cluster by the request. It is fast, an
 one node or one device. The nodes have 50 shapes, and nothing of a cluster has been computed before a plan is timed.
 """
 
+import random
+import time
 import tracemalloc
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -32,10 +34,9 @@ from tune_policies import (
     SelectingPolicy,
 )
 from tune_policies.accelerators import gpu_memory_of_type
+from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.timing import Spread, spread
 from tune_policies.probing.sampling import first_reads, group_kinds
-
-from ..environment import describe_machine, own_command
-from ..timing import Spread, interleaved_ms
 
 GIB: Final = 2**30
 NUM_SHAPES: Final = 50
@@ -64,7 +65,7 @@ def measure_planning(node_counts: list[int], repetitions: int, plot: Path | None
         capacity = simulated_cluster(count)
         arms: dict[str, Callable[[], Callable[[], object]]] = {RULE_OF_THUMB: partial(_rule, capacity)}
         arms |= {type(policy).__name__: partial(_prepared, policy, capacity) for policy in POLICIES}
-        times[count] = interleaved_ms(arms, repetitions)
+        times[count] = _interleaved_ms(arms, repetitions)
         peaks[count] = {type(policy).__name__: _peak_mib(_prepared(policy, capacity)) for policy in POLICIES}
     console = Console(width=110)
     console.print(_table("Time of one plan (ms): median ± half the interquartile range", times))
@@ -77,6 +78,26 @@ def measure_planning(node_counts: list[int], repetitions: int, plot: Path | None
         _draw(times, plot)
 
 
+def _interleaved_ms(arms: Mapping[str, Callable[[], Callable[[], object]]], repetitions: int) -> dict[str, Spread]:
+    """Return milliseconds by arm. The arms are shuffled, so that a drift of the machine meets all of them.
+
+    Args:
+        arms: For each a function that prepares one run, untimed, and returns what is timed.
+        repetitions: Timed runs of each arm, after one that is not counted.
+    """
+    order = [name for name in arms for _ in range(repetitions)]
+    random.Random(0).shuffle(order)
+    samples: dict[str, list[float]] = {name: [] for name in arms}
+    for prepare in arms.values():
+        prepare()()
+    for name in order:
+        run = arms[name]()
+        start = time.perf_counter()
+        run()
+        samples[name].append((time.perf_counter() - start) * 1e3)
+    return {name: spread(values) for name, values in samples.items()}
+
+
 def _reading_table(node_counts: list[int], repetitions: int) -> Table:
     """Return how many nodes a probe reads by a task each, and how long it takes to choose them."""
     table = Table(title="Nodes that a probe reads, and milliseconds to choose them")
@@ -87,8 +108,8 @@ def _reading_table(node_counts: list[int], repetitions: int) -> Table:
         unknown = tuple(node.model_copy(update={"accelerator_type": None}) for node in known)
         heads = [node for node in known if node.is_head]
         chosen = [len(list(first_reads(group_kinds(nodes, gpu_memory_of_type), heads))) for nodes in (known, unknown)]
-        time = interleaved_ms({"": partial(partial, group_kinds, known, gpu_memory_of_type)}, repetitions)[""]
-        table.add_row(f"{count:,}", *map(str, chosen), str(time))
+        arm = {"": partial(partial, group_kinds, known, gpu_memory_of_type)}
+        table.add_row(f"{count:,}", *map(str, chosen), str(_interleaved_ms(arm, repetitions)[""]))
     return table
 
 
@@ -166,7 +187,7 @@ def _table(title: str, results: Mapping[int, Mapping[str, Spread | float]]) -> T
 def _draw(times: dict[int, dict[str, Spread]], path: Path) -> None:
     from matplotlib.figure import Figure
 
-    from ..report.images import save_figure
+    from tune_policies.benchmarks.report.images import save_figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()

@@ -17,9 +17,9 @@ def busy_neighbour() -> Iterator[int]:
     work = f"import time\nend = time.monotonic() + {ENDS_AFTER_S}\nwhile time.monotonic() < end: pass"
     # The shell ends at once, so that init takes the process over; as a child it would count as one of the run's own.
     start = ["sh", "-c", '"$0" -I -S -c "$1" >/dev/null 2>&1 & echo $!', sys.executable, work]
-    started = subprocess.run(start, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)  # noqa: S603
+    started = subprocess.run(start, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
     pid = int(started.stdout)
     try:
         yield pid
     finally:
-        subprocess.run(["kill", str(pid)], timeout=_TIMEOUT_S, check=False)  # noqa: S603
+        subprocess.run(["kill", str(pid)], timeout=_TIMEOUT_S, check=False)

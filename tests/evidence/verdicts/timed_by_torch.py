@@ -2,9 +2,8 @@
 
 from pydantic import Field
 
+from tune_policies.benchmarks.record.run_set import NoiseReading
 from tune_policies.values import Value
-
-from ..record.run_set import NoiseReading
 
 
 class TimedByTorch(Value):

@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, PolicyScheduler, Resources, TrialPlan
+from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.timing import spread
 from tune_policies.schedulers.pace import Pace
 from tune_policies.trainers import with_plan
 
-from ..environment import describe_machine, own_command
-from ..timing import spread
 from .pool_simulation import Kind, least_makespan, simulate
 
 _NUM_GPUS: Final = 2
@@ -113,7 +113,7 @@ def measure_makespan(sizes: Sizes) -> None:
     Console().print(_simulated(sizes, kinds))
     bound_s = least_makespan([sizes.seconds] * sizes.trials, kinds)
     runs = [arm for arm in Arm for _ in range(sizes.repetitions)]
-    random.Random(0).shuffle(runs)  # noqa: S311
+    random.Random(0).shuffle(runs)
     found: dict[Arm, list[Run]] = {arm: [] for arm in Arm}
     with _local_ray():
         for number, arm in enumerate(runs, start=1):
@@ -191,7 +191,7 @@ def _simulated(sizes: Sizes, kinds: list[Kind]) -> Table:
         for arm in Arm:
             found = []
             for seed in range(sizes.simulations):
-                rng = random.Random(seed)  # noqa: S311
+                rng = random.Random(seed)
                 work = [length(rng) for _ in range(sizes.trials)]
                 found.append(_simulate(arm, work, kinds) / least_makespan(work, kinds))
             ratios[arm][name] = f"{statistics.mean(found):.3f} (to {max(found):.3f})"

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .bootstrap import Floats
+from tune_policies.benchmarks.verdict.bootstrap import Floats
 
 
 class Noise(NamedTuple):

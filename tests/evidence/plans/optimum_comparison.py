@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tune_policies import ClusterCapacity, InfeasibleRequestError, SelectingPolicy, TrialPlan
+from tune_policies.benchmarks.environment import describe_machine, own_command
 from tune_policies.policy import ResourcePolicy
 from tune_policies.resources import TICKS
 
-from ..environment import describe_machine, own_command
 from .optimum import Question, optimum
 from .random_clusters import draw_cluster, draw_selection, draw_sizing_policy
 
@@ -55,7 +55,7 @@ class Compared(NamedTuple):
 
 def draw_questions(seed: int, num_policies: int) -> tuple[ClusterCapacity, list[ResourcePolicy]]:
     """Return the cluster of ``seed`` and policies for it, feasible or not; of several device types, one policy each."""
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     capacity = draw_cluster(rng)
     return capacity, list(islice(_draw_choices(rng, capacity), num_policies))
 

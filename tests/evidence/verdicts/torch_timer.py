@@ -4,8 +4,9 @@ import sys
 
 from torch.utils.benchmark import Timer
 
-from ..measuring.noise import noise_between, read_noise
-from ..workloads.registry import load_workload
+from tune_policies.benchmarks.measuring.noise import noise_between, read_noise
+from tune_policies.benchmarks.workloads.registry import load_workload
+
 from .timed_by_torch import TimedByTorch
 
 MIN_S = 1.0

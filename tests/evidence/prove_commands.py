@@ -44,8 +44,8 @@ def coverage(
     seed: Seed = 0,
 ) -> None:
     """Draw synthetic runs on a machine that drifts: how often does the interval hold the truth?"""
-    from ..verdict.proof import measure_coverage
-    from ..verdict.proof_report import print_coverage
+    from .verdicts.proof import measure_coverage
+    from .verdicts.proof_report import print_coverage
 
     if not print_coverage(measure_coverage(draws, seed)):
         raise typer.Exit(1)
@@ -58,7 +58,7 @@ def crossover(
     seed: Seed = 0,
 ) -> None:
     """Search the crossover of synthetic devices of known cost: how near does it come, and how much is measured?"""
-    from ..verdict.crossover_proof import print_searches, search_at_random
+    from .verdicts.crossover_proof import print_searches, search_at_random
 
     if not print_searches([search_at_random(each) for each in range(seed, seed + searches)]):
         raise typer.Exit(1)
@@ -72,9 +72,10 @@ def agreement(
     rounds: Rounds = 24,
 ) -> None:
     """Compare a step's time as a run records it with what PyTorch's timer says in a plain process."""
-    from ..environment import describe_machine, own_command
-    from ..verdict.comparison import Outcome
-    from ..verdict.proof_runs import measure_agreement
+    from tune_policies.benchmarks.environment import describe_machine, own_command
+    from tune_policies.benchmarks.verdict.comparison import Outcome
+
+    from .verdicts.proof_runs import measure_agreement
 
     found = measure_agreement(workload, size, rounds)
     print(f"{workload}[{size}]: {found.ratio:.4f} ({found.low:.4f} to {found.high:.4f}) times torch.utils.benchmark's")
@@ -92,8 +93,9 @@ def harness(
     rounds: Rounds = 5,
 ) -> None:
     """Time steps that wait on the clock: how much more than they wait for is recorded?"""
-    from ..environment import describe_machine, own_command
-    from ..verdict.proof_runs import measure_overhead_of_steps
+    from tune_policies.benchmarks.environment import describe_machine, own_command
+
+    from .verdicts.proof_runs import measure_overhead_of_steps
 
     found = measure_overhead_of_steps(tuple(microseconds or (1000, 3000, 10_000)), rounds)
     for size, parts in found.items():
@@ -105,8 +107,8 @@ def harness(
 
 
 def _prove(name: str, runs: int, rounds: int, blocks: int, seed: int, output: Path | None) -> None:
-    from ..verdict.proof_report import print_proof
-    from ..verdict.proof_runs import ProofSize, run_proof
+    from .verdicts.proof_report import print_proof
+    from .verdicts.proof_runs import ProofSize, run_proof
 
     if not print_proof(run_proof(name, ProofSize(runs, rounds, blocks, seed), output)):
         raise typer.Exit(1)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from math import ceil, exp, log2
 from typing import Final, NamedTuple
 
+from tune_policies.benchmarks.decision.crossover import crossover, powers_of_two, search
+from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
+from tune_policies.benchmarks.verdict.judge import compare_arms
 from tune_policies.decision import Answer
 
-from ..decision.crossover import crossover, powers_of_two, search
-from ..environment import describe_machine
-from .comparison import Comparison, Outcome
-from .judge import compare_arms
 from .proof import wilson_interval
-from .proof_report import command, count
+from .proof_report import count
 
 SIZES: Final = powers_of_two(1, 2**13)
 NUM_ROUNDS: Final = 5
@@ -67,7 +67,7 @@ class Search(NamedTuple):
 
 def search_at_random(seed: int) -> Search:
     """Return how a search comes out where the GPU takes longer to start, and less for a unit; the times have noise."""
-    draw = random.Random(seed)  # noqa: S311
+    draw = random.Random(seed)
     truth = 2 ** draw.uniform(1, log2(SIZES[-1]) - 2)
     per_unit_s = 10 ** draw.uniform(-7, -4)
     # At the crossover the size must matter, or both devices would take the same time over a wide range of sizes.
@@ -95,7 +95,7 @@ def print_searches(searches: Sequence[Search]) -> bool:
     )
     print(f"more than {MOST_COST:.0%} of the processes of a full sweep of {len(SIZES)} sizes in {NUM_ROUNDS} rounds.")
     print(f"cost: {statistics.median(costs):.1%}, at most {max(costs):.1%}; powers of two off: at most {max(off):.2f}")
-    print(f"{describe_machine('numpy')}\ncommand: {command()}")
+    print(f"{describe_machine('numpy')}\ncommand: {own_command()}")
     return met == len(searches)
 
 

@@ -1,0 +1,20 @@
+"""``python -m tests.evidence COMMAND``. It ends as the commands of the benchmarks do."""
+
+import typer
+
+from tune_policies.benchmarks.cli.commands import Commands, run_commands
+
+from . import plan_commands, prove_commands
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for part in (plan_commands, prove_commands):
+    app.add_typer(part.app)
+
+
+@app.callback()
+def evidence() -> None:
+    """What plans cost and how good they are, and how often verdicts are right, each beside machine and versions."""
+
+
+if __name__ == "__main__":
+    run_commands(app)

@@ -1,0 +1,87 @@
+"""In a checkout, trainers and benchmarks are the modules of tune_policies.trainers and tune_policies.benchmarks."""
+
+import pickle
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tune_policies.trainers.process import ProcessSetup
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(code, *path):
+    """Run a program that finds the folders of ``path`` before the checkout."""
+    program = f"import sys; sys.path[:0] = {[*map(str, path), str(ROOT)]}\n{code}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "short",
+    ["trainers", "trainers.process", "trainers.gpu_memory.limits.share", "benchmarks", "benchmarks.record.run_set"],
+)
+def test_a_short_name_is_the_module_of_the_long_one_which_keeps_its_name(short):
+    module = import_module(short)
+
+    assert module is import_module(f"tune_policies.{short}")
+    assert module.__name__ == module.__spec__.name == f"tune_policies.{short}"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("trainers", "tune_policies.trainers"), ("tune_policies.trainers", "trainers")]
+)
+def test_it_is_one_copy_whichever_name_is_imported_first(first, second):
+    code = f"""
+import {first}.gpu_memory.limits.share as one
+import {second}.gpu_memory.limits.share as other
+from {first}.process import ProcessSetup as One
+from {second}.process import ProcessSetup as Other
+print(one is other, One is Other, One.__module__, sum(name.endswith("trainers") for name in sys.modules))
+loaded = {{id(module) for name, module in sys.modules.items() if name.endswith(".limits.share")}}
+print(len(loaded))
+"""
+
+    assert run(code) == "True True tune_policies.trainers.process 2\n1\n"
+
+
+def test_what_was_pickled_under_a_short_name_is_of_the_one_class():
+    assert pickle.loads(b"ctrainers.process\nProcessSetup\n.") is ProcessSetup
+
+
+def test_what_is_not_there_is_named_as_it_was_asked_for():
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'trainers.nothing'$"):
+        import_module("trainers.nothing")
+
+
+def test_a_users_own_package_of_that_name_is_left_alone(tmp_path):
+    (tmp_path / "trainers").mkdir()
+    (tmp_path / "trainers" / "__init__.py").write_text("")
+    (tmp_path / "trainers" / "process.py").write_text("OWNER = 'user'")
+    code = """
+from tune_policies.trainers.process import ProcessSetup
+import trainers.process
+print(trainers.process.OWNER, trainers.__name__, "tune_policies.short_names" in sys.modules)
+"""
+
+    assert run(code, tmp_path) == "user trainers False\n"
+
+
+def test_a_users_own_package_that_takes_the_name_later_is_left_alone_too(tmp_path):
+    (tmp_path / "trainers").mkdir()
+    (tmp_path / "trainers" / "__init__.py").write_text("")
+    (tmp_path / "trainers" / "process.py").write_text("OWNER = 'user'")
+    code = f"""
+import trainers.process
+for name in [name for name in sys.modules if name.split(".")[0] == "trainers"]:
+    del sys.modules[name]
+sys.path.insert(0, {str(tmp_path)!r})
+import trainers.process
+print(trainers.process.OWNER)
+"""
+
+    assert run(code) == "user\n"
