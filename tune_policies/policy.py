@@ -4,7 +4,6 @@ In YAML and JSON a policy is a mapping whose ``kind`` is the name of its class a
 fields. A user's own subclass of ``ResourcePolicy`` can be named the same way, once it is imported.
 """
 
-import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from inspect import isabstract
@@ -14,6 +13,7 @@ from pydantic import BeforeValidator, SerializeAsAny, SerializerFunctionWrapHand
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.plain_data import parse_json
 from tune_policies.plan import TrialPlan
 from tune_policies.values import Value, suggest
 
@@ -58,8 +58,8 @@ class ResourcePolicy(Value):
             InvalidResourcesError: ``text`` is not JSON, or not this policy.
         """
         try:
-            return cls.from_dict(json.loads(text))
-        except (ValueError, RecursionError) as error:
+            return cls.from_dict(parse_json(text))
+        except ValueError as error:
             if isinstance(error, InvalidResourcesError):
                 raise
             raise InvalidResourcesError(f"{cls.__name__}: this is no JSON: {error}") from error

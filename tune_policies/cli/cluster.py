@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from tune_policies.cli.options import Force
 from tune_policies.clusters.planner import plan_cluster
-from tune_policies.errors import InvalidResourcesError
+from tune_policies.files.writing import check_new, write_new
 from tune_policies.policy_file import load_catalog, load_decision, load_policy
 
 app = typer.Typer()
@@ -56,9 +57,8 @@ def cluster(
         str | None,
         typer.Option(help="A RayJob that runs this command, such as `python tune.py`.", show_default=False),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Write to this new file, not to stdout.", show_default=False)
-    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write to this file, not to stdout.", show_default=False)] = None,
+    force: Force = False,
 ) -> None:
     """Write the file of the cluster that so many trials need: a worker group for each kind of slot, as cheap as can be.
 
@@ -66,8 +66,8 @@ def cluster(
     """
     if decision is None and (workload is not None or size is not None):
         raise typer.BadParameter(f"{'--workload' if workload is not None else '--size'} goes with --decision")
-    if output is not None and output.exists():
-        raise InvalidResourcesError(f"{output} exists, and may have been changed by hand: delete it, or name another")
+    if output is not None:
+        check_new(output, force=force)
     planned = plan_cluster(
         load_policy(policy),
         None if nodes is None else load_catalog(nodes),
@@ -90,5 +90,4 @@ def cluster(
     if output is None:
         print(text, end="")
     else:
-        with output.open("x", encoding="utf-8") as file:
-            file.write(text)
+        write_new(output, text, force=force)
