@@ -49,7 +49,5 @@ def write_report(
     )
     if images is not None:
         return write_markdown(content, output, images, force=force)
-    if output.is_dir():
-        raise InvalidResourcesError(f"{output} is a folder, and an HTML report is one file: name one in it")
     write_view(output, html_page(content), force=force)
     return output

@@ -43,11 +43,7 @@ def link_to_nowhere(path):
     path.symlink_to("nowhere")
 
 
-def folder(path):
-    path.mkdir()
-
-
-@pytest.mark.parametrize("make", [there, link_to_nowhere, folder], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [there, link_to_nowhere], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("write", [lambda path: write_new(path, "text"), check_new], ids=["written", "asked before"])
 def test_what_is_there_is_not_replaced_unless_the_user_says_so(make, write, tmp_path):
     path = tmp_path / "output"
@@ -79,9 +75,14 @@ def test_with_force_it_is_replaced(tmp_path):
     assert (tmp_path / "output").read_text() == "text"
 
 
-def test_nothing_is_asked_of_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(InvalidResourcesError, match="there is no such folder"):
-        check_new(tmp_path / "not" / "there", force=True)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [(".", "it is a folder"), ("not/there", "there is no")],
+    ids=["a folder", "in none"],
+)
+def test_what_can_be_no_file_is_refused_before_the_work_is_done(name, message, tmp_path):
+    with pytest.raises(InvalidResourcesError, match=message):
+        check_new(tmp_path / name, force=True)
 
 
 def test_what_is_replaced_keeps_its_mode_and_its_attributes(tmp_path):

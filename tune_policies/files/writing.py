@@ -48,6 +48,8 @@ def check_new(path: Path, *, force: bool = False) -> None:
     Raises:
         InvalidResourcesError: It is there and not to be replaced, or its folder is not.
     """
+    if path.is_dir():
+        raise _unwritable(path, "it is a folder")
     if not force and os.path.lexists(path):
         raise _in_the_way(path)
     if not path.parent.is_dir():
