@@ -125,9 +125,19 @@ def too_long_a_number(path):
     path.write_text('{"kind": "CpuPolicy", "cpus": ' + "9" * 100_000 + "}")
 
 
+def long_text(path):
+    path.write_text('"' + "a" * 9_000_000 + '"')
+
+
+def long_key(path):
+    key = "a" * 2_000_000
+    path.write_text(f"{key}: 1\n{key}: 2")
+
+
 FORMS = (
     *(device, pipe, huge, folder, noise, merges, aliases, deep_json, deep_yaml, many_keys),
     *(twice, twice_below, no_number, too_large_a_number, too_long_a_number),
+    *(long_text, long_key),
 )
 
 
