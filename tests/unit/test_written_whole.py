@@ -77,8 +77,8 @@ def test_with_force_it_is_replaced(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [(".", "it is a folder"), ("not/there", "there is no")],
-    ids=["a folder", "in none"],
+    [(".", "it is a folder"), ("not/there", "there is no"), ("x" * 300, "too long")],
+    ids=["a folder", "in none", "a long name"],
 )
 def test_what_can_be_no_file_is_refused_before_the_work_is_done(name, message, tmp_path):
     with pytest.raises(InvalidResourcesError, match=message):

@@ -48,11 +48,15 @@ def check_new(path: Path, *, force: bool = False) -> None:
     Raises:
         InvalidResourcesError: It is there and not to be replaced, or its folder is not.
     """
-    if path.is_dir():
+    try:
+        is_folder, is_in_folder = path.is_dir(), path.parent.is_dir()
+    except OSError as error:  # such as a name that is too long
+        raise _unwritable(path, error) from error
+    if is_folder:
         raise _unwritable(path, "it is a folder")
     if not force and os.path.lexists(path):
         raise _in_the_way(path)
-    if not path.parent.is_dir():
+    if not is_in_folder:
         raise _unwritable(path, "there is no such folder")
 
 
@@ -71,12 +75,13 @@ def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = N
             there is still there.
     """
     try:
-        if _is_link_of_others(path):
-            raise _unwritable(path, "it is another user's link")
+        is_link_of_others = _is_link_of_others(path)
         target = path.resolve()
         before = target.stat() if target.exists() else None
     except (OSError, ValueError, RuntimeError) as error:
-        raise error if isinstance(error, InvalidResourcesError) else _unwritable(path, error) from error
+        raise _unwritable(path, error) from error
+    if is_link_of_others:
+        raise _unwritable(path, "it is another user's link")
     if before is not None and not stat.S_ISREG(before.st_mode):  # a device would be replaced by a file
         raise _unwritable(path, "it is no ordinary file")
     if before is not None and (not before.st_mode & 0o222 or not os.access(target, os.W_OK)):
@@ -118,8 +123,10 @@ def _written_beside(
         finally:
             half.unlink(missing_ok=True)
         _sync_folder(target.parent)
+    except InvalidResourcesError:
+        raise
     except (OSError, ValueError) as error:
-        raise error if isinstance(error, InvalidResourcesError) else _unwritable(path, error) from error
+        raise _unwritable(path, error) from error
 
 
 def _keep_owner_and_mode(path: Path, target: Path, before: os.stat_result, half: int) -> None:
