@@ -4,7 +4,6 @@ In YAML and JSON a policy is a mapping whose ``kind`` is the name of its class a
 fields. A user's own subclass of ``ResourcePolicy`` can be named the same way, once it is imported.
 """
 
-import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from inspect import isabstract
@@ -14,8 +13,9 @@ from pydantic import BeforeValidator, SerializeAsAny, SerializerFunctionWrapHand
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.plain_data import parse_json
 from tune_policies.plan import TrialPlan
-from tune_policies.values import Value, suggest
+from tune_policies.values import Value, shorten, suggest
 
 
 class ResourcePolicy(Value):
@@ -58,8 +58,8 @@ class ResourcePolicy(Value):
             InvalidResourcesError: ``text`` is not JSON, or not this policy.
         """
         try:
-            return cls.from_dict(json.loads(text))
-        except (ValueError, RecursionError) as error:
+            return cls.from_dict(parse_json(text))
+        except ValueError as error:
             if isinstance(error, InvalidResourcesError):
                 raise
             raise InvalidResourcesError(f"{cls.__name__}: this is no JSON: {error}") from error
@@ -123,11 +123,13 @@ def build_policy(data: object) -> ResourcePolicy:
     """
     kinds = {cls.__name__: cls for cls in _kinds_below(ResourcePolicy) if not isabstract(cls)}
     if not isinstance(data, dict):
-        raise InvalidResourcesError(f"a policy must be a mapping with a 'kind', got {type(data).__name__}: {data!r}")
+        raise InvalidResourcesError(
+            f"a policy must be a mapping with a 'kind', got {type(data).__name__}: {shorten(data)}"
+        )
     fields = dict(data)
     kind = fields.pop("kind", None)
     if not isinstance(kind, str) or kind not in kinds:
-        what = "a policy needs a 'kind'" if kind is None else f"unknown kind {kind!r}"
+        what = "a policy needs a 'kind'" if kind is None else f"unknown kind {shorten(kind)}"
         raise InvalidResourcesError(f"{what}{suggest(str(kind or ''), kinds)} (known: {', '.join(sorted(kinds))})")
     policy: ResourcePolicy = kinds[kind].from_dict(fields)
     return policy

@@ -1,26 +1,25 @@
 """Reads a policy, a decision, a node catalogue, a runtime environment or a cluster to plan for: YAML or JSON files."""
 
-import json
-from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, Final, TypeVar
-
-import yaml
+from typing import Any, Final
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.clusters.catalog import NodeCatalog
 from tune_policies.decision import Decision
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.files.reading import read_data, read_value
 from tune_policies.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.policies.benchmarked import BenchmarkedPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policy import ResourcePolicy, build_policy
+from tune_policies.units import MIB
 from tune_policies.values import Value
-
-_ValueT = TypeVar("_ValueT", bound=Value)
 
 _POLICIES: Final = ("inner", "policies", "gpu", "cpu")
 """The fields in which a policy has others. What else it has may name anything."""
+
+_MAX_CAPACITY_BYTES: Final = 64 * MIB
+"""What `tune-policies probe --json` writes of ten thousand nodes with eight GPUs each is half of that."""
 
 _IN_FILES: Final[dict[tuple[str, str], tuple[str, type[Value]]]] = {
     (GpuMemoryPolicy.__name__, "profile"): ("profile", GpuMemoryProfile),
@@ -38,17 +37,11 @@ def load_policy(path: str | Path) -> ResourcePolicy:
     Raises:
         InvalidResourcesError: The file cannot be read, is not YAML, or does not describe a policy.
     """
-    text = _read(path, "policy")
-    try:
-        data = parse_text(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidResourcesError(f"{path} is neither YAML nor JSON: {error}") from error
+    data = read_data(path, what="policy file")
     try:
         return build_policy(_with_files(data, Path(path).parent))
     except InvalidResourcesError as error:
         raise InvalidResourcesError(f"{path}: {error}") from error
-    except RecursionError as error:
-        raise InvalidResourcesError(f"{path} contains itself: a policy inside a policy must end somewhere") from error
 
 
 def load_decision(path: str | Path) -> Decision:
@@ -57,7 +50,7 @@ def load_decision(path: str | Path) -> Decision:
     Raises:
         InvalidResourcesError: The file cannot be read, or holds no decision.
     """
-    return _value_in(Path(path), "decision", Decision)
+    return read_value(path, Decision, "decision")
 
 
 def load_catalog(path: str | Path) -> NodeCatalog:
@@ -66,7 +59,7 @@ def load_catalog(path: str | Path) -> NodeCatalog:
     Raises:
         InvalidResourcesError: The file cannot be read, or is no catalogue.
     """
-    return _value_in(Path(path), "node catalogue", NodeCatalog)
+    return read_value(path, NodeCatalog, "node catalogue")
 
 
 def load_runtime_env(path: str | Path) -> dict[str, Any]:
@@ -75,11 +68,7 @@ def load_runtime_env(path: str | Path) -> dict[str, Any]:
     Raises:
         InvalidResourcesError: The file cannot be read, or holds no mapping.
     """
-    text = _read(path, "runtime environment")
-    try:
-        data = parse_text(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidResourcesError(f"{path} is neither YAML nor JSON: {error}") from error
+    data = read_data(path, what="runtime environment")
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise InvalidResourcesError(f"{path} is no runtime environment: write fields such as working_dir and pip")
     return data
@@ -91,19 +80,11 @@ def load_capacity(path: str | Path) -> ClusterCapacity:
     Raises:
         InvalidResourcesError: The file cannot be read, or does not describe a cluster.
     """
-    text = _read(path, "capacity")
+    data = read_data(path, what="capacity file", max_bytes=_MAX_CAPACITY_BYTES)
     try:
-        # One written by hand may be YAML, which knows dates.
-        return ClusterCapacity.from_json(json.dumps(parse_text(text), default=str))
-    except (InvalidResourcesError, yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+        return ClusterCapacity.from_dict(data)
+    except InvalidResourcesError as error:
         raise InvalidResourcesError(f"{path} is not what `tune-policies probe --json` writes: {error}") from error
-
-
-def _read(path: str | Path, what: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # not there, not text, or a name that no file can have
-        raise InvalidResourcesError(f"cannot read the {what} file {path}: {error}") from error
 
 
 def _with_files(data: object, folder: Path) -> object:
@@ -115,38 +96,5 @@ def _with_files(data: object, folder: Path) -> object:
     changed = {key: _with_files(value, folder) if key in _POLICIES else value for key, value in data.items()}
     for (kind, field), (what, cls) in _IN_FILES.items():
         if data.get("kind") == kind and isinstance(name := data.get(field), str):
-            changed[field] = _value_in(folder / name, what, cls)
+            changed[field] = read_value(folder / name, cls, what)
     return changed
-
-
-def _value_in(path: Path, what: str, cls: type[_ValueT]) -> _ValueT:
-    text = _read(path, what)
-    try:
-        # As JSON, in which a day may be a text; YAML has read it as a date.
-        return cls.from_json(json.dumps(parse_text(text), default=str))
-    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:  # of which InvalidResourcesError is one
-        raise InvalidResourcesError(f"{path} is no {what}: {error}") from error
-
-
-def parse_text(text: str) -> object:
-    """Return the data that a text holds as JSON, or else as YAML.
-
-    Raises:
-        yaml.YAMLError, ValueError, RecursionError: It is neither.
-    """
-    try:
-        # JSON first: YAML 1.1 refuses its tabs, and reads 1e1 as a text.
-        return json.loads(text)
-    except ValueError:
-        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - it is a SafeLoader
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that comes twice, of which YAML would keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} comes twice", node.start_mark)
-        return super().construct_mapping(node, deep)

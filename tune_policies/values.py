@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tune_policies.errors import InvalidResourcesError
 
+_MOST_MISTAKES = 100
+"""Whoever has more of them has given another file, which may have any number."""
+
 
 class Value(BaseModel):
     """A frozen value that explains a wrong field instead of quoting a schema."""
@@ -69,7 +72,9 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _explain(cls: type[Value], error: ValidationError) -> str:
-    return "\n".join(_explain_one(cls, detail) for detail in error.errors())
+    mistakes = error.errors()
+    shown = "\n".join(_explain_one(cls, detail) for detail in mistakes[:_MOST_MISTAKES])
+    return shown if len(mistakes) <= _MOST_MISTAKES else f"{shown}\nand {len(mistakes) - _MOST_MISTAKES} more mistakes"
 
 
 def _explain_one(cls: type[Value], detail: Any) -> str:
@@ -83,7 +88,7 @@ def _explain_one(cls: type[Value], detail: Any) -> str:
             name = str(detail["loc"][-1])
             fields = cls.model_fields if len(detail["loc"]) == 1 else {}
             known = f" ({cls.__name__} has {', '.join(fields)})" if fields else ""
-            return f"unknown field {location!r}{suggest(name, fields)}{known}"
+            return f"unknown field {shorten(location)}{suggest(name, fields)}{known}"
         case "missing":
             return f"{cls.__name__} needs {location!r}, which is missing"
         case _:

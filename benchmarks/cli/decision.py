@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tune_policies import ClusterCapacity, InvalidResourcesError, load_decision
+from tune_policies import ClusterCapacity, InvalidResourcesError
+from tune_policies.files.writing import check_new
+
+from .options import Force
 
 if TYPE_CHECKING:
     from ..decision.decide import Decided, Terms
@@ -62,6 +65,7 @@ def decide(
     output: Annotated[
         Path | None, typer.Option(help="Write the decision to this file, for BenchmarkedPolicy.", show_default=False)
     ] = None,
+    force: Force = False,
     json: Annotated[bool, typer.Option("--json", help="Print the decision as JSON, for machines.")] = False,
 ) -> None:
     """Say from which size on the GPU is worth it: time and cost of a trial, and trials an hour on this cluster."""
@@ -72,7 +76,7 @@ def decide(
     from ..record.file import read_run_set, write_view
 
     if output is not None:
-        _check_output(output)
+        check_new(output, force=force)
     named = None if gpu is None else _gpu_named(gpu)
     terms = Terms(steps_per_trial=steps_per_trial, gpu=named, gpu_type=gpu_type, same_within=same_within)
     found_prices = None if prices is None else load_prices(prices, region=region, use_spot=spot, date=price_date)
@@ -86,7 +90,7 @@ def decide(
     decided = decide_from(run_set, terms, cluster, found_prices, record)
     _show(decided, as_json=json)
     if output is not None:
-        write_view(output, f"{decided.decision.to_json()}\n")
+        write_view(output, f"{decided.decision.to_json()}\n", force=force)
     if not decided.is_decided:
         print("nothing is decided: every answer is ambiguous. Run more rounds, on a quiet machine", file=sys.stderr)
         raise typer.Exit(1)
@@ -100,19 +104,6 @@ def _gpu_named(text: str) -> str:
     if device.resource != "GPU":
         raise InvalidResourcesError(f"--gpu names a GPU, such as gpu or gpu@0.25, got {text!r}")
     return str(device)
-
-
-def _check_output(path: Path) -> None:
-    """Raise where a decision could not be written, or would replace something else, before anything is measured."""
-    if not path.parent.is_dir():
-        raise InvalidResourcesError(f"cannot write the decision to {path}: there is no folder {path.parent}")
-    if path.is_file() and path.stat().st_size > 0:
-        try:
-            load_decision(path)
-        except InvalidResourcesError as error:
-            raise InvalidResourcesError(
-                f"{path} is there and is no decision: name another file, or delete this one"
-            ) from error
 
 
 def _cluster(path: Path | None, address: str | None, timeout_s: float) -> ClusterCapacity:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from .options import Force
+
 app = typer.Typer()
 
 
@@ -25,6 +27,7 @@ def packing(
     mps: Annotated[bool, typer.Option("--mps", help="Run what shares the GPU under MPS, too.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write the record to this file.", show_default=False)] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw it to this file.", show_default=False)] = None,
+    force: Force = False,
 ) -> None:
     """Count trials per hour on one GPU: one at a time, several at once, and as a measured plan says."""
     from ..packing.runs import Sweep, measure_throughput
@@ -36,4 +39,4 @@ def packing(
         from ..report.images import check_ending
 
         check_ending(plot)  # before hours of runs
-    measure_throughput(sweep, output, plot)
+    measure_throughput(sweep, output, plot, force=force)

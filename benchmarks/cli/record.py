@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.files.writing import check_new, path_within
 
 from ..record.export import Format, csv_text, pyperf_text
 from ..record.file import read_run_set, write_view
@@ -14,7 +15,7 @@ from ..record.run_set import Phase, RunSet
 from ..record.select import select
 from ..record.show import print_run_set
 from ..record.summary import summarize
-from ..record.writing import path_within
+from .options import Force
 
 app = typer.Typer()
 
@@ -46,13 +47,14 @@ def export(
         Path | None,
         typer.Option(help="Write to this file, not to stdout; of pyperf to a folder, a file a device."),
     ] = None,
+    force: Force = False,
 ) -> None:
     """Hand what was measured to other programs: pyperf, which compares devices, or whatever reads CSV or JSON."""
     chosen = select(read_run_set(file), workloads=workload or (), devices=device or (), phases=phase or ())
     if format_ is Format.PYPERF:
-        _export_to_pyperf(chosen, output)
+        _export_to_pyperf(chosen, output, force=force)
     else:
-        _put(csv_text(chosen) if format_ is Format.CSV else f"{chosen.to_json()}\n", output)
+        _put(csv_text(chosen) if format_ is Format.CSV else f"{chosen.to_json()}\n", output, force=force)
 
 
 @app.command()
@@ -62,26 +64,31 @@ def plot(
     output: Annotated[Path, typer.Option(help="The picture; its ending says of which kind.", show_default=False)],
     workload: Workloads = None,
     phase: Annotated[Phase, typer.Option(help="Of which times.")] = Phase.TRANSFERS,
+    force: Force = False,
 ) -> None:
     """Draw time against size, a line for each device and a panel for each workload."""
     from ..report.figures import crossover_figure
     from ..report.images import check_ending, save_figure
 
     check_ending(output)
+    check_new(output, force=force)
     chosen = select(read_run_set(file), workloads=workload or (), phases=(phase,))
     figure = crossover_figure(chosen, phase)
     if figure is None:
         raise InvalidResourcesError(f"there is no time of {phase} to draw: choose another --phase")
-    save_figure(figure, output)
+    save_figure(figure, output, force=force)
 
 
-def _export_to_pyperf(run_set: RunSet, output: Path | None) -> None:
+def _export_to_pyperf(run_set: RunSet, output: Path | None, *, force: bool) -> None:
     devices = sorted({arm.device for arm in run_set.arms})
     if output is not None and output.is_dir():
-        for device in devices:
-            _put(pyperf_text(run_set, device), path_within(output, f"{device}.json"))
+        files = {device: path_within(output, f"{device}.json") for device in devices}
+        for file in files.values():  # before the first of them is written
+            check_new(file, force=force)
+        for device, file in files.items():
+            _put(pyperf_text(run_set, device), file, force=force)
     elif len(devices) == 1:
-        _put(pyperf_text(run_set, devices[0]), output)
+        _put(pyperf_text(run_set, devices[0]), output, force=force)
     else:
         raise InvalidResourcesError(
             f"a file of pyperf's holds one device, and there are {', '.join(devices)}: "
@@ -89,8 +96,8 @@ def _export_to_pyperf(run_set: RunSet, output: Path | None) -> None:
         )
 
 
-def _put(text: str, output: Path | None) -> None:
+def _put(text: str, output: Path | None, *, force: bool) -> None:
     if output is None:
         print(text, end="")
     else:
-        write_view(output, text)
+        write_view(output, text, force=force)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from .options import Force
+
 app = typer.Typer()
 
 
@@ -34,13 +36,14 @@ def report(
     images: Annotated[
         Images | None, typer.Option(help="Of Markdown: what its figures are.", show_default=False)
     ] = None,
+    force: Force = False,
 ) -> None:
     """Write a report for who decides: the verdict first, then curves, costs, memory, all samples, and the machine."""
     if images is not None and form is not Form.MARKDOWN:
         raise typer.BadParameter("--images is for --format markdown; a page has its figures in it")
     from ..report.writing import write_report
 
-    print(write_report(file, output, decision=decision, packing=packing, images=_images(form, images)))
+    print(write_report(file, output, decision=decision, packing=packing, images=_images(form, images), force=force))
 
 
 def _images(form: Form, images: Images | None) -> Images | None:

@@ -1,23 +1,25 @@
 """Reads prices: a file of this project's own, or SkyPilot's ``vms.csv``."""
 
 import csv
-import json
 from collections.abc import Iterator, Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import yaml
-
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.files.reading import UnreadableFileError, read_data, read_text
+from tune_policies.manifests.documents import DocumentError
 from tune_policies.names import shorten_names
-from tune_policies.policy_file import parse_text
+from tune_policies.units import MIB
 from tune_policies.values import suggest
 
 from .prices import Instance, Prices
 
 COLUMNS: Final = ("InstanceType", "AcceleratorName", "AcceleratorCount", "vCPUs", "Price", "SpotPrice", "Region")
 """What is read of the columns of SkyPilot's catalogues, versions 5 to 9; their prices are in US dollars."""
+
+_MAX_CSV_BYTES: Final = 64 * MIB
+"""The largest catalogue of SkyPilot's has a sixth of it."""
 
 _NO_NUMBER: Final = ("", "nan")
 
@@ -38,26 +40,20 @@ def load_prices(
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
-        day = date or f"{datetime.fromtimestamp(path.stat().st_mtime, tz=UTC):%Y-%m-%d}"
-    except (OSError, ValueError) as error:
-        raise InvalidResourcesError(f"cannot read the price file {path}: {error}") from error
-    try:
         if path.suffix.lower() == ".csv":
+            text = read_text(path, what="price file", max_bytes=_MAX_CSV_BYTES)
+            day = date or f"{datetime.fromtimestamp(path.stat().st_mtime, tz=UTC):%Y-%m-%d}"
             return _of_skypilot(text, f"{path.name}{', spot' if use_spot else ''}", day, region, use_spot=use_spot)
         if use_spot:
             raise InvalidResourcesError("it has one price for each instance: --spot is for vms.csv of SkyPilot")
-        return _own(text, path.name, region)
+        return _own(read_data(path, what="price file"), path.name, region)
+    except (UnreadableFileError, DocumentError):  # which name it
+        raise
     except InvalidResourcesError as error:
         raise InvalidResourcesError(f"{path}: {error}") from error
 
 
-def _own(text: str, name: str, region: str | None) -> Prices:
-    try:
-        # As JSON, in which a day is a text: YAML has read it as a date.
-        data = json.loads(json.dumps(parse_text(text), default=_as_text))
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise InvalidResourcesError(f"it is neither YAML nor JSON: {error}") from error
+def _own(data: object, name: str, region: str | None) -> Prices:
     if isinstance(data, dict):
         data = {"source": name, **data}
     prices = Prices.from_dict(data)
@@ -67,12 +63,6 @@ def _own(text: str, name: str, region: str | None) -> Prices:
     if not there:
         raise _no_such_region(region, {each.region for each in prices.instances if each.region})
     return prices.model_copy(update={"instances": there})
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, date):
-        return value.isoformat()
-    raise TypeError(f"{value!r} is no plain data")
 
 
 class _Row(NamedTuple):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tune_policies import ClusterCapacity, probe_cluster
+from tune_policies.files.locking import locked
 from tune_policies.names import counted
 
 from ..measuring.runner import measure, new_run_set
@@ -48,7 +49,7 @@ def search_to_file(wanted: Search, *, address: str | None = None, timeout_s: flo
         ProbeError: Ray does not answer.
         KeyboardInterrupt: The user ended it.
     """
-    with ray_of_a_run(address, timeout_s):
+    with locked(wanted.output), ray_of_a_run(address, timeout_s):
         capacity = probe_cluster(timeout_s=timeout_s)
         run_set = new_run_set(wanted.settings, capacity, read_environment(), wanted.command)
         if missing := [each for each in run_set.devices if each.why_missing]:

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tune_policies import probe_cluster
 from tune_policies.errors import InvalidResourcesError, ProbeError
+from tune_policies.files.locking import locked
 from tune_policies.ray_connection import connection, find_ray
 
 from ..record.environment_reader import read_environment
@@ -63,11 +64,16 @@ def measure_to_file(session: Session) -> RunSet:
     """Measure, and return what is in the file at the end.
 
     Raises:
-        InvalidResourcesError: The file is there already, or is none that can be gone on with; a device or a size makes
-            no sense.
+        InvalidResourcesError: The file is there already, is none that can be gone on with, or is being written by
+            another process; a device or a size makes no sense.
         ProbeError: Ray does not answer.
         InterruptedRunError: The user ended it.
     """
+    with locked(session.output):  # a second process would go on from the same runs, and one would lose what it adds
+        return _measure_to_file(session)
+
+
+def _measure_to_file(session: Session) -> RunSet:
     before = None if session.resume is None else read_run_set(session.resume)
     if session.output != session.resume and session.output.exists():
         raise InvalidResourcesError(

@@ -7,10 +7,10 @@ from math import log2
 from pathlib import Path
 from typing import Final
 
+from tune_policies.files.reading import read_value
 from tune_policies.resources import PositiveCount
 from tune_policies.values import Value
 
-from ..record.reading import read_value
 from ..timing import Spread, spread
 
 PAYS: Final = 1.1
@@ -125,7 +125,9 @@ def read_throughput(path: Path) -> ThroughputRecord:
     Raises:
         InvalidResourcesError: There is no such file, or it is another one.
     """
-    return read_value(path, ThroughputRecord, "`tune-policies bench packing --output FILE` writes one")
+    return read_value(
+        path, ThroughputRecord, "record of throughput", hint="`tune-policies bench packing --output FILE` writes one"
+    )
 
 
 def stops_paying_at(rates: dict[int, float]) -> int | None:

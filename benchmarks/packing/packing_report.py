@@ -37,11 +37,12 @@ def print_throughput(record: ThroughputRecord) -> None:
     print(f"command: {record.command}")
 
 
-def draw_throughput(record: ThroughputRecord, path: Path) -> None:
+def draw_throughput(record: ThroughputRecord, path: Path, *, force: bool = False) -> None:
     """Draw throughput against trials per GPU, a panel for each workload.
 
     Raises:
-        InvalidResourcesError: There is nothing to draw, or ``path`` cannot be written.
+        InvalidResourcesError: There is nothing to draw, or ``path`` is in the way and not to be replaced by
+            ``force``, or cannot be written.
     """
     from ..report.figures import packing_figure
     from ..report.images import save_figure
@@ -49,4 +50,4 @@ def draw_throughput(record: ThroughputRecord, path: Path) -> None:
     figure = packing_figure(record)
     if figure is None:
         raise InvalidResourcesError("no run of the record counts, so there is nothing to draw")
-    save_figure(figure, path)
+    save_figure(figure, path, force=force)

@@ -8,6 +8,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal, NamedTuple
@@ -16,12 +17,14 @@ import ray
 from ray import tune
 
 from tune_policies import ClusterCapacity, GpuMemoryPolicy, GpuPolicy, InvalidResourcesError, TrialPlan, probe_cluster
+from tune_policies.files.locking import locked
+from tune_policies.files.reading import MAX_RECORD_BYTES, read_text
+from tune_policies.files.writing import check_new, replace_file
 from tune_policies.resources import TICKS, from_ticks
 from tune_policies.trainers import measure_gpu_memory, with_plan
 from tune_policies.usage.record import GPU_MEMORY_KEY
 
 from ..environment import describe_machine, own_command
-from ..record.writing import replace_file
 from .packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
 from .packing_report import draw_throughput, print_throughput
 from .trainings import Training, config_of, train_workload
@@ -65,26 +68,34 @@ class Arm(NamedTuple):
     isolation: Literal["mps"] | None = None
 
 
-def measure_throughput(sweep: Sweep, output: Path | None, plot: Path | None) -> None:
+def measure_throughput(sweep: Sweep, output: Path | None, plot: Path | None, *, force: bool = False) -> None:
     """Run the sweep, print its table, and write the record and the plot where asked to.
+
+    Args:
+        sweep: What is run.
+        output: Of the record.
+        plot: Of the plot.
+        force: Whether to replace files that are there.
 
     Raises:
         InfeasibleRequestError: There is no GPU.
-        InvalidResourcesError: There are several: trials on one are counted. The record is there already, or cannot be
-            written.
+        InvalidResourcesError: There are several: trials on one are counted. A file is in the way and not to be
+            replaced, or cannot be written.
     """
-    if output is not None and output.exists():
-        raise InvalidResourcesError(f"{output} is there already, and would be lost: name another file for the record")
-    ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    try:
-        for record in _records(sweep):
-            if output is not None:  # after each run, so that nothing measured is lost
-                replace_file(output, record.to_json() + "\n")
-    finally:
-        ray.shutdown()
+    for path in (output, plot):
+        if path is not None:
+            check_new(path, force=force)
+    with locked(output) if output is not None else nullcontext():
+        ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+        try:
+            for record in _records(sweep):
+                if output is not None:  # after each run, so that nothing measured is lost
+                    replace_file(output, record.to_json() + "\n")
+        finally:
+            ray.shutdown()
     print_throughput(record)
     if plot is not None:
-        draw_throughput(record, plot)
+        draw_throughput(record, plot, force=force)
 
 
 def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
@@ -173,8 +184,9 @@ def run_arm(arm: Arm, work: float) -> ThroughputSample:
 def _check(arm: Arm, trials: Sequence[Any]) -> None:
     for trial in trials:
         if trial.status != "TERMINATED":
-            lines = Path(trial.error_file).read_text().strip().splitlines() if trial.error_file else ["no error"]
-            raise FailedRunError(f"a trial failed: {lines[-1]}")
+            file = trial.error_file
+            said = read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").strip() if file else "no error"
+            raise FailedRunError(f"a trial failed: {said.splitlines()[-1]}")
         if trial.placement_group_factory.required_resources.get("GPU", 0) * arm.trials_per_gpu > 1:
             raise FailedRunError(f"a trial had more than 1/{arm.trials_per_gpu} of the GPU")
         used = trial.last_result.get(GPU_MEMORY_KEY, {})

@@ -4,25 +4,20 @@ At its top stand pyperf's ``version``, ``benchmarks`` and ``metadata``, and ``tu
 the whole run set. It is read from there alone; what is pyperf's is a view of it.
 """
 
-import io
 import json
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic_core import from_json
-
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.units import MIB, format_bytes
+from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_beginning, read_bytes
+from tune_policies.files.writing import replace_file, write_new
+from tune_policies.plain_data import parse_json
 
 from .pyperf_suite import pyperf_data
 from .run_set import RunSet
-from .writing import replace_file
 
 KEY: Final = "tune_policies"
 """Of the run set in the file. It comes first, so that the first bytes of a file say whether it is one."""
-
-MOST_BYTES: Final = 512 * MIB
-"""A file that is larger is not read: in memory it takes several times as much."""
 
 _BEGINS: Final = f'{{"{KEY}":'.encode()
 _VERSION: Final = RunSet.model_fields["schema_version"].default
@@ -51,15 +46,20 @@ def write_run_set(run_set: RunSet, path: Path, *, overwrite: bool = False) -> No
     replace_file(path, json.dumps(data, separators=(",", ":")) + "\n")
 
 
-def write_view(path: Path, content: str | bytes) -> None:
-    """Write what follows from a run, or is beside it, as a whole or not at all; never in the place of a run set.
+def write_view(path: Path, content: str | bytes, *, force: bool = False) -> None:
+    """Write what follows from a run, or is beside it, as a whole or not at all.
+
+    Args:
+        path: A file in a folder that is there.
+        content: What it is to hold.
+        force: Whether to replace a file that is there; never a run set.
 
     Raises:
-        InvalidResourcesError: ``path`` is a run set, or cannot be written.
+        InvalidResourcesError: ``path`` is in the way, or cannot be written.
     """
-    if is_run_set(path):
+    if force and is_run_set(path):
         raise InvalidResourcesError(f"{path} is the record of a run, which would be lost: name another file")
-    replace_file(path, content)
+    write_new(path, content, force=force)
 
 
 def is_run_set(path: Path) -> bool:
@@ -79,9 +79,8 @@ def _can_be_read(path: Path) -> bool:
 def _beginning(path: Path) -> bytes:
     """Return the first bytes of an ordinary file; none: there is no such file, or nothing in it."""
     try:
-        with path.open("rb") if path.is_file() else io.BytesIO() as file:
-            return file.read(len(_BEGINS))
-    except OSError:
+        return read_beginning(path, len(_BEGINS))
+    except UnreadableFileError:
         return b""
 
 
@@ -106,32 +105,23 @@ def read_run_set(path: Path) -> RunSet:
         return RunSet.from_dict(own)
     except InvalidResourcesError as error:
         mistakes = str(error).splitlines()
-        more = f"\n  and {len(mistakes) - _MOST_MISTAKES} more" if len(mistakes) > _MOST_MISTAKES else ""
+        more = "\n  and more" if len(mistakes) > _MOST_MISTAKES else ""
         shown = "".join(f"\n  {mistake}" for mistake in mistakes[:_MOST_MISTAKES])
         raise InvalidResourcesError(f"{path} has been changed, or is no run set ({_MEASURE}):{shown}{more}") from error
 
 
 def _content(path: Path) -> bytes:
     try:
-        if path.exists() and not path.is_file():
-            raise InvalidResourcesError(f"{path} is no file: name the one that a run wrote")
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise InvalidResourcesError(f"{path} cannot be read: {error.strerror or error}; {_MEASURE}") from error
-    if len(content) > MOST_BYTES:
-        raise InvalidResourcesError(
-            f"{path} holds {format_bytes(path.stat().st_size)}, and no more than {format_bytes(MOST_BYTES)} are read: "
-            "measure fewer workloads or sizes into one file"
-        )
-    return content
+        return read_bytes(path, what="run set", max_bytes=MAX_RECORD_BYTES)
+    except UnreadableFileError as error:
+        raise InvalidResourcesError(f"{error}; {_MEASURE}") from error
 
 
 def _parsed(path: Path, content: bytes) -> Any:
     if content.startswith(b"\x1f\x8b"):
         raise InvalidResourcesError(f"{path} is compressed: unpack it with gunzip")
     try:
-        return from_json(content, allow_inf_nan=False)
+        return parse_json(content)
     except ValueError as error:
         is_cut = str(error).startswith("EOF")
         what = f"is cut off ({error}): copy it again" if is_cut else f"is not JSON ({error})"

@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from tune_policies.files.writing import replace_file
+
 from .run_set import RunSet
 
 SCHEMA_FILE: Final = Path(__file__).with_name("run_set.schema.json")
@@ -29,4 +31,4 @@ def schema_text() -> str:
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
+    replace_file(SCHEMA_FILE, schema_text())

@@ -77,11 +77,11 @@ def _svg(figure: Figure, salt: str) -> str:
     return buffer.getvalue()
 
 
-def save_figure(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path, *, force: bool = False) -> None:
     """Write the figure to a file; its suffix names the format, such as ``.svg`` or ``.png``.
 
     Raises:
-        InvalidResourcesError: The format is not known, or the file cannot be written, or is the record of a run.
+        InvalidResourcesError: The format is not known, or the file is in the way or cannot be written.
     """
     kind = check_ending(path)
     # No date, and ids that do not change: the same figure is the same file.
@@ -92,7 +92,7 @@ def save_figure(figure: Figure, path: Path) -> None:
             figure.savefig(picture, format=kind, dpi=_DOTS_PER_INCH.get(kind, "figure"), metadata=metadata)
     except (OSError, RuntimeError, ValueError) as error:  # such as .pgf without LaTeX
         raise InvalidResourcesError(f"matplotlib cannot draw {path}: {error}. Try .svg or .png") from error
-    write_view(path, picture.getvalue())
+    write_view(path, picture.getvalue(), force=force)
 
 
 def check_ending(path: Path) -> str:

@@ -8,6 +8,7 @@ import jinja2
 from markupsafe import Markup
 
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.files.writing import check_new
 
 from ..record.file import write_view
 from .content import Content, Picture
@@ -36,11 +37,11 @@ def _inline(picture: Picture) -> Markup:
     return Markup(inline_svg(picture.figure, name=picture.name, label=picture.label))  # noqa: S704
 
 
-def write_markdown(content: Content, folder: Path, images: str) -> Path:
+def write_markdown(content: Content, folder: Path, images: str, *, force: bool = False) -> Path:
     """Write ``report.md`` and its images into a folder, which is made if it is missing, and return the file.
 
     Raises:
-        InvalidResourcesError: The folder cannot be written.
+        InvalidResourcesError: The folder cannot be written, or a file is in the way without ``force``.
     """
     environment = jinja2.Environment(
         loader=_TEMPLATES,
@@ -55,10 +56,14 @@ def write_markdown(content: Content, folder: Path, images: str) -> Path:
     text = environment.get_template("page.md.j2").render(content=content, images=images)
     file = folder / "report.md"
     make_folder(folder)
-    for section in content.sections:
-        for picture in section.pictures:
-            save_figure(picture.figure, folder / f"{picture.name}.{images}")
-    write_view(file, text)
+    pictures = {
+        folder / f"{picture.name}.{images}": picture for section in content.sections for picture in section.pictures
+    }
+    for each in (file, *pictures):  # before the first of them is written
+        check_new(each, force=force)
+    for path, picture in pictures.items():
+        save_figure(picture.figure, path, force=force)
+    write_view(file, text, force=force)
     return file
 
 

@@ -91,15 +91,18 @@ def test_a_decision_puts_all_trials_where_they_cost_the_least(run):
     assert [each["groupName"] for each in groups] == ["cpu"]
 
 
-def test_a_file_that_exists_is_never_overwritten(run, tmp_path):
+def test_a_file_that_exists_is_overwritten_only_with_force(run, tmp_path):
     first = run("--output", "cluster.yaml")
     written = (tmp_path / "cluster.yaml").read_text()
     second = run("--output", "cluster.yaml", "--name", "other")
+    kept = (tmp_path / "cluster.yaml").read_text()
+    third = run("--output", "cluster.yaml", "--name", "other", "--force")
 
     assert (first.status, first.stdout) == (0, "")
     assert second.status == 2
-    assert "cluster.yaml exists" in second.stderr
-    assert (tmp_path / "cluster.yaml").read_text() == written
+    assert "cluster.yaml is there already" in second.stderr
+    assert (kept, third.status) == (written, 0)
+    assert "name: other" in (tmp_path / "cluster.yaml").read_text()
 
 
 @pytest.mark.parametrize(

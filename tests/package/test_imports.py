@@ -17,6 +17,10 @@ SHELL = {
     *("nodes", "policy_scheduler", "run_pace", "run_plan"),
     *("policy_callback", "readiness", "unpickled_once"),
 }
+READ_OR_WRITE_FILES = {
+    *("cli/cluster", "cli/options", "lint/fixes", "lint/rules/ray_schema", "manifests/file_text", "policy_file"),
+    *("reporting/policy_callback", "reporting/usage_file", "usage/plot", "usage/trials"),
+}
 FOREIGN = {"ray", "torch", "tensorflow", "jax", "cupy", "pynvml"}
 
 
@@ -63,6 +67,16 @@ def test_only_the_shell_imports_ray_and_the_frameworks(path):
     forbidden = set() if path.stem in SHELL else FOREIGN
 
     assert not top_level(imported(path)) & forbidden
+
+
+def test_the_core_reads_and_writes_no_files():
+    found = {
+        path.relative_to(ROOT / "tune_policies").with_suffix("").as_posix()
+        for path in modules("tune_policies")
+        if any(name.startswith("tune_policies.files") for name in imported(path))
+    }
+
+    assert {name for name in found if not name.startswith("files/")} <= READ_OR_WRITE_FILES
 
 
 @pytest.mark.parametrize(

@@ -363,11 +363,11 @@ def test_the_command_refuses_what_it_cannot_do_with_a_way_out(run_file, tmp_path
     before = run_file.read_text()
     page = tmp_path / "report.html"
     cases = {
-        "cannot be read": (tmp_path / "none.json", "--output", page),
+        "cannot read the run set": (tmp_path / "none.json", "--output", page),
         "is what the report is made of": (run_file, "--output", run_file),
-        "is a folder": (run_file, "--output", tmp_path),
-        "is no Decision": (run_file, "--decision", wrong, "--output", page),
-        "is no ThroughputRecord": (run_file, "--packing", wrong, "--output", page),
+        "it is a folder": (run_file, "--output", tmp_path),
+        "is no decision": (run_file, "--decision", wrong, "--output", page),
+        "is no record of throughput": (run_file, "--packing", wrong, "--output", page),
         "would be lost: name another file": (run_file, "--output", other),
         "cannot be made a folder": (run_file, "--format", "markdown", "--output", wrong),
         "cannot be written": (run_file, "--output", tmp_path / "missing" / "report.html"),

@@ -93,15 +93,45 @@ def test_the_run_set_alone_is_exported_to_json(benchmarks):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        (("export", "a.json", "--format", "pyperf", "--output", "."), "gpu.json"),
+        (("plot", "a.json", "--output", "mine.svg"), "mine.svg"),
+        (("report", "a.json", "--output", "mine.html"), "mine.html"),
+        (("report", "a.json", "--format", "markdown", "--output", "."), "report.md"),
+    ],
+    ids=["export", "plot", "report", "report as markdown"],
+)
+def test_what_is_there_is_replaced_only_with_force(arguments, written, benchmarks, folder, tmp_path, monkeypatch):
+    """Where one of several files is in the way, none is written."""
+    (tmp_path / "a.json").write_bytes((folder / "a.json").read_bytes())
+    (tmp_path / written).write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+
+    done = benchmarks(*arguments)
+    kept = ((tmp_path / written).read_text(), sorted(tmp_path.iterdir()))
+    forced = benchmarks(*arguments, "--force")
+
+    assert (done.exit_code, kept) == (2, ("mine", before))
+    assert f"{written} is there already, and would be lost: name another file, or add --force" in done.stderr
+    assert (forced.exit_code, (tmp_path / written).read_text() != "mine") == (0, True)
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("show", "none.json"), "none.json cannot be read: No such file or directory"),
+        (("show", "none.json"), "cannot read the run set none.json: No such file or directory"),
         (("export", "a.json", "--format", "csv", "--device", "gpux"), "unknown device 'gpux'; did you mean 'gpu'?"),
         (("export", "a.json", "--format", "pyperf"), "holds one device, and there are cpu, gpu: choose with --device"),
-        (("export", "a.json", "--format", "csv", "--output", "b.json"), "b.json is the record of a run, which would"),
+        (("export", "a.json", "--format", "csv", "--output", "b.json"), "b.json is there already, and would be lost"),
+        (
+            ("export", "a.json", "--format", "csv", "--output", "b.json", "--force"),
+            "b.json is the record of a run, which would",
+        ),
         (("plot", "a.json", "--output", "plot.svgx"), "unknown ending '.svgx'; did you mean 'svg'? (known: "),
     ],
-    ids=["no file", "unknown device", "several devices", "a record", "an unknown ending"],
+    ids=["no file", "unknown device", "several devices", "a record", "a record by force", "an unknown ending"],
 )
 def test_wrong_usage_is_explained_on_stderr(arguments, message, benchmarks):
     done = benchmarks(*arguments)

@@ -57,7 +57,7 @@ def test_it_plots_to_a_file(run_folder, tmp_path):
     ("arguments", "message"),
     [
         (["/nowhere"], "error: /nowhere is no folder: name the one that a run of Tune or Train wrote"),
-        (["RUN", "--plot", "/nowhere/plot.png"], "error: cannot write the plot to /nowhere/plot.png"),
+        (["RUN", "--plot", "/nowhere/plot.png"], "error: /nowhere/plot.png cannot be written: there is no such folder"),
         (["RUN", "--plot", "/tmp/plot.nonsense"], "error: cannot write the plot to /tmp/plot.nonsense"),
     ],
 )

@@ -129,7 +129,7 @@ def test_a_file_that_is_no_text_is_an_error_that_names_it(tmp_path, content, mes
     path = tmp_path / "cluster.yaml"
     path.write_bytes(content)
 
-    with pytest.raises(DocumentError, match=f"{re.escape(str(path))}.*{message}"):
+    with pytest.raises(InvalidResourcesError, match=f"{re.escape(str(path))}.*{message}"):
         read_text(path)
 
 

@@ -1,7 +1,11 @@
+import os
+import pwd
+import stat
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tune_policies.errors import InvalidResourcesError
 from tune_policies.trainers.gpu_memory.limits.overhead import (
     MeasuredOverhead,
     Overheads,
@@ -92,10 +96,53 @@ def test_saving_keeps_what_others_have_measured_and_replaces_what_was_measured_a
     }
 
 
-def test_saving_leaves_nothing_but_the_file_and_its_lock(cache):
+def test_saving_leaves_nothing_but_the_file_which_is_the_users_alone(cache):
     save_overheads(Overheads(measured=(measured(),)))
 
-    assert sorted(cache.parent.iterdir()) == [cache, cache.with_name("gpu-overheads.json.lock")]
+    assert [(each, stat.S_IMODE(each.stat().st_mode)) for each in cache.parent.iterdir()] == [(cache, 0o600)]
+
+
+def test_where_there_is_no_home_safe_defaults_hold(monkeypatch):
+    """A container may run under a number of which no file of users knows a home."""
+    for name in ("HOME", "XDG_CACHE_HOME", "TUNE_POLICIES_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
+
+    with pytest.warns(UserWarning, match="safe defaults are: .*needs HOME, which is not set: set it, or TUNE_POLICIES"):
+        assert load_overheads() == Overheads()
+    with pytest.raises(InvalidResourcesError, match="needs HOME, which is not set"):
+        save_overheads(Overheads())
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner"), [(0o664, None), (0o646, None), (0o644, 65534)], ids=["group", "all", "owner"]
+)
+def test_a_file_that_another_user_may_write_is_not_believed(cache, mode, owner):
+    cache.parent.mkdir()
+    cache.write_text(Overheads(measured=(measured(),)).to_json())
+    cache.chmod(mode)
+    if owner is not None:
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a file away")
+        os.chown(cache, owner, -1)
+
+    with pytest.warns(UserWarning, match="another user may have written it, so it is not believed"):
+        assert load_overheads() == Overheads()
+    with pytest.warns(UserWarning, match="another user may have written it"):
+        save_overheads(Overheads(measured=(measured("jax"),)))
+    assert [each.framework for each in load_overheads().measured] == ["jax"]
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(cache, tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    cache.parent.mkdir()
+    for name in ("gpu-overheads.json.lock", ".gpu-overheads.json.lock"):
+        cache.with_name(name).symlink_to(tmp_path / "precious")
+
+    with pytest.raises(InvalidResourcesError, match="cannot be locked"):
+        save_overheads(Overheads(measured=(measured(),)))
+
+    assert (tmp_path / "precious").read_text() == "mine"
 
 
 def test_measurements_that_are_saved_at_the_same_time_are_all_kept(cache):
@@ -116,11 +163,11 @@ def test_a_file_that_is_not_understood_is_warned_of_and_counts_as_none(cache, te
     cache.parent.mkdir()
     cache.write_text(text, encoding="latin-1")
 
-    with pytest.warns(UserWarning, match=r"gpu-overheads\.json is not used, safe defaults are"):
+    with pytest.warns(UserWarning, match=r"no measured overheads are used, safe defaults are: .*gpu-overheads\.json"):
         assert load_overheads() == Overheads()
 
 
-@pytest.mark.filterwarnings("ignore:.*is not used:UserWarning")
+@pytest.mark.filterwarnings("ignore:no measured overheads:UserWarning")
 def test_a_file_that_is_not_understood_is_replaced_by_the_next_measurement(cache):
     cache.parent.mkdir()
     cache.write_text("{")

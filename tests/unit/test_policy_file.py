@@ -58,16 +58,22 @@ def test_the_same_policy_comes_from_yaml_and_json(tmp_path, write):
         ("kind: GpuPolcy", "unknown kind 'GpuPolcy'; did you mean 'GpuPolicy'?"),
         ("kind: 7", "unknown kind 7"),
         ("kind: GpuPolicy\ngpu: 1", "unknown field 'gpu'; did you mean 'gpus'? (GpuPolicy has gpus, cpus"),
-        ("kind: GpuPolicy\n1: 1", "GpuPolicy must be a mapping of field names to values"),
+        ("kind: GpuPolicy\n1: 1", "unknown field '1'"),
         ("kind: GpuMemoryPolicy\ngpu_memory: 6 gigs", "gpu_memory must be above 0: a number of bytes"),
         ("kind: CappedPolicy\ninner: {kind: GpuPolicy, gpus: 1.5}\nmax_concurrent_trials: 1", "inner: gpus above 1"),
-        ("kind: [", "is neither YAML nor JSON"),
-        ("kind: CpuPolicy\ncpus: 2024-13-45", "is neither YAML nor JSON: month must be in 1..12"),
-        ("kind: CpuPolicy\ncpus: 1\ncpus: 5", "is neither YAML nor JSON: 'cpus' comes twice"),
-        ("[" * 3000, "is neither YAML nor JSON"),
-        ("&a {kind: CappedPolicy, max_concurrent_trials: 1, inner: *a}", "contains itself"),
+        ("kind: [", "line 1: not YAML"),
+        ("kind: CpuPolicy\ncpus: 2024-13-45", "cpus must be a number"),
+        ("kind: CpuPolicy\ncpus: 1\ncpus: 5", "line 3: the key 'cpus' comes twice, first in line 2"),
+        ("[" * 3000, "line 1: neither JSON (recursion limit exceeded"),
+        (
+            "&a {kind: CappedPolicy, max_concurrent_trials: 1, inner: *a}",
+            "line 1: the alias *a stands in what it stands for",
+        ),
         ("kind: CpuPolicy\ncpus: 1" + "0" * 400, "cpus must be a finite number from 0 to 1e+11, got 1000000"),
-        ("!!python/object/apply:os.system ['true']", "is neither YAML nor JSON"),
+        (
+            "!!python/object/apply:os.system ['true']",
+            "line 1: the tag tag:yaml.org,2002:python/object/apply:os.system is not",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_name_and_the_rule(tmp_path, text, message):
@@ -82,7 +88,7 @@ def test_a_wrong_file_is_refused_with_its_name_and_the_rule(tmp_path, text, mess
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "No such file"), (b"\xff\xfe\x00kind", "cannot read the policy file")]
+    ("content", "message"), [(None, "No such file"), (b"\xff\xfe\x00kind", "line 1: the byte 0xff is no text in UTF-8")]
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, content, message):
     path = tmp_path / "policy.yaml"

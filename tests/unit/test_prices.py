@@ -122,7 +122,7 @@ def test_a_wrong_catalogue_is_refused_with_the_place(written, text, told):
         (OWN.replace("price: 0.8, ", ""), r"instances\.0: Instance needs 'price', which is missing"),
         (OWN.replace("gpus: 4, ", ""), "the instance 'g' has gpus=0 and accelerator_type='A100'"),
         (OWN.replace("currency", "curency"), r"unknown field 'curency'; did you mean 'currency'\?"),
-        ("{", "it is neither YAML nor JSON"),
+        ("{", "line 1: neither JSON .EOF"),
     ],
 )
 def test_a_wrong_file_of_ones_own_is_refused_with_the_field(written, text, told):

@@ -11,7 +11,6 @@ from tune_policies.benchmarks.record.file import KEY, read_run_set, write_run_se
 from tune_policies.benchmarks.record.run_set import RunSet
 from tune_policies.benchmarks.record.schema import SCHEMA_FILE, run_set_schema, schema_text
 from tune_policies.benchmarks.record.summary import summarize
-from tune_policies.benchmarks.record.writing import path_within, replace_file
 from tune_policies.errors import InvalidResourcesError
 
 
@@ -164,8 +163,8 @@ def test_a_link_leads_to_the_file_that_is_written(path, run_set):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("not/there.json", "No such file or directory. Name a file in a folder that is there"),
-        (".", "it is no ordinary file. Name another"),
+        ("not/there.json", "No such file or directory. Name a file of your own, in a folder that is there"),
+        (".", "it is no ordinary file. Name a file"),
         ("run.json.gz", "a run set is not compressed"),
         ("x" * 300, "File name too long"),
         ("a\0b", "null byte"),
@@ -233,7 +232,7 @@ def test_of_many_wrong_fields_three_are_named(path, run_set):
         read_run_set(written(path, run_set, runs=runs))
 
     assert str(caught.value).count("pid") == 3
-    assert str(caught.value).endswith(f"and {len(runs) - 3} more")
+    assert str(caught.value).endswith("and more")
 
 
 def test_a_name_that_would_break_lines_is_refused(path, run_set):
@@ -245,51 +244,18 @@ def test_a_name_that_would_break_lines_is_refused(path, run_set):
 
 
 def test_a_file_that_is_not_there_is_said_so(path):
-    with pytest.raises(InvalidResourcesError, match=r"run\.json cannot be read: No such file.*bench run"):
+    with pytest.raises(InvalidResourcesError, match=r"cannot read the run set .*run\.json: No such file.*bench run"):
         read_run_set(path)
 
 
 def test_a_folder_is_no_run_set(tmp_path):
-    with pytest.raises(InvalidResourcesError, match="is no file: name the one that a run wrote"):
+    with pytest.raises(InvalidResourcesError, match="it is a folder: name a file in it"):
         read_run_set(tmp_path)
 
 
 def test_a_huge_file_is_not_read(path, run_set, monkeypatch):
     write_run_set(run_set, path)
-    monkeypatch.setattr(file_module, "MOST_BYTES", 1024)
+    monkeypatch.setattr(file_module, "MAX_RECORD_BYTES", 1024)
 
-    with pytest.raises(InvalidResourcesError, match=r"KiB, and no more than 1 KiB are read"):
+    with pytest.raises(InvalidResourcesError, match=r"run\.json: more than 1,024 bytes"):
         read_run_set(path)
-
-
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "", ".", "..", "a\0b", "c\\d"])
-def test_a_name_from_data_leads_out_of_no_folder(name, tmp_path):
-    with pytest.raises(InvalidResourcesError, match="nothing is written outside of it"):
-        path_within(tmp_path, name)
-
-
-def test_a_link_leads_out_of_no_folder(tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "cpu.json").symlink_to(tmp_path / "secret")
-
-    with pytest.raises(InvalidResourcesError, match="nothing is written outside of it"):
-        path_within(tmp_path / "out", "cpu.json")
-
-
-def test_an_ordinary_name_is_a_file_in_the_folder(tmp_path):
-    assert path_within(tmp_path, "gpu@0.25.json") == tmp_path / "gpu@0.25.json"
-
-
-def test_a_new_file_may_be_read_by_whom_the_user_lets(tmp_path):
-    replace_file(tmp_path / "new", "text")
-    (tmp_path / "other").touch()
-
-    assert (tmp_path / "new").stat().st_mode == (tmp_path / "other").stat().st_mode
-
-
-def test_a_file_that_is_replaced_is_read_by_nobody_else_than_before(tmp_path):
-    (tmp_path / "private").touch(mode=0o600)
-
-    replace_file(tmp_path / "private", "text")
-
-    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o600

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from tune_policies.cli.options import Force
 from tune_policies.clusters.planner import plan_cluster
-from tune_policies.errors import InvalidResourcesError
+from tune_policies.files.writing import check_new, write_new
 from tune_policies.policy_file import load_catalog, load_decision, load_policy, load_runtime_env
 
 app = typer.Typer()
@@ -65,9 +66,8 @@ def cluster(
             help="Of the job: a YAML or JSON file with Ray's fields, such as working_dir and pip.", show_default=False
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Write to this new file, not to stdout.", show_default=False)
-    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write to this file, not to stdout.", show_default=False)] = None,
+    force: Force = False,
 ) -> None:
     """Write the file of the cluster that so many trials need: a worker group for each kind of slot, as cheap as can be.
 
@@ -75,8 +75,8 @@ def cluster(
     """
     if decision is None and (workload is not None or size is not None):
         raise typer.BadParameter(f"{'--workload' if workload is not None else '--size'} goes with --decision")
-    if output is not None and output.exists():
-        raise InvalidResourcesError(f"{output} exists, and may have been changed by hand: delete it, or name another")
+    if output is not None:
+        check_new(output, force=force)
     planned = plan_cluster(
         load_policy(policy),
         None if nodes is None else load_catalog(nodes),
@@ -101,5 +101,4 @@ def cluster(
     if output is None:
         print(text, end="")
     else:
-        with output.open("x", encoding="utf-8") as file:
-            file.write(text)
+        write_new(output, text, force=force)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tune_policies.cli.options import Address, Json, TimeoutS, ray_speaks_on_stderr
+from tune_policies.cli.options import Address, Force, Json, TimeoutS, ray_speaks_on_stderr
 from tune_policies.doctor.report import diagnosis_view
 
 app = typer.Typer()
@@ -43,6 +43,7 @@ def usage(
     plot: Annotated[
         Path | None, typer.Option(help="Also plot what was used against the shares, to this file.", show_default=False)
     ] = None,
+    force: Force = False,
 ) -> None:
     """Show what each trial of a run used of its share of GPU memory, and how many would fit on a GPU."""
     from tune_policies.usage.advice import advise
@@ -52,7 +53,7 @@ def usage(
 
     run = read_usage(result_dir)
     if plot is not None:
-        plot_usage(run, plot)
+        plot_usage(run, plot, force=force)
     if json:
         print(json_text.dumps({**run.model_dump(mode="json"), "advice": advise(run)}, indent=2, ensure_ascii=False))
     else:

@@ -14,6 +14,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Address = Annotated[
     str | None, typer.Option(help="Ray's address, as for ray.init; else RAY_ADDRESS, else this machine.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
 TimeoutS = Annotated[
     float, typer.Option("--timeout-s", min=0.1, help="Deadline for the cluster to answer, in seconds.")
 ]

@@ -4,7 +4,6 @@ Whatever is written is read again: a change that would do more than it says, as 
 use, is not made.
 """
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import Any, NamedTuple
@@ -12,11 +11,13 @@ from typing import Any, NamedTuple
 from ruamel.yaml.error import YAMLError
 
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.files.reading import UnreadableFileError, read_bytes
+from tune_policies.files.writing import replace_file
 from tune_policies.lint.crd import CrdSet
 from tune_policies.lint.finding import Edit, Finding
 from tune_policies.lint.linting import lint_text
 from tune_policies.lint.yaml_editing import PlacedEdit, edited, rewritten
-from tune_policies.manifests.documents import MAX_CHARACTERS, DocumentError, Path, read_documents
+from tune_policies.manifests.documents import DocumentError, Path, read_documents
 from tune_policies.manifests.file_text import GZIP
 
 _MAX_ROUNDS = 10
@@ -71,12 +72,11 @@ def fix_file(path: FilePath, crds: CrdSet | None = None) -> tuple[Finding, ...]:
     """Make all safe changes in a file, at once or not at all, and return what was mended.
 
     Raises:
-        InvalidResourcesError: It is gzipped, very long, or what is piped in, or it cannot be written.
+        InvalidResourcesError: It is gzipped, very long, or what is piped in, or it cannot be written, as when it is
+            read-only or was changed meanwhile.
     """
     check_fixable(path)
     content = _content(path)
-    if len(content) > MAX_CHARACTERS:
-        return ()
     mark = _BYTE_ORDER_MARK if content.startswith(_BYTE_ORDER_MARK) else b""
     try:
         text = content.removeprefix(mark).decode("utf-8")
@@ -84,33 +84,16 @@ def fix_file(path: FilePath, crds: CrdSet | None = None) -> tuple[Finding, ...]:
         return ()
     fixed = fix_text(text, str(path), crds)
     if fixed.changes:
-        try:
-            _replace(path.resolve(), mark + fixed.text.encode("utf-8"))  # a link stays one
-        except OSError as error:
-            raise InvalidResourcesError(f"cannot write {path}: {error}") from error
+        replace_file(path, mark + fixed.text.encode("utf-8"), expected=content)
     return fixed.changes
 
 
 def _content(path: FilePath) -> bytes:
-    """Return what is in a file, or as much of it as shows that it is too long."""
+    """Return what is in a file; nothing, where it cannot be read, which is a finding."""
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_CHARACTERS + 1)
-    except (OSError, ValueError):
+        return read_bytes(path)
+    except UnreadableFileError:
         return b""
-
-
-def _replace(target: FilePath, content: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-        written = FilePath(file.name)
-        try:
-            file.write(content)
-            file.flush()
-            written.chmod(target.stat().st_mode)
-            written.replace(target)
-        except BaseException:
-            written.unlink(missing_ok=True)
-            raise
 
 
 def _without_conflicts(findings: Sequence[Finding]) -> list[Finding]:

@@ -11,6 +11,7 @@ import yaml
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.scalars import key_as_text, read_scalar
+from tune_policies.values import shorten
 
 Path = tuple[str | int, ...]
 """Where a part stands: keys and places from the top, as ``("spec", "workerGroupSpecs", 0, "groupName")``."""
@@ -173,7 +174,7 @@ class _Builder:
                 continue
             if key in found:
                 first = self.lines[(*path, key)]
-                raise self._error(line, f"the key {key!r} comes twice, first in line {first}: only one can hold")
+                raise self._error(line, f"the key {shorten(key)} comes twice, first in line {first}: only one can hold")
             found[key] = self.value(next(self._events), (*path, key))
             self.lines[(*path, key)] = line
         return {**merged, **found}

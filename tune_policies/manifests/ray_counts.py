@@ -4,13 +4,13 @@ By the precedence of ``ray.autoscaler._private.kuberay.autoscaling_config`` (Ray
 ``rayStartParams``, then the limits of the pod's first container, then its requests. All amounts are whole.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.kuberay_models import HeadGroup
 from tune_policies.manifests.quantities import ray_amount
+from tune_policies.plain_data import parse_json
 from tune_policies.tpu_slices import SliceShape
 from tune_policies.values import shorten
 
@@ -124,8 +124,8 @@ def _custom(group: HeadGroup) -> dict[str, int]:
     text = group.rayStartParams["resources"]
     try:
         # It is quoted once more, for the shell, and Ray takes the quotes and the backslashes off.
-        found = json.loads(text[1:-1].replace("\\", ""))
-    except (ValueError, RecursionError):
+        found = parse_json(text[1:-1].replace("\\", ""))
+    except ValueError:
         found = None
     if not isinstance(found, dict) or not all(isinstance(amount, int) for amount in found.values()):
         raise InvalidResourcesError(

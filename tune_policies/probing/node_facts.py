@@ -95,12 +95,15 @@ def read_monitor(session: str) -> dict[str, object] | None:
     ``config`` is ``None`` where it scales nothing. The file also holds keys and passwords: only what says which nodes
     there could be is returned. Where it cannot be read, ``error`` says why.
     """
+    import os
     from pathlib import Path
 
     import yaml
 
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
+            if process.stat().st_uid != os.geteuid():  # anybody may give a process these arguments
+                continue
             arguments = process.read_bytes().decode(errors="replace").split("\0")
         except OSError:  # it has just ended, or is another user's
             continue
@@ -111,7 +114,10 @@ def read_monitor(session: str) -> dict[str, object] | None:
         if not path:
             return {"path": None, "config": None, "error": None}
         try:
-            found = yaml.safe_load(Path(path).expanduser().read_text())
+            file = Path(path).expanduser()
+            if not file.is_file() or file.stat().st_size > 10_000_000:
+                raise ValueError("it is no ordinary file, or has more than 10 MB")
+            found = yaml.safe_load(file.read_text())
             types = {
                 name: {key: of.get(key) for key in ("resources", "labels", "max_workers") if key in of}
                 for name, of in found["available_node_types"].items()

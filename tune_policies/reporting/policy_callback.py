@@ -5,7 +5,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import ray
@@ -15,6 +14,7 @@ from rich.console import Console
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.files.reading import MAX_RECORD_BYTES, read_bytes, read_text
 from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
 from tune_policies.plan import TrialPlan
 from tune_policies.probing.cluster_state import read_cluster_state
@@ -268,7 +268,7 @@ def why_failed(trial: Any) -> OutOfMemory:
     Tune writes it to two files on this machine, of which the one with the error itself may be of an earlier failure.
     """
     file = trial.error_file
-    text = Path(file).read_text(errors="replace").rpartition("Failure #")[2] if file else ""
+    text = read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").rpartition("Failure #")[2] if file else ""
     error = _unpickled(trial.pickled_error_file)
     if error is not None and str(error) in text:
         return classify_oom(error)
@@ -276,10 +276,10 @@ def why_failed(trial: Any) -> OutOfMemory:
 
 
 def _unpickled(file: str | None) -> BaseException | None:
-    if not file or not Path(file).exists():
+    if not file:
         return None
     try:
-        error = ray.cloudpickle.loads(Path(file).read_bytes())
+        error = ray.cloudpickle.loads(read_bytes(file, max_bytes=MAX_RECORD_BYTES))
     except Exception:  # noqa: BLE001  # a class of the user's may not be there, or not be made for this
         return None
     return error if isinstance(error, BaseException) else None

@@ -1,9 +1,11 @@
 """A picture of what the trials of a run used against their shares. Needs matplotlib."""
 
+import io
 from pathlib import Path
 from typing import Any, Final
 
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.files.writing import write_new
 from tune_policies.names import counted
 from tune_policies.units import GIB
 
@@ -17,11 +19,17 @@ _MOST_NAMES: Final = 60
 _COLOURS: Final = {"within its share": "#4878a8", "beyond its share": "#c44e52", "ran out of memory": "#dd8452"}
 
 
-def plot_usage(run: RunUsage, file: Path) -> None:
+def plot_usage(run: RunUsage, file: Path, *, force: bool = False) -> None:
     """Write the plot to ``file``; the format is that of its suffix, such as ``.png`` or ``.svg``.
 
+    Args:
+        run: What is plotted.
+        file: A file in a folder that is there.
+        force: Whether to replace a file that is there.
+
     Raises:
-        InvalidResourcesError: There is no matplotlib, or nothing to plot, or ``file`` cannot be written.
+        InvalidResourcesError: There is no matplotlib, or nothing to plot, or ``file`` is in the way or cannot be
+            written.
     """
     try:
         from matplotlib.figure import Figure
@@ -34,10 +42,12 @@ def plot_usage(run: RunUsage, file: Path) -> None:
     figure = Figure(figsize=(9, height), layout="constrained")
     axes = figure.subplots()
     _draw(axes, rows)
+    picture = io.BytesIO()
     try:
-        figure.savefig(file, dpi=120)
-    except (OSError, ValueError) as error:  # ValueError: a suffix that matplotlib does not know
+        figure.savefig(picture, format=file.suffix.removeprefix(".") or "png", dpi=120)
+    except (OSError, RuntimeError, ValueError) as error:  # such as a suffix that matplotlib does not know
         raise InvalidResourcesError(f"cannot write the plot to {file}: {error}") from error
+    write_new(file, picture.getvalue(), force=force)
 
 
 def _draw(axes: Any, rows: list[tuple[str, GpuMemoryUsage]]) -> None:

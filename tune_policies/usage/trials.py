@@ -7,12 +7,14 @@ off as their run ended, and lines that are no record, are passed over.
 
 import json
 import re
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_text
 from tune_policies.values import Value
 
 from .record import GPU_MEMORY_KEY, USAGE_NOTE, WORKER_FILES, GpuMemoryUsage
@@ -139,14 +141,16 @@ def _of_processes(folder: Path) -> Iterator[GpuMemoryUsage]:
 
 def _lines(file: Path) -> list[str]:
     try:
-        return file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+        return read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").splitlines()
+    except UnreadableFileError as error:
+        if not error.is_missing:
+            warnings.warn(f"{error}; what it says of the trial is not counted", stacklevel=2)
         return []
 
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text)  # a result may hold what JSON does not know, such as Infinity
     except (ValueError, RecursionError):
         return None
 

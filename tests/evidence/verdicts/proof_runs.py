@@ -19,13 +19,15 @@ from tune_policies.benchmarks.measuring.runner import measure, new_run_set
 from tune_policies.benchmarks.record.environment_reader import read_environment
 from tune_policies.benchmarks.record.run_set import Arm, NoiseReading, Phase, RunSet
 from tune_policies.benchmarks.record.settings import Settings
-from tune_policies.benchmarks.record.writing import replace_file
 from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
 from tune_policies.benchmarks.verdict.doubts import problems_of_readings
 from tune_policies.benchmarks.verdict.equal_steps import blocks_of_step
 from tune_policies.benchmarks.verdict.judge import compare_arms
 from tune_policies.benchmarks.verdict.verdicts import verdicts
 from tune_policies.errors import InvalidResourcesError, MeasurementError
+from tune_policies.files.locking import locked
+from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
+from tune_policies.files.writing import replace_file
 
 from . import known_steps
 from .neighbour import busy_neighbour
@@ -72,14 +74,18 @@ def run_proof(name: str, size: ProofSize, output: Path | None = None) -> ProofRe
         num_rounds=size.num_rounds,
         num_blocks=size.num_blocks,
     )
-    record = _begun(fresh, output)
+    with locked(output) if output is not None else nullcontext():
+        return _go_on(_begun(fresh, output), size, output)
+
+
+def _go_on(record: ProofRecord, size: ProofSize, output: Path | None) -> ProofRecord:
     if len(record.runs) >= size.num_runs:
         return record
     hashed_blocks = blocks_of_step()
     with _logical_devices() as capacity:
-        for number in track(range(len(record.runs), size.num_runs), name, console=Console(stderr=True)):
+        for number in track(range(len(record.runs), size.num_runs), record.name, console=Console(stderr=True)):
             record = record.model_copy(
-                update={"runs": (*record.runs, _run(name, number, hashed_blocks, size, capacity))}
+                update={"runs": (*record.runs, _run(record.name, number, hashed_blocks, size, capacity))}
             )
             if output is not None:
                 replace_file(output, f"{record.to_json()}\n")
@@ -90,10 +96,7 @@ def _begun(fresh: ProofRecord, output: Path | None) -> ProofRecord:
     """Return what a file holds of a proof, to go on with it; without a file nothing was made yet."""
     if output is None or not output.exists():
         return fresh
-    try:
-        before = ProofRecord.from_json(output.read_bytes())
-    except (OSError, InvalidResourcesError) as error:
-        raise InvalidResourcesError(f"{output} is no record of a proof, so name another file: {error}") from error
+    before = read_value(output, ProofRecord, "record of a proof", hint="name another file", max_bytes=MAX_RECORD_BYTES)
     if (before.name, before.machine) != (fresh.name, fresh.machine):
         raise InvalidResourcesError(
             f"{output} holds the proof {before.name!r} on {before.machine}, not {fresh.name!r} on {fresh.machine}:"

@@ -34,10 +34,9 @@ def calibrate_gpu_overhead(frameworks: Iterable[str] | None = None, *, timeout_s
         All that is known now, earlier measurements included.
 
     Raises:
-        InvalidResourcesError: A name is not one of a framework that can be measured.
+        InvalidResourcesError: A name is not one of a framework that can be measured, or the file cannot be written.
         InfeasibleRequestError: No node has a GPU that could be read.
         ProbeError: There is no Ray, no GPU was free in time, or nothing could be measured.
-        OSError: The file cannot be written.
     """
     names = tuple(_FRAMEWORKS if frameworks is None else frameworks)
     for name in names:

@@ -6,15 +6,16 @@ they are taken off the share first. Measurements are kept in one small file for 
 
 import os
 import sys
-import tempfile
-import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.files.locking import BusyFileError, locked
+from tune_policies.files.reading import UnreadableFileError, read_value
+from tune_policies.files.writing import replace_file
 from tune_policies.gpu_overhead import safe_overhead_bytes
 from tune_policies.resources import UsedBytes
 from tune_policies.values import Value
@@ -89,20 +90,26 @@ NOTHING_MEASURED: Final = Overheads()
 def load_overheads() -> Overheads:
     """Return what was measured for the user of this machine; nothing, where there is no such file.
 
-    A file that cannot be read, or is not understood, is warned of and counts as none.
+    A file that cannot be read, is not understood, or may be written by another user, is warned of and counts as none.
     """
-    path = overheads_file()
     try:
-        return Overheads.from_json(path.read_bytes())
-    except FileNotFoundError:
-        return NOTHING_MEASURED
-    except (OSError, InvalidResourcesError) as error:
+        return _read(overheads_file())
+    except InvalidResourcesError as error:
         reason = str(error).partition("\n")[0]
         warnings.warn(
-            f"{path} is not used, safe defaults are: {reason}. Measure again with calibrate_gpu_overhead()",
+            f"no measured overheads are used, safe defaults are: {reason}. Measure again with calibrate_gpu_overhead()",
             stacklevel=2,
         )
         return NOTHING_MEASURED
+
+
+def _read(path: Path) -> Overheads:
+    try:
+        return read_value(path, Overheads, "record of overheads", by_others=False)
+    except UnreadableFileError as error:
+        if error.is_missing:
+            return NOTHING_MEASURED
+        raise
 
 
 def save_overheads(overheads: Overheads) -> Overheads:
@@ -111,48 +118,38 @@ def save_overheads(overheads: Overheads) -> Overheads:
     The file is replaced as a whole, so nobody reads half of it, and by one process at a time, so that none is lost.
 
     Raises:
-        OSError: The file cannot be written.
+        InvalidResourcesError: The file cannot be written.
     """
     path = overheads_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path.with_name(f"{path.name}.lock")):
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidResourcesError(
+            f"{path.parent} cannot be made a folder: {error.strerror}. Name another in TUNE_POLICIES_CACHE"
+        ) from error
+    with ExitStack() as stack:
+        with suppress(BusyFileError):  # rather than lose what was measured now
+            stack.enter_context(locked(path, timeout_s=_LOCK_TIMEOUT_S))
         merged = load_overheads().merged(overheads)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
-            file.write(merged.to_json())
-        Path(file.name).replace(path)
+        replace_file(path, merged.to_json(), is_private=True)
     return merged
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock on a file of its own; go on without, where the system has none or it is not free in time."""
-    try:
-        import fcntl
-    except ImportError:  # on Windows
-        yield
-        return
-    deadline = time.monotonic() + _LOCK_TIMEOUT_S
-    with path.open("w") as file:
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when the file is closed
-            except BlockingIOError:
-                time.sleep(0.05)
-            except OSError:  # a file system without locks
-                break
-            else:
-                break
-        yield
-
-
 def overheads_file(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
-    """Return where measurements are kept: in ``TUNE_POLICIES_CACHE``, or the platform's folder for a user's caches."""
+    """Return where measurements are kept: in ``TUNE_POLICIES_CACHE``, or the platform's folder for a user's caches.
+
+    Raises:
+        InvalidResourcesError: The user has no home, as in a container under a number without a name.
+    """
     if environ.get("TUNE_POLICIES_CACHE"):
         folder = Path(environ["TUNE_POLICIES_CACHE"])
     elif platform == "win32" and environ.get("LOCALAPPDATA"):
         folder = Path(environ["LOCALAPPDATA"], "tune-policies")
     elif platform == "darwin":
-        folder = Path("~/Library/Caches/tune-policies").expanduser()
+        folder = Path("~/Library/Caches/tune-policies")
     else:
-        folder = Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tune-policies"
-    return folder / "gpu-overheads.json"
+        folder = Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "tune-policies"
+    try:
+        return folder.expanduser() / "gpu-overheads.json"
+    except RuntimeError as error:
+        raise InvalidResourcesError(f"{folder} needs HOME, which is not set: set it, or TUNE_POLICIES_CACHE") from error

@@ -5,6 +5,7 @@ import os
 import uuid
 import warnings
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 from tune_policies.errors import ProbeError
@@ -20,6 +21,9 @@ It is in no process's environment but those that inherit it.
 
 _END_TIMEOUT_S: Final = 5.0
 """How long a process may take to end by itself once it is asked to."""
+
+_HOST_PID_NAMESPACE: Final = 0xEFFFFFFC
+"""Its inode on every Linux (PROC_PID_INIT_INO in include/linux/proc_ns.h)."""
 
 _SMALLEST_LEAK_BYTES: Final = 64 * MIB
 """Below it, what is left are workspaces that libraries keep, such as cuBLAS's."""
@@ -51,14 +55,27 @@ def end_gpu_processes() -> list[str]:
         devices = read_device_use()
     except ProbeError:
         return []  # nobody can tell which of them hold memory
-    listed = {pid for device in devices for pid in device.bytes_by_process} - {os.getpid()}
-    holding = [children[pid] if pid in children else _marked(pid, mark) for pid in sorted(listed)]
+    listed = {pid for device in devices for pid in device.bytes_by_process}
+    if not _names_processes_as_here(listed):
+        return []  # a number in the list may be that of a process here which holds nothing
+    others = sorted(listed - {os.getpid()})
+    holding = [children[pid] if pid in children else _marked(pid, mark) for pid in others]
     outliving = [process for process in holding if process is not None]
     messages = [_message(process.pid, devices) for process in outliving]
     for message in messages:
         warnings.warn(message, stacklevel=2)
     _end(outliving)
     return messages
+
+
+def _names_processes_as_here(listed: set[int]) -> bool:
+    """Return whether the driver's numbers are those of this namespace: in a container they may be the host's."""
+    if os.getpid() in listed:
+        return True
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == _HOST_PID_NAMESPACE
+    except OSError:
+        return False
 
 
 def _marked(pid: int, mark: str) -> Any:

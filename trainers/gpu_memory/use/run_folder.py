@@ -10,6 +10,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tune_policies.files.storage import put_text
 from tune_policies.usage.record import GPU_MEMORY_KEY, GpuMemoryUsage, worker_file
 
 from .usage import usage_if_known
@@ -42,17 +43,10 @@ class RunFolder:
         text = json.dumps({GPU_MEMORY_KEY: usage.model_dump(mode="json")})
         file = f"{self.path}/{worker_file(self.rank, os.getpid())}"
         try:
-            try:
-                self._write(file, text)
-            except FileNotFoundError:  # Tune makes a trial's folder with its first result, which may not be there yet
-                self.filesystem.create_dir(self.path, recursive=True)
-                self._write(file, text)
+            # Tune makes a trial's folder with its first result, which may not be there yet.
+            put_text(self.filesystem, file, text)
         except Exception as error:  # noqa: BLE001  # each filesystem has errors of its own, and none is worth the run
             warnings.warn(f"what the worker used is not kept in {file}: {error}", stacklevel=2)
-
-    def _write(self, file: str, text: str) -> None:
-        with self.filesystem.open_output_stream(file) as stream:
-            stream.write(text.encode())
 
 
 def _news(usage: GpuMemoryUsage | None) -> list[Any]:

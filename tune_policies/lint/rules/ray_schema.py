@@ -1,6 +1,5 @@
 """Checks a cluster YAML against the schema that the installed Ray brings along, without starting or importing Ray."""
 
-import json
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -9,6 +8,7 @@ from typing import Any
 
 from jsonschema import Draft7Validator, ValidationError
 
+from tune_policies.files.reading import UnreadableFileError, read_data
 from tune_policies.manifests.documents import Path
 from tune_policies.values import shorten, suggest
 
@@ -20,10 +20,10 @@ def _validator() -> Draft7Validator | None:
     if spec is None or spec.origin is None:
         return None
     try:
-        text = (FilePath(spec.origin).parent / "autoscaler" / "ray-schema.json").read_text(encoding="utf-8")
-    except OSError:
+        schema = read_data(FilePath(spec.origin).parent / "autoscaler" / "ray-schema.json")
+    except UnreadableFileError:
         return None
-    return Draft7Validator(json.loads(text))
+    return Draft7Validator(schema)
 
 
 def schema_problems(data: object) -> Iterator[tuple[Path, str]]:

@@ -4,13 +4,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 from tune_policies.lint.kinds import RAY_CLUSTER, RAY_JOB, RAY_SERVICE, kind_of
 from tune_policies.lint.rule import DocumentRule, Found, RuleSet
 from tune_policies.lint.rules.parts import at, mapping
 from tune_policies.lint.rules.sources import API, CONSTANTS, VALIDATION
-from tune_policies.manifests.documents import Document
+from tune_policies.manifests.documents import Document, DocumentError
+from tune_policies.plain_data import parse_data
 from tune_policies.values import shorten, suggest
 
 _LONGEST = {RAY_CLUSTER: 53, RAY_JOB: 47, RAY_SERVICE: 47}
@@ -116,10 +115,13 @@ def _serve_config(document: Document) -> Iterator[Found]:
     if not isinstance(text, str):
         return
     try:
-        config = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problem = getattr(error, "problem", None) or error
-        yield Found(path, f"serveConfigV2 is no YAML: {problem}", "mend the text that stands under it")
+        config = parse_data(text, "serveConfigV2")
+    except DocumentError as error:
+        yield Found(
+            path,
+            f"serveConfigV2, line {error.line}: {error.reason}",
+            "mend the text that stands under it",
+        )
         return
     if not isinstance(config, dict):
         yield Found(path, "serveConfigV2 is no mapping", "write Serve's configuration there, with applications")

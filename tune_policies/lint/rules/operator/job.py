@@ -1,17 +1,16 @@
 """What the operator refuses of a RayJob."""
 
-import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any
-
-import yaml
 
 from tune_policies.lint.kinds import RAY_JOB
 from tune_policies.lint.rule import DocumentRule, Found, RuleSet
 from tune_policies.lint.rules.parts import at, mapping, numbered
 from tune_policies.lint.rules.sources import API, VALIDATION
 from tune_policies.manifests.documents import Document, Path
+from tune_policies.plain_data import parse_data, parse_json
 from tune_policies.values import shorten, suggest
 
 _MODES = ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode")
@@ -122,11 +121,11 @@ def _entrypoint(document: Document) -> Iterator[Found]:
 def _json_and_yaml(document: Document) -> Iterator[Found]:
     spec = _spec(document)
     text = spec.get("entrypointResources")
-    if isinstance(text, str) and not isinstance(_parsed(json.loads, text), dict):
+    if isinstance(text, str) and not isinstance(_parsed(parse_json, text), dict):
         message = f"entrypointResources is no mapping in JSON: {shorten(text)}"
         yield Found(("spec", "entrypointResources"), message, "write it as '{\"Custom\": 1}'")
     text = spec.get("runtimeEnvYAML")
-    if isinstance(text, str) and text.strip() and not isinstance(_parsed(yaml.safe_load, text), dict):
+    if isinstance(text, str) and text.strip() and not isinstance(_parsed(partial(parse_data, source=""), text), dict):
         message = f"runtimeEnvYAML is no mapping in YAML: {shorten(text)}"
         yield Found(
             ("spec", "runtimeEnvYAML"), message, "write the fields of a runtime environment, such as pip: [torch]"
@@ -136,7 +135,7 @@ def _json_and_yaml(document: Document) -> Iterator[Found]:
 def _parsed(parse: Any, text: str) -> Any:
     try:
         return parse(text)
-    except (ValueError, RecursionError, yaml.YAMLError):
+    except ValueError:  # of which DocumentError is one
         return None
 
 

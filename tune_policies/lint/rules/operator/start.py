@@ -1,6 +1,5 @@
 """What becomes of ``rayStartParams``: options of ``ray start``, which Ray's autoscaler reads in its own way."""
 
-import json
 from collections.abc import Iterator
 
 from tune_policies.lint.finding import Edit
@@ -10,6 +9,7 @@ from tune_policies.lint.rules.pods import groups_of
 from tune_policies.lint.rules.sources import READER, START
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.shell import is_resource_name, quoted_amounts
+from tune_policies.plain_data import parse_json
 from tune_policies.values import shorten, suggest
 
 _WHOLE = ("num-cpus", "num-gpus", "memory", "object-store-memory")
@@ -79,8 +79,8 @@ def _resources_quoted(cluster: ClusterInFile) -> Iterator[Found]:
 def _problem_of_resources(text: str) -> str | None:
     """Read it as Ray's autoscaler does: without its first and last character, and without backslashes."""
     try:
-        found = json.loads(text[1:-1].replace("\\", ""))
-    except (ValueError, RecursionError):
+        found = parse_json(text[1:-1].replace("\\", ""))
+    except ValueError:
         return "Ray's autoscaler cannot read it"
     if not isinstance(found, dict):
         return "it is no mapping"
@@ -95,8 +95,8 @@ def _is_amount(value: object) -> bool:
 def _plain_amounts(text: str) -> dict[str, int] | None:
     """Return what is meant where only the outer pair of quotes is missing, and no name could be a command."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = parse_json(text)
+    except ValueError:
         return None
     is_sound = isinstance(found, dict) and all(map(_is_amount, found.values())) and all(map(is_resource_name, found))
     return found if is_sound else None

@@ -1,0 +1,91 @@
+"""``tune_policies.files.reading`` alone reads files, and ``tune_policies.files.writing`` alone writes them."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = "tune_policies/files/"
+CALLS = {
+    *("open", "io.open", "os.open", "os.fdopen", "os.replace", "os.rename", "gzip.open", "codecs.open"),
+    *("json.load", "json.dump", "json.loads", "pickle.load", "numpy.load", "numpy.save", "np.load", "np.save"),
+    *("tempfile.NamedTemporaryFile", "tempfile.mkstemp", "NamedTemporaryFile", "TemporaryFile"),
+    *("tempfile.TemporaryFile", "shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.move"),
+}
+"""Functions that read or write files, or texts without bounds, by the name under which they are called."""
+METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "open", "savefig", "open_output_stream", "rename"}
+"""The same of paths, figures and file systems."""
+YAML = {"load", "load_all", "safe_load", "safe_load_all", "full_load", "unsafe_load"}
+
+ON_OTHER_NODES = "runs where this package may be missing; /proc, /sys, and a file whose size is checked"
+OF_RAY = "what Ray's own tables hold"
+OF_A_CHILD = "what a child of this process prints"
+ALLOWED = {
+    ("tune_policies/probing/node_facts.py", "read_text"): ON_OTHER_NODES,
+    ("tune_policies/probing/node_facts.py", "read_bytes"): ON_OTHER_NODES,
+    ("tune_policies/probing/node_facts.py", "yaml.safe_load"): ON_OTHER_NODES,
+    ("tune_policies/doctor/node_reader.py", "read_text"): ON_OTHER_NODES,
+    ("tune_policies/probing/cluster_state.py", "json.loads"): OF_RAY,
+    ("tune_policies/autoscaling/autoscaler.py", "json.loads"): OF_RAY,
+    ("tune_policies/doctor/node_reader.py", "json.dump"): "to stdout, for the process that asked",
+    ("tune_policies/doctor/cluster_reader.py", "json.loads"): OF_A_CHILD,
+    ("trainers/gpu_memory/limits/overhead_measurement.py", "json.loads"): OF_A_CHILD,
+    ("trainers/gpu_memory/limits/overhead_measurement.py", "tempfile.TemporaryFile"): OF_A_CHILD,
+    ("tune_policies/plain_data.py", "json.loads"): "the one parser of JSON",
+    ("tune_policies/usage/trials.py", "json.loads"): "results of Tune, which may hold Infinity, from a bounded file",
+    ("tune_policies/manifests/file_text.py", "gzip.open"): "bytes that the reader has read, unpacked up to a limit",
+    ("tune_policies/lint/yaml_editing.py", "yaml.safe_load"): "a line of this package's own: would others read it so?",
+    ("tune_policies/schedulers/tune_trials.py", "open"): "adds a line to Tune's own record of an error",
+    ("tune_policies/cli/__init__.py", "os.open"): "/dev/null, in the place of a closed stdout",
+    ("benchmarks/cli/commands.py", "os.open"): "/dev/null, in the place of a closed stdout",
+    ("tune_policies/usage/plot.py", "savefig"): "into memory",
+    ("benchmarks/report/images.py", "savefig"): "into memory",
+    ("benchmarks/measuring/process.py", "read_text"): "/proc",
+    ("benchmarks/measuring/noise.py", "read_text"): "/proc and /sys",
+    ("benchmarks/record/environment_reader.py", "read_text"): "/proc",
+    ("benchmarks/record/pyperf_suite.py", "json.loads"): "what pyperf has written into memory",
+    ("benchmarks/workloads/boosting.py", "json.loads"): "what XGBoost says of a model of this process",
+}
+"""What else reads or writes, and why it may."""
+
+
+def modules():
+    for package in ("tune_policies", "trainers", "benchmarks"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if not name.startswith((FILES, "benchmarks/plans/")):
+                yield name, path
+
+
+def found():
+    for name, path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and (called := what_is_called(node.func)):
+                yield name, called
+
+
+def what_is_called(function):
+    """Return the name of a function, or of a method, that reads or writes files; else ``None``."""
+    name = ast.unparse(function)
+    if name in CALLS or name in {f"yaml.{each}" for each in YAML}:
+        return name
+    is_of_ours = isinstance(function, ast.Name)  # read_text and read_bytes of the reader itself
+    method = name.rpartition(".")[2]
+    return method if method in METHODS and not is_of_ours else None
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["path.read_text()", "Path(a, b).open('w')", "open(path)", "yaml.safe_load(text)", "json.load(file)"],
+)
+def test_a_call_that_reads_or_writes_is_seen(call):
+    assert what_is_called(ast.parse(call).body[0].value.func)
+
+
+def test_nothing_else_reads_or_writes_files():
+    assert sorted(set(found()) - ALLOWED.keys()) == []
+
+
+def test_what_may_is_still_there():
+    assert sorted(ALLOWED.keys() - set(found())) == []

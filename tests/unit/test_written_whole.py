@@ -1,0 +1,331 @@
+"""What is written is there as a whole or not at all, and takes nothing from anybody."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.run_sets import a_run_set
+from tune_policies import InvalidResourcesError
+from tune_policies.benchmarks.record.file import read_run_set, write_run_set
+from tune_policies.files.locking import BusyFileError, locked
+from tune_policies.files.writing import check_new, path_within, replace_file, write_new
+from tune_policies.lint import fixes
+from tune_policies.usage.plot import plot_usage
+from tune_policies.usage.record import GpuMemoryUsage
+from tune_policies.usage.trials import RunUsage, TrialUsage
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+
+
+def names(folder):
+    return sorted(each.name for each in folder.iterdir())
+
+
+def test_a_new_file_has_the_mode_that_the_user_wants_of_new_files(tmp_path):
+    (tmp_path / "other").touch()
+
+    write_new(tmp_path / "new", "text")
+
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "other").stat().st_mode
+    assert names(tmp_path) == ["new", "other"]
+
+
+def there(path):
+    path.write_text("mine")
+
+
+def link_to_nowhere(path):
+    path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("make", [there, link_to_nowhere], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("write", [lambda path: write_new(path, "text"), check_new], ids=["written", "asked before"])
+def test_what_is_there_is_not_replaced_unless_the_user_says_so(make, write, tmp_path):
+    path = tmp_path / "output"
+    make(path)
+    before = path.lstat()
+
+    with pytest.raises(InvalidResourcesError, match=r"output is there already.*add --force"):
+        write(path)
+
+    assert (path.lstat().st_ino, names(tmp_path)) == (before.st_ino, ["output"])
+
+
+def test_a_file_that_comes_while_another_is_written_stays(tmp_path, monkeypatch):
+    path = tmp_path / "output"
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda number: (path.write_text("theirs"), sync(number)))
+
+    with pytest.raises(InvalidResourcesError, match="is there already"):
+        write_new(path, "text")
+
+    assert (path.read_text(), names(tmp_path)) == ("theirs", ["output"])
+
+
+def test_with_force_it_is_replaced(tmp_path):
+    (tmp_path / "output").write_text("old")
+
+    write_new(tmp_path / "output", "text", force=True)
+
+    assert (tmp_path / "output").read_text() == "text"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [(".", "it is a folder"), ("not/there", "there is no"), ("x" * 300, "too long")],
+    ids=["a folder", "in none", "a long name"],
+)
+def test_what_can_be_no_file_is_refused_before_the_work_is_done(name, message, tmp_path):
+    with pytest.raises(InvalidResourcesError, match=message):
+        check_new(tmp_path / name, force=True)
+
+
+def test_what_is_replaced_keeps_its_mode_and_its_attributes(tmp_path):
+    path = tmp_path / "file"
+    path.touch(mode=0o640)
+    os.setxattr(path, "user.note", b"mine")
+
+    replace_file(path, "text")
+
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode), os.getxattr(path, "user.note")) == (
+        "text",
+        0o640,
+        b"mine",
+    )
+
+
+@needs_root
+def test_what_is_replaced_keeps_its_owner(tmp_path):
+    path = tmp_path / "file"
+    path.touch()
+    os.chown(path, 1234, 2345)
+
+    replace_file(path, "text")
+
+    assert (path.read_text(), path.stat().st_uid, path.stat().st_gid) == ("text", 1234, 2345)
+
+
+AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from tune_policies.files.writing import replace_file
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+replace_file(Path(sys.argv[1]), "text")
+"""
+
+
+@needs_root
+def test_a_file_whose_owner_cannot_be_kept_is_not_replaced():
+    with TemporaryDirectory() as name:  # pytest's own folders let nobody else in
+        folder = Path(name)
+        folder.chmod(0o777)
+        path = folder / "file"
+        path.write_text("theirs")
+        path.chmod(0o666)
+
+        done = subprocess.run([sys.executable, "-c", AS_NOBODY, path], capture_output=True, text=True, check=False)
+
+        assert "it would get another owner or group" in done.stderr
+        assert (path.read_text(), names(folder)) == ("theirs", ["file"])
+
+
+@needs_root
+def test_a_link_of_another_user_is_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "precious")
+    os.chown(tmp_path / "link", 1234, 1234, follow_symlinks=False)
+
+    with pytest.raises(InvalidResourcesError, match="it is another user's link"):
+        replace_file(tmp_path / "link", "text")
+
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_read_only_file_is_not_replaced(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("mine")
+    path.chmod(0o444)
+
+    with pytest.raises(InvalidResourcesError, match="it is read-only"):
+        replace_file(path, "text")
+
+    assert (path.read_text(), names(tmp_path)) == ("mine", ["file"])
+
+
+def test_a_private_file_is_private_whatever_it_was(tmp_path):
+    (tmp_path / "open").touch(mode=0o666)
+    for name in ("open", "new"):
+        replace_file(tmp_path / name, "text", is_private=True)
+
+    assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}
+
+
+def test_half_of_a_private_file_is_read_by_nobody(tmp_path, monkeypatch):
+    (tmp_path / "file").touch(mode=0o600)
+    modes = []
+    write = os.fdopen
+
+    def look(number, *rest):
+        modes.append(stat.S_IMODE(os.fstat(number).st_mode))
+        return write(number, *rest)
+
+    monkeypatch.setattr(os, "fdopen", look)
+    replace_file(tmp_path / "file", "text")
+
+    assert modes == [0o600]
+
+
+BROKEN = """\
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata: {name: demo}
+spec:
+  headGroupSpec: {template: {spec: {containers: [{name: ray}]}}}
+  workerGroupSpecs:
+  - groupName: small
+    replicas: 9
+    maxReplicas: 3
+    template: {spec: {containers: [{name: ray}]}}
+"""
+
+
+def test_an_edit_that_is_saved_while_a_file_is_mended_stays(tmp_path, monkeypatch):
+    path = tmp_path / "demo.yaml"
+    path.write_text(BROKEN)
+    mend = fixes.fix_text
+
+    def edited_meanwhile(*arguments):
+        path.write_text(BROKEN.replace("demo", "mine"))
+        return mend(*arguments)
+
+    monkeypatch.setattr(fixes, "fix_text", edited_meanwhile)
+    with pytest.raises(InvalidResourcesError, match="it was changed meanwhile, and that is kept"):
+        fixes.fix_file(path)
+
+    assert path.read_text() == BROKEN.replace("demo", "mine")
+
+
+def test_a_read_only_file_is_not_mended(tmp_path):
+    path = tmp_path / "demo.yaml"
+    path.write_text(BROKEN)
+    path.chmod(0o444)
+
+    with pytest.raises(InvalidResourcesError, match=r"demo\.yaml cannot be written: it is read-only"):
+        fixes.fix_file(path)
+
+    assert path.read_text() == BROKEN
+
+
+USED = GpuMemoryUsage(gpus=0.5, share_bytes=2**30, peak_reserved_bytes=2**29)
+
+
+def test_a_plot_takes_the_place_of_nothing(tmp_path):
+    path = tmp_path / "package.svg"
+    path.write_text("mine")
+    run = RunUsage(trials=(TrialUsage(name="one", usage=USED),))
+
+    with pytest.raises(InvalidResourcesError, match="is there already"):
+        plot_usage(run, path)
+    assert path.read_text() == "mine"
+    plot_usage(run, path, force=True)
+    assert "<svg" in path.read_text()
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from tune_policies.files.locking import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_process_at_a_time_has_a_file(tmp_path):
+    path = tmp_path / "run.json"
+    command = [sys.executable, "-c", HOLDS, path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(BusyFileError, match=r"another process is writing .*run\.json"), locked(path):
+            pass
+        other.kill()
+
+    with locked(path):
+        assert names(tmp_path) == [".run.json.lock"]
+    assert names(tmp_path) == []
+
+
+def test_a_lock_empties_and_follows_nothing(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / ".run.json.lock").symlink_to(tmp_path / "precious")
+
+    with pytest.raises(InvalidResourcesError, match=r"run\.json cannot be locked"), locked(tmp_path / "run.json"):
+        pass
+
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+ADDS = """
+import sys
+from pathlib import Path
+from tune_policies.files.locking import locked
+from tune_policies.files.writing import replace_file
+path = Path(sys.argv[1])
+for _ in range(20):
+    with locked(path, timeout_s=60):
+        replace_file(path, path.read_text() + "x")
+"""
+
+
+def test_processes_that_add_to_one_file_lose_nothing(tmp_path):
+    path = tmp_path / "record"
+    path.write_text("")
+
+    others = [subprocess.Popen([sys.executable, "-c", ADDS, path]) for _ in range(3)]
+
+    assert [other.wait() for other in others] == [0, 0, 0]
+    assert (len(path.read_text()), names(tmp_path)) == (60, ["record"])
+
+
+def test_a_run_set_that_another_process_writes_is_not_gone_on_with(tmp_path):
+    from tune_policies.benchmarks.measuring.session import Session, measure_to_file
+
+    path = tmp_path / "run.json"
+    write_run_set(a_run_set(sizes=(16,)), path)
+    before = read_run_set(path)
+    session = Session(settings=None, command="run", output=path, resume=path)
+
+    with locked(path), pytest.raises(BusyFileError, match="another process is writing"):
+        measure_to_file(session)
+
+    assert read_run_set(path) == before
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "", ".", "..", "a\0b", "c\\d"])
+def test_a_name_from_data_leads_out_of_no_folder(name, tmp_path):
+    with pytest.raises(InvalidResourcesError, match="nothing is written outside of it"):
+        path_within(tmp_path, name)
+
+
+def test_a_link_leads_out_of_no_folder(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "cpu.json").symlink_to(tmp_path / "secret")
+
+    with pytest.raises(InvalidResourcesError, match="nothing is written outside of it"):
+        path_within(tmp_path / "out", "cpu.json")
+
+
+def test_an_ordinary_name_is_a_file_in_the_folder(tmp_path):
+    assert path_within(tmp_path, "gpu@0.25.json") == tmp_path / "gpu@0.25.json"
+
+
+def test_a_device_is_not_replaced_by_a_file():
+    with pytest.raises(InvalidResourcesError, match="/dev/null cannot be written: it is no ordinary file"):
+        replace_file(Path("/dev/null"), "text")

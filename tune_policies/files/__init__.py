@@ -1,0 +1,1 @@
+"""The one way in and out for files: a bounded reader, a writer that writes all or nothing, and a lock beside a file."""

@@ -1,0 +1,184 @@
+"""Reads files that anybody may have written or named: ordinary ones, of a bounded size, without ever waiting.
+
+Every file that comes from outside is read here, so that a device, a pipe without a writer or a file of gigabytes is an
+error with a name, and never a program that hangs or fills the memory.
+"""
+
+import os
+import stat
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.manifests.documents import MAX_CHARACTERS, DocumentError
+from tune_policies.plain_data import parse_data
+from tune_policies.units import MIB
+from tune_policies.values import Value
+
+MAX_BYTES: Final = MAX_CHARACTERS
+"""Of a file that people write. UTF-8 has no fewer bytes than characters."""
+
+MAX_RECORD_BYTES: Final = 512 * MIB
+"""Of a file that a program has written."""
+
+_CHUNK_BYTES: Final = MIB
+
+ValueT = TypeVar("ValueT", bound=Value)
+
+
+class UnreadableFileError(InvalidResourcesError):
+    """A file that is not there, may not be read, is no ordinary file, or is too large.
+
+    Attributes:
+        path: The file, as it was named.
+        what: What it should hold.
+        reason: Why it cannot be read, and what to do.
+        is_missing: Whether there is no such file.
+    """
+
+    def __init__(self, path: str, what: str, reason: str, is_missing: bool = False) -> None:
+        super().__init__(path, what, reason, is_missing)
+        self.path = path
+        self.what = what
+        self.reason = reason
+        self.is_missing = is_missing
+
+    def __str__(self) -> str:
+        return f"cannot read the {self.what} {self.path}: {self.reason}"
+
+
+def read_beginning(path: str | Path, num_bytes: int) -> bytes:
+    """Return the first bytes of an ordinary file, or all where it has fewer.
+
+    Raises:
+        UnreadableFileError: It cannot be read.
+    """
+    return _read(path, "file", num_bytes, by_others=True)
+
+
+def read_bytes(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES, by_others: bool = True) -> bytes:
+    """Return what is in an ordinary file.
+
+    Args:
+        path: The file. A link is followed.
+        what: What it should hold, for the message of an error.
+        max_bytes: A larger file is not read.
+        by_others: Whether it may be one that another user could have written.
+
+    Raises:
+        UnreadableFileError: It cannot be read.
+    """
+    return _read(path, what, None, max_bytes, by_others=by_others)
+
+
+def _read(path: str | Path, what: str, num_bytes: int | None, max_bytes: int = MAX_BYTES, *, by_others: bool) -> bytes:
+    """Return the first bytes of a file, or (``None``) all of them."""
+    left = max_bytes + 1 if num_bytes is None else num_bytes
+    try:
+        _check_ordinary(Path(path).stat().st_mode)  # merely to open a device may do something
+        # Without waiting: it may have become a pipe since.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
+            found = os.fstat(file.fileno())
+            _check_ordinary(found.st_mode)
+            if not by_others and hasattr(os, "geteuid"):
+                _check_own(found)
+            chunks: list[bytes] = []
+            if num_bytes is None and found.st_size > max_bytes:
+                left = 0
+            while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
+                chunks.append(chunk)
+                left -= len(chunk)
+            if num_bytes is None and left == 0:  # a file may grow, and one of the kernel's has no size
+                raise OSError(f"more than {max_bytes:,} bytes: give what is needed alone")
+            return b"".join(chunks)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        is_missing = isinstance(error, FileNotFoundError)
+        raise UnreadableFileError(str(path), what, str(reason), is_missing) from error
+
+
+def _check_ordinary(mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError("it is a folder: name a file in it")
+    if not stat.S_ISREG(mode):
+        raise OSError("it is no ordinary file: write what it gives into one, and name that")
+
+
+def _check_own(found: os.stat_result) -> None:
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError("another user may have written it, so it is not believed: delete it, or `chmod go-w`")
+
+
+def read_text(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES, errors: str = "strict") -> str:
+    """Return the text of an ordinary file in UTF-8, with or without a byte order mark.
+
+    Args:
+        path: The file.
+        what: What it should hold, for the message of an error.
+        max_bytes: A larger file is not read.
+        errors: What to do with bytes that are no text, as for ``bytes.decode``.
+
+    Raises:
+        UnreadableFileError: It cannot be read.
+        DocumentError: It is no text.
+    """
+    return decode(read_bytes(path, what=what, max_bytes=max_bytes), str(path), errors)
+
+
+def decode(data: bytes, source: str, errors: str = "strict") -> str:
+    """Return the text that bytes hold in UTF-8.
+
+    Raises:
+        DocumentError: They hold none; it names the line.
+    """
+    try:
+        return data.decode("utf-8-sig", errors)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DocumentError(source, line, f"the byte 0x{data[error.start]:02x} is no text in UTF-8") from error
+
+
+def read_data(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES) -> Any:
+    """Return the plain data of a file in JSON or YAML.
+
+    Raises:
+        UnreadableFileError: It cannot be read.
+        DocumentError: It is neither, or goes beyond the bounds of :mod:`tune_policies.plain_data`.
+    """
+    return parse_data(read_text(path, what=what, max_bytes=max_bytes), str(path))
+
+
+def read_value(
+    path: str | Path,
+    cls: type[ValueT],
+    what: str,
+    *,
+    hint: str = "",
+    max_bytes: int = MAX_BYTES,
+    by_others: bool = True,
+) -> ValueT:
+    """Return the value that a file describes in JSON or YAML.
+
+    Args:
+        path: The file.
+        cls: The value's class.
+        what: What the file should hold, for the message of an error.
+        hint: What to do where it holds something else, such as how one is written.
+        max_bytes: A larger file is not read.
+        by_others: Whether it may be one that another user could have written.
+
+    Raises:
+        UnreadableFileError: It cannot be read.
+        InvalidResourcesError: It holds something else.
+    """
+    way_out = f"; {hint}" if hint else ""
+    try:
+        data = read_bytes(path, what=f"{what} file", max_bytes=max_bytes, by_others=by_others)
+        return cls.from_dict(parse_data(decode(data, str(path)), str(path)))
+    except UnreadableFileError as error:
+        raise UnreadableFileError(error.path, error.what, f"{error.reason}{way_out}", error.is_missing) from error
+    except DocumentError as error:
+        raise DocumentError(error.source, error.line, f"{error.reason}{way_out}") from error
+    except InvalidResourcesError as error:
+        raise InvalidResourcesError(f"{path} is no {what}: {error}{way_out}") from error

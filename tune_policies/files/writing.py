@@ -1,0 +1,181 @@
+"""Writes files as a whole or not at all, so that nobody ever reads half of one.
+
+The new content is written beside the file, put on the disk and only then given its name. What was there keeps its mode,
+its owner and its attributes; where that is not possible, or the file is read-only, it stays as it was.
+"""
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tune_policies.errors import InvalidResourcesError
+from tune_policies.files.reading import MAX_RECORD_BYTES, read_bytes
+from tune_policies.values import shorten
+
+
+def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
+    """Write a file that a user has named, where nothing is lost by it.
+
+    Args:
+        path: A file in a folder that is there.
+        content: What it is to hold; a text in UTF-8.
+        force: Whether to replace a file that is there.
+
+    Raises:
+        InvalidResourcesError: It is there and not to be replaced, or it cannot be written.
+    """
+    if force:
+        replace_file(path, content)
+        return
+    check_new(path)
+    with _written_beside(path, path, content) as half:
+        try:
+            path.hardlink_to(half)  # which fails where another process was first
+        except FileExistsError:
+            raise _in_the_way(path) from None
+        except OSError:  # a file system without links
+            if os.path.lexists(path):
+                raise _in_the_way(path) from None
+            half.replace(path)
+
+
+def check_new(path: Path, *, force: bool = False) -> None:
+    """Make sure that :func:`write_new` has no file in its way, before the work whose result it is to hold.
+
+    Raises:
+        InvalidResourcesError: It is there and not to be replaced, or its folder is not.
+    """
+    try:
+        is_folder, is_in_folder = path.is_dir(), path.parent.is_dir()
+    except OSError as error:  # such as a name that is too long
+        raise _unwritable(path, error) from error
+    if is_folder:
+        raise _unwritable(path, "it is a folder")
+    if not force and os.path.lexists(path):
+        raise _in_the_way(path)
+    if not is_in_folder:
+        raise _unwritable(path, "there is no such folder")
+
+
+def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = None, is_private: bool = False) -> None:
+    """Write a file, in the place of the one that may be there.
+
+    Args:
+        path: A file in a folder that is there. A link stays one, and the file that it names is replaced.
+        content: What it is to hold; a text in UTF-8.
+        expected: What must be in the file right before it is replaced, for changes that were made to just that;
+            ``None``: whatever is there.
+        is_private: Whether nobody but this user may read or write it, whoever could before.
+
+    Raises:
+        InvalidResourcesError: It cannot be written, is read-only, or holds something else than expected; what was
+            there is still there.
+    """
+    try:
+        is_link_of_others = _is_link_of_others(path)
+        target = path.resolve()
+        before = target.stat() if target.exists() else None
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _unwritable(path, error) from error
+    if is_link_of_others:
+        raise _unwritable(path, "it is another user's link")
+    if before is not None and not stat.S_ISREG(before.st_mode):  # a device would be replaced by a file
+        raise _unwritable(path, "it is no ordinary file")
+    if before is not None and (not before.st_mode & 0o222 or not os.access(target, os.W_OK)):
+        raise _unwritable(path, "it is read-only")
+    with _written_beside(path, target, content, before, is_private=is_private) as half:
+        if expected is not None and read_bytes(target, max_bytes=MAX_RECORD_BYTES) != expected:
+            raise _unwritable(path, "it was changed meanwhile, and that is kept")
+        half.replace(target)
+
+
+def _is_link_of_others(path: Path) -> bool:
+    """Return whether following a link would let another user choose which file is written."""
+    return hasattr(os, "geteuid") and path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid())
+
+
+@contextmanager
+def _written_beside(
+    path: Path,
+    target: Path,
+    content: str | bytes,
+    before: os.stat_result | None = None,
+    *,
+    is_private: bool = False,
+) -> Iterator[Path]:
+    """Write what is to become ``target`` beside it, and let the caller give it that name; else it is deleted."""
+    half = target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}")
+    # Nobody may read what is to be private while it is written.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(half, flags, 0o666 if before is None and not is_private else 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                if before is not None and not is_private:
+                    _keep_owner_and_mode(path, target, before, descriptor)
+                os.fsync(descriptor)
+            yield half
+        finally:
+            half.unlink(missing_ok=True)
+        _sync_folder(target.parent)
+    except InvalidResourcesError:
+        raise
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error) from error
+
+
+def _keep_owner_and_mode(path: Path, target: Path, before: os.stat_result, half: int) -> None:
+    if hasattr(os, "fchown"):
+        mine = os.fstat(half)
+        if (mine.st_uid, mine.st_gid) != (before.st_uid, before.st_gid):
+            try:
+                os.fchown(half, before.st_uid, before.st_gid)
+            except PermissionError as error:
+                raise _unwritable(path, "it would get another owner or group") from error
+        os.fchmod(half, stat.S_IMODE(before.st_mode))
+    if hasattr(os, "listxattr"):  # of which one holds the access rights of further users
+        with suppress(OSError):
+            for name in os.listxattr(target):
+                os.setxattr(half, name, os.getxattr(target, name))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put the new name on the disk, where the system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _in_the_way(path: Path) -> InvalidResourcesError:
+    return InvalidResourcesError(f"{path} is there already, and would be lost: name another file, or add --force")
+
+
+def _unwritable(path: Path, reason: object) -> InvalidResourcesError:
+    said = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
+    return InvalidResourcesError(
+        f"{path} cannot be written: {said}. Name a file of your own, in a folder that is there, with room for it"
+    )
+
+
+def path_within(folder: Path, name: str) -> Path:
+    """Return the path of the file ``name`` in ``folder``, for a name that comes from data and not from the user.
+
+    Raises:
+        InvalidResourcesError: It would lie elsewhere.
+    """
+    path = folder / name
+    is_plain = name not in ("", ".", "..") and not set(name) & set("/\\\0")
+    if not is_plain or not path.resolve().is_relative_to(folder.resolve()):
+        raise InvalidResourcesError(
+            f"{shorten(name)} names no file in {folder}, and nothing is written outside of it: "
+            "rename what the name comes from"
+        )
+    return path
