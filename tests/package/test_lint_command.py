@@ -50,10 +50,10 @@ def test_an_error_is_told_with_its_line_why_it_matters_and_the_way_out(write):
 
 
 def test_notes_alone_are_no_failure(write):
-    done = run(write(spec__networkPolicy={"mode": "DenyAll"}))
+    done = run(write(spec__autoscalerOptions__upscalingMode="Conservative"))
 
     assert done.exit_code == 0
-    assert "note feature-gate" in done.stdout
+    assert "note slow-growth" in done.stdout
 
 
 def test_what_is_piped_in_is_checked():

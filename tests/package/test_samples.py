@@ -25,12 +25,6 @@ needs_definitions = pytest.mark.skipif(not DEFINITIONS.is_dir(), reason="TUNE_PO
 each_sample = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 NOTES = {
-    # A state of the head on disk, history and network policies: the operator leaves them out without their gates.
-    "feature-gate": {
-        "ray-cluster.embedded-gcs-ft",
-        "ray-cluster.historyserver",
-        "ray-cluster.network-policy-deny-all",
-    },
     # Each of them is so: the head of these takes trials beside its workers with TPUs.
     "head-takes-trials": {
         "ray-cluster.tpu-v4-singlehost",

@@ -1,7 +1,7 @@
 """Mistakes in how groups grow, in TPU slices, in what Kueue queues, and what the operator refuses."""
 
 from tests.unit.planted.planting import plant
-from tests.unit.planted.sound import CLUSTER, JOB, QUEUED, TPU
+from tests.unit.planted.sound import CLUSTER, QUEUED, TPU
 
 _L4, _CPU = "groupName: l4\n", "groupName: cpu"
 _PARAMS = "rayStartParams: {}"
@@ -82,7 +82,7 @@ OPERATOR = (
           after=_L4),
     plant("two groups of one name", CLUSTER, "groupName: cpu", "groupName: l4", "group-name-twice", "groupName: l4",
           after="NVIDIA-L4"),
-    plant("a group with the head's name", CLUSTER, "groupName: cpu", "groupName: headgroup", "group-name-unusable",
+    plant("a group with the head's name", CLUSTER, "groupName: cpu", "groupName: headgroup", "group-name-twice",
           "groupName: headgroup"),
     plant("CPUs in two places", CLUSTER, _PARAMS, 'rayStartParams: {num-cpus: "4"}\n      resources: {CPU: "4"}',
           "resources-twice", "num-cpus", after=_CPU),
@@ -90,13 +90,10 @@ OPERATOR = (
           "labels-in-start-params", "rayStartParams", after=_CPU),
     plant("pods that start again under autoscaler v2", CLUSTER, "restartPolicy: Never", "restartPolicy: Always",
           "restart-policy-v2", "restartPolicy", after=_CPU),
-    plant("a name that is too long", CLUSTER, "name: trials", f"name: {'t' * 60}", "name-too-long", "name: tttt"),
     plant("no CPU at all", CLUSTER.replace('                  cpu: "4"\n', ""), "replicas: 0", "replicas: 0",
           "no-cpus", "resources:", after=_CPU),
     plant("half a GPU for Ray to start with", CLUSTER, _PARAMS, 'rayStartParams: {num-gpus: "0.5"}',
           "start-param-not-whole", "num-gpus", after=_L4),
-    plant("a job without an end to its cluster, with a time to live", JOB, "shutdownAfterJobFinishes: true",
-          "shutdownAfterJobFinishes: false", "job-time-to-live", "ttlSecondsAfterFinished"),
 )  # fmt: skip
 
 MISTAKES = (*SCALING, *TPUS, *QUEUES, *OPERATOR)

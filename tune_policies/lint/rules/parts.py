@@ -1,12 +1,11 @@
 """What several rules ask of a cluster's specification."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
-from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Path
 from tune_policies.manifests.kuberay_models import RayClusterSpec
 
@@ -44,11 +43,6 @@ def version_of(text: str | None) -> tuple[int, ...] | None:
     return tuple(int(part) for part in found.groups() if part is not None) if found else None
 
 
-def annotations_of(cluster: ClusterInFile) -> Mapping[str, Any]:
-    """Return the annotations that the operator reads for the cluster."""
-    return cluster.metadata.annotations
-
-
 def at(value: object, path: Path) -> Any:
     """Return what stands at a path of plain data; ``None``: nothing."""
     for part in path:
@@ -59,13 +53,6 @@ def at(value: object, path: Path) -> Any:
         else:
             return None
     return value
-
-
-def numbered(items: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the mappings of a list with their places."""
-    for number, each in enumerate(items if isinstance(items, list) else ()):
-        if isinstance(each, Mapping):
-            yield number, each
 
 
 def is_label_value(value: str) -> bool:

@@ -7,14 +7,12 @@ differ.
 from tune_policies.lint.rule import RuleSet
 from tune_policies.lint.rules.operator import (
     cluster,
-    documents,
     groups,
     job,
     start,
 )
 
 RULES: RuleSet = (
-    *documents.RULES,
     *groups.RULES,
     *start.RULES,
     *cluster.RULES,

@@ -69,22 +69,9 @@ def _name_twice(cluster: ClusterInFile) -> Iterator[Found]:
                 f"the group name {group.groupName!r} comes twice",
                 "give each group a name of its own",
             )
+        elif group.groupName == "headgroup":
+            yield Found((*path, "groupName"), "the group name 'headgroup' is the head's", "give the group another name")
         seen.add(group.groupName)
-
-
-def _name_unusable(cluster: ClusterInFile) -> Iterator[Found]:
-    for _, path, group in workers_of(cluster.spec):
-        name, where = group.groupName, (*path, "groupName")
-        if name == "headgroup":
-            yield Found(where, "the group name 'headgroup' is the head's", "give the group another name")
-        elif not name:
-            yield Found(where, "the group's name is empty", "give the group a name, such as gpu-workers")
-        elif not is_label_value(name):
-            yield Found(
-                where,
-                f"the group name {name!r} is no value of a label, and each pod has it as ray.io/group",
-                "use at most 63 letters, digits, '-', '_' and '.', with a letter or a digit at both ends",
-            )
 
 
 def _resources_twice(cluster: ClusterInFile) -> Iterator[Found]:
@@ -229,15 +216,8 @@ RULES: RuleSet = (
         "group-name-twice",
         "error",
         "Pods and node types go by the group's name: one of the two groups hides the other from the autoscaler.",
-        f"{READER} (_generate_available_node_types_from_ray_cr_spec)",
+        f"{READER} (_generate_available_node_types_from_ray_cr_spec, _HEAD_GROUP_NAME)",
         _name_twice,
-    ),
-    Rule(
-        "group-name-unusable",
-        "error",
-        "The name becomes a label of each pod, and a node type beside the head's, which is called headgroup.",
-        f"{READER} (_HEAD_GROUP_NAME)",
-        _name_unusable,
     ),
     Rule(
         "resources-twice",
