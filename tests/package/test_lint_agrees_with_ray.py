@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.unit.manifests_with import changed
 from tune_policies.autoscaling.ray_readers import read_ray_cluster
 from tune_policies.lint.linting import lint_text
-from tune_policies.lint.rules.operator.start import OPTIONS
-from tune_policies.lint.rules.parts import is_label_key, is_label_value
+from tune_policies.lint.rules.cluster_parts import is_label_key, is_label_value
+from tune_policies.lint.rules.cpus_and_memory import OPTIONS
 
 GROUP = "spec.workerGroupSpecs.0"
 

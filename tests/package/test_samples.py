@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.planted.sound import SOUND
 from tune_policies.lint.crd import load_crds
-from tune_policies.lint.kinds import RAY_CLUSTER, RAY_JOB, RAY_SERVICE, kind_of
 from tune_policies.lint.linting import lint_file, lint_text
+from tune_policies.lint.rule import RAY_CLUSTER, RAY_JOB, RAY_SERVICE, document_type
 from tune_policies.manifests.documents import Document, read_documents
 from tune_policies.manifests.reading import clusters_in
 
@@ -66,7 +66,7 @@ def test_notes_are_few_and_true() -> None:
 
 @needs_samples
 def test_every_cluster_of_the_samples_is_read() -> None:
-    of_ray = [each for each in _documents() if kind_of(each) in (RAY_CLUSTER, RAY_JOB, RAY_SERVICE)]
+    of_ray = [each for each in _documents() if document_type(each) in (RAY_CLUSTER, RAY_JOB, RAY_SERVICE)]
 
     assert [each.source for each in of_ray if len(clusters_in(each)[0]) != 1] == []
 

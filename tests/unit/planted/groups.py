@@ -1,7 +1,7 @@
 """Mistakes in how groups grow, in TPU slices, in what Kueue queues, and what the operator refuses."""
 
 from tests.unit.planted.planting import plant
-from tests.unit.planted.sound import CLUSTER, QUEUED, TPU
+from tests.unit.planted.sound import CLUSTER, JOB, QUEUED, TPU
 
 _L4, _CPU = "groupName: l4\n", "groupName: cpu"
 _PARAMS = "rayStartParams: {}"
@@ -92,6 +92,29 @@ OPERATOR = (
           "restart-policy-v2", "restartPolicy", after=_CPU),
     plant("no CPU at all", CLUSTER.replace('                  cpu: "4"\n', ""), "replicas: 0", "replicas: 0",
           "no-cpus", "resources:", after=_CPU),
+    plant("an image of another Ray", CLUSTER, "ray:2.60.0-py311\n", "ray:2.59.0-py311\n", "version-of-image", "2.59.0",
+          after=_CPU),
+    plant("a label's value that ends in a dash", CLUSTER, _PARAMS, "labels: {market: spot-}", "label-syntax", "market",
+          after=_CPU),
+    plant("custom resources in one pair of quotes", CLUSTER, _PARAMS, "rayStartParams: {resources: '{\"Disk\": 1}'}",
+          "start-param-resources", "Disk", after=_CPU),
+    plant("an option with an underscore", CLUSTER, _PARAMS, 'rayStartParams: {num_cpus: "4"}', "start-param-unknown",
+          "num_cpus", after=_CPU),
+    plant("less than no replicas", CLUSTER, "minReplicas: 0", "minReplicas: -1", "negative-number", "minReplicas: -1",
+          after=_CPU),
+    plant("a group that is suspended under an autoscaler", CLUSTER, _PARAMS, "suspend: true", "group-suspended",
+          "suspend", after=_CPU),
+    plant("a group's own time-out without autoscaler v2", CLUSTER.replace("version: v2", "version: v1"), _PARAMS,
+          "idleTimeoutSeconds: 60", "group-idle-without-v2", "idleTimeoutSeconds", after=_CPU),
+    plant("a priority with an older Ray", CLUSTER.replace("2.60.0", "2.55.0"), _PARAMS, "priority: 1",
+          "priority-without-v2", "priority", after=_CPU),
+    plant("an autoscaler's version in two places", CLUSTER, "name: NVIDIA_VISIBLE_DEVICES",
+          'name: RAY_enable_autoscaler_v2\n                value: "1"\n              - name: NVIDIA_VISIBLE_DEVICES',
+          "autoscaler-v2-twice", "- name: RAY_enable_autoscaler_v2"),
+    plant("options of an autoscaler that is off", CLUSTER, "enableInTreeAutoscaling: true",
+          "enableInTreeAutoscaling: false", "autoscaler-options-unused", "autoscalerOptions"),
+    plant("a job with nothing to run", JOB, "entrypoint: python tune.py", 'entrypoint: ""', "job-entrypoint",
+          "entrypoint"),
     plant("half a GPU for Ray to start with", CLUSTER, _PARAMS, 'rayStartParams: {num-gpus: "0.5"}',
           "start-param-not-whole", "num-gpus", after=_L4),
 )  # fmt: skip

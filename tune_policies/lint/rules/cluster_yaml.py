@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tune_policies.lint.finding import Edit
-from tune_policies.lint.kinds import CLUSTER_YAML
-from tune_policies.lint.rule import DocumentRule, Found
-from tune_policies.lint.rules.gpu.containers import has_cuda
-from tune_policies.lint.rules.gpu.devices import SPELLINGS
-from tune_policies.lint.rules.parts import extra, mapping
+from tune_policies.lint.rule import CLUSTER_YAML, DocumentRule, Found
+from tune_policies.lint.rules.cluster_parts import extra, mapping
+from tune_policies.lint.rules.devices import SPELLINGS
+from tune_policies.lint.rules.images import has_cuda
 from tune_policies.lint.rules.ray_schema import schema_problems
 from tune_policies.manifests.cluster_yaml import read_cluster_yaml
 from tune_policies.manifests.cluster_yaml_models import ClusterYaml, YamlNodeType

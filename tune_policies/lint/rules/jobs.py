@@ -1,12 +1,10 @@
-"""What the operator refuses of a RayJob."""
+"""Rules for what a job or a service asks of its cluster."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tune_policies.lint.kinds import RAY_JOB
-from tune_policies.lint.rule import DocumentRule, Found, RuleSet
-from tune_policies.lint.rules.parts import at, mapping
-from tune_policies.lint.rules.sources import API
+from tune_policies.lint.rule import RAY_JOB, DocumentRule, Found, RuleSet
+from tune_policies.lint.rules.cluster_parts import API, at, mapping
 from tune_policies.manifests.documents import Document
 
 

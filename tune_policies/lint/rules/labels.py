@@ -1,16 +1,26 @@
-"""Rules for the nodes on which pods land, and for how a trial finds the device type that it needs."""
+"""Rules for labels of groups, by which a trial finds the device type that it needs, and for who reads them."""
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Final, Literal
 
 from tune_policies.accelerators import ACCELERATOR_TYPES
-from tune_policies.clusters.device_plugins import DEVICE_PLUGINS, ray_resource
+from tune_policies.clusters.device_plugins import ray_resource
 from tune_policies.labels import ACCELERATOR_TYPE
 from tune_policies.lint.finding import Edit
-from tune_policies.lint.rule import Found, Rule
-from tune_policies.lint.rules.parts import AUTOSCALER_V2, V2_BY_DEFAULT, extra, is_autoscaling, version_of
-from tune_policies.lint.rules.pods import Group, groups_of, head_of, workers_of
+from tune_policies.lint.rule import VALUES, Found, Rule, RuleSet
+from tune_policies.lint.rules.cluster_parts import (
+    AUTOSCALER_V2,
+    V2_BY_DEFAULT,
+    VALIDATION,
+    Group,
+    groups_of,
+    head_of,
+    is_autoscaling,
+    is_label_key,
+    is_label_value,
+    version_of,
+    workers_of,
+)
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.kuberay_models import HeadGroup
 from tune_policies.values import suggest
@@ -19,36 +29,6 @@ _READS_GROUP_FIELDS: Final = (2, 51)
 """From this Ray on the autoscaler reads ``resources`` and ``labels`` of a group."""
 
 _LABELS: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/label-based-scheduling.html"
-_EXTENDED: Final = (
-    "https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration"
-)
-
-
-def _taint_not_tolerated(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster.spec):
-        for key in at.devices:
-            if key == "google.com/tpu":
-                continue  # only Google's clusters have them, and those add the toleration
-            taint = _taint_of(key)
-            known = at.pod.tolerations
-            near = suggest(taint, [each.key for each in known if each.key])
-            # Whoever tolerates another taint knows the taints of the nodes, unless the name is nearly the same.
-            if at.tolerates(taint) or (known and not near):
-                continue
-            toleration = {"key": taint, "operator": "Exists", "effect": "NoSchedule"}
-            path = (*at.pod_path, "tolerations")
-            yield Found(
-                path if known else at.pod_path,
-                f"{at.name} has {key} and does not tolerate the taint {taint}",
-                f"add a toleration for {taint}, if its nodes have the taint",
-                (Edit((*path, len(known)), toleration) if known else Edit(path, [toleration]),),
-            )
-
-
-def _taint_of(key: str) -> str:
-    maker = key.partition("/")[0]
-    plugins = (each for each in DEVICE_PLUGINS if each.key and each.key.partition("/")[0] == maker)
-    return next((each.taint for each in plugins if each.taint), key)
 
 
 def _unknown_type(cluster: ClusterInFile) -> Iterator[Found]:
@@ -78,20 +58,6 @@ def _no_type(cluster: ClusterInFile) -> Iterator[Found]:
                 f"the autoscaler is not told which device type {at.name} has",
                 f"write labels: {{{ACCELERATOR_TYPE}: …}} with Ray's name of the type, if trials ask for it",
             )
-
-
-def _any_node(cluster: ClusterInFile) -> Iterator[Found]:
-    groups = list(workers_of(cluster.spec))
-    keys = Counter(key for at in groups for key in at.devices)
-    for at in groups:
-        for key in at.devices:
-            has_place = at.pod.nodeSelector or extra(at.pod, "affinity")
-            if keys[key] > 1 and not has_place:
-                yield Found(
-                    at.pod_path,
-                    f"{at.name} takes any node with {key}, those of other groups too",
-                    "add a nodeSelector for the device type of its nodes",
-                )
 
 
 def _labels_without_v2(cluster: ClusterInFile) -> Iterator[Found]:
@@ -138,14 +104,51 @@ def _labels_unread(cluster: ClusterInFile) -> Iterator[Found]:
             yield _unread(at, "labels", cluster)
 
 
-RULES: Final = (
+def _labels_in_start_params(cluster: ClusterInFile) -> Iterator[Found]:
+    for name, path, group in groups_of(cluster.spec):
+        text = group.rayStartParams.get("labels")
+        if text is None:
+            continue
+        where = (*path, "rayStartParams", "labels")
+        pairs = [pair.split("=") for pair in text.strip("\"'").split(",")]
+        labels = {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
+        is_clear = not group.labels and len(labels) == len(pairs) and all(map(is_label_key, labels))
+        is_clear = is_clear and cluster.kind != VALUES  # the chart has no place for a group's labels
+        yield Found(
+            where,
+            f"{name} has its labels {text!r} in rayStartParams",
+            "write them as the group's labels, beside rayStartParams (KubeRay 1.5 and later)",
+            (Edit((*path, "labels"), labels), Edit(where, None)) if is_clear else (),
+        )
+
+
+def _label_syntax(cluster: ClusterInFile) -> Iterator[Found]:
+    for name, path, group in groups_of(cluster.spec):
+        for key, value in group.labels.items():
+            if not is_label_key(key):
+                message = f"{name} has a label with the key {key!r}, which is none for Kubernetes"
+            elif not is_label_value(value):
+                message = f"{name} has the label {key} with {value!r}, which is no value of a label for Kubernetes"
+            else:
+                continue
+            way_out = "use at most 63 letters, digits, '-', '_' and '.', with a letter or a digit at both ends"
+            yield Found((*path, "labels", key), message, way_out)
+
+
+RULES: RuleSet = (
     Rule(
-        "taint-not-tolerated",
-        "note",
-        "Nodes with devices are often tainted with the name of the device, so that pods without toleration wait for "
-        "ever. Google's and some other clusters add the toleration by themselves.",
-        _EXTENDED,
-        _taint_not_tolerated,
+        "labels-in-start-params",
+        "error",
+        "From KubeRay 1.5 on the operator refuses them there, and Ray's autoscaler does not read them.",
+        f"{VALIDATION} (validateRayGroupLabels)",
+        _labels_in_start_params,
+    ),
+    Rule(
+        "label-syntax",
+        "error",
+        "The operator refuses the cluster, and Ray's autoscaler cannot read it.",
+        f"{VALIDATION} (validateRayGroupLabels)",
+        _label_syntax,
     ),
     Rule(
         "unknown-device-type",
@@ -163,18 +166,11 @@ RULES: Final = (
         _no_type,
     ),
     Rule(
-        "any-node-with-devices",
-        "note",
-        "Where nodes have different devices, trials get now these, now those.",
-        "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
-        _any_node,
-    ),
-    Rule(
-        "group-resources-unread",
+        "labels-without-v2",
         "warning",
-        "The pods have them, and the autoscaler plans with others.",
-        "https://github.com/ray-project/ray/pull/57260",
-        _resources_unread,
+        "Trials that ask for a label, such as a device type, have no node added.",
+        _LABELS,
+        _labels_without_v2,
     ),
     Rule(
         "group-labels-unread",
@@ -184,10 +180,10 @@ RULES: Final = (
         _labels_unread,
     ),
     Rule(
-        "labels-without-v2",
+        "group-resources-unread",
         "warning",
-        "Trials that ask for a label, such as a device type, have no node added.",
-        _LABELS,
-        _labels_without_v2,
+        "The pods have them, and the autoscaler plans with others.",
+        "https://github.com/ray-project/ray/pull/57260",
+        _resources_unread,
     ),
 )

@@ -1,7 +1,11 @@
-"""What the rules about pods have in common: the groups of a cluster, their Ray container, and its devices."""
+"""What several rules ask of a cluster: its groups, their Ray container and devices; and the sources that they share."""
 
+import re
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from pydantic import BaseModel
 
 from tune_policies.clusters.device_plugins import ray_resource
 from tune_policies.errors import InvalidResourcesError
@@ -15,6 +19,81 @@ from tune_policies.manifests.kuberay_models import (
     WorkerGroupSpec,
 )
 from tune_policies.manifests.quantities import parse_quantity
+
+_OPERATOR = "https://github.com/ray-project/kuberay/blob/master/ray-operator"
+
+VALIDATION = f"{_OPERATOR}/controllers/ray/utils/validation.go"
+"""What KubeRay's operator refuses."""
+
+UTIL = f"{_OPERATOR}/controllers/ray/utils/util.go"
+
+READER = "https://github.com/ray-project/ray/blob/master/python/ray/autoscaler/_private/kuberay/autoscaling_config.py"
+"""How Ray's autoscaler reads a RayCluster."""
+
+START = "https://docs.ray.io/en/latest/cluster/cli.html#ray-start"
+
+API = "https://ray-project.github.io/kuberay/reference/api/"
+
+AUTOSCALER_V2 = "RAY_enable_autoscaler_v2"
+
+V2_BY_DEFAULT = (2, 47)
+"""From this Ray on the autoscaler is v2 where nothing is said; see the field ``version`` in KubeRay's API reference."""
+
+_LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+_LABEL_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+def is_autoscaling(spec: RayClusterSpec) -> bool:
+    """Return whether the operator starts an autoscaler."""
+    return bool(spec.enableInTreeAutoscaling)
+
+
+def is_v2(spec: RayClusterSpec) -> bool:
+    """Return whether the operator takes the autoscaler for v2: what Ray's version makes of it does not count there."""
+    return is_autoscaling(spec) and spec.autoscalerOptions.version == "v2"
+
+
+def extra(part: BaseModel, name: str) -> Any:
+    """Return a field that the models do not know; ``None``: it is not there."""
+    return (part.model_extra or {}).get(name)
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return the value where it is a mapping, else an empty one: that it should be one another rule says."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def version_of(text: str | None) -> tuple[int, ...] | None:
+    """Return the numbers with which a version begins, such as ``(2, 47, 1)``; ``None``: there are none."""
+    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text or "")
+    return tuple(int(part) for part in found.groups() if part is not None) if found else None
+
+
+def at(value: object, path: Path) -> Any:
+    """Return what stands at a path of plain data; ``None``: nothing."""
+    for part in path:
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        else:
+            return None
+    return value
+
+
+def is_label_value(value: str) -> bool:
+    """Return whether Kubernetes takes a label's value."""
+    return value == "" or _LABEL_PART.fullmatch(value) is not None
+
+
+def is_label_key(key: str) -> bool:
+    """Return whether Kubernetes takes a label's key."""
+    prefix, slash, name = key.rpartition("/")
+    if slash and (len(prefix) > 253 or _LABEL_PREFIX.fullmatch(prefix) is None):
+        return False
+    return _LABEL_PART.fullmatch(name) is not None
+
 
 _SpecT_co = TypeVar("_SpecT_co", bound=HeadGroup, covariant=True)
 

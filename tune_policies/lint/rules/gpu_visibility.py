@@ -1,35 +1,25 @@
-"""Rules for what is in a pod: its image, its environment, and the GPUs that it should not see."""
+"""Rules for which GPUs a process sees: those of its trial, and no others."""
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
 from tune_policies.accelerator_families import FAMILIES
 from tune_policies.lint.finding import Edit
-from tune_policies.lint.rule import Found, Rule
-from tune_policies.lint.rules.pods import Group, devices_of, exact, groups_of, is_on_gke, workers_of
+from tune_policies.lint.rule import Found, Rule, RuleSet
+from tune_policies.lint.rules.cluster_parts import Group, devices_of, exact, groups_of, is_on_gke
+from tune_policies.lint.rules.images import has_cuda
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.kuberay_models import HeadGroup
 
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+
 _HIDDEN: Final = ("void", "none")
+
 _TAINT: Final = "nvidia.com/gpu"
+
 _VARIABLES: Final = frozenset(each.visibility_variable for each in FAMILIES if each.visibility_variable)
+
 _TENANCY: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/gpu.html#gpu-multi-tenancy"
-_IMAGES: Final = "https://hub.docker.com/r/rayproject/ray"
-
-
-def has_cuda(image: str | None) -> bool | None:
-    """Return whether one of Ray's own images has CUDA; ``None``: it is another image, or its tag does not tell."""
-    name, _, tag = (image or "").partition("@")[0].rpartition(":")
-    repository = name.rpartition("/")[2]
-    if not name.endswith(("rayproject/ray", "rayproject/ray-ml", "rayproject/ray-llm")):
-        return None
-    if re.search(r"-gpu\b|-cu\d+", tag):
-        return True
-    if "-cpu" in tag or "-tpu" in tag:
-        return False
-    return repository != "ray"  # without a suffix, images of ray-ml and ray-llm have CUDA
 
 
 def _has_nvidia(at: Group[HeadGroup]) -> bool:
@@ -81,58 +71,6 @@ def _gpus_not_hidden(cluster: ClusterInFile) -> Iterator[Found]:
     return (found for _, is_likely, found in _unhidden(cluster) if not is_likely)
 
 
-def _ray_not_first(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster.spec):
-        for number, each in enumerate(at.pod.containers[1:], start=1):
-            if _looks_like_ray(each.image) and "ray" not in f"{at.container.name} {at.container.image}":
-                yield Found(
-                    (*at.pod_path, "containers", number),
-                    f"the first container of {at.name} is {at.container.name!r}, and Ray's is number {number + 1}",
-                    f"put {each.name!r} first",
-                )
-
-
-def _looks_like_ray(image: str | None) -> bool:
-    return re.search(r"(^|/)ray(-ml|-llm)?(:|@|$)", image or "") is not None
-
-
-def _image_without_cuda(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster.spec):
-        if any(key.startswith("nvidia.com/") for key in at.devices) and has_cuda(at.container.image) is False:
-            yield Found(
-                (*at.container_path, "image"),
-                f"{at.name} has NVIDIA GPUs and the image {at.container.image!r}, which has no CUDA",
-                "use the image of the same version whose tag ends in -gpu",
-            )
-
-
-def _image_for_other_devices(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster.spec):
-        others = sorted(key for key in at.devices if not key.startswith("nvidia.com/"))
-        if others == sorted(at.devices) and others and has_cuda(at.container.image):
-            yield Found(
-                (*at.container_path, "image"),
-                f"{at.name} has {others[0]} and the image {at.container.image!r}, which is for NVIDIA's GPUs",
-                f"use an image for the maker of {others[0]}",
-            )
-
-
-def _python_versions_differ(cluster: ClusterInFile) -> Iterator[Found]:
-    head = _python_of(cluster.spec.headGroupSpec.template.spec.containers[0].image)
-    for at in workers_of(cluster.spec):
-        if head and (other := _python_of(at.container.image)) and other != head:
-            yield Found(
-                (*at.container_path, "image"),
-                f"{at.name} has Python {other} and the head has {head}, by the tags of their images",
-                f"use an image with py{head.replace('.', '')}",
-            )
-
-
-def _python_of(image: str | None) -> str | None:
-    match = re.search(r"-py3(\d+)", image or "")
-    return f"3.{match[1]}" if match else None
-
-
 def _devices_by_hand(cluster: ClusterInFile) -> Iterator[Found]:
     for at in groups_of(cluster.spec):
         for name in sorted(_VARIABLES & at.environment.keys()) if at.devices else ():
@@ -177,7 +115,7 @@ def _runtime_class_missing(cluster: ClusterInFile) -> Iterator[Found]:
             )
 
 
-RULES: Final = (
+RULES: RuleSet = (
     Rule(
         "sees-every-gpu",
         "warning",
@@ -192,34 +130,6 @@ RULES: Final = (
         "Only a taint, an image without CUDA or num-gpus: 0 keeps trials in it from the GPUs of other pods.",
         _TENANCY,
         _gpus_not_hidden,
-    ),
-    Rule(
-        "ray-not-first",
-        "error",
-        "KubeRay starts Ray in the first container, and Ray's autoscaler reads that one's resources.",
-        "RayContainerIndex in KubeRay's ray-operator/controllers/ray/utils/constant.go",
-        _ray_not_first,
-    ),
-    Rule(
-        "image-without-cuda",
-        "warning",
-        "Ray starts and hands out the GPUs, but a training without libraries of its own falls back to the CPU.",
-        _IMAGES,
-        _image_without_cuda,
-    ),
-    Rule(
-        "image-for-other-devices",
-        "warning",
-        "Its libraries do not find devices of another maker, and the training falls back to the CPU.",
-        _IMAGES,
-        _image_for_other_devices,
-    ),
-    Rule(
-        "python-versions-differ",
-        "error",
-        "Ray lets no worker into a cluster whose head has another version of Python.",
-        "check_version_info in ray._private.utils",
-        _python_versions_differ,
     ),
     Rule(
         "devices-by-hand",

@@ -6,17 +6,18 @@ from typing import Final, Literal
 from tune_policies.clusters.device_plugins import ray_resource
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.finding import Edit
-from tune_policies.lint.kinds import VALUES
-from tune_policies.lint.rule import Found, Rule
-from tune_policies.lint.rules.parts import extra, is_autoscaling
-from tune_policies.lint.rules.pods import Group, devices_of, exact, groups_of
+from tune_policies.lint.rule import VALUES, Found, Rule, RuleSet
+from tune_policies.lint.rules.cluster_parts import Group, devices_of, exact, extra, groups_of, is_autoscaling
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.kuberay_models import HeadGroup
 from tune_policies.manifests.ray_counts import ray_counts
 
 _KUBERNETES: Final = "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources"
+
 _READER: Final = "ray.autoscaler._private.kuberay.autoscaling_config"
+
 _GPU_PAGE: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/gpu.html"
+
 SPELLINGS: Final = {"cpu": "CPU", "gpu": "GPU", "tpu": "TPU", "hpu": "HPU", "npu": "NPU"}
 
 
@@ -202,7 +203,7 @@ def _several_parts(cluster: ClusterInFile) -> Iterator[Found]:
                 )
 
 
-RULES: Final = (
+RULES: RuleSet = (
     Rule(
         "device-without-limit",
         "error",
