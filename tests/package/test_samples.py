@@ -33,8 +33,6 @@ NOTES = {
         "ray-job.tpu-v6e-singlehost",
         "ray-service.tpu-single-host",
     },
-    # Its head has an image with CUDA, and only the taint of Google's GPU nodes keeps it off them.
-    "gpus-not-hidden": {"ray-service.high-throughput-gemma4"},
     # Its workers may take 4 GiB and have requested 1.
     "memory-not-kept": {"ray-service.incremental-upgrade"},
     # From 1 to 10 slices, and no autoscaler.

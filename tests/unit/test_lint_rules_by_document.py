@@ -114,7 +114,7 @@ CLUSTERS = {
         {f"C.{GROUP}.rayStartParams.num_gpus": "1"},
     ),
     "an image of another Ray": (
-        "version-of-image",
+        "ray-versions-differ",
         f"{GROUP}.template.spec.containers.0.image",
         {f"C.{GROUP}.template.spec.containers.0.image": "example.com/rayproject/ray:2.50.1-py312-gpu"},
     ),

@@ -72,7 +72,7 @@ _Said = Iterator[tuple[Rule | DocumentRule | ReaderRule, Found]]
 def _asked(document: Document, crds: CrdSet | None, written: list[str]) -> _Said:
     clusters, problems = clusters_in(document)
     for problem in problems:
-        yield WRONG_FIELD, Found(problem.path, problem.message, "", _edits_of(problem, document, written))
+        yield WRONG_FIELD, Found(problem.path, problem.message, "", _edits_of(problem, document, written), is_safe=True)
     if crds is not None:
         yield from _asked_of_definitions(document, crds, {problem.path for problem in problems})
     yield from _asked_of_rules(document, clusters)
@@ -132,4 +132,5 @@ def _finding(rule: Rule | DocumentRule | ReaderRule, found: Found, document: Doc
         why=rule.why,
         fix=found.fix,
         edits=found.edits,
+        is_safe=found.is_safe,
     )

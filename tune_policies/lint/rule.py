@@ -50,13 +50,16 @@ class Found(NamedTuple):
         path: Where: from the cluster's ``spec`` on for a :class:`Rule`, from the top for a :class:`DocumentRule`.
         message: What is wrong, with the value.
         fix: What to write instead.
-        edits: Safe changes; their paths start as ``path`` does.
+        edits: Changes that mend it; their paths start as ``path`` does.
+        is_safe: The changes leave what runs as it is: without them Kubernetes or Ray refuses the file, or makes the
+            same of it anyway, whatever the versions.
     """
 
     path: Path
     message: str
     fix: str
     edits: tuple[Edit, ...] = ()
+    is_safe: bool = False
 
 
 class Rule(NamedTuple):

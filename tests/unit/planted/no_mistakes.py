@@ -7,6 +7,12 @@ _PARAMS = "rayStartParams: {}"
 _L4, _CPU = CLUSTER.index("groupName: l4"), CLUSTER.index("groupName: cpu")
 _VOID = "              env:\n                - name: NVIDIA_VISIBLE_DEVICES\n                  value: void\n"
 _SELECTOR = "            nvidia.com/gpu.product: NVIDIA-L4\n"
+_TOLERATIONS = """\
+          tolerations:
+            - key: nvidia.com/gpu
+              operator: Exists
+              effect: NoSchedule
+"""
 _ON_GKE = "            cloud.google.com/gke-accelerator: nvidia-l4\n"
 _LIMIT_ALONE = """\
                 requests:
@@ -25,6 +31,9 @@ def _of_cpus(old: str, new: str) -> str:
     assert old in CLUSTER[_CPU:]
     return CLUSTER[:_CPU] + CLUSTER[_CPU:].replace(old, new)
 
+
+_SHOWN = _of_cpus(_VOID, "")
+_SHOWN = _SHOWN[:_CPU] + _SHOWN[_CPU:].replace("          containers:", _TOLERATIONS + "          containers:")
 
 NO_MISTAKES = {
     "a slice of a GPU that Ray is told of": _of_l4(_DEVICE, 'nvidia.com/mig-1g.10gb: "1"').replace(
@@ -55,6 +64,20 @@ NO_MISTAKES = {
         "        spec:\n          restartPolicy: Never\n          nodeSelector: {nvidia.com/gpu.product: none}\n"
         "          containers:\n            - name: ray-worker\n              image: rayproject/ray:2.60.0-py311\n",
     ),
+    "CPU nodes that only a taint keeps off GPUs": _of_cpus(_VOID, "").replace("py311\n", "py311-gpu\n"),
+    "CPU nodes beside GPUs whose image has no CUDA": _SHOWN,
+    "CPU nodes beside GPUs that count none": _SHOWN[:_CPU]
+    + _SHOWN[_CPU:].replace("py311\n", "py311-gpu\n").replace(_PARAMS, 'rayStartParams: {num-gpus: "0"}'),
+    "a toleration of the value that the taint has": _of_l4(_SELECTOR, _ON_GKE).replace(
+        "operator: Exists", "operator: Equal\n              value: present"
+    ),
+    "a toleration of a value that only the nodes tell": _of_l4("operator: Exists", 'value: "true"'),
+    "a toleration of every effect": _of_l4("              effect: NoSchedule\n", ""),
+    "an image of ray-ml that there is": CLUSTER.replace("2.60.0", "2.30.0")
+    .replace("rayproject/ray:", "rayproject/ray-ml:")
+    .replace("      labels:\n        ray.io/accelerator-type: L4\n", "      resources: {}\n")
+    .replace(_PARAMS, """rayStartParams: {resources: '"{\\\\"accelerator_type:L4\\\\": 1}"'}""", 1),
+    "an image of ray-ml of one's own": CLUSTER.replace("rayproject/ray:2", "registry.example/rayproject/ray-ml:2"),
     "a type that Ray has no name for": _of_l4("accelerator-type: L4", "accelerator-type: GeForce-RTX-5090"),
     "a toleration of every taint": _of_l4("key: nvidia.com/gpu\n              operator: Exists", "operator: Exists"),
     "a taint of one's own": _of_l4("key: nvidia.com/gpu\n", "key: team/vision\n"),

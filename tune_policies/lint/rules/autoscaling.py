@@ -62,6 +62,7 @@ def _replicas_outside(cluster: ClusterInFile) -> Iterator[Found]:
                 f"{name} has replicas {group.replicas}, outside {least} to {most}: the operator starts {becomes}",
                 f"write replicas: {becomes}",
                 (Edit((*path, "replicas"), becomes),),
+                is_safe=True,
             )
 
 
@@ -99,6 +100,7 @@ def _restart_policy(cluster: ClusterInFile) -> Iterator[Found]:
                 f"{name} has restartPolicy {policy} under autoscaler v2",
                 "write restartPolicy: Never, or leave it out",
                 (Edit(where, "Never"),),
+                is_safe=True,
             )
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from tune_policies.clusters.device_plugins import ray_resource
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Path
 from tune_policies.manifests.kuberay_models import (
     Container,
@@ -16,6 +17,7 @@ from tune_policies.manifests.kuberay_models import (
     PodSpec,
     Quantity,
     RayClusterSpec,
+    Toleration,
     WorkerGroupSpec,
 )
 from tune_policies.manifests.quantities import parse_quantity
@@ -38,6 +40,11 @@ AUTOSCALER_V2 = "RAY_enable_autoscaler_v2"
 
 V2_BY_DEFAULT = (2, 47)
 """From this Ray on the autoscaler is v2 where nothing is said; see the field ``version`` in KubeRay's API reference."""
+
+READS_GROUP_FIELDS = (2, 51)
+"""From this Ray on the autoscaler reads ``resources`` and ``labels`` of a group."""
+
+_RAY_IMAGE = re.compile(r"(?:.*/)?ray(?:-ml|-llm)?:(\d+\.\d+\.\d+)(?:[-.].*)?")
 
 _LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
@@ -68,6 +75,18 @@ def version_of(text: str | None) -> tuple[int, ...] | None:
     """Return the numbers with which a version begins, such as ``(2, 47, 1)``; ``None``: there are none."""
     found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text or "")
     return tuple(int(part) for part in found.groups() if part is not None) if found else None
+
+
+def ray_in_image(image: str | None) -> str | None:
+    """Return the version of Ray that the tag of an image names; ``None``: it is no image of Ray's, or names none."""
+    found = _RAY_IMAGE.fullmatch(image or "")
+    return found[1] if found else None
+
+
+def ray_version_of(cluster: ClusterInFile) -> tuple[int, ...] | None:
+    """Return the Ray that the head runs, by ``rayVersion``, else by its image; ``None``: neither tells."""
+    image = cluster.spec.headGroupSpec.template.spec.containers[0].image
+    return version_of(cluster.spec.rayVersion) or version_of(ray_in_image(image))
 
 
 def at(value: object, path: Path) -> Any:
@@ -104,6 +123,29 @@ def exact(quantity: Quantity | None) -> Fraction | None:
         return None if quantity is None else parse_quantity(quantity)
     except InvalidResourcesError:
         return None
+
+
+class Taint(NamedTuple):
+    """A taint of nodes.
+
+    Attributes:
+        key: Its key.
+        value: Its value; ``None``: not known, so that whoever names one is right.
+        effect: What becomes of pods that do not tolerate it.
+    """
+
+    key: str
+    value: str | None = None
+    effect: str = "NoSchedule"
+
+
+def _matches(toleration: Toleration, taint: Taint) -> bool:
+    """Compare as Kubernetes does: by effect, key, and unless any value will do by value."""
+    if toleration.effect not in (None, "", taint.effect):
+        return False
+    if toleration.operator == "Exists":
+        return toleration.key in (None, "", taint.key)
+    return toleration.key == taint.key and taint.value in (None, toleration.value or "")
 
 
 class Group(NamedTuple, Generic[_SpecT_co]):
@@ -159,9 +201,9 @@ class Group(NamedTuple, Generic[_SpecT_co]):
         names = [each.name for each in self.container.env]
         return (*self.container_path, "env", names.index(name))
 
-    def tolerates(self, taint: str) -> bool:
+    def tolerates(self, taint: Taint) -> bool:
         """Return whether its pods may be put on nodes with such a taint."""
-        return any(each.key in (None, taint) for each in self.pod.tolerations)
+        return any(_matches(each, taint) for each in self.pod.tolerations)
 
     def amount(self, resource: str, parameter: str) -> tuple[Path, Quantity] | None:
         """Return where Ray is told how much it has of a resource, and how much; ``None``: it is to find out."""

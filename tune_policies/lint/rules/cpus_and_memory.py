@@ -83,6 +83,7 @@ def _resources_quoted(cluster: ClusterInFile) -> Iterator[Found]:
             "write the group's resources beside rayStartParams (KubeRay 1.5 and later), or a mapping to whole numbers "
             'in JSON with two pairs of quotes: \'"{\\"Custom\\": 1}"\'',
             () if right is None else (Edit(where, right),),
+            is_safe=True,
         )
 
 

@@ -1,13 +1,14 @@
 """Rules for which GPUs a process sees: those of its trial, and no others."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tune_policies.accelerator_families import FAMILIES
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.rule import Found, Rule, RuleSet
-from tune_policies.lint.rules.cluster_parts import Group, devices_of, exact, groups_of, is_on_gke
+from tune_policies.lint.rules.cluster_parts import Group, Taint, devices_of, exact, groups_of, is_on_gke
 from tune_policies.lint.rules.images import has_cuda
+from tune_policies.lint.rules.nodes import taint_of
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.kuberay_models import HeadGroup
 
@@ -16,6 +17,9 @@ _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 _HIDDEN: Final = ("void", "none")
 
 _TAINT: Final = "nvidia.com/gpu"
+
+_KEEPS_OFF: Final = ("NoSchedule", "NoExecute")
+"""Effects of taints that keep pods from a node; with the third it is only taken last."""
 
 _VARIABLES: Final = frozenset(each.visibility_variable for each in FAMILIES if each.visibility_variable)
 
@@ -26,29 +30,30 @@ def _has_nvidia(at: Group[HeadGroup]) -> bool:
     return any(key.startswith("nvidia.com/") for each in at.pod.containers for key in devices_of(each))
 
 
-def _unhidden(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], bool, Found]]:
-    """Return the pods without GPU that nothing keeps from seeing all, and whether they may be put beside GPUs."""
+def _sees_every_gpu(cluster: ClusterInFile) -> Iterator[Found]:
     with_gpus = [at for at in groups_of(cluster.spec) if _has_nvidia(at)]
-    for at in groups_of(cluster.spec):
-        if not with_gpus or _has_nvidia(at) or at.environment.get(_VISIBLE) in _HIDDEN:
+    for at in groups_of(cluster.spec) if with_gpus else ():
+        if _has_nvidia(at) or at.environment.get(_VISIBLE) in _HIDDEN or not _may_see(at, with_gpus):
             continue
-        elsewhere = all(_is_elsewhere(at, other) for other in with_gpus)
-        is_kept_off = all(_is_tainted_against(at, other) for other in with_gpus)
         hides = {"name": _VISIBLE, "value": "void"}
         env = at.container.env
         path = (*at.container_path, "env")
-        found = Found(
+        yield Found(
             at.variable_path(_VISIBLE) if _VISIBLE in at.environment else at.container_path,
             f"{at.name} has no GPU, and may see every GPU of the node that it is put on",
             f"set the variable {_VISIBLE} to void",
             () if _VISIBLE in at.environment else (Edit((*path, len(env)), hides) if env else Edit(path, [hides]),),
         )
-        asks_for_all = at.environment.get(_VISIBLE) == "all" or (at.pod.runtimeClassName or "").startswith("nvidia")
-        if asks_for_all or not elsewhere:
-            told = at.amount("GPU", "num-gpus")
-            counts_none = told is not None and exact(told[1]) == 0
-            is_likely = not is_kept_off and not counts_none and has_cuda(at.container.image) is not False
-            yield at, asks_for_all or is_likely, found
+
+
+def _may_see(at: Group[HeadGroup], with_gpus: Sequence[Group[HeadGroup]]) -> bool:
+    """Return whether pods without GPU are shown all of a node, and Ray would count them."""
+    if at.environment.get(_VISIBLE) == "all" or (at.pod.runtimeClassName or "").startswith("nvidia"):
+        return True
+    told = at.amount("GPU", "num-gpus")
+    if (told is not None and exact(told[1]) == 0) or has_cuda(at.container.image) is False:
+        return False
+    return not all(_is_elsewhere(at, other) or _is_tainted_against(at, other) for other in with_gpus)
 
 
 def _is_elsewhere(at: Group[HeadGroup], other: Group[HeadGroup]) -> bool:
@@ -59,16 +64,10 @@ def _is_elsewhere(at: Group[HeadGroup], other: Group[HeadGroup]) -> bool:
 
 def _is_tainted_against(at: Group[HeadGroup], other: Group[HeadGroup]) -> bool:
     """Return whether the nodes of another group seem to have a taint that keeps this one's pods off."""
-    taints = {each.key for each in other.pod.tolerations if each.key} | ({_TAINT} if is_on_gke(other) else set())
-    return any(not at.tolerates(taint) for taint in taints)
-
-
-def _sees_every_gpu(cluster: ClusterInFile) -> Iterator[Found]:
-    return (found for _, is_likely, found in _unhidden(cluster) if is_likely)
-
-
-def _gpus_not_hidden(cluster: ClusterInFile) -> Iterator[Found]:
-    return (found for _, is_likely, found in _unhidden(cluster) if not is_likely)
+    # Whoever tolerates a taint says that its nodes have it.
+    taints = [Taint(each.key, each.value, each.effect or "NoSchedule") for each in other.pod.tolerations if each.key]
+    taints += [taint_of(other, _TAINT)] if is_on_gke(other) else []
+    return any(taint.effect in _KEEPS_OFF and not at.tolerates(taint) for taint in taints)
 
 
 def _devices_by_hand(cluster: ClusterInFile) -> Iterator[Found]:
@@ -123,13 +122,6 @@ RULES: RuleSet = (
         "counts them and hands them out.",
         _TENANCY,
         _sees_every_gpu,
-    ),
-    Rule(
-        "gpus-not-hidden",
-        "note",
-        "Only a taint, an image without CUDA or num-gpus: 0 keeps trials in it from the GPUs of other pods.",
-        _TENANCY,
-        _gpus_not_hidden,
     ),
     Rule(
         "devices-by-hand",

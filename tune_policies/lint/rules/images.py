@@ -7,14 +7,21 @@ from typing import Final
 from tune_policies.lint.rule import Found, Rule, RuleSet
 from tune_policies.lint.rules.cluster_parts import (
     API,
+    Group,
     groups_of,
+    head_of,
+    ray_in_image,
+    version_of,
     workers_of,
 )
 from tune_policies.manifests.cluster_in_file import ClusterInFile
+from tune_policies.manifests.kuberay_models import HeadGroup
 
 _IMAGES: Final = "https://hub.docker.com/r/rayproject/ray"
 
-_RAY_IMAGE = re.compile(r"(?:.*/)?ray(?:-ml|-llm)?:(\d+\.\d+\.\d+)(?:[-.].*)?")
+_RAY_ML: Final = re.compile(r"(?:docker\.io/)?rayproject/ray-ml(?::([^@]*))?(@.*)?")
+
+_LAST_RAY_ML: Final = (2, 30)
 
 
 def has_cuda(image: str | None) -> bool | None:
@@ -49,13 +56,25 @@ def _version_of_image(cluster: ClusterInFile) -> Iterator[Found]:
     wanted = cluster.spec.rayVersion
     if wanted is None or re.fullmatch(r"\d+\.\d+\.\d+", wanted) is None:
         return
-    for group in groups_of(cluster.spec):
-        image = group.container.image
-        if image and (found := _RAY_IMAGE.fullmatch(image)) and found[1] != wanted:
+    head = ray_in_image(head_of(cluster.spec).container.image)
+    for at in groups_of(cluster.spec):
+        there = ray_in_image(at.container.image)
+        if there not in (None, wanted) and head in (None, there):
             yield Found(
-                (*group.container_path, "image"),
-                f"{group.name} has Ray {found[1]} in its image, but rayVersion is {wanted}",
-                "write the image's version in rayVersion, and the same image version in all groups",
+                (*at.container_path, "image"),
+                f"{at.name} has Ray {there} in its image, but rayVersion is {wanted}",
+                "write the image's version in rayVersion",
+            )
+
+
+def _ray_versions_differ(cluster: ClusterInFile) -> Iterator[Found]:
+    head = ray_in_image(head_of(cluster.spec).container.image)
+    for at in workers_of(cluster.spec):
+        if head and (other := ray_in_image(at.container.image)) and other != head:
+            yield Found(
+                (*at.container_path, "image"),
+                f"{at.name} has Ray {other} and the head has {head}, by the tags of their images",
+                f"use an image with Ray {head}",
             )
 
 
@@ -96,6 +115,32 @@ def _image_for_other_devices(cluster: ClusterInFile) -> Iterator[Found]:
             )
 
 
+def _image_gone(cluster: ClusterInFile) -> Iterator[Found]:
+    for at, tag in _of_ray_ml(cluster):
+        found = re.fullmatch(r"(\d+\.\d+\.\d+)(-.*)?", tag)
+        if found and (version_of(found[1]) or ())[:2] > _LAST_RAY_ML:
+            yield _without_ray_ml(at, f"{at.name} has the image {at.container.image!r}, which there is not")
+
+
+def _image_frozen(cluster: ClusterInFile) -> Iterator[Found]:
+    for at, tag in _of_ray_ml(cluster):
+        if re.fullmatch("|latest(-.*)?", tag):
+            yield _without_ray_ml(at, f"{at.name} has the image {at.container.image!r}, which is Ray 2.30 for ever")
+
+
+def _of_ray_ml(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], str]]:
+    """Yield the groups with an image of ``ray-ml`` from Docker Hub, which is not told by its digest, and its tag."""
+    for at in groups_of(cluster.spec):
+        found = _RAY_ML.fullmatch(at.container.image or "")
+        if found and found[2] is None:
+            yield at, found[1] or ""
+
+
+def _without_ray_ml(at: Group[HeadGroup], message: str) -> Found:
+    fix = "take rayproject/ray, with a tag that ends in -gpu, and add what else you need by runtime_env or an image"
+    return Found((*at.container_path, "image"), message, fix)
+
+
 RULES: RuleSet = (
     Rule(
         "ray-not-first",
@@ -107,9 +152,30 @@ RULES: RuleSet = (
     Rule(
         "version-of-image",
         "warning",
-        "Head and workers must run the same Ray, and the operator decides by rayVersion what it may use.",
+        "The operator and the autoscaler decide by rayVersion what they may use.",
         f"{API} (RayClusterSpec.rayVersion)",
         _version_of_image,
+    ),
+    Rule(
+        "ray-versions-differ",
+        "error",
+        "Ray lets no worker into a cluster whose head has another version of Ray.",
+        "check_version_info in ray._private.utils",
+        _ray_versions_differ,
+    ),
+    Rule(
+        "image-gone",
+        "error",
+        "No tag of ray-ml is published from Ray 2.31 on, so that the pods never start.",
+        "https://github.com/ray-project/ray/issues/46378, https://github.com/ray-project/ray/pull/65388",
+        _image_gone,
+    ),
+    Rule(
+        "image-frozen",
+        "warning",
+        "The tag latest of ray-ml stays at Ray 2.30, of June 2024, which no other image of the cluster has.",
+        "https://github.com/ray-project/ray/pull/65388",
+        _image_frozen,
     ),
     Rule(
         "python-versions-differ",

@@ -10,6 +10,7 @@ from tune_policies.lint.finding import Edit
 from tune_policies.lint.rule import VALUES, Found, Rule, RuleSet
 from tune_policies.lint.rules.cluster_parts import (
     AUTOSCALER_V2,
+    READS_GROUP_FIELDS,
     V2_BY_DEFAULT,
     VALIDATION,
     Group,
@@ -18,15 +19,16 @@ from tune_policies.lint.rules.cluster_parts import (
     is_autoscaling,
     is_label_key,
     is_label_value,
-    version_of,
+    ray_version_of,
     workers_of,
 )
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.kuberay_models import HeadGroup
 from tune_policies.values import suggest
 
-_READS_GROUP_FIELDS: Final = (2, 51)
-"""From this Ray on the autoscaler reads ``resources`` and ``labels`` of a group."""
+_TAKES_PAIRS: Final = (2, 46)
+"""From this Ray on ``ray start --labels`` takes ``key=value`` pairs, as KubeRay writes them; before, JSON alone
+(https://github.com/ray-project/ray/pull/52085)."""
 
 _LABELS: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/label-based-scheduling.html"
 
@@ -64,7 +66,7 @@ def _labels_without_v2(cluster: ClusterInFile) -> Iterator[Found]:
     if not is_autoscaling(cluster.spec) or not _is_v1(cluster):
         return
     for at in workers_of(cluster.spec):
-        if at.spec.labels:
+        if at.spec.labels and not _is_aborted(cluster):
             yield Found(
                 (*at.path, "labels"),
                 f"the autoscaler is not version 2, and does not go by the labels of {at.name}",
@@ -77,18 +79,36 @@ def _is_v1(cluster: ClusterInFile) -> bool:
     told = cluster.spec.autoscalerOptions.version
     if told is not None or AUTOSCALER_V2 in head.environment:
         return told == "v1" or (head.environment.get(AUTOSCALER_V2) or "").lower() in ("0", "false")
-    version = version_of(cluster.spec.rayVersion)
+    version = ray_version_of(cluster)
     return version is not None and version < V2_BY_DEFAULT
+
+
+def _is_aborted(cluster: ClusterInFile) -> bool:
+    """Return whether the pods of this Ray stop at labels."""
+    version = ray_version_of(cluster)
+    return version is not None and version < _TAKES_PAIRS
+
+
+def _labels_abort(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in groups_of(cluster.spec) if _is_aborted(cluster) else ():
+        if at.spec.labels:
+            numbers = ".".join(map(str, ray_version_of(cluster) or ()))
+            yield Found(
+                (*at.path, "labels"),
+                f"{at.name} has labels, which KubeRay hands to ray start in a form that Ray {numbers} cannot read",
+                "take Ray 2.51 or newer, whose autoscaler reads them too, or leave them out",
+            )
 
 
 def _is_of_older_ray(cluster: ClusterInFile) -> bool:
     """Return whether an autoscaler is to run that does not read the fields of groups."""
-    version = version_of(cluster.spec.rayVersion)
-    return is_autoscaling(cluster.spec) and version is not None and version < _READS_GROUP_FIELDS
+    version = ray_version_of(cluster)
+    return is_autoscaling(cluster.spec) and version is not None and version < READS_GROUP_FIELDS
 
 
 def _unread(at: Group[HeadGroup], name: Literal["resources", "labels"], cluster: ClusterInFile) -> Found:
-    message = f"{at.name} has {name}, which the autoscaler of Ray {cluster.spec.rayVersion} does not read"
+    numbers = ".".join(map(str, ray_version_of(cluster) or ()))
+    message = f"{at.name} has {name}, which the autoscaler of Ray {numbers} does not read"
     return Found((*at.path, name), message, "take Ray 2.51 or newer")
 
 
@@ -100,7 +120,7 @@ def _resources_unread(cluster: ClusterInFile) -> Iterator[Found]:
 
 def _labels_unread(cluster: ClusterInFile) -> Iterator[Found]:
     for at in workers_of(cluster.spec) if _is_of_older_ray(cluster) else ():
-        if at.spec.labels:
+        if at.spec.labels and not _is_aborted(cluster):
             yield _unread(at, "labels", cluster)
 
 
@@ -149,6 +169,13 @@ RULES: RuleSet = (
         "The operator refuses the cluster, and Ray's autoscaler cannot read it.",
         f"{VALIDATION} (validateRayGroupLabels)",
         _label_syntax,
+    ),
+    Rule(
+        "labels-abort",
+        "error",
+        "Before Ray 2.46, ray start reads labels in JSON alone, and stops at others: no pod of the group gets ready.",
+        "https://github.com/ray-project/ray/pull/52085",
+        _labels_abort,
     ),
     Rule(
         "unknown-device-type",

@@ -8,11 +8,15 @@ from tune_policies.clusters.device_plugins import DEVICE_PLUGINS
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.rule import Found, Rule, RuleSet
 from tune_policies.lint.rules.cluster_parts import (
+    Group,
+    Taint,
     extra,
     groups_of,
+    is_on_gke,
     workers_of,
 )
 from tune_policies.manifests.cluster_in_file import ClusterInFile
+from tune_policies.manifests.kuberay_models import HeadGroup
 from tune_policies.values import suggest
 
 _EXTENDED: Final = (
@@ -25,26 +29,29 @@ def _taint_not_tolerated(cluster: ClusterInFile) -> Iterator[Found]:
         for key in at.devices:
             if key == "google.com/tpu":
                 continue  # only Google's clusters have them, and those add the toleration
-            taint = _taint_of(key)
+            taint = taint_of(at, key)
             known = at.pod.tolerations
-            near = suggest(taint, [each.key for each in known if each.key])
+            near = suggest(taint.key, [each.key for each in known if each.key])
             # Whoever tolerates another taint knows the taints of the nodes, unless the name is nearly the same.
             if at.tolerates(taint) or (known and not near):
                 continue
-            toleration = {"key": taint, "operator": "Exists", "effect": "NoSchedule"}
+            toleration = {"key": taint.key, "operator": "Exists", "effect": "NoSchedule"}
             path = (*at.pod_path, "tolerations")
+            told = f"{taint.key}{'' if taint.value is None else f'={taint.value}'}:{taint.effect}"
             yield Found(
                 path if known else at.pod_path,
-                f"{at.name} has {key} and does not tolerate the taint {taint}",
-                f"add a toleration for {taint}, if its nodes have the taint",
+                f"{at.name} has {key} and does not tolerate the taint {told}",
+                f"add a toleration for {told}, if its nodes have the taint",
                 (Edit((*path, len(known)), toleration) if known else Edit(path, [toleration]),),
             )
 
 
-def _taint_of(key: str) -> str:
+def taint_of(at: Group[HeadGroup], key: str) -> Taint:
+    """Return the taint that nodes with such devices have by custom; on Google's clusters its value is known."""
     maker = key.partition("/")[0]
     plugins = (each for each in DEVICE_PLUGINS if each.key and each.key.partition("/")[0] == maker)
-    return next((each.taint for each in plugins if each.taint), key)
+    name = next((each.taint for each in plugins if each.taint), key)
+    return Taint(name, "present" if is_on_gke(at) and name == "nvidia.com/gpu" else None)
 
 
 def _any_node(cluster: ClusterInFile) -> Iterator[Found]:
