@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.planted.sound import CLUSTER
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.fixes import fix_file, fix_text
 from tune_policies.lint.linting import lint_text
@@ -131,6 +132,23 @@ def test_a_second_run_finds_nothing_more_to_mend():
     again = fix_text(fixed_text().text, "demo.yaml", unsafe=True)
 
     assert (again.changes, again.text) == ((), fixed_text().text)
+
+
+@pytest.mark.parametrize("ray", ["2.50.0", "2.60.0"])
+def test_chips_of_neuron_are_not_taken_for_cores(ray):
+    text = CLUSTER.replace('nvidia.com/gpu: "2"', 'aws.amazon.com/neuron: "2"').replace("2.60.0", ray)
+
+    (found,) = [each for each in lint_text(text, "demo.yaml") if each.rule == "device-not-counted"]
+    assert ("the cores of its 2 Neuron chips" in found.fix, found.edits) == (True, ())
+
+
+@pytest.mark.parametrize(("ray", "written"), [("2.50.0", False), ("2.51.0", True)])
+def test_resources_of_a_group_are_written_only_where_its_ray_reads_them(ray, written):
+    text = CLUSTER.replace('nvidia.com/gpu: "2"', 'habana.ai/gaudi: "2"').replace("2.60.0", ray)
+
+    fixed = fix_text(text, "demo.yaml", unsafe=True)
+
+    assert ("HPU:" in fixed.text) == written
 
 
 def test_what_was_mended_is_told_with_its_line():

@@ -5,7 +5,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.planted import files, groups, pods
+from tests.unit.planted import capacity, files, groups, pods
 from tests.unit.planted.no_mistakes import NO_MISTAKES
 from tests.unit.planted.planting import Planted
 from tests.unit.planted.sound import SOUND
@@ -14,7 +14,8 @@ from tune_policies.lint.linting import lint_text
 from tune_policies.lint.rule import DocumentRule, Rule
 from tune_policies.lint.rules import RULES
 
-MISTAKES = (*pods.MISTAKES, *groups.MISTAKES, *files.MISTAKES)
+ALL_RIGHT = {**NO_MISTAKES, **capacity.NO_MISTAKES}
+MISTAKES = (*pods.MISTAKES, *groups.MISTAKES, *capacity.MISTAKES, *files.MISTAKES)
 FIXABLE = [
     mistake
     for mistake in MISTAKES
@@ -36,7 +37,7 @@ def test_there_is_nothing_to_say_of_a_sound_file(text: str) -> None:
     assert lint_text(text, "sound.yaml") == []
 
 
-@pytest.mark.parametrize("text", NO_MISTAKES.values(), ids=NO_MISTAKES)
+@pytest.mark.parametrize("text", ALL_RIGHT.values(), ids=ALL_RIGHT)
 def test_what_only_looks_like_a_mistake_is_passed_over(text: str) -> None:
     assert lint_text(text, "sound.yaml") == []
 

@@ -7,9 +7,10 @@ from pathlib import Path as FilePath
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.crd import CrdSet
+from tune_policies.lint.field_names import misspelled_fields
 from tune_policies.lint.finding import Edit, Finding
 from tune_policies.lint.rule import DocumentRule, Found, ReaderRule, Rule, document_type, manifests_in
-from tune_policies.lint.rules import AGAINST_DEFINITION, NOTHING_KNOWN, RULES, UNREADABLE, WRONG_FIELD
+from tune_policies.lint.rules import AGAINST_DEFINITION, MISSPELLED, NOTHING_KNOWN, RULES, UNREADABLE, WRONG_FIELD
 from tune_policies.lint.rules.cluster_parts import at
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Document, DocumentError, Path, read_documents
@@ -73,8 +74,7 @@ def _asked(document: Document, crds: CrdSet | None, written: list[str]) -> _Said
     clusters, problems = clusters_in(document)
     for problem in problems:
         yield WRONG_FIELD, Found(problem.path, problem.message, "", _edits_of(problem, document, written), is_safe=True)
-    if crds is not None:
-        yield from _asked_of_definitions(document, crds, {problem.path for problem in problems})
+    yield from _asked_of_definitions(document, crds, {problem.path for problem in problems})
     yield from _asked_of_rules(document, clusters)
 
 
@@ -90,11 +90,15 @@ def _edits_of(problem: FieldProblem, document: Document, written: list[str]) -> 
     return ()
 
 
-def _asked_of_definitions(document: Document, crds: CrdSet, known: set[Path]) -> _Said:
+def _asked_of_definitions(document: Document, crds: CrdSet | None, known: set[Path]) -> _Said:
+    """Check fields by the definitions of their kind; where there are none, by the names that are known here."""
     for top, manifest in manifests_in(document):
-        for path, message in crds.problems(manifest.data):
+        is_defined = crds is not None and document_type(manifest) in crds.kinds
+        rule = AGAINST_DEFINITION if is_defined else MISSPELLED
+        problems = crds.problems(manifest.data) if crds and is_defined else misspelled_fields(manifest)
+        for path, message in problems:
             if (*top, *path) not in known:
-                yield AGAINST_DEFINITION, Found((*top, *path), message, "")
+                yield rule, Found((*top, *path), message, "")
 
 
 def _asked_of_rules(document: Document, clusters: list[ClusterInFile]) -> _Said:

@@ -12,6 +12,7 @@ from tune_policies.manifests.documents import Document, Path
 RAY_CLUSTER = "RayCluster"
 RAY_JOB = "RayJob"
 RAY_SERVICE = "RayService"
+RAY_CRON_JOB = "RayCronJob"
 VALUES = "values"
 """Values of KubeRay's chart ``ray-cluster``."""
 CLUSTER_YAML = "cluster-yaml"
@@ -21,7 +22,7 @@ CLUSTER_YAML = "cluster-yaml"
 def document_type(document: Document) -> str | None:
     """Return of which type a document is; ``None``: no rule is for it."""
     data = document.data
-    if isinstance(data, Mapping) and data.get("kind") in (RAY_CLUSTER, RAY_JOB, RAY_SERVICE):
+    if isinstance(data, Mapping) and data.get("kind") in (RAY_CLUSTER, RAY_JOB, RAY_SERVICE, RAY_CRON_JOB):
         return str(data["kind"])
     if is_cluster_yaml(data):
         return CLUSTER_YAML

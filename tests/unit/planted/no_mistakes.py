@@ -46,6 +46,7 @@ NO_MISTAKES = {
     .replace("accelerator-type: L4", "accelerator-type: Intel-GAUDI")
     .replace(_PARAMS, 'resources: {CPU: "8", HPU: "8"}', 1),
     "AMD's GPUs, which the autoscaler counts": _of_l4(_DEVICE, 'amd.com/gpu: "8"')
+    .replace("nvidia.com/gpu.product: NVIDIA-L4", "amd.com/gpu.product-name: MI300X")
     .replace("key: nvidia.com/gpu", "key: amd.com/gpu")
     .replace("py311-gpu", "py311")
     .replace("accelerator-type: L4", "accelerator-type: AMD-Instinct-MI300X-OAM"),

@@ -35,6 +35,13 @@ AGAINST_DEFINITION = ReaderRule(
     "the custom resource definition given with --crd",
 )
 
+MISSPELLED = ReaderRule(
+    "misspelled-field",
+    "error",
+    "The API server refuses the manifest, or drops the field without a word.",
+    "https://ray-project.github.io/kuberay/reference/api/",
+)
+
 NOTHING_KNOWN = ReaderRule(
     "nothing-known",
     "note",
@@ -42,7 +49,7 @@ NOTHING_KNOWN = ReaderRule(
     "https://ray-project.github.io/kuberay/reference/api/",
 )
 
-READER_RULES: tuple[ReaderRule, ...] = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, AGAINST_DEFINITION)
+READER_RULES: tuple[ReaderRule, ...] = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, MISSPELLED, AGAINST_DEFINITION)
 """What the reader of files finds by itself."""
 
 RULES: RuleSet = (

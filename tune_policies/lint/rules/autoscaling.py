@@ -52,6 +52,12 @@ def _negative(cluster: ClusterInFile) -> Iterator[Found]:
         yield Found(path, f"autoscalerOptions has idleTimeoutSeconds {idle}", "write 0 or more")
 
 
+def _never_starts(cluster: ClusterInFile) -> Iterator[Found]:
+    for name, path, group in workers_of(cluster.spec):
+        if "maxReplicas" in group.model_fields_set and group.maxReplicas == 0 and not group.suspend:
+            yield Found((*path, "maxReplicas"), f"{name} has maxReplicas 0", "write the most that you want to pay for")
+
+
 def _replicas_outside(cluster: ClusterInFile) -> Iterator[Found]:
     for name, path, group in workers_of(cluster.spec):
         least, most = group.minReplicas, group.maxReplicas
@@ -311,6 +317,13 @@ RULES: RuleSet = (
         "The operator refuses the cluster.",
         f"{VALIDATION} (ValidateRayClusterSpec)",
         _negative,
+    ),
+    Rule(
+        "group-never-starts",
+        "warning",
+        "No node of the group ever starts, and trials that need one wait for ever.",
+        f"{API} (WorkerGroupSpec)",
+        _never_starts,
     ),
     Rule(
         "replicas-outside",

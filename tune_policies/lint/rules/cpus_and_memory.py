@@ -1,9 +1,11 @@
 """Rules for CPUs, host memory and ``rayStartParams``: what Ray counts, and what Kubernetes keeps."""
 
 import json
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any, Final
 
+from tune_policies.clusters.device_plugins import ray_resource
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.rule import Found, Rule, RuleSet
 from tune_policies.lint.rules.cluster_parts import (
@@ -12,14 +14,20 @@ from tune_policies.lint.rules.cluster_parts import (
     VALIDATION,
     Group,
     exact,
+    extra,
     groups_of,
     is_autoscaling,
+    mapping,
     workers_of,
 )
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Path
 from tune_policies.manifests.kuberay_models import HeadGroup, Quantity
 from tune_policies.values import shorten, suggest
+
+_SHM: Final = "/dev/shm"  # noqa: S108 - a place in the pods
+
+_ALLOWS_SLOW: Final = "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"
 
 _WHOLE = ("num-cpus", "num-gpus", "memory", "object-store-memory")
 
@@ -205,6 +213,87 @@ def _store_too_large(cluster: ClusterInFile) -> Iterator[Found]:
             )
 
 
+def _request_above_limit(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in groups_of(cluster.spec):
+        for number, container in enumerate(at.pod.containers):
+            limits, requests = container.resources.limits, container.resources.requests
+            for key in sorted(key for key in limits.keys() & requests.keys() if ray_resource(key) is None):
+                most, asked = exact(limits[key]), exact(requests[key])
+                if most is not None and asked is not None and asked > most:
+                    yield Found(
+                        (*at.pod_path, "containers", number, "resources", "requests", key),
+                        f"{at.name} requests {requests[key]} {key} with a limit of {limits[key]}",
+                        "raise the limit, or lower the request",
+                    )
+
+
+def _workers_without_cpus(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in workers_of(cluster.spec):
+        told = at.amount("CPU", "num-cpus")
+        if told is not None and exact(told[1]) == 0:
+            yield Found(
+                told[0],
+                f"{at.name} tells Ray of no CPUs",
+                "leave it out: 0 is for the head, which is to take no trials",
+            )
+
+
+def _shared_memory(at: Group[HeadGroup]) -> tuple[Path, Mapping[str, Any]] | None:
+    """Return the volume that a group mounts at ``/dev/shm``, where it is an ``emptyDir``; KubeRay mounts one else."""
+    mounts = extra(at.container, "volumeMounts")
+    names = [
+        mapping(each).get("name")
+        for each in (mounts if isinstance(mounts, list) else ())
+        if str(mapping(each).get("mountPath")).rstrip("/") == _SHM
+    ]
+    volumes = extra(at.pod, "volumes")
+    for number, each in enumerate(volumes if isinstance(volumes, list) else ()):
+        volume = mapping(each)
+        if names and volume.get("name") == names[0] and "emptyDir" in volume:
+            return (*at.pod_path, "volumes", number), mapping(volume["emptyDir"])
+    return None
+
+
+def _shm_on_disk(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in groups_of(cluster.spec):
+        volume = _shared_memory(at)
+        if volume is not None and volume[1].get("medium") != "Memory":
+            yield Found(
+                volume[0],
+                f"{_SHM} of {at.name} is an emptyDir without medium: Memory, which is on the node's disk",
+                "write emptyDir: {medium: Memory}, or leave the volume and its mount to KubeRay",
+            )
+
+
+def _shm_too_small(cluster: ClusterInFile) -> Iterator[Found]:
+    for at in groups_of(cluster.spec):
+        volume = _shared_memory(at)
+        if volume is None or "plasma-directory" in at.spec.rayStartParams or _ALLOWS_SLOW in at.environment:
+            continue
+        path, directory = volume
+        limit = directory.get("sizeLimit")
+        size = exact(limit) if isinstance(limit, str | int) else None
+        store = _object_store(at, size) if size is not None and directory.get("medium") == "Memory" else None
+        if size is not None and store is not None and store > size:
+            yield Found(
+                (*path, "emptyDir", "sizeLimit"),
+                f"{_SHM} of {at.name} has {limit}, and Ray's object store takes {int(store):,} bytes",
+                "leave sizeLimit out: the memory limit of the pod bounds it too",
+            )
+
+
+def _object_store(at: Group[HeadGroup], shared: Fraction) -> Fraction | None:
+    """Return how large Ray makes its object store, in bytes; ``None``: that depends on the node.
+
+    After ``resolve_object_store_memory`` in ``ray._private.utils``: 30 % of the memory, at most what is shared, but
+    of 10 GB whatever is shared.
+    """
+    if (told := exact(at.spec.rayStartParams.get("object-store-memory"))) is not None:
+        return told
+    memory = exact(at.container.resources.limits.get("memory"))
+    return None if memory is None else min(memory * 3 / 10, max(Fraction(10**10), shared * 95 / 100))
+
+
 RULES: RuleSet = (
     Rule(
         "no-cpus",
@@ -268,5 +357,33 @@ RULES: RuleSet = (
         "The object store is shared memory and counts against the limit: when it fills, the pod is killed.",
         "https://docs.ray.io/en/latest/ray-core/scheduling/memory-management.html",
         _store_too_large,
+    ),
+    Rule(
+        "request-above-limit",
+        "error",
+        "Kubernetes refuses the pod.",
+        "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/",
+        _request_above_limit,
+    ),
+    Rule(
+        "workers-without-cpus",
+        "warning",
+        "A trial asks for a CPU unless it says otherwise, so that it never runs there, not even for the GPUs.",
+        START,
+        _workers_without_cpus,
+    ),
+    Rule(
+        "shm-on-disk",
+        "warning",
+        "Ray's object store and PyTorch's data loaders exchange data there: on a disk everything waits for it.",
+        "https://kubernetes.io/docs/concepts/storage/volumes/#emptydir",
+        _shm_on_disk,
+    ),
+    Rule(
+        "shm-too-small",
+        "warning",
+        "Ray's object store then goes to /tmp, on the disk, and above 10 GB ray start stops instead.",
+        "determine_plasma_store_config in ray._private.services",
+        _shm_too_small,
     ),
 )
