@@ -42,6 +42,7 @@ LAUNCHERS = (
           "launcher-no-machine", "node_config", after="  l4:"),
     plant("an image for the launcher without CUDA", LAUNCHER, "2.60.0-gpu", "2.60.0",
           "launcher-image-without-cuda", "image:"),
+    plant("more GPUs than the machine has", LAUNCHER, "GPU: 1", "GPU: 4", "launcher-more-gpus-than-machine", "GPU: 4"),
     plant("nodes that go at once", LAUNCHER, "minutes: 2", "minutes: 0", "launcher-goes-at-once", "idle_timeout"),
     plant("GPU nodes that idle for hours", LAUNCHER, "minutes: 2", "minutes: 120",
           "launcher-idles-long", "idle_timeout"),

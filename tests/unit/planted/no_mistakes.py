@@ -79,6 +79,11 @@ NO_MISTAKES = {
     .replace("      labels:\n        ray.io/accelerator-type: L4\n", "      resources: {}\n")
     .replace(_PARAMS, """rayStartParams: {resources: '"{\\\\"accelerator_type:L4\\\\": 1}"'}""", 1),
     "an image of ray-ml of one's own": CLUSTER.replace("rayproject/ray:2", "registry.example/rayproject/ray-ml:2"),
+    "a tag of one's own, of which nobody knows whether it has CUDA": _of_l4("2.60.0-py311-gpu", "2.60.0-vllm_0.9"),
+    "images of one's own with versions of their own": CLUSTER.replace(
+        "rayproject/ray:2.60.0-py311-gpu", "team/ray:0.3.1"
+    ),
+    "a machine with more GPUs than Ray is told of": LAUNCHER.replace("g6.xlarge", "g6.12xlarge"),
     "a type that Ray has no name for": _of_l4("accelerator-type: L4", "accelerator-type: GeForce-RTX-5090"),
     "a toleration of every taint": _of_l4("key: nvidia.com/gpu\n              operator: Exists", "operator: Exists"),
     "a taint of one's own": _of_l4("key: nvidia.com/gpu\n", "key: team/vision\n"),

@@ -80,7 +80,9 @@ def version_of(text: str | None) -> tuple[int, ...] | None:
 def ray_in_image(image: str | None) -> str | None:
     """Return the version of Ray that the tag of an image names; ``None``: it is no image of Ray's, or names none."""
     found = _RAY_IMAGE.fullmatch(image or "")
-    return found[1] if found else None
+    # An image of one's own that is called ray may count versions of its own.
+    is_version = found is not None and ("rayproject/" in found[0] or found[1].startswith("2."))
+    return found[1] if found and is_version else None
 
 
 def ray_version_of(cluster: ClusterInFile) -> tuple[int, ...] | None:

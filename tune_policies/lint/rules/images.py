@@ -32,9 +32,10 @@ def has_cuda(image: str | None) -> bool | None:
         return None
     if re.search(r"-gpu\b|-cu\d+", tag):
         return True
-    if "-cpu" in tag or "-tpu" in tag:
-        return False
-    return repository != "ray"  # without a suffix, images of ray-ml and ray-llm have CUDA
+    if re.fullmatch(r"[\w.]*(-py3\d+)?(-cpu|-tpu)?(-aarch64|-extra[\w-]*)?", tag) is None:
+        return None  # somebody's own tag
+    # Without a suffix, images of ray-ml and ray-llm have CUDA.
+    return repository != "ray" and "-cpu" not in tag and "-tpu" not in tag
 
 
 def _ray_not_first(cluster: ClusterInFile) -> Iterator[Found]:
