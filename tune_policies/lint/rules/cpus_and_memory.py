@@ -283,15 +283,23 @@ def _shm_too_small(cluster: ClusterInFile) -> Iterator[Found]:
 
 
 def _object_store(at: Group[HeadGroup], shared: Fraction) -> Fraction | None:
-    """Return how large Ray makes its object store, in bytes; ``None``: that depends on the node.
-
-    After ``resolve_object_store_memory`` in ``ray._private.utils``: 30 % of the memory, at most what is shared, but
-    of 10 GB whatever is shared.
-    """
+    """Return how large Ray makes its object store, in bytes; ``None``: that depends on the node."""
     if (told := exact(at.spec.rayStartParams.get("object-store-memory"))) is not None:
         return told
     memory = exact(at.container.resources.limits.get("memory"))
-    return None if memory is None else min(memory * 3 / 10, max(Fraction(10**10), shared * 95 / 100))
+    return None if memory is None else default_object_store(memory, shared)
+
+
+def default_object_store(memory: Fraction, shared: Fraction) -> Fraction:
+    """Return how large Ray makes its object store where nobody says, in bytes.
+
+    Source: ``resolve_object_store_memory`` in ``ray._private.utils``. Up to 10 GB it does not look at what is shared.
+
+    Args:
+        memory: Of the container, in bytes.
+        shared: In ``/dev/shm``, in bytes.
+    """
+    return min(memory * 3 / 10, Fraction(200 * 10**9), max(Fraction(10**10), shared * 95 / 100))
 
 
 RULES: RuleSet = (
