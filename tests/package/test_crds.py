@@ -1,5 +1,6 @@
 """What is written for KubeRay is valid by its official definitions, which a folder outside holds."""
 
+import gzip
 import os
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from tests.unit.planned_clusters import a_plan, cluster_plans, filled_in, without_labels
 from tune_policies.lint.crd import load_crds
+from tune_policies.lint.field_names import misspelled_fields
+from tune_policies.manifests.documents import Document
 from tune_policies.manifests.writing import WriteOptions, write_cluster
 
 FOLDER = os.environ.get("TUNE_POLICIES_CRDS", "")
@@ -62,6 +65,21 @@ def test_with_all_that_may_be_filled_in_they_are_valid_too(crds, plan, how):
 @settings(max_examples=5000)
 def test_five_thousand_manifests_are_valid_by_every_definition(crds, plan, how):
     check(plan, how, crds)
+
+
+def test_no_official_field_is_taken_for_a_slip_of_the_pen():
+    def filled(schema):
+        """A value with every field of a schema."""
+        if schema.get("type") == "array":
+            return [filled(schema["items"])]
+        return {name: filled(each) for name, each in schema.get("properties", {}).items()}
+
+    for file in Path(FOLDER).glob("v*/*.gz"):
+        definition = yaml.load(gzip.decompress(file.read_bytes()), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        for version in definition["spec"]["versions"]:
+            fields = filled(version["schema"]["openAPIV3Schema"])
+            manifest = {**fields, "kind": definition["spec"]["names"]["kind"]}
+            assert list(misspelled_fields(Document(manifest, {}, ""))) == []
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What the rules say of Ray is so in the Ray that is installed."""
 
 import json
+from fractions import Fraction
 
 import pytest
 import yaml
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.manifests_with import changed
 from tune_policies.autoscaling.ray_readers import read_ray_cluster
 from tune_policies.lint.linting import lint_text
-from tune_policies.lint.rules.operator.start import OPTIONS
-from tune_policies.lint.rules.parts import is_label_key, is_label_value
+from tune_policies.lint.rules.cluster_parts import is_label_key, is_label_value
+from tune_policies.lint.rules.cpus_and_memory import OPTIONS, default_object_store
 
 GROUP = "spec.workerGroupSpecs.0"
 
@@ -73,6 +74,16 @@ def test_ray_takes_each_label_that_is_no_finding(key, value):
     text = changed("RayCluster", {f"{GROUP}.labels": {key: value}})
 
     assert not (is_label_key(key) and is_label_value(value)) or is_read(text)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**42))
+def test_the_object_store_is_as_large_as_ray_makes_it_in_the_shared_memory_of_this_machine(memory):
+    from ray._private.utils import get_shared_memory_bytes, resolve_object_store_memory
+
+    told = default_object_store(Fraction(memory), Fraction(get_shared_memory_bytes()))
+
+    assert abs(told - resolve_object_store_memory(memory)) <= 2  # Ray rounds twice
 
 
 def test_the_options_of_ray_start_are_known():

@@ -50,10 +50,10 @@ def test_an_error_is_told_with_its_line_why_it_matters_and_the_way_out(write):
 
 
 def test_notes_alone_are_no_failure(write):
-    done = run(write(spec__networkPolicy={"mode": "DenyAll"}))
+    done = run(write(spec__autoscalerOptions__upscalingMode="Conservative"))
 
     assert done.exit_code == 0
-    assert "note feature-gate" in done.stdout
+    assert "note slow-growth" in done.stdout
 
 
 def test_what_is_piped_in_is_checked():
@@ -80,6 +80,18 @@ def test_fix_writes_what_is_safe_and_says_so(write):
     assert read_documents(path.read_text(), "")[0].data["spec"]["workerGroupSpecs"][0]["replicas"] == 4
 
 
+def test_what_may_change_what_runs_is_told_of_and_written_only_on_request(write):
+    path = write(spec__workerGroupSpecs__0__resources={"gpu": "1", "CPU": "4"})
+    before = path.read_text()
+
+    told = run("--fix", path)
+    assert path.read_text() == before
+    assert told.stdout.endswith("left out, as what runs may change: 1 change (--fix --unsafe-fixes)\n")
+
+    run("--fix", "--unsafe-fixes", path)
+    assert read_documents(path.read_text(), "")[0].data["spec"]["workerGroupSpecs"][0]["resources"]["GPU"] == "1"
+
+
 def test_without_fix_no_file_changes(write):
     path = write(spec__workerGroupSpecs__0__replicas=9)
     before = path.read_text()
@@ -97,7 +109,9 @@ def test_a_file_that_cannot_be_read_is_told_beside_the_others(write, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--fix", "-"], ["--crd", "none", "x.yaml"], []], ids=["stdin", "no crd", "no file"]
+    "arguments",
+    [["--fix", "-"], ["--crd", "none", "x.yaml"], ["--unsafe-fixes", "x.yaml"], []],
+    ids=["stdin", "no crd", "no --fix", "no file"],
 )
 def test_wrong_usage_ends_with_2(arguments):
     command = [sys.executable, "-m", "tune_policies", "lint", *arguments]
@@ -112,6 +126,7 @@ def test_with_the_official_definitions_a_field_that_would_be_dropped_is_found(wr
     done = run(write(spec__workerGroupSpecs__0__maxReplica=5), "--crd", DEFINITIONS / "v1.7.0")
 
     assert "against-definition: unknown field 'maxReplica'; did you mean 'maxReplicas'?" in done.stdout
+    assert "misspelled-field" not in done.stdout
 
 
 @pytest.mark.skipif(not DEFINITIONS.is_dir(), reason="TUNE_POLICIES_CRDS names no folder")

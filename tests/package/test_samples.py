@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.planted.sound import SOUND
 from tune_policies.lint.crd import load_crds
-from tune_policies.lint.kinds import RAY_CLUSTER, RAY_JOB, RAY_SERVICE, kind_of
 from tune_policies.lint.linting import lint_file, lint_text
+from tune_policies.lint.rule import RAY_CLUSTER, RAY_JOB, RAY_SERVICE, document_type
 from tune_policies.manifests.documents import Document, read_documents
 from tune_policies.manifests.reading import clusters_in
 
@@ -25,12 +25,6 @@ needs_definitions = pytest.mark.skipif(not DEFINITIONS.is_dir(), reason="TUNE_PO
 each_sample = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 NOTES = {
-    # A state of the head on disk, history and network policies: the operator leaves them out without their gates.
-    "feature-gate": {
-        "ray-cluster.embedded-gcs-ft",
-        "ray-cluster.historyserver",
-        "ray-cluster.network-policy-deny-all",
-    },
     # Each of them is so: the head of these takes trials beside its workers with TPUs.
     "head-takes-trials": {
         "ray-cluster.tpu-v4-singlehost",
@@ -39,8 +33,6 @@ NOTES = {
         "ray-job.tpu-v6e-singlehost",
         "ray-service.tpu-single-host",
     },
-    # Its head has an image with CUDA, and only the taint of Google's GPU nodes keeps it off them.
-    "gpus-not-hidden": {"ray-service.high-throughput-gemma4"},
     # Its workers may take 4 GiB and have requested 1.
     "memory-not-kept": {"ray-service.incremental-upgrade"},
     # From 1 to 10 slices, and no autoscaler.
@@ -72,7 +64,7 @@ def test_notes_are_few_and_true() -> None:
 
 @needs_samples
 def test_every_cluster_of_the_samples_is_read() -> None:
-    of_ray = [each for each in _documents() if kind_of(each) in (RAY_CLUSTER, RAY_JOB, RAY_SERVICE)]
+    of_ray = [each for each in _documents() if document_type(each) in (RAY_CLUSTER, RAY_JOB, RAY_SERVICE)]
 
     assert [each.source for each in of_ray if len(clusters_in(each)[0]) != 1] == []
 

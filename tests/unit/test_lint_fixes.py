@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.planted.sound import CLUSTER
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.fixes import fix_file, fix_text
 from tune_policies.lint.linting import lint_text
@@ -108,7 +109,7 @@ data:
 
 @cache
 def fixed_text():
-    return fix_text(TEXT, "demo.yaml")
+    return fix_text(TEXT, "demo.yaml", unsafe=True)
 
 
 def test_what_is_mended_changes_and_all_else_stays_as_it_is():
@@ -124,10 +125,39 @@ def test_a_name_that_a_shell_would_run_is_left_to_the_user(name):
     assert f"      resources: {resources}\n" in fixed
 
 
+SAFELY_FIXED = (
+    TEXT.replace("num-cpus: 0  #", 'num-cpus: "0" #')
+    .replace('minReplicas: "1"', "minReplicas: 1")
+    .replace("replicas: 7", "replicas: 3")
+    .replace("""'{"Disk": 2}'""", """'"{\\"Disk\\": 2}"'""")
+)
+
+
+def test_unasked_only_what_is_safe_changes():
+    assert fix_text(TEXT, "demo.yaml").text == SAFELY_FIXED
+
+
 def test_a_second_run_finds_nothing_more_to_mend():
-    again = fix_text(fixed_text().text, "demo.yaml")
+    again = fix_text(fixed_text().text, "demo.yaml", unsafe=True)
 
     assert (again.changes, again.text) == ((), fixed_text().text)
+
+
+@pytest.mark.parametrize("ray", ["2.50.0", "2.60.0"])
+def test_chips_of_neuron_are_not_taken_for_cores(ray):
+    text = CLUSTER.replace('nvidia.com/gpu: "2"', 'aws.amazon.com/neuron: "2"').replace("2.60.0", ray)
+
+    (found,) = [each for each in lint_text(text, "demo.yaml") if each.rule == "device-not-counted"]
+    assert ("the cores of its 2 Neuron chips" in found.fix, found.edits) == (True, ())
+
+
+@pytest.mark.parametrize(("ray", "written"), [("2.50.0", False), ("2.51.0", True)])
+def test_resources_of_a_group_are_written_only_where_its_ray_reads_them(ray, written):
+    text = CLUSTER.replace('nvidia.com/gpu: "2"', 'habana.ai/gaudi: "2"').replace("2.60.0", ray)
+
+    fixed = fix_text(text, "demo.yaml", unsafe=True)
+
+    assert ("HPU:" in fixed.text) == written
 
 
 def test_what_was_mended_is_told_with_its_line():
@@ -145,9 +175,9 @@ def test_of_what_was_mended_nothing_is_found():
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, len(TEXT)), st.text(alphabet=" \t\n:-{}[]&*!|>'\"#a0%@", max_size=4), st.integers(0, 30))
 def test_whatever_is_typed_into_a_text_a_second_run_changes_nothing(place, typed, lost):
-    once = fix_text(TEXT[:place] + typed + TEXT[place + lost :], "demo.yaml")
+    once = fix_text(TEXT[:place] + typed + TEXT[place + lost :], "demo.yaml", unsafe=True)
 
-    assert fix_text(once.text, "demo.yaml") == (once.text, ())
+    assert fix_text(once.text, "demo.yaml", unsafe=True) == (once.text, ())
 
 
 SHARED = """\

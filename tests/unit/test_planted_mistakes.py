@@ -5,22 +5,25 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.planted import files, groups, pods
+from tests.unit.planted import capacity, files, groups, pods
 from tests.unit.planted.no_mistakes import NO_MISTAKES
 from tests.unit.planted.planting import Planted
 from tests.unit.planted.sound import SOUND
 from tune_policies.lint.fixes import fix_text
 from tune_policies.lint.linting import lint_text
 from tune_policies.lint.rule import DocumentRule, Rule
-from tune_policies.lint.rules import cluster_yaml, gpu, kueue
+from tune_policies.lint.rules import RULES
 
-MISTAKES = (*pods.MISTAKES, *groups.MISTAKES, *files.MISTAKES)
-RULES = (*gpu.RULES, *kueue.RULES, *cluster_yaml.RULES)
+ALL_RIGHT = {**NO_MISTAKES, **capacity.NO_MISTAKES}
+MISTAKES = (*pods.MISTAKES, *groups.MISTAKES, *capacity.MISTAKES, *files.MISTAKES)
 FIXABLE = [
     mistake
     for mistake in MISTAKES
     if any(each.rule == mistake.rule and each.edits for each in lint_text(mistake.text, "planted.yaml"))
 ]
+
+SAFE = {"device-without-limit", "replicas-outside", "restart-policy-v2", "start-param-resources", "wrong-field"}
+"""Rules whose changes leave what runs as it is; those of all others may change it."""
 
 SCALARS = st.sampled_from([None, True, -1, 0, 1, 2**70, 0.5, 1e300, "", "0", "1", "500m", "0.5", "abc", "4x4", "-1"])
 KEYS = st.sampled_from(["cpu", "GPU", "nvidia.com/gpu", "name", "value", "limits", "image", "containers", "resources"])
@@ -34,7 +37,7 @@ def test_there_is_nothing_to_say_of_a_sound_file(text: str) -> None:
     assert lint_text(text, "sound.yaml") == []
 
 
-@pytest.mark.parametrize("text", NO_MISTAKES.values(), ids=NO_MISTAKES)
+@pytest.mark.parametrize("text", ALL_RIGHT.values(), ids=ALL_RIGHT)
 def test_what_only_looks_like_a_mistake_is_passed_over(text: str) -> None:
     assert lint_text(text, "sound.yaml") == []
 
@@ -47,13 +50,28 @@ def test_a_mistake_is_found_at_its_line(mistake: Planted) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_every_rule_for_devices_queues_and_launchers_has_a_mistake(rule: Rule | DocumentRule) -> None:
+def test_every_rule_has_a_mistake(rule: Rule | DocumentRule) -> None:
     assert rule.name in {mistake.rule for mistake in MISTAKES}
 
 
 @pytest.mark.parametrize("mistake", FIXABLE, ids=lambda mistake: f"{mistake.rule}: {mistake.claim}")
-def test_a_safe_change_mends_the_mistake_and_brings_no_other(mistake: Planted) -> None:
+def test_a_change_is_safe_only_where_what_runs_stays_as_it_is(mistake: Planted) -> None:
+    found = [each for each in lint_text(mistake.text, "planted.yaml") if each.edits]
+
+    assert [each.rule for each in found if each.is_safe] == [each.rule for each in found if each.rule in SAFE]
+
+
+@pytest.mark.parametrize("mistake", FIXABLE, ids=lambda mistake: f"{mistake.rule}: {mistake.claim}")
+def test_what_may_change_what_runs_is_written_only_where_that_is_asked_for(mistake: Planted) -> None:
     fixed = fix_text(mistake.text, "planted.yaml")
+
+    assert {each.rule for each in fixed.changes} <= SAFE
+    assert (mistake.rule in {each.rule for each in fixed.changes}) == (mistake.rule in SAFE)
+
+
+@pytest.mark.parametrize("mistake", FIXABLE, ids=lambda mistake: f"{mistake.rule}: {mistake.claim}")
+def test_a_change_mends_the_mistake_and_brings_no_other(mistake: Planted) -> None:
+    fixed = fix_text(mistake.text, "planted.yaml", unsafe=True)
 
     before = {each.rule for each in lint_text(mistake.text, "planted.yaml")}
     after = {each.rule for each in lint_text(fixed.text, "planted.yaml")}

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from tune_policies.cli.options import Json
+from tune_policies.names import counted
 
 app = typer.Typer()
 
@@ -31,6 +32,9 @@ def lint(
         ),
     ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Write what is safe into the files.")] = False,
+    unsafe_fixes: Annotated[
+        bool, typer.Option("--unsafe-fixes", help="With --fix: also write what may change what runs.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Check the files of clusters: each finding with its line, why it matters, and what to do.
@@ -43,11 +47,13 @@ def lint(
     from tune_policies.lint.linting import lint_file
     from tune_policies.lint.report import report
 
+    if unsafe_fixes and not fix:
+        raise typer.BadParameter("--unsafe-fixes goes with --fix")
     crds = None if crd is None else load_crds(crd)
     if fix:
         for file in files:
             check_fixable(file)
-    fixed = [finding for file in files for finding in fix_file(file, crds)] if fix else []
+    fixed = [finding for file in files for finding in fix_file(file, crds, unsafe=unsafe_fixes)] if fix else []
     findings = [finding for file in files for finding in lint_file(file, crds)]
     if json:
         said = {"findings": findings, "fixed": fixed}
@@ -57,5 +63,7 @@ def lint(
         console = Console(soft_wrap=True)
         for line in report(findings, fixed, len(files)):
             console.print(line)
+        if fix and (more := sum(bool(each.edits) and not each.is_safe for each in findings)):
+            console.print(f"left out, as what runs may change: {counted(more, 'change')} (--fix --unsafe-fixes)")
     if any(finding.severity != "note" for finding in findings):
         raise typer.Exit(1)

@@ -11,7 +11,7 @@ Severity = Literal["error", "warning", "note"]
 
 
 class Edit(NamedTuple):
-    """A change that is safe: it does what the file says it wants, and nothing else.
+    """A change that mends something.
 
     Attributes:
         path: What is changed.
@@ -35,7 +35,9 @@ class Finding(Value):
         message: What is wrong, with the value.
         why: Why it matters.
         fix: What to write instead.
-        edits: What ``--fix`` changes; empty: a person must decide.
+        edits: The changes that mend it; empty: a person must decide.
+        is_safe: What runs stays as it is, so that ``--fix`` makes the changes; others it makes with
+            ``--unsafe-fixes`` alone.
     """
 
     rule: str
@@ -48,3 +50,4 @@ class Finding(Value):
     why: str = ""
     fix: str = ""
     edits: tuple[Edit, ...] = ()
+    is_safe: bool = False

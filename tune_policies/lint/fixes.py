@@ -1,4 +1,4 @@
-"""Makes the safe changes that findings bring, in a text or a file.
+"""Makes the changes that findings bring, in a text or a file: the safe ones, or all.
 
 Whatever is written is read again: a change that would do more than it says, as where a part has an anchor that others
 use, is not made.
@@ -30,7 +30,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Fixed(NamedTuple):
-    """A text after its safe changes.
+    """A text after its changes.
 
     Attributes:
         text: The text.
@@ -41,11 +41,20 @@ class Fixed(NamedTuple):
     changes: tuple[Finding, ...]
 
 
-def fix_text(text: str, source: str, crds: CrdSet | None = None) -> Fixed:
-    """Return the text with all safe changes made; asked again, it finds none to make."""
+def fix_text(text: str, source: str, crds: CrdSet | None = None, *, unsafe: bool = False) -> Fixed:
+    """Return the text with all safe changes made; asked again, it finds none to make.
+
+    Args:
+        text: The text.
+        source: The name under which findings tell of it.
+        crds: Also check against these definitions.
+        unsafe: Make those changes too that may change what runs.
+    """
     changes: list[Finding] = []
     for _ in range(_MAX_ROUNDS):
-        fixable = _without_conflicts([each for each in lint_text(text, source, crds) if each.edits])
+        fixable = _without_conflicts(
+            [each for each in lint_text(text, source, crds) if each.edits and (each.is_safe or unsafe)]
+        )
         text, done = _apply(text, fixable)
         if not done:
             break
@@ -68,8 +77,13 @@ def check_fixable(path: FilePath) -> None:
         raise InvalidResourcesError(f"--fix takes minutes for more than {_MAX_LINES:,} lines: split {path}")
 
 
-def fix_file(path: FilePath, crds: CrdSet | None = None) -> tuple[Finding, ...]:
+def fix_file(path: FilePath, crds: CrdSet | None = None, *, unsafe: bool = False) -> tuple[Finding, ...]:
     """Make all safe changes in a file, at once or not at all, and return what was mended.
+
+    Args:
+        path: The file.
+        crds: Also check against these definitions.
+        unsafe: Make those changes too that may change what runs.
 
     Raises:
         InvalidResourcesError: It is gzipped, very long, or what is piped in, or it cannot be written, as when it is
@@ -82,7 +96,7 @@ def fix_file(path: FilePath, crds: CrdSet | None = None) -> tuple[Finding, ...]:
         text = content.removeprefix(mark).decode("utf-8")
     except UnicodeDecodeError:
         return ()
-    fixed = fix_text(text, str(path), crds)
+    fixed = fix_text(text, str(path), crds, unsafe=unsafe)
     if fixed.changes:
         replace_file(path, mark + fixed.text.encode("utf-8"), expected=content)
     return fixed.changes

@@ -7,11 +7,11 @@ from pathlib import Path as FilePath
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.crd import CrdSet
+from tune_policies.lint.field_names import misspelled_fields
 from tune_policies.lint.finding import Edit, Finding
-from tune_policies.lint.kinds import kind_of, manifests_in
-from tune_policies.lint.rule import DocumentRule, Found, ReaderRule, Rule
-from tune_policies.lint.rules import AGAINST_DEFINITION, NOTHING_KNOWN, RULES, UNREADABLE, WRONG_FIELD
-from tune_policies.lint.rules.parts import at
+from tune_policies.lint.rule import DocumentRule, Found, ReaderRule, Rule, document_type, manifests_in
+from tune_policies.lint.rules import AGAINST_DEFINITION, MISSPELLED, NOTHING_KNOWN, RULES, UNREADABLE, WRONG_FIELD
+from tune_policies.lint.rules.cluster_parts import at
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Document, DocumentError, Path, read_documents
 from tune_policies.manifests.file_text import read_text
@@ -63,8 +63,8 @@ def _of_file(rule: ReaderRule, source: str, line: int, message: str) -> Finding:
 def _is_known(document: Document) -> bool:
     """Return whether there is something to ask the rules about."""
     clusters, problems = clusters_in(document)
-    kinds = (kind_of(manifest) for _, manifest in manifests_in(document))
-    return bool(clusters or problems) or any(kind is not None for kind in kinds)
+    types = (document_type(manifest) for _, manifest in manifests_in(document))
+    return bool(clusters or problems) or any(each is not None for each in types)
 
 
 _Said = Iterator[tuple[Rule | DocumentRule | ReaderRule, Found]]
@@ -73,9 +73,8 @@ _Said = Iterator[tuple[Rule | DocumentRule | ReaderRule, Found]]
 def _asked(document: Document, crds: CrdSet | None, written: list[str]) -> _Said:
     clusters, problems = clusters_in(document)
     for problem in problems:
-        yield WRONG_FIELD, Found(problem.path, problem.message, "", _edits_of(problem, document, written))
-    if crds is not None:
-        yield from _asked_of_definitions(document, crds, {problem.path for problem in problems})
+        yield WRONG_FIELD, Found(problem.path, problem.message, "", _edits_of(problem, document, written), is_safe=True)
+    yield from _asked_of_definitions(document, crds, {problem.path for problem in problems})
     yield from _asked_of_rules(document, clusters)
 
 
@@ -91,23 +90,27 @@ def _edits_of(problem: FieldProblem, document: Document, written: list[str]) -> 
     return ()
 
 
-def _asked_of_definitions(document: Document, crds: CrdSet, known: set[Path]) -> _Said:
+def _asked_of_definitions(document: Document, crds: CrdSet | None, known: set[Path]) -> _Said:
+    """Check fields by the definitions of their kind; where there are none, by the names that are known here."""
     for top, manifest in manifests_in(document):
-        for path, message in crds.problems(manifest.data):
+        is_defined = crds is not None and document_type(manifest) in crds.kinds
+        rule = AGAINST_DEFINITION if is_defined else MISSPELLED
+        problems = crds.problems(manifest.data) if crds and is_defined else misspelled_fields(manifest)
+        for path, message in problems:
             if (*top, *path) not in known:
-                yield AGAINST_DEFINITION, Found((*top, *path), message, "")
+                yield rule, Found((*top, *path), message, "")
 
 
 def _asked_of_rules(document: Document, clusters: list[ClusterInFile]) -> _Said:
-    manifests = [(top, each, kind_of(each)) for top, each in manifests_in(document)]
+    manifests = [(top, each, document_type(each)) for top, each in manifests_in(document)]
     for rule in RULES:
         if isinstance(rule, Rule):
             for cluster in clusters:
                 for found in rule.check(cluster):
                     yield rule, _moved(found, cluster.path_of)
             continue
-        for top, manifest, kind in manifests:
-            if kind in rule.kinds:
+        for top, manifest, its_type in manifests:
+            if its_type in rule.types:
                 for found in rule.check(manifest):
                     yield rule, _moved(found, partial(_below, top))
 
@@ -133,4 +136,5 @@ def _finding(rule: Rule | DocumentRule | ReaderRule, found: Found, document: Doc
         why=rule.why,
         fix=found.fix,
         edits=found.edits,
+        is_safe=found.is_safe,
     )

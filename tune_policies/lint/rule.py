@@ -1,11 +1,47 @@
-"""How a rule is written, and what it is given."""
+"""How a rule is written, and what it is given: a cluster, or a document of a type that it names."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tune_policies.lint.finding import Edit, Severity
+from tune_policies.manifests.chart_values import is_chart_values
 from tune_policies.manifests.cluster_in_file import ClusterInFile
+from tune_policies.manifests.cluster_yaml import is_cluster_yaml
 from tune_policies.manifests.documents import Document, Path
+
+RAY_CLUSTER = "RayCluster"
+RAY_JOB = "RayJob"
+RAY_SERVICE = "RayService"
+RAY_CRON_JOB = "RayCronJob"
+VALUES = "values"
+"""Values of KubeRay's chart ``ray-cluster``."""
+CLUSTER_YAML = "cluster-yaml"
+"""The file of ``ray up``."""
+
+
+def document_type(document: Document) -> str | None:
+    """Return of which type a document is; ``None``: no rule is for it."""
+    data = document.data
+    if isinstance(data, Mapping) and data.get("kind") in (RAY_CLUSTER, RAY_JOB, RAY_SERVICE, RAY_CRON_JOB):
+        return str(data["kind"])
+    if is_cluster_yaml(data):
+        return CLUSTER_YAML
+    return VALUES if is_chart_values(data) else None
+
+
+def manifests_in(document: Document) -> Iterator[tuple[Path, Document]]:
+    """Yield the document, or what is in it where it is a list as of ``kubectl get``, each with where it stands."""
+    data = document.data
+    items = data.get("items") if isinstance(data, Mapping) and data.get("kind") == "List" else None
+    if not isinstance(items, list):
+        yield (), document
+        return
+    lines: list[dict[Path, int]] = [{} for _ in items]
+    for path, line in document.lines.items():
+        if path[:1] == ("items",) and isinstance(number := path[1] if len(path) > 1 else None, int):
+            lines[number][path[2:]] = line
+    for number, item in enumerate(items):
+        yield ("items", number), Document(item, lines[number], document.source)
 
 
 class Found(NamedTuple):
@@ -15,13 +51,16 @@ class Found(NamedTuple):
         path: Where: from the cluster's ``spec`` on for a :class:`Rule`, from the top for a :class:`DocumentRule`.
         message: What is wrong, with the value.
         fix: What to write instead.
-        edits: Safe changes; their paths start as ``path`` does.
+        edits: Changes that mend it; their paths start as ``path`` does.
+        is_safe: The changes leave what runs as it is: without them Kubernetes or Ray refuses the file, or makes the
+            same of it anyway, whatever the versions.
     """
 
     path: Path
     message: str
     fix: str
     edits: tuple[Edit, ...] = ()
+    is_safe: bool = False
 
 
 class Rule(NamedTuple):
@@ -50,7 +89,7 @@ class DocumentRule(NamedTuple):
         severity: How bad it is.
         why: Why it matters.
         source: Where it is written, or which code acts so.
-        kinds: For which documents, see :func:`tune_policies.lint.kinds.kind_of`.
+        types: For which documents, see :func:`document_type`.
         check: Finds what breaks it.
     """
 
@@ -58,7 +97,7 @@ class DocumentRule(NamedTuple):
     severity: Severity
     why: str
     source: str
-    kinds: tuple[str, ...]
+    types: tuple[str, ...]
     check: Callable[[Document], Iterator[Found]]
 
 

@@ -1,7 +1,7 @@
 """Mistakes in cluster YAML, in values of the chart, and in what is hardly YAML."""
 
 from tests.unit.planted.planting import Planted, plant
-from tests.unit.planted.sound import CLUSTER, LAUNCHER, VALUES
+from tests.unit.planted.sound import CLUSTER, JOB, LAUNCHER, VALUES
 
 _CPU = "groupName: cpu"
 _LIMIT = 'nvidia.com/gpu: "2"'
@@ -42,6 +42,7 @@ LAUNCHERS = (
           "launcher-no-machine", "node_config", after="  l4:"),
     plant("an image for the launcher without CUDA", LAUNCHER, "2.60.0-gpu", "2.60.0",
           "launcher-image-without-cuda", "image:"),
+    plant("more GPUs than the machine has", LAUNCHER, "GPU: 1", "GPU: 4", "launcher-more-gpus-than-machine", "GPU: 4"),
     plant("nodes that go at once", LAUNCHER, "minutes: 2", "minutes: 0", "launcher-goes-at-once", "idle_timeout"),
     plant("GPU nodes that idle for hours", LAUNCHER, "minutes: 2", "minutes: 120",
           "launcher-idles-long", "idle_timeout"),
@@ -78,6 +79,18 @@ INPUTS = (
     Planted("a part of itself", "a: 1\nb: &b [*b]\n", "unreadable", 2),
     Planted("a NUL byte", "a: 1\nb: \0\n", "unreadable", 2),
     plant("an unknown kind", CLUSTER, "kind: RayCluster", "kind: RayClutser", "wrong-field", "kind: RayClutser"),
+    plant("groups without the plural", CLUSTER, "workerGroupSpecs:", "workerGroupSpec:", "misspelled-field",
+          "workerGroupSpec:"),
+    plant("a selector without its capital", CLUSTER, "nodeSelector:", "nodeselector:", "misspelled-field",
+          "nodeselector:"),
+    plant("an autoscaler instead of autoscaling", CLUSTER, "enableInTreeAutoscaling", "enableInTreeAutoscaler",
+          "misspelled-field", "enableInTreeAutoscaler"),
+    plant("parameters with underscores", CLUSTER, "rayStartParams: {}", "ray_start_params: {}", "misspelled-field",
+          "ray_start_params", after="groupName: l4"),
+    plant("one toleration", CLUSTER, "tolerations:", "toleration:", "misspelled-field", "toleration:"),
+    plant("a limit without the plural", CLUSTER, "limits:", "limit:", "misspelled-field", "limit:", after="l4"),
+    plant("a job's command with a slip of the pen", JOB, "entrypoint:", "entryPoint:", "misspelled-field",
+          "entryPoint"),
     plant("a mistake in the second document", "apiVersion: v1\nkind: ConfigMap\n---\n" + CLUSTER, "replicas: 0",
           "replicas: none", "wrong-field", "replicas: none"),
     plant("a number where a string is due", CLUSTER, 'num-cpus: "0"', "num-cpus: 0", "wrong-field", "num-cpus"),

@@ -7,6 +7,12 @@ _PARAMS = "rayStartParams: {}"
 _L4, _CPU = CLUSTER.index("groupName: l4"), CLUSTER.index("groupName: cpu")
 _VOID = "              env:\n                - name: NVIDIA_VISIBLE_DEVICES\n                  value: void\n"
 _SELECTOR = "            nvidia.com/gpu.product: NVIDIA-L4\n"
+_TOLERATIONS = """\
+          tolerations:
+            - key: nvidia.com/gpu
+              operator: Exists
+              effect: NoSchedule
+"""
 _ON_GKE = "            cloud.google.com/gke-accelerator: nvidia-l4\n"
 _LIMIT_ALONE = """\
                 requests:
@@ -26,6 +32,9 @@ def _of_cpus(old: str, new: str) -> str:
     return CLUSTER[:_CPU] + CLUSTER[_CPU:].replace(old, new)
 
 
+_SHOWN = _of_cpus(_VOID, "")
+_SHOWN = _SHOWN[:_CPU] + _SHOWN[_CPU:].replace("          containers:", _TOLERATIONS + "          containers:")
+
 NO_MISTAKES = {
     "a slice of a GPU that Ray is told of": _of_l4(_DEVICE, 'nvidia.com/mig-1g.10gb: "1"').replace(
         _PARAMS, 'resources: {GPU: "1"}', 1
@@ -37,6 +46,7 @@ NO_MISTAKES = {
     .replace("accelerator-type: L4", "accelerator-type: Intel-GAUDI")
     .replace(_PARAMS, 'resources: {CPU: "8", HPU: "8"}', 1),
     "AMD's GPUs, which the autoscaler counts": _of_l4(_DEVICE, 'amd.com/gpu: "8"')
+    .replace("nvidia.com/gpu.product: NVIDIA-L4", "amd.com/gpu.product-name: MI300X")
     .replace("key: nvidia.com/gpu", "key: amd.com/gpu")
     .replace("py311-gpu", "py311")
     .replace("accelerator-type: L4", "accelerator-type: AMD-Instinct-MI300X-OAM"),
@@ -55,6 +65,25 @@ NO_MISTAKES = {
         "        spec:\n          restartPolicy: Never\n          nodeSelector: {nvidia.com/gpu.product: none}\n"
         "          containers:\n            - name: ray-worker\n              image: rayproject/ray:2.60.0-py311\n",
     ),
+    "CPU nodes that only a taint keeps off GPUs": _of_cpus(_VOID, "").replace("py311\n", "py311-gpu\n"),
+    "CPU nodes beside GPUs whose image has no CUDA": _SHOWN,
+    "CPU nodes beside GPUs that count none": _SHOWN[:_CPU]
+    + _SHOWN[_CPU:].replace("py311\n", "py311-gpu\n").replace(_PARAMS, 'rayStartParams: {num-gpus: "0"}'),
+    "a toleration of the value that the taint has": _of_l4(_SELECTOR, _ON_GKE).replace(
+        "operator: Exists", "operator: Equal\n              value: present"
+    ),
+    "a toleration of a value that only the nodes tell": _of_l4("operator: Exists", 'value: "true"'),
+    "a toleration of every effect": _of_l4("              effect: NoSchedule\n", ""),
+    "an image of ray-ml that there is": CLUSTER.replace("2.60.0", "2.30.0")
+    .replace("rayproject/ray:", "rayproject/ray-ml:")
+    .replace("      labels:\n        ray.io/accelerator-type: L4\n", "      resources: {}\n")
+    .replace(_PARAMS, """rayStartParams: {resources: '"{\\\\"accelerator_type:L4\\\\": 1}"'}""", 1),
+    "an image of ray-ml of one's own": CLUSTER.replace("rayproject/ray:2", "registry.example/rayproject/ray-ml:2"),
+    "a tag of one's own, of which nobody knows whether it has CUDA": _of_l4("2.60.0-py311-gpu", "2.60.0-vllm_0.9"),
+    "images of one's own with versions of their own": CLUSTER.replace(
+        "rayproject/ray:2.60.0-py311-gpu", "team/ray:0.3.1"
+    ),
+    "a machine with more GPUs than Ray is told of": LAUNCHER.replace("g6.xlarge", "g6.12xlarge"),
     "a type that Ray has no name for": _of_l4("accelerator-type: L4", "accelerator-type: GeForce-RTX-5090"),
     "a toleration of every taint": _of_l4("key: nvidia.com/gpu\n              operator: Exists", "operator: Exists"),
     "a taint of one's own": _of_l4("key: nvidia.com/gpu\n", "key: team/vision\n"),

@@ -28,6 +28,10 @@ _SELECTOR = "          nodeSelector:\n            nvidia.com/gpu.product: NVIDIA
 _GROUP = CLUSTER[CLUSTER.index("    - groupName: l4") : CLUSTER.index("    - groupName: cpu")]
 _TWO_GROUPS = CLUSTER + _GROUP.replace("groupName: l4", "groupName: l4-spot")
 _NEVER = "          restartPolicy: Never\n"
+_TOLERANT = CLUSTER[: CLUSTER.index(_CPU)] + CLUSTER[CLUSTER.index(_CPU) :].replace("py311\n", "py311-gpu\n").replace(
+    "          containers:", _TOLERATION + "          containers:"
+)
+_ON_GKE = CLUSTER.replace("nvidia.com/gpu.product: NVIDIA-L4", "cloud.google.com/gke-accelerator: nvidia-l4")
 _WITH_CLASS = CLUSTER.replace(_NEVER, _NEVER + "          runtimeClassName: nvidia\n")
 
 
@@ -85,10 +89,16 @@ CONTAINERS = (
           "-py311-gpu\n", "sees-every-gpu", "- name: ray-worker", after=_CPU),
     plant("a pod that asks to see all GPUs", CLUSTER, "value: void", "value: all",
           "sees-every-gpu", "- name: NVIDIA_VISIBLE_DEVICES", after=_CPU),
-    plant("a pod that only the taint keeps off GPUs", CLUSTER, _ENV, "",
-          "gpus-not-hidden", "- name: ray-worker", after=_CPU),
-    plant("a head that only the taint keeps off GPUs", CLUSTER, "value: void", 'value: ""',
-          "gpus-not-hidden", "- name: NVIDIA_VISIBLE_DEVICES"),
+    plant("a pod that tolerates the taint of GPU nodes and sees all", _TOLERANT.replace(_ENV, ""), "replicas: 0",
+          "replicas: 0", "sees-every-gpu", "- name: ray-worker", after=_CPU),
+    plant("an image that there is not", CLUSTER, _GPU_IMAGE, "image: rayproject/ray-ml:2.60.0-py311-gpu",
+          "image-gone", "image:", after=_L4),
+    plant("an image that stays at Ray 2.30", CLUSTER, _GPU_IMAGE, "image: rayproject/ray-ml:latest-gpu",
+          "image-frozen", "image:", after=_L4),
+    plant("another Ray than the head's", CLUSTER, _GPU_IMAGE, "image: rayproject/ray:2.59.0-py311-gpu",
+          "ray-versions-differ", "image:", after=_L4),
+    plant("another Ray than the head's in images of one's own", CLUSTER.replace("rayproject/", "quay.io/modh/"),
+          "ray:2.60.0-py311-gpu", "ray:2.60.1-py311-cu128", "ray-versions-differ", "image:", after=_L4),
     plant("a sidecar before Ray's container", CLUSTER, "            - name: ray-worker", _SIDECAR,
           "ray-not-first", "- name: ray-worker", after=_CPU),
     plant("an image without CUDA", CLUSTER, _GPU_IMAGE, "image: rayproject/ray:2.60.0-py311",
@@ -114,6 +124,12 @@ NODES = (
           "taint-not-tolerated", "spec:", after=_L4),
     plant("a toleration with a slip of the pen", CLUSTER, "key: nvidia.com/gpu", "key: nvidia.com/gpus",
           "taint-not-tolerated", "tolerations:", after=_L4),
+    plant("a toleration of another effect", CLUSTER, "effect: NoSchedule", "effect: NoExecute",
+          "taint-not-tolerated", "tolerations:", after=_L4),
+    plant("a toleration of another value", _ON_GKE, "operator: Exists", 'operator: Equal\n              value: "yes"',
+          "taint-not-tolerated", "tolerations:", after=_L4),
+    plant("a toleration of no value", _ON_GKE, "              operator: Exists\n", "",
+          "taint-not-tolerated", "tolerations:", after=_L4),
     plant("a device type as the cloud calls it", CLUSTER, "accelerator-type: L4", "accelerator-type: nvidia-l4",
           "unknown-device-type", "ray.io/accelerator-type", after=_L4),
     plant("a device type with a slip of the pen", CLUSTER, "accelerator-type: L4", "accelerator-type: A10O",
@@ -124,6 +140,11 @@ NODES = (
     plant("groups that take each other's nodes", _TWO_GROUPS, _SELECTOR, "",
           "any-node-with-devices", "spec:", after=_L4),
     plant("labels that an older Ray does not read", CLUSTER, '"2.60.0"', '"2.50.0"', "group-labels-unread",
+          "labels:\n        ray.io"),
+    plant("labels that stop pods of an older Ray", CLUSTER, '"2.60.0"', '"2.45.0"', "labels-abort",
+          "labels:\n        ray.io"),
+    plant("labels that stop pods of an older Ray, which only the image tells",
+          CLUSTER.replace("2.60.0-py311", "2.9.3-py311"), '  rayVersion: "2.60.0"\n', "", "labels-abort",
           "labels:\n        ray.io"),
     plant("resources that an older Ray does not read", CLUSTER.replace('"2.60.0"', '"2.50.0"'), _PARAMS,
           'resources: {GPU: "2"}', "group-resources-unread", "resources: {GPU", after=_L4),

@@ -1,7 +1,23 @@
-"""All rules, in one place."""
+"""All rules, a chapter for each subject: what keeps trials from what a cluster's file seems to give them.
+
+Written after the code of KubeRay 1.5 to 1.7 and of Ray's autoscaler; a message or a reason names the version where they
+differ. What KubeRay's operator says by itself, and what does not concern trials, has no rule.
+"""
 
 from tune_policies.lint.rule import DocumentRule, ReaderRule, Rule, RuleSet
-from tune_policies.lint.rules import cluster_yaml, gpu, kueue, operator
+from tune_policies.lint.rules import (
+    autoscaling,
+    cluster_yaml,
+    cpus_and_memory,
+    devices,
+    gpu_visibility,
+    images,
+    jobs,
+    kueue,
+    labels,
+    nodes,
+    tpu,
+)
 
 UNREADABLE = ReaderRule(
     "unreadable", "error", "Nothing can be said of what cannot be read.", "https://yaml.org/spec/1.2.2/"
@@ -19,6 +35,13 @@ AGAINST_DEFINITION = ReaderRule(
     "the custom resource definition given with --crd",
 )
 
+MISSPELLED = ReaderRule(
+    "misspelled-field",
+    "error",
+    "The API server refuses the manifest, or drops the field without a word.",
+    "https://ray-project.github.io/kuberay/reference/api/",
+)
+
 NOTHING_KNOWN = ReaderRule(
     "nothing-known",
     "note",
@@ -26,10 +49,22 @@ NOTHING_KNOWN = ReaderRule(
     "https://ray-project.github.io/kuberay/reference/api/",
 )
 
-READER_RULES: tuple[ReaderRule, ...] = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, AGAINST_DEFINITION)
+READER_RULES: tuple[ReaderRule, ...] = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, MISSPELLED, AGAINST_DEFINITION)
 """What the reader of files finds by itself."""
 
-RULES: RuleSet = (*operator.RULES, *gpu.RULES, *kueue.RULES, *cluster_yaml.RULES)
+RULES: RuleSet = (
+    *devices.RULES,
+    *gpu_visibility.RULES,
+    *images.RULES,
+    *nodes.RULES,
+    *labels.RULES,
+    *cpus_and_memory.RULES,
+    *autoscaling.RULES,
+    *tpu.RULES,
+    *jobs.RULES,
+    *kueue.RULES,
+    *cluster_yaml.RULES,
+)
 """All others, in the order in which they are asked."""
 
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tune_policies.lint.finding import Edit
-from tune_policies.lint.kinds import CLUSTER_YAML
-from tune_policies.lint.rule import DocumentRule, Found
-from tune_policies.lint.rules.gpu.containers import has_cuda
-from tune_policies.lint.rules.gpu.devices import SPELLINGS
-from tune_policies.lint.rules.parts import extra, mapping
+from tune_policies.lint.rule import CLUSTER_YAML, DocumentRule, Found
+from tune_policies.lint.rules.cluster_parts import extra, mapping
+from tune_policies.lint.rules.devices import SPELLINGS
+from tune_policies.lint.rules.images import has_cuda
+from tune_policies.lint.rules.machines import MACHINES_SOURCE, machine_called
 from tune_policies.lint.rules.ray_schema import schema_problems
 from tune_policies.manifests.cluster_yaml import read_cluster_yaml
 from tune_policies.manifests.cluster_yaml_models import ClusterYaml, YamlNodeType
@@ -187,6 +187,16 @@ def _head_works(document: Document) -> Iterator[Found]:
             yield Found(path, message, "write resources: {CPU: 0} for the type of the head")
 
 
+def _more_gpus_than_machine(document: Document) -> Iterator[Found]:
+    key = str(_MACHINE_KEYS.get(_provider(document)))
+    for path, name, each in _types(document):
+        machine = machine_called(str(each.node_config.get(key)))
+        told = (each.resources or {}).get("GPU", 0)
+        if machine is not None and told > machine.gpus:
+            message = f"Ray is told of {told:g} GPUs in {name!r}, whose {machine.name} has {machine.gpus}"
+            yield Found((*path, "resources", "GPU"), message, f"write {machine.gpus}, or take a larger machine")
+
+
 def _rule(name: str, severity: Any, why: str, source: str, check: Any) -> DocumentRule:
     return DocumentRule(f"launcher-{name}", severity, why, source, (CLUSTER_YAML,), check)
 
@@ -218,6 +228,13 @@ RULES: Final = (
         "Ray hands out the GPUs, but a training without libraries of its own falls back to the CPU.",
         "https://hub.docker.com/r/rayproject/ray",
         _image_without_cuda,
+    ),
+    _rule(
+        "more-gpus-than-machine",
+        "error",
+        "Ray hands out devices that are not there, and the trials that get them fail.",
+        MACHINES_SOURCE,
+        _more_gpus_than_machine,
     ),
     _rule("goes-at-once", "warning", "The next trial waits until a node is there again.", _REFERENCE, _goes_at_once),
     _rule("idles-long", "note", "An idle device costs as much as a busy one.", _REFERENCE, _idles_long),

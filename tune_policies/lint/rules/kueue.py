@@ -5,8 +5,7 @@ from typing import Final
 
 from tune_policies.lint.finding import Edit
 from tune_policies.lint.rule import DocumentRule, Found, Rule
-from tune_policies.lint.rules.parts import is_autoscaling, mapping
-from tune_policies.lint.rules.pods import groups_of
+from tune_policies.lint.rules.cluster_parts import groups_of, is_autoscaling, mapping
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Document
 

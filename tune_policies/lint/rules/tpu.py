@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tune_policies.lint.rule import Found, Rule
-from tune_policies.lint.rules.pods import Group, exact, workers_of
+from tune_policies.lint.rule import Found, Rule, RuleSet
+from tune_policies.lint.rules.cluster_parts import Group, exact, workers_of
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.kuberay_models import WorkerGroupSpec
 from tune_policies.manifests.ray_counts import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, TPU_TYPES
@@ -14,7 +14,9 @@ from tune_policies.tpu_slices import TOPOLOGIES
 from tune_policies.values import suggest
 
 _KEY: Final = "google.com/tpu"
+
 _GKE: Final = "https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus"
+
 _RAY: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/tpu.html"
 
 
@@ -101,7 +103,7 @@ def _hosts_of_a_slice(cluster: ClusterInFile) -> Iterator[Found]:
             )
 
 
-RULES: Final = (
+RULES: RuleSet = (
     Rule(
         "tpu-selectors-missing",
         "error",

@@ -6,17 +6,31 @@ from typing import Final, Literal
 from tune_policies.clusters.device_plugins import ray_resource
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.finding import Edit
-from tune_policies.lint.kinds import VALUES
-from tune_policies.lint.rule import Found, Rule
-from tune_policies.lint.rules.parts import extra, is_autoscaling
-from tune_policies.lint.rules.pods import Group, devices_of, exact, groups_of
+from tune_policies.lint.rule import VALUES, Found, Rule, RuleSet
+from tune_policies.lint.rules.cluster_parts import (
+    READS_GROUP_FIELDS,
+    Group,
+    devices_of,
+    exact,
+    extra,
+    groups_of,
+    is_autoscaling,
+    ray_version_of,
+)
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.kuberay_models import HeadGroup
 from tune_policies.manifests.ray_counts import ray_counts
 
 _KUBERNETES: Final = "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources"
+
 _READER: Final = "ray.autoscaler._private.kuberay.autoscaling_config"
+
+_NEURON_CHIPS: Final = ("aws.amazon.com/neuron", "aws.amazon.com/neurondevice")
+"""Keys that count chips; Ray counts cores, of which chips have two or more
+(https://awsdocs-neuron.readthedocs-hosted.com/en/latest/containers/kubernetes-getting-started.html)."""
+
 _GPU_PAGE: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/gpu.html"
+
 SPELLINGS: Final = {"cpu": "CPU", "gpu": "GPU", "tpu": "TPU", "hpu": "HPU", "npu": "NPU"}
 
 
@@ -34,6 +48,7 @@ def _requested_without_limit(cluster: ClusterInFile) -> Iterator[Found]:
                     f"{at.name} requests {amount} {key} and has no limit for it",
                     f'write {key}: "{amount}" under limits too',
                     (edit,),
+                    is_safe=True,
                 )
 
 
@@ -71,18 +86,25 @@ def _device_not_counted(cluster: ClusterInFile) -> Iterator[Found]:
         for key, amount in at.devices.items():
             resource = ray_resource(key)
             if counted is not None and resource is not None and resource not in counted:
-                fix, edits = _tell(at, resource, str(amount), is_chart=cluster.kind == VALUES)
+                fix, edits = _tell(cluster, at, resource, key, str(amount))
                 message = f"Ray's autoscaler does not count {key}, so that {at.name} has no {resource} to it"
                 yield Found(at.key_path(key), message, fix, edits)
 
 
-def _tell(at: Group[HeadGroup], resource: str, amount: str, *, is_chart: bool) -> tuple[str, tuple[Edit, ...]]:
+def _tell(
+    cluster: ClusterInFile, at: Group[HeadGroup], resource: str, key: str, amount: str
+) -> tuple[str, tuple[Edit, ...]]:
     """Return how to tell Ray of a resource, in words and as a change, in the one place where the group tells others."""
     resources, params = at.spec.resources, at.spec.rayStartParams
     if resource == "GPU" and not resources:
         return f'write num-gpus: "{amount}" under rayStartParams', (_entry(at, "rayStartParams", "num-gpus", amount),)
-    if is_chart:
-        return f"write the {amount} {resource} as JSON under rayStartParams, resources", ()
+    is_chips = key in _NEURON_CHIPS
+    what = f"the cores of its {amount} Neuron chips (two each on Inf2 and Trn1)" if is_chips else f"the {amount}"
+    version = ray_version_of(cluster)
+    if cluster.kind == VALUES or (version is not None and version < READS_GROUP_FIELDS):
+        return f"write {what} as {resource} in JSON under rayStartParams, resources", ()
+    if is_chips:
+        return f"write {what} as {resource} in the group's resources, beside groupName and template", ()
     is_free = not params.keys() & {"num-cpus", "num-gpus", "memory", "resources"}
     fix = f'write resources: {{{resource}: "{amount}"}} beside groupName and template'
     return fix, (_entry(at, "resources", resource, amount),) if is_free else ()
@@ -202,7 +224,7 @@ def _several_parts(cluster: ClusterInFile) -> Iterator[Found]:
                 )
 
 
-RULES: Final = (
+RULES: RuleSet = (
     Rule(
         "device-without-limit",
         "error",
