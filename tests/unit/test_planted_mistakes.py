@@ -12,10 +12,10 @@ from tests.unit.planted.sound import SOUND
 from tune_policies.lint.fixes import fix_text
 from tune_policies.lint.linting import lint_text
 from tune_policies.lint.rule import DocumentRule, Rule
-from tune_policies.lint.rules import cluster_yaml, gpu, kueue
+from tune_policies.lint.rules import chart, cluster_yaml, gpu, kueue
 
 MISTAKES = (*pods.MISTAKES, *groups.MISTAKES, *files.MISTAKES)
-RULES = (*gpu.RULES, *kueue.RULES, *cluster_yaml.RULES)
+RULES = (*gpu.RULES, *kueue.RULES, *cluster_yaml.RULES, *chart.RULES)
 FIXABLE = [
     mistake
     for mistake in MISTAKES

@@ -125,7 +125,11 @@ def plan_for_cluster(
         at_maximum=at_maximum,
         for_trials=stage(_at_most(CappedPolicy(policy, num_trials), cluster, capacity)) if is_less else None,
         currency="USD" if catalog is None else catalog.currency,
-        cautions=(*_types_not_counted(cluster, most), *_prices_missing(priced, catalog, head_price)),
+        cautions=(
+            *cluster.assumptions,
+            *_types_not_counted(cluster, most),
+            *_prices_missing(priced, catalog, head_price),
+        ),
     )
 
 

@@ -42,6 +42,7 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
         groups=tuple(_group(_as_seen(each, spec.rayVersion)) for each in spec.workerGroupSpecs),
         is_autoscaling=spec.enableInTreeAutoscaling is True,
         idle_timeout_s=options.idleTimeoutSeconds,
+        assumptions=cluster.assumptions,
     )
 
 

@@ -68,6 +68,10 @@ OF_VALUES = (
           "device-not-counted", "habana.ai"),
     plant("a head of the values that takes trials", VALUES, 'num-cpus: "0"', 'num-cpus: "2"',
           "head-takes-trials", "num-cpus"),
+    plant("a key that the chart does not read", VALUES, "  restartPolicy: Never\n", "  restartPolicies: Never\n",
+          "chart-key-unknown", "restartPolicies"),
+    plant("a key of the top that is nearly one", VALUES, "worker:\n", "workers: {}\nworker:\n",
+          "chart-key-unknown", "workers: {}"),
 )  # fmt: skip
 
 INPUTS = (

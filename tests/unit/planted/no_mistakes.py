@@ -1,6 +1,6 @@
 """What looks like a mistake and is none."""
 
-from tests.unit.planted.sound import CLUSTER, LAUNCHER, TPU
+from tests.unit.planted.sound import CLUSTER, LAUNCHER, TPU, VALUES
 
 _DEVICE = 'nvidia.com/gpu: "2"'
 _PARAMS = "rayStartParams: {}"
@@ -72,5 +72,27 @@ NO_MISTAKES = {
     .replace('google.com/tpu: "4"', 'google.com/tpu: "8"'),
     "other objects in the file": f"apiVersion: v1\nkind: ConfigMap\ndata: {{a: b}}\n---\n{CLUSTER}",
     "machines whose resources the cloud tells": LAUNCHER.replace("    resources: {CPU: 16}\n", ""),
+    "values for another chart beside the cluster's": f"prometheus: {{enabled: true}}\n{VALUES}",
+    "every field that the chart's own values have": VALUES.replace(
+        "  l4:\n",
+        """  l4:
+    labels: {team: vision}
+    serviceAccountName: ""
+    runtimeClassName: nvidia
+    envFrom: []
+    resourceClaims: []
+    annotations: {}
+    affinity: {}
+    podSecurityContext: {}
+    securityContext: {}
+    volumes: [{name: logs, emptyDir: {}}]
+    volumeMounts: [{mountPath: /tmp/ray, name: logs}]
+    sidecarContainers: []
+    initContainers: []
+    command: []
+    args: []
+    topologySpreadConstraints: []
+""",
+    ),
     "a field of old that Ray drops": LAUNCHER + "min_workers: 0\nhead_node: {}\n",
 }

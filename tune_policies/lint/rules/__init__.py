@@ -1,7 +1,7 @@
 """All rules, in one place."""
 
 from tune_policies.lint.rule import DocumentRule, ReaderRule, Rule, RuleSet
-from tune_policies.lint.rules import cluster_yaml, gpu, kueue, operator
+from tune_policies.lint.rules import chart, cluster_yaml, gpu, kueue, operator
 
 UNREADABLE = ReaderRule(
     "unreadable", "error", "Nothing can be said of what cannot be read.", "https://yaml.org/spec/1.2.2/"
@@ -29,7 +29,7 @@ NOTHING_KNOWN = ReaderRule(
 READER_RULES: tuple[ReaderRule, ...] = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, AGAINST_DEFINITION)
 """What the reader of files finds by itself."""
 
-RULES: RuleSet = (*operator.RULES, *gpu.RULES, *kueue.RULES, *cluster_yaml.RULES)
+RULES: RuleSet = (*operator.RULES, *gpu.RULES, *kueue.RULES, *cluster_yaml.RULES, *chart.RULES)
 """All others, in the order in which they are asked."""
 
 
