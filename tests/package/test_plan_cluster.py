@@ -90,6 +90,31 @@ def test_a_cluster_on_which_not_one_trial_ever_fits_ends_with_status_1(plan):
     assert "with all nodes that can be added" in done.stderr
 
 
+ON_AWS = """
+cluster_name: train
+provider: {type: aws, region: us-west-2}
+available_node_types:
+  ray.head.default: {resources: {CPU: 0}, node_config: {InstanceType: m5.large}}
+  g5: {resources: {CPU: 8}, node_config: {InstanceType: g5.2xlarge}}
+"""
+
+
+def test_what_the_file_leaves_open_is_told_with_the_plan(plan):
+    done = plan(ON_AWS.replace("CPU: 8", "CPU: 8, GPU: 1"))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "at the maximum (2 g5): 8 trials at once" in done.stdout
+    assert done.stdout.endswith("caution: the file has no max_workers: 2 is counted, Ray's default for aws\n")
+
+
+def test_where_nothing_fits_it_is_told_what_the_file_leaves_open(plan):
+    done = plan(ON_AWS)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "short of GPU" in done.stderr
+    assert "Mind that AWS adds the devices of g5.2xlarge to the resources of 'g5'" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -48,7 +48,10 @@ def plan(
         ),
     ] = None,
     nodes: Annotated[
-        Path | None, typer.Option(help="A node catalogue, for what the cluster costs an hour.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="A node catalogue, for what the cluster costs an hour and what its machines are.", show_default=False
+        ),
     ] = None,
     trials: Annotated[
         int | None,
@@ -71,7 +74,7 @@ def plan(
         if given := [name for name, value in others.items() if value is not None]:
             raise typer.BadParameter(f"--cluster is planned for before it exists: leave {given[0]} out")
         catalog = None if nodes is None else load_catalog(nodes)
-        outlook = plan_for_cluster(chosen, load_cluster(cluster), catalog=catalog, num_trials=trials)
+        outlook = plan_for_cluster(chosen, load_cluster(cluster, catalog=catalog), catalog=catalog, num_trials=trials)
         print(_outlook_as_json(outlook, trials) if json else _outlook_as_text(outlook, trials))
         return
     found = read_cluster(address, timeout_s, cluster_config) if capacity is None else load_capacity(capacity)

@@ -10,7 +10,7 @@ from tune_policies.lint.crd import CrdSet
 from tune_policies.lint.finding import Edit, Finding
 from tune_policies.lint.kinds import kind_of, manifests_in
 from tune_policies.lint.rule import DocumentRule, Found, ReaderRule, Rule
-from tune_policies.lint.rules import AGAINST_DEFINITION, NOTHING_KNOWN, RULES, UNREADABLE, WRONG_FIELD
+from tune_policies.lint.rules import AGAINST_DEFINITION, KEY_TWICE, NOTHING_KNOWN, RULES, UNREADABLE, WRONG_FIELD
 from tune_policies.lint.rules.parts import at
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Document, DocumentError, Path, read_documents
@@ -74,6 +74,8 @@ def _asked(document: Document, crds: CrdSet | None, written: list[str]) -> _Said
     clusters, problems = clusters_in(document)
     for problem in problems:
         yield WRONG_FIELD, Found(problem.path, problem.message, "", _edits_of(problem, document, written))
+    for path, line in document.repeated.items():
+        yield KEY_TWICE, Found(path, f"the key {str(path[-1])!r} comes again in line {line}, with the same value", "")
     if crds is not None:
         yield from _asked_of_definitions(document, crds, {problem.path for problem in problems})
     yield from _asked_of_rules(document, clusters)

@@ -3,11 +3,12 @@
 from pathlib import Path as FilePath
 from typing import Final
 
+from tune_policies.clusters.catalog import NodeCatalog
 from tune_policies.clusters.cluster_spec import ClusterSpec
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.cluster_specs import to_cluster_spec, yaml_to_cluster_spec
-from tune_policies.manifests.cluster_yaml import is_cluster_yaml, read_cluster_yaml
+from tune_policies.manifests.cluster_yaml import assumptions, is_cluster_yaml, old_field_problems, read_cluster_yaml
 from tune_policies.manifests.documents import Document, read_documents
 from tune_policies.manifests.file_text import read_text
 from tune_policies.manifests.kuberay_models import FieldProblem
@@ -17,8 +18,12 @@ from tune_policies.values import shorten
 _MOST_PROBLEMS: Final = 10
 
 
-def load_cluster(path: str | FilePath) -> ClusterSpec:
+def load_cluster(path: str | FilePath, *, catalog: NodeCatalog | None = None) -> ClusterSpec:
     """Return the cluster that a manifest, values of KubeRay's chart or a cluster YAML describes, as Ray counts it.
+
+    Args:
+        path: The file, plain or gzipped; ``-`` is what is piped in.
+        catalog: Has what machines are of which a cluster YAML names the instance type alone.
 
     Raises:
         InvalidResourcesError: The file cannot be read, holds no cluster or several, or a field is wrong; the message
@@ -29,9 +34,10 @@ def load_cluster(path: str | FilePath) -> ClusterSpec:
         if isinstance(found, ClusterInFile):
             return to_cluster_spec(found)
         cluster, problems = read_cluster_yaml(found.data)
+        problems += old_field_problems(found.data)
         if cluster is None or problems:
             raise _wrong([(found, problem) for problem in problems])
-        return yaml_to_cluster_spec(cluster)
+        return yaml_to_cluster_spec(cluster, catalog, assumptions(found.data))
     except InvalidResourcesError as error:
         message = str(error)
         raise InvalidResourcesError(message if message.startswith(str(path)) else f"{path}: {message}") from error

@@ -1,18 +1,21 @@
 """Turns a cluster that was read into what a plan goes by: what Ray counts on each node, and how many there may be."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from tune_policies.capacity import GpuDevice
+from tune_policies.clusters.catalog import NodeCatalog
 from tune_policies.clusters.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.clusters.gpu_parts import parts_of_gpus
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.cluster_in_file import ClusterInFile
+from tune_policies.manifests.cluster_yaml import provider_of
 from tune_policies.manifests.cluster_yaml_models import ClusterYaml, YamlNodeType
 from tune_policies.manifests.device_types import device_type
 from tune_policies.manifests.kuberay_models import HeadGroup, WorkerGroupSpec
+from tune_policies.manifests.machines import Machines
 from tune_policies.manifests.ray_counts import ray_counts, slice_shape
 from tune_policies.probing.ray_totals import accelerator_type_of, to_resources
 from tune_policies.resources import Resources
@@ -85,8 +88,15 @@ def _gpu_parts(group: WorkerGroupSpec, gpus: int) -> tuple[GpuDevice, ...] | Non
     return parts_of_gpus(pod.containers[0].resources.limits, pod.nodeSelector, gpus) if gpus else None
 
 
-def yaml_to_cluster_spec(cluster: ClusterYaml) -> ClusterSpec:
+def yaml_to_cluster_spec(
+    cluster: ClusterYaml, catalog: NodeCatalog | None = None, assumptions: Sequence[str] = ()
+) -> ClusterSpec:
     """Return the cluster of a cluster YAML as Ray's autoscaler counts it.
+
+    Args:
+        cluster: As it was read, with Ray's defaults.
+        catalog: Has what the machines are, where Ray looks that up by their instance type; ``None``: nothing does.
+        assumptions: What the file leaves open, and what it was taken for, a sentence each.
 
     Raises:
         InvalidResourcesError: Something is missing that Ray finds out only from the cloud, or the numbers of a node
@@ -98,27 +108,27 @@ def yaml_to_cluster_spec(cluster: ClusterYaml) -> ClusterSpec:
         raise InvalidResourcesError(f"head_node_type must name one of {', '.join(types)}, got {head!r}")
     if cluster.max_workers is None:
         raise InvalidResourcesError(
-            "max_workers is missing: write how many worker nodes there may be (Ray's default differs from provider "
-            "to provider)"
+            "max_workers is missing: write how many worker nodes there may be (Ray has no default for this provider)"
         )
     most = cluster.max_workers
+    machines = Machines(provider_of(cluster.model_dump()), catalog)
     workers = {name: each for name, each in types.items() if name != head or each.max_workers}
     minutes = cluster.idle_timeout_minutes
     return ClusterSpec(
         name=cluster.cluster_name or "cluster",
-        head=_resources(head, types[head]),
-        groups=tuple(_node_type(name, each, most) for name, each in workers.items()),
+        head=_resources(head, machines.amounts(head, types[head], is_head=True)),
+        groups=tuple(_node_type(name, each, machines.amounts(name, each), most) for name, each in workers.items()),
         max_nodes=most,
         idle_timeout_s=None if minutes is None else minutes * _MINUTE_S,
+        assumptions=(*assumptions, *machines.assumptions(types)),
     )
 
 
-def _node_type(name: str, node_type: YamlNodeType, most: int) -> WorkerGroup:
+def _node_type(name: str, node_type: YamlNodeType, amounts: Mapping[str, int], most: int) -> WorkerGroup:
     with _naming(f"the node type {name!r}"):
-        amounts = node_type.resources or {}
         return WorkerGroup(
             name=name,
-            resources=_resources(name, node_type),
+            resources=_resources(name, amounts),
             min_nodes=node_type.min_workers,
             max_nodes=min(most, most if node_type.max_workers is None else node_type.max_workers),
             start_nodes=node_type.min_workers,
@@ -129,14 +139,9 @@ def _node_type(name: str, node_type: YamlNodeType, most: int) -> WorkerGroup:
         )
 
 
-def _resources(name: str, node_type: YamlNodeType) -> Resources:
-    if not node_type.resources:
-        raise InvalidResourcesError(
-            f"the node type {name!r} has no resources: write what a node will have, which Ray finds out only for some "
-            "clouds, as it starts"
-        )
+def _resources(name: str, amounts: Mapping[str, int]) -> Resources:
     with _naming(f"the node type {name!r}"):
-        return to_resources(node_type.resources)
+        return to_resources(amounts)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from tune_policies.autoscaling.ray_readers import read_ray_cluster
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.cluster_file import find_cluster
 from tune_policies.manifests.cluster_in_file import ClusterInFile
+from tune_policies.manifests.cluster_yaml import with_defaults
 
 
 def load_cluster_config(path: str | Path) -> dict[str, Any]:
@@ -20,11 +21,12 @@ def load_cluster_config(path: str | Path) -> dict[str, Any]:
     """
     found = find_cluster(path)
     if not isinstance(found, ClusterInFile):
-        config: dict[str, Any] = found.data
-        return config
+        return with_defaults(found.data)
     spec = found.spec.model_dump(exclude_unset=True)
     try:
-        config = read_ray_cluster({"metadata": found.metadata.model_dump(exclude_unset=True), "spec": spec})
+        config: dict[str, Any] = read_ray_cluster(
+            {"metadata": found.metadata.model_dump(exclude_unset=True), "spec": spec}
+        )
     except ValueError as error:
         raise InvalidResourcesError(f"{path}: Ray's autoscaler cannot read this RayCluster: {error}") from error
     if not found.spec.enableInTreeAutoscaling:

@@ -94,5 +94,17 @@ NO_MISTAKES = {
     topologySpreadConstraints: []
 """,
     ),
+    "a head's type of the name that Ray takes where none is given": LAUNCHER.replace(
+        "head_node_type: head\n", ""
+    ).replace("  head:\n", "  ray.head.default:\n"),
+    "a limit that is left out where the node types keep to Ray's": LAUNCHER.replace("max_workers: 6\n", "")
+    .replace("max_workers: 4", "max_workers: 1")
+    .replace("max_workers: 2", "max_workers: 1"),
+    "a cloud's defaults": "cluster_name: small\nmax_workers: 1\nprovider: {type: aws, region: us-west-2}\n",
+    "machines that are there": """\
+cluster_name: lab
+provider: {type: local, head_ip: 10.0.0.1, worker_ips: [10.0.0.2, 10.0.0.3]}
+auth: {ssh_user: ray}
+""",
     "a field of old that Ray drops": LAUNCHER + "min_workers: 0\nhead_node: {}\n",
 }

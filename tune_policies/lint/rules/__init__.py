@@ -26,7 +26,14 @@ NOTHING_KNOWN = ReaderRule(
     "https://ray-project.github.io/kuberay/reference/api/",
 )
 
-READER_RULES: tuple[ReaderRule, ...] = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, AGAINST_DEFINITION)
+KEY_TWICE = ReaderRule(
+    "key-twice",
+    "note",
+    "Ray and kubectl take the last, but Helm and kustomize refuse the file.",
+    "https://yaml.org/spec/1.2.2/#3213-node-comparison",
+)
+
+READER_RULES: tuple[ReaderRule, ...] = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, AGAINST_DEFINITION, KEY_TWICE)
 """What the reader of files finds by itself."""
 
 RULES: RuleSet = (*operator.RULES, *gpu.RULES, *kueue.RULES, *cluster_yaml.RULES, *chart.RULES)
