@@ -184,6 +184,17 @@ def test_a_cluster_yaml_is_read_as_ray_counts_it(load):
     )
 
 
+def test_without_an_autoscaler_nodes_have_what_they_start_with(load):
+    template = pod(**{"cpu": "8", "nvidia.com/mig-1g.10gb": 1})
+    worker = {"replicas": 2, "rayStartParams": {"resources": "'{\"mine\": 2}'"}, "template": template}
+
+    cluster = load(manifest([worker], enableInTreeAutoscaling=None, rayVersion="2.40.0"))
+
+    (group,) = cluster.groups
+    assert (group.resources, group.start_nodes) == (Resources(cpus=8, gpus=1, custom={"mine": 2}), 2)
+    assert [part.name for part in group.gpu_parts] == ["MIG 1g.10gb"]
+
+
 ON_AWS = """
 cluster_name: mine
 provider: {type: aws, region: us-west-2}
@@ -279,6 +290,21 @@ def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
         ),
         pytest.param(
             ON_AWS + "worker_nodes: {InstanceType: g5.xlarge}\n", "line 9: worker_nodes is of Rays before", id="old"
+        ),
+        pytest.param(
+            manifest([{"template": pod()}], enableInTreeAutoscaling=False),
+            "group 'gpu': nothing says how many CPUs a node has, so that Ray counts those of the machine",
+            id="no CPUs to start with",
+        ),
+        pytest.param(
+            manifest([{"rayStartParams": {"num-gpus": "x"}}], enableInTreeAutoscaling=False),
+            "num-gpus: 'x' is no whole number, which ray start needs",
+            id="no number to start with",
+        ),
+        pytest.param(
+            manifest([{"rayStartParams": {"resources": '{"mine": 1}'}}], enableInTreeAutoscaling=False),
+            "is not what ray start reads",
+            id="no resources to start with",
         ),
         pytest.param(manifest([{"template": pod()}]), "group 'gpu': .*cannot tell how many CPUs", id="no CPUs"),
         pytest.param(

@@ -1,7 +1,7 @@
 """Turns a cluster that was read into what a plan goes by: what Ray counts on each node, and how many there may be."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -17,6 +17,7 @@ from tune_policies.manifests.device_types import device_type
 from tune_policies.manifests.kuberay_models import HeadGroup, WorkerGroupSpec
 from tune_policies.manifests.machines import Machines
 from tune_policies.manifests.ray_counts import ray_counts, slice_shape
+from tune_policies.manifests.start_command import started_counts
 from tune_policies.probing.ray_totals import accelerator_type_of, to_resources
 from tune_policies.resources import Resources
 
@@ -29,21 +30,26 @@ _GroupT = TypeVar("_GroupT", bound=HeadGroup)
 
 
 def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
-    """Return a cluster of KubeRay's as Ray's autoscaler counts it.
+    """Return a cluster of KubeRay's as Ray counts it: its autoscaler, or without one the nodes as they start.
 
     Raises:
         InvalidResourcesError: Ray cannot tell what a node has, or the numbers of a group do not agree; the message
             names the group.
     """
     spec = cluster.spec
+    is_autoscaling = spec.enableInTreeAutoscaling is True
+
+    def counts(group: HeadGroup) -> dict[str, int]:
+        return ray_counts(_as_seen(group, spec.rayVersion)) if is_autoscaling else started_counts(group)
+
     with _naming("the head"):
-        head = to_resources(ray_counts(_as_seen(spec.headGroupSpec, spec.rayVersion)))
+        head = to_resources(counts(spec.headGroupSpec))
     options = spec.autoscalerOptions
     return ClusterSpec(
         name=cluster.metadata.name or "cluster",
         head=head,
-        groups=tuple(_group(_as_seen(each, spec.rayVersion)) for each in spec.workerGroupSpecs),
-        is_autoscaling=spec.enableInTreeAutoscaling is True,
+        groups=tuple(_group(each, counts) for each in spec.workerGroupSpecs),
+        is_autoscaling=is_autoscaling,
         idle_timeout_s=options.idleTimeoutSeconds,
         assumptions=cluster.assumptions,
     )
@@ -57,9 +63,9 @@ def _as_seen(group: _GroupT, ray_version: str | None) -> _GroupT:
     return group.model_copy(update={"resources": {}})
 
 
-def _group(group: WorkerGroupSpec) -> WorkerGroup:
+def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]) -> WorkerGroup:
     with _naming(f"the group {group.groupName!r}"):
-        amounts = ray_counts(group)
+        amounts = counts(group)
         shape = slice_shape(group) if "TPU" in amounts else None
         if shape is not None:
             # The autoscaler counts it on every host, or no slice would come; of the hosts that are there one has it.

@@ -72,6 +72,12 @@ NO_MISTAKES = {
     .replace('google.com/tpu: "4"', 'google.com/tpu: "8"'),
     "other objects in the file": f"apiVersion: v1\nkind: ConfigMap\ndata: {{a: b}}\n---\n{CLUSTER}",
     "machines whose resources the cloud tells": LAUNCHER.replace("    resources: {CPU: 16}\n", ""),
+    "resources in words that only the shell reads, where no autoscaler does": CLUSTER.replace(
+        "enableInTreeAutoscaling: true", "enableInTreeAutoscaling: false"
+    )
+    .replace("  autoscalerOptions:\n    version: v2\n    idleTimeoutSeconds: 60\n", "")
+    .replace("maxReplicas: 4", "maxReplicas: 0")
+    .replace(_PARAMS, """rayStartParams: {resources: '''{"mine": 1.0}'''}""", 1),
     "values for another chart beside the cluster's": f"prometheus: {{enabled: true}}\n{VALUES}",
     "every field that the chart's own values have": VALUES.replace(
         "  l4:\n",
