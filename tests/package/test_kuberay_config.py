@@ -61,7 +61,7 @@ def test_a_job_or_a_service_is_read_as_the_cluster_that_it_starts(addable, kind,
 
 
 def test_a_job_for_a_cluster_that_runs_holds_none(addable):
-    with pytest.raises(InvalidResourcesError, match=r"but holds 0 \(found: RayJob\)"):
+    with pytest.raises(InvalidResourcesError, match=r"but holds 0 \(found: RayJob 'mine'\)"):
         addable({**manifest(), "kind": "RayJob", "spec": {"clusterSelector": {"ray.io/cluster": "mine"}}})
 
 

@@ -40,11 +40,11 @@ class Fixed(NamedTuple):
     changes: tuple[Finding, ...]
 
 
-def fix_text(text: str, source: str, crds: CrdSet | None = None) -> Fixed:
+def fix_text(text: str, source: str, crds: CrdSet | None = None, name: str | None = None) -> Fixed:
     """Return the text with all safe changes made; asked again, it finds none to make."""
     changes: list[Finding] = []
     for _ in range(_MAX_ROUNDS):
-        fixable = _without_conflicts([each for each in lint_text(text, source, crds) if each.edits])
+        fixable = _without_conflicts([each for each in lint_text(text, source, crds, name) if each.edits])
         text, done = _apply(text, fixable)
         if not done:
             break
@@ -67,7 +67,7 @@ def check_fixable(path: FilePath) -> None:
         raise InvalidResourcesError(f"--fix takes minutes for more than {_MAX_LINES:,} lines: split {path}")
 
 
-def fix_file(path: FilePath, crds: CrdSet | None = None) -> tuple[Finding, ...]:
+def fix_file(path: FilePath, crds: CrdSet | None = None, name: str | None = None) -> tuple[Finding, ...]:
     """Make all safe changes in a file, at once or not at all, and return what was mended.
 
     Raises:
@@ -82,7 +82,7 @@ def fix_file(path: FilePath, crds: CrdSet | None = None) -> tuple[Finding, ...]:
         text = content.removeprefix(mark).decode("utf-8")
     except UnicodeDecodeError:
         return ()
-    fixed = fix_text(text, str(path), crds)
+    fixed = fix_text(text, str(path), crds, name)
     if fixed.changes:
         try:
             _replace(path.resolve(), mark + fixed.text.encode("utf-8"))  # a link stays one

@@ -1,10 +1,10 @@
 """Which kind of file a document is: rules for whole documents are picked by it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from tune_policies.manifests.chart_values import is_chart_values
 from tune_policies.manifests.cluster_yaml import is_cluster_yaml
-from tune_policies.manifests.documents import Document, Path
+from tune_policies.manifests.documents import Document
 
 RAY_CLUSTER = "RayCluster"
 RAY_JOB = "RayJob"
@@ -23,18 +23,3 @@ def kind_of(document: Document) -> str | None:
     if is_cluster_yaml(data):
         return CLUSTER_YAML
     return VALUES if is_chart_values(data) else None
-
-
-def manifests_in(document: Document) -> Iterator[tuple[Path, Document]]:
-    """Yield the document, or what is in it where it is a list as of ``kubectl get``, each with where it stands."""
-    data = document.data
-    items = data.get("items") if isinstance(data, Mapping) and data.get("kind") == "List" else None
-    if not isinstance(items, list):
-        yield (), document
-        return
-    lines: list[dict[Path, int]] = [{} for _ in items]
-    for path, line in document.lines.items():
-        if path[:1] == ("items",) and isinstance(number := path[1] if len(path) > 1 else None, int):
-            lines[number][path[2:]] = line
-    for number, item in enumerate(items):
-        yield ("items", number), Document(item, lines[number], document.source)
