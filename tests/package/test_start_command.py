@@ -21,13 +21,15 @@ params = st.sampled_from(["0", "4", "1.5", "x", ""])
 quoted = st.sampled_from(
     ["'{\"a\": 1}'", '"{\\"TPU\\": 4, \\"b\\": 2}"', "'{\"GPU\": 3}'", '{"a": 1}', "'{\"a\": 1.5}'", "", "x", "'[1]'"]
 )
-keys = st.sampled_from(
-    [
-        *("cpu", "memory", "nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"),
-        *("google.com/tpu", "aws.amazon.com/neuroncore", "aws.amazon.com/neuron", "habana.ai/gaudi", "hugepages-2Mi"),
-    ]
+DEVICES = (
+    *("nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"),
+    *("google.com/tpu", "aws.amazon.com/neuroncore", "aws.amazon.com/neuron", "habana.ai/gaudi"),
 )
-amounts = st.dictionaries(keys, quantities, max_size=4)
+amounts = st.fixed_dictionaries(
+    {},
+    optional={"cpu": quantities, "memory": quantities, "hugepages-2Mi": quantities}
+    | dict.fromkeys(DEVICES, st.sampled_from(["0", "1", 4])),  # Kubernetes has no parts of devices
+)
 groups = st.fixed_dictionaries(
     {
         "groupName": st.just("mine"),

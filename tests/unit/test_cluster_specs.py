@@ -235,6 +235,25 @@ def test_what_the_file_says_of_a_machine_goes_before_what_the_catalogue_has(load
     assert (group.resources.cpus, group.resources.gpus, group.resources.custom) == (4, 0, {"mine": 2})
 
 
+UNKNOWN_HEAD = "the head is counted without CPUs, as its file does not say what it has"
+
+
+def test_a_head_of_which_nobody_knows_what_it_has_takes_no_work_which_is_said(load):
+    machine = NodeCatalog(node_types=(BY_ITS_CONFIG,))
+    on_aws = load(ON_AWS.replace("resources: {CPU: 0}", "resources: {}"), catalog=machine)
+    started = manifest([{"replicas": 1}], enableInTreeAutoscaling=False)
+    started["spec"]["headGroupSpec"] = {"template": pod(memory="8Gi")}
+    without_autoscaler = load(started)
+
+    for cluster in (on_aws, without_autoscaler):
+        assert (cluster.head, cluster.assumptions, len(cluster.groups)) == (Resources(), (UNKNOWN_HEAD,), 1)
+
+
+def test_all_node_types_that_nobody_knows_are_named(load):
+    with pytest.raises(InvalidResourcesError, match=r"(?s)'gpu' has no resources.*'more' has no CPU in its resources"):
+        load(f"{ON_AWS}  more: {{resources: {{mine: 1}}, node_config: {{InstanceType: p3.2xlarge}}}}\n")
+
+
 def test_devices_that_aws_adds_and_nobody_here_knows_are_told(load):
     cluster = load(ON_AWS.replace("gpu: {resources: {}", "gpu: {resources: {CPU: 4}"))
 
@@ -322,7 +341,11 @@ def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
         pytest.param(CLUSTER_YAML.replace("max_workers: 6", ""), "max_workers is missing", id="no max_workers"),
         pytest.param(CLUSTER_YAML.replace(": head\n", ": hed\n"), "head_node_type must name one", id="no head"),
         pytest.param(CLUSTER_YAML.replace("CPU: 8", "CPU: 0.5"), "line 8: CPU must be a whole", id="half a CPU"),
-        pytest.param(CLUSTER_YAML.replace("resources: {CPU: 2}, ", ""), "'head' has no resources", id="no resources"),
+        pytest.param(
+            CLUSTER_YAML.replace('{CPU: 8, GPU: 1, "accelerator_type:T4": 1}', "{}"),
+            "'gpu' has no resources",
+            id="no resources",
+        ),
     ],
 )
 def test_what_ray_could_not_count_is_named(load, data, message):

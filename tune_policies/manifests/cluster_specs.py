@@ -17,11 +17,13 @@ from tune_policies.manifests.device_types import device_type
 from tune_policies.manifests.kuberay_models import HeadGroup, WorkerGroupSpec
 from tune_policies.manifests.machines import Machines
 from tune_policies.manifests.ray_counts import ray_counts, slice_shape
-from tune_policies.manifests.start_command import started_counts
+from tune_policies.manifests.start_command import says_cpus, started_counts
 from tune_policies.probing.ray_totals import accelerator_type_of, to_resources
 from tune_policies.resources import Resources
 
 _MINUTE_S: Final = 60
+
+HEAD_UNKNOWN: Final = "the head is counted without CPUs, as its file does not say what it has"
 
 _FIRST_WITH_GROUP_RESOURCES: Final = (2, 51)
 """Before, Ray's autoscaler passes over the field ``resources`` of a group. Labels reach the nodes through KubeRay."""
@@ -42,8 +44,13 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
     def counts(group: HeadGroup) -> dict[str, int]:
         return ray_counts(_as_seen(group, spec.rayVersion)) if is_autoscaling else started_counts(group)
 
-    with _naming("the head"):
-        head = to_resources(counts(spec.headGroupSpec))
+    assumptions = list(cluster.assumptions)
+    if is_autoscaling or says_cpus(spec.headGroupSpec):
+        with _naming("the head"):
+            head = to_resources(counts(spec.headGroupSpec))
+    else:
+        head = Resources()
+        assumptions.append(HEAD_UNKNOWN)
     options = spec.autoscalerOptions
     return ClusterSpec(
         name=cluster.metadata.name or "cluster",
@@ -51,7 +58,7 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
         groups=tuple(_group(each, counts) for each in spec.workerGroupSpecs),
         is_autoscaling=is_autoscaling,
         idle_timeout_s=options.idleTimeoutSeconds,
-        assumptions=cluster.assumptions,
+        assumptions=tuple(assumptions),
     )
 
 
@@ -119,14 +126,17 @@ def yaml_to_cluster_spec(
     most = cluster.max_workers
     machines = Machines(provider_of(cluster.model_dump()), catalog)
     workers = {name: each for name, each in types.items() if name != head or each.max_workers}
+    if unknown := [why for name, each in workers.items() if (why := machines.why_unknown(name, each))]:
+        raise InvalidResourcesError("\n".join(unknown))
+    is_known = machines.why_unknown(head, types[head]) is None
     minutes = cluster.idle_timeout_minutes
     return ClusterSpec(
         name=cluster.cluster_name or "cluster",
-        head=_resources(head, machines.amounts(head, types[head], is_head=True)),
-        groups=tuple(_node_type(name, each, machines.amounts(name, each), most) for name, each in workers.items()),
+        head=_resources(head, machines.amounts(types[head], is_head=True) if is_known else {}),
+        groups=tuple(_node_type(name, each, machines.amounts(each), most) for name, each in workers.items()),
         max_nodes=most,
         idle_timeout_s=None if minutes is None else minutes * _MINUTE_S,
-        assumptions=(*assumptions, *machines.assumptions(types)),
+        assumptions=(*assumptions, *machines.assumptions(workers), *([] if is_known else [HEAD_UNKNOWN])),
     )
 
 

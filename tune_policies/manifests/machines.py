@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.clusters.catalog import NodeCatalog, NodeType
-from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.cluster_yaml import FILLS_RESOURCES, LOCAL
 from tune_policies.manifests.cluster_yaml_models import YamlNodeType
 
@@ -35,26 +34,23 @@ class Machines(NamedTuple):
     provider: str
     catalog: NodeCatalog | None = None
 
-    def amounts(self, name: str, node_type: YamlNodeType, *, is_head: bool = False) -> dict[str, int]:
-        """Return the amounts by Ray's resource that Ray counts on a node.
+    def amounts(self, node_type: YamlNodeType, *, is_head: bool = False) -> dict[str, int]:
+        """Return the amounts by Ray's resource that Ray counts on a node, as far as they are known.
 
         Args:
-            name: Of the node type, for messages.
             node_type: What the file says of it.
             is_head: Of the head's memory Ray looks nothing up.
-
-        Raises:
-            InvalidResourcesError: The file does not say, and nothing here knows; the message says what to write.
         """
-        told = dict(node_type.resources or {})
         machine = self._machine(node_type)
-        if machine is not None:
-            return {**_looked_up(machine, is_head=is_head), **told}
-        if "CPU" in told or (told and self.provider != FILLS_RESOURCES):
-            return told
-        raise InvalidResourcesError(
-            f"the node type {name!r} has no {'CPU in its ' if told else ''}{self._why(node_type)}"
-        )
+        looked_up = {} if machine is None else _looked_up(machine, is_head=is_head)
+        return {**looked_up, **(node_type.resources or {})}
+
+    def why_unknown(self, name: str, node_type: YamlNodeType) -> str | None:
+        """Return why a node type's amounts are not known, and what to write; ``None``: they are."""
+        amounts = self.amounts(node_type)
+        if "CPU" in amounts or (amounts and self.provider != FILLS_RESOURCES):
+            return None
+        return f"the node type {name!r} has no {'CPU in its ' if amounts else ''}{self._why(node_type)}"
 
     def assumptions(self, node_types: Mapping[str, YamlNodeType]) -> Iterator[str]:
         """Yield what is looked up beside what the file says and is not known here, a sentence for each node type."""

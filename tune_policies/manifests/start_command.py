@@ -35,10 +35,8 @@ def started_counts(group: HeadGroup) -> dict[str, int]:
             to write.
     """
     params, custom = _told(group)
-    resources = group.template.spec.containers[0].resources
-    limits = resources.limits
-    asked_cpus = next((each["cpu"] for each in (limits, resources.requests) if _is_some(each.get("cpu"))), None)
-    cpus = _whole(params, "num-cpus", asked_cpus)
+    limits = group.template.spec.containers[0].resources.limits
+    cpus = _whole(params, "num-cpus", _asked_cpus(group))
     if cpus is None:
         raise InvalidResourcesError(
             "nothing says how many CPUs a node has, so that Ray counts those of the machine on which the pod happens "
@@ -53,6 +51,18 @@ def started_counts(group: HeadGroup) -> dict[str, int]:
         key = next((key for key in sorted(_OF_FAMILIES) if _is_some(limits.get(key))), None)
         found |= {} if key is None else {_OF_FAMILIES[key]: ray_amount(limits[key])}
     return {**_detected(limits), **found}
+
+
+def says_cpus(group: HeadGroup) -> bool:
+    """Return whether a group says how many CPUs its nodes have; else each counts those of its machine."""
+    told = {name.lower() for name in group.resources} | group.rayStartParams.keys()
+    return not told.isdisjoint({"cpu", "num-cpus"}) or _asked_cpus(group) is not None
+
+
+def _asked_cpus(group: HeadGroup) -> Quantity | None:
+    resources = group.template.spec.containers[0].resources
+    amounts = (each.get("cpu") for each in (resources.limits, resources.requests))
+    return next((amount for amount in amounts if _is_some(amount)), None)
 
 
 def read_start_resources(text: str) -> dict[str, Any] | None:

@@ -106,6 +106,14 @@ NO_MISTAKES = {
     "a limit that is left out where the node types keep to Ray's": LAUNCHER.replace("max_workers: 6\n", "")
     .replace("max_workers: 4", "max_workers: 1")
     .replace("max_workers: 2", "max_workers: 1"),
+    "TPUs of Google's by their topology": """\
+cluster_name: tpus
+max_workers: 2
+provider: {type: gcp, region: us-central2, availability_zone: us-central2-b, project_id: null}
+available_node_types:
+  ray_head_default: {resources: {CPU: 0}, node_config: {machineType: n1-standard-4}}
+  ray_tpu: {resources: {TPU: 4}, node_config: {acceleratorConfig: {type: V4, topology: 2x2x1}}}
+""",
     "a cloud's defaults": "cluster_name: small\nmax_workers: 1\nprovider: {type: aws, region: us-west-2}\n",
     "machines that are there": """\
 cluster_name: lab

@@ -182,7 +182,8 @@ def _no_machine(document: Document) -> Iterator[Found]:
         if key is not None and "node_config" in each.model_fields_set and key not in each.node_config:
             has_template = "LaunchTemplate" in each.node_config
             # A TPU of Google's is no machine type of its own.
-            if not has_template and "acceleratorType" not in each.node_config:
+            is_tpu = not each.node_config.keys().isdisjoint({"acceleratorType", "acceleratorConfig"})
+            if not has_template and not is_tpu:
                 near = suggest(key, each.node_config)
                 message = f"the node_config of {name!r} has no {key}{near and f' ({near[2:]})'}"
                 yield Found((*path, "node_config"), message, f"write {key}")
