@@ -293,6 +293,11 @@ def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
             id="what AWS fills in",
         ),
         pytest.param(
+            ON_AWS.replace("{}", "{CPU: 4}").replace("CPU: 0", "").replace("max_workers: 6", "max_workers: 0"),
+            "'head' has no resources in the file: AWS fills them in by the instance type m5.large",
+            id="a head that is all there is",
+        ),
+        pytest.param(
             ON_AWS.replace("{InstanceType: g5.xlarge}", "{LaunchTemplate: {}}"),
             "'gpu' has no resources, and its node_config no InstanceType",
             id="a machine that AWS is not told",

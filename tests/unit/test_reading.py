@@ -185,7 +185,8 @@ def test_the_chart_fills_in_its_defaults_key_by_key(chart):
 
 
 def test_the_defaults_are_those_of_the_newest_chart_which_is_said():
-    ((cluster,), wrong) = read("head: {}\nadditionalWorkerGroups: {smallGroup: {disabled: false}}")
+    values = "head: {enableInTreeAutoscaling: true}\nadditionalWorkerGroups: {smallGroup: {disabled: false}}"
+    ((cluster,), wrong) = read(values)
 
     small, worker = cluster.spec.workerGroupSpecs
     memory = [
@@ -198,6 +199,13 @@ def test_the_defaults_are_those_of_the_newest_chart_which_is_said():
         "additionalWorkerGroups.smallGroup.maxReplicas, worker.resources.limits.memory, worker.maxReplicas to the "
         "chart: its defaults since version 1.6 are counted",
     )
+
+
+@pytest.mark.parametrize(("replicas", "is_assumed"), [(3, False), (4, True)])
+def test_the_most_replicas_matter_to_a_fixed_number_above_the_older_most(replicas, is_assumed):
+    ((cluster,), _) = read(f"head: {{}}\nworker: {{replicas: {replicas}}}")
+
+    assert ("worker.maxReplicas" in cluster.assumptions[0]) == is_assumed
 
 
 def test_nothing_is_assumed_where_the_values_say_all():

@@ -44,6 +44,9 @@ _SMALL_GROUP_DEFAULTS: Final[dict[str, Any]] = {
     "resources": _amounts("1Gi"),
 }
 
+_OLD_MOST: Final = 3
+"""``maxReplicas`` before the chart's version 1.6."""
+
 _WITH_DEFAULTS: Final = (("worker",), (_GROUPS, "smallGroup"))
 """The groups that the chart has defaults for."""
 
@@ -134,10 +137,15 @@ def read_chart_values(document: Document) -> tuple[list[ClusterInFile], list[Fie
 def _left_to_the_chart(values: dict[str, Any], workers: list[_Group]) -> tuple[str, ...]:
     """Return, as a sentence, which defaults are counted that older versions of the chart have otherwise."""
     memory = ("resources", "limits", "memory")
+    is_autoscaling = (values.get("head") or {}).get("enableInTreeAutoscaling") is True
     changed: list[Path] = [("head", *memory)]
     for group in workers:
         if group.path in _WITH_DEFAULTS:
-            changed += [(*group.path, *memory), (*group.path, "maxReplicas")]
+            changed += [(*group.path, *memory)]
+            # It matters where the number grows, or is more than the older default.
+            replicas = _unquoted(group.values.get("replicas"))
+            is_more = isinstance(replicas, int) and replicas > _OLD_MOST
+            changed += [(*group.path, "maxReplicas")] if is_autoscaling or is_more else []
     missing = [".".join(map(str, path)) for path in changed if not _is_given(values, path)]
     named = ", ".join(missing)
     return (f"the values leave {named} to the chart: its defaults since version 1.6 are counted",) if named else ()

@@ -126,17 +126,20 @@ def yaml_to_cluster_spec(
     most = cluster.max_workers
     machines = Machines(provider_of(cluster.model_dump()), catalog)
     workers = {name: each for name, each in types.items() if name != head or each.max_workers}
-    if unknown := [why for name, each in workers.items() if (why := machines.why_unknown(name, each))]:
+    head_unknown = machines.why_unknown(head, types[head])
+    unknown = [why for name, each in workers.items() if (why := machines.why_unknown(name, each))]
+    if head_unknown is not None and not (most and workers):
+        unknown.append(head_unknown)
+    if unknown:
         raise InvalidResourcesError("\n".join(unknown))
-    is_known = machines.why_unknown(head, types[head]) is None
     minutes = cluster.idle_timeout_minutes
     return ClusterSpec(
         name=cluster.cluster_name or "cluster",
-        head=_resources(head, machines.amounts(types[head], is_head=True) if is_known else {}),
+        head=_resources(head, {} if head_unknown else machines.amounts(types[head], is_head=True)),
         groups=tuple(_node_type(name, each, machines.amounts(each), most) for name, each in workers.items()),
         max_nodes=most,
         idle_timeout_s=None if minutes is None else minutes * _MINUTE_S,
-        assumptions=(*assumptions, *machines.assumptions(workers), *([] if is_known else [HEAD_UNKNOWN])),
+        assumptions=(*assumptions, *machines.assumptions(workers), *([HEAD_UNKNOWN] if head_unknown else [])),
     )
 
 
