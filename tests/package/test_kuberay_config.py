@@ -61,7 +61,7 @@ def test_a_job_or_a_service_is_read_as_the_cluster_that_it_starts(addable, kind,
 
 
 def test_a_job_for_a_cluster_that_runs_holds_none(addable):
-    with pytest.raises(InvalidResourcesError, match=r"but holds 0 \(found: RayJob\)"):
+    with pytest.raises(InvalidResourcesError, match=r"but holds 0 \(found: RayJob 'mine'\)"):
         addable({**manifest(), "kind": "RayJob", "spec": {"clusterSelector": {"ray.io/cluster": "mine"}}})
 
 
@@ -81,3 +81,9 @@ def test_what_a_file_holds_instead_is_named_as_a_whole(addable):
 def test_a_manifest_that_cannot_be_read_is_named(addable, broken, message):
     with pytest.raises(InvalidResourcesError, match=message):
         addable(manifest(**broken))
+
+
+def test_to_a_cluster_without_an_autoscaler_nothing_can_be_added_whatever_one_would_make_of_it(addable):
+    group = {"groupName": "gpu", "replicas": 2, "template": pod(memory="32Gi")}
+
+    assert addable(manifest(enableInTreeAutoscaling=False, workerGroupSpecs=[group])) == ((), 0)

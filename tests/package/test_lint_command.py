@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.unit.manifests_with import changed
+from tune_policies import InvalidResourcesError
 from tune_policies.cli import app
 from tune_policies.lint.crd import load_crds
 from tune_policies.lint.rules import all_rules
@@ -54,6 +55,34 @@ def test_notes_alone_are_no_failure(write):
 
     assert done.exit_code == 0
     assert "note slow-growth" in done.stdout
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A file of two clusters, with one mistake in each that can be mended."""
+    path = tmp_path / "two.yaml"
+    mistakes = ({"metadata.name": "one", "spec.workerGroupSpecs.0.replicas": 9}, {"metadata.name": "two"})
+    path.write_text("---\n".join(changed("RayCluster", {**mistakes[0], **each}) for each in mistakes))
+    return path
+
+
+def test_a_name_picks_one_of_several_clusters(two):
+    found = json.loads(run(two, "--name", "two", "--json").stdout)["findings"]
+
+    assert {each["document"] for each in found} == {1}
+
+
+def test_a_name_that_no_cluster_of_the_file_has_is_wrong_usage(two):
+    with pytest.raises(InvalidResourcesError, match=r"two\.yaml has no cluster 'three'.* It has 'one', 'two'"):
+        run(two, "--name", "three")
+
+
+def test_only_the_cluster_of_the_name_is_mended(two):
+    run(two, "--name", "two", "--fix")
+
+    first, second = read_documents(two.read_text(), "two.yaml")
+    replicas = [each.data["spec"]["workerGroupSpecs"][0]["replicas"] for each in (first, second)]
+    assert replicas == [9, 4]
 
 
 def test_what_is_piped_in_is_checked():

@@ -47,7 +47,8 @@ def plan(tmp_path, monkeypatch, capsys):
         (tmp_path / "cluster.yaml.gz").write_bytes(gzip.compress(text.encode()))
         (tmp_path / "nodes.yaml").write_text(NODES)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        monkeypatch.setattr(sys, "argv", ["tune-policies", "plan", policy.name, "--cluster", cluster, *arguments])
+        of_cluster = [] if cluster is None else ["--cluster", cluster]
+        monkeypatch.setattr(sys, "argv", ["tune-policies", "plan", policy.name, *of_cluster, *arguments])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         return Done(ended.value.code, *capsys.readouterr())
@@ -90,12 +91,71 @@ def test_a_cluster_on_which_not_one_trial_ever_fits_ends_with_status_1(plan):
     assert "with all nodes that can be added" in done.stderr
 
 
+ON_AWS = """
+cluster_name: train
+provider: {type: aws, region: us-west-2}
+available_node_types:
+  ray.head.default: {resources: {CPU: 0}, node_config: {InstanceType: m5.large}}
+  g5: {resources: {CPU: 8}, node_config: {InstanceType: g5.2xlarge}}
+"""
+
+
+def test_what_the_file_leaves_open_is_told_with_the_plan(plan):
+    done = plan(ON_AWS.replace("CPU: 8", "CPU: 8, GPU: 1"))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "at the maximum (2 g5): 8 trials at once" in done.stdout
+    assert done.stdout.endswith("caution: the file has no max_workers: 2 is counted, Ray's default for aws\n")
+
+
+def test_where_nothing_fits_it_is_told_what_the_file_leaves_open(plan):
+    done = plan(ON_AWS)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "short of GPU" in done.stderr
+    assert "Mind that AWS adds the devices of g5.2xlarge to the resources of 'g5'" in done.stderr
+
+
+TWO = f"{MANIFEST}---{MANIFEST.replace('name: train', 'name: tune').replace('maxReplicas: 4', 'maxReplicas: 2')}"
+LIST = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: tune}}\n" + "".join(
+    f"- {text.strip().replace(chr(10), chr(10) + '  ')}\n" for text in TWO.split("---")
+)
+
+
+@pytest.mark.parametrize("text", [TWO, LIST], ids=["two documents", "a list"])
+def test_of_several_clusters_the_name_picks_one(plan, text):
+    done = plan(text, "--name", "tune")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "at the maximum (2 gpu): 8 trials at once" in done.stdout
+
+
+def test_what_is_wrong_with_another_cluster_is_no_matter(plan):
+    done = plan(TWO.replace('num-cpus: "0"', "num-cpus: 0", 1), "--name", "tune")
+
+    assert done.returncode == 0
+
+
+def test_a_name_that_the_file_does_not_have_ends_with_those_that_it_has(plan):
+    done = plan(TWO, "--name", "tuna")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cluster.yaml has no cluster 'tuna'; did you mean 'tune'? It has 'train', 'tune'" in done.stderr
+
+
+def test_a_name_goes_with_a_file(plan):
+    done = plan(MANIFEST, "--name", "train", cluster=None)
+
+    assert done.returncode == 2
+    assert "name the file by --cluster" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a: [", "cluster.yaml, line 1: not YAML"),
         ("a: 1", "cluster.yaml must hold one Ray cluster YAML"),
-        (MANIFEST + "---" + MANIFEST, "but holds 2 (found: RayCluster)"),
+        (TWO, "cluster.yaml holds 2 clusters (RayCluster 'train', RayCluster 'tune'): pick one by its name"),
         (MANIFEST.replace('"0"', "0"), 'cluster.yaml, line 8: num-cpus must be a text, got the number 0: write "0"'),
         (MANIFEST.replace('cpu: "8"', 'cpu: "8 cores"'), "cluster.yaml, line 14: cpu '8 cores' is no amount"),
     ],

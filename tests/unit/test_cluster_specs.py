@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from tune_policies import InvalidResourcesError, Resources
+from tune_policies import InvalidResourcesError, NodeCatalog, NodeType, Resources
 from tune_policies.clusters.cluster_spec import WorkerGroup
 from tune_policies.manifests.cluster_file import load_cluster
 from tune_policies.manifests.device_types import device_type
@@ -22,10 +22,10 @@ def manifest(workers=(), **changes):
 
 @pytest.fixture
 def load(tmp_path):
-    def read(data):
+    def read(data, **options):
         path = tmp_path / "cluster.yaml"
         path.write_text(data if isinstance(data, str) else yaml.safe_dump(data))
-        return load_cluster(path)
+        return load_cluster(path, **options)
 
     return read
 
@@ -184,9 +184,152 @@ def test_a_cluster_yaml_is_read_as_ray_counts_it(load):
     )
 
 
+def test_without_an_autoscaler_nodes_have_what_they_start_with(load):
+    template = pod(**{"cpu": "8", "nvidia.com/mig-1g.10gb": 1})
+    worker = {"replicas": 2, "rayStartParams": {"resources": "'{\"mine\": 2}'"}, "template": template}
+
+    cluster = load(manifest([worker], enableInTreeAutoscaling=None, rayVersion="2.40.0"))
+
+    (group,) = cluster.groups
+    assert (group.resources, group.start_nodes) == (Resources(cpus=8, gpus=1, custom={"mine": 2}), 2)
+    assert [part.name for part in group.gpu_parts] == ["MIG 1g.10gb"]
+
+
+ON_AWS = """
+cluster_name: mine
+provider: {type: aws, region: us-west-2}
+max_workers: 6
+head_node_type: head
+available_node_types:
+  head: {resources: {CPU: 0}, node_config: {InstanceType: m5.large}}
+  gpu: {resources: {}, node_config: {InstanceType: g5.xlarge}}
+"""
+G5 = {"cpus": 4, "memory_bytes": 16 * 2**30, "gpus": 1, "accelerator_type": "A10G"}
+BY_ITS_CONFIG = NodeType(name="small-gpu", node_config={"InstanceType": "g5.xlarge"}, **G5)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(BY_ITS_CONFIG, id="by its configuration"),
+        pytest.param(NodeType(name="g5-xlarge", **G5), id="by its name"),
+    ],
+)
+def test_what_aws_fills_in_is_what_the_catalogue_has_of_the_instance_type(load, row):
+    cluster = load(ON_AWS, catalog=NodeCatalog(node_types=(row,)))
+
+    (group,) = cluster.groups
+    assert (group.resources, group.accelerator_type, cluster.head, cluster.assumptions) == (
+        Resources(cpus=4, gpus=1, memory_bytes=int(16 * 2**30 * 0.7)),  # Ray keeps the rest for its object store
+        "A10G",
+        Resources(),
+        (),
+    )
+
+
+def test_what_the_file_says_of_a_machine_goes_before_what_the_catalogue_has(load):
+    text = ON_AWS.replace("gpu: {resources: {}", "gpu: {resources: {GPU: 0, mine: 2}")
+
+    (group,) = load(text, catalog=NodeCatalog(node_types=(BY_ITS_CONFIG,))).groups
+
+    assert (group.resources.cpus, group.resources.gpus, group.resources.custom) == (4, 0, {"mine": 2})
+
+
+UNKNOWN_HEAD = "the head is counted without CPUs, as its file does not say what it has"
+
+
+def test_a_head_of_which_nobody_knows_what_it_has_takes_no_work_which_is_said(load):
+    machine = NodeCatalog(node_types=(BY_ITS_CONFIG,))
+    on_aws = load(ON_AWS.replace("resources: {CPU: 0}", "resources: {}"), catalog=machine)
+    started = manifest([{"replicas": 1}], enableInTreeAutoscaling=False)
+    started["spec"]["headGroupSpec"] = {"template": pod(memory="8Gi")}
+    without_autoscaler = load(started)
+
+    for cluster in (on_aws, without_autoscaler):
+        assert (cluster.head, cluster.assumptions, len(cluster.groups)) == (Resources(), (UNKNOWN_HEAD,), 1)
+
+
+def test_all_node_types_that_nobody_knows_are_named(load):
+    with pytest.raises(InvalidResourcesError, match=r"(?s)'gpu' has no resources.*'more' has no CPU in its resources"):
+        load(f"{ON_AWS}  more: {{resources: {{mine: 1}}, node_config: {{InstanceType: p3.2xlarge}}}}\n")
+
+
+def test_devices_that_aws_adds_and_nobody_here_knows_are_told(load):
+    cluster = load(ON_AWS.replace("gpu: {resources: {}", "gpu: {resources: {CPU: 4}"))
+
+    assert cluster.groups[0].resources == Resources(cpus=4)
+    assert cluster.assumptions == (
+        "AWS adds the devices of g5.xlarge to the resources of 'gpu', which are counted without: give --nodes a "
+        "catalogue that has it, or write them under resources",
+    )
+
+
+def test_without_a_head_or_a_limit_those_of_the_provider_count_which_is_said(load):
+    text = ON_AWS.replace("max_workers: 6\nhead_node_type: head\n", "").replace("  head:", "  ray.head.default:")
+
+    cluster = load(text.replace("gpu: {resources: {}", "gpu: {resources: {CPU: 4, GPU: 1}"))
+
+    assert (cluster.max_nodes, [(group.name, group.max_nodes) for group in cluster.groups]) == (2, [("gpu", 2)])
+    assert cluster.assumptions == ("the file has no max_workers: 2 is counted, Ray's default for aws",)
+
+
+def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
+    cluster = load("cluster_name: mine\nmax_workers: 3\nprovider: {type: gcp, region: here}\n")
+
+    assert (cluster.head, [(group.name, group.max_nodes) for group in cluster.groups]) == (
+        Resources(cpus=2),
+        [("ray_worker_small", 3)],
+    )
+    assert cluster.assumptions == ("the file has no node types: those that Ray has for gcp are counted",)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
+        pytest.param(
+            ON_AWS,
+            "'gpu' has no resources in the file: AWS fills them in by the instance type g5.xlarge; give --nodes a "
+            "catalogue that has it, or write resources",
+            id="what AWS fills in",
+        ),
+        pytest.param(
+            ON_AWS.replace("{}", "{CPU: 4}").replace("CPU: 0", "").replace("max_workers: 6", "max_workers: 0"),
+            "'head' has no resources in the file: AWS fills them in by the instance type m5.large",
+            id="a head that is all there is",
+        ),
+        pytest.param(
+            ON_AWS.replace("{InstanceType: g5.xlarge}", "{LaunchTemplate: {}}"),
+            "'gpu' has no resources, and its node_config no InstanceType",
+            id="a machine that AWS is not told",
+        ),
+        pytest.param(
+            ON_AWS.replace("type: aws", "type: gcp"),
+            "'gpu' has no resources: write what a node will have, which Ray finds out for AWS alone",
+            id="what no other cloud fills in",
+        ),
+        pytest.param(
+            "cluster_name: lab\nprovider: {type: local, head_ip: 10.0.0.1, worker_ips: [10.0.0.2]}\n",
+            "which Ray reads from each machine as it starts",
+            id="machines that are there",
+        ),
+        pytest.param(
+            ON_AWS + "worker_nodes: {InstanceType: g5.xlarge}\n", "line 9: worker_nodes is of Rays before", id="old"
+        ),
+        pytest.param(
+            manifest([{"template": pod()}], enableInTreeAutoscaling=False),
+            "group 'gpu': nothing says how many CPUs a node has, so that Ray counts those of the machine",
+            id="no CPUs to start with",
+        ),
+        pytest.param(
+            manifest([{"rayStartParams": {"num-gpus": "x"}}], enableInTreeAutoscaling=False),
+            "num-gpus: 'x' is no whole number, which ray start needs",
+            id="no number to start with",
+        ),
+        pytest.param(
+            manifest([{"rayStartParams": {"resources": '{"mine": 1}'}}], enableInTreeAutoscaling=False),
+            "is not what ray start reads",
+            id="no resources to start with",
+        ),
         pytest.param(manifest([{"template": pod()}]), "group 'gpu': .*cannot tell how many CPUs", id="no CPUs"),
         pytest.param(
             manifest([{"rayStartParams": {"num-gpus": "0.5"}}]), "num-gpus: '0.5' is no whole number", id="half a GPU"
@@ -203,7 +346,11 @@ def test_a_cluster_yaml_is_read_as_ray_counts_it(load):
         pytest.param(CLUSTER_YAML.replace("max_workers: 6", ""), "max_workers is missing", id="no max_workers"),
         pytest.param(CLUSTER_YAML.replace(": head\n", ": hed\n"), "head_node_type must name one", id="no head"),
         pytest.param(CLUSTER_YAML.replace("CPU: 8", "CPU: 0.5"), "line 8: CPU must be a whole", id="half a CPU"),
-        pytest.param(CLUSTER_YAML.replace("resources: {CPU: 2}, ", ""), "'head' has no resources", id="no resources"),
+        pytest.param(
+            CLUSTER_YAML.replace('{CPU: 8, GPU: 1, "accelerator_type:T4": 1}', "{}"),
+            "'gpu' has no resources",
+            id="no resources",
+        ),
     ],
 )
 def test_what_ray_could_not_count_is_named(load, data, message):

@@ -38,6 +38,7 @@ def nested_by_aliases():
         pytest.param("a: 1\nb: \x00", 2, "is this a text?", id="a NUL byte"),
         pytest.param("a: \ud800", 1, "is this a text?", id="half a character"),
         pytest.param("a: 1\nb: 2\na: 3", 3, "'a' comes twice, first in line 1", id="a key twice"),
+        pytest.param("a: 1\na: true", 2, "'a' comes twice, first in line 1", id="a key twice, once as a truth value"),
         pytest.param("x: 1\n---\na: &a [1, *a]", 3, r"\*a stands in what it stands for", id="a part of itself"),
         pytest.param("a: 1\nb: *c", 2, r"\*c stands for nothing", id="an alias of nothing"),
         pytest.param("x: 1\ny: !!python/object/apply:os.system [ls]", 2, "python/object.* not plain data", id="code"),
@@ -93,6 +94,16 @@ def test_every_document_of_a_file_counts_its_lines_from_the_top_of_the_file():
     first, second = read_documents("a: 1\n---\n---\n\nb:\n- c: 2\n", "cluster.yaml")
 
     assert (first.line(("a",)), second.line(("b", 0, "c")), second.line(("b", 0, "missing"))) == (1, 6, 6)
+
+
+def test_a_key_that_comes_again_with_the_same_value_is_told_by_its_line():
+    document = only("a: {b: 1, c: [x]}\nd: 2\na: {c: [x], b: 1}")
+
+    assert (document.data, document.line(("a",)), dict(document.repeated)) == (
+        {"a": {"b": 1, "c": ["x"]}, "d": 2},
+        1,
+        {("a",): 3},
+    )
 
 
 def test_what_an_alias_stands_for_has_the_line_of_the_alias():

@@ -82,7 +82,7 @@ def test_a_mistake_is_named_with_its_file_and_key(broken, message):
         ("[1, 2]", "must hold one Ray cluster YAML .* but holds 0"),
         ("kind: Job", r"but holds 0 \(found: Job\)"),
         ("kind: RayJob", "cluster.yaml, line 1: apiVersion is missing"),
-        ("available_node_types: {}\n---\navailable_node_types: {}", "but holds 2"),
+        ("available_node_types: {}\n---\navailable_node_types: {}", "holds 2 clusters"),
         (None, "cannot read .*cluster.yaml"),
     ],
 )

@@ -181,7 +181,61 @@ def test_values_of_the_chart_are_read_as_the_cluster_that_it_makes_of_them(chart
 def test_the_chart_fills_in_its_defaults_key_by_key(chart):
     limits = chart.spec.workerGroupSpecs[1].template.spec.containers[0].resources.limits
 
-    assert limits == {"cpu": "1", "memory": "1G", "nvidia.com/gpu": 1}
+    assert limits == {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": 1}
+
+
+def test_the_defaults_are_those_of_the_newest_chart_which_is_said():
+    values = "head: {enableInTreeAutoscaling: true}\nadditionalWorkerGroups: {smallGroup: {disabled: false}}"
+    ((cluster,), wrong) = read(values)
+
+    small, worker = cluster.spec.workerGroupSpecs
+    memory = [
+        group.template.spec.containers[0].resources.limits["memory"]
+        for group in (cluster.spec.headGroupSpec, small, worker)
+    ]
+    assert (wrong, memory, small.maxReplicas, worker.maxReplicas) == ([], ["5Gi", "1Gi", "1Gi"], 5, 5)
+    assert cluster.assumptions == (
+        "the values leave head.resources.limits.memory, additionalWorkerGroups.smallGroup.resources.limits.memory, "
+        "additionalWorkerGroups.smallGroup.maxReplicas, worker.resources.limits.memory, worker.maxReplicas to the "
+        "chart: its defaults since version 1.6 are counted",
+    )
+
+
+@pytest.mark.parametrize(("replicas", "is_assumed"), [(3, False), (4, True)])
+def test_the_most_replicas_matter_to_a_fixed_number_above_the_older_most(replicas, is_assumed):
+    ((cluster,), _) = read(f"head: {{}}\nworker: {{replicas: {replicas}}}")
+
+    assert ("worker.maxReplicas" in cluster.assumptions[0]) == is_assumed
+
+
+def test_nothing_is_assumed_where_the_values_say_all():
+    group = "{resources: {limits: {memory: 1Gi}}, maxReplicas: 2}"
+    ((cluster,), _) = read(f"head: {group}\nworker: {group}")
+
+    assert cluster.assumptions == ()
+
+
+def test_a_zero_is_nothing_to_the_chart():
+    ((cluster,), _) = read("head: {}\nworker: {maxReplicas: 0, numOfHosts: 0, minReplicas: 0}")
+
+    (worker,) = cluster.spec.workerGroupSpecs
+    assert (worker.minReplicas, worker.maxReplicas, worker.numOfHosts) == (0, 2147483647, 1)
+
+
+def test_a_claim_for_devices_stands_in_the_pod():
+    ((cluster,), wrong) = read("head: {}\nworker: {resourceClaims: [{name: gpus, resourceClaimTemplateName: one}]}")
+
+    (worker,) = cluster.spec.workerGroupSpecs
+    assert (wrong, worker.template.spec.model_extra["resourceClaims"]) == (
+        [],
+        [{"name": "gpus", "resourceClaimTemplateName": "one"}],
+    )
+
+
+def test_a_key_that_the_chart_does_not_know_is_no_problem_as_helm_passes_over_it():
+    ((cluster,), wrong) = read("head: {restarts: 3}\nworker: {maxiReplicas: 3}")
+
+    assert (wrong, cluster.spec.workerGroupSpecs[0].maxReplicas) == ([], 5)
 
 
 def test_the_chart_quotes_the_parameters_of_ray_start(chart):
@@ -235,7 +289,6 @@ def test_each_part_of_the_cluster_has_its_place_in_the_values(chart, part, place
 @pytest.mark.parametrize(
     ("values", "path", "message"),
     [
-        ("worker: {maxiReplicas: 3}\nhead: {}", ("worker", "maxiReplicas"), "did you mean 'maxReplicas'"),
         ("worker: {containerEnv: [{name: A, value: 1}]}", ("worker", "containerEnv", 0, "value"), 'write "1"'),
         ("additionalWorkerGroups: {a: 3}", ("additionalWorkerGroups", "a"), "must be a mapping"),
         (

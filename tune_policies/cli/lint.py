@@ -31,6 +31,10 @@ def lint(
             show_default=False,
         ),
     ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Check the cluster, job or service of this name alone.", show_default=False),
+    ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Write what is safe into the files.")] = False,
     unsafe_fixes: Annotated[
         bool, typer.Option("--unsafe-fixes", help="With --fix: also write what may change what runs.")
@@ -53,8 +57,8 @@ def lint(
     if fix:
         for file in files:
             check_fixable(file)
-    fixed = [finding for file in files for finding in fix_file(file, crds, unsafe=unsafe_fixes)] if fix else []
-    findings = [finding for file in files for finding in lint_file(file, crds)]
+    fixed = [finding for file in files for finding in fix_file(file, crds, name, unsafe=unsafe_fixes)] if fix else []
+    findings = [finding for file in files for finding in lint_file(file, crds, name)]
     if json:
         said = {"findings": findings, "fixed": fixed}
         plain = {name: [each.model_dump(mode="json") for each in found] for name, found in said.items()}

@@ -47,8 +47,15 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="The cluster, job or service to plan for, where its file has several.", show_default=False),
+    ] = None,
     nodes: Annotated[
-        Path | None, typer.Option(help="A node catalogue, for what the cluster costs an hour.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="A node catalogue, for what the cluster costs an hour and what its machines are.", show_default=False
+        ),
     ] = None,
     trials: Annotated[
         int | None,
@@ -61,17 +68,21 @@ def plan(
 ) -> None:
     """Show what each trial gets, how many run at once, what limits them and why, and what stays idle."""
     if capacity is not None and (address is not None or cluster_config is not None):
-        name = "--address" if address is not None else "--cluster-config"
-        raise typer.BadParameter(f"--capacity is planned for without a cluster: leave {name} out")
+        other = "--address" if address is not None else "--cluster-config"
+        raise typer.BadParameter(f"--capacity is planned for without a cluster: leave {other} out")
+    if name is not None and cluster is None:
+        raise typer.BadParameter("--name is of a cluster in a file: name the file by --cluster")
     if nodes is not None and cluster is None:
         raise typer.BadParameter("--nodes has the prices of a cluster that is to be: name its file by --cluster")
     chosen = load_policy(policy)
     if cluster is not None:
         others = {"--capacity": capacity, "--address": address, "--cluster-config": cluster_config}
-        if given := [name for name, value in others.items() if value is not None]:
+        if given := [option for option, value in others.items() if value is not None]:
             raise typer.BadParameter(f"--cluster is planned for before it exists: leave {given[0]} out")
         catalog = None if nodes is None else load_catalog(nodes)
-        outlook = plan_for_cluster(chosen, load_cluster(cluster), catalog=catalog, num_trials=trials)
+        outlook = plan_for_cluster(
+            chosen, load_cluster(cluster, name=name, catalog=catalog), catalog=catalog, num_trials=trials
+        )
         print(_outlook_as_json(outlook, trials) if json else _outlook_as_text(outlook, trials))
         return
     found = read_cluster(address, timeout_s, cluster_config) if capacity is None else load_capacity(capacity)

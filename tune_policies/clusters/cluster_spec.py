@@ -105,6 +105,7 @@ class ClusterSpec(Value):
         max_nodes: The most workers of all groups together; ``None``: each group's limit is the only one.
         is_autoscaling: Whether an autoscaler adds nodes; else the numbers stay as they are at first.
         idle_timeout_s: After so many seconds without work a node goes; ``None``: as Ray does, 60 s on Kubernetes.
+        assumptions: What its file leaves open, and what it was taken for, a sentence each.
     """
 
     name: str = "cluster"
@@ -113,6 +114,7 @@ class ClusterSpec(Value):
     max_nodes: Count | None = None
     is_autoscaling: bool = True
     idle_timeout_s: Annotated[float, Field(ge=0)] | None = None
+    assumptions: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _names_must_differ(self) -> Self:

@@ -113,7 +113,10 @@ def plan_for_cluster(
         nodes = always if plan is None else _with_added(always, plan)
         return Stage(nodes=nodes, plan=plan, why_not=why_not, price_per_hour=_price(priced, nodes, head_price))
 
-    at_maximum = stage(most := _at_most(policy, cluster, capacity))
+    try:
+        at_maximum = stage(most := _at_most(policy, cluster, capacity))
+    except InfeasibleRequestError as error:
+        raise _with_assumptions(error, cluster) from error
     try:
         at_minimum = stage(policy.plan(capacity.model_copy(update={"node_types": ()})))
     except InfeasibleRequestError as error:
@@ -125,8 +128,18 @@ def plan_for_cluster(
         at_maximum=at_maximum,
         for_trials=stage(_at_most(CappedPolicy(policy, num_trials), cluster, capacity)) if is_less else None,
         currency="USD" if catalog is None else catalog.currency,
-        cautions=(*_types_not_counted(cluster, most), *_prices_missing(priced, catalog, head_price)),
+        cautions=(
+            *cluster.assumptions,
+            *_types_not_counted(cluster, most),
+            *_prices_missing(priced, catalog, head_price),
+        ),
     )
+
+
+def _with_assumptions(error: InfeasibleRequestError, cluster: ClusterSpec) -> InfeasibleRequestError:
+    """Return the error with what the cluster's file leaves open, which may be why nothing fits."""
+    suggestion = " ".join((error.suggestion, *(f"Mind that {each}." for each in cluster.assumptions)))
+    return InfeasibleRequestError(error.asked, error.offered, error.short_of, suggestion, error.tried)
 
 
 def _always(cluster: ClusterSpec) -> dict[str, int]:

@@ -41,19 +41,22 @@ class Fixed(NamedTuple):
     changes: tuple[Finding, ...]
 
 
-def fix_text(text: str, source: str, crds: CrdSet | None = None, *, unsafe: bool = False) -> Fixed:
+def fix_text(
+    text: str, source: str, crds: CrdSet | None = None, name: str | None = None, *, unsafe: bool = False
+) -> Fixed:
     """Return the text with all safe changes made; asked again, it finds none to make.
 
     Args:
         text: The text.
         source: The name under which findings tell of it.
         crds: Also check against these definitions.
+        name: Check the cluster, job or service of this name alone.
         unsafe: Make those changes too that may change what runs.
     """
     changes: list[Finding] = []
     for _ in range(_MAX_ROUNDS):
         fixable = _without_conflicts(
-            [each for each in lint_text(text, source, crds) if each.edits and (each.is_safe or unsafe)]
+            [each for each in lint_text(text, source, crds, name) if each.edits and (each.is_safe or unsafe)]
         )
         text, done = _apply(text, fixable)
         if not done:
@@ -77,12 +80,15 @@ def check_fixable(path: FilePath) -> None:
         raise InvalidResourcesError(f"--fix takes minutes for more than {_MAX_LINES:,} lines: split {path}")
 
 
-def fix_file(path: FilePath, crds: CrdSet | None = None, *, unsafe: bool = False) -> tuple[Finding, ...]:
+def fix_file(
+    path: FilePath, crds: CrdSet | None = None, name: str | None = None, *, unsafe: bool = False
+) -> tuple[Finding, ...]:
     """Make all safe changes in a file, at once or not at all, and return what was mended.
 
     Args:
         path: The file.
         crds: Also check against these definitions.
+        name: Check the cluster, job or service of this name alone.
         unsafe: Make those changes too that may change what runs.
 
     Raises:
@@ -96,7 +102,7 @@ def fix_file(path: FilePath, crds: CrdSet | None = None, *, unsafe: bool = False
         text = content.removeprefix(mark).decode("utf-8")
     except UnicodeDecodeError:
         return ()
-    fixed = fix_text(text, str(path), crds, unsafe=unsafe)
+    fixed = fix_text(text, str(path), crds, name, unsafe=unsafe)
     if fixed.changes:
         replace_file(path, mark + fixed.text.encode("utf-8"), expected=content)
     return fixed.changes

@@ -1,7 +1,7 @@
 """Reads files and asks all rules; what cannot be read is a finding like any other."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path as FilePath
 
@@ -9,22 +9,34 @@ from tune_policies.errors import InvalidResourcesError
 from tune_policies.lint.crd import CrdSet
 from tune_policies.lint.field_names import misspelled_fields
 from tune_policies.lint.finding import Edit, Finding
-from tune_policies.lint.rule import DocumentRule, Found, ReaderRule, Rule, document_type, manifests_in
-from tune_policies.lint.rules import AGAINST_DEFINITION, MISSPELLED, NOTHING_KNOWN, RULES, UNREADABLE, WRONG_FIELD
+from tune_policies.lint.rule import DocumentRule, Found, ReaderRule, Rule, document_type
+from tune_policies.lint.rules import (
+    AGAINST_DEFINITION,
+    KEY_TWICE,
+    MISSPELLED,
+    NOTHING_KNOWN,
+    RULES,
+    UNREADABLE,
+    WRONG_FIELD,
+)
 from tune_policies.lint.rules.cluster_parts import at
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Document, DocumentError, Path, read_documents
 from tune_policies.manifests.file_text import read_text
 from tune_policies.manifests.kuberay_models import FieldProblem
-from tune_policies.manifests.reading import clusters_in
+from tune_policies.manifests.reading import check_name, clusters_in, manifests_in, name_of
 
 
-def lint_file(path: str | FilePath, crds: CrdSet | None = None) -> list[Finding]:
+def lint_file(path: str | FilePath, crds: CrdSet | None = None, name: str | None = None) -> list[Finding]:
     """Return what is wrong with a file, by line.
 
     Args:
         path: The file, plain or gzipped; ``-`` is what is piped in.
         crds: Also check against these definitions.
+        name: Of the one cluster, job or service to look at; ``None``: all of the file.
+
+    Raises:
+        InvalidResourcesError: There is none of the name; the message lists those that there are.
     """
     try:
         text = read_text(path)
@@ -32,24 +44,40 @@ def lint_file(path: str | FilePath, crds: CrdSet | None = None) -> list[Finding]
         return [_unreadable(str(path), error.line, error.reason)]
     except InvalidResourcesError as error:
         return [_unreadable(str(path), 1, str(error))]
-    return lint_text(text, str(path), crds)
+    return lint_text(text, str(path), crds, name)
 
 
-def lint_text(text: str, source: str, crds: CrdSet | None = None) -> list[Finding]:
-    """Return what is wrong with a text, by line; ``source`` is the name under which findings tell of it."""
+def lint_text(text: str, source: str, crds: CrdSet | None = None, name: str | None = None) -> list[Finding]:
+    """Return what is wrong with a text, by line; ``source`` is the name under which findings tell of it.
+
+    Raises:
+        InvalidResourcesError: There is no cluster of the name; the message lists those that there are.
+    """
     try:
         documents = read_documents(text, source)
     except DocumentError as error:
         return [_unreadable(source, error.line, error.reason)]
     if not any(map(_is_known, documents)):
         return [_of_file(NOTHING_KNOWN, source, 1, "there is no cluster, job or service of Ray's in it")]
+    tops = None if name is None else _tops_of(name, documents, source)
     written = text.splitlines()
     found = [
         _finding(rule, said, document, number)
         for number, document in enumerate(documents)
         for rule, said in _asked(document, crds, written)
     ]
+    if tops is not None:
+        found = [each for each in found if any((each.document, each.path[: len(top)]) == (at, top) for at, top in tops)]
     return sorted(found, key=lambda each: (each.line, each.rule, each.message))
+
+
+def _tops_of(name: str, documents: Sequence[Document], source: str) -> list[tuple[int, Path]]:
+    """Return where the manifests of a name stand: the number of the document, and the path in it."""
+    manifests = [
+        (number, top, each) for number, document in enumerate(documents) for top, each in manifests_in(document)
+    ]
+    check_name(name, (each for _, _, each in manifests), source)
+    return [(number, top) for number, top, each in manifests if name_of(each) == name]
 
 
 def _unreadable(source: str, line: int, message: str) -> Finding:
@@ -74,6 +102,8 @@ def _asked(document: Document, crds: CrdSet | None, written: list[str]) -> _Said
     clusters, problems = clusters_in(document)
     for problem in problems:
         yield WRONG_FIELD, Found(problem.path, problem.message, "", _edits_of(problem, document, written), is_safe=True)
+    for path, line in document.repeated.items():
+        yield KEY_TWICE, Found(path, f"the key {str(path[-1])!r} comes again in line {line}, with the same value", "")
     yield from _asked_of_definitions(document, crds, {problem.path for problem in problems})
     yield from _asked_of_rules(document, clusters)
 

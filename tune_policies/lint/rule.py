@@ -29,21 +29,6 @@ def document_type(document: Document) -> str | None:
     return VALUES if is_chart_values(data) else None
 
 
-def manifests_in(document: Document) -> Iterator[tuple[Path, Document]]:
-    """Yield the document, or what is in it where it is a list as of ``kubectl get``, each with where it stands."""
-    data = document.data
-    items = data.get("items") if isinstance(data, Mapping) and data.get("kind") == "List" else None
-    if not isinstance(items, list):
-        yield (), document
-        return
-    lines: list[dict[Path, int]] = [{} for _ in items]
-    for path, line in document.lines.items():
-        if path[:1] == ("items",) and isinstance(number := path[1] if len(path) > 1 else None, int):
-            lines[number][path[2:]] = line
-    for number, item in enumerate(items):
-        yield ("items", number), Document(item, lines[number], document.source)
-
-
 class Found(NamedTuple):
     """What a rule says: a finding without what the rule's row says already.
 

@@ -1,10 +1,13 @@
 """Reads values of KubeRay's chart ``ray-cluster`` as the RayCluster that the chart makes of them.
 
 After the chart's template and default values (https://github.com/ray-project/kuberay/tree/v1.7.0/helm-chart/ray-cluster).
-The chart gives groups no top-level ``resources`` and ``labels``: there ``rayStartParams`` alone tell Ray.
+Values do not say for which version of the chart they are, so the defaults are those of 1.6 and 1.7; older charts give
+the head 2G, and the groups 1G and at most 3 replicas. The chart gives groups no top-level ``resources`` and ``labels``:
+there ``rayStartParams`` alone tell Ray.
 """
 
 import json
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from tune_policies.manifests.cluster_in_file import ClusterInFile
@@ -15,27 +18,37 @@ from tune_policies.values import shorten, suggest
 
 _GROUPS: Final = "additionalWorkerGroups"
 _TOP: Final = ("head", "worker", _GROUPS)
+_TOP_KEYS: Final = frozenset(
+    {*_TOP, "common", "image", "nameOverride", "fullnameOverride", "imagePullSecrets", "gcsFaultTolerance", "service"}
+    | {"podDisruptionBudget", "annotations", "labels", "headServiceSuffix"}
+)
 
 
 def _amounts(memory: str) -> dict[str, Any]:
     return {what: {"cpu": "1", "memory": memory} for what in ("limits", "requests")}
 
 
-_HEAD_DEFAULTS: Final[dict[str, Any]] = {"resources": _amounts("2G")}
+_HEAD_DEFAULTS: Final[dict[str, Any]] = {"resources": _amounts("5Gi")}
 _WORKER_DEFAULTS: Final[dict[str, Any]] = {
     "groupName": "workergroup",
     "replicas": 1,
     "minReplicas": 1,
-    "maxReplicas": 3,
-    "resources": _amounts("1G"),
+    "maxReplicas": 5,
+    "resources": _amounts("1Gi"),
 }
 _SMALL_GROUP_DEFAULTS: Final[dict[str, Any]] = {
     "disabled": True,
     "replicas": 0,
     "minReplicas": 0,
-    "maxReplicas": 3,
-    "resources": _amounts("1G"),
+    "maxReplicas": 5,
+    "resources": _amounts("1Gi"),
 }
+
+_OLD_MOST: Final = 3
+"""``maxReplicas`` before the chart's version 1.6."""
+
+_WITH_DEFAULTS: Final = (("worker",), (_GROUPS, "smallGroup"))
+"""The groups that the chart has defaults for."""
 
 _OF_CLUSTER: Final = ("rayVersion", "enableInTreeAutoscaling", "autoscalerOptions")
 """What the chart has under ``head``, but is the whole cluster's."""
@@ -62,12 +75,19 @@ _OF_CONTAINER: Final = (
 _OF_POD: Final = (
     *("nodeSelector", "tolerations", "affinity", "volumes", "restartPolicy", "initContainers", "serviceAccountName"),
     *("priorityClassName", "priority", "dnsConfig", "topologySpreadConstraints", "runtimeClassName"),
+    "resourceClaims",
 )
 _OTHERS: Final = (
     *("disabled", "groupName", "rayStartParams", "initArgs", "containerEnv", "image", "sidecarContainers"),
     *("podSecurityContext", "labels", "annotations"),
 )
 _KNOWN: Final = frozenset((*_OF_CLUSTER, *_OF_GROUP, *_OF_CONTAINER, *_OF_POD, *_OTHERS))
+
+_WORKER: Final = "ray-worker"
+"""The container of workers that Ray runs in."""
+
+_FOR_ZERO: Final = {"maxReplicas": 2147483647, "numOfHosts": 1}
+"""What the chart writes for a 0, as Helm's ``default`` takes it for nothing."""
 
 _OF_RAY: Final = frozenset({"groupName", "rayStartParams", "initArgs", "minReplicas", "maxReplicas", "containerEnv"})
 
@@ -104,12 +124,39 @@ def read_chart_values(document: Document) -> tuple[list[ClusterInFile], list[Fie
     places = _Places(head, workers, _common_env(values))
     spec, problems = read_part(RayClusterSpec, _spec(values, head, workers))
     problems = [FieldProblem(path=places.of(each.path), message=each.message) for each in problems]
-    problems += [problem for group in (head, *workers) for problem in _unknown_keys(group)]
     if spec is None:
         return [], problems
     names = {"name": values.get("fullnameOverride") or None, "annotations": values.get("annotations")}
     metadata, wrong = read_part(Metadata, {**names, "labels": values.get("labels")})
-    return [ClusterInFile(document, "values", values, metadata or Metadata(), spec, (), places.of)], [*problems, *wrong]
+    found = ClusterInFile(
+        document, "values", values, metadata or Metadata(), spec, (), places.of, _left_to_the_chart(values, workers)
+    )
+    return [found], [*problems, *wrong]
+
+
+def _left_to_the_chart(values: dict[str, Any], workers: list[_Group]) -> tuple[str, ...]:
+    """Return, as a sentence, which defaults are counted that older versions of the chart have otherwise."""
+    memory = ("resources", "limits", "memory")
+    is_autoscaling = (values.get("head") or {}).get("enableInTreeAutoscaling") is True
+    changed: list[Path] = [("head", *memory)]
+    for group in workers:
+        if group.path in _WITH_DEFAULTS:
+            changed += [(*group.path, *memory)]
+            # It matters where the number grows, or is more than the older default.
+            replicas = _unquoted(group.values.get("replicas"))
+            is_more = isinstance(replicas, int) and replicas > _OLD_MOST
+            changed += [(*group.path, "maxReplicas")] if is_autoscaling or is_more else []
+    missing = [".".join(map(str, path)) for path in changed if not _is_given(values, path)]
+    named = ", ".join(missing)
+    return (f"the values leave {named} to the chart: its defaults since version 1.6 are counted",) if named else ()
+
+
+def _is_given(values: Any, path: Path) -> bool:
+    for key in path:
+        if not isinstance(values, dict) or key not in values:
+            return False
+        values = values[key]
+    return True
 
 
 def _not_mappings(values: dict[str, Any]) -> list[FieldProblem]:
@@ -150,9 +197,7 @@ def _spec(values: dict[str, Any], head: _Group, workers: list[_Group]) -> dict[s
     return {
         **of_cluster,
         "headGroupSpec": _group_spec(values, head, "ray-head"),
-        "workerGroupSpecs": [
-            {**_group_spec(values, group, "ray-worker"), "groupName": group.name} for group in workers
-        ],
+        "workerGroupSpecs": [{**_group_spec(values, group, _WORKER), "groupName": group.name} for group in workers],
     }
 
 
@@ -170,6 +215,7 @@ def _group_spec(values: dict[str, Any], group: _Group, container_name: str) -> d
     if of.get("restartPolicy") == "":
         del pod["restartPolicy"]
     sizes: dict[str, Any] = {key: _unquoted(of[key]) for key in _OF_GROUP if key in of}
+    sizes |= {key: value for key, value in _FOR_ZERO.items() if container_name == _WORKER and sizes.get(key) == 0}
     pod["containers"] = [container, *(sidecars if isinstance(sidecars, list) else [])]
     return {
         **sizes,
@@ -200,12 +246,21 @@ def _common_env(values: dict[str, Any]) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _unknown_keys(group: _Group) -> list[FieldProblem]:
-    return [
-        FieldProblem(path=(*group.path, key), message=f"{key} is nothing that the chart reads{way_out}")
-        for key in group.values
-        if key not in _KNOWN and (way_out := suggest(key, _KNOWN))
-    ]
+def unknown_keys(values: dict[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield the keys of groups that the chart does not read, and of the top those near to one that it reads.
+
+    Helm passes over them. At the top, other charts may have values of their own.
+    """
+    for key in values.keys() - _TOP_KEYS:
+        if near := suggest(key, _TOP_KEYS):
+            yield (key,), near
+    more = values.get(_GROUPS)
+    places: list[tuple[Path, Any]] = [((key,), values.get(key)) for key in ("head", "worker")]
+    places += [((_GROUPS, name), group) for name, group in (more.items() if isinstance(more, dict) else ())]
+    for path, group in places:
+        for key in group if isinstance(group, dict) else ():
+            if key not in _KNOWN:
+                yield (*path, key), suggest(key, _KNOWN)
 
 
 class _Places(NamedTuple):

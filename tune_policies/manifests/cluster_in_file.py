@@ -19,6 +19,7 @@ class ClusterInFile(NamedTuple):
         path: Where the cluster's specification stands in the document, as ``("spec", "rayClusterSpec")``.
         path_of: Where a part of the specification stands, by where it would stand in a RayCluster's ``spec``: the
             chart's values have other places.
+        assumptions: What the file leaves open, and what it was taken for, a sentence each.
     """
 
     document: Document
@@ -28,3 +29,4 @@ class ClusterInFile(NamedTuple):
     spec: RayClusterSpec
     path: Path
     path_of: Callable[[Path], Path]
+    assumptions: tuple[str, ...] = ()

@@ -1,23 +1,29 @@
 """Turns a cluster that was read into what a plan goes by: what Ray counts on each node, and how many there may be."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from tune_policies.capacity import GpuDevice
+from tune_policies.clusters.catalog import NodeCatalog
 from tune_policies.clusters.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.clusters.gpu_parts import parts_of_gpus
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.cluster_in_file import ClusterInFile
+from tune_policies.manifests.cluster_yaml import provider_of
 from tune_policies.manifests.cluster_yaml_models import ClusterYaml, YamlNodeType
 from tune_policies.manifests.device_types import device_type
 from tune_policies.manifests.kuberay_models import HeadGroup, WorkerGroupSpec
+from tune_policies.manifests.machines import Machines
 from tune_policies.manifests.ray_counts import ray_counts, slice_shape
+from tune_policies.manifests.start_command import says_cpus, started_counts
 from tune_policies.probing.ray_totals import accelerator_type_of, to_resources
 from tune_policies.resources import Resources
 
 _MINUTE_S: Final = 60
+
+HEAD_UNKNOWN: Final = "the head is counted without CPUs, as its file does not say what it has"
 
 _FIRST_WITH_GROUP_RESOURCES: Final = (2, 51)
 """Before, Ray's autoscaler passes over the field ``resources`` of a group. Labels reach the nodes through KubeRay."""
@@ -26,22 +32,33 @@ _GroupT = TypeVar("_GroupT", bound=HeadGroup)
 
 
 def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
-    """Return a cluster of KubeRay's as Ray's autoscaler counts it.
+    """Return a cluster of KubeRay's as Ray counts it: its autoscaler, or without one the nodes as they start.
 
     Raises:
         InvalidResourcesError: Ray cannot tell what a node has, or the numbers of a group do not agree; the message
             names the group.
     """
     spec = cluster.spec
-    with _naming("the head"):
-        head = to_resources(ray_counts(_as_seen(spec.headGroupSpec, spec.rayVersion)))
+    is_autoscaling = spec.enableInTreeAutoscaling is True
+
+    def counts(group: HeadGroup) -> dict[str, int]:
+        return ray_counts(_as_seen(group, spec.rayVersion)) if is_autoscaling else started_counts(group)
+
+    assumptions = list(cluster.assumptions)
+    if is_autoscaling or says_cpus(spec.headGroupSpec):
+        with _naming("the head"):
+            head = to_resources(counts(spec.headGroupSpec))
+    else:
+        head = Resources()
+        assumptions.append(HEAD_UNKNOWN)
     options = spec.autoscalerOptions
     return ClusterSpec(
         name=cluster.metadata.name or "cluster",
         head=head,
-        groups=tuple(_group(_as_seen(each, spec.rayVersion)) for each in spec.workerGroupSpecs),
-        is_autoscaling=spec.enableInTreeAutoscaling is True,
+        groups=tuple(_group(each, counts) for each in spec.workerGroupSpecs),
+        is_autoscaling=is_autoscaling,
         idle_timeout_s=options.idleTimeoutSeconds,
+        assumptions=tuple(assumptions),
     )
 
 
@@ -53,9 +70,9 @@ def _as_seen(group: _GroupT, ray_version: str | None) -> _GroupT:
     return group.model_copy(update={"resources": {}})
 
 
-def _group(group: WorkerGroupSpec) -> WorkerGroup:
+def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]) -> WorkerGroup:
     with _naming(f"the group {group.groupName!r}"):
-        amounts = ray_counts(group)
+        amounts = counts(group)
         shape = slice_shape(group) if "TPU" in amounts else None
         if shape is not None:
             # The autoscaler counts it on every host, or no slice would come; of the hosts that are there one has it.
@@ -84,8 +101,15 @@ def _gpu_parts(group: WorkerGroupSpec, gpus: int) -> tuple[GpuDevice, ...] | Non
     return parts_of_gpus(pod.containers[0].resources.limits, pod.nodeSelector, gpus) if gpus else None
 
 
-def yaml_to_cluster_spec(cluster: ClusterYaml) -> ClusterSpec:
+def yaml_to_cluster_spec(
+    cluster: ClusterYaml, catalog: NodeCatalog | None = None, assumptions: Sequence[str] = ()
+) -> ClusterSpec:
     """Return the cluster of a cluster YAML as Ray's autoscaler counts it.
+
+    Args:
+        cluster: As it was read, with Ray's defaults.
+        catalog: Has what the machines are, where Ray looks that up by their instance type; ``None``: nothing does.
+        assumptions: What the file leaves open, and what it was taken for, a sentence each.
 
     Raises:
         InvalidResourcesError: Something is missing that Ray finds out only from the cloud, or the numbers of a node
@@ -97,27 +121,33 @@ def yaml_to_cluster_spec(cluster: ClusterYaml) -> ClusterSpec:
         raise InvalidResourcesError(f"head_node_type must name one of {', '.join(types)}, got {head!r}")
     if cluster.max_workers is None:
         raise InvalidResourcesError(
-            "max_workers is missing: write how many worker nodes there may be (Ray's default differs from provider "
-            "to provider)"
+            "max_workers is missing: write how many worker nodes there may be (Ray has no default for this provider)"
         )
     most = cluster.max_workers
+    machines = Machines(provider_of(cluster.model_dump()), catalog)
     workers = {name: each for name, each in types.items() if name != head or each.max_workers}
+    head_unknown = machines.why_unknown(head, types[head])
+    unknown = [why for name, each in workers.items() if (why := machines.why_unknown(name, each))]
+    if head_unknown is not None and not (most and workers):
+        unknown.append(head_unknown)
+    if unknown:
+        raise InvalidResourcesError("\n".join(unknown))
     minutes = cluster.idle_timeout_minutes
     return ClusterSpec(
         name=cluster.cluster_name or "cluster",
-        head=_resources(head, types[head]),
-        groups=tuple(_node_type(name, each, most) for name, each in workers.items()),
+        head=_resources(head, {} if head_unknown else machines.amounts(types[head], is_head=True)),
+        groups=tuple(_node_type(name, each, machines.amounts(each), most) for name, each in workers.items()),
         max_nodes=most,
         idle_timeout_s=None if minutes is None else minutes * _MINUTE_S,
+        assumptions=(*assumptions, *machines.assumptions(workers), *([HEAD_UNKNOWN] if head_unknown else [])),
     )
 
 
-def _node_type(name: str, node_type: YamlNodeType, most: int) -> WorkerGroup:
+def _node_type(name: str, node_type: YamlNodeType, amounts: Mapping[str, int], most: int) -> WorkerGroup:
     with _naming(f"the node type {name!r}"):
-        amounts = node_type.resources or {}
         return WorkerGroup(
             name=name,
-            resources=_resources(name, node_type),
+            resources=_resources(name, amounts),
             min_nodes=node_type.min_workers,
             max_nodes=min(most, most if node_type.max_workers is None else node_type.max_workers),
             start_nodes=node_type.min_workers,
@@ -128,14 +158,9 @@ def _node_type(name: str, node_type: YamlNodeType, most: int) -> WorkerGroup:
         )
 
 
-def _resources(name: str, node_type: YamlNodeType) -> Resources:
-    if not node_type.resources:
-        raise InvalidResourcesError(
-            f"the node type {name!r} has no resources: write what a node will have, which Ray finds out only for some "
-            "clouds, as it starts"
-        )
+def _resources(name: str, amounts: Mapping[str, int]) -> Resources:
     with _naming(f"the node type {name!r}"):
-        return to_resources(node_type.resources)
+        return to_resources(amounts)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ class YamlNodeType(Part):
     """One kind of node.
 
     Attributes:
-        resources: What Ray counts on it; ``None``: Ray asks the cloud, which it can for AWS, GCP and Azure alone.
+        resources: What Ray counts on it; what they leave out, Ray looks up by the instance type, for AWS alone.
         max_workers: ``None``: as many as the cluster may have.
     """
 
@@ -33,11 +33,13 @@ class ClusterYaml(Part):
     """A cluster as ``ray up`` starts it.
 
     Attributes:
-        max_workers: ``None``: the default of the provider, 2 for AWS.
+        max_workers: ``None``: the file does not say, and its provider has no default.
+        provider: Where the nodes come from.
     """
 
     cluster_name: str | None = None
     max_workers: NodeCount | None = None
     idle_timeout_minutes: Annotated[float, Field(ge=0)] | None = None
     head_node_type: str | None = None
+    provider: dict[str, Any] = Field(default_factory=dict)
     available_node_types: dict[str, YamlNodeType] = Field(min_length=1)

@@ -4,7 +4,9 @@ A text is only parsed, never run: tags other than YAML's own are refused. Scalar
 which goes by JSON: a date is a text, and so is every key.
 """
 
+import json
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -37,11 +39,13 @@ class Document(NamedTuple):
         data: Mappings, lists and scalars.
         lines: By path the line, from 1, on which a part begins. What an alias stands for has the line of the alias.
         source: The name of the file.
+        repeated: By path the line on which a key comes again, with the same value.
     """
 
     data: Any
     lines: Mapping[Path, int]
     source: str
+    repeated: Mapping[Path, int] = MappingProxyType({})
 
     def line(self, path: Path) -> int:
         """Return the line of a part; of one that is missing, the line of what it should stand in."""
@@ -102,7 +106,7 @@ def _documents(text: str, source: str, max_parts: int) -> Iterator[Document]:
             builder = _Builder(events, source, max_parts)
             data = builder.value(next(events), ())
             if data is not None:
-                yield Document(data, builder.lines, source)
+                yield Document(data, builder.lines, source, builder.repeated)
 
 
 class _Anchored(NamedTuple):
@@ -118,6 +122,7 @@ class _Builder:
 
     def __init__(self, events: Iterator[Any], source: str, max_parts: int) -> None:
         self.lines: dict[Path, int] = {}
+        self.repeated: dict[Path, int] = {}
         self._events = events
         self._source = source
         self._max_parts = max_parts
@@ -173,11 +178,22 @@ class _Builder:
                         self.lines.setdefault((*path, name), line)
                 continue
             if key in found:
-                first = self.lines[(*path, key)]
-                raise self._error(line, f"the key {shorten(key)} comes twice, first in line {first}: only one can hold")
+                self._repeat(found[key], (*path, key), line)
+                continue
             found[key] = self.value(next(self._events), (*path, key))
             self.lines[(*path, key)] = line
         return {**merged, **found}
+
+    def _repeat(self, value: Any, path: Path, line: int) -> None:
+        """Read the value of a key that was there before, which must be the same."""
+        first = self.lines[path]
+        again = self.value(next(self._events), path)
+        self.lines[path] = first
+        if json.dumps(again, sort_keys=True) != json.dumps(value, sort_keys=True):  # in Python, True is 1
+            raise self._error(
+                line, f"the key {shorten(path[-1])} comes twice, first in line {first}: only one can hold"
+            )
+        self.repeated[path] = line
 
     def _key(self, event: Any, path: Path, line: int) -> str | None:
         """Return a key as a text; ``None``: it merges another mapping into this one."""

@@ -4,8 +4,10 @@ Kinds that are not Ray's are let through: a file may hold a ConfigMap beside its
 by :mod:`tune_policies.manifests.cluster_yaml`.
 """
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.chart_values import is_chart_values, read_chart_values
 from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.cluster_yaml import is_cluster_yaml, read_cluster_yaml
@@ -47,6 +49,50 @@ def clusters_in(document: Document) -> Reading:
         clusters += found
         problems += wrong
     return clusters, problems
+
+
+def manifests_in(document: Document) -> Iterator[tuple[Path, Document]]:
+    """Yield the document, or what is in it where it is a list as of ``kubectl get``, each with where it stands."""
+    data = document.data
+    items = data.get("items") if isinstance(data, Mapping) and data.get("kind") == "List" else None
+    if not isinstance(items, list):
+        yield (), document
+        return
+    lines: list[dict[Path, int]] = [{} for _ in items]
+    for path, line in document.lines.items():
+        if path[:1] == ("items",) and isinstance(number := path[1] if len(path) > 1 else None, int):
+            lines[number][path[2:]] = line
+    for number, item in enumerate(items):
+        yield ("items", number), Document(item, lines[number], document.source)
+
+
+def name_of(manifest: Document) -> str | None:
+    """Return the name of a cluster, job or service; empty: it has none; ``None``: the manifest is of something else."""
+    data = manifest.data
+    if not isinstance(data, Mapping):
+        return None
+    if data.get("kind") in _PLACES:
+        metadata = data.get("metadata")
+        found = metadata.get("name") if isinstance(metadata, Mapping) else None
+    elif is_cluster_yaml(data):
+        found = data.get("cluster_name")
+    elif is_chart_values(data):
+        found = data.get("fullnameOverride")
+    else:
+        return None
+    return found if isinstance(found, str) else ""
+
+
+def check_name(name: str, manifests: Iterable[Document], source: str) -> None:
+    """Make sure that one of the manifests has the name.
+
+    Raises:
+        InvalidResourcesError: None has; the message lists the names that there are.
+    """
+    names = [found for each in manifests if (found := name_of(each))]
+    if name not in names:
+        listed = ", ".join(map(shorten, names)) or "none with a name"
+        raise InvalidResourcesError(f"{source} has no cluster {shorten(name)}{suggest(name, names)} It has {listed}")
 
 
 def _without_kind(document: Document) -> Reading:

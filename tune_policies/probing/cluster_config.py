@@ -1,12 +1,16 @@
 """Reads the autoscaler's configuration from a file: a Ray cluster YAML, or a KubeRay manifest."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tune_policies.autoscaling.ray_readers import read_ray_cluster
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.cluster_file import find_cluster
 from tune_policies.manifests.cluster_in_file import ClusterInFile
+from tune_policies.manifests.cluster_yaml import with_defaults
+
+_HEAD: Final = "headgroup"
+"""What Ray's autoscaler calls the head's node type."""
 
 
 def load_cluster_config(path: str | Path) -> dict[str, Any]:
@@ -20,14 +24,12 @@ def load_cluster_config(path: str | Path) -> dict[str, Any]:
     """
     found = find_cluster(path)
     if not isinstance(found, ClusterInFile):
-        config: dict[str, Any] = found.data
-        return config
+        return with_defaults(found.data)
+    if not found.spec.enableInTreeAutoscaling:
+        fixed = {group.groupName: {"max_workers": 0} for group in found.spec.workerGroupSpecs}
+        return {"max_workers": 0, "head_node_type": _HEAD, "available_node_types": {_HEAD: {"max_workers": 0}, **fixed}}
     spec = found.spec.model_dump(exclude_unset=True)
     try:
-        config = read_ray_cluster({"metadata": found.metadata.model_dump(exclude_unset=True), "spec": spec})
+        return read_ray_cluster({"metadata": found.metadata.model_dump(exclude_unset=True), "spec": spec})
     except ValueError as error:
         raise InvalidResourcesError(f"{path}: Ray's autoscaler cannot read this RayCluster: {error}") from error
-    if not found.spec.enableInTreeAutoscaling:
-        fixed = {name: {**of, "max_workers": 0} for name, of in config["available_node_types"].items()}
-        return {**config, "max_workers": 0, "available_node_types": fixed}
-    return config

@@ -1,6 +1,6 @@
 """What looks like a mistake and is none."""
 
-from tests.unit.planted.sound import CLUSTER, LAUNCHER, TPU
+from tests.unit.planted.sound import CLUSTER, LAUNCHER, TPU, VALUES
 
 _DEVICE = 'nvidia.com/gpu: "2"'
 _PARAMS = "rayStartParams: {}"
@@ -101,5 +101,53 @@ NO_MISTAKES = {
     .replace('google.com/tpu: "4"', 'google.com/tpu: "8"'),
     "other objects in the file": f"apiVersion: v1\nkind: ConfigMap\ndata: {{a: b}}\n---\n{CLUSTER}",
     "machines whose resources the cloud tells": LAUNCHER.replace("    resources: {CPU: 16}\n", ""),
+    "resources in words that only the shell reads, where no autoscaler does": CLUSTER.replace(
+        "enableInTreeAutoscaling: true", "enableInTreeAutoscaling: false"
+    )
+    .replace("  autoscalerOptions:\n    version: v2\n    idleTimeoutSeconds: 60\n", "")
+    .replace("maxReplicas: 4", "maxReplicas: 0")
+    .replace(_PARAMS, """rayStartParams: {resources: '''{"mine": 1.0}'''}""", 1),
+    "values for another chart beside the cluster's": f"prometheus: {{enabled: true}}\n{VALUES}",
+    "every field that the chart's own values have": VALUES.replace(
+        "  l4:\n",
+        """  l4:
+    labels: {team: vision}
+    serviceAccountName: ""
+    runtimeClassName: nvidia
+    envFrom: []
+    resourceClaims: []
+    annotations: {}
+    affinity: {}
+    podSecurityContext: {}
+    securityContext: {}
+    volumes: [{name: logs, emptyDir: {}}]
+    volumeMounts: [{mountPath: /tmp/ray, name: logs}]
+    sidecarContainers: []
+    initContainers: []
+    command: []
+    args: []
+    topologySpreadConstraints: []
+""",
+    ),
+    "a head's type of the name that Ray takes where none is given": LAUNCHER.replace(
+        "head_node_type: head\n", ""
+    ).replace("  head:\n", "  ray.head.default:\n"),
+    "a limit that is left out where the node types keep to Ray's": LAUNCHER.replace("max_workers: 6\n", "")
+    .replace("max_workers: 4", "max_workers: 1")
+    .replace("max_workers: 2", "max_workers: 1"),
+    "TPUs of Google's by their topology": """\
+cluster_name: tpus
+max_workers: 2
+provider: {type: gcp, region: us-central2, availability_zone: us-central2-b, project_id: null}
+available_node_types:
+  ray_head_default: {resources: {CPU: 0}, node_config: {machineType: n1-standard-4}}
+  ray_tpu: {resources: {TPU: 4}, node_config: {acceleratorConfig: {type: V4, topology: 2x2x1}}}
+""",
+    "a cloud's defaults": "cluster_name: small\nmax_workers: 1\nprovider: {type: aws, region: us-west-2}\n",
+    "machines that are there": """\
+cluster_name: lab
+provider: {type: local, head_ip: 10.0.0.1, worker_ips: [10.0.0.2, 10.0.0.3]}
+auth: {ssh_user: ray}
+""",
     "a field of old that Ray drops": LAUNCHER + "min_workers: 0\nhead_node: {}\n",
 }

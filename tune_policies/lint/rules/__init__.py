@@ -7,6 +7,7 @@ differ. What KubeRay's operator says by itself, and what does not concern trials
 from tune_policies.lint.rule import DocumentRule, ReaderRule, Rule, RuleSet
 from tune_policies.lint.rules import (
     autoscaling,
+    chart,
     cluster_yaml,
     cpus_and_memory,
     devices,
@@ -49,7 +50,21 @@ NOTHING_KNOWN = ReaderRule(
     "https://ray-project.github.io/kuberay/reference/api/",
 )
 
-READER_RULES: tuple[ReaderRule, ...] = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, MISSPELLED, AGAINST_DEFINITION)
+KEY_TWICE = ReaderRule(
+    "key-twice",
+    "note",
+    "Ray and kubectl take the last, but Helm and kustomize refuse the file.",
+    "https://yaml.org/spec/1.2.2/#3213-node-comparison",
+)
+
+READER_RULES: tuple[ReaderRule, ...] = (
+    UNREADABLE,
+    NOTHING_KNOWN,
+    WRONG_FIELD,
+    MISSPELLED,
+    AGAINST_DEFINITION,
+    KEY_TWICE,
+)
 """What the reader of files finds by itself."""
 
 RULES: RuleSet = (
@@ -64,6 +79,7 @@ RULES: RuleSet = (
     *jobs.RULES,
     *kueue.RULES,
     *cluster_yaml.RULES,
+    *chart.RULES,
 )
 """All others, in the order in which they are asked."""
 

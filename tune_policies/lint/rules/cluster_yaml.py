@@ -1,5 +1,6 @@
 """Rules for Ray's own cluster YAML, the file of ``ray up``."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -10,7 +11,16 @@ from tune_policies.lint.rules.devices import SPELLINGS
 from tune_policies.lint.rules.images import has_cuda
 from tune_policies.lint.rules.machines import MACHINES_SOURCE, machine_called
 from tune_policies.lint.rules.ray_schema import schema_problems
-from tune_policies.manifests.cluster_yaml import read_cluster_yaml
+from tune_policies.manifests.cluster_yaml import (
+    FILLS_RESOURCES,
+    LOCAL,
+    LOCAL_TYPE,
+    OLD_FIELDS,
+    PROVIDERS,
+    old_field_problems,
+    provider_of,
+    read_cluster_yaml,
+)
 from tune_policies.manifests.cluster_yaml_models import ClusterYaml, YamlNodeType
 from tune_policies.manifests.documents import Document, Path
 from tune_policies.values import suggest
@@ -18,19 +28,9 @@ from tune_policies.values import suggest
 _TYPES: Final = "available_node_types"
 _REFERENCE: Final = "https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html"
 _UTIL: Final = "ray.autoscaler._private.util"
+_FILLED: Final = f"fillout_defaults in {_UTIL}"
 _MACHINE_KEYS: Final = {"aws": "InstanceType", "gcp": "machineType", "azure": "azure_arm_parameters"}
 """Where each cloud's ``node_config`` names the machine."""
-
-_FILLED_IN: Final = {
-    "aws": ("'resources'",),
-    "gcp": ("'resources'",),
-    "azure": ("'resources'",),
-    "vsphere": ("'resources'", "'node_config'"),
-}
-"""What Ray finds out by itself before it checks the file, by provider."""
-
-_DROPPED: Final = ("min_workers", "head_node", "worker_nodes")
-"""Fields of old that Ray drops before it checks the file."""
 
 _LONG_MIN: Final = 30
 
@@ -46,7 +46,13 @@ def _types(document: Document) -> Iterator[tuple[Path, str, YamlNodeType]]:
 
 
 def _provider(document: Document) -> str:
-    return str(mapping(mapping(document.data).get("provider")).get("type"))
+    return provider_of(mapping(document.data))
+
+
+def _head_of(document: Document) -> str | None:
+    """Return the name of the head's type, which Ray may have filled in; ``None``: no type is the head's alone."""
+    cluster = _read(document)
+    return cluster.head_node_type if cluster and _provider(document) != LOCAL else None
 
 
 def _has_devices(each: YamlNodeType) -> bool:
@@ -54,23 +60,59 @@ def _has_devices(each: YamlNodeType) -> bool:
 
 
 def _against_schema(document: Document) -> Iterator[Found]:
-    known = [problem.path for problem in read_cluster_yaml(document.data)[1]]
-    data = {key: value for key, value in mapping(document.data).items() if key not in _DROPPED}
+    given = mapping(document.data)
+    known = [problem.path for problem in read_cluster_yaml(given)[1]]
+    # Ray drops min_workers, and the fields of old where they are empty, before it checks the file.
+    data = {key: value for key, value in given.items() if key not in ("min_workers", *OLD_FIELDS)}
     for path, message in schema_problems(data):
-        is_filled_in = message.startswith(_FILLED_IN.get(_provider(document), ())) and message.endswith("is missing")
+        is_filled_in = _provider(document) == FILLS_RESOURCES and message == "'resources' is missing"
         if not is_filled_in and not any(path[: len(each)] == each for each in known):
             yield Found(path, message, "see the reference of the file")
+
+
+def _old_fields(document: Document) -> Iterator[Found]:
+    for problem in old_field_problems(mapping(document.data)):
+        yield Found(problem.path, problem.message, "")
+
+
+def _unknown_provider(document: Document) -> Iterator[Found]:
+    provider = _provider(document)
+    if provider and provider not in PROVIDERS:
+        known = ", ".join(sorted(PROVIDERS))
+        near = suggest(provider, PROVIDERS)
+        yield Found(("provider", "type"), f"Ray has no provider {provider!r}{near}", f"write one of {known}")
+
+
+def _local_machines(document: Document) -> Iterator[Found]:
+    data = mapping(document.data)
+    provider = mapping(data.get("provider"))
+    if _provider(document) != LOCAL:
+        return
+    if data.get(_TYPES) and LOCAL_TYPE not in mapping(data[_TYPES]):
+        yield Found(
+            (_TYPES,),
+            "a cluster of machines that are there has no node types",
+            "leave them out: Ray reads from each machine what it has",
+        )
+    if "coordinator_address" in provider:
+        if "max_workers" not in data:
+            message = "max_workers is missing, which a coordinator needs"
+            yield Found((), message, "write how many machines the cluster may take")
+    elif missing := [key for key in ("head_ip", "worker_ips") if key not in provider]:
+        message = f"the provider has no {' and no '.join(missing)}"
+        yield Found(("provider",), message, "write the addresses of the machines, or a coordinator_address")
 
 
 def _head_missing(document: Document) -> Iterator[Found]:
     cluster = _read(document)
     if cluster is None or cluster.head_node_type in cluster.available_node_types:
         return
-    if cluster.head_node_type is None:
-        yield Found((_TYPES,), "head_node_type is missing", "name the node type of the head")
+    named = ", ".join(cluster.available_node_types)
+    if mapping(document.data).get("head_node_type") is None:
+        message = f"head_node_type is missing, and there is no {cluster.head_node_type!r}, which Ray takes then"
+        yield Found((_TYPES,), message, f"name the node type of the head as head_node_type: one of {named}")
     else:
-        near = suggest(cluster.head_node_type, cluster.available_node_types)
-        named = ", ".join(cluster.available_node_types)
+        near = suggest(str(cluster.head_node_type), cluster.available_node_types)
         message = f"there is no node type {cluster.head_node_type!r}{near}"
         yield Found(("head_node_type",), message, f"write one of {named}")
 
@@ -103,8 +145,21 @@ def _never_reached(document: Document) -> Iterator[Found]:
 
 def _limit_left_out(document: Document) -> Iterator[Found]:
     cluster = _read(document)
-    if cluster is not None and cluster.max_workers is None:
-        yield Found((), "max_workers is missing, so that the cluster has 2 at the most", "write max_workers")
+    if cluster is None or _provider(document) == LOCAL or "max_workers" in mapping(document.data):
+        return
+    most = cluster.max_workers
+    if most is None:
+        message = "max_workers is missing, for which Ray has no default here"
+        yield Found((), message, "write max_workers")
+    elif _wanted(cluster) > most:
+        yield Found((), f"max_workers is missing, so that the cluster has {most} at the most", "write max_workers")
+
+
+def _wanted(cluster: ClusterYaml) -> float:
+    """Return how many workers the node types may have together; one that does not say may have any number."""
+    types = cluster.available_node_types.items()
+    workers = [each for name, each in types if name != cluster.head_node_type or each.max_workers]
+    return sum(math.inf if each.max_workers is None else each.max_workers for each in workers)
 
 
 def _wrong_spelling(document: Document) -> Iterator[Found]:
@@ -127,7 +182,8 @@ def _no_machine(document: Document) -> Iterator[Found]:
         if key is not None and "node_config" in each.model_fields_set and key not in each.node_config:
             has_template = "LaunchTemplate" in each.node_config
             # A TPU of Google's is no machine type of its own.
-            if not has_template and "acceleratorType" not in each.node_config:
+            is_tpu = not each.node_config.keys().isdisjoint({"acceleratorType", "acceleratorConfig"})
+            if not has_template and not is_tpu:
                 near = suggest(key, each.node_config)
                 message = f"the node_config of {name!r} has no {key}{near and f' ({near[2:]})'}"
                 yield Found((*path, "node_config"), message, f"write {key}")
@@ -135,7 +191,7 @@ def _no_machine(document: Document) -> Iterator[Found]:
 
 def _image_without_cuda(document: Document) -> Iterator[Found]:
     docker = mapping(mapping(document.data).get("docker"))
-    head = mapping(document.data).get("head_node_type")
+    head = _head_of(document)
     for path, name, each in _types(document):
         own = mapping(extra(each, "docker"))
         special = "head_image" if name == head else "worker_image"
@@ -170,7 +226,7 @@ def _always_there(document: Document) -> Iterator[Found]:
 
 
 def _head_as_worker(document: Document) -> Iterator[Found]:
-    head = mapping(document.data).get("head_node_type")
+    head = _head_of(document)
     for path, name, each in _types(document):
         if name == head and each.max_workers:
             message = f"{name!r}, the type of the head, may have {each.max_workers} workers too"
@@ -178,7 +234,7 @@ def _head_as_worker(document: Document) -> Iterator[Found]:
 
 
 def _head_works(document: Document) -> Iterator[Found]:
-    head = mapping(document.data).get("head_node_type")
+    head = _head_of(document)
     rows = list(_types(document))
     has_workers = any(_has_devices(each) for _, name, each in rows if name != head)
     for path, name, each in rows:
@@ -203,6 +259,15 @@ def _rule(name: str, severity: Any, why: str, source: str, check: Any) -> Docume
 
 RULES: Final = (
     _rule("schema", "error", "Ray refuses the file.", "ray/autoscaler/ray-schema.json", _against_schema),
+    _rule("old-fields", "error", "Ray refuses the file: it knows node types alone.", _FILLED, _old_fields),
+    _rule("provider-unknown", "error", "Ray refuses the file.", "ray.autoscaler._private.providers", _unknown_provider),
+    _rule(
+        "local-machines",
+        "error",
+        "Ray refuses the file.",
+        "prepare_local in ray.autoscaler._private.local.config",
+        _local_machines,
+    ),
     _rule("head-missing", "error", "Ray refuses the file.", f"validate_config in {_UTIL}", _head_missing),
     _rule("min-above-max", "error", "The autoscaler cannot keep both.", _REFERENCE, _min_above_max),
     _rule("too-many-at-least", "error", "Ray refuses the file.", f"validate_config in {_UTIL}", _too_many_at_least),
@@ -210,7 +275,7 @@ RULES: Final = (
     _rule(
         "limit-left-out",
         "warning",
-        "The defaults of Ray's clouds have max_workers: 2, whatever the node types say.",
+        "Ray takes the default of the provider, 2 for most clouds, whatever the node types say.",
         "ray/autoscaler/*/defaults.yaml",
         _limit_left_out,
     ),

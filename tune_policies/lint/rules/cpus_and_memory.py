@@ -23,6 +23,7 @@ from tune_policies.manifests.cluster_in_file import ClusterInFile
 from tune_policies.manifests.documents import Path
 from tune_policies.manifests.kuberay_models import HeadGroup, Quantity
 from tune_policies.manifests.shell import is_resource_name, quoted_amounts
+from tune_policies.manifests.start_command import read_start_resources
 from tune_policies.plain_data import parse_json
 from tune_policies.values import shorten, suggest
 
@@ -81,7 +82,7 @@ def _is_whole(text: str) -> bool:
 def _resources_quoted(cluster: ClusterInFile) -> Iterator[Found]:
     for group in groups_of(cluster.spec):
         text = group.spec.rayStartParams.get("resources")
-        if text is None or (problem := _problem_of_resources(text)) is None:
+        if text is None or (problem := _problem_of_resources(text, is_autoscaling(cluster.spec))) is None:
             continue
         where = (*group.path, "rayStartParams", "resources")
         amounts = _plain_amounts(text)
@@ -96,8 +97,13 @@ def _resources_quoted(cluster: ClusterInFile) -> Iterator[Found]:
         )
 
 
-def _problem_of_resources(text: str) -> str | None:
-    """Read it as Ray's autoscaler does: without its first and last character, and without backslashes."""
+def _problem_of_resources(text: str, has_autoscaler: bool) -> str | None:
+    """Read it as Ray's autoscaler does: without its first and last character, and without backslashes.
+
+    Without an autoscaler only the shell and ``ray start`` read it.
+    """
+    if not has_autoscaler:
+        return None if read_start_resources(text) is not None else "the shell and ray start make nothing of it"
     try:
         found = parse_json(text[1:-1].replace("\\", ""))
     except ValueError:

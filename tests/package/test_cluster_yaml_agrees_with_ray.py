@@ -1,0 +1,134 @@
+"""A cluster YAML is refused by the rules just where Ray refuses it: its own preparation and validation are asked."""
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray.autoscaler._private.providers import _NODE_PROVIDERS, _get_default_config
+from ray.autoscaler._private.util import prepare_config, validate_config
+
+from tests.unit.planted.sound import LAUNCHER
+from tune_policies.lint.linting import lint_text
+from tune_policies.manifests.cluster_yaml import NODE_TYPES, OLD_FIELDS, PROVIDERS, read_cluster_yaml
+
+SOUND: dict[str, Any] = yaml.safe_load(LAUNCHER)
+REFUSALS = {
+    *("launcher-schema", "launcher-head-missing", "launcher-too-many-at-least", "launcher-old-fields"),
+    *("launcher-provider-unknown", "launcher-local-machines", "wrong-field"),
+}
+MACHINES = {"type": "local", "head_ip": "10.0.0.1", "worker_ips": ["10.0.0.2", "10.0.0.3"]}
+SMALL = {"resources": {"CPU": 2}, "node_config": {"InstanceType": "m5.large"}}
+
+providers = st.sampled_from(
+    [{"type": name, "region": "here"} for name in ("aws", "gcp", "azure", "kubernetes")]
+    + [MACHINES, {"type": "local"}, {"type": "local", "coordinator_address": "10.0.0.1:8000"}]
+)
+resources = st.sampled_from([{}, {"CPU": 4}, {"CPU": 4, "GPU": 1}, {"GPU": -1}])
+node_types = st.dictionaries(
+    st.sampled_from(["head", "ray.head.default", "ray_head_default", "gpu"]),
+    st.fixed_dictionaries(
+        {"node_config": st.just({"InstanceType": "g6.xlarge"})},
+        optional={"resources": resources, "min_workers": st.integers(0, 3), "max_workers": st.integers(0, 3)},
+    ),
+    min_size=1,
+    max_size=3,
+)
+files = st.fixed_dictionaries(
+    {"cluster_name": st.just("mine"), "provider": providers},
+    optional={
+        "max_workers": st.integers(0, 4),
+        "min_workers": st.integers(0, 2),
+        "head_node_type": st.sampled_from(["head", "ray.head.default", "heads"]),
+        "available_node_types": node_types,
+        "head_node": st.sampled_from([{}, {"InstanceType": "m5.large"}]),
+        "worker_nodes": st.sampled_from([{}, {"InstanceType": "m5.large"}]),
+        "nonsense": st.just(1),
+    },
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quiet() -> Iterator[None]:
+    """Ray tells of each value that it fills in."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def prepared(data: dict[str, Any]) -> dict[str, Any] | None:
+    """What Ray makes of a file before it looks for machines; ``None``: it refuses the file."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            config: dict[str, Any] = prepare_config(yaml.safe_load(yaml.safe_dump(data)))
+            if data["provider"]["type"] == "aws":  # AWS is asked then, and fills in what is missing
+                for each in config[NODE_TYPES].values():
+                    each.setdefault("resources", {"CPU": 1})
+            validate_config(config)
+    except Exception:  # noqa: BLE001 - a NotImplementedError, a ValueError, click's, jsonschema's or an assertion
+        return None
+    return config
+
+
+def refusals(data: dict[str, Any]) -> Iterator[str]:
+    return (each.rule for each in lint_text(yaml.safe_dump(data), "cluster.yaml") if each.rule in REFUSALS)
+
+
+@settings(max_examples=300, deadline=None)
+@given(files)
+def test_a_file_has_an_error_just_where_ray_refuses_it(data: dict[str, Any]) -> None:
+    assert (not list(refusals(data))) == (prepared(data) is not None)
+
+
+@settings(max_examples=200, deadline=None)
+@given(files)
+def test_what_ray_fills_in_is_counted(data: dict[str, Any]) -> None:
+    config = prepared(data)
+    cluster, problems = read_cluster_yaml(data)
+
+    # Of fields of old, Ray makes node types of other names.
+    if config is not None and (NODE_TYPES in data or not data.keys() & set(OLD_FIELDS)):
+        assert (problems, cluster is not None) == ([], True)
+        assert cluster is not None
+        read = (cluster.max_workers, cluster.head_node_type, cluster.available_node_types.keys())
+        assert read == (config["max_workers"], config["head_node_type"], config[NODE_TYPES].keys())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="a sound file"),
+        pytest.param({"head_node": {}, "worker_nodes": {}, "min_workers": 1}, id="fields of old that are empty"),
+        pytest.param({"head_node": {"InstanceType": "m5.large"}}, id="a head of old"),
+        pytest.param({"provider": {"type": "kubernetes"}}, id="a provider that is gone"),
+        pytest.param({"head_node_type": "heads"}, id="a head that is no node type"),
+        pytest.param({NODE_TYPES: {"ray.head.default": SMALL}, "head_node_type": None}, id="AWS' default head"),
+        pytest.param({"provider": MACHINES}, id="node types of machines that are there"),
+    ],
+)
+def test_ray_and_the_rules_agree_on(changes: dict[str, Any]) -> None:
+    data = {key: value for key, value in {**SOUND, **changes}.items() if value is not None}
+
+    assert (not list(refusals(data))) == (prepared(data) is not None)
+
+
+def test_the_providers_are_those_of_ray() -> None:
+    assert PROVIDERS.keys() == _NODE_PROVIDERS.keys()
+
+
+@pytest.mark.parametrize("name", ["aws", "gcp", "azure", "vsphere", "spark", "readonly"])
+def test_the_defaults_of_a_provider_are_those_of_ray(name: str) -> None:
+    defaults, here = _get_default_config({"type": name}), PROVIDERS[name]
+
+    assert (here.max_workers, here.head_node_type) == (defaults["max_workers"], defaults["head_node_type"])
+    for node_type, of_type in (here.node_types or {}).items():
+        of_ray = defaults[NODE_TYPES][node_type]
+        machine = {key: of_ray["node_config"][key] for key in of_type["node_config"] if key != "azure_arm_parameters"}
+        assert of_type["resources"] == of_ray["resources"]
+        assert machine.items() <= of_type["node_config"].items()
+    assert here.node_types is None or here.node_types.keys() == defaults[NODE_TYPES].keys()
