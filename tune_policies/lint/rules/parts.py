@@ -40,7 +40,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 def version_of(text: str | None) -> tuple[int, ...] | None:
     """Return the numbers with which a version begins, such as ``(2, 47, 1)``; ``None``: there are none."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text or "")
+    found = re.match(r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", text or "")
     return tuple(int(part) for part in found.groups() if part is not None) if found else None
 
 

@@ -25,7 +25,7 @@ _KUBERNETES_TOKEN_FROM = (2, 55)
 _MANAGERS = ("ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue")
 _AUTOSCALER_COMMAND = "KUBERAY_GEN_AUTOSCALER_START_CMD"
 _TLS = ("RAY_USE_TLS", "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
-_RAY_IMAGE = re.compile(r"(?:.*/)?ray(?:-ml|-llm)?:(\d+\.\d+\.\d+)(?:[-.].*)?")
+_RAY_IMAGE = re.compile(r"ray(?:-ml|-llm)?:(\d+\.\d+\.\d+)(?:[-.].*)?")
 
 
 def _version_of_image(cluster: ClusterInFile) -> Iterator[Found]:
@@ -34,7 +34,7 @@ def _version_of_image(cluster: ClusterInFile) -> Iterator[Found]:
         return
     for group in groups_of(cluster.spec):
         image = group.container.image
-        if image and (found := _RAY_IMAGE.fullmatch(image)) and found[1] != wanted:
+        if image and (found := _RAY_IMAGE.fullmatch(image.rpartition("/")[2])) and found[1] != wanted:
             yield Found(
                 (*group.container_path, "image"),
                 f"{group.name} has Ray {found[1]} in its image, but rayVersion is {wanted}",

@@ -18,7 +18,7 @@ _GENERATED = 5
 """So many characters Kubernetes adds to a ``generateName``."""
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _UPGRADES = ("NewCluster", "NewClusterWithIncrementalUpgrade", "None")
-_DURATION = re.compile(r"\+?((\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h))+")
+_DURATION = re.compile(r"\+?((\d++(\.\d*+)?|\.\d++)(ns|us|µs|ms|s|m|h))++")
 _TIMEOUT = "ray.io/initializing-timeout"
 
 
