@@ -11,6 +11,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.text_out import one_line
 
 
 class Value(BaseModel):
@@ -69,7 +70,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _explain(cls: type[Value], error: ValidationError) -> str:
-    return "\n".join(_explain_one(cls, detail) for detail in error.errors())
+    return "\n".join(one_line(_explain_one(cls, detail)) for detail in error.errors())
 
 
 def _explain_one(cls: type[Value], detail: Any) -> str:

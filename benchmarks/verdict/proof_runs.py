@@ -1,7 +1,6 @@
 """Makes the runs of the proofs: the whole harness, on a real Ray with logical devices."""
 
 import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -10,11 +9,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import ray
-from rich.console import Console
 from rich.progress import track
 
 from tune_policies import ClusterCapacity, ProbeWarning, probe_cluster
+from tune_policies.child_python import child_python
 from tune_policies.errors import InvalidResourcesError, MeasurementError
+from tune_policies.terminal import TextConsole
 
 from ..environment import describe_machine
 from ..measuring.runner import measure, new_run_set
@@ -78,7 +78,7 @@ def run_proof(name: str, size: ProofSize, output: Path | None = None) -> ProofRe
         return record
     hashed_blocks = blocks_of_step()
     with _logical_devices() as capacity:
-        for number in track(range(len(record.runs), size.num_runs), name, console=Console(stderr=True)):
+        for number in track(range(len(record.runs), size.num_runs), name, console=TextConsole(stderr=True)):
             record = record.model_copy(
                 update={"runs": (*record.runs, _run(name, number, hashed_blocks, size, capacity))}
             )
@@ -204,7 +204,7 @@ def _verdict(run_set: RunSet) -> Comparison:
 
 
 def _timed_by_torch(workload: str, size: int, number: int) -> TimedByTorch:
-    asked = [sys.executable, "-m", f"{__package__}.torch_timer", workload, str(size), str(number)]
+    asked = child_python("-m", f"{__package__}.torch_timer", workload, str(size), str(number))
     try:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=True)  # noqa: S603
     except subprocess.CalledProcessError as error:

@@ -158,12 +158,12 @@ def test_a_wrong_policy_ends_with_2_and_the_way_out(capacity, policy):
     assert "unknown kind 'GpuPolcy'; did you mean 'GpuPolicy'?" in done.stderr
 
 
-def test_a_result_that_cannot_be_written_ends_with_1_and_a_message(capacity, policy):
+def test_a_result_that_cannot_be_written_ends_with_2_and_a_message(capacity, policy):
     command = [sys.executable, "-m", "tune_policies", "plan", policy("kind: CpuPolicy\n"), "--capacity", capacity]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
 
-    assert (done.returncode, done.stderr) == (1, "error: cannot write the result: [Errno 28] No space left on device\n")
+    assert (done.returncode, done.stderr) == (2, "error: cannot write the result: [Errno 28] No space left on device\n")
 
 
 def test_a_reader_that_has_enough_is_no_error(capacity, policy):

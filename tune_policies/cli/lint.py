@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from tune_policies.cli.options import Json
+from tune_policies.terminal import TextConsole
 
 app = typer.Typer()
 
@@ -54,7 +54,7 @@ def lint(
         plain = {name: [each.model_dump(mode="json") for each in found] for name, found in said.items()}
         print(json_text.dumps(plain, indent=2, ensure_ascii=False))
     else:
-        console = Console(soft_wrap=True)
+        console = TextConsole(soft_wrap=True)
         for line in report(findings, fixed, len(files)):
             console.print(line)
     if any(finding.severity != "note" for finding in findings):

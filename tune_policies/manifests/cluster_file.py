@@ -12,6 +12,7 @@ from tune_policies.manifests.documents import Document, read_documents
 from tune_policies.manifests.file_text import read_text
 from tune_policies.manifests.kuberay_models import FieldProblem
 from tune_policies.manifests.reading import clusters_in
+from tune_policies.text_out import one_line
 from tune_policies.values import shorten
 
 _MOST_PROBLEMS: Final = 10
@@ -72,4 +73,4 @@ def _kind(data: object) -> str:
 def _wrong(problems: list[tuple[Document, FieldProblem]]) -> InvalidResourcesError:
     lines = [f"{document.source}, line {document.line(each.path)}: {each.message}" for document, each in problems]
     more = [f"and {len(lines) - _MOST_PROBLEMS} more"] if len(lines) > _MOST_PROBLEMS else []
-    return InvalidResourcesError("\n".join([*lines[:_MOST_PROBLEMS], *more]))
+    return InvalidResourcesError("\n".join(map(one_line, [*lines[:_MOST_PROBLEMS], *more])))
