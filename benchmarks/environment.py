@@ -3,6 +3,8 @@
 import shlex
 import sys
 
+from tune_policies.text_out import redacted
+
 from .record.environment_reader import read_environment
 
 
@@ -15,5 +17,5 @@ def describe_machine(*packages: str) -> str:
 
 
 def own_command() -> str:
-    """Return the command that runs, as it can be typed again; this package has two names."""
-    return f"python -m {__package__} {shlex.join(sys.argv[1:])}"
+    """Return the command that runs, as it can be typed again but for its secrets; this package has two names."""
+    return redacted(f"python -m {__package__} {shlex.join(sys.argv[1:])}")

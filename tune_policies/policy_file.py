@@ -42,7 +42,7 @@ def load_policy(path: str | Path) -> ResourcePolicy:
     try:
         data = parse_text(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidResourcesError(f"{path} is neither YAML nor JSON: {error}") from error
+        raise InvalidResourcesError(f"{path} is neither YAML nor JSON: {why_unread(error)}") from error
     try:
         return build_policy(_with_files(data, Path(path).parent))
     except InvalidResourcesError as error:
@@ -80,7 +80,9 @@ def load_capacity(path: str | Path) -> ClusterCapacity:
         # One written by hand may be YAML, which knows dates.
         return ClusterCapacity.from_json(json.dumps(parse_text(text), default=str))
     except (InvalidResourcesError, yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
-        raise InvalidResourcesError(f"{path} is not what `tune-policies probe --json` writes: {error}") from error
+        raise InvalidResourcesError(
+            f"{path} is not what `tune-policies probe --json` writes: {why_unread(error)}"
+        ) from error
 
 
 def _read(path: str | Path, what: str) -> str:
@@ -109,7 +111,7 @@ def _value_in(path: Path, what: str, cls: type[_ValueT]) -> _ValueT:
         # As JSON, in which a day may be a text; YAML has read it as a date.
         return cls.from_json(json.dumps(parse_text(text), default=str))
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:  # of which InvalidResourcesError is one
-        raise InvalidResourcesError(f"{path} is no {what}: {error}") from error
+        raise InvalidResourcesError(f"{path} is no {what}: {why_unread(error)}") from error
 
 
 def parse_text(text: str) -> object:
@@ -123,6 +125,15 @@ def parse_text(text: str) -> object:
         return json.loads(text)
     except ValueError:
         return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - it is a SafeLoader
+
+
+def why_unread(error: Exception) -> str:
+    """Return what is wrong with a text, and where, but not the text: it may be of another file than was meant."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return str(error)
+    place = error.problem_mark or error.context_mark
+    where = f"line {place.line + 1}, column {place.column + 1}: " if place else ""
+    return where + ", ".join(part for part in (error.context, error.problem) if part)
 
 
 class _StrictLoader(yaml.SafeLoader):

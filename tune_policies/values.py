@@ -34,7 +34,7 @@ class Value(BaseModel):
         """
         if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
             raise InvalidResourcesError(
-                f"{cls.__name__} must be a mapping of field names to values, got {shorten(data)}"
+                f"{cls.__name__} must be a mapping of field names to values, got {kind_of(data)}"
             )
         return cls(**data)
 
@@ -87,8 +87,25 @@ def _explain_one(cls: type[Value], detail: Any) -> str:
             return f"unknown field {location!r}{suggest(name, fields)}{known}"
         case "missing":
             return f"{cls.__name__} needs {location!r}, which is missing"
+        case _ if not location:  # all of it is something else, perhaps another file, which nobody wants to see here
+            return f"{cls.__name__}: {detail['msg']}, got {kind_of(detail['input'])}"
         case _:
             return f"{location or cls.__name__}: {detail['msg']}, got {shorten(detail['input'])}"
+
+
+def kind_of(data: object) -> str:
+    """Return what ``data`` is, without what stands in it: where a mapping is due, it may be any file."""
+    match data:
+        case None:
+            return "nothing"
+        case str():
+            return "a text"
+        case dict():
+            return "a mapping" if all(isinstance(key, str) for key in data) else "a mapping with keys that are no names"
+        case list() | tuple():
+            return "a list"
+        case _:
+            return f"a value of type {type(data).__name__}"
 
 
 def shorten(data: object) -> str:

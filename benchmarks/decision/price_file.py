@@ -11,7 +11,7 @@ import yaml
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.names import shorten_names
-from tune_policies.policy_file import parse_text
+from tune_policies.policy_file import parse_text, why_unread
 from tune_policies.values import suggest
 
 from .prices import Instance, Prices
@@ -57,7 +57,7 @@ def _own(text: str, name: str, region: str | None) -> Prices:
         # As JSON, in which a day is a text: YAML has read it as a date.
         data = json.loads(json.dumps(parse_text(text), default=_as_text))
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise InvalidResourcesError(f"it is neither YAML nor JSON: {error}") from error
+        raise InvalidResourcesError(f"it is neither YAML nor JSON: {why_unread(error)}") from error
     if isinstance(data, dict):
         data = {"source": name, **data}
     prices = Prices.from_dict(data)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tune_policies.resources import PositiveCount
+from tune_policies.text_out import Redacted, redacted
 from tune_policies.values import Value
 
 from ..record.reading import read_value
@@ -62,10 +63,10 @@ class ThroughputRecord(Value):
 
     gpu: str
     machine: str
-    command: str
+    command: Redacted
     plans: dict[str, str]
     samples: tuple[ThroughputSample, ...] = ()
-    failures: tuple[str, ...] = ()
+    failures: tuple[Redacted, ...] = ()
 
     def with_sample(self, sample: ThroughputSample) -> "ThroughputRecord":
         """Return the record with a further run."""
@@ -73,7 +74,7 @@ class ThroughputRecord(Value):
 
     def with_failure(self, failure: str) -> "ThroughputRecord":
         """Return the record with a further run that does not count."""
-        return self.model_copy(update={"failures": (*self.failures, failure)})
+        return self.model_copy(update={"failures": (*self.failures, redacted(failure))})
 
     def may_be_of(self, accelerator_type: str) -> bool:
         """Whether the GPU can be of this type by Ray, which takes its names from parts of the vendors'."""

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from tune_policies.text_out import Redacted
 from tune_policies.values import Value
 
 from .bootstrap import CONFIDENCE, Interval, paired_bounds, student_quantile
@@ -60,7 +61,7 @@ class ProofRecord(Value):
     """
 
     name: str
-    command: str
+    command: Redacted
     machine: str
     num_rounds: int
     num_blocks: int

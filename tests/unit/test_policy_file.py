@@ -51,9 +51,9 @@ def test_the_same_policy_comes_from_yaml_and_json(tmp_path, write):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- GpuPolicy", "a policy must be a mapping with a 'kind', got list"),
-        ("GpuPolicy", "a policy must be a mapping with a 'kind', got str"),
-        ("", "a policy must be a mapping with a 'kind', got NoneType"),
+        ("- GpuPolicy", "a policy must be a mapping with a 'kind', got a list"),
+        ("GpuPolicy", "a policy must be a mapping with a 'kind', got a text"),
+        ("", "a policy must be a mapping with a 'kind', got nothing"),
         ("gpus: 1", "a policy needs a 'kind' (known: AcceleratorPolicy, AutoscalingPolicy, BenchmarkedPolicy"),
         ("kind: GpuPolcy", "unknown kind 'GpuPolcy'; did you mean 'GpuPolicy'?"),
         ("kind: 7", "unknown kind 7"),
@@ -63,7 +63,7 @@ def test_the_same_policy_comes_from_yaml_and_json(tmp_path, write):
         ("kind: CappedPolicy\ninner: {kind: GpuPolicy, gpus: 1.5}\nmax_concurrent_trials: 1", "inner: gpus above 1"),
         ("kind: [", "is neither YAML nor JSON"),
         ("kind: CpuPolicy\ncpus: 2024-13-45", "is neither YAML nor JSON: month must be in 1..12"),
-        ("kind: CpuPolicy\ncpus: 1\ncpus: 5", "is neither YAML nor JSON: 'cpus' comes twice"),
+        ("kind: CpuPolicy\ncpus: 1\ncpus: 5", "is neither YAML nor JSON: line 1, column 1: 'cpus' comes twice"),
         ("[" * 3000, "is neither YAML nor JSON"),
         ("&a {kind: CappedPolicy, max_concurrent_trials: 1, inner: *a}", "contains itself"),
         ("kind: CpuPolicy\ncpus: 1" + "0" * 400, "cpus must be a finite number from 0 to 1e+11, got 1000000"),

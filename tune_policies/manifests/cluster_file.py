@@ -13,7 +13,7 @@ from tune_policies.manifests.file_text import read_text
 from tune_policies.manifests.kuberay_models import FieldProblem
 from tune_policies.manifests.reading import clusters_in
 from tune_policies.text_out import one_line
-from tune_policies.values import shorten
+from tune_policies.values import kind_of
 
 _MOST_PROBLEMS: Final = 10
 
@@ -67,7 +67,7 @@ def find_cluster(path: str | FilePath) -> ClusterInFile | Document:
 
 
 def _kind(data: object) -> str:
-    return str(data.get("kind", "no kind")) if isinstance(data, dict) else shorten(data)
+    return str(data.get("kind", "no kind")) if isinstance(data, dict) else kind_of(data)
 
 
 def _wrong(problems: list[tuple[Document, FieldProblem]]) -> InvalidResourcesError:
