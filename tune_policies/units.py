@@ -16,7 +16,7 @@ from tune_policies.values import shorten
 MIB: Final = 2**20
 GIB: Final = 2**30
 
-_MOST: Final = 2**63 - 1
+MOST_BYTES: Final = 2**63 - 1
 """What Ray can count."""
 
 _BYTE_SIZE: Final = TypeAdapter(ByteSize)
@@ -52,7 +52,7 @@ def parse_bytes(amount: object, *, name: str = "memory") -> int:
             amount = _BYTE_SIZE.validate_python(amount)
         except (ValidationError, OverflowError, ValueError):
             raise InvalidResourcesError(f"{hint}; got {shorten(amount)}") from None
-    if not is_number(amount) or not 1 <= amount <= _MOST:
+    if not is_number(amount) or not 1 <= amount <= MOST_BYTES:
         raise InvalidResourcesError(f"{hint}; got {shorten(amount)}")
     return int(amount)
 

@@ -12,6 +12,7 @@ from tune_policies.text_out import Redacted, redacted
 from tune_policies.values import Value
 
 from ..record.reading import read_value
+from ..record.run_set import Seconds
 from ..timing import Spread, spread
 
 PAYS: Final = 1.1
@@ -39,7 +40,7 @@ class ThroughputSample(Value):
     arm: str
     trials_per_gpu: PositiveCount
     num_trials: PositiveCount
-    seconds: float
+    seconds: Seconds
     trial_seconds: tuple[float, ...]
     losses: tuple[float, ...]
 

@@ -29,8 +29,8 @@ Name = Annotated[
 ]
 """It names benchmarks, rows of tables and files."""
 
-Seconds = Annotated[float, Field(gt=0)]
-"""How long something took: no clock here is so coarse that it took none."""
+Seconds = Annotated[float, Field(ge=1e-12, le=1e12)]
+"""How long something took: no clock here is so coarse that it took none, and squares of it are numbers, too."""
 
 
 class Phase(StrEnum):
