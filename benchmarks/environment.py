@@ -4,6 +4,8 @@ import shlex
 import sys
 from pathlib import Path
 
+from tune_policies.text_out import redacted
+
 from .record.environment_reader import read_environment
 
 
@@ -16,7 +18,7 @@ def describe_machine(*packages: str) -> str:
 
 
 def own_command() -> str:
-    """Return the command that runs, as it can be typed again."""
+    """Return the command that runs, as it can be typed again but for its secrets."""
     package = sys.modules["__main__"].__package__  # None in a script, as the command ``tune-policies`` is one
     program = f"python -m {package}" if package else Path(sys.argv[0]).name
-    return f"{program} {shlex.join(sys.argv[1:])}"
+    return redacted(f"{program} {shlex.join(sys.argv[1:])}")

@@ -33,9 +33,9 @@ class DeviceTimes(Value):
     """
 
     device: str
-    step_s: float = Field(gt=0)
-    start_s: float = Field(ge=0)
-    trial_s: float = Field(gt=0)
+    step_s: float = Field(ge=1e-12, le=1e12)
+    start_s: float = Field(ge=0, le=1e12)
+    trial_s: float = Field(ge=1e-12, le=1e12)
     at_once: Count
     trials_per_hour: float = Field(ge=0)
     cost_per_trial: float | None = None

@@ -10,6 +10,7 @@ from tune_policies.config_values import flat, kind, numbers, whole_numbers
 from tune_policies.gpu_overhead import safe_overhead_bytes
 from tune_policies.memory_fit import MemoryFit, fit_memory
 from tune_policies.resources import Bytes, Count, UsedBytes
+from tune_policies.text_out import one_line
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
 
@@ -145,7 +146,7 @@ class GpuMemoryProfile(Value):
         versions = ", ".join(f"{name} {version}" for name, version in sorted(self.versions.items()))
         lines = [f"{len(self.measurements)} measured{on}{f' with {versions}' if versions else ''}"]
         lines += [f"  {each} ({_ended(each)})" for each in self.measurements]
-        return "\n".join([*lines, *(f"  {reason}" for reason in self.reasons)])
+        return "\n".join(map(one_line, [*lines, *(f"  {reason}" for reason in self.reasons)]))
 
     @property
     def reasons(self) -> tuple[str, ...]:

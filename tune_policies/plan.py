@@ -14,6 +14,7 @@ from tune_policies.errors import InvalidResourcesError
 from tune_policies.resources import PositiveCount, Resources, check_count, from_ticks, to_ticks
 from tune_policies.slot import TrialSlot
 from tune_policies.slots_by_config import SlotsByDecision, SlotsByProfile
+from tune_policies.text_out import one_line
 from tune_policies.values import Value
 
 if TYPE_CHECKING:
@@ -275,7 +276,7 @@ class TrialPlan(Value):
         if self.nodes_to_add:
             added = ", ".join(f"{count} {name}" for name, count in sorted(self.nodes_to_add.items()))
             lines.append(f"  nodes that the autoscaler must add first: {added}")
-        return "\n".join([*lines, *(f"  - {reason}" for reason in self.reasons)])
+        return "\n".join(map(one_line, [*lines, *(f"  - {reason}" for reason in self.reasons)]))
 
 
 def _speed(slot: TrialSlot) -> str:

@@ -15,7 +15,7 @@ from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plain_data import parse_json
 from tune_policies.plan import TrialPlan
-from tune_policies.values import Value, shorten, suggest
+from tune_policies.values import Value, kind_of, shorten, suggest
 
 
 class ResourcePolicy(Value):
@@ -123,9 +123,7 @@ def build_policy(data: object) -> ResourcePolicy:
     """
     kinds = {cls.__name__: cls for cls in _kinds_below(ResourcePolicy) if not isabstract(cls)}
     if not isinstance(data, dict):
-        raise InvalidResourcesError(
-            f"a policy must be a mapping with a 'kind', got {type(data).__name__}: {shorten(data)}"
-        )
+        raise InvalidResourcesError(f"a policy must be a mapping with a 'kind', got {kind_of(data)}")
     fields = dict(data)
     kind = fields.pop("kind", None)
     if not isinstance(kind, str) or kind not in kinds:

@@ -51,7 +51,8 @@ def probe_cluster(
             ``node_types`` are not known.
 
     Raises:
-        InvalidResourcesError: ``timeout_s`` is not above 0, ``address`` is empty, or ``cluster_config`` no such file.
+        InvalidResourcesError: ``timeout_s`` is not above 0, ``address`` is none that Ray could have, or
+            ``cluster_config`` no such file.
         ProbeError: Ray cannot be reached in time, goes away while it is read, or has no alive node.
 
     Warns:
@@ -60,7 +61,7 @@ def probe_cluster(
     if not timeout_s > 0:
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
     config = None if cluster_config is None else load_cluster_config(cluster_config)
-    with connection(address, timeout_s, local="starts a Ray for the moment"):
+    with connection(address, timeout_s, local="starts a Ray for the moment", uses_working_folder=False):
         state = read_cluster_state(timeout_s)
         try:
             readings = _read_nodes(state, timeout_s)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.units import format_bytes, is_number, parse_bytes
+from tune_policies.units import MOST_BYTES, format_bytes, is_number, parse_bytes
 from tune_policies.values import Value, shorten
 
 TICKS: Final = 10_000
@@ -124,9 +124,9 @@ def fewest_workers(num_workers: int | tuple[int, int]) -> int:
 
 
 def _used_bytes(value: object, info: ValidationInfo) -> int:
-    if not is_number(value) or not isinstance(value, Integral) or value < 0:
+    if not is_number(value) or not isinstance(value, Integral) or not 0 <= value <= MOST_BYTES:
         raise InvalidResourcesError(
-            f"{info.field_name} must be a whole number of bytes, 0 or above, got {shorten(value)}"
+            f"{info.field_name} must be a whole number of bytes, 0 or above and below 2**63, got {shorten(value)}"
         )
     return int(value)
 
@@ -153,7 +153,9 @@ GpuAmount = Annotated[float, BeforeValidator(_gpus)]
 """A number of GPUs: a fraction up to 1, whole above."""
 Bytes = Annotated[int, BeforeValidator(_bytes), WithJsonSchema({"type": "integer", "minimum": 1})]
 """Bytes above 0, from a number or a text such as ``"6GiB"``."""
-UsedBytes = Annotated[int, BeforeValidator(_used_bytes), WithJsonSchema({"type": "integer", "minimum": 0})]
+UsedBytes = Annotated[
+    int, BeforeValidator(_used_bytes), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MOST_BYTES})
+]
 """Bytes that were measured, 0 or above."""
 Count = Annotated[int, BeforeValidator(_count), WithJsonSchema({"type": "integer", "minimum": 0})]
 """A whole number, 0 or above."""

@@ -7,14 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.names import counted, shorten_names
 from tune_policies.resources import Resources, format_amount, from_ticks
+from tune_policies.terminal import empty_table, line
+from tune_policies.text_out import one_line
 from tune_policies.units import format_bytes
 
 _NOT_REPEATED: Final = frozenset({"ray.io/node-id", "ray.io/accelerator-type"})
@@ -29,12 +29,10 @@ def cluster_view(capacity: ClusterCapacity) -> RenderableType:
     parts: list[RenderableType] = [_nodes(capacity.nodes)]
     if capacity.draining:
         names = sorted(node.address or node.node_id[:8] for node in capacity.draining)
-        parts.append(
-            _line(f"{counted(len(names), 'node')} being drained, which no plan counts: {shorten_names(names)}")
-        )
+        parts.append(line(f"{counted(len(names), 'node')} being drained, which no plan counts: {shorten_names(names)}"))
     if capacity.node_types is None:
         text = "An autoscaler runs, but what it could add is not known: name the cluster's file with --cluster-config"
-        parts.append(_line(text))
+        parts.append(line(text))
     elif capacity.node_types:
         parts += ["", _node_types(capacity)]
     return Group(*parts)
@@ -61,7 +59,7 @@ def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
         cpus, gpus, kind, _ = columns
         named = f"{len(alike)} with {cpus} CPU, {gpus} GPU" + (f" ({kind})" if kind != "-" else "")
         details.append(_details(named, _shared_labels(alike), others))
-    return Group(table, *(_line(text) for text in details if text))
+    return Group(table, *(line(text) for text in details if text))
 
 
 def _node_types(capacity: ClusterCapacity) -> RenderableType:
@@ -75,22 +73,7 @@ def _node_types(capacity: ClusterCapacity) -> RenderableType:
         details.append(_details(kind.name, kind.labels, _custom(has)))
     if capacity.max_nodes_to_add is not None and capacity.max_nodes_to_add < _NO_LIMIT:
         details.append(f"- at most {counted(capacity.max_nodes_to_add, 'node')} of all types together")
-    return Group(table, *(_line(text) for text in details if text))
-
-
-def empty_table(title: str, *headings: str) -> Table:
-    """Return an empty table in the style of all of these; columns that count stand at the right."""
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
-    )
-    for heading in headings:
-        is_number = heading in ("Nodes", "CPU", "GPU", "OOMs")
-        table.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
-    return table
-
-
-def _line(text: str) -> Text:
-    return Text(text, overflow="fold")
+    return Group(table, *(line(text) for text in details if text))
 
 
 def _columns(node: NodeCapacity) -> tuple[str, ...]:
@@ -128,17 +111,17 @@ def _custom(has: Resources) -> str:
     return ", ".join(f"{format_amount(amount)} {name}" for name, amount in sorted(has.custom.items()))
 
 
-def _in_use(nodes: Iterable[NodeCapacity]) -> str:
+def _in_use(nodes: Iterable[NodeCapacity]) -> Text:
     """Return what is reserved on all the nodes together."""
     total: dict[str, int] = defaultdict(int)
     for node in nodes:
         if node.in_use is None:
-            return "not known"
+            return Text("not known")
         for name, ticks in node.in_use.ticks.items():
             total[name] += ticks
     memory = total.pop("memory", 0)
     parts = [f"{format_amount(from_ticks(ticks))} {name}" for name, ticks in sorted(total.items())]
-    return "\n".join([*parts, *([format_bytes(memory)] if memory else [])]) or "nothing"
+    return Text("\n".join([*map(one_line, parts), *([format_bytes(memory)] if memory else [])]) or "nothing")
 
 
 def _shared_labels(nodes: list[NodeCapacity]) -> dict[str, str]:

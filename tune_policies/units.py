@@ -16,13 +16,19 @@ from tune_policies.values import shorten
 MIB: Final = 2**20
 GIB: Final = 2**30
 
-_MOST: Final = 2**63 - 1
+MOST_BYTES: Final = 2**63 - 1
 """What Ray can count."""
 
 _BYTE_SIZE: Final = TypeAdapter(ByteSize)
 
-_WHOLE_TEXT: Final = re.compile(r"\d*\.?\d+\s*\w*")
-"""What pydantic reads of a text. It lets be what follows, and would take ``"50%"`` for 50 bytes."""
+_WHOLE_TEXT: Final = re.compile(r"(?:\d++(?:\.\d++)?|\.\d++)\s*+\w*+")
+"""What pydantic reads of a text. It lets be what follows, and would take ``"50%"`` for 50 bytes.
+
+Nothing is given back here (``++``): a word character may be a digit, and a long text would take for ever.
+"""
+
+_LONGEST: Final = 100
+"""Characters of an amount: more than any has."""
 
 
 def parse_bytes(amount: object, *, name: str = "memory") -> int:
@@ -41,12 +47,12 @@ def parse_bytes(amount: object, *, name: str = "memory") -> int:
     )
     if isinstance(amount, str):
         try:
-            if not _WHOLE_TEXT.fullmatch(amount.strip()):
+            if len(amount) > _LONGEST or not _WHOLE_TEXT.fullmatch(amount.strip()):
                 raise ValueError
             amount = _BYTE_SIZE.validate_python(amount)
         except (ValidationError, OverflowError, ValueError):
             raise InvalidResourcesError(f"{hint}; got {shorten(amount)}") from None
-    if not is_number(amount) or not 1 <= amount <= _MOST:
+    if not is_number(amount) or not 1 <= amount <= MOST_BYTES:
         raise InvalidResourcesError(f"{hint}; got {shorten(amount)}")
     return int(amount)
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.text_out import one_line
 
 _MOST_MISTAKES = 100
 """Whoever has more of them has given another file, which may have any number."""
@@ -36,7 +37,7 @@ class Value(BaseModel):
         """
         if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
             raise InvalidResourcesError(
-                f"{cls.__name__} must be a mapping of field names to values, got {shorten(data)}"
+                f"{cls.__name__} must be a mapping of field names to values, got {kind_of(data)}"
             )
         return cls(**data)
 
@@ -73,7 +74,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 def _explain(cls: type[Value], error: ValidationError) -> str:
     mistakes = error.errors()
-    shown = "\n".join(_explain_one(cls, detail) for detail in mistakes[:_MOST_MISTAKES])
+    shown = "\n".join(one_line(_explain_one(cls, detail)) for detail in mistakes[:_MOST_MISTAKES])
     return shown if len(mistakes) <= _MOST_MISTAKES else f"{shown}\nand {len(mistakes) - _MOST_MISTAKES} more mistakes"
 
 
@@ -91,8 +92,25 @@ def _explain_one(cls: type[Value], detail: Any) -> str:
             return f"unknown field {shorten(location)}{suggest(name, fields)}{known}"
         case "missing":
             return f"{cls.__name__} needs {location!r}, which is missing"
+        case _ if not location:  # all of it is something else, perhaps another file, which nobody wants to see here
+            return f"{cls.__name__}: {detail['msg']}, got {kind_of(detail['input'])}"
         case _:
             return f"{location or cls.__name__}: {detail['msg']}, got {shorten(detail['input'])}"
+
+
+def kind_of(data: object) -> str:
+    """Return what ``data`` is, without what stands in it: where a mapping is due, it may be any file."""
+    match data:
+        case None:
+            return "nothing"
+        case str():
+            return "a text"
+        case dict():
+            return "a mapping" if all(isinstance(key, str) for key in data) else "a mapping with keys that are no names"
+        case list() | tuple():
+            return "a list"
+        case _:
+            return f"a value of type {type(data).__name__}"
 
 
 def shorten(data: object) -> str:

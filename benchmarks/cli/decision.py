@@ -10,6 +10,7 @@ import typer
 
 from tune_policies import ClusterCapacity, InvalidResourcesError
 from tune_policies.files.writing import check_new
+from tune_policies.terminal import tell
 
 from .options import Force
 
@@ -118,7 +119,7 @@ def _cluster(path: Path | None, address: str | None, timeout_s: float) -> Cluste
         warnings.simplefilter("always", ProbeWarning)
         found = probe_cluster(address, timeout_s=timeout_s)
     for warning in caught:
-        print(f"warning: {warning.message}", file=sys.stderr)
+        tell(f"warning: {warning.message}")
     return found
 
 
@@ -170,7 +171,7 @@ def _show(decided: "Decided", *, as_json: bool) -> None:
     from ..record.show import result_console
 
     for note in decided.notes[:_MOST_NOTES]:
-        print(f"note: {note}", file=sys.stderr)
+        tell(f"note: {note}")
     if (left_out := len(decided.notes) - _MOST_NOTES) > 0:
         print(f"note: and {left_out} more", file=sys.stderr)
     if as_json:

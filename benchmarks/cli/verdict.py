@@ -1,11 +1,12 @@
 """Which is faster, and how sure that is: the commands ``compare`` and ``check``."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from tune_policies.terminal import tell
 
 from ..record.run_set import Phase
 
@@ -44,14 +45,14 @@ def compare(
     )
     found = compare_files(files, question)
     for note in found.notes:
-        print(note, file=sys.stderr)
+        tell(note)
     if as_json:
         print(json.dumps([{**each.model_dump(mode="json"), "word": each.word} for each in found.verdicts], indent=2))
     else:
         print_verdicts(found.verdicts)
     if fail_above is not None and (slower := surely_slower(found.verdicts, fail_above)):
         for each in slower:
-            print(f"slower than the limit of {fail_above:g}: {each}", file=sys.stderr)
+            tell(f"slower than the limit of {fail_above:g}: {each}")
         raise typer.Exit(1)
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from tune_policies.decision import Decision, DeviceTimes, WorkloadDecision
 from tune_policies.names import counted
+from tune_policies.terminal import TextTable, line
 
 from .crossover import describe
 
@@ -20,8 +20,8 @@ def decision_view(decision: Decision) -> RenderableType:
         parts.append(_times(decided))
         if decision.currency is not None:
             parts.append(_costs(decided, decision.currency))
-        parts += map(Text, _below(decided))
-    return Group(*parts, *map(Text, _where_it_holds(decision)))
+        parts += map(line, _below(decided))
+    return Group(*parts, *map(line, _where_it_holds(decision)))
 
 
 def _times(decided: WorkloadDecision) -> Table:
@@ -45,7 +45,7 @@ def _costs(decided: WorkloadDecision, currency: str) -> Table:
 
 
 def _table(title: str, headings: tuple[str, ...]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = TextTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
         table.add_column(heading, justify="left" if heading in ("better", "cheaper") else "right", no_wrap=True)
     return table

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import psutil
 import ray
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tune_policies import probe_cluster
 from tune_policies.errors import InvalidResourcesError, ProbeError
 from tune_policies.files.locking import locked
 from tune_policies.ray_connection import connection, find_ray
+from tune_policies.terminal import TextConsole
 
 from ..record.environment_reader import read_environment
 from ..record.file import read_run_set, write_run_set
@@ -116,7 +116,7 @@ def _write_all(growing: GrowingRunSet, run_set: RunSet, output: Path) -> RunSet:
 
 
 def _progress() -> Progress:
-    console = Console(stderr=True)
+    console = TextConsole(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty())
 

@@ -9,8 +9,10 @@ from typing import Final
 
 from tune_policies.files.reading import read_value
 from tune_policies.resources import PositiveCount
+from tune_policies.text_out import Redacted, redacted
 from tune_policies.values import Value
 
+from ..record.run_set import Seconds
 from ..timing import Spread, spread
 
 PAYS: Final = 1.1
@@ -38,7 +40,7 @@ class ThroughputSample(Value):
     arm: str
     trials_per_gpu: PositiveCount
     num_trials: PositiveCount
-    seconds: float
+    seconds: Seconds
     trial_seconds: tuple[float, ...]
     losses: tuple[float, ...]
 
@@ -62,10 +64,10 @@ class ThroughputRecord(Value):
 
     gpu: str
     machine: str
-    command: str
+    command: Redacted
     plans: dict[str, str]
     samples: tuple[ThroughputSample, ...] = ()
-    failures: tuple[str, ...] = ()
+    failures: tuple[Redacted, ...] = ()
 
     def with_sample(self, sample: ThroughputSample) -> "ThroughputRecord":
         """Return the record with a further run."""
@@ -73,7 +75,7 @@ class ThroughputRecord(Value):
 
     def with_failure(self, failure: str) -> "ThroughputRecord":
         """Return the record with a further run that does not count."""
-        return self.model_copy(update={"failures": (*self.failures, failure)})
+        return self.model_copy(update={"failures": (*self.failures, redacted(failure))})
 
     def may_be_of(self, accelerator_type: str) -> bool:
         """Whether the GPU can be of this type by Ray, which takes its names from parts of the vendors'."""

@@ -2,18 +2,17 @@
 
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from tune_policies.errors import InvalidResourcesError
+from tune_policies.terminal import TextConsole, TextTable, line
+from tune_policies.text_out import indented, one_line
 
 from .packing_record import ThroughputRecord
 
 
 def print_throughput(record: ThroughputRecord) -> None:
     """Print the table, where it stops paying, the plans, and what it was measured on."""
-    console = Console(width=110)
-    table = Table(title="Trials per hour on one GPU: median ± half the interquartile range")
+    console = TextConsole(width=110)
+    table = TextTable(title="Trials per hour on one GPU: median ± half the interquartile range")
     for heading in ("Workload", "Arm"):
         table.add_column(heading)
     for heading in ("Trials per GPU", "Trials per hour", "Against one at a time"):
@@ -28,13 +27,13 @@ def print_throughput(record: ThroughputRecord) -> None:
         end = record.stops_paying_at(workload)
         where = "still paid at the most that was run" if end is None else f"stops paying at {end} trials a GPU"
         apart = record.largest_difference_of_losses(workload)
-        console.print(f"{workload}: {where}; losses of one seed differ by at most {apart:.2%}", soft_wrap=True)
+        console.print(line(f"{workload}: {where}; losses of one seed differ by at most {apart:.2%}"), soft_wrap=True)
     for failure in record.failures:
-        console.print(f"does not count: {failure}", soft_wrap=True, markup=False)
+        console.print(line(f"does not count: {failure}"), soft_wrap=True)
     for workload, plan in record.plans.items():
-        console.print(f"\nThe plan for {workload}:\n{plan}", soft_wrap=True, markup=False)
-    console.print(f"\n{record.gpu}. {record.machine}", soft_wrap=True)
-    print(f"command: {record.command}")
+        console.print(f"\n{one_line(f'The plan for {workload}:')}\n{indented(plan)}", soft_wrap=True)
+    console.print(f"\n{one_line(f'{record.gpu}. {record.machine}')}", soft_wrap=True)
+    print(one_line(f"command: {record.command}"))
 
 
 def draw_throughput(record: ThroughputRecord, path: Path, *, force: bool = False) -> None:

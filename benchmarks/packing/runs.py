@@ -5,7 +5,6 @@ random.
 """
 
 import random
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -21,6 +20,7 @@ from tune_policies.files.locking import locked
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_text
 from tune_policies.files.writing import check_new, replace_file
 from tune_policies.resources import TICKS, from_ticks
+from tune_policies.terminal import tell
 from tune_policies.trainers import measure_gpu_memory, with_plan
 from tune_policies.usage.record import GPU_MEMORY_KEY
 
@@ -118,11 +118,11 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
     yield record
     for number, arm in enumerate(runs, start=1):
         name = f"{arm.training.name}, {arm.name}, {arm.trials_per_gpu} at once"
-        print(f"{number}/{len(runs)}: {name}", file=sys.stderr)
+        tell(f"{number}/{len(runs)}: {name}")
         try:
             record = record.with_sample(run_arm(arm, sweep.work))
         except FailedRunError as error:
-            print(f"left out: {error}", file=sys.stderr)
+            tell(f"left out: {error}")
             record = record.with_failure(f"{name}: {error}")
         yield record
 

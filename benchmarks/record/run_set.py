@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from tune_policies.resources import Bytes, Count, PositiveCount, UsedBytes
+from tune_policies.text_out import Redacted
 from tune_policies.values import Value, shorten
 
 from .environment import Environment
@@ -28,8 +29,8 @@ Name = Annotated[
 ]
 """It names benchmarks, rows of tables and files."""
 
-Seconds = Annotated[float, Field(gt=0)]
-"""How long something took: no clock here is so coarse that it took none."""
+Seconds = Annotated[float, Field(ge=1e-12, le=1e12)]
+"""How long something took: no clock here is so coarse that it took none, and squares of it are numbers, too."""
 
 
 class Phase(StrEnum):
@@ -134,7 +135,7 @@ class ProcessRun(Value):
     samples_per_step: PositiveCount | None = None
     steps_per_epoch: PositiveCount = 1
     tolerance: float = 0.02
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Redacted, ...] = ()
 
     def times_s(self, phase: Phase) -> tuple[float, ...]:
         """Return the seconds of a step, block by block, without warm-ups; of the first epoch, its one time."""
@@ -156,7 +157,7 @@ class DeviceFound(Value):
 
     device: Name
     slot: str | None = None
-    why_missing: str | None = None
+    why_missing: Redacted | None = None
     at_once: Count = 0
     accelerator_type: str | None = None
 
@@ -174,7 +175,7 @@ class Failure(Value):
     arm: Arm
     round: Count
     kind: Literal["raised", "timed_out", "died", "disagreed"]
-    message: str
+    message: Redacted
 
 
 class NoiseReading(Value):
@@ -216,7 +217,7 @@ class RunSet(Value):
     """
 
     schema_version: Literal[1] = 1
-    command: str
+    command: Redacted
     seed: Count
     created_at: datetime
     environment: Environment

@@ -6,9 +6,8 @@ from typing import Final
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from tune_policies.tables import empty_table
+from tune_policies.terminal import TextConsole, empty_table, line
 from tune_policies.units import format_bytes
 
 from .run_set import Arm, Phase, RunSet
@@ -31,14 +30,14 @@ def print_run_set(run_set: RunSet, console: Console | None = None) -> None:
         console.print(_TITLE, style="bold", soft_wrap=True)
         console.print(_table(run_set))
         console.print()
-    for line in _lines(run_set):
-        console.print(Text(_plain(line)), soft_wrap=True)
+    for text in _lines(run_set):
+        console.print(line(text), soft_wrap=True)
 
 
 def result_console() -> Console:
     """Return stdout: as wide as the terminal, or as COLUMNS says. In a file, Rich would break tables at 80 columns."""
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_COLUMNS_IN_FILES)
+    console = TextConsole()
+    return console if console.is_terminal or "COLUMNS" in os.environ else TextConsole(width=_COLUMNS_IN_FILES)
 
 
 def format_time(time: Middle) -> str:
@@ -75,11 +74,11 @@ def _table(run_set: RunSet) -> Table:
         before = (arm.workload, arm.size)
         device = f"{arm.device}{' (control)' if arm.is_control else ''}"
         cells = (arm.workload, str(arm.size), device, *(cell(each) for _, cell in columns))
-        table.add_row(*(Text(_plain(text)) for text in cells))
+        table.add_row(*cells)
     for found in run_set.devices:
         if found.why_missing is not None:
             table.add_section()
-            table.add_row("all", "", Text(_plain(found.device)), "not there")
+            table.add_row("all", "", found.device, "not there")
     return table
 
 
@@ -142,8 +141,3 @@ def _noise(run_set: RunSet) -> Iterator[str]:
 def _range(values: list[float], digits: int = 2) -> str:
     least, most = (f"{value:.{digits}f}" for value in (min(values), max(values)))
     return least if least == most else f"{least} to {most}"
-
-
-def _plain(text: str) -> str:
-    """Return the text without what would steer a terminal: a file may come from anywhere."""
-    return "".join(char if char.isprintable() else " " for char in text)

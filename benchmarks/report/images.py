@@ -20,7 +20,7 @@ _SVG: Final = "http://www.w3.org/2000/svg"
 _XLINK: Final = "http://www.w3.org/1999/xlink"
 _DOTS_PER_INCH: Final = {"png": 144}
 _COLOUR: Final = re.compile(r"#[0-9a-fA-F]{6}\b")
-_LINK: Final = re.compile(r"url\(#([^)]+)\)")
+_LINK: Final = re.compile(r"url\(#([\w-]+)\)")
 
 
 def inline_svg(figure: Figure, *, name: str, label: str) -> str:

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.files.writing import check_new
+from tune_policies.text_out import one_line
 
 from ..record.file import write_view
 from .content import Content, Picture
@@ -25,11 +26,21 @@ _ENTITIES: Final = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "|": "&#124;"}
 def html_page(content: Content) -> str:
     """Return the report as one page that needs no other file and no network."""
     environment = jinja2.Environment(
-        loader=_TEMPLATES, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=_TEMPLATES,
+        autoescape=True,
+        finalize=_for_html,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.globals["svg"] = _inline
     environment.globals["line_colours"] = [(colour_variable(light), light, dark) for light, dark in ON_DARK.items()]
     return environment.get_template("page.html.j2").render(content=content)
+
+
+def _for_html(value: Any) -> Any:
+    """Return a text without what turns the direction of writing, or has no glyph; autoescaping does the rest."""
+    return one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _inline(picture: Picture) -> Markup:
@@ -85,7 +96,7 @@ def for_markdown(value: Any) -> str:
     """Return a text in one line in which no character means more than itself; markup stays as it is."""
     if isinstance(value, Markup):
         return value
-    line = " ".join(str(value).split())
+    line = one_line(" ".join(str(value).split()))
     return _SPECIAL.sub(_escape, line)
 
 
@@ -99,4 +110,4 @@ def _fenced(text: str) -> Markup:
     longest = max((len(found) for found in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     # Within its fence nothing is markup.
-    return Markup(f"{fence}\n{text}\n{fence}")  # noqa: S704
+    return Markup(f"{fence}\n{one_line(text)}\n{fence}")  # noqa: S704

@@ -4,12 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.names import shorten_names
+from tune_policies.terminal import TextConsole, TextTable
+from tune_policies.text_out import one_line
 
 from ..record.file import read_run_set
 from ..record.run_set import Phase, RunSet
@@ -68,15 +66,15 @@ def surely_slower(found: Iterable[Verdict], limit: float) -> list[Verdict]:
 
 def print_verdicts(found: Sequence[Verdict]) -> None:
     """Print a row for each pair of arms, and below the table why some are ambiguous."""
-    console = Console(width=None if Console().is_terminal else 120)
-    table = Table(title="How many times as fast the second is, with its 95 % interval")
+    console = TextConsole(width=None if TextConsole().is_terminal else 120)
+    table = TextTable(title="How many times as fast the second is, with its 95 % interval")
     for heading in ("Workload", "Size", "Phase", "First", "Second", "Times as fast", "Interval", "Rounds", "Faster"):
         table.add_column(heading, justify="right" if heading in {"Size", "Times as fast", "Rounds"} else "left")
     for each in found:
         one = each.comparison
         bounds = f"{one.low:.3g} to {one.high:.3g}"
-        words = [escape(word) for word in (each.workload, str(each.size), each.phase, each.first, each.second)]
-        table.add_row(*words, f"{one.ratio:.3g}", bounds, str(one.num_rounds), escape(each.word))
+        words = (each.workload, str(each.size), each.phase, each.first, each.second)
+        table.add_row(*words, f"{one.ratio:.3g}", bounds, str(one.num_rounds), each.word)
     console.print(table)
     reasons: dict[str, list[str]] = {}
     for each in found:
@@ -84,7 +82,7 @@ def print_verdicts(found: Sequence[Verdict]) -> None:
             reasons.setdefault(reason, []).append(f"{each.workload}[{each.size}] {each.phase}")
     for reason, arms in reasons.items():
         where = ", ".join(dict.fromkeys(arms)) if len(arms) < len(found) else "all"
-        console.print(f"* {where}: {reason}", soft_wrap=True, markup=False, highlight=False)
+        console.print(one_line(f"* {where}: {reason}"), soft_wrap=True, highlight=False)
 
 
 def _within(run_set: RunSet, question: Question) -> Answer:

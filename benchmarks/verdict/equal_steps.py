@@ -7,12 +7,12 @@ import os
 import random
 import select
 import subprocess
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from tune_policies.child_python import child_python
 from tune_policies.errors import MeasurementError
 from tune_policies.probing.node_facts import read_usable_cpus
 
@@ -77,7 +77,7 @@ class StepProcess:
 
     def __init__(self, hashed_blocks: int) -> None:
         # Without the user's environment and site packages: nothing but the step is in the process.
-        command = [sys.executable, "-I", "-S", str(Path(step_child.__file__)), str(hashed_blocks)]
+        command = child_python("-I", "-S", str(Path(step_child.__file__)), str(hashed_blocks))
         self._process = subprocess.Popen(  # noqa: S603
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
         )

@@ -2,9 +2,8 @@
 
 from typing import Any, Final
 
-from rich.console import Console
-
 from tune_policies.resources import PositiveCount
+from tune_policies.terminal import TextConsole
 from tune_policies.values import Value
 
 from ..record.run_set import NoiseReading
@@ -75,7 +74,7 @@ class Check(Value):
 
 def print_check(check: Check) -> None:
     """Print what was read and measured, and what follows."""
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = TextConsole(highlight=False, soft_wrap=True)
     loads = [each.load for each in check.noise]
     throttled = [each.throttled_s for each in check.noise if each.throttled_s is not None]
     clocks = [each.cpu_mhz for each in check.noise if each.cpu_mhz is not None]

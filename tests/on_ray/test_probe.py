@@ -325,9 +325,11 @@ def test_the_reason_of_a_refusal_is_told_whole():
     assert last_error(stderr) == "RuntimeError: Version mismatch: the cluster has Ray: 2.1"
 
 
-@pytest.mark.parametrize("address", ["cluster", "host:", ":6379", "host:port"])
+@pytest.mark.parametrize(
+    "address", ["cluster", "host:", ":6379", "host:port", "a..b:6379", "a\0b:1", "host:²", "h:99999999"]
+)
 def test_an_address_of_no_known_form_is_refused(address):
-    with pytest.raises(ProbeError, match="is not host:port, ray://host:port, 'auto' or 'local'"):
+    with pytest.raises(InvalidResourcesError, match="is not host:port, ray://host:port, 'auto' or 'local'"):
         probe_cluster(address)
 
 

@@ -158,12 +158,12 @@ def test_a_wrong_policy_ends_with_2_and_the_way_out(capacity, policy):
     assert "unknown kind 'GpuPolcy'; did you mean 'GpuPolicy'?" in done.stderr
 
 
-def test_a_result_that_cannot_be_written_ends_with_1_and_a_message(capacity, policy):
+def test_a_result_that_cannot_be_written_ends_with_2_and_a_message(capacity, policy):
     command = [sys.executable, "-m", "tune_policies", "plan", policy("kind: CpuPolicy\n"), "--capacity", capacity]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
 
-    assert (done.returncode, done.stderr) == (1, "error: cannot write the result: [Errno 28] No space left on device\n")
+    assert (done.returncode, done.stderr) == (2, "error: cannot write the result: [Errno 28] No space left on device\n")
 
 
 def test_a_reader_that_has_enough_is_no_error(capacity, policy):
@@ -174,3 +174,52 @@ def test_a_reader_that_has_enough_is_no_error(capacity, policy):
         done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
 
     assert done.stderr == ""
+
+
+PROGRAMS = {"tune-policies": ["-m", "tune_policies"], "benchmarks": ["-m", "tune_policies", "bench"]}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("redirected", "status", "said"),
+    [
+        (">/dev/full", 2, "error: cannot write the result: [Errno 28] No space left on device"),
+        (">&-", 2, "error: cannot write the result: [Errno 9] Bad file descriptor"),
+        ("2>&-", 0, ""),
+        ("<&-", 0, ""),
+        ("| head -c 1 >/dev/null", 0, ""),
+    ],
+    ids=["full disk", "closed stdout", "closed stderr", "closed stdin", "a reader that has enough"],
+)
+def test_streams_that_are_closed_or_full_are_no_traceback(program, redirected, status, said):
+    command = ["bash", "-c", f'"$@" {redirected}', "bash", sys.executable, *PROGRAMS[program], "--help"]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr.strip()) == (status, said)
+
+
+def test_a_terminal_that_knows_only_ascii_gets_escapes_and_sound_json(tmp_path, policy):
+    capacity = tmp_path / "capacity.json"
+    labels = {"größe": "\U0001f600"}
+    cluster = ClusterCapacity.of(Resources(cpus=2)).nodes[0].model_copy(update={"labels": labels})
+    capacity.write_text(ClusterCapacity(nodes=(cluster,)).to_json())
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    wish = policy("kind: SelectingPolicy\ninner: {kind: CpuPolicy, custom: {größe: 1}}\n")
+    command = [sys.executable, "-m", "tune_policies", "plan", wish, "--capacity", capacity]
+
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert r"1 gr\u00f6\u00dfe" in done.stderr
+
+
+def test_a_working_folder_that_is_gone_is_a_message(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = ["bash", "-c", 'rmdir "$PWD"; "$@"', "bash", sys.executable, "-m", "tune_policies", "usage", "."]
+
+    done = subprocess.run(command, cwd=gone, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr.count("error: ")) == (2, 1)
+    assert "Traceback" not in done.stderr

@@ -380,7 +380,7 @@ def test_each_choice_that_failed_is_kept_in_the_error():
         (lambda: ReservingPolicy(CpuPolicy(), gpus=0.5), "gpus must be a whole number, 0 or above, got 0.5"),
         (lambda: FirstFeasiblePolicy(policies=()), "needs at least one policy to try"),
         (lambda: FirstFeasiblePolicy(CpuPolicy(), policies=()), "give the policies one way"),
-        (lambda: FirstFeasiblePolicy("CpuPolicy"), "a policy must be a mapping with a 'kind', got str: 'CpuPolicy'"),
+        (lambda: FirstFeasiblePolicy("CpuPolicy"), "a policy must be a mapping with a 'kind', got a text"),
     ],
     ids=range(22),
 )

@@ -51,9 +51,9 @@ def test_the_same_policy_comes_from_yaml_and_json(tmp_path, write):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- GpuPolicy", "a policy must be a mapping with a 'kind', got list"),
-        ("GpuPolicy", "a policy must be a mapping with a 'kind', got str"),
-        ("", "a policy must be a mapping with a 'kind', got NoneType"),
+        ("- GpuPolicy", "a policy must be a mapping with a 'kind', got a list"),
+        ("GpuPolicy", "a policy must be a mapping with a 'kind', got a text"),
+        ("", "a policy must be a mapping with a 'kind', got nothing"),
         ("gpus: 1", "a policy needs a 'kind' (known: AcceleratorPolicy, AutoscalingPolicy, BenchmarkedPolicy"),
         ("kind: GpuPolcy", "unknown kind 'GpuPolcy'; did you mean 'GpuPolicy'?"),
         ("kind: 7", "unknown kind 7"),

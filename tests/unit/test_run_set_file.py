@@ -195,7 +195,7 @@ def test_a_device_is_not_replaced_by_a_file(run_set):
         (b"[1, 2]", "is JSON, but no run set: it has no 'tune_policies' at its top"),
         (b'{"gpu": "A100"}', "is JSON, but no run set"),
         (b'{"version": "1.0", "benchmarks": []}', r"is a file of pyperf alone.*`python -m pyperf show`"),
-        (b'{"tune_policies": 3}', "RunSet must be a mapping of field names to values, got 3"),
+        (b'{"tune_policies": 3}', "RunSet must be a mapping of field names to values, got a value of type int"),
         (b'{"tune_policies": {"schema_version": 2}}', "of version 2, and this tune-policies reads version 1"),
         (b'{"tune_policies": {}}', "RunSet needs 'command', which is missing"),
     ],

@@ -152,7 +152,7 @@ def test_noise_is_told_from_least_to_most():
 def test_a_text_of_a_file_steers_no_terminal():
     failure = Failure(arm=MLP, round=0, kind="raised", message="[red]a\x1b[2Jb")
 
-    assert "round 0: [red]a [2Jb" in shown(of(failures=(failure,)))
+    assert "round 0: [red]a\\u001b[2Jb" in shown(of(failures=(failure,)))
 
 
 def test_the_machine_is_told_in_a_line():

@@ -1,21 +1,18 @@
 """The command ``tune-policies``. Results go to stdout, everything else to stderr.
 
-Exit status: 0 done, 1 the request cannot be met or problems were found, 2 wrong usage.
+Exit status: 0 done, 1 the request cannot be met or problems were found, 2 wrong usage, or the result cannot be written.
 """
 
-import os
-import sys
 from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from tune_policies.cli import cluster, doctor, lint, plan
-from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
+from tune_policies.cli.commands import GuardedCommands
 
 
-class _Commands(TyperGroup):
+class _Commands(GuardedCommands):
     """The commands, with those of the benchmarks as ``bench``, which are imported when somebody asks for them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -55,28 +52,4 @@ def tune_policies(
 
 def main() -> None:
     """Run the command; errors end as a message, not as a traceback."""
-    try:
-        try:
-            app()
-        finally:
-            print(end="", flush=True)  # what is left to write fails here, not when Python ends
-    except InvalidResourcesError as error:
-        _fail(error, 2)
-    except ResourcePolicyError as error:
-        _fail(error, 1)
-    except BrokenPipeError:  # the reader has enough, as `head` has
-        _drop_stdout()
-        sys.exit(1)
-    except OSError as error:
-        _drop_stdout()
-        _fail(f"cannot write the result: {error}", 1)
-
-
-def _fail(error: object, status: int) -> None:
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(status)
-
-
-def _drop_stdout() -> None:
-    """Let what could not be written go: Python would try again as it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    app()

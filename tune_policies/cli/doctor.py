@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from tune_policies.cli.options import Address, Force, Json, TimeoutS, ray_speaks_on_stderr
 from tune_policies.doctor.report import diagnosis_view
+from tune_policies.terminal import TextConsole
 
 app = typer.Typer()
 
@@ -28,7 +28,7 @@ def doctor(*, json: Json = False, address: Address = None, timeout_s: TimeoutS =
     if json:
         print(diagnosis.to_json())
     else:
-        Console().print(diagnosis_view(diagnosis))
+        TextConsole().print(diagnosis_view(diagnosis))
     if not diagnosis.is_healthy:
         raise typer.Exit(1)
 
@@ -57,4 +57,4 @@ def usage(
     if json:
         print(json_text.dumps({**run.model_dump(mode="json"), "advice": advise(run)}, indent=2, ensure_ascii=False))
     else:
-        Console().print(usage_view(run))
+        TextConsole().print(usage_view(run))

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from tune_policies.cli.options import Json
 from tune_policies.names import counted
+from tune_policies.terminal import TextConsole
 
 app = typer.Typer()
 
@@ -64,7 +64,7 @@ def lint(
         plain = {name: [each.model_dump(mode="json") for each in found] for name, found in said.items()}
         print(json_text.dumps(plain, indent=2, ensure_ascii=False))
     else:
-        console = Console(soft_wrap=True)
+        console = TextConsole(soft_wrap=True)
         for line in report(findings, fixed, len(files)):
             console.print(line)
         if fix and (more := sum(bool(each.edits) and not each.is_safe for each in findings)):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from tune_policies.capacity import ClusterCapacity
+from tune_policies.terminal import tell
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Address = Annotated[
@@ -38,7 +39,7 @@ def read_cluster(address: str | None, timeout_s: float, cluster_config: Path | N
         warnings.simplefilter("always", ProbeWarning)
         found = probe_cluster(address, timeout_s=timeout_s, **options)
     for warning in caught:
-        print(f"warning: {warning.message}", file=sys.stderr)
+        tell(f"warning: {warning.message}")
     return found
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.cli.options import Address, ClusterConfig, Json, TimeoutS, read_cluster
@@ -16,6 +15,8 @@ from tune_policies.names import counted
 from tune_policies.plan import TrialPlan
 from tune_policies.policy_file import load_capacity, load_catalog, load_policy
 from tune_policies.tables import cluster_view
+from tune_policies.terminal import TextConsole
+from tune_policies.text_out import one_line
 
 app = typer.Typer()
 
@@ -29,7 +30,7 @@ def probe(
     if json:
         print(capacity.to_json())
     else:
-        Console().print(cluster_view(capacity))
+        TextConsole().print(cluster_view(capacity))
 
 
 @app.command()
@@ -111,7 +112,7 @@ def _plan_as_json(answer: TrialPlan, trials: int | None) -> str:
 def _plan_as_text(capacity: ClusterCapacity, answer: TrialPlan, trials: int | None) -> str:
     lines = [answer.explain()]
     if left := [part for part in idle(capacity, answer) if part.reason != ROUNDING]:
-        lines += ["stays idle:", *(f"  {part}" for part in left)]
+        lines += ["stays idle:", *(one_line(f"  {part}") for part in left)]
     if trials is not None:
         lines.append(_waves_as_text(answer, trials))
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from tune_policies.errors import InvalidResourcesError
 from tune_policies.names import counted
 from tune_policies.plan import TrialPlan
 from tune_policies.resources import Count, PositiveCount, Resources
+from tune_policies.text_out import one_line
 from tune_policies.values import Value, shorten
 
 _CLUSTER_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")
@@ -122,7 +123,9 @@ class ClusterPlan(Value):
             *(f"  each trial: {slot}" for slot in self.trials.slots),
             self._cost(),
         ]
-        return "\n".join([*lines, *(f"  - {reason}" for reason in (*self.reasons, *self.trials.reasons))])
+        return "\n".join(
+            map(one_line, [*lines, *(f"  - {reason}" for reason in (*self.reasons, *self.trials.reasons))])
+        )
 
     def _cost(self) -> str:
         if self.price_per_hour is None:

@@ -7,7 +7,7 @@ from typing import Final
 from tune_policies.capacity import GpuDevice
 
 _KEY: Final = re.compile(r"nvidia\.com/mig-(.+)")
-_PROFILE: Final = re.compile(r"\d+g\.(\d+)gb\b.*")
+_PROFILE: Final = re.compile(r"\d+g\.(\d{1,9})gb\b.*")
 """A profile's name ends with its nominal memory: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/."""
 
 _GKE_PROFILE: Final = "cloud.google.com/gke-gpu-partition-size"

@@ -17,6 +17,7 @@ from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.wrappers import CappedPolicy
 from tune_policies.policy import ResourcePolicy
 from tune_policies.resources import Count
+from tune_policies.text_out import one_line
 from tune_policies.values import Value
 
 _MOST_NODES: Final = 10_000
@@ -73,7 +74,7 @@ class ClusterOutlook(Value):
             trials, verb = counted(some.trials_at_once, "trial"), "needs" if some.trials_at_once == 1 else "need"
             rest = "no more nodes than the minimum has" if some.nodes == least.nodes else self._nodes(some)
             lines.append(f"{trials} at once {verb} {rest}")
-        return "\n".join([*lines, *(f"caution: {caution}" for caution in self.cautions)])
+        return "\n".join(map(one_line, [*lines, *(f"caution: {caution}" for caution in self.cautions)]))
 
     def _nodes(self, stage: Stage) -> str:
         nodes = [f"{number} {name}" for name, number in stage.nodes.items() if number] or ["the head alone"]

@@ -6,7 +6,6 @@ cluster is flooded, only so many tasks run at once, and each node has the deadli
 
 import json
 import subprocess
-import sys
 import time
 from collections import Counter
 from typing import Any, Final
@@ -17,6 +16,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
+from tune_policies.child_python import child_python
 from tune_policies.doctor import node_reader
 from tune_policies.doctor.diagnosis import diagnose
 from tune_policies.doctor.facts import NodeFacts, RayCounts
@@ -49,7 +49,7 @@ def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis
     if not ray.is_initialized() and address is None:
         nodes: tuple[NodeFacts, ...] = (_read_this_machine(timeout_s),)
         return Diagnosis(address=None, nodes=nodes, findings=diagnose(nodes))
-    with connection(address, timeout_s, local="looks at this machine alone"):
+    with connection(address, timeout_s, local="looks at this machine alone", uses_working_folder=False):
         try:
             gcs_address = ray.get_runtime_context().gcs_address
             nodes = _read_cluster(timeout_s)
@@ -59,8 +59,8 @@ def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis
 
 
 def _read_this_machine(timeout_s: float) -> NodeFacts:
-    # In a process of its own, because a driver that hangs cannot be interrupted. -P keeps this folder out of its path.
-    command = [sys.executable, "-P", str(node_reader.__file__)]
+    # In a process of its own, because a driver that hangs cannot be interrupted.
+    command = child_python(str(node_reader.__file__))
     name = "this machine"
     try:
         done = subprocess.run(command, timeout=timeout_s, check=True, capture_output=True, text=True)  # noqa: S603

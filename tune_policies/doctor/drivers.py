@@ -30,4 +30,4 @@ def is_older(version: str, than: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", version))

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from tune_policies.text_out import Redacted
 from tune_policies.values import Value
 
 
@@ -91,12 +92,12 @@ class NodeFacts(Value):
 
     name: str
     ray: RayCounts | None = None
-    failure: str | None = None
+    failure: Redacted | None = None
     versions: dict[str, str] = Field(default_factory=dict)
     frameworks: tuple[Framework, ...] = ()
     driver_version: str | None = None
     cuda_version: str | None = None
-    nvml_error: str | None = None
+    nvml_error: Redacted | None = None
     gpus: tuple[Gpu, ...] | None = None
     num_nvidia_on_pci: int = 0
     has_amd_driver: bool = False

@@ -1,11 +1,11 @@
 """How a diagnosis looks on the shell."""
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tune_policies.doctor.findings import Diagnosis, Finding, Severity
 from tune_policies.names import counted, shorten_names
+from tune_policies.terminal import TextTable, line
 
 
 def diagnosis_view(diagnosis: Diagnosis) -> RenderableType:
@@ -14,20 +14,20 @@ def diagnosis_view(diagnosis: Diagnosis) -> RenderableType:
         where = "No Ray runs here, so this machine alone was looked at."
     else:
         where = f"Looked at {counted(len(diagnosis.nodes), 'node')} of the Ray at {diagnosis.address}."
-    rows = Table.grid(padding=(0, 2))
+    rows = TextTable.grid(padding=(0, 2))
     rows.add_column(no_wrap=True)
     rows.add_column(overflow="fold")
     for finding in diagnosis.findings:
         severity = Text(finding.severity, style="bold red" if finding.severity is Severity.PROBLEM else "bold")
-        rows.add_row(severity, Text(_where(finding, diagnosis) + finding.what))
-        rows.add_row("", Text(f"-> {finding.way_out}"))
+        rows.add_row(severity, _where(finding, diagnosis) + finding.what)
+        rows.add_row("", f"-> {finding.way_out}")
     counts = [
         counted(number, severity)
         for severity in Severity
         if (number := sum(finding.severity is severity for finding in diagnosis.findings))
     ]
     summary = ", ".join(counts) or "nothing wrong"
-    return Group(Text(where), *([rows] if diagnosis.findings else []), Text(summary, style="bold"))
+    return Group(line(where), *([rows] if diagnosis.findings else []), Text(summary, style="bold"))
 
 
 def _where(finding: Finding, diagnosis: Diagnosis) -> str:

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from tune_policies.lint.finding import Finding, Severity
 from tune_policies.names import counted
+from tune_policies.text_out import one_line
 
 _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 
@@ -18,13 +19,13 @@ def report(findings: Sequence[Finding], fixed: Sequence[Finding], num_files: int
         yield _headline(finding, "fixed", "bold green")
         for path, value in finding.edits:
             written = "is left out" if value is None else f"is now {json.dumps(value, ensure_ascii=False)}"
-            yield Text(f"    {'.'.join(map(str, path))} {written}")
+            yield Text(one_line(f"    {'.'.join(map(str, path))} {written}"))
     for finding in findings:
         yield _headline(finding, finding.severity, _STYLES[finding.severity])
         if finding.why:
-            yield Text(f"    why: {finding.why}")
+            yield Text(one_line(f"    why: {finding.why}"))
         if finding.fix:
-            yield Text(f"    fix: {finding.fix}")
+            yield Text(one_line(f"    fix: {finding.fix}"))
     counts = [
         counted(number, severity)
         for severity in get_args(Severity)
@@ -37,4 +38,4 @@ def report(findings: Sequence[Finding], fixed: Sequence[Finding], num_files: int
 
 def _headline(finding: Finding, word: str, style: str) -> Text:
     where = f"{finding.source}:{finding.line}: "
-    return Text.assemble(where, (word, style), f" {finding.rule}: {finding.message}")
+    return Text.assemble(one_line(where), (word, style), one_line(f" {finding.rule}: {finding.message}"))

@@ -13,7 +13,8 @@ from tune_policies.manifests.documents import Document, read_documents
 from tune_policies.manifests.file_text import read_text
 from tune_policies.manifests.kuberay_models import FieldProblem
 from tune_policies.manifests.reading import check_name, clusters_in, manifests_in, name_of
-from tune_policies.values import shorten
+from tune_policies.text_out import one_line
+from tune_policies.values import kind_of, shorten
 
 _MOST_PROBLEMS: Final = 10
 
@@ -86,7 +87,7 @@ def _listed(manifests: list[Document]) -> str:
 
 def _described(manifest: Document) -> str:
     if not isinstance(manifest.data, dict):
-        return shorten(manifest.data)
+        return kind_of(manifest.data)
     kind = str(manifest.data.get("kind", "no kind"))
     return f"{kind} {shorten(found)}" if (found := name_of(manifest)) else kind
 
@@ -94,4 +95,4 @@ def _described(manifest: Document) -> str:
 def _wrong(problems: list[tuple[Document, FieldProblem]]) -> InvalidResourcesError:
     lines = [f"{document.source}, line {document.line(each.path)}: {each.message}" for document, each in problems]
     more = [f"and {len(lines) - _MOST_PROBLEMS} more"] if len(lines) > _MOST_PROBLEMS else []
-    return InvalidResourcesError("\n".join([*lines[:_MOST_PROBLEMS], *more]))
+    return InvalidResourcesError("\n".join(map(one_line, [*lines[:_MOST_PROBLEMS], *more])))

@@ -64,7 +64,7 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
 
 def _as_seen(group: _GroupT, ray_version: str | None) -> _GroupT:
     """Return the group without what its Ray does not read."""
-    version = re.match(r"(\d+)\.(\d+)", ray_version or "")
+    version = re.match(r"(\d{1,9})\.(\d{1,9})", ray_version or "")
     if version is None or (int(version[1]), int(version[2])) >= _FIRST_WITH_GROUP_RESOURCES:
         return group
     return group.model_copy(update={"resources": {}})

@@ -21,7 +21,8 @@ _FACTORS: Final = {
 }
 
 _QUANTITY: Final = re.compile(
-    r"(?P<number>\+?(?:\d+\.?\d*|\.\d+))(?:[eE](?P<exponent>[-+]?\d{1,2})|(?P<unit>[numkMGTPE]|[KMGTPE]i)?)", re.ASCII
+    r"(?P<number>\+?(?:\d++(?:\.\d*+)?|\.\d++))(?:[eE](?P<exponent>[-+]?\d{1,2})|(?P<unit>[numkMGTPE]|[KMGTPE]i)?)",
+    re.ASCII,
 )
 
 _LONGEST: Final = 100  # characters: Kubernetes keeps less than 2**63, to the nano

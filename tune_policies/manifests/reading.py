@@ -14,7 +14,7 @@ from tune_policies.manifests.cluster_yaml import is_cluster_yaml, read_cluster_y
 from tune_policies.manifests.documents import Document, Path
 from tune_policies.manifests.field_problems import read_part
 from tune_policies.manifests.kuberay_models import FieldProblem, Metadata, RayClusterSpec
-from tune_policies.values import shorten, suggest
+from tune_policies.values import kind_of, shorten, suggest
 
 _GROUP: Final = "ray.io"
 _VERSIONS: Final = ("ray.io/v1", "ray.io/v1alpha1")
@@ -37,7 +37,7 @@ def clusters_in(document: Document) -> Reading:
     """
     data = document.data
     if not isinstance(data, dict):
-        return [], [FieldProblem(path=(), message=f"a manifest must be a mapping, got {shorten(data)}")]
+        return [], [FieldProblem(path=(), message=f"a manifest must be a mapping, got {kind_of(data)}")]
     if "kind" not in data and "apiVersion" not in data:
         return _without_kind(document)
     if data.get("kind") != "List":

@@ -11,7 +11,7 @@ _PREFIX: Final = "tag:yaml.org,2002:"
 _KNOWN: Final = frozenset(f"{_PREFIX}{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp", "value"))
 
 # PyYAML reads 1e3 as a text and 12:30 as 750; the parser of Kubernetes (sigs.k8s.io/yaml) as 1000 and as a text.
-_EXPONENT: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+_EXPONENT: Final = re.compile(r"[-+]?(\d++(\.\d*+)?|\.\d++)[eE][-+]?\d++")
 
 _resolver: Final[Any] = yaml.resolver.Resolver()
 _constructor: Final = yaml.constructor.SafeConstructor()

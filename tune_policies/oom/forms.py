@@ -59,13 +59,13 @@ _SENTENCES: Final[tuple[tuple[str, Kind, str | None], ...]] = (
     (rf"{_RESOURCE_EXHAUSTED}Out of memory while trying to allocate", "accelerator", "jax"),
     (rf"{_RESOURCE_EXHAUSTED}Failed to allocate request for", "accelerator", "jax"),
     (r"Ran out of memory in memory space hbm", "accelerator", "jax"),  # TPU, compiling
-    (r"Attempting to (?:allocate|reserve) [\d.]+\w+.*\. That was not possible", "accelerator", "jax"),  # TPU
+    (r"Attempting to (?:allocate|reserve) [\d.]++\w.{0,200}\. That was not possible", "accelerator", "jax"),  # TPU
     (r"\b(?:cudaErrorMemoryAllocation|hipErrorOutOfMemory|hipErrorMemoryAllocation)\b", "accelerator", None),
     (r"\bCUDA_ERROR_OUT_OF_MEMORY\b|\b\w+_OUT_OF_DEVICE_MEMORY\b", "accelerator", None),
     (r"\bUR_RESULT_ERROR_OUT_OF_RESOURCES\b", "accelerator", None),  # Intel's runtime, out of device memory mostly
     (r"\b(?:CU|HIP)[A-Z]+_(?:STATUS_)?(?:\w+_)?ALLOC(?:ATION)?_FAILED\b", "accelerator", None),
     (r"DefaultCPUAllocator: (?:can't allocate|not enough) memory", "host", "torch"),
-    (r"unable to mmap \d+ bytes from .*: Cannot allocate memory", "host", "torch"),
+    (r"unable to mmap \d+ bytes from .{0,1000}: Cannot allocate memory", "host", "torch"),
     (KILLED_BY_RAY_SENTENCE, "host", "ray"),
     (r"^\[Errno 12\] ", "host", "python"),
     (r"^std::bad_alloc$", "host", None),

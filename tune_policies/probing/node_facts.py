@@ -124,6 +124,7 @@ def read_monitor(session: str) -> dict[str, object] | None:
             }
             config = {key: found[key] for key in ("max_workers", "head_node_type") if key in found}
         except (OSError, ValueError, TypeError, AttributeError, KeyError, yaml.YAMLError) as error:
-            return {"path": path, "config": None, "error": f"{type(error).__name__}: {error}"}
+            why = getattr(error, "problem", None) or error  # a YAMLError quotes the file, which may hold passwords
+            return {"path": path, "config": None, "error": f"{type(error).__name__}: {why}"}
         return {"path": path, "config": {**config, "available_node_types": types}, "error": None}
     return None

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeVar
 import ray
 from ray.tune import Callback
 from ray.tune.trainable.function_trainable import FunctionTrainable
-from rich.console import Console
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InvalidResourcesError
@@ -18,6 +17,7 @@ from tune_policies.files.reading import MAX_RECORD_BYTES, read_bytes, read_text
 from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
 from tune_policies.plan import TrialPlan
 from tune_policies.probing.cluster_state import read_cluster_state
+from tune_policies.terminal import TextConsole
 from tune_policies.usage.record import GPU_MEMORY_KEY
 from tune_policies.values import shorten
 
@@ -120,7 +120,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._read_cluster(0.0)
         self._reading.wait(_READ_TIMEOUT_S)
         self._read_cluster(0.0)
-        Console().print(plan.explain(), soft_wrap=True, markup=False, highlight=False)
+        TextConsole().print(plan.explain(), soft_wrap=True, highlight=False)
 
     @_never_ends_the_run
     def on_step_end(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
@@ -146,7 +146,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         now_s = self._now_s()
         self._run.end(trials, now_s)
         usage = self._run.record(now_s, is_final=True)
-        Console().print(resource_usage_view(usage))
+        TextConsole().print(resource_usage_view(usage))
         if self._storage is None and trials:
             self._storage = trials[0].storage
         if self._storage is not None:
@@ -249,7 +249,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
 def _print_change(change: PlanInUse) -> None:
     first_line = change.text.partition("\n")[0]
-    Console().print(f"the plan changed ({change.why}): {first_line}", soft_wrap=True, markup=False, highlight=False)
+    TextConsole().print(f"the plan changed ({change.why}): {first_line}", soft_wrap=True, highlight=False)
 
 
 def _read_nodes() -> ClusterCapacity:

@@ -5,6 +5,7 @@ from typing import Final, Literal
 from pydantic import Field
 
 from tune_policies.resources import Count
+from tune_policies.text_out import Redacted
 from tune_policies.values import Value
 
 USAGE_FILE: Final = "resource_usage.json"
@@ -146,4 +147,4 @@ class ResourceUsage(Value):
     num_waves_planned: Count | None = None
     num_waves: Count = 0
     plans: tuple[PlanInUse, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Redacted, ...] = ()

@@ -3,17 +3,16 @@
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from tune_policies.names import counted
-from tune_policies.tables import empty_table
+from tune_policies.terminal import empty_table, line
 
 from .record import OutOfMemoryCounts, ResourceUsage, TrialCounts
 
 
 def resource_usage_view(usage: ResourceUsage) -> RenderableType:
     """Return the tables and lines that are printed at the end."""
-    return Group(_resources(usage), *_slots(usage), *_idle(usage), *(_line(text) for text in _notes(usage)))
+    return Group(_resources(usage), *_slots(usage), *_idle(usage), *(line(text) for text in _notes(usage)))
 
 
 def _resources(usage: ResourceUsage) -> RenderableType:
@@ -31,7 +30,7 @@ def _slots(usage: ResourceUsage) -> Iterator[RenderableType]:
     for each in usage.slots:
         hours = [format_hours(each.hours.get(name, 0)) for name in names]
         device = each.accelerator_type or "-"
-        table.add_row(Text(each.slot), device, str(each.num_starts), format_hours(each.trial_hours), *hours)
+        table.add_row(each.slot, device, str(each.num_starts), format_hours(each.trial_hours), *hours)
     if table.row_count:
         yield from ("", table)
 
@@ -41,7 +40,7 @@ def _idle(usage: ResourceUsage) -> Iterator[RenderableType]:
     for each in usage.resources:
         for idle in each.idle:
             share = f"{idle.hours / each.total_hours:.1%}"
-            table.add_row(each.resource, format_hours(idle.hours), share, Text(idle.reason))
+            table.add_row(each.resource, format_hours(idle.hours), share, idle.reason)
     if table.row_count:
         yield from ("", table)
 
@@ -91,7 +90,3 @@ def format_hours(hours: float) -> str:
     if hours >= 1:
         return f"{hours:.1f} h"
     return f"{hours * 60:.1f} min" if hours >= 1 / 60 else f"{hours * 3600:.1f} s"
-
-
-def _line(text: str) -> Text:
-    return Text(text, overflow="fold")

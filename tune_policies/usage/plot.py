@@ -7,6 +7,7 @@ from typing import Any, Final
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.files.writing import write_new
 from tune_policies.names import counted
+from tune_policies.text_out import one_line
 from tune_policies.units import GIB
 
 from .advice import device_bytes, needed_bytes
@@ -61,7 +62,7 @@ def _draw(axes: Any, rows: list[tuple[str, GpuMemoryUsage]]) -> None:
     axes.barh(places, used, height=0.55, color=[_COLOURS[verdict] for verdict in verdicts])
     axes.invert_yaxis()
     # A pair of dollars would be read as a formula.
-    names = [name.replace("$", r"\$") for name, _ in rows]
+    names = [one_line(name).replace("$", r"\$") for name, _ in rows]
     named = [name if len(name) <= 48 else f"{name[:47]}…" for name in names] if len(rows) <= _MOST_NAMES else []
     axes.set_yticks(list(places)[: len(named)], named, fontsize=8)
     axes.margins(y=0.01)

@@ -5,6 +5,7 @@ from typing import Final
 from pydantic import Field
 
 from tune_policies.resources import Bytes, Count, GpuAmount, UsedBytes
+from tune_policies.text_out import Redacted
 from tune_policies.values import Value
 
 GPU_MEMORY_KEY: Final = "gpu_memory"
@@ -57,7 +58,7 @@ class GpuMemoryUsage(Value):
     left_over_bytes: UsedBytes = 0
     isolation: str | None = None
     not_enforceable: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Redacted, ...] = ()
     sources: dict[str, str] = Field(default_factory=dict)
 
 

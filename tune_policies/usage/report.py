@@ -6,7 +6,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tune_policies.names import counted
-from tune_policies.tables import empty_table
+from tune_policies.terminal import empty_table, line
+from tune_policies.text_out import one_line
 from tune_policies.units import format_bytes
 
 from .advice import advise, device_bytes, needed_bytes
@@ -21,9 +22,9 @@ def usage_view(run: RunUsage) -> RenderableType:
     """Return the tables and the lines that ``tune-policies usage`` shows."""
     view = empty_table(counted(len(run.trials), "trial"), "Trial", "Share", "Limit", "Peak", "Process", "Kept", "OOMs")
     for trial in run.trials:
-        cells = _cells(trial.usage) if trial.usage else ["-"] * 6
-        view.add_row(Text(trial.name), *cells)  # brackets in a name are no markup
-    return Group(view, *_bars(run), *(Text(f"- {line}", overflow="fold") for line in advise(run)))
+        cells: list[RenderableType] = _cells(trial.usage) if trial.usage else ["-"] * 6
+        view.add_row(trial.name, *cells)
+    return Group(view, *_bars(run), *(line(f"- {text}") for text in advise(run)))
 
 
 def _bars(run: RunUsage) -> list[RenderableType]:
@@ -34,17 +35,17 @@ def _bars(run: RunUsage) -> list[RenderableType]:
         need = trial.usage and needed_bytes(trial.usage)
         if had and need:
             filled = min(round(need / had * _BAR), _BAR)
-            view.add_row(Text(trial.name), "#" * filled + "." * (_BAR - filled), f"{need / had:.0%}")
+            view.add_row(trial.name, "#" * filled + "." * (_BAR - filled), f"{need / had:.0%}")
     return ["", view] if view.row_count else []
 
 
-def _cells(usage: GpuMemoryUsage) -> list[str]:
+def _cells(usage: GpuMemoryUsage) -> list[RenderableType]:
     peak = usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
     gpus = f"{usage.gpus:g} GPU" if usage.gpus else "not known"
     return [
         format_bytes(usage.share_bytes) if usage.share_bytes else gpus,
         # Each framework has its own limit; nobody uses two, as a rule.
-        "\n".join(_one_limit(name, amount, usage) for name, amount in sorted(usage.limit_bytes.items())) or "none",
+        Text("\n".join(_one_limit(*limit, usage) for limit in sorted(usage.limit_bytes.items())) or "none"),
         _known(peak),
         _known(usage.process_bytes),
         _kept(usage),
@@ -59,7 +60,7 @@ def _kept(usage: GpuMemoryUsage) -> str:
 
 
 def _one_limit(framework: str, amount: int, usage: GpuMemoryUsage) -> str:
-    return format_bytes(amount) if len(usage.limit_bytes) == 1 else f"{framework} {format_bytes(amount)}"
+    return format_bytes(amount) if len(usage.limit_bytes) == 1 else f"{one_line(framework)} {format_bytes(amount)}"
 
 
 def _known(amount: int | None) -> str:

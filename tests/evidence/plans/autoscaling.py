@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import ray
-from rich.console import Console
-from rich.table import Table
 
 from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuPolicy, ProbeWarning, plan_when_ready
 from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.terminal import TextConsole, TextTable
 
 from .autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
 from .choices import DEVICE_TYPES, Scenario
@@ -36,7 +35,7 @@ class Run(NamedTuple):
 
 def measure_autoscaling(scenarios: list[Scenario], repetitions: int, guide_timeout_s: float) -> None:
     """Print a table: median and range of the seconds until the decision, and what the guide's way took, once."""
-    table = Table(title="Time until it is known whether there will be a GPU")
+    table = TextTable(title="Time until it is known whether there will be a GPU")
     for heading in (
         "Cluster",
         "Decision",
@@ -61,8 +60,8 @@ def measure_autoscaling(scenarios: list[Scenario], repetitions: int, guide_timeo
             beside,
             f"{guide.seconds:.1f} ({_decision([guide])})",
         )
-    Console().print(table)
-    Console().print(
+    TextConsole().print(table)
+    TextConsole().print(
         f"{repetitions} runs of plan_when_ready in each cluster, {_DEADLINE_S:g} s deadline for a launch that hangs; "
         f"the guide's way once, with ray.wait(timeout={guide_timeout_s:g}). Autoscaler v2, which looks every second. "
         f"{describe_machine()}",

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import ray
+
+from tune_policies.child_python import child_python
 
 from .launching import LAUNCHED
 
@@ -87,7 +88,7 @@ def autoscaling_cluster(
         most = sum(each["max_workers"] for each in node_types.values()) if max_workers is None else max_workers
         limits = {"max_workers": most, "idle_timeout_minutes": idle_timeout_minutes}
         config.write_text(json.dumps(_config(cluster, node_types, cpus) | limits))
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
+        command = child_python("-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}")
         command += [f"--num-cpus={cpus}", "--num-gpus=0", "--include-dashboard=false", f"--autoscaling-config={config}"]
         log = folder / "head.log"
         with log.open("wb") as output:

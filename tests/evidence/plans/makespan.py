@@ -19,13 +19,13 @@ from unittest.mock import patch
 
 import ray
 from ray import tune
-from rich.console import Console
 from rich.table import Table
 
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, PolicyScheduler, Resources, TrialPlan
 from tune_policies.benchmarks.environment import describe_machine, own_command
 from tune_policies.benchmarks.timing import spread
 from tune_policies.schedulers.pace import Pace
+from tune_policies.terminal import TextConsole, TextTable
 from tune_policies.trainers import with_plan
 
 from .pool_simulation import Kind, least_makespan, simulate
@@ -110,7 +110,7 @@ class Sleeper(tune.Trainable):  # type: ignore[misc] # Ray's class is Any here
 def measure_makespan(sizes: Sizes) -> None:
     """Print how long simulated runs with trials of random lengths take, and real ones with trials of one length."""
     kinds = _kinds(sizes.slowdown)
-    Console().print(_simulated(sizes, kinds))
+    TextConsole().print(_simulated(sizes, kinds))
     bound_s = least_makespan([sizes.seconds] * sizes.trials, kinds)
     runs = [arm for arm in Arm for _ in range(sizes.repetitions)]
     random.Random(0).shuffle(runs)
@@ -125,9 +125,9 @@ def measure_makespan(sizes: Sizes) -> None:
         median = spread(times).median
         row = (f"{median:.1f}", f"{min(times):.1f} to {max(times):.1f}", f"{median / bound_s:.3f}")
         table.add_row(arm, *row, f"{spread([run.whole_s for run in each]).median:.1f}")
-    Console().print(table)
+    TextConsole().print(table)
     slots = ", ".join(f"{kind.num_slots} of speed {kind.speed:g}" for kind in kinds)
-    Console().print(
+    TextConsole().print(
         f"{sizes.repetitions} runs of each, medians; slots: {slots}; a trial takes {sizes.seconds:g} s at speed 1; the "
         f"shortest run that is possible takes {bound_s:.1f} s. {describe_machine()}",
         soft_wrap=True,
@@ -209,7 +209,7 @@ def _simulate(arm: Arm, work: list[float], kinds: list[Kind]) -> float:
 
 
 def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title)
+    table = TextTable(title=title)
     table.add_column("Slots")
     for heading in headings:
         table.add_column(heading, justify="right")

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from tune_policies import ClusterCapacity, InfeasibleRequestError, SelectingPolicy, TrialPlan
 from tune_policies.benchmarks.environment import describe_machine, own_command
 from tune_policies.policy import ResourcePolicy
 from tune_policies.resources import TICKS
+from tune_policies.terminal import TextConsole, TextTable
 
 from .optimum import Question, optimum
 from .random_clusters import draw_cluster, draw_selection, draw_sizing_policy
@@ -126,7 +126,7 @@ def measure_optimum(seeds: range, *, num_policies: int) -> bool:
         compared += [compare(seed, capacity, policy) for policy in policies]
         if count % 100 == 0:
             print(f"{count} of {len(seeds)} clusters, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-    Console().print(_table(compared))
+    TextConsole().print(_table(compared))
     above = [each for each in compared if each.planned > each.best]
     below = [each for each in compared if each.planned < each.best]
     print(f"{len(seeds)} clusters, {len(compared)} plans, {time.monotonic() - start:.0f} s")
@@ -146,7 +146,7 @@ def measure_optimum(seeds: range, *, num_policies: int) -> bool:
 
 
 def _table(compared: list[Compared]) -> Table:
-    table = Table(title="Trials at once, beside the exact optimum")
+    table = TextTable(title="Trials at once, beside the exact optimum")
     for heading in ("Policy", "Plans", "Equal", "Below", "Above", "Rule above", "Rule: some, where none fits"):
         table.add_column(heading, justify="left" if heading == "Policy" else "right")
     kinds = sorted({each.kind for each in compared})

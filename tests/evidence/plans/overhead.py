@@ -13,14 +13,13 @@ from typing import Any, Final, NamedTuple
 
 import ray
 from ray import tune
-from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 import tune_policies
 from tune_policies import CpuPolicy, PolicyCallback, TrialPlan
 from tune_policies.benchmarks.environment import describe_machine, own_command
 from tune_policies.benchmarks.timing import Spread, spread
+from tune_policies.terminal import TextConsole, TextTable
 from tune_policies.trainers import with_plan
 
 from .choices import Arm
@@ -46,7 +45,7 @@ class Size(NamedTuple):
 def measure_overhead(arms: list[Arm], size: Size) -> None:
     """Print a table: seconds of a run, and its ratio to the run by hand, as medians with their spread."""
     seconds = _run_rounds([Arm.BY_HAND, *(arm for arm in arms if arm is not Arm.BY_HAND)], size)
-    table = Table(title=f"{size.num_trials} trials that do nothing: median ± half the interquartile range")
+    table = TextTable(title=f"{size.num_trials} trials that do nothing: median ± half the interquartile range")
     table.add_column("Arm")
     for heading in ("Time (s)", "Time against by-hand", "Smallest", "Largest", f"At most {GOAL}"):
         table.add_column(heading, justify="right")
@@ -60,7 +59,7 @@ def measure_overhead(arms: list[Arm], size: Size) -> None:
             "yes" if against.median <= GOAL else "no",
         ]
         table.add_row(arm, str(spread(times)), *(["1"] + [""] * 3 if arm is Arm.BY_HAND else told))
-    Console(width=110).print(table)
+    TextConsole(width=110).print(table)
     reused = "processes are used again" if size.reuse_actors else "a new process for each trial"
     print(f"{size.repetitions} rounds in one Ray after one that does not count; {reused}. {describe_machine()}")
     print(f"command: {own_command()}")
@@ -78,7 +77,7 @@ def _run_rounds(arms: list[Arm], size: Size) -> Mapping[Arm, list[float]]:
         plan = CpuPolicy(cpus=1).plan(tune_policies.probe_cluster())
         seconds: dict[Arm, list[float]] = {arm: [] for arm in arms}
         order = random.Random(0)
-        for number in track(range(size.repetitions + 1), "rounds", console=Console(stderr=True)):
+        for number in track(range(size.repetitions + 1), "rounds", console=TextConsole(stderr=True)):
             for arm in order.sample(arms, len(arms)):
                 taken = _time(_arguments(arm, plan), size)
                 if number:

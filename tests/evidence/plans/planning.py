@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
 from rich.table import Table
 
 from tune_policies import (
@@ -37,6 +36,7 @@ from tune_policies.accelerators import gpu_memory_of_type
 from tune_policies.benchmarks.environment import describe_machine, own_command
 from tune_policies.benchmarks.timing import Spread, spread
 from tune_policies.probing.sampling import first_reads, group_kinds
+from tune_policies.terminal import TextConsole, TextTable
 
 GIB: Final = 2**30
 NUM_SHAPES: Final = 50
@@ -67,7 +67,7 @@ def measure_planning(node_counts: list[int], repetitions: int, plot: Path | None
         arms |= {type(policy).__name__: partial(_prepared, policy, capacity) for policy in POLICIES}
         times[count] = _interleaved_ms(arms, repetitions)
         peaks[count] = {type(policy).__name__: _peak_mib(_prepared(policy, capacity)) for policy in POLICIES}
-    console = Console(width=110)
+    console = TextConsole(width=110)
     console.print(_table("Time of one plan (ms): median ± half the interquartile range", times))
     console.print(_table("Memory of one plan at its peak (MiB), beside the capacity itself", peaks))
     console.print(_reading_table(node_counts, repetitions))
@@ -100,7 +100,7 @@ def _interleaved_ms(arms: Mapping[str, Callable[[], Callable[[], object]]], repe
 
 def _reading_table(node_counts: list[int], repetitions: int) -> Table:
     """Return how many nodes a probe reads by a task each, and how long it takes to choose them."""
-    table = Table(title="Nodes that a probe reads, and milliseconds to choose them")
+    table = TextTable(title="Nodes that a probe reads, and milliseconds to choose them")
     for heading in ("Nodes", "Read at first, types known", "types not known", "Time (ms)"):
         table.add_column(heading, justify="right")
     for count in node_counts:
@@ -174,7 +174,7 @@ def _peak_mib(plan: Callable[[], object]) -> float:
 
 
 def _table(title: str, results: Mapping[int, Mapping[str, Spread | float]]) -> Table:
-    table = Table(title=title)
+    table = TextTable(title=title)
     table.add_column("Nodes")
     for count in results:
         table.add_column(f"{count:,}", justify="right")

@@ -9,6 +9,7 @@ import numpy as np
 from tune_policies.benchmarks.verdict.bootstrap import CONFIDENCE, Interval, paired_bounds, student_quantile
 from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
 from tune_policies.benchmarks.verdict.judge import outcome_of
+from tune_policies.text_out import Redacted
 from tune_policies.values import Value
 
 from .synthetic_runs import Noise, log_medians
@@ -60,7 +61,7 @@ class ProofRecord(Value):
     """
 
     name: str
-    command: str
+    command: Redacted
     machine: str
     num_rounds: int
     num_blocks: int

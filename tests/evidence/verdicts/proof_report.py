@@ -3,10 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from rich.console import Console
-from rich.table import Table
-
 from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.terminal import TextConsole, TextTable, line
+from tune_policies.text_out import one_line
 
 from .proof import COVERED, GOALS, Coverage, ProofRecord, ProofRun, wilson_interval
 
@@ -16,7 +15,7 @@ _Item = TypeVar("_Item")
 def print_proof(record: ProofRecord) -> bool:
     """Print how many verdicts were right, ambiguous and wrong; return whether the goal is met."""
     goal = GOALS[record.name]
-    table = Table(title=f"{record.name}: {goal.says}")
+    table = TextTable(title=f"{record.name}: {goal.says}")
     for heading in ("Truth", "Runs", "Found", "Ambiguous", "Wrong", "Found, 95 %", "Wrong, 95 %", "Longest run (s)"):
         table.add_column(heading, justify="left" if heading == "Truth" else "right")
     for truth in dict.fromkeys(run.truth for run in record.runs):
@@ -26,19 +25,19 @@ def print_proof(record: ProofRecord) -> bool:
         bounds = [_bounds(found, len(runs)), _bounds(wrong, len(runs))]
         longest = max(run.seconds for run in runs)
         table.add_row(truth.value, *map(str, counts), *bounds, f"{longest:.1f}")
-    console = Console(width=120)
+    console = TextConsole(width=120)
     console.print(table)
     for reason, number in _reasons(record.runs).items():
-        console.print(f"* {number} times: {reason}", soft_wrap=True, markup=False, highlight=False)
+        console.print(line(f"* {number} times: {reason}"), soft_wrap=True, highlight=False)
     is_met = bool(record.runs) and goal.is_met(record.runs)
-    console.print(f"{'met' if is_met else 'not met'}. {record.machine}", soft_wrap=True, highlight=False)
-    print(f"command: {record.command}")
+    console.print(line(f"{'met' if is_met else 'not met'}. {record.machine}"), soft_wrap=True, highlight=False)
+    print(one_line(f"command: {record.command}"))
     return is_met
 
 
 def print_coverage(rows: Sequence[Coverage]) -> bool:
     """Print which part of the intervals holds the truth; return whether all keep what they promise."""
-    table = Table(
+    table = TextTable(
         title=f"Intervals of 95 % on a machine that drifts: {COVERED[0]:.0%} to {COVERED[1]:.0%} hold the truth"
     )
     for heading in ("Rounds", "Draws", "Hold the truth", "95 %", "Equal arms pass for different", "95 %"):
@@ -49,7 +48,7 @@ def print_coverage(rows: Sequence[Coverage]) -> bool:
         covered = f"{row.covered / number:.1%}"
         bounds = (_bounds(row.covered, number), _bounds(row.false_verdicts, number))
         table.add_row(str(row.num_rounds), str(number), covered, bounds[0], false, bounds[1])
-    Console(width=120).print(table)
+    TextConsole(width=120).print(table)
     print(describe_machine("numpy"))
     print(f"command: {own_command()}")
     return all(row.is_met for row in rows)

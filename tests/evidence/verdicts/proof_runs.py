@@ -1,7 +1,6 @@
 """Makes the runs of the proofs: the whole harness, on a real Ray with logical devices."""
 
 import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import ray
-from rich.console import Console
 from rich.progress import track
 
 from tune_policies import ClusterCapacity, ProbeWarning, probe_cluster
@@ -24,10 +22,12 @@ from tune_policies.benchmarks.verdict.doubts import problems_of_readings
 from tune_policies.benchmarks.verdict.equal_steps import blocks_of_step
 from tune_policies.benchmarks.verdict.judge import compare_arms
 from tune_policies.benchmarks.verdict.verdicts import verdicts
+from tune_policies.child_python import child_python
 from tune_policies.errors import InvalidResourcesError, MeasurementError
 from tune_policies.files.locking import locked
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
 from tune_policies.files.writing import replace_file
+from tune_policies.terminal import TextConsole
 
 from . import known_steps
 from .neighbour import busy_neighbour
@@ -83,7 +83,7 @@ def _go_on(record: ProofRecord, size: ProofSize, output: Path | None) -> ProofRe
         return record
     hashed_blocks = blocks_of_step()
     with _logical_devices() as capacity:
-        for number in track(range(len(record.runs), size.num_runs), record.name, console=Console(stderr=True)):
+        for number in track(range(len(record.runs), size.num_runs), record.name, console=TextConsole(stderr=True)):
             record = record.model_copy(
                 update={"runs": (*record.runs, _run(record.name, number, hashed_blocks, size, capacity))}
             )
@@ -206,7 +206,7 @@ def _verdict(run_set: RunSet) -> Comparison:
 
 
 def _timed_by_torch(workload: str, size: int, number: int) -> TimedByTorch:
-    asked = [sys.executable, "-m", f"{__package__}.torch_timer", workload, str(size), str(number)]
+    asked = child_python("-m", f"{__package__}.torch_timer", workload, str(size), str(number))
     try:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=True)
     except subprocess.CalledProcessError as error:

@@ -65,7 +65,7 @@ def torch_own_fraction(version: str, environ: Mapping[str, str]) -> float:
 
 def _torch_settings(text: str) -> dict[str, str]:
     # A value may be a list with commas of its own: roundup_power2_divisions:[256:1,512:2].
-    parts = [part.strip() for part in re.split(r",(?![^\[]*\])", text)]
+    parts = [part.strip() for part in re.findall(r"(?:\[[^\[\]]*+\]|[^,])++", text)]
     return {key.strip(): value.strip() for key, _, value in (part.partition(":") for part in parts if part)}
 
 

@@ -21,7 +21,7 @@ from .share import Holding
 MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREADS_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
-_MPS_LIMIT: Final = re.compile(r"([\w-]+)\s*=\s*(\d+)\s*([GgMm])")
+_MPS_LIMIT: Final = re.compile(r"(?<![\w-])([\w-]++)\s*+=\s*+(\d{1,15}+)\s*+([GgMm])")
 """One device's limit; NVIDIA documents the units G and M only."""
 
 _CONTROL: Final = "nvidia-cuda-mps-control"

@@ -9,7 +9,6 @@ import datetime
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -18,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from tune_policies.child_python import child_python
 from tune_policies.probing.devices import read_gpus
 from tune_policies.units import MIB
 
@@ -51,8 +51,7 @@ def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float, model: str)
 def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: float) -> dict[str, Any]:
     if find_spec(framework) is None:
         return {"error": "it is not installed on the node"}
-    # -P: or the modules beside the script would stand in for others of the same name.
-    command = [sys.executable, "-P", str(_CHILD), framework]
+    command = child_python(str(_CHILD), framework)
     try:
         used_before = use_once_settled(lambda: _read_use(uuid, None)[0], idle_bytes)
         said, read = run_while_it_holds(

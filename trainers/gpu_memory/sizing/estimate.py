@@ -11,6 +11,7 @@ from typing import Any, Final
 from tune_policies.errors import MeasurementError
 from tune_policies.gpu_overhead import TORCH_OVERHEAD_BYTES
 from tune_policies.resources import Bytes, UsedBytes
+from tune_policies.text_out import one_line
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
 
@@ -66,7 +67,7 @@ class GpuMemoryEstimate(Value):
         }
         lines = [f"{format_bytes(self.total_bytes)} of GPU memory, estimated"]
         lines += [f"  {format_bytes(amount)} {name}" for name, amount in parts.items()]
-        return "\n".join([*lines, *(f"  - not known: {each}" for each in self.unknown)])
+        return "\n".join(map(one_line, [*lines, *(f"  - not known: {each}" for each in self.unknown)]))
 
 
 def estimate_gpu_memory(

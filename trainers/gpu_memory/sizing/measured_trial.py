@@ -17,6 +17,7 @@ from tune_policies.errors import ProbeError
 from tune_policies.oom import classify_oom
 from tune_policies.probing.devices import read_gpus
 from tune_policies.resources import Bytes, Count, UsedBytes
+from tune_policies.text_out import redacted
 from tune_policies.values import Value
 
 from ..limits.overhead import Overheads
@@ -192,7 +193,7 @@ def _said(error: BaseException) -> str:
     """Return the type and message of an error, or of its cause where it has no message, as Tune's own around it."""
     while not str(error) and error.__cause__ is not None:
         error = error.__cause__
-    return f"{type(error).__name__}: {error}"
+    return redacted(f"{type(error).__name__}: {error}")
 
 
 def _peak(name: str, memory: FrameworkMemory) -> int:

@@ -1,0 +1,300 @@
+"""Every command, on files whose names and texts were written to do harm: it prints text, and ends with a message.
+
+What a reader's terminal, GitHub's log and Rich would act upon is in :data:`HOSTILE`, which stands wherever a file, a
+cluster or a record may name something.
+"""
+
+import json
+import re
+from datetime import UTC, datetime
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tests.clusters import gpu_node
+from tests.measured_runs import a_run, process
+from tests.reports import a_decision, a_packing_record
+from tune_policies import ClusterCapacity, GpuDevice
+from tune_policies.benchmarks.cli import app as benchmarks
+from tune_policies.benchmarks.record.file import write_run_set
+from tune_policies.benchmarks.record.run_set import Arm, Failure
+from tune_policies.capacity import NodeTypeCapacity
+from tune_policies.cli import app as tune_policies
+from tune_policies.resources import Resources
+from tune_policies.usage.record import GpuMemoryUsage
+
+GIB = 2**30
+PRINTABLE = "a[bold]b[/red]:smile: ##[add-mask]c $x_$ <b> |`"
+HOSTILE = (
+    f"{PRINTABLE}\x1b[31m\x1b]0;title\x07\x9b2J\u202e\u2066\u2028\u200b\x00\n::add-mask::d\r\nFORGED.yaml:1: error"
+)
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+
+SECRET = "hunter2hunter2"
+
+MANIFEST = {
+    "apiVersion": "ray.io/v1",
+    "kind": "RayCluster",
+    "metadata": {"name": HOSTILE, "labels": {HOSTILE: HOSTILE}},
+    "spec": {
+        HOSTILE: 1,
+        "rayVersion": HOSTILE,
+        "headGroupSpec": {
+            "rayStartParams": {HOSTILE: HOSTILE, "num-gpus": HOSTILE},
+            "template": {"spec": {"containers": [{"name": "a", "image": HOSTILE, HOSTILE: 1}]}},
+        },
+        "workerGroupSpecs": [
+            {
+                "groupName": HOSTILE,
+                "replicas": 3,
+                "minReplicas": 5,
+                "maxReplicas": 4,
+                "rayStartParams": {"resources": HOSTILE},
+                "template": {
+                    "spec": {
+                        "nodeSelector": {HOSTILE: HOSTILE},
+                        "containers": [
+                            {"name": "a", "image": HOSTILE, "resources": {"limits": {"cpu": 2, HOSTILE: HOSTILE}}}
+                        ],
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a file of each kind, sound but for its names, and one whose own name is hostile."""
+    folder = tmp_path_factory.mktemp("hostile")
+
+    def write(name, text):
+        (folder / name).write_text(text, encoding="utf-8")
+
+    named = {"custom": {HOSTILE: 2}, "labels": {HOSTILE: HOSTILE}}
+    node = gpu_node("n", gpus=2, cpus=4, accelerator_type=HOSTILE, **named).model_copy(
+        update={"devices": (GpuDevice(index=0, name=HOSTILE, memory_bytes=GIB),) * 2, "address": HOSTILE}
+    )
+    more = NodeTypeCapacity(
+        name=HOSTILE, resources=Resources(cpus=8, custom={HOSTILE: 1}), labels={HOSTILE: HOSTILE}, max_nodes_to_add=3
+    )
+    write("capacity.json", ClusterCapacity(nodes=(node,), node_types=(more,)).to_json())
+    write("policy.yaml", "kind: AutoscalingPolicy\ninner: {kind: GpuPolicy, gpus: 0.3}\n")
+    write("greedy.yaml", yaml.safe_dump({"kind": "GpuPolicy", "custom": {HOSTILE: 7}}))
+    write("typed.yaml", yaml.safe_dump({"kind": "GpuPolicy", "accelerator_type": HOSTILE}))
+    write("kind.yaml", yaml.safe_dump({"kind": HOSTILE, HOSTILE: 1}))
+    write("fields.yaml", yaml.safe_dump({"kind": "GpuPolicy", HOSTILE: HOSTILE}))
+    write("nodes.yaml", yaml.safe_dump({"node_types": [{"name": HOSTILE, "cpus": 4, HOSTILE: 1}]}))
+    write("manifest.yaml", yaml.safe_dump(MANIFEST))
+    write("cluster.yaml", yaml.safe_dump({"available_node_types": {HOSTILE: {"resources": {HOSTILE: HOSTILE}}}}))
+    write("values.yaml", yaml.safe_dump({"image": {"tag": HOSTILE}, "worker": {HOSTILE: 1}, HOSTILE: {}}))
+    write("prices.yaml", yaml.safe_dump({"date": "2026-01-01", "cpu": 1, "gpus": {HOSTILE: 1}, "currency": HOSTILE}))
+    write("::add-mask::e.yaml", "a: [")
+    write("\nFORGED.yaml:1: error\x1b[2J.yaml", "a: [")
+    _write_run(folder)
+    trial = folder / "run" / HOSTILE.replace("/", "").replace("\0", "")
+    trial.mkdir(parents=True)
+    usage = GpuMemoryUsage(
+        gpus=0.5, share_bytes=8 * GIB, peak_reserved_bytes=GIB, share_kept=False, warnings=(HOSTILE,),
+        not_enforceable=(HOSTILE,), limit_bytes={HOSTILE: GIB, "torch": GIB},
+    )  # fmt: skip
+    (trial / "result.json").write_text(json.dumps({"gpu_memory": usage.model_dump(mode="json")}) + "\n")
+    return folder
+
+
+def _write_run(folder):
+    gpu = Arm(workload=PRINTABLE, size=16, device="gpu")
+    failure = Failure(arm=gpu, round=0, kind="raised", message=HOSTILE)
+    runs = [
+        process(PRINTABLE, 16, device, number, warnings=(HOSTILE,)) for device in ("cpu", "gpu") for number in (0, 1)
+    ]
+    run = a_run(runs=runs, failures=(failure,), command=HOSTILE)
+    environment = run.environment.model_copy(update={"cpu_model": HOSTILE, "versions": {HOSTILE: HOSTILE}})
+    write_run_set(run.model_copy(update={"environment": environment}), folder / "run.json")
+    other = environment.model_copy(update={"versions": {HOSTILE: "2"}})
+    write_run_set(run.model_copy(update={"environment": other, "created_at": datetime.now(UTC)}), folder / "run2.json")
+    decision = a_decision(PRINTABLE).model_copy(update={"cpu_model": HOSTILE, "price_source": HOSTILE})
+    (folder / "decision.json").write_text(decision.to_json())
+    packing = a_packing_record(PRINTABLE).model_copy(
+        update={"machine": HOSTILE, "failures": (HOSTILE,), "gpu": HOSTILE}
+    )
+    (folder / "packing.json").write_text(packing.to_json())
+
+
+def invoke(folder, monkeypatch, app, line, *, environment=None):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "3000")
+    named = {"HOSTILE": HOSTILE, "PATH": HOSTILE.replace("\0", "")}
+    arguments = [named.get(each, each) for each in line.split(" ")]
+    arguments = [
+        next(map(str, folder.glob(each))).removeprefix(f"{folder}/") if "*" in each else each for each in arguments
+    ]
+    return CliRunner().invoke(app, arguments, env=environment)
+
+
+COMMANDS = {
+    "plan policy.yaml --capacity capacity.json": (0, True),
+    "plan policy.yaml --capacity capacity.json --json": (0, True),
+    "plan greedy.yaml --capacity capacity.json": (1, True),
+    "plan typed.yaml --capacity capacity.json": (2, True),
+    "plan kind.yaml --capacity capacity.json": (2, True),
+    "plan fields.yaml --capacity capacity.json": (2, True),
+    "plan PATH --capacity capacity.json": (2, True),
+    "plan policy.yaml --cluster manifest.yaml": (2, True),
+    "plan policy.yaml --cluster cluster.yaml": (2, True),
+    "plan policy.yaml --cluster values.yaml": (2, False),
+    "cluster policy.yaml --num-trials 2 --nodes nodes.yaml": (2, True),
+    "cluster policy.yaml --num-trials 2 --name HOSTILE": (2, True),
+    "cluster policy.yaml --num-trials 2 --platform HOSTILE": (2, False),
+    "cluster policy.yaml --num-trials 2 --workload HOSTILE --decision decision.json": (2, True),
+    "lint manifest.yaml cluster.yaml values.yaml": (1, True),
+    "lint manifest.yaml cluster.yaml values.yaml --json": (1, True),
+    "lint ::add-mask::e.yaml *FORGED*": (1, False),
+    "lint PATH": (1, True),
+    "lint manifest.yaml --crd PATH": (2, True),
+    "usage run": (0, True),
+    "usage run --json": (0, True),
+    "usage PATH": (2, True),
+    "probe --address HOSTILE": (2, True),
+    "doctor --address HOSTILE": (2, True),
+    "HOSTILE": (2, True),
+    "bench show run.json": (0, True),
+    "bench show run.json --json": (0, True),
+    "bench show PATH": (2, True),
+    "bench export run.json --format csv": (0, True),
+    "bench export run.json --format json": (0, True),
+    "bench export run.json --format csv --device HOSTILE": (2, True),
+    "bench compare run.json": (0, True),
+    "bench compare run.json run2.json --any-machine": (0, True),
+    "bench compare run.json run2.json --between HOSTILE cpu": (2, False),
+    "bench decide run.json --steps-per-trial 9 --capacity capacity.json": (None, True),
+    "bench decide run.json --steps-per-trial 9 --capacity capacity.json --prices prices.yaml": (2, True),
+    "bench report run.json --decision decision.json --packing packing.json --output report.html": (0, False),
+    "bench report run.json --packing packing.json --output md --format markdown": (0, False),
+    "bench plot run.json --output figure.svg": (0, False),
+    "bench run HOSTILE": (2, True),
+    "bench packing --workload HOSTILE": (2, True),
+}  # fmt: skip
+"""By command how it ends (``None``: as the numbers say), and whether it shows a hostile name."""
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize("coloured", [False, True], ids=["plain", "coloured"])
+def test_a_name_is_printed_as_text(folder, monkeypatch, line, coloured):
+    status, shows_a_name = COMMANDS[line]
+    app, line = (benchmarks, line[6:]) if line.startswith("bench ") else (tune_policies, line)
+
+    done = invoke(folder, monkeypatch, app, line, environment={"FORCE_COLOR": "1"} if coloured else None)
+
+    assert isinstance(done.exception, SystemExit | None), done.exc_info
+    assert done.exit_code == status or (status is None and done.exit_code in (0, 1)), done.output
+    for text in (done.stdout, done.stderr):
+        _check_is_text(STYLE.sub("", text) if coloured else text)
+    if shows_a_name and not coloured:
+        assert "[bold]b[/red]:smile:" in done.output.replace("\\\\", "\\"), done.output
+
+
+def _check_is_text(text):
+    assert [each for each in text if each not in "\n\t" and not each.isprintable()] == []
+    for each in text.split("\n"):
+        assert not each.strip().startswith("::"), each
+        assert "##[" not in each, each
+        assert not each.startswith("FORGED"), text
+
+
+@pytest.mark.parametrize("page", ["report.html", "md/report.md", "figure.svg"])
+def test_a_name_is_text_on_a_page_and_in_a_figure(folder, monkeypatch, page):
+    line = {
+        "report.html": "report run.json --decision decision.json --packing packing.json --output report.html",
+        "md/report.md": "report run.json --packing packing.json --output md --format markdown",
+        "figure.svg": "plot run.json --output figure.svg",
+    }[page]
+
+    assert invoke(folder, monkeypatch, benchmarks, line).exit_code == 0
+
+    text = (folder / page).read_text(encoding="utf-8")
+    assert [each for each in text if each not in "\n\t" and not each.isprintable()] == []
+    assert "FORGED.yaml" not in [line.strip()[:11] for line in text.split("\n")]
+
+
+def test_json_on_stdout_is_the_same_data_with_escapes(folder, monkeypatch):
+    done = invoke(folder, monkeypatch, tune_policies, "lint manifest.yaml --json")
+
+    messages = [found["message"] for found in json.loads(done.stdout)["findings"]]
+    assert any("\u202e" in each or r"\u202e" in each for each in messages)
+
+
+BAD = {
+    "empty": b"",
+    "a secret": f"{SECRET}\n".encode(),
+    "accounts": f"root:x:0:0:{SECRET}:/root:/bin/bash\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n".encode(),
+    "settings": f"PASSWORD={SECRET}\nurl: [http://user:{SECRET}@host\n".encode(),
+    "a list": f"[{SECRET!r}]".encode(),
+    "no UTF-8": b"\xff\xfe\x00a",
+    "zeros": b"\x00" * 100,
+    "deep": b"[" * 100_000,
+    "deep JSON": b'{"a":' * 5000 + b"1" + b"}" * 5000,
+    "a huge number": b'{"schema_version": 1' + b"0" * 5000 + b', "nodes": 1e999}',
+    "numbers": json.dumps({"kind": "GpuPolicy", "gpus": 10**400, "cpus": -(10**300)}).encode(),
+    "no number": b'{"kind": "GpuPolicy", "gpus": NaN, "cpus": Infinity}',
+    "halves of characters": b'{"kind": "\\ud800", "a\\udfff": 1}',
+    "a run of absurd numbers": b"RUN",
+    "a capacity of absurd numbers": b'{"nodes": [{"node_id": "a", "resources": {"cpus": 1e308, "gpus": 1e300}}]}',
+    "a day that is none": b'{"read_at": "99999-99-99", "measured_at": 1e300, "created_at": -1e300}',
+}
+READ_BY = [
+    "plan BAD --capacity capacity.json",
+    "plan policy.yaml --capacity BAD",
+    "plan policy.yaml --cluster BAD",
+    "plan profile.yaml --capacity capacity.json",
+    "plan decision.yaml --capacity capacity.json",
+    "cluster BAD --num-trials 1",
+    "cluster policy.yaml --num-trials 1 --nodes BAD",
+    "cluster policy.yaml --num-trials 1 --decision BAD",
+    "lint BAD",
+    "lint manifest.yaml --crd BAD",
+    "usage badrun",
+    "bench show BAD",
+    "bench export BAD --format csv",
+    "bench plot BAD --output out.svg",
+    "bench compare BAD run.json",
+    "bench report BAD --output out.html",
+    "bench report run.json --decision BAD --output out.html",
+    "bench report run.json --packing BAD --output out.html",
+    "bench decide BAD --steps-per-trial 1 --capacity capacity.json",
+    "bench decide run.json --steps-per-trial 1 --capacity BAD",
+    "bench decide run.json --steps-per-trial 1 --capacity capacity.json --prices BAD",
+    "bench decide run.json --steps-per-trial 1 --capacity capacity.json --packing BAD",
+    "bench run --resume BAD",
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("line", READ_BY)
+def test_a_file_that_is_none_is_a_message_without_what_stands_in_it(folder, monkeypatch, line, bad):
+    content = BAD[bad]
+    if content == b"RUN":
+        content = re.sub(
+            rb'"(seconds|first_epoch_s|size|num_steps|energy_j)": ?[\d.e-]+',
+            rb'"\1":1e308',
+            (folder / "run.json").read_bytes(),
+        )
+    (folder / "BAD").write_bytes(content)
+    (folder / "profile.yaml").write_text("{kind: GpuMemoryPolicy, profile: BAD}")
+    (folder / "decision.yaml").write_text(
+        "{kind: BenchmarkedPolicy, decision: BAD, gpu: {kind: GpuPolicy}, cpu: {kind: CpuPolicy}}"
+    )
+    (folder / "badrun" / "t").mkdir(parents=True, exist_ok=True)
+    (folder / "badrun" / "t" / "result.json").write_bytes(content)
+    app, line = (benchmarks, line[6:]) if line.startswith("bench ") else (tune_policies, line)
+
+    done = invoke(folder, monkeypatch, app, line)
+
+    assert isinstance(done.exception, SystemExit | None), done.exc_info
+    assert SECRET not in done.output
+    _check_is_text(done.output)
+    if line.split()[0] not in ("usage", "lint"):
+        assert done.exit_code in (1, 2), done.output
+        assert done.stderr.count("error: ") == 1

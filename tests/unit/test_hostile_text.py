@@ -1,0 +1,104 @@
+"""A text of 100 kB takes no longer than its length asks for, and a number of thousands of digits is no traceback.
+
+Time is that of the process, and the bound is a hundred times what a linear pattern needs; one that is quadratic needs
+minutes for the same text.
+"""
+
+import time
+from contextlib import suppress
+
+import pytest
+
+from tune_policies import classify_oom_text
+from tune_policies.accelerators import gpu_memory_of_type
+from tune_policies.clusters.catalog import check_dns_label
+from tune_policies.clusters.gpu_parts import parts_of_gpus
+from tune_policies.doctor.drivers import is_older
+from tune_policies.labels import check_selector, is_label_value
+from tune_policies.lint.linting import lint_text
+from tune_policies.manifests.quantities import parse_quantity
+from tune_policies.manifests.scalars import read_scalar
+from tune_policies.oom.forms import recognise
+from tune_policies.probing.ray_totals import to_resources
+from tune_policies.ray_connection import last_error
+from tune_policies.trainers.gpu_memory.limits.environment import parse_version, torch_setting
+from tune_policies.trainers.gpu_memory.limits.isolation import mps_own_limit
+from tune_policies.units import GIB, parse_bytes
+
+LENGTH = 100_000
+MOST_S = 5.0
+
+MANIFEST = """
+apiVersion: ray.io/v1
+kind: RayService
+metadata: {{name: a, annotations: {{ray.io/initializing-timeout: {text!r}}}}}
+spec:
+  rayClusterConfig:
+    rayVersion: {text!r}
+    headGroupSpec:
+      rayStartParams: {{num-gpus: {text!r}}}
+      template:
+        spec: {{containers: [{{image: {text!r}, resources: {{limits: {{cpu: {text!r}, memory: {text!r}}}}}}}]}}
+"""
+
+READERS = {
+    "an amount of memory": parse_bytes,
+    "an amount of Kubernetes": parse_quantity,
+    "a number in YAML": lambda text: read_scalar(text, None, (True, False)),
+    "a manifest": lambda text: lint_text(MANIFEST.format(text=text), "a.yaml"),
+    "the message of an error": lambda text: [
+        recognise((name,), text) for name in ("RuntimeError", "jaxlib.xla_extension.XlaRuntimeError")
+    ],
+    "the type of an error": lambda text: recognise((text, f"torch.{text}", f"numpy.{text}", f"cupy.{text}"), ""),
+    "a traceback": lambda text: classify_oom_text(f'Traceback (most recent call last):\n  File "a"\n{text}'),
+    "a label": lambda text: (is_label_value(text), check_selector({text: text})),
+    "the name of a node type": check_dns_label,
+    "a device of Kubernetes": lambda text: parts_of_gpus([f"nvidia.com/mig-{text}"], {}, 1),
+    "a resource of Ray": lambda text: to_resources({"CPU": 1, text: 1}),
+    "the type of an accelerator": gpu_memory_of_type,
+    "what a child has said": lambda text: last_error(text.encode()),
+    "settings of PyTorch's allocator": lambda text: torch_setting("a", {"PYTORCH_ALLOC_CONF": text}),
+    "limits of MPS": lambda text: mps_own_limit(text, "0"),
+    "a version": parse_version,
+    "a driver": lambda text: is_older(text, "1"),
+}
+
+# What is repeated is what a pattern may take for several of its parts.
+REPEATED = {
+    "digits": "1",
+    "letters": "a",
+    "dots": "1.",
+    "blanks": " ",
+    "commas": "a,",
+    "brackets": "[",
+    "dashes": "a-",
+    "slashes": "ray:1.1.1-/",
+    "hours": "1h",
+    "groups": "_group_1_",
+    "names": "a.Error",
+    "equals": "0=1",
+    "TPU": "Attempting to reserve 1.1G ",
+    "mmap": "unable to mmap 1 bytes from ",
+    "cuDNN": "CUDNN_STATUS_",
+    "driver": "CUDA error: a_ALLOC",
+}
+
+
+@pytest.mark.parametrize("repeated", REPEATED)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_long_text_takes_no_longer_than_its_length_asks_for(reader, repeated):
+    start = time.process_time()
+    for before, after in (("", "!"), (" :", "\n%"), ("Attempting to reserve ", " possible"), ("1e", "e")):
+        text = before + REPEATED[repeated] * (LENGTH // len(REPEATED[repeated])) + after
+        with suppress(ValueError):  # of which InvalidResourcesError is one
+            READERS[reader](text)
+
+    assert time.process_time() - start < MOST_S
+
+
+@pytest.mark.parametrize("text", ["9" * 5000 + ".1", "1." + "9" * 5000, "9" * 5000, "²", "1²"])
+def test_a_number_that_python_does_not_read_is_a_finding_or_unknown(text):
+    assert lint_text(MANIFEST.format(text=text), "a.yaml")
+    assert mps_own_limit(f"0={text}G", "0") in (None, GIB)
+    is_older(text, "1")
+    parts_of_gpus([f"nvidia.com/mig-1g.{text}gb"], {}, 1)

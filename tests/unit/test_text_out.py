@@ -1,0 +1,122 @@
+"""Texts on their way out: nothing steers a terminal or a build, and what is secret stays."""
+
+import io
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.text import Text
+
+from tests.measured_runs import a_run
+from tune_policies.benchmarks.packing.packing_record import ThroughputRecord
+from tune_policies.doctor.facts import NodeFacts
+from tune_policies.terminal import TextConsole, empty_table
+from tune_policies.text_out import indented, one_line, printable, redacted
+
+
+@given(st.text())
+def test_a_line_is_one_line_of_glyphs_whatever_it_is_made_of(text):
+    assert one_line(text).isprintable()
+    assert one_line(one_line(text)) == one_line(text)
+
+
+@given(st.text())
+def test_what_is_printed_has_glyphs_tabs_and_line_breaks_alone(text):
+    assert [each for each in printable(text) if each not in "\n\t" and not each.isprintable()] == []
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",))))
+def test_json_that_is_printed_is_the_same_data(text):
+    assert json.loads(printable(json.dumps({"a": text}, ensure_ascii=False, indent=2))) == {"a": text}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\nb\r\t", r"a\nb\r\t"),
+        ("\x1b[31mred", r"\u001b[31mred"),
+        ("\u202egnp.exe", r"\u202egnp.exe"),
+        ("\U000e0041", r"\udb40\udc41"),
+        ("::add-mask::a", r"\u003a:add-mask::a"),
+        ("a ##[group]b", r"a #\u0023[group]b"),
+        ("größe 東京 [bold] a::b ## heading", "größe 東京 [bold] a::b ## heading"),
+    ],
+)
+def test_what_would_act_is_written_as_an_escape_and_the_rest_stays(text, expected):
+    assert one_line(text) == expected
+
+
+def test_no_line_of_a_message_but_the_first_begins_at_the_left():
+    assert indented("wrong:\na.yaml:1: error\n  ::b") == "wrong:\n  a.yaml:1: error\n  \\u003a:b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ray://user:hunter2@host:10001",
+        "GET https://hunter2@host/path failed",
+        "postgresql+psycopg://u:hunter2@db/name",
+        "WANDB_API_KEY=hunter2",
+        "AWS_SECRET_ACCESS_KEY='hunter2'",
+        "DB_PASSWORD=hunter2, tried again",
+        "https://host/path?token=hunter2&a=b",
+        "{'password': 'hunter2', 'user': 'a'}",
+        '{"api_key": "hunter2 hunter2"}',
+        "run --api-key hunter2 --size 3",
+        "run --token=hunter2",
+        "Authorization: Bearer hunter2hunter2",
+    ],
+)
+def test_a_secret_is_left_out(text):
+    assert "hunter2" not in redacted(text)
+    assert "***" in redacted(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ray://host:10001",
+        "labels tier=gold, team=blue",
+        "name: token, size: 3",
+        "key=value",
+        "--key-file a.pem",
+        "http://host/a@b",
+        "found character '\\t' that cannot start any token",
+        "KeyError: 'a'",
+    ],
+)
+def test_what_is_no_secret_stays(text):
+    assert redacted(text) == text
+
+
+@pytest.mark.parametrize("repeated", ["a", "://", "KEY", "token=", "--", "'", "##", "::", "\x1b[", " ", "bearer "])
+def test_long_texts_take_no_longer_than_their_length_asks_for(repeated):
+    start = time.process_time()
+    text = repeated * (200_000 // len(repeated))
+    redacted(text), one_line(text), printable(text), printable(text, is_styled=True)
+
+    assert time.process_time() - start < 5
+
+
+def test_records_hold_no_secrets():
+    url = "ray://u:hunter2@host:1"
+    run = a_run(command=f"run --address {url}", runs=(), rounds=1)
+    record = ThroughputRecord(gpu="a", machine="b", command=url, plans={}).with_failure(f"a: {url}")
+    node = NodeFacts(name="a", failure=f"cannot reach {url}")
+
+    assert "hunter2" not in run.to_json() + record.to_json() + node.to_json()
+
+
+def test_cells_and_texts_are_shown_as_they_are():
+    table = empty_table("[bold]title[/bold]", "a")
+    table.add_row("[red]cell :smile:\x1b[2J\nnext")
+    out = io.StringIO()
+
+    TextConsole(file=out, width=80).print(table, Text("text\x1b[2J"), "string [x]\x1b[2J")
+
+    assert "[bold]title[/bold]" in out.getvalue()
+    assert r"[red]cell :smile:\u001b[2J\nnext" in out.getvalue()
+    assert r"text\u001b[2J" in out.getvalue()
+    assert r"string [x]\u001b[2J" in out.getvalue()
