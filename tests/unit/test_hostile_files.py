@@ -4,8 +4,8 @@ import json
 import os
 
 import pytest
-from tune_policies.benchmarks.verdict.proof import ProofRecord
 
+from tests.evidence.verdicts.proof import ProofRecord
 from tune_policies import CpuPolicy, InvalidResourcesError, load_catalog, load_decision, load_policy
 from tune_policies.benchmarks.decision.price_file import load_prices
 from tune_policies.benchmarks.packing.packing_record import read_throughput

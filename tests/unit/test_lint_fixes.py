@@ -129,7 +129,7 @@ SAFELY_FIXED = (
     TEXT.replace("num-cpus: 0  #", 'num-cpus: "0" #')
     .replace('minReplicas: "1"', "minReplicas: 1")
     .replace("replicas: 7", "replicas: 3")
-    .replace("""'{"Disk": 2}'""", """'"{\\"Disk\\": 2}"'""")
+    .replace("""'{"Disk": 2}'""", """'''{"Disk": 2}'''""")
 )
 
 

@@ -201,9 +201,9 @@ def test_an_edit_that_is_saved_while_a_file_is_mended_stays(tmp_path, monkeypatc
     path.write_text(BROKEN)
     mend = fixes.fix_text
 
-    def edited_meanwhile(*arguments):
+    def edited_meanwhile(*arguments, **options):
         path.write_text(BROKEN.replace("demo", "mine"))
-        return mend(*arguments)
+        return mend(*arguments, **options)
 
     monkeypatch.setattr(fixes, "fix_text", edited_meanwhile)
     with pytest.raises(InvalidResourcesError, match="it was changed meanwhile, and that is kept"):

@@ -6,7 +6,6 @@ container. It knows more devices than the autoscaler: parts of GPUs by MIG, and 
 finds out by itself, on the node, what it has.
 """
 
-import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from tune_policies.clusters.device_plugins import ray_resource
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.manifests.kuberay_models import HeadGroup, Quantity
 from tune_policies.manifests.quantities import ray_amount
+from tune_policies.plain_data import parse_json
 from tune_policies.values import shorten
 
 _MIG: Final = re.compile(r"nvidia\.com/mig-\d+g\.\d+gb$")
@@ -69,8 +69,8 @@ def read_start_resources(text: str) -> dict[str, Any] | None:
     """Return the mapping that ``ray start`` reads of ``--resources``, once the shell has; ``None``: it fails."""
     try:
         words = shlex.split(f"--resources={text}")
-        found = json.loads(words[0].removeprefix("--resources=")) if len(words) == 1 else None
-    except (ValueError, RecursionError):
+        found = parse_json(words[0].removeprefix("--resources=")) if len(words) == 1 else None
+    except ValueError:
         return None
     is_read = isinstance(found, dict) and not found.keys() & set(_NOT_CUSTOM) and all(map(_is_count, found.values()))
     return found if is_read else None

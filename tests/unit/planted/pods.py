@@ -141,7 +141,7 @@ NODES = (
           "any-node-with-devices", "spec:", after=_L4),
     plant("labels that an older Ray does not read", CLUSTER, '"2.60.0"', '"2.50.0"', "group-labels-unread",
           "labels:\n        ray.io"),
-    plant("labels that stop pods of an older Ray", CLUSTER, '"2.60.0"', '"2.45.0"', "labels-abort",
+    plant("labels that stop pods of an older Ray", CLUSTER, '"2.60.0"', '"2.44.0"', "labels-abort",
           "labels:\n        ray.io"),
     plant("labels that stop pods of an older Ray, which only the image tells",
           CLUSTER.replace("2.60.0-py311", "2.9.3-py311"), '  rayVersion: "2.60.0"\n', "", "labels-abort",
