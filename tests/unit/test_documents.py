@@ -126,6 +126,13 @@ def test_a_dash_is_what_is_piped_in(monkeypatch):
     assert read_text("-") == "a: 1"
 
 
+def test_where_nothing_can_be_piped_in_that_is_said(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)  # as Python has it where it was closed
+
+    with pytest.raises(InvalidResourcesError, match="cannot read what is piped in: there is nothing"):
+        read_text("-")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
