@@ -16,8 +16,7 @@ def checked_steps(steps: Any, workload: str) -> Steps:
     Raises:
         InvalidResourcesError: They are none, or say something of themselves that makes no sense.
     """
-    # By what it has: the class has another name where the package is known by its second one.
-    if not all(hasattr(steps, field) for field in Steps._fields) or not callable(steps.with_transfers):
+    if not isinstance(steps, Steps) or not callable(steps.with_transfers):
         raise InvalidResourcesError(
             f"{workload} returned {shorten(steps)}: a workload returns Steps(with_transfers=…), of "
             "tune_policies.benchmarks.measuring.protocol"

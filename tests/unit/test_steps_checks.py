@@ -12,19 +12,6 @@ def step():
     return 1.0
 
 
-class OtherSteps:
-    """As the protocol's own, under the second name of its package."""
-
-    with_transfers = staticmethod(step)
-    compute = synchronize = dtype = samples_per_step = None
-    steps_per_epoch = 3
-    tolerance = 0.02
-
-
-def test_steps_are_known_by_what_they_have():
-    assert checked_steps(OtherSteps(), "mine:train") == Steps(with_transfers=step, steps_per_epoch=3)
-
-
 def test_what_steps_say_of_themselves_becomes_plain():
     steps = Steps(step, steps_per_epoch=np.int64(4), dtype=np.float32(0).dtype, samples_per_step=np.int32(8))
 

@@ -2,7 +2,7 @@
 
 It prints one line of JSON and then holds the memory until its input ends, so that it can be measured from outside.
 The work loads what training loads: a matrix product, a convolution, and their gradients. This file imports nothing of
-its package, and runs where that has another name.
+its package, so that it starts at once.
 """
 
 import json
