@@ -105,7 +105,8 @@ NO_MISTAKES = {
         "enableInTreeAutoscaling: true", "enableInTreeAutoscaling: false"
     )
     .replace("  autoscalerOptions:\n    version: v2\n    idleTimeoutSeconds: 60\n", "")
-    .replace("maxReplicas: 4", "maxReplicas: 0")
+    .replace("minReplicas: 0", "minReplicas: 4")
+    .replace("replicas: 0", "replicas: 4")
     .replace(_PARAMS, """rayStartParams: {resources: '''{"mine": 1.0}'''}""", 1),
     "values for another chart beside the cluster's": f"prometheus: {{enabled: true}}\n{VALUES}",
     "every field that the chart's own values have": VALUES.replace(
