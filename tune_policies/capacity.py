@@ -80,6 +80,16 @@ class NodeCapacity(Value):
             return None
         return min([device.memory_bytes for device in self.devices], default=None)
 
+    def with_less(self, resources: Resources) -> "NodeCapacity":
+        """Return the node with fewer resources, of which nothing is known that was not known of all of them.
+
+        With as many devices as GPUs are left, GPU memory would seem to be known where Ray counts GPUs that the driver
+        does not list; and what its CPUs really are would be told of a node that has fewer now.
+        """
+        is_hidden = self.devices is not None and len(self.devices) < self.resources.gpus
+        devices = () if is_hidden else self.devices
+        return self.model_copy(update={"resources": resources, "devices": devices, "usable_cpus": None})
+
     @property
     def ray_labels(self) -> Mapping[str, str]:
         """The labels by which Ray selects: those that are given, and the node's own identifier."""

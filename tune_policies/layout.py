@@ -11,9 +11,9 @@ from typing import Final, NamedTuple, Self
 
 from tune_policies.accelerators import DEVICE_RESOURCES
 from tune_policies.additions import request_of, with_nodes_added
-from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.labels import matcher
-from tune_policies.packing import DRIVER_BYTES, count_trials, workers_on_node
+from tune_policies.packing import DRIVER_BYTES, count_drivers, count_trials, workers_on_node
 from tune_policies.resources import TICKS, Count, PositiveCount, Resources
 from tune_policies.slot import TrialSlot
 from tune_policies.values import Value
@@ -126,11 +126,14 @@ class Left(NamedTuple):
         return self._replace(capacity=after)
 
     def fewest_nodes(self, slot: TrialSlot) -> list[str]:
-        """Return the identifiers of as few nodes as hold the workers of a kind, wherever its drivers are."""
-        request, missing, chosen = request_of(slot), slot.max_concurrent_trials * slot.num_workers, []
+        """Return the identifiers of as few nodes as hold the workers of a kind, and its drivers."""
+        request, drivers, chosen = request_of(slot), slot.max_concurrent_trials, []
+        missing, homeless = drivers * slot.num_workers, drivers
         for node, _ in self._fitting(slot):
-            if missing > 0:
-                missing -= workers_on_node(node, request, num_drivers=slot.max_concurrent_trials)
+            holds = workers_on_node(node, request, num_drivers=drivers)
+            houses = count_drivers([NodeGroup(node, 1)], drivers)
+            if (missing > 0 and holds) or (homeless > 0 and houses):
+                missing, homeless = missing - holds, homeless - houses
                 chosen.append(node.node_id)
         return chosen
 
@@ -196,9 +199,7 @@ class Left(NamedTuple):
                 if count := taken.get(node.node_id):
                     if (shape, count) not in reduced:
                         reduced[shape, count] = _reduced(node.resources, worker, count, drivers_bytes)
-                    # What its CPUs really are would be told of a node that has fewer now.
-                    update = {"resources": reduced[shape, count], "usable_cpus": None}
-                    changed[node.node_id] = node.model_copy(update=update)
+                    changed[node.node_id] = node.with_less(reduced[shape, count])
         shares = {node_id: {**self.shares.get(node_id, {}), **share} for node_id in changed}
         return self._replace(capacity=self.capacity.replacing(changed), shares={**self.shares, **shares})
 

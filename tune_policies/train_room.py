@@ -19,7 +19,7 @@ from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.labels import format_selector, matcher
 from tune_policies.packing import device_slots
-from tune_policies.resources import TICKS, PositiveCount, format_amount
+from tune_policies.resources import TICKS, Count, PositiveCount, format_amount
 from tune_policies.units import format_bytes
 from tune_policies.values import Value
 
@@ -81,33 +81,48 @@ class WaitingRun(Value):
     gang: Gang | None = None
 
 
+class RoomType(Value):
+    """A type of node that an autoscaler can add.
+
+    Attributes:
+        node: What one such node will have.
+        most: How many more may come.
+    """
+
+    node: RoomNode
+    most: Count
+
+
 class RoomView(Value):
     """What a cluster has, and what in it holds on.
 
     Attributes:
-        nodes: The alive nodes, and those that an autoscaler can add.
+        nodes: The alive nodes.
         lasting: What nothing is known to end: actors outside of trials and Train runs, and what users have reserved.
         waiting: The Train runs whose workers wait.
+        types: What an autoscaler can add.
+        most_to_add: The most nodes of all types together that it can add; ``None``: each type's limit is the only one.
     """
 
     nodes: tuple[RoomNode, ...]
     lasting: tuple[Held, ...] = ()
     waiting: tuple[WaitingRun, ...] = ()
+    types: tuple[RoomType, ...] = ()
+    most_to_add: Count | None = None
 
 
 def stuck_runs(view: RoomView) -> tuple[WaitingRun, ...]:
     """Return the runs whose workers can never start unless one of them, or what lasts, gives way; oldest first."""
     waiting = sorted(view.waiting, key=lambda run: (run.started_at, run.run_id))
     while True:
-        room = _room(view, waiting)
-        stuck = [run for run in waiting if not _can_start(run, room)]
+        stuck = [
+            run
+            for run in waiting
+            if run.gang is not None and most_workers(run.gang, view, waiting) < run.gang.num_workers
+        ]
         if len(stuck) == len(waiting):
             return tuple(stuck)
         waiting = stuck
-
-
-def _can_start(run: WaitingRun, room: Sequence["_Room"]) -> bool:
-    return run.gang is None or most_workers(run.gang, room) >= run.gang.num_workers
 
 
 class _Room(NamedTuple):
@@ -126,19 +141,32 @@ def _room(view: RoomView, holding: Iterable[WaitingRun]) -> list[_Room]:
     ]
 
 
-def most_workers(gang: Gang, room: Iterable[_Room]) -> int:
-    """Return how many of the gang's workers could start at once."""
+def most_workers(gang: Gang, view: RoomView, holding: Iterable[WaitingRun]) -> int:
+    """Return how many of the gang's workers could start at once beside these runs, with the best nodes that may come.
+
+    Each run is asked for by itself: an autoscaler takes idle nodes away again, and adds others for the next.
+    """
     is_selected = matcher(gang.label_selector)
-    slots = [
-        _slots(gang.worker, node.amounts, left, gang.num_workers)
-        for node, left in room
-        if is_selected({"ray.io/node-id": node.node_id, **node.labels})
-    ]
+
+    def slots_on(node: RoomNode, left: Mapping[str, int]) -> int:
+        if not is_selected({"ray.io/node-id": node.node_id, **node.labels}):
+            return 0
+        return _slots(gang.worker, node.amounts, left, gang.num_workers)
+
+    slots = [slots_on(node, left) for node, left in _room(view, holding)]
+    added = sorted(
+        ((slots_on(each.node, each.node.amounts), each.most) for each in view.types if each.most), reverse=True
+    )
+    most_to_add = sum(most for _, most in added) if view.most_to_add is None else view.most_to_add
     if gang.strategy == "STRICT_PACK":
-        return max(slots, default=0)
+        return max([*slots, *(each for each, _ in added if most_to_add)], default=0)
     if gang.strategy == "STRICT_SPREAD":
-        return sum(1 for each in slots if each)
-    return sum(slots)
+        return sum(1 for each in slots if each) + min(most_to_add, sum(most for each, most in added if each))
+    total = sum(slots)
+    for each, most in added:  # those that hold the most come first, so no other mix holds more
+        total += each * min(most, most_to_add)
+        most_to_add -= min(most, most_to_add)
+    return total
 
 
 def _slots(worker: Mapping[str, int], has: Mapping[str, int], left: Mapping[str, int], most: int) -> int:
@@ -149,7 +177,7 @@ def _slots(worker: Mapping[str, int], has: Mapping[str, int], left: Mapping[str,
     """
     slots = most
     for name, needed in worker.items():
-        if needed > 0:
+        if needed > 0 and not (name == "memory" and name not in has):  # not known: it limits nothing
             slots = min(slots, max(0, left.get(name, 0)) // needed)
             if name in DEVICE_RESOURCES:
                 slots = min(slots, device_slots(has.get(name, 0) / TICKS, needed))
@@ -160,15 +188,15 @@ def no_room(view: RoomView, run: WaitingRun) -> InfeasibleRequestError:
     """Return the error for a stuck run: what its workers need, and the sum of what each node has and who holds it."""
     gang = run.gang or Gang(worker={}, num_workers=1)
     stuck = stuck_runs(view)
-    room = _room(view, stuck)
-    sums = [_sum(node, left, view, stuck, gang) for node, left in room]
+    sums = [_sum(node, left, view, stuck, gang) for node, left in _room(view, stuck)]
     shown = sums[:_SHOWN] + ([f"and {len(sums) - _SHOWN} more nodes"] if len(sums) > _SHOWN else [])
-    empty = most_workers(gang, _room(RoomView(nodes=view.nodes), ()))
-    fits = most_workers(gang, room)
+    shown += [_addable(view, gang)] if any(each.most for each in view.types) and view.most_to_add != 0 else []
+    empty = most_workers(gang, view.model_copy(update={"lasting": ()}), ())
+    fits = most_workers(gang, view, stuck)
     return InfeasibleRequestError(
         _asked(gang),
         f"beside what holds on there is room for {fits} ({'; '.join(shown) or 'there is no node'})",
-        _short_of(gang, room),
+        _short_of(gang, view, stuck),
         _way_out(view, stuck, gang, empty),
     )
 
@@ -192,6 +220,19 @@ def _sum(node: RoomNode, left: Mapping[str, int], view: RoomView, stuck: Iterabl
     return f"node {node.node_id[:8]}: {has}{''.join(parts)}{f' = {rest}' if parts else ''}"
 
 
+def _addable(view: RoomView, gang: Gang) -> str:
+    """Return what could be added at the most: "at most 2 more: 2 gpu with 4 CPU, 1 GPU each"."""
+    names = [name for name in gang.worker if not name.startswith(ACCELERATOR_TYPE_PREFIX)]
+    types = [
+        f"{each.most} {each.node.node_id} with "
+        + ", ".join(_amount(name, each.node.amounts.get(name, 0)) for name in names)
+        for each in sorted(view.types, key=lambda each: each.node.node_id)
+        if each.most
+    ]
+    together = "" if view.most_to_add is None else f", at most {view.most_to_add} together"
+    return f"nodes that can be added: {', '.join(types[:_SHOWN])}{together}"
+
+
 def _noun(holder: str, amounts: Sequence[object]) -> str:
     return f"{holder}s" if len(amounts) > 1 else holder
 
@@ -211,11 +252,11 @@ def _asked(gang: Gang) -> str:
     return f"{workers} {each}{on}{placed}"
 
 
-def _short_of(gang: Gang, room: Sequence[_Room]) -> str:
+def _short_of(gang: Gang, view: RoomView, stuck: Sequence[WaitingRun]) -> str:
     """Return the resource that alone lets the fewest workers start."""
 
     def workers(name: str) -> int:
-        return most_workers(gang.model_copy(update={"worker": {name: gang.worker[name]}}), room)
+        return most_workers(gang.model_copy(update={"worker": {name: gang.worker[name]}}), view, stuck)
 
     return min(
         (name for name in gang.worker if gang.worker[name]), key=lambda name: (workers(name), name), default="nodes"
@@ -228,7 +269,7 @@ def _way_out(view: RoomView, stuck: Sequence[WaitingRun], gang: Gang, empty: int
         return f"{fewer}, or add nodes: even with nothing else running they would not start."
     drivers = [run for run in stuck if run.driver]
     for at_once in range(len(drivers) - 1, 0, -1):
-        if most_workers(gang, _room(view, drivers[:at_once])) >= gang.num_workers:
+        if most_workers(gang, view, drivers[:at_once]) >= gang.num_workers:
             return (
                 f"Pass max_concurrent_trials={at_once} to Tune (a plan says how many: plan.max_concurrent_trials), or "
                 "let drivers hold no CPU or GPU, or add nodes."

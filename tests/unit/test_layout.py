@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.ray_nodes import RayNode
-from tests.unit.strategies import clusters, leaves, wrapped
+from tests.unit.strategies import clusters, leaves, with_kinds, wrapped
 from tune_policies import (
     CappedPolicy,
     ClusterCapacity,
@@ -26,7 +26,14 @@ nested = (
         lambda policies: MixedPolicy(*policies)
     )
     | st.builds(SelectingPolicy, inner=mixed, label_selector=st.sampled_from([{"zone": "eu"}, {"zone": "!us"}]))
-    | st.builds(ReservingPolicy, inner=mixed, cpus=st.sampled_from([0.5, 1, 2]), gpus=st.integers(0, 2))
+    | st.builds(
+        ReservingPolicy,
+        inner=mixed,
+        cpus=st.sampled_from([0, 0.5, 1, 2]),
+        gpus=st.integers(0, 2),
+        memory=st.sampled_from([None, "1GiB", "16GiB"]),
+    )
+    | with_kinds
 )
 
 many_are_infeasible = settings(suppress_health_check=[HealthCheck.filter_too_much])

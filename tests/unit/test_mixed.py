@@ -20,6 +20,7 @@ from tune_policies import (
     ReservingPolicy,
     Resources,
     SelectingPolicy,
+    TrialPlan,
     load_policy,
 )
 from tune_policies.layout import Place, lay_out
@@ -117,6 +118,16 @@ def test_the_speed_of_a_policy_is_that_of_its_first_kind():
     plan = MixedPolicy(CappedPolicy(inner, 9), CpuPolicy(cpus=3), speeds=(10, 1)).plan(nodes((16, 2)))
 
     assert [slot.speed for slot in plan.slots] == [10, 5, 1]
+
+
+@pytest.mark.parametrize("outer", [(1e11, 1), (1e-300, 1), (5e-324, 1)])
+@pytest.mark.parametrize("inner", [(1e-300, 1e11), (1e11, 1e-300), (5e-324, 1)])
+def test_speeds_stay_numbers_that_a_plan_may_have_however_they_multiply(inner, outer):
+    mixed = MixedPolicy(CappedPolicy(QUARTERS, 1), CappedPolicy(ON_CPUS, 2), speeds=inner)
+
+    plan = MixedPolicy(CappedPolicy(mixed, 9), CpuPolicy(cpus=3), speeds=outer).plan(nodes((16, 2)))
+
+    assert TrialPlan.from_json(plan.to_json()) == plan
 
 
 def test_a_kind_that_is_alone_keeps_its_speed():
@@ -234,6 +245,18 @@ def test_where_all_nodes_are_in_use_train_workers_keep_to_one():
 
     assert [slot.label_selector for slot in plan.slots] == [{}, {"ray.io/node-id": "node-0"}]
     assert [slot.max_concurrent_trials for slot in plan.slots] == [8, 2]
+
+
+@pytest.mark.parametrize("speeds", [None, (4, 1)])
+def test_train_workers_keep_to_nodes_that_have_room_for_their_drivers_too(speeds):
+    """All the host memory of the first node is left free, and a driver holds a little."""
+    policy = MixedPolicy(CappedPolicy(GpuPolicy(cpus=1, num_workers=2), 2), CpuPolicy(), speeds=speeds)
+    cluster = ClusterCapacity.of(*(gpu_node(name, gpus=4, cpus=8, memory_gib=64) for name in "ab"))
+
+    plan = ReservingPolicy(policy, memory="64GiB").plan(cluster)
+
+    assert [slot.max_concurrent_trials for slot in plan.slots] == [2, 8]
+    assert plan.slots[0].label_selector == {"ray.io/node-id": "in(a,b)"}
 
 
 def test_slots_after_train_workers_get_what_they_can_never_take():

@@ -1,9 +1,13 @@
 """Which Train runs wait for ever, from what a cluster has and what holds on."""
 
+from itertools import product
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tune_policies import InfeasibleRequestError
-from tune_policies.train_room import Gang, Held, RoomNode, RoomView, WaitingRun, no_room, stuck_runs
+from tune_policies.train_room import Gang, Held, RoomNode, RoomType, RoomView, WaitingRun, no_room, stuck_runs
 
 CPU = 10_000
 GPU = 10_000
@@ -128,3 +132,90 @@ def test_an_actor_in_the_way_is_to_be_ended():
 
     assert "2 CPU - 1 CPU held by actor Server = 1 CPU" in error.offered
     assert error.suggestion.startswith("End what holds on")
+
+
+def addable(name, most, **amounts):
+    return RoomType(node=node(name, **amounts), most=most)
+
+
+def test_nodes_of_any_type_may_come_within_the_limit_of_all():
+    """The types are in the order of their names, of which the first would use up the limit."""
+    types = (addable("cpu", 2, cpus=4), addable("gpu", 2, cpus=4, gpus=1))
+    gpu_run = run("one", needs=gang(2, gpus=1))
+
+    assert stuck(RoomView(nodes=(node(),), waiting=(gpu_run,), types=types, most_to_add=2)) == []
+    assert stuck(RoomView(nodes=(node(),), waiting=(gpu_run,), types=types, most_to_add=1)) == ["one"]
+
+
+def test_a_node_that_can_be_added_has_one_unit_of_its_device_type():
+    worker = {"CPU": 1, "accelerator_type:T4": 10}  # of which Ray asks for 0.001 for each worker
+    type_of = RoomType(node=RoomNode(node_id="t4", amounts={"CPU": CPU, "accelerator_type:T4": 10_000}), most=1)
+    runs = tuple(run(str(n), needs=Gang(worker=worker, num_workers=n)) for n in (1000, 1001))
+
+    assert stuck(RoomView(nodes=(), waiting=runs, types=(type_of,))) == ["1001"]
+
+
+def test_host_memory_that_is_not_known_limits_nothing():
+    needs = Gang(worker={"memory": 2**30}, num_workers=2)
+    unknown, none = ({"CPU": CPU}, {"CPU": CPU, "memory": 0})
+
+    assert stuck(RoomView(nodes=(RoomNode(node_id="a", amounts=unknown),), waiting=(run("one", needs=needs),))) == []
+    assert stuck(RoomView(nodes=(RoomNode(node_id="a", amounts=none),), waiting=(run("one", needs=needs),))) == ["one"]
+
+
+def test_the_error_says_what_could_be_added():
+    one = run("one", needs=gang(3, gpus=1))
+    view = RoomView(nodes=(node(),), waiting=(one,), types=(addable("gpu", 2, cpus=4, gpus=1),), most_to_add=5)
+
+    error = no_room(view, one)
+
+    assert "nodes that can be added: 2 gpu with 4 CPU, 1 GPU, at most 5 together" in error.offered
+    assert error.suggestion.startswith("Ask for num_workers=2, or add nodes")
+
+
+gangs = st.builds(
+    gang,
+    st.integers(1, 6),
+    cpus=st.sampled_from([0.5, 1, 2, 3]),
+    gpus=st.sampled_from([0, 0.4, 1]),
+    strategy=st.sampled_from(["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]),
+    label_selector=st.sampled_from([{}, {}, {"zone": "x"}]),
+)
+sizes = st.fixed_dictionaries({"cpus": st.integers(0, 4), "gpus": st.integers(0, 2)})
+zones = st.sampled_from([{}, {"zone": "x"}])
+
+
+@st.composite
+def views(draw):
+    types = tuple(
+        addable(f"type-{i}", draw(st.integers(0, 3)), **draw(sizes), **draw(zones))
+        for i in range(draw(st.integers(1, 3)))
+    )
+    nodes = tuple(node(name, **draw(sizes), **draw(zones)) for name in ("a", "b")[: draw(st.integers(0, 2))])
+    runs = tuple(
+        run(str(i), i, draw(gangs), draw(st.sampled_from([(), driver(), driver(on="b")])))
+        for i in range(draw(st.integers(1, 3)))
+    )
+    return RoomView(nodes=nodes, waiting=runs, types=types, most_to_add=draw(st.none() | st.integers(0, 4)))
+
+
+def mixes(view):
+    """The view with each mix of nodes added that the limits allow."""
+    for counts in product(*(range(each.most + 1) for each in view.types)):
+        if view.most_to_add is None or sum(counts) <= view.most_to_add:
+            added = tuple(
+                each.node.model_copy(update={"node_id": f"{each.node.node_id}+{i}"})
+                for each, count in zip(view.types, counts, strict=True)
+                for i in range(count)
+            )
+            yield RoomView(nodes=(*view.nodes, *added), waiting=view.waiting)
+
+
+@given(views())
+def test_a_run_is_stuck_only_if_no_mix_of_nodes_that_may_come_would_start_it(view):
+    found = set(stuck(view))
+    with_mixes = [set(stuck(each)) for each in mixes(view)]
+
+    assert found <= set.intersection(*with_mixes)
+    if len(view.waiting) == 1:
+        assert found == set.intersection(*with_mixes)

@@ -4,6 +4,7 @@ All of Ray's that is private about it is behind :func:`_accessor`. ``ray.util.st
 where a dashboard runs.
 """
 
+import math
 import time
 import warnings
 from collections import defaultdict
@@ -15,14 +16,17 @@ from ray._private.state import state as ray_state
 from ray.core.generated.gcs_pb2 import ActorTableData, PlacementGroupTableData
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
+from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
+from tune_policies.capacity import ClusterCapacity, NodeTypeCapacity
 from tune_policies.probe import ProbeWarning, probe_cluster
 from tune_policies.probing.cluster_state import read_cluster_state
-from tune_policies.resources import to_ticks
-from tune_policies.train_room import Amounts, Gang, Held, RoomNode, RoomView, WaitingRun
+from tune_policies.resources import TICKS, to_ticks
+from tune_policies.train_room import Amounts, Gang, Held, RoomNode, RoomType, RoomView, WaitingRun
 
 _CONTROLLER: Final = "TrainController"
 _READ_TIMEOUT_S: Final = 10.0
+_FRESH_S: Final = 20.0
+"""So long what was read of an autoscaler holds, in seconds. A node that came since counts twice, which is safe."""
 _STARTING_S: Final = 30.0
 """So long a run that asks for nothing may take to begin, in seconds."""
 _STRATEGIES: Final = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
@@ -107,7 +111,8 @@ def _tables() -> tuple[list[Any], list[Any]]:
 def _nodes() -> Iterable[RoomNode]:
     for node in ray.nodes():
         if node["Alive"]:
-            yield RoomNode(node_id=node["NodeID"], amounts=_amounts(node["Resources"]), labels=node.get("Labels") or {})
+            amounts = {"memory": 0} | _amounts(node["Resources"])  # Ray leaves out what a node has none of
+            yield RoomNode(node_id=node["NodeID"], amounts=amounts, labels=node.get("Labels") or {})
 
 
 def _amounts(resources: Mapping[str, float]) -> Amounts:
@@ -204,28 +209,36 @@ def _is_dead_controller(actor_id: Any) -> bool:
     return bool(actor.state == ActorTableData.DEAD and actor.class_name == _CONTROLLER)
 
 
-def addable_nodes(gang: Gang) -> tuple[RoomNode, ...] | None:
-    """Return the nodes that the autoscaler could add for these workers, a node for each of them at the most.
+class AddableNodes:
+    """What an autoscaler could add, read anew now and then: it takes seconds, in which others may give way."""
 
-    ``None``: there is an autoscaler, and what it could add is not known.
+    def __init__(self) -> None:
+        self._capacity: ClusterCapacity | None = None
+        self._read_at = -math.inf
 
-    Raises:
-        ProbeError: The cluster cannot be read in time.
-    """
-    if not read_cluster_state(_READ_TIMEOUT_S).has_autoscaler:
-        return ()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ProbeWarning)
-        capacity = probe_cluster(timeout_s=_READ_TIMEOUT_S)
-    if capacity.node_types is None:
-        return None
-    nodes = []
-    for node_type in capacity.node_types:
-        amounts = dict(node_type.resources.ticks)
-        if node_type.accelerator_type:
-            amounts[ACCELERATOR_TYPE_PREFIX + node_type.accelerator_type] = to_ticks(ACCELERATOR_TYPE_AMOUNT) * 10_000
-        number = min(node_type.max_nodes_to_add, gang.num_workers)
-        nodes += [
-            RoomNode(node_id=f"{node_type.name}+{i}", amounts=amounts, labels=node_type.labels) for i in range(number)
-        ]
-    return tuple(nodes if capacity.max_nodes_to_add is None else nodes[: capacity.max_nodes_to_add])
+    def added_to(self, view: RoomView) -> RoomView | None:
+        """Return the view with them; ``None``: what could be added is not known, or was read only now.
+
+        Raises:
+            ProbeError: The cluster cannot be read in time.
+        """
+        if not read_cluster_state(_READ_TIMEOUT_S).may_have_autoscaler:
+            return view
+        if time.monotonic() - self._read_at > _FRESH_S:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ProbeWarning)
+                self._capacity = probe_cluster(timeout_s=_READ_TIMEOUT_S)
+            self._read_at = time.monotonic()
+            return None  # the view is older
+        if self._capacity is None or self._capacity.node_types is None:
+            return None
+        types = tuple(RoomType(node=_node_of(each), most=each.max_nodes_to_add) for each in self._capacity.node_types)
+        return view.model_copy(update={"types": types, "most_to_add": self._capacity.max_nodes_to_add})
+
+
+def _node_of(node_type: NodeTypeCapacity) -> RoomNode:
+    """Return what a node of this type will have; host memory that is not known is left out."""
+    amounts = dict(node_type.resources.ticks)
+    if node_type.accelerator_type:
+        amounts[ACCELERATOR_TYPE_PREFIX + node_type.accelerator_type] = TICKS  # a node has one unit of its type
+    return RoomNode(node_id=node_type.name, amounts=amounts, labels=node_type.labels)

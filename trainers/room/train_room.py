@@ -22,7 +22,7 @@ from tune_policies.errors import InfeasibleRequestError, ProbeError
 from tune_policies.resources import to_ticks
 from tune_policies.train_room import Gang, RoomNode, RoomView, WaitingRun, no_room, stuck_runs
 
-from .room_reading import RoomReader, addable_nodes, remove_abandoned_groups, remove_groups
+from .room_reading import AddableNodes, RoomReader, remove_abandoned_groups, remove_groups
 
 _logger = logging.getLogger(__name__)
 
@@ -156,12 +156,12 @@ class _Wait:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        patience = Patience(self._reader.own_id)
+        patience, addable = Patience(self._reader.own_id), AddableNodes()
         began = time.monotonic()
         while not self.stop.wait(interval_s(time.monotonic() - began)):
             try:
                 remove_abandoned_groups()
-                error = find_no_room(self._with_lost_nodes(self._reader.read()), patience, addable_nodes)
+                error = find_no_room(self._with_lost_nodes(self._reader.read()), patience, addable.added_to)
                 if error is not None and not self.stop.is_set():
                     self.verdict = NoRoomError(*error.args)
                     remove_groups(self._reader.own_id, only_pending=True)  # ends the wait, in which nothing is called
@@ -201,24 +201,22 @@ class Patience:
 
 
 def find_no_room(
-    view: RoomView, patience: Patience, addable: Callable[[Gang], tuple[Any, ...] | None]
+    view: RoomView, patience: Patience, grown: Callable[[RoomView], RoomView | None]
 ) -> InfeasibleRequestError | None:
     """Return the error of the run that ``patience`` is of, once it is over.
 
     Args:
         view: What was read just now.
         patience: Of the run, over all readings.
-        addable: Returns the nodes that could be added for a gang; ``None``: there may be some, and they are not known.
+        grown: Returns the view with the nodes that could be added; ``None``: there may be some that are not known yet.
     """
     stuck = stuck_runs(view)
-    if not patience.is_over(stuck):
+    is_over = patience.is_over(stuck)
+    own = next((run for run in stuck if run.run_id == patience.run_id), None)
+    with_more = None if own is None else grown(view)  # asked before it is over, as the first answer takes a while
+    if not is_over or own is None or with_more is None:
         return None
-    own = next(run for run in stuck if run.run_id == patience.run_id)
-    nodes = None if own.gang is None else addable(own.gang)
-    if nodes is None:
-        return None
-    view = view.model_copy(update={"nodes": (*view.nodes, *nodes)})
-    return no_room(view, own) if own in stuck_runs(view) else None
+    return no_room(with_more, own) if own in stuck_runs(with_more) else None
 
 
 def gang_of(scaling_config: Any) -> Gang:

@@ -53,7 +53,7 @@ class SliceRequest(NamedTuple):
             per_worker = [
                 host.resources.cpus / workers
                 for host in hosts
-                if (workers := host.resources.custom.get("TPU", 0) // self.tpus)
+                if host.resources.cpus and (workers := host.resources.custom.get("TPU", 0) // self.tpus)
             ]
             fewest = min(per_worker, default=0)
             # Not 0, for which Train reserves a whole CPU on a slice.

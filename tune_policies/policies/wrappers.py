@@ -6,7 +6,7 @@ from typing import Any
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.labels import NODE_ID, is_none_of
-from tune_policies.layout import with_places
+from tune_policies.layout import lay_out
 from tune_policies.nodes_needed import fewest_nodes
 from tune_policies.packing import Request, workers_on_node
 from tune_policies.plan import TrialPlan
@@ -148,7 +148,31 @@ class ReservingPolicy(WrappingPolicy):
         if len(plan.slots) == 1:
             return plan
         # Several kinds have places of their own, and those are chosen on all of the cluster.
-        return plan.model_copy(update={"slots": with_places(plan.slots, capacity)})
+        return _placed(plan, capacity)
+
+
+def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
+    """Return the plan with the slots that have a place on the cluster, and a reason for those that have none.
+
+    Raises:
+        InfeasibleRequestError: None has a place.
+    """
+    layout = lay_out(plan.slots, capacity)
+    counts = [layout.count(kind) for kind in range(len(plan.slots))]
+    if not any(counts):
+        raise InfeasibleRequestError(
+            " or ".join(str(slot) for slot in plan.slots),
+            "on all of the cluster none of these slots has a place of its own",
+            plan.limited_by,
+            "Leave less free, or add nodes.",
+        )
+    missing = [
+        f"{count or 'none'} of {slot.max_concurrent_trials} slots with {slot}: no more have a place beside the others"
+        for slot, count in zip(plan.slots, counts, strict=True)
+        if count < slot.max_concurrent_trials
+    ]
+    slots = tuple(slot.capped(count) for slot, count in zip(plan.slots, counts, strict=True) if count)
+    return plan.model_copy(update={"slots": slots}).with_reasons(*missing)
 
 
 def _kept_off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
@@ -226,5 +250,4 @@ def _reduced(node: NodeCapacity, taken: dict[str, int]) -> NodeCapacity:
         # None would mean "not known": a node with nothing left keeps its last byte.
         "memory_bytes": None if memory is None else max(1, memory - taken.get("memory", 0)),
     }
-    # What its CPUs really are would be told of a node that has fewer now.
-    return node.model_copy(update={"resources": has.replaced(**changes), "usable_cpus": None})
+    return node.with_less(has.replaced(**changes))
