@@ -1,10 +1,10 @@
 """The error for a request of which not even one trial fits: what is short, and the nearest request that would work."""
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES, families_of
-from tune_policies.additions import as_node
 from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError
-from tune_policies.packing import (
+from tune_policies.placement.additions import as_node
+from tune_policies.placement.packing import (
     DRIVER,
     Request,
     count_trials,

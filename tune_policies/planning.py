@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tune_policies.capacity import ClusterCapacity, NodeGroup
 from tune_policies.infeasible import in_context, infeasible
-from tune_policies.packing import DRIVER, Request, count_trials, device_slots, limiting_resource, room_to_grow
+from tune_policies.placement.packing import DRIVER, Request, count_trials, device_slots, limiting_resource, room_to_grow
 from tune_policies.plan import TrialPlan
 from tune_policies.resources import MOST, TICKS, Resources, format_amount, from_ticks, to_ticks
 from tune_policies.slot import TrialSlot

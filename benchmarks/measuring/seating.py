@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from tune_policies import ClusterCapacity, TrialPlan
 from tune_policies.accelerators import DEVICE_RESOURCES
 from tune_policies.labels import NODE_ID
-from tune_policies.layout import lay_out
+from tune_policies.placement.layout import lay_out
 from tune_policies.slot import TrialSlot
 
 from ..record.run_set import Arm

@@ -22,7 +22,7 @@ from tune_policies import (
     ReservingPolicy,
     Resources,
 )
-from tune_policies.additions import with_nodes_added
+from tune_policies.placement.additions import with_nodes_added
 
 
 def node_type(name, most, *, cpus=8, gpus=0, **more):

@@ -16,7 +16,7 @@ from tune_policies import (
     ReservingPolicy,
     SelectingPolicy,
 )
-from tune_policies.layout import lay_out
+from tune_policies.placement.layout import lay_out
 
 mixed = st.lists(leaves | wrapped, min_size=2, max_size=3).map(lambda policies: MixedPolicy(*policies))
 nested = (

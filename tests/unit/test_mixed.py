@@ -23,7 +23,7 @@ from tune_policies import (
     TrialPlan,
     load_policy,
 )
-from tune_policies.layout import Place, lay_out
+from tune_policies.placement.layout import Place, lay_out
 
 QUARTERS = GpuPolicy(gpus=0.25, cpus=1)
 ON_CPUS = CpuPolicy(cpus=2)

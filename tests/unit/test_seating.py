@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_policies import Resources, TrialSlot
-from tune_policies.layout import Place
+from tune_policies.placement.layout import Place
 from tune_policies.schedulers.seating import Kinds, Seat, free_slots, num_slots
 
 GPU = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4)

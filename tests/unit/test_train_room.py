@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_policies import InfeasibleRequestError
-from tune_policies.train_room import Gang, Held, RoomNode, RoomType, RoomView, WaitingRun, no_room, stuck_runs
+from tune_policies.placement.deadlock import Gang, Held, RoomNode, RoomType, RoomView, WaitingRun, no_room, stuck_runs
 
 CPU = 10_000
 GPU = 10_000

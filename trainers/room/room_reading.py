@@ -18,10 +18,10 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.capacity import ClusterCapacity, NodeTypeCapacity
+from tune_policies.placement.deadlock import Amounts, Gang, Held, RoomNode, RoomType, RoomView, WaitingRun
 from tune_policies.probe import ProbeWarning, probe_cluster
 from tune_policies.probing.cluster_state import read_cluster_state
 from tune_policies.resources import TICKS, to_ticks
-from tune_policies.train_room import Amounts, Gang, Held, RoomNode, RoomType, RoomView, WaitingRun
 
 _CONTROLLER: Final = "TrainController"
 _READ_TIMEOUT_S: Final = 10.0

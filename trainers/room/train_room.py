@@ -1,6 +1,6 @@
 """Ends a Train run whose workers can never start, with the sum of who holds what, where Ray would retry for ever.
 
-The decision is ``tune_policies.train_room``'s. Here the cluster is read, by ``room_reading``, for as long as the
+The decision is ``tune_policies.placement.deadlock``'s. Here the cluster is read, by ``room_reading``, for as long as the
 workers wait: in a thread of Train's controller, whose own thread is blocked meanwhile.
 """
 
@@ -19,8 +19,8 @@ from ray.train.v2._internal.execution.callback import ControllerCallback, Worker
 from ray.train.v2.api.exceptions import ControllerError
 
 from tune_policies.errors import InfeasibleRequestError, ProbeError
+from tune_policies.placement.deadlock import Gang, RoomNode, RoomView, WaitingRun, no_room, stuck_runs
 from tune_policies.resources import to_ticks
-from tune_policies.train_room import Gang, RoomNode, RoomView, WaitingRun, no_room, stuck_runs
 
 from .room_reading import AddableNodes, RoomReader, remove_abandoned_groups, remove_groups
 

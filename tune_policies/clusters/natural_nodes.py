@@ -14,7 +14,7 @@ from tune_policies.accelerators import ACCELERATOR_TYPES, gpu_memory_of_type
 from tune_policies.clusters.catalog import NodeCatalog, NodeType
 from tune_policies.clusters.trial_shares import kinds_of
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.packing import equal_device_share
+from tune_policies.placement.packing import equal_device_share
 from tune_policies.policies.accelerator import AcceleratorPolicy
 from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.even_split import EvenSplitPolicy

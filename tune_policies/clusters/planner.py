@@ -13,9 +13,9 @@ from tune_policies.clusters.node_pool import NodePool, Units
 from tune_policies.clusters.trial_shares import shares_of
 from tune_policies.decision import Decision
 from tune_policies.errors import InfeasibleRequestError
-from tune_policies.layout import Left
 from tune_policies.names import counted, shorten_names
-from tune_policies.packing import largest
+from tune_policies.placement.layout import Left
+from tune_policies.placement.packing import largest
 from tune_policies.plan import TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policy import ResourcePolicy

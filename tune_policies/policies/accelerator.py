@@ -15,7 +15,7 @@ from tune_policies.accelerators import (
 from tune_policies.capacity import ClusterCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.infeasible import infeasible
-from tune_policies.packing import Request, device_slots, equal_device_share
+from tune_policies.placement.packing import Request, device_slots, equal_device_share
 from tune_policies.plan import TrialPlan
 from tune_policies.planning import about_nodes_without_cpus, build_plan, cpus_that_strand_no_device, with_cpus
 from tune_policies.policies.gpu import GpuPolicy

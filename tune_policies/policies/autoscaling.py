@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tune_policies.additions import with_nodes_added
 from tune_policies.capacity import ClusterCapacity, NodeTypeCapacity
 from tune_policies.errors import InfeasibleRequestError
-from tune_policies.nodes_needed import by_use, fewest_nodes
-from tune_policies.packing import largest
+from tune_policies.placement.additions import with_nodes_added
+from tune_policies.placement.packing import largest
+from tune_policies.placement.scale_up import by_use, fewest_nodes
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import WrappingPolicy
 from tune_policies.resources import Count

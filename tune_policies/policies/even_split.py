@@ -7,7 +7,14 @@ from pydantic import model_validator
 from tune_policies.capacity import ClusterCapacity, NodeGroup
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.infeasible import infeasible
-from tune_policies.packing import Request, count_trials, device_slots, equal_device_share, largest, limiting_resource
+from tune_policies.placement.packing import (
+    Request,
+    count_trials,
+    device_slots,
+    equal_device_share,
+    largest,
+    limiting_resource,
+)
 from tune_policies.plan import TrialPlan
 from tune_policies.planning import build_plan
 from tune_policies.policies.gpu import gpus_of_type, share_of_gpu_memory

@@ -9,7 +9,7 @@ from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.infeasible import infeasible
-from tune_policies.packing import Request, equal_device_share
+from tune_policies.placement.packing import Request, equal_device_share
 from tune_policies.plan import TrialPlan
 from tune_policies.planning import with_cpus
 from tune_policies.policies.by_profile import plan_by_profile

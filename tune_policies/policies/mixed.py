@@ -10,7 +10,7 @@ from pydantic import model_validator
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.labels import NODE_ID, is_one_of
-from tune_policies.layout import Left
+from tune_policies.placement.layout import Left
 from tune_policies.plan import TrialPlan
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policy import InnerPolicy, ResourcePolicy, with_inner

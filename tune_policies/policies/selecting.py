@@ -5,10 +5,10 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from tune_policies.additions import as_node
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.labels import NODE_ID, LabelSelector, format_selector, is_none_of, matcher, merged
+from tune_policies.placement.additions import as_node
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import WrappingPolicy
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from tune_policies.accelerators import families_of
 from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.packing import Request, count_workers
+from tune_policies.placement.packing import Request, count_workers
 from tune_policies.plan import TrialPlan
 from tune_policies.planning import build_plan
 from tune_policies.resources import Resources, format_amount

@@ -6,9 +6,9 @@ from typing import Any
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.labels import NODE_ID, is_none_of
-from tune_policies.layout import lay_out
-from tune_policies.nodes_needed import fewest_nodes
-from tune_policies.packing import Request, workers_on_node
+from tune_policies.placement.layout import lay_out
+from tune_policies.placement.packing import Request, workers_on_node
+from tune_policies.placement.scale_up import fewest_nodes
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import InnerPolicy, ResourcePolicy, WrappingPolicy
 from tune_policies.resources import TICKS, Amount, Bytes, Count, PositiveCount, Resources, to_ticks

@@ -14,7 +14,7 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tune_policies.layout import Place
+from tune_policies.placement.layout import Place
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
 from tune_policies.slot import TrialSlot

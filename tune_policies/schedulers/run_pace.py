@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from ray.tune.experiment import Trial
 
-from tune_policies.layout import Place
+from tune_policies.placement.layout import Place
 from tune_policies.slot import TrialSlot
 
 from .pace import Pace, Running, leave_idle

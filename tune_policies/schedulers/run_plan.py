@@ -8,7 +8,7 @@ from ray.tune import PlacementGroupFactory
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.layout import Place, lay_out
+from tune_policies.placement.layout import Place, lay_out
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
 from tune_policies.ray_adapter import to_placement_group_factory

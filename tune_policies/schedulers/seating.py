@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from tune_policies.accelerators import DEVICE_RESOURCES
 from tune_policies.labels import format_selector
-from tune_policies.layout import Place
+from tune_policies.placement.layout import Place
 from tune_policies.resources import to_ticks
 from tune_policies.slot import TrialSlot
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.labels import format_selector, matcher
-from tune_policies.packing import device_slots
+from tune_policies.placement.packing import device_slots
 from tune_policies.resources import TICKS, Count, PositiveCount, format_amount
 from tune_policies.units import format_bytes
 from tune_policies.values import Value

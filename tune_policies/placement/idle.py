@@ -12,7 +12,7 @@ from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.labels import matcher
-from tune_policies.packing import Request, slots_on_node
+from tune_policies.placement.packing import Request, slots_on_node
 from tune_policies.plan import TrialPlan
 from tune_policies.resources import TICKS, format_amount, from_ticks
 from tune_policies.slot import TrialSlot

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeTypeCapacity
-from tune_policies.packing import Request
+from tune_policies.placement.packing import Request
 from tune_policies.slot import TrialSlot
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Self
 
 from tune_policies.accelerators import DEVICE_RESOURCES
-from tune_policies.additions import request_of, with_nodes_added
 from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.labels import matcher
-from tune_policies.packing import DRIVER_BYTES, count_drivers, count_trials, workers_on_node
+from tune_policies.placement.additions import request_of, with_nodes_added
+from tune_policies.placement.packing import DRIVER_BYTES, count_drivers, count_trials, workers_on_node
 from tune_policies.resources import TICKS, Count, PositiveCount, Resources
 from tune_policies.slot import TrialSlot
 from tune_policies.values import Value

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from tune_policies.additions import as_node, request_of, with_nodes_added
 from tune_policies.capacity import ClusterCapacity, NodeGroup, NodeTypeCapacity
 from tune_policies.labels import matcher
-from tune_policies.layout import with_places
-from tune_policies.packing import Request, count_drivers, count_workers, largest
+from tune_policies.placement.additions import as_node, request_of, with_nodes_added
+from tune_policies.placement.layout import with_places
+from tune_policies.placement.packing import Request, count_drivers, count_workers, largest
 from tune_policies.plan import TrialPlan
 from tune_policies.slot import TrialSlot
 
