@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from tune_policies.accelerators import gpu_memory_of_type
+from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX, gpu_memory_of_type
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.labels import NODE_ID
-from tune_policies.resources import Amount, Bytes, Count, Resources, format_amount
+from tune_policies.resources import TICKS, Amount, Amounts, Bytes, Count, Resources, format_amount
 from tune_policies.values import Value
 
 
@@ -64,6 +64,11 @@ class NodeCapacity(Value):
     cpu_model: str | None = None
     is_expected: bool = False
     in_use: Resources | None = None
+
+    @cached_property
+    def amounts(self) -> Amounts:
+        """All that Ray counts of the node, one unit of its device type too; without ``memory``, that is not known."""
+        return _amounts(self.resources, self.accelerator_type)
 
     @property
     def smallest_gpu_memory_bytes(self) -> int | None:
@@ -115,6 +120,11 @@ class NodeCapacity(Value):
         return ", ".join(parts if rest.memory_bytes is None and not rest.custom else [*parts, str(rest)])
 
 
+def _amounts(resources: Resources, accelerator_type: str | None) -> Amounts:
+    of_type = {} if accelerator_type is None else {ACCELERATOR_TYPE_PREFIX + accelerator_type: TICKS}
+    return resources.ticks | of_type
+
+
 class NodeGroup(NamedTuple):
     """Nodes of one shape: one of them, and how many there are."""
 
@@ -140,6 +150,22 @@ class NodeTypeCapacity(Value):
     accelerator_type: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     devices: tuple[GpuDevice, ...] | None = None
+
+    @cached_property
+    def amounts(self) -> Amounts:
+        """All that Ray will count of such a node; see :attr:`NodeCapacity.amounts`."""
+        return _amounts(self.resources, self.accelerator_type)
+
+    def as_node(self) -> NodeCapacity:
+        """Return what one node of this type will be. Its whole GPUs cannot be read before it is there."""
+        return NodeCapacity(
+            node_id=self.name,
+            resources=self.resources,
+            accelerator_type=self.accelerator_type,
+            labels=self.labels,
+            devices=self.devices,
+            is_expected=True,
+        )
 
 
 class ClusterCapacity(Value):
@@ -209,6 +235,18 @@ class ClusterCapacity(Value):
             by_shape[shape] = (*by_shape.get(shape, ()), *added)
         return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
 
+    def with_nodes_added(self, nodes_to_add: Mapping[str, int]) -> "ClusterCapacity":
+        """Return the cluster with so many nodes of each type, by its name, as if alive; no more can be added."""
+        taken = {node.node_id for node in self.nodes}
+        added = (
+            node.model_copy(update={"node_id": node_id})
+            for node_type in self.node_types or ()
+            if (number := nodes_to_add.get(node_type.name, 0))
+            for node in (node_type.as_node(),)
+            for node_id in _free_ids(node_type.name, number, taken)
+        )
+        return self.grown(added)
+
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "ClusterCapacity":
         """Return the same cluster with only some of its alive nodes."""
         if "nodes_by_shape" not in self.__dict__:
@@ -251,3 +289,10 @@ class ClusterCapacity(Value):
         for group in self.groups:
             if group.node.resources.gpus > 0 and accelerator_type in (None, group.node.accelerator_type):
                 yield group
+
+
+def _free_ids(name: str, number: int, taken: set[str]) -> Iterator[str]:
+    prefix = name
+    while any(node_id.startswith(f"{prefix}+") for node_id in taken):
+        prefix += "+"
+    return (f"{prefix}+{i}" for i in range(1, number + 1))

@@ -3,7 +3,6 @@
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES, families_of
 from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError
-from tune_policies.placement.additions import as_node
 from tune_policies.placement.packing import (
     DRIVER,
     Request,
@@ -27,7 +26,7 @@ def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request
     names = sorted(
         each.name
         for each in capacity.node_types or ()
-        if each.max_nodes_to_add and workers_on_node(as_node(each), request)
+        if each.max_nodes_to_add and workers_on_node(each.as_node(), request)
     )
     if names:
         named = " or ".join(names)

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from tune_policies.capacity import ClusterCapacity, NodeGroup
 from tune_policies.infeasible import in_context, infeasible
-from tune_policies.placement.packing import DRIVER, Request, count_trials, device_slots, limiting_resource, room_to_grow
+from tune_policies.placement.packing import DRIVER, Request, count_trials, limiting_resource, room_to_grow
+from tune_policies.placement.remaining import device_slots
 from tune_policies.plan import TrialPlan
 from tune_policies.resources import MOST, TICKS, Resources, format_amount, from_ticks, to_ticks
 from tune_policies.slot import TrialSlot
@@ -98,7 +99,7 @@ def cpus_that_strand_no_device(groups: Iterable[NodeGroup], resource: str, share
     per_slot = {
         to_ticks(node.resources.cpus) // slots
         for node, _ in groups
-        if (slots := device_slots(node.resources.ticks.get(resource, 0) / TICKS, share_ticks))
+        if (slots := device_slots(node.amounts.get(resource, 0), share_ticks))
     }
     fewest = min(per_slot - {0}, default=0)
     return from_ticks(fewest if fewest < TICKS else fewest // TICKS * TICKS)
@@ -108,7 +109,7 @@ def with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int = 1) 
     """Return the nodes that have CPUs, if one of them has room for such a share of the devices; else all of them."""
     groups = tuple(groups)
     kept = tuple(group for group in groups if group.node.resources.cpus > 0)
-    has_room = any(device_slots(node.resources.ticks.get(resource, 0) / TICKS, share_ticks) for node, _ in kept)
+    has_room = any(device_slots(node.amounts.get(resource, 0), share_ticks) for node, _ in kept)
     return kept if has_room else groups
 
 

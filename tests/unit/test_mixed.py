@@ -23,7 +23,7 @@ from tune_policies import (
     TrialPlan,
     load_policy,
 )
-from tune_policies.placement.layout import Place, lay_out
+from tune_policies.placement.layout import Placement, place_slots
 
 QUARTERS = GpuPolicy(gpus=0.25, cpus=1)
 ON_CPUS = CpuPolicy(cpus=2)
@@ -183,7 +183,7 @@ def test_a_selection_holds_for_all_kinds():
     plan = SelectingPolicy(MixedPolicy(QUARTERS, ON_CPUS), label_selector={"zone": "eu"}).plan(cluster)
 
     assert counts(plan) == {(1, 0.25): 8, (2, 0): 4}
-    assert {place.node_id for place in lay_out(plan.slots, cluster).places} == {"a"}
+    assert {place.node_id for place in place_slots(plan.slots, cluster).places} == {"a"}
 
 
 def test_kinds_on_selections_of_their_own_do_not_count_the_same_node_twice():
@@ -311,17 +311,17 @@ def test_each_slot_has_its_node():
     cluster = nodes((16, 2), (8, 0))
     plan = MixedPolicy(QUARTERS, ON_CPUS).plan(cluster)
 
-    assert lay_out(plan.slots, cluster).places == (
-        Place(kind=0, node_id="node-0", count=8),
-        Place(kind=1, node_id="node-0", count=4),
-        Place(kind=1, node_id="node-1", count=4),
+    assert place_slots(plan.slots, cluster).places == (
+        Placement(kind=0, node_id="node-0", count=8),
+        Placement(kind=1, node_id="node-0", count=4),
+        Placement(kind=1, node_id="node-1", count=4),
     )
 
 
 def test_on_a_smaller_cluster_the_better_kinds_keep_their_places():
     plan = MixedPolicy(QUARTERS, ON_CPUS).plan(nodes((16, 2), (8, 0)))
 
-    layout = lay_out(plan.slots, nodes((12, 2)))
+    layout = place_slots(plan.slots, nodes((12, 2)))
 
     assert [layout.count(kind) for kind in (0, 1)] == [8, 2]
 
@@ -330,11 +330,11 @@ def test_what_is_still_to_be_added_has_no_node_yet():
     cluster = with_type(nodes((16, 2)), cpus=16, gpus=2)
     plan = AutoscalingPolicy(MixedPolicy(QUARTERS, ON_CPUS), max_nodes_to_add=1).plan(cluster)
 
-    assert lay_out(plan.slots, cluster).places == (
-        Place(kind=0, node_id="node-0", count=8),
-        Place(kind=0, node_id=None, count=8),
-        Place(kind=1, node_id="node-0", count=4),
-        Place(kind=1, node_id=None, count=4),
+    assert place_slots(plan.slots, cluster).places == (
+        Placement(kind=0, node_id="node-0", count=8),
+        Placement(kind=0, node_id=None, count=8),
+        Placement(kind=1, node_id="node-0", count=4),
+        Placement(kind=1, node_id=None, count=4),
     )
 
 
@@ -342,7 +342,7 @@ def test_train_workers_have_no_node():
     cluster = nodes((16, 4))
     plan = MixedPolicy(GpuPolicy(cpus=1, num_workers=2), ON_CPUS).plan(cluster)
 
-    assert lay_out(plan.slots, cluster).places[0] == Place(kind=0, node_id=None, count=2)
+    assert place_slots(plan.slots, cluster).places[0] == Placement(kind=0, node_id=None, count=2)
 
 
 def test_slots_that_take_few_nodes_leave_those_with_devices():

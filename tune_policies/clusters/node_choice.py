@@ -17,8 +17,7 @@ from tune_policies.clusters.covering import Kind, cheapest_cover
 from tune_policies.clusters.node_pool import NodePool, Units
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.labels import matcher
-from tune_policies.placement.additions import request_of
-from tune_policies.placement.packing import count_workers, largest
+from tune_policies.placement.packing import count_workers, largest, request_of
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
 from tune_policies.resources import TICKS, to_ticks

@@ -14,7 +14,7 @@ from tune_policies.clusters.trial_shares import shares_of
 from tune_policies.decision import Decision
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.names import counted, shorten_names
-from tune_policies.placement.layout import Left
+from tune_policies.placement.layout import RemainingCapacity
 from tune_policies.placement.packing import largest
 from tune_policies.plan import TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
@@ -147,9 +147,9 @@ def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: M
 def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str, int]:
     """Return how many trials of the plan run on each group; those whose workers span groups count in none."""
     counts = dict.fromkeys(units, 0)
-    left = Left.all_of(pool.capacity(units, is_expected=False))
+    left = RemainingCapacity.all_of(pool.capacity(units, is_expected=False))
     for slot in plan.slots:
-        on_nodes, left = left.take(slot)
+        on_nodes, left = left.allocate(slot)
         if slot.num_workers:
             for name, number in units.items():
                 counts[name] += held(pool.unit(name), slot) * number // slot.num_workers

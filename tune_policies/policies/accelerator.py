@@ -15,7 +15,8 @@ from tune_policies.accelerators import (
 from tune_policies.capacity import ClusterCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.infeasible import infeasible
-from tune_policies.placement.packing import Request, device_slots, equal_device_share
+from tune_policies.placement.packing import Request, equal_device_share
+from tune_policies.placement.remaining import device_slots
 from tune_policies.plan import TrialPlan
 from tune_policies.planning import about_nodes_without_cpus, build_plan, cpus_that_strand_no_device, with_cpus
 from tune_policies.policies.gpu import GpuPolicy
@@ -130,7 +131,7 @@ class AcceleratorPolicy(ResourcePolicy):
             share = equal_device_share(TICKS // share, max(map(self._devices, usable), default=1))
         cpus = self.cpus
         if cpus is None:
-            with_room = [group for group in usable if device_slots(self._devices(group), share)]
+            with_room = [group for group in usable if device_slots(group.node.amounts.get(self.resource, 0), share)]
             cpus = cpus_that_strand_no_device(with_room, self.resource, share) if with_room else 0
         return Request(
             worker=Resources(cpus=cpus, custom={self.resource: from_ticks(share)}),

@@ -10,7 +10,6 @@ from tune_policies.infeasible import infeasible
 from tune_policies.placement.packing import (
     Request,
     count_trials,
-    device_slots,
     equal_device_share,
     largest,
     limiting_resource,
@@ -78,7 +77,7 @@ class EvenSplitPolicy(ResourcePolicy):
             )
         request = self._request(cpus, share)
         usable = gpus_of_type(capacity, None).where(
-            lambda node: share > 0 and node.resources.cpus >= cpus and device_slots(node.resources.gpus, share) > 0
+            lambda node: share > 0 and node.resources.cpus >= cpus and node.amounts["GPU"] >= share
         )
         memory = share_of_gpu_memory(usable, share)
         plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), reasons)

@@ -10,7 +10,8 @@ from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.infeasible import infeasible
 from tune_policies.labels import ACCELERATOR_TYPE, NODE_ID, is_label_value, is_one_of
-from tune_policies.placement.packing import Request, device_slots, equal_device_share
+from tune_policies.placement.packing import Request, equal_device_share
+from tune_policies.placement.remaining import device_slots
 from tune_policies.plan import TrialPlan
 from tune_policies.planning import about_nodes_without_cpus, build_plan, cpus_that_strand_no_device, with_cpus
 from tune_policies.policies.custom import WantedCustom
@@ -198,7 +199,7 @@ def plan_gpu_share(
     """
     share_ticks, cpus = to_ticks(request.worker.gpus), request.worker.cpus
     usable = selection.where(
-        lambda node: node.resources.cpus >= cpus and device_slots(node.resources.gpus, share_ticks) > 0
+        lambda node: node.resources.cpus >= cpus and device_slots(node.amounts.get("GPU", 0), share_ticks) > 0
     )
     notes = list(reasons)
     worker = request.worker

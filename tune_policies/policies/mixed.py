@@ -10,7 +10,7 @@ from pydantic import model_validator
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.labels import NODE_ID, is_one_of
-from tune_policies.placement.layout import Left
+from tune_policies.placement.layout import RemainingCapacity
 from tune_policies.plan import TrialPlan
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policy import InnerPolicy, ResourcePolicy, with_inner
@@ -65,7 +65,7 @@ class MixedPolicy(ResourcePolicy):
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        left = Left.all_of(capacity)
+        left = RemainingCapacity.all_of(capacity)
         found: list[_Kinds] = []
         errors: list[InfeasibleRequestError] = []
         notes: list[str] = []
@@ -123,7 +123,7 @@ class _Kinds(NamedTuple):
         return plan.model_copy(update={"slots": fast.slots})
 
 
-def _next_kinds(policy: ResourcePolicy, left: Left) -> tuple[_Kinds, Left]:
+def _next_kinds(policy: ResourcePolicy, left: RemainingCapacity) -> tuple[_Kinds, RemainingCapacity]:
     """Return what ``policy`` gives on what is left, and what is left beside that.
 
     Raises:
@@ -147,7 +147,7 @@ def _next_kinds(policy: ResourcePolicy, left: Left) -> tuple[_Kinds, Left]:
         ) from error
 
 
-def _take(policy: ResourcePolicy, plan: TrialPlan, left: Left) -> tuple[_Kinds, Left]:
+def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> tuple[_Kinds, RemainingCapacity]:
     """Return the slots of the plan that have a place on what is left, and what is left beside them.
 
     Raises:
@@ -156,7 +156,7 @@ def _take(policy: ResourcePolicy, plan: TrialPlan, left: Left) -> tuple[_Kinds, 
     left = left.grown(plan.nodes_to_add) if plan.nodes_to_add else left
     slots, missing = [], []
     for slot in plan.slots:
-        counts, left = left.take(slot)
+        counts, left = left.allocate(slot)
         if count := sum(counts.values()):
             slots.append(slot.capped(count))
         else:
@@ -171,7 +171,7 @@ def _take(policy: ResourcePolicy, plan: TrialPlan, left: Left) -> tuple[_Kinds, 
     return _Kinds(policy, plan, tuple(slots), tuple(missing)), left
 
 
-def _plan_workers(policy: ResourcePolicy, left: Left) -> TrialPlan:
+def _plan_workers(policy: ResourcePolicy, left: RemainingCapacity) -> TrialPlan:
     """Return the plan for trials with Train workers on nodes that no other kind uses, or else on one that others use.
 
     Train places the workers by itself, so on several nodes that others use, all could be on one, and take the room of
@@ -199,14 +199,14 @@ def _plan_workers(policy: ResourcePolicy, left: Left) -> TrialPlan:
     return _kept_to_nodes(plan, alive.with_nodes([node]), left)
 
 
-def _kept_to_nodes(plan: TrialPlan, capacity: ClusterCapacity, left: Left) -> TrialPlan:
+def _kept_to_nodes(plan: TrialPlan, capacity: ClusterCapacity, left: RemainingCapacity) -> TrialPlan:
     """Return the plan with its Train workers kept to as few nodes as hold them."""
 
     def kept(slot: TrialSlot) -> TrialSlot:
         if slot.num_workers == 0:
             return slot
         if slot.topology is None:
-            nodes = Left(capacity, left.shares).fewest_nodes(slot)
+            nodes = RemainingCapacity(capacity, left.shares).fewest_nodes(slot)
             return slot.on_nodes({NODE_ID: is_one_of(nodes)})
         if any(_has_tpu(node) for node in left.capacity.nodes if node.node_id in left.shares):
             raise InfeasibleRequestError(

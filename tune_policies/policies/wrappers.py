@@ -6,8 +6,9 @@ from typing import Any
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.labels import NODE_ID, is_none_of
-from tune_policies.placement.layout import lay_out
-from tune_policies.placement.packing import Request, workers_on_node
+from tune_policies.placement.layout import place_slots
+from tune_policies.placement.packing import request_of, workers_on_node
+from tune_policies.placement.remaining import subtract
 from tune_policies.placement.scale_up import fewest_nodes
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import InnerPolicy, ResourcePolicy, WrappingPolicy
@@ -157,7 +158,7 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
     Raises:
         InfeasibleRequestError: None has a place.
     """
-    layout = lay_out(plan.slots, capacity)
+    layout = place_slots(plan.slots, capacity)
     counts = [layout.count(kind) for kind in range(len(plan.slots))]
     if not any(counts):
         raise InfeasibleRequestError(
@@ -182,7 +183,7 @@ def _kept_off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> Trial
     """
     if slot.gpu_memory_bytes is None:
         return slot
-    request = Request(worker=slot.worker, num_workers=slot.num_workers, accelerator_type=slot.accelerator_type)
+    request = request_of(slot)
     per_device = max(1, TICKS // to_ticks(slot.worker.gpus))
     too_small = [
         group
@@ -220,7 +221,7 @@ def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
             if not any(taken.values()):
                 break
             left = {name: amount - taken[name] for name, amount in left.items()}
-            kept[node.node_id] = _reduced(node, taken)
+            kept[node.node_id] = subtract(node, taken)
     memory_known = all(node.resources.memory_bytes is not None for node, _ in capacity.groups)
     if not memory_known:
         left.pop("memory", None)
@@ -239,15 +240,3 @@ def _takeable(node: NodeCapacity) -> dict[str, int]:
     # A device is left free as a whole: the shares on one device are all alike.
     ticks = node.resources.ticks
     return ticks | {"GPU": ticks.get("GPU", 0) // TICKS * TICKS}
-
-
-def _reduced(node: NodeCapacity, taken: dict[str, int]) -> NodeCapacity:
-    has = node.resources
-    memory = has.memory_bytes
-    changes = {
-        "cpus": (to_ticks(has.cpus) - taken.get("CPU", 0)) / TICKS,
-        "gpus": (to_ticks(has.gpus) - taken.get("GPU", 0)) / TICKS,
-        # None would mean "not known": a node with nothing left keeps its last byte.
-        "memory_bytes": None if memory is None else max(1, memory - taken.get("memory", 0)),
-    }
-    return node.with_less(has.replaced(**changes))

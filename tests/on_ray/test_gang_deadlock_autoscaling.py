@@ -9,8 +9,8 @@ from ray.train import RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.on_ray.autoscaling import autoscaling_cluster, node_type
-from tests.on_ray.test_train_room import PASSED_ON
-from trainers import with_room_check
+from tests.on_ray.test_gang_deadlock import PASSED_ON
+from trainers import with_deadlock_check
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,7 +34,7 @@ def test_a_run_that_no_mix_of_nodes_would_start_fails(tmp_path):
     with pytest.raises(
         PASSED_ON, match="nodes that can be added: 2 cpu with 2 CPU, 0 GPU, 2 gpu with 2 CPU, 1 GPU, at most 2"
     ):
-        with_room_check(trainer_for(tmp_path, num_workers=3)).fit()
+        with_deadlock_check(trainer_for(tmp_path, num_workers=3)).fit()
 
 
 @pytest.mark.timeout(180)
@@ -43,6 +43,6 @@ def test_a_run_that_nodes_of_one_type_would_start_waits_for_them(tmp_path, clust
     launched = Timer(10, cluster.launches, kwargs={"gpu": "start"})  # longer than the patience with runs that are stuck
     launched.start()
 
-    result = with_room_check(trainer_for(tmp_path, num_workers=2)).fit()
+    result = with_deadlock_check(trainer_for(tmp_path, num_workers=2)).fit()
 
     assert result.error is None

@@ -6,19 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tune_policies import InfeasibleRequestError
-from tune_policies.placement.deadlock import Gang, Held, RoomNode, RoomType, RoomView, WaitingRun, no_room, stuck_runs
+from tune_policies import InfeasibleRequestError, NodeTypeCapacity, Resources
+from tune_policies.placement.deadlock import (
+    ClusterOccupancy,
+    Gang,
+    NodeTotals,
+    Reservation,
+    WaitingRun,
+    deadlock_error,
+    stuck_runs,
+)
 
 CPU = 10_000
 GPU = 10_000
 
 
 def node(name="a", cpus=2, gpus=0, **labels):
-    return RoomNode(node_id=name, amounts={"CPU": cpus * CPU, "GPU": gpus * GPU}, labels=labels)
+    return NodeTotals(node_id=name, amounts={"CPU": cpus * CPU, "GPU": gpus * GPU}, labels=labels)
 
 
 def driver(cpus=1, on="a"):
-    return (Held(node_id=on, amounts={"CPU": cpus * CPU}, holder="waiting driver"),)
+    return (Reservation(node_id=on, amounts={"CPU": cpus * CPU}, holder="waiting driver"),)
 
 
 def gang(num_workers=1, cpus=1, gpus=0.0, **kwargs):
@@ -37,31 +45,31 @@ def stuck(view):
 def test_two_drivers_that_hold_all_cpus_wait_for_each_other():
     runs = (run("old", 1, gang(), driver()), run("young", 2, gang(), driver()))
 
-    assert stuck(RoomView(nodes=(node(cpus=2),), waiting=runs)) == ["old", "young"]
+    assert stuck(ClusterOccupancy(nodes=(node(cpus=2),), waiting=runs)) == ["old", "young"]
 
 
 def test_drivers_that_leave_room_for_one_gang_run_one_after_the_other():
     runs = tuple(run(str(i), i, gang(), driver()) for i in range(3))
 
-    assert stuck(RoomView(nodes=(node(cpus=4),), waiting=runs)) == []
+    assert stuck(ClusterOccupancy(nodes=(node(cpus=4),), waiting=runs)) == []
 
 
 def test_a_small_run_that_can_start_frees_its_driver_for_a_large_one():
     small, large = run("small", 2, gang(1), driver()), run("large", 1, gang(3), driver())
 
-    assert stuck(RoomView(nodes=(node(cpus=4),), waiting=(small, large))) == []
+    assert stuck(ClusterOccupancy(nodes=(node(cpus=4),), waiting=(small, large))) == []
 
 
 def test_a_run_whose_workers_are_not_known_may_start():
     waiting = (run("new", 2, None, driver()), run("old", 1, gang(), driver()))
 
-    assert stuck(RoomView(nodes=(node(cpus=2),), waiting=waiting)) == []
+    assert stuck(ClusterOccupancy(nodes=(node(cpus=2),), waiting=waiting)) == []
 
 
 def test_what_lasts_takes_room():
-    view = RoomView(
+    view = ClusterOccupancy(
         nodes=(node(cpus=2),),
-        lasting=(Held(node_id="a", amounts={"CPU": CPU}, holder="actor Server"),),
+        permanent=(Reservation(node_id="a", amounts={"CPU": CPU}, holder="actor Server"),),
         waiting=(run("one", needs=gang(2)),),
     )
 
@@ -84,21 +92,24 @@ def test_what_lasts_takes_room():
 def test_a_gang_must_fit_node_by_node_and_device_by_device(needs, is_stuck):
     nodes = (node("a", gpus=1, zone="x"), node("b", gpus=1, zone="y"))
 
-    assert bool(stuck(RoomView(nodes=nodes, waiting=(run("one", needs=needs),)))) == is_stuck
+    assert bool(stuck(ClusterOccupancy(nodes=nodes, waiting=(run("one", needs=needs),)))) == is_stuck
 
 
 def test_what_is_left_of_several_devices_counts_as_room_where_the_shares_may_lie_well():
     """1.2 of 2 GPUs are held; two shares of 0.4 fit if each device has one of 0.6."""
-    held = (Held(node_id="a", amounts={"GPU": 6_000}, holder="actor Server"),) * 2
+    held = (Reservation(node_id="a", amounts={"GPU": 6_000}, holder="actor Server"),) * 2
 
-    assert stuck(RoomView(nodes=(node(gpus=2),), lasting=held, waiting=(run("one", needs=gang(2, gpus=0.4)),))) == []
+    assert (
+        stuck(ClusterOccupancy(nodes=(node(gpus=2),), permanent=held, waiting=(run("one", needs=gang(2, gpus=0.4)),)))
+        == []
+    )
 
 
 def test_the_error_has_the_sum_and_the_number_of_trials_that_would_run():
     runs = tuple(run(str(i), i, gang(2), driver()) for i in range(4))
-    view = RoomView(nodes=(node(cpus=4),), waiting=runs)
+    view = ClusterOccupancy(nodes=(node(cpus=4),), waiting=runs)
 
-    error = no_room(view, runs[0])
+    error = deadlock_error(view, runs[0])
 
     assert isinstance(error, InfeasibleRequestError)
     assert str(error) == (
@@ -111,7 +122,7 @@ def test_the_error_has_the_sum_and_the_number_of_trials_that_would_run():
 def test_a_gang_that_no_empty_cluster_holds_is_told_what_would_fit():
     one = run("one", needs=gang(3))
 
-    error = no_room(RoomView(nodes=(node(cpus=2),), waiting=(one,)), one)
+    error = deadlock_error(ClusterOccupancy(nodes=(node(cpus=2),), waiting=(one,)), one)
 
     assert error.suggestion == (
         "Ask for num_workers=2, or add nodes: even with nothing else running they would not start."
@@ -121,21 +132,22 @@ def test_a_gang_that_no_empty_cluster_holds_is_told_what_would_fit():
 def test_a_gpu_that_is_not_there_is_what_is_short():
     one = run("one", needs=gang(1, gpus=1))
 
-    assert no_room(RoomView(nodes=(node(cpus=2),), waiting=(one,)), one).short_of == "GPU"
+    assert deadlock_error(ClusterOccupancy(nodes=(node(cpus=2),), waiting=(one,)), one).short_of == "GPU"
 
 
 def test_an_actor_in_the_way_is_to_be_ended():
     one = run("one", needs=gang(2))
-    server = Held(node_id="a", amounts={"CPU": CPU}, holder="actor Server")
+    server = Reservation(node_id="a", amounts={"CPU": CPU}, holder="actor Server")
 
-    error = no_room(RoomView(nodes=(node(cpus=2),), lasting=(server,), waiting=(one,)), one)
+    error = deadlock_error(ClusterOccupancy(nodes=(node(cpus=2),), permanent=(server,), waiting=(one,)), one)
 
     assert "2 CPU - 1 CPU held by actor Server = 1 CPU" in error.offered
     assert error.suggestion.startswith("End what holds on")
 
 
-def addable(name, most, **amounts):
-    return RoomType(node=node(name, **amounts), most=most)
+def addable(name, most, cpus=2, gpus=0, **labels):
+    resources = Resources(cpus=cpus, gpus=gpus)
+    return NodeTypeCapacity(name=name, resources=resources, max_nodes_to_add=most, labels=labels)
 
 
 def test_nodes_of_any_type_may_come_within_the_limit_of_all():
@@ -143,31 +155,38 @@ def test_nodes_of_any_type_may_come_within_the_limit_of_all():
     types = (addable("cpu", 2, cpus=4), addable("gpu", 2, cpus=4, gpus=1))
     gpu_run = run("one", needs=gang(2, gpus=1))
 
-    assert stuck(RoomView(nodes=(node(),), waiting=(gpu_run,), types=types, most_to_add=2)) == []
-    assert stuck(RoomView(nodes=(node(),), waiting=(gpu_run,), types=types, most_to_add=1)) == ["one"]
+    assert stuck(ClusterOccupancy(nodes=(node(),), waiting=(gpu_run,), node_types=types, max_nodes_to_add=2)) == []
+    assert stuck(ClusterOccupancy(nodes=(node(),), waiting=(gpu_run,), node_types=types, max_nodes_to_add=1)) == ["one"]
 
 
 def test_a_node_that_can_be_added_has_one_unit_of_its_device_type():
     worker = {"CPU": 1, "accelerator_type:T4": 10}  # of which Ray asks for 0.001 for each worker
-    type_of = RoomType(node=RoomNode(node_id="t4", amounts={"CPU": CPU, "accelerator_type:T4": 10_000}), most=1)
+    type_of = NodeTypeCapacity(name="t4", resources=Resources(cpus=1), accelerator_type="T4", max_nodes_to_add=1)
     runs = tuple(run(str(n), needs=Gang(worker=worker, num_workers=n)) for n in (1000, 1001))
 
-    assert stuck(RoomView(nodes=(), waiting=runs, types=(type_of,))) == ["1001"]
+    assert stuck(ClusterOccupancy(nodes=(), waiting=runs, node_types=(type_of,))) == ["1001"]
 
 
 def test_host_memory_that_is_not_known_limits_nothing():
     needs = Gang(worker={"memory": 2**30}, num_workers=2)
     unknown, none = ({"CPU": CPU}, {"CPU": CPU, "memory": 0})
 
-    assert stuck(RoomView(nodes=(RoomNode(node_id="a", amounts=unknown),), waiting=(run("one", needs=needs),))) == []
-    assert stuck(RoomView(nodes=(RoomNode(node_id="a", amounts=none),), waiting=(run("one", needs=needs),))) == ["one"]
+    assert (
+        stuck(ClusterOccupancy(nodes=(NodeTotals(node_id="a", amounts=unknown),), waiting=(run("one", needs=needs),)))
+        == []
+    )
+    assert stuck(
+        ClusterOccupancy(nodes=(NodeTotals(node_id="a", amounts=none),), waiting=(run("one", needs=needs),))
+    ) == ["one"]
 
 
 def test_the_error_says_what_could_be_added():
     one = run("one", needs=gang(3, gpus=1))
-    view = RoomView(nodes=(node(),), waiting=(one,), types=(addable("gpu", 2, cpus=4, gpus=1),), most_to_add=5)
+    view = ClusterOccupancy(
+        nodes=(node(),), waiting=(one,), node_types=(addable("gpu", 2, cpus=4, gpus=1),), max_nodes_to_add=5
+    )
 
-    error = no_room(view, one)
+    error = deadlock_error(view, one)
 
     assert "nodes that can be added: 2 gpu with 4 CPU, 1 GPU, at most 5 together" in error.offered
     assert error.suggestion.startswith("Ask for num_workers=2, or add nodes")
@@ -196,19 +215,21 @@ def views(draw):
         run(str(i), i, draw(gangs), draw(st.sampled_from([(), driver(), driver(on="b")])))
         for i in range(draw(st.integers(1, 3)))
     )
-    return RoomView(nodes=nodes, waiting=runs, types=types, most_to_add=draw(st.none() | st.integers(0, 4)))
+    return ClusterOccupancy(
+        nodes=nodes, waiting=runs, node_types=types, max_nodes_to_add=draw(st.none() | st.integers(0, 4))
+    )
 
 
 def mixes(view):
     """The view with each mix of nodes added that the limits allow."""
-    for counts in product(*(range(each.most + 1) for each in view.types)):
-        if view.most_to_add is None or sum(counts) <= view.most_to_add:
+    for counts in product(*(range(each.max_nodes_to_add + 1) for each in view.node_types)):
+        if view.max_nodes_to_add is None or sum(counts) <= view.max_nodes_to_add:
             added = tuple(
-                each.node.model_copy(update={"node_id": f"{each.node.node_id}+{i}"})
-                for each, count in zip(view.types, counts, strict=True)
+                NodeTotals(node_id=f"{each.name}+{i}", amounts=each.amounts, labels=each.labels)
+                for each, count in zip(view.node_types, counts, strict=True)
                 for i in range(count)
             )
-            yield RoomView(nodes=(*view.nodes, *added), waiting=view.waiting)
+            yield ClusterOccupancy(nodes=(*view.nodes, *added), waiting=view.waiting)
 
 
 @given(views())
