@@ -6,10 +6,10 @@ Pure. What an autoscaler makes of it is the affair of ``readiness``.
 from typing import NamedTuple
 
 from tune_policies.autoscaling.bundles import Bundle, trial_bundles
-from tune_policies.autoscaling.smallest_node import GPU_MEMORY, plan_on_smallest_node
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.placement.scale_up import by_use, fewest_nodes
+from tune_policies.placement.smallest_node import GPU_MEMORY, plan_on_smallest_node
 from tune_policies.plan import TrialPlan
 from tune_policies.policies import AutoscalingPolicy
 from tune_policies.policy import ResourcePolicy

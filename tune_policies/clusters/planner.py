@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from tune_policies.clusters.catalog import HEAD, NodeCatalog
 from tune_policies.clusters.cluster_plan import ClusterPlan
+from tune_policies.clusters.default_node_types import default_catalog
 from tune_policies.clusters.kind_nodes import nodes_for
 from tune_policies.clusters.measured_choice import Measured, choose_by_decision
-from tune_policies.clusters.natural_nodes import natural_catalog
 from tune_policies.clusters.node_choice import held
 from tune_policies.clusters.node_pool import NodePool, Units
 from tune_policies.clusters.trial_shares import shares_of
@@ -55,7 +55,7 @@ def plan_cluster(
     measured = None if decision is None else Measured.of(decision, workload, size)
     notes: tuple[str, ...] = ()
     if catalog is None:
-        catalog, notes = natural_catalog(policy, num_trials)
+        catalog, notes = default_catalog(policy, num_trials)
     pool = NodePool({each.name: each for each in catalog.node_types}, catalog.head or HEAD)
     chosen = _within_limit(policy, pool, num_trials, measured)
     uncapped = chosen.policy.plan(pool.capacity(chosen.units))

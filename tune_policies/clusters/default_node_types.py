@@ -60,7 +60,7 @@ class _Worker(NamedTuple):
     custom: Mapping[str, float] = {}
 
 
-def natural_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalog, tuple[str, ...]]:
+def default_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalog, tuple[str, ...]]:
     """Return nodes that suit the first choice of a policy, and a sentence about each.
 
     Raises:
