@@ -93,8 +93,4 @@ def _too_few(plan: TrialPlan, num_trials: int, offered: str) -> InfeasibleReques
 
 def _counts_additions(policy: ResourcePolicy) -> bool:
     """Return whether the policy, or one within it, has its own limit for what is added."""
-    if isinstance(policy, AutoscalingPolicy):
-        return True
-    fields = [getattr(policy, name) for name in type(policy).model_fields]
-    inner = [each for field in fields for each in (field if isinstance(field, tuple) else (field,))]
-    return any(_counts_additions(each) for each in inner if isinstance(each, ResourcePolicy))
+    return isinstance(policy, AutoscalingPolicy) or any(map(_counts_additions, policy.inner_policies))

@@ -13,9 +13,8 @@ from tune_policies.accelerator_families import FAMILIES
 from tune_policies.capacity import NodeCapacity
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.oom import OutOfMemory
-from tune_policies.placement.bundles import Bundle, BundleGroup, is_held
 from tune_policies.placement.packing import equal_device_share, largest
-from tune_policies.placement.remaining import DRIVER_BYTES
+from tune_policies.placement.remaining import DRIVER_BYTES, Bundle, BundleGroup, is_held
 from tune_policies.resources import TICKS, Count, UsedBytes, format_amount, from_ticks, to_ticks
 from tune_policies.units import GIB, format_bytes
 from tune_policies.values import Value

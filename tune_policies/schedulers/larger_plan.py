@@ -7,8 +7,8 @@ from tune_policies.capacity import NodeCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.labels import matcher
 from tune_policies.oom import OutOfMemory
-from tune_policies.placement.bundles import BundleGroup
 from tune_policies.placement.packing import Request, count_trials, room_to_grow
+from tune_policies.placement.remaining import BundleGroup
 from tune_policies.plan import TrialPlan
 from tune_policies.schedulers.escalation import SHARED_DEVICES, MemoryFloor, floor_of, next_floor
 from tune_policies.slot import TrialSlot

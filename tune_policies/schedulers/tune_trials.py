@@ -10,7 +10,7 @@ from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
 from ray.tune.experiment import Trial
 
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.placement.bundles import BundleGroup
+from tune_policies.placement.remaining import BundleGroup
 from tune_policies.plan import TrialPlan
 from tune_policies.ray_adapter import PLAN_ATTRIBUTE, to_placement_group_factory
 from tune_policies.slot import TrialSlot
