@@ -26,7 +26,7 @@ def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request
     names = sorted(
         each.name
         for each in capacity.node_types or ()
-        if each.max_nodes_to_add and workers_on_node(each.as_node(), request)
+        if each.max_nodes_to_add and capacity.max_nodes_to_add != 0 and workers_on_node(each.as_node(), request)
     )
     if names:
         named = " or ".join(names)

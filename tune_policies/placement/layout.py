@@ -57,14 +57,14 @@ def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> L
     On the capacity for which the slots were planned all have a place, on another one as many as fit, the better kinds
     first. What the alive nodes do not hold is placed on nodes that can still be added.
     """
-    layout = _lay_out(plan_slots, capacity)
+    layout = _placed_on(plan_slots, capacity)
     missing = [slot.max_concurrent_trials - layout.count(kind) for kind, slot in enumerate(plan_slots)]
     if not any(missing) or not capacity.node_types:
         return layout
     workers = sum(short * max(1, slot.num_workers) for short, slot in zip(missing, plan_slots, strict=True))
     most = min(workers, workers if capacity.max_nodes_to_add is None else capacity.max_nodes_to_add)
     to_add = {each.name: min(most, each.max_nodes_to_add) for each in capacity.node_types}
-    return _lay_out(plan_slots, capacity.with_nodes_added(to_add))
+    return _placed_on(plan_slots, capacity.with_nodes_added(to_add))
 
 
 def with_places(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> tuple[TrialSlot, ...]:
@@ -74,7 +74,7 @@ def with_places(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> t
     return tuple(slot.capped(count) for slot, count in zip(plan_slots, counts, strict=True) if count)
 
 
-def _lay_out(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
+def _placed_on(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
     left = RemainingCapacity.all_of(capacity)
     places = []
     for kind, slot in enumerate(plan_slots):
