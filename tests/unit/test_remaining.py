@@ -111,3 +111,10 @@ def test_host_memory_that_is_not_known_limits_no_one_who_asks(memory_gib):
     assert workers_on_node(node, Request(worker=worker)) == 8
     assert is_held(BundleGroup([{"CPU": 1, "memory": 8 * 2**30}] * 8), [node])
     assert RemainingNode(node.amounts).slots(worker.ticks, 9) == 8
+
+
+def test_a_node_may_have_more_devices_than_fit_a_list():
+    node = RemainingNode({"GPU": 10**15})
+
+    assert node.allocate({"GPU": 2_500})
+    assert node.slots({"GPU": 5_000}, 10**12) == 2 * 10**11 - 1

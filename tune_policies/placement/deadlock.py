@@ -176,7 +176,7 @@ def _sum(node: NodeTotals, left: RemainingNode, view: ClusterOccupancy, stuck: I
             held.setdefault(each.holder, []).append(each.amounts)
     has = ", ".join(_amount(name, node.amounts.get(name, 0)) for name in names)
     parts = [
-        f" - {_added(amounts, names)} held by {f'{len(amounts)} ' if len(amounts) > 1 else ''}{_noun(holder, amounts)}"
+        f" - {_added(amounts, names)} held by {holder if len(amounts) == 1 else f'{len(amounts)} {holder}s'}"
         for holder, amounts in sorted(held.items())
     ]
     rest = ", ".join(_amount(name, left.amount(name)) for name in names)
@@ -194,10 +194,6 @@ def _addable(view: ClusterOccupancy, gang: Gang) -> str:
     ]
     together = "" if view.max_nodes_to_add is None else f", at most {view.max_nodes_to_add} together"
     return f"nodes that can be added: {', '.join(types[:_SHOWN])}{together}"
-
-
-def _noun(holder: str, amounts: Sequence[object]) -> str:
-    return f"{holder}s" if len(amounts) > 1 else holder
 
 
 def _added(amounts: Iterable[Mapping[str, int]], names: Iterable[str]) -> str:

@@ -63,7 +63,8 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     """
     cluster = capacity.with_nodes_added(plan.nodes_to_add)
     total = _total(cluster)
-    if not _counts_memory(cluster, plan):
+    is_reserved = any(slot.worker.memory_bytes for slot in plan.slots)
+    if not is_reserved or any(node.resources.memory_bytes is None for node, _ in cluster.groups):
         total.pop("memory", None)
     used = _used(plan)
     for name, amount in total.items():
@@ -164,11 +165,6 @@ def _take_drivers(parts: Parts, slot: TrialSlot) -> None:
             taken = min(held, parts[part])
             parts[part] -= taken
             held -= taken
-
-
-def _counts_memory(cluster: ClusterCapacity, plan: TrialPlan) -> bool:
-    is_reserved = any(slot.worker.memory_bytes for slot in plan.slots)
-    return is_reserved and all(node.resources.memory_bytes is not None for node, _ in cluster.groups)
 
 
 def _used(plan: TrialPlan) -> Counter[str]:

@@ -72,8 +72,9 @@ class RemainingNode:
 
     def __init__(self, has: Mapping[str, int]) -> None:
         self._left = {name: ticks for name, ticks in has.items() if name not in DEVICE_RESOURCES}
+        # How many devices have so many ticks free: a cluster may claim more of them than fit a list.
         self._devices = {
-            name: sorted([TICKS] * (ticks // TICKS) + [ticks % TICKS])
+            name: Counter({TICKS: ticks // TICKS, ticks % TICKS: 1})
             for name, ticks in has.items()
             if name in DEVICE_RESOURCES
         }
@@ -82,7 +83,8 @@ class RemainingNode:
     def amount(self, name: str) -> int:
         """Return how much is left of a resource; 0 too where it is not known."""
         if name in self._devices:
-            return max(0, sum(self._devices[name]) - self._held[name])
+            free = sum(ticks * count for ticks, count in self._devices[name].items())
+            return max(0, free - self._held[name])
         return max(0, self._left.get(name, 0))
 
     def slots(self, worker: Mapping[str, int], most: int) -> int:
@@ -97,8 +99,8 @@ class RemainingNode:
         if name not in self._devices:
             return _UNLIMITED if name == "memory" and name not in self._left else self.amount(name) // needed
         free = self._devices[name]
-        by_device = free.count(TICKS) * TICKS // needed if needed >= TICKS else sum(each // needed for each in free)
-        return min(by_device, self.amount(name) // needed)
+        by_device = sum(ticks // needed * count for ticks, count in free.items())
+        return min(free[TICKS] * TICKS // needed if needed >= TICKS else by_device, self.amount(name) // needed)
 
     def hold(self, amounts: Mapping[str, int]) -> None:
         """Take what somebody holds, on devices that are not known."""
@@ -135,18 +137,20 @@ class RemainingNode:
 _UNLIMITED: Final = 2**63
 
 
-def _without(devices: list[int], ticks: int) -> list[int] | None:
-    """Return what is left of the free ticks of devices, the fullest first; ``None``: there is no room."""
-    left = sorted(devices)
-    for _ in range(ticks // TICKS):
-        if not left or left.pop() < TICKS:
+def _without(devices: Counter[int], ticks: int) -> Counter[int] | None:
+    """Return the devices by their free ticks without so many, the fullest first; ``None``: there is no room."""
+    whole, share = divmod(ticks, TICKS)
+    left = Counter({free: count for free, count in devices.items() if count})
+    if left[TICKS] < whole:
+        return None
+    left[TICKS] -= whole
+    if share:
+        fullest = min((free for free, count in left.items() if count and free >= share), default=None)
+        if fullest is None:
             return None
-    if share := ticks % TICKS:
-        index = next((index for index, free in enumerate(left) if free >= share), None)
-        if index is None:
-            return None
-        left[index] -= share
-    return sorted(left)
+        left[fullest] -= 1
+        left[fullest - share] += 1
+    return left
 
 
 Bundle = Mapping[str, float]
