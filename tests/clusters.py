@@ -6,14 +6,23 @@ GIB = 2**30
 
 
 def gpu_node(
-    node_id, *, gpus=1, cpus=64, gpu_memory_gib=None, accelerator_type=None, memory_gib=None, custom=None, labels=None
+    node_id,
+    *,
+    gpus=1,
+    cpus=64,
+    gpu_memory_gib=None,
+    num_devices=None,
+    accelerator_type=None,
+    memory_gib=None,
+    custom=None,
+    labels=None,
 ):
-    """One node; its devices are read if their memory is given."""
+    """One node; its devices are read if their memory is given, as many as Ray counts GPUs unless it is said."""
     devices = None
     if gpu_memory_gib is not None:
         devices = tuple(
             GpuDevice(index=i, name=accelerator_type or "GPU", memory_bytes=int(gpu_memory_gib * GIB))
-            for i in range(gpus)
+            for i in range(gpus if num_devices is None else num_devices)
         )
     memory = None if memory_gib is None else memory_gib * GIB
     return NodeCapacity(

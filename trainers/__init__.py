@@ -7,13 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .deadlock_watch.watch import with_deadlock_check
     from .gpu_memory.limits.calibration import calibrate_gpu_overhead
     from .gpu_memory.limits.limit import GpuMemoryLimit
     from .gpu_memory.limits.overhead import Overheads, load_overheads
     from .gpu_memory.sizing.estimate import GpuMemoryEstimate, estimate_gpu_memory
     from .gpu_memory.sizing.measure import measure_gpu_memory, plan_by_measuring
     from .gpu_memory.use.usage import gpu_memory_usage, peak_gpu_memory_bytes
-    from .room.train_room import with_room_check
     from .train_in_tune.train_trainable import as_trainable
     from .train_runs.escalating_fit import fit_escalating
     from .train_runs.jax_trainer import build_jax_trainer
@@ -41,8 +41,8 @@ __all__ = [
     "measure_gpu_memory",
     "peak_gpu_memory_bytes",
     "plan_by_measuring",
+    "with_deadlock_check",
     "with_plan",
-    "with_room_check",
 ]
 
 _MODULES = {
@@ -64,7 +64,7 @@ _MODULES = {
     "peak_gpu_memory_bytes": ".gpu_memory.use.usage",
     "plan_by_measuring": ".gpu_memory.sizing.measure",
     "with_plan": ".tune_trials.tune_trainable",
-    "with_room_check": ".room.train_room",
+    "with_deadlock_check": ".deadlock_watch.watch",
 }
 
 

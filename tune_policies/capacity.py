@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from tune_policies.accelerators import gpu_memory_of_type
+from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX, gpu_memory_of_type
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.labels import NODE_ID
-from tune_policies.resources import Amount, Bytes, Count, Resources, format_amount
+from tune_policies.resources import TICKS, Amount, Amounts, Bytes, Count, Resources, format_amount
 from tune_policies.values import Value
 
 
@@ -65,6 +65,11 @@ class NodeCapacity(Value):
     is_expected: bool = False
     in_use: Resources | None = None
 
+    @cached_property
+    def amounts(self) -> Amounts:
+        """All that Ray counts of the node, one unit of its device type too; without ``memory``, that is not known."""
+        return _amounts(self.resources, self.accelerator_type)
+
     @property
     def smallest_gpu_memory_bytes(self) -> int | None:
         """GPU memory of the smallest device, which Ray may hand out first; ``None``: not known.
@@ -79,6 +84,16 @@ class NodeCapacity(Value):
         if len(self.devices) < self.resources.gpus:
             return None
         return min([device.memory_bytes for device in self.devices], default=None)
+
+    def with_less(self, resources: Resources) -> "NodeCapacity":
+        """Return the node with fewer resources, of which nothing is known that was not known of all of them.
+
+        With as many devices as GPUs are left, GPU memory would seem to be known where Ray counts GPUs that the driver
+        does not list; and what its CPUs really are would be told of a node that has fewer now.
+        """
+        is_hidden = self.devices is not None and len(self.devices) < self.resources.gpus
+        devices = () if is_hidden else self.devices
+        return self.model_copy(update={"resources": resources, "devices": devices, "usable_cpus": None})
 
     @property
     def ray_labels(self) -> Mapping[str, str]:
@@ -103,6 +118,11 @@ class NodeCapacity(Value):
         parts = [f"{format_amount(has.cpus)} CPU", f"{format_amount(has.gpus)} GPU{kind}"]
         rest = has.replaced(cpus=0, gpus=0)
         return ", ".join(parts if rest.memory_bytes is None and not rest.custom else [*parts, str(rest)])
+
+
+def _amounts(resources: Resources, accelerator_type: str | None) -> Amounts:
+    of_type = {} if accelerator_type is None else {ACCELERATOR_TYPE_PREFIX + accelerator_type: TICKS}
+    return resources.ticks | of_type
 
 
 class NodeGroup(NamedTuple):
@@ -130,6 +150,22 @@ class NodeTypeCapacity(Value):
     accelerator_type: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     devices: tuple[GpuDevice, ...] | None = None
+
+    @cached_property
+    def amounts(self) -> Amounts:
+        """All that Ray will count of such a node; see :attr:`NodeCapacity.amounts`."""
+        return _amounts(self.resources, self.accelerator_type)
+
+    def as_node(self) -> NodeCapacity:
+        """Return what one node of this type will be. Its whole GPUs cannot be read before it is there."""
+        return NodeCapacity(
+            node_id=self.name,
+            resources=self.resources,
+            accelerator_type=self.accelerator_type,
+            labels=self.labels,
+            devices=self.devices,
+            is_expected=True,
+        )
 
 
 class ClusterCapacity(Value):
@@ -199,6 +235,18 @@ class ClusterCapacity(Value):
             by_shape[shape] = (*by_shape.get(shape, ()), *added)
         return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
 
+    def with_nodes_added(self, nodes_to_add: Mapping[str, int]) -> "ClusterCapacity":
+        """Return the cluster with so many nodes of each type, by its name, as if alive; no more can be added."""
+        taken = {node.node_id for node in self.nodes}
+        added = (
+            node.model_copy(update={"node_id": node_id})
+            for node_type in self.node_types or ()
+            if (number := nodes_to_add.get(node_type.name, 0))
+            for node in (node_type.as_node(),)
+            for node_id in _free_ids(node_type.name, number, taken)
+        )
+        return self.grown(added)
+
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "ClusterCapacity":
         """Return the same cluster with only some of its alive nodes."""
         if "nodes_by_shape" not in self.__dict__:
@@ -241,3 +289,10 @@ class ClusterCapacity(Value):
         for group in self.groups:
             if group.node.resources.gpus > 0 and accelerator_type in (None, group.node.accelerator_type):
                 yield group
+
+
+def _free_ids(name: str, number: int, taken: set[str]) -> Iterator[str]:
+    prefix = name
+    while any(node_id.startswith(f"{prefix}+") for node_id in taken):
+        prefix += "+"
+    return (f"{prefix}+{i}" for i in range(1, number + 1))

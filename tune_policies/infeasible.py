@@ -1,10 +1,9 @@
 """The error for a request of which not even one trial fits: what is short, and the nearest request that would work."""
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES, families_of
-from tune_policies.additions import as_node
 from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError
-from tune_policies.packing import (
+from tune_policies.placement.packing import (
     DRIVER,
     Request,
     count_trials,
@@ -27,7 +26,7 @@ def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request
     names = sorted(
         each.name
         for each in capacity.node_types or ()
-        if each.max_nodes_to_add and workers_on_node(as_node(each), request)
+        if each.max_nodes_to_add and capacity.max_nodes_to_add != 0 and workers_on_node(each.as_node(), request)
     )
     if names:
         named = " or ".join(names)

@@ -7,9 +7,9 @@ fields. A user's own subclass of ``ResourcePolicy`` can be named the same way, o
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from inspect import isabstract
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
-from pydantic import BeforeValidator, SerializeAsAny, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BeforeValidator, SerializeAsAny, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InvalidResourcesError
@@ -17,9 +17,32 @@ from tune_policies.plain_data import parse_json
 from tune_policies.plan import TrialPlan
 from tune_policies.values import Value, kind_of, shorten, suggest
 
+_DEEPEST: Final = 32
+"""So many policies may be inside one another: each costs some ten calls inside calls, of which Python allows 1000."""
+
+
+_TOO_DEEP: Final = f"more than {_DEEPEST} policies are inside one another: leave some of them out"
+
 
 class ResourcePolicy(Value):
     """Decides what a trial gets. A frozen value without I/O, clock or state."""
+
+    @model_validator(mode="after")
+    def _must_end(self) -> Self:
+        inside: Iterable[ResourcePolicy] = (self,)
+        for _ in range(_DEEPEST):
+            # Each once, be it inside several: else their number may double with each step.
+            inside = {id(each): each for policy in inside for each in policy.inner_policies}.values()
+            if not inside:
+                return self
+        raise InvalidResourcesError(_TOO_DEEP)
+
+    @property
+    def inner_policies(self) -> tuple["ResourcePolicy", ...]:
+        """The policies among its fields."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        each = (value if isinstance(value, tuple) else (value,) for value in values)
+        return tuple(found for values in each for found in values if isinstance(found, ResourcePolicy))
 
     @abstractmethod
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -59,6 +82,8 @@ class ResourcePolicy(Value):
         """
         try:
             return cls.from_dict(parse_json(text))
+        except RecursionError as error:
+            raise InvalidResourcesError(f"{cls.__name__}: {_TOO_DEEP}") from error
         except ValueError as error:
             if isinstance(error, InvalidResourcesError):
                 raise
@@ -70,7 +95,7 @@ class ResourcePolicy(Value):
 
 
 def _policy(value: object) -> ResourcePolicy:
-    return value if isinstance(value, ResourcePolicy) else build_policy(value)
+    return value if isinstance(value, ResourcePolicy) else _build(value)
 
 
 InnerPolicy = Annotated[SerializeAsAny[ResourcePolicy], BeforeValidator(_policy)]
@@ -109,10 +134,7 @@ def with_inner(policies: Iterable[ResourcePolicy]) -> Iterator[ResourcePolicy]:
     """Yield policies and all the policies inside them."""
     for policy in policies:
         yield policy
-        inside = (getattr(policy, name) for name in type(policy).model_fields)
-        for value in inside:
-            each = value if isinstance(value, tuple) else (value,)
-            yield from with_inner(found for found in each if isinstance(found, ResourcePolicy))
+        yield from with_inner(policy.inner_policies)
 
 
 def build_policy(data: object) -> ResourcePolicy:
@@ -121,6 +143,13 @@ def build_policy(data: object) -> ResourcePolicy:
     Raises:
         InvalidResourcesError: ``data`` is not a mapping, its ``kind`` is missing or unknown, or a field is wrong.
     """
+    try:
+        return _build(data)
+    except RecursionError as error:
+        raise InvalidResourcesError(_TOO_DEEP) from error
+
+
+def _build(data: object) -> ResourcePolicy:
     kinds = {cls.__name__: cls for cls in _kinds_below(ResourcePolicy) if not isabstract(cls)}
     if not isinstance(data, dict):
         raise InvalidResourcesError(f"a policy must be a mapping with a 'kind', got {kind_of(data)}")

@@ -5,6 +5,7 @@ Ray keeps whole ticks of 1/10 000. Amounts are compared and divided in ticks her
 """
 
 import math
+from collections.abc import Mapping
 from functools import cached_property
 from numbers import Integral
 from typing import Annotated, Any, Final
@@ -17,6 +18,9 @@ from tune_policies.values import Value, shorten
 
 TICKS: Final = 10_000
 """Ticks in one whole CPU, GPU or custom resource (``RESOURCE_UNIT_SCALING`` in Ray)."""
+
+Amounts = dict[str, int]
+"""Ticks by Ray's name of the resource, but ``memory`` in bytes."""
 
 MOST: Final = 10**11
 """Above this, floats no longer tell one tick from the next."""
@@ -39,6 +43,11 @@ def from_ticks(ticks: int) -> float:
     amount = ticks / TICKS
     # Ray truncates `amount * 10_000`: 0.0384 would come out one tick short, and a 27th trial would fit.
     return amount if int(amount * TICKS) == ticks else math.nextafter(amount, math.inf)
+
+
+def ray_ticks(amounts: Mapping[str, float]) -> Amounts:
+    """Return amounts by Ray's names, which are in units and ``memory`` in bytes, in ticks."""
+    return {name: int(amount) if name == "memory" else to_ticks(amount) for name, amount in amounts.items()}
 
 
 def check_amount(amount: object, *, name: str) -> float:
@@ -189,7 +198,7 @@ class Resources(Value):
     custom: CustomAmounts = Field(default_factory=dict)
 
     @cached_property
-    def ticks(self) -> dict[str, int]:
+    def ticks(self) -> Amounts:
         """Everything above 0 by Ray's name: ticks of 1/10 000, but ``memory`` in bytes."""
         amounts = {"CPU": to_ticks(self.cpus), "GPU": to_ticks(self.gpus), "memory": self.memory_bytes or 0}
         amounts |= {name: to_ticks(amount) for name, amount in self.custom.items()}

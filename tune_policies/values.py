@@ -5,7 +5,7 @@ mistakes, each with its field, what was given, and the fields that exist.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -27,6 +27,13 @@ class Value(BaseModel):
             super().__init__(**data)
         except ValidationError as error:
             raise InvalidResourcesError(_explain(type(self), error)) from None
+        except TypeError:
+            # A mapping inside another reaches its `__init__` as keyword arguments, which Python takes with texts only.
+            for name, mapping in _mappings_with_other_keys(data):
+                raise InvalidResourcesError(
+                    f"{name} must be a mapping of field names to values, got {shorten(mapping)}"
+                ) from None
+            raise
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
@@ -63,6 +70,21 @@ class Value(BaseModel):
     def to_json(self) -> str:
         """Return the value as indented JSON."""
         return self.model_dump_json(indent=2)
+
+
+def _mappings_with_other_keys(data: object) -> Iterator[tuple[str, object]]:
+    """Yield the mappings inside ``data`` with keys that are no texts, each with where it is."""
+    inside: list[tuple[str, object]] = [("", data)]
+    seen: set[int] = set()
+    while inside:
+        name, value = inside.pop()
+        if id(value) in seen or not isinstance(value, dict | list | tuple):
+            continue
+        seen.add(id(value))
+        if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+            yield name, value
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        inside += [(f"{name}.{key}" if name else str(key), each) for key, each in items]
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

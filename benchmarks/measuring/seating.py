@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from tune_policies import ClusterCapacity, TrialPlan
 from tune_policies.accelerators import DEVICE_RESOURCES
 from tune_policies.labels import NODE_ID
-from tune_policies.layout import lay_out
+from tune_policies.placement.layout import place_slots
 from tune_policies.slot import TrialSlot
 
 from ..record.run_set import Arm
@@ -63,7 +63,7 @@ def _holds(slots: Iterable[TrialSlot], capacity: ClusterCapacity) -> bool:
     """Return whether the alive nodes hold all of these trials at once."""
     # Trials with devices first: those without could else be counted on the CPUs that they need.
     wanted = list(_counted(sorted(slots, key=lambda slot: not _has_device(slot))))
-    layout = lay_out(wanted, capacity.model_copy(update={"node_types": ()}))
+    layout = place_slots(wanted, capacity.model_copy(update={"node_types": ()}))
     return all(layout.count(kind) == slot.max_concurrent_trials for kind, slot in enumerate(wanted))
 
 

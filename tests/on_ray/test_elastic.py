@@ -13,7 +13,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from tests.clusters import nodes
 from tests.on_ray.rays import cluster_of
 from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InvalidResourcesError, ray_adapter
-from tune_policies.trainers import with_room_check
+from tune_policies.trainers import with_deadlock_check
 
 ALONE = 1
 
@@ -84,7 +84,7 @@ def test_a_run_waits_while_others_have_grown_into_its_room_and_is_not_ended(clus
             scaling_config=plan.scaling_config(),
             run_config=run_config,
         )
-        with_room_check(trainer).fit()
+        with_deadlock_check(trainer).fit()
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(run, folders))

@@ -17,6 +17,7 @@ from tune_policies import (
     CpuPolicy,
     EvenSplitPolicy,
     FirstFeasiblePolicy,
+    GpuDevice,
     GpuPolicy,
     ProbeWarning,
     ReservingPolicy,
@@ -52,6 +53,7 @@ CLUSTERS = {
     "A100 and T4": [node(8, 1, **typed("A100")), node(8, 2, **typed("T4"))],
     "little host memory": [node(8, memory=4 * GIB), node(8, memory=3 * GIB)],
     "NPUs and HPUs": [node(8, resources={"NPU": 3, "HPU": 4}), node(4, resources={"NPU": 1, "HPU": 3})],
+    "a head without CPUs": [node(0, 1), node(8, 4)],
     "labels, types and licenses": [
         node(4, 1, labels={"zone": "eu"}, resources={"accelerator_type:A100": 1, "license": 3}, **named(FIRST)),
         node(6, 2, labels={"zone": "us", "disk": "ssd"}, resources={"accelerator_type:T4": 1}, **named(SECOND)),
@@ -135,6 +137,7 @@ FILLING = {
         AcceleratorPolicy(resource="NPU", amount=0.4, num_workers=3),
         AcceleratorPolicy(resource="HPU", amount=2),
     ],
+    "a head without CPUs": [GpuPolicy(), GpuPolicy(gpus=0.3, cpus=0), GpuPolicy(gpus=0.5, num_workers=2)],
     "labels, types and licenses": [
         SelectingPolicy(CpuPolicy(cpus=2), label_selector={"zone": "eu"}),
         SelectingPolicy(CpuPolicy(num_workers=2), label_selector={"zone": "!us"}),
@@ -202,6 +205,19 @@ def test_what_is_planned_is_scheduled_at_once_and_one_more_is_not_unless_room_is
 
     found = {strategy: disagreement(plan, strategy, fills=fills) for strategy in strategies}
     assert not any(found.values()), found
+
+
+@pytest.mark.parametrize("cluster", ["32 CPUs, 8 GPUs"], indirect=True, scope="module")
+def test_what_is_left_of_gpus_that_the_driver_does_not_all_list_is_scheduled(cluster):
+    devices = [GpuDevice(index=i, name="GPU", memory_bytes=16 * GIB) for i in range(7)]
+    capacity = cluster.capacity.with_nodes(
+        node.model_copy(update={"devices": tuple(devices)}) for node in cluster.capacity.nodes
+    )
+
+    plan = ReservingPolicy(GpuPolicy(), gpus=1).plan(capacity)
+
+    assert plan.max_concurrent_trials == 7
+    assert disagreement(plan, "PACK", fills=False) is None
 
 
 @pytest.mark.parametrize("cluster", ["4 CPUs"], indirect=True, scope="module")

@@ -13,6 +13,7 @@ from tune_policies import (
     FirstFeasiblePolicy,
     GpuMemoryPolicy,
     GpuPolicy,
+    MixedPolicy,
     ReservingPolicy,
     SelectingPolicy,
 )
@@ -31,11 +32,15 @@ other_devices = st.sampled_from([{}, {}, {"NPU": 1}, {"NPU": 8}, {"NPU": 3, "HPU
 
 @st.composite
 def clusters(draw):
+    gpus = [draw(st.integers(0, 8)) for _ in range(draw(st.integers(1, 4)))]
     return ClusterCapacity.of(
         *(
             gpu_node(
                 f"node-{i}",
-                gpus=draw(st.integers(0, 8)),
+                gpus=count,
+                num_devices=max(
+                    0, count - draw(st.sampled_from([0, 0, 0, 1, 2, -1]))
+                ),  # Ray may count others than NVML
                 cpus=draw(st.sampled_from([0, 0.5, 1, 2, 3, 7, 16, 64])),
                 gpu_memory_gib=draw(st.none() | st.sampled_from([8, 16, 17.5, 80])),
                 accelerator_type=draw(accelerator_types),
@@ -43,7 +48,7 @@ def clusters(draw):
                 custom=draw(other_devices) | draw(st.sampled_from([{}, {"license": 2}, {"license": 5}])),
                 labels=draw(st.sampled_from([{}, {"zone": "eu"}, {"zone": "us", "disk": "ssd"}])),
             )
-            for i in range(draw(st.integers(1, 4)))
+            for i, count in enumerate(gpus)
         )
     )
 
@@ -140,6 +145,19 @@ def wrapping(inner):
     )
 
 
+def mixing(inner):
+    speeds = st.sampled_from([0.5, 1, 1e-300, 1e11])
+    return st.lists(inner, min_size=2, max_size=3).flatmap(
+        lambda policies: st.builds(
+            MixedPolicy,
+            st.just(policies),
+            speeds=st.none() | st.tuples(*[speeds] * len(policies)),
+        )
+    )
+
+
 leaves = leaves_with(num_workers)
 wrapped = st.recursive(leaves, wrapping, max_leaves=4)
+with_kinds = st.recursive(leaves, lambda inner: mixing(inner) | wrapping(inner), max_leaves=5)
+"""Mixed, capped and reserving policies inside one another in any order."""
 growing = st.recursive(leaves_with(growing_workers), wrapping, max_leaves=3)

@@ -22,7 +22,6 @@ from tune_policies import (
     ReservingPolicy,
     Resources,
 )
-from tune_policies.additions import with_nodes_added
 
 
 def node_type(name, most, *, cpus=8, gpus=0, **more):
@@ -160,7 +159,7 @@ def test_little_host_memory_leaves_room_for_few_drivers():
 def test_an_added_node_never_takes_the_id_of_an_alive_one():
     alive = ClusterCapacity.of(gpu_node("small+1")).model_copy(update={"node_types": (SMALL,)})
 
-    ids = [node.node_id for node in with_nodes_added(alive, {"small": 2}).nodes]
+    ids = [node.node_id for node in alive.with_nodes_added({"small": 2}).nodes]
 
     assert len(set(ids)) == 3
 
@@ -198,7 +197,7 @@ def test_the_trials_of_a_plan_run_with_the_nodes_that_it_adds(capacity, policy, 
 
     plan = plan_or_skip(policy, capacity)
 
-    grown = with_nodes_added(capacity, plan.nodes_to_add)
+    grown = capacity.with_nodes_added(plan.nodes_to_add)
     assert placed_trials(grown, plan, plan.max_concurrent_trials) == plan.max_concurrent_trials
 
 
@@ -215,7 +214,7 @@ def test_one_node_less_than_the_plan_adds_is_too_few(capacity, policy, cap):
     plan = plan_or_skip(AutoscalingPolicy(CappedPolicy(policy, cap)), capacity)
 
     for name in plan.nodes_to_add:
-        fewer = with_nodes_added(capacity, Counter(plan.nodes_to_add) - Counter([name]))
+        fewer = capacity.with_nodes_added(Counter(plan.nodes_to_add) - Counter([name]))
         assert placed_trials(fewer, plan, plan.max_concurrent_trials) < plan.max_concurrent_trials
 
 

@@ -21,7 +21,7 @@ from tune_policies import (
 )
 from tune_policies.autoscaling.bundles import trial_bundles
 from tune_policies.autoscaling.choices import needs, no_choice, plan_now
-from tune_policies.autoscaling.smallest_node import plan_on_smallest_node
+from tune_policies.placement.smallest_node import plan_on_smallest_node
 
 ALIVE = nodes((8, 0))
 UNKNOWN = ALIVE.model_copy(update={"node_types": None})

@@ -368,9 +368,20 @@ def test_a_plan_explains_itself():
     ]
 
 
+class PolicyOfAUser(ResourcePolicy):
+    def plan(self, capacity):
+        return plan_first_feasible([CpuPolicy()], capacity)
+
+
+class NeverPlans(ResourcePolicy):
+    def plan(self, capacity):
+        raise InfeasibleRequestError("a trial", "nothing is enough", "patience", "Ask for less.")
+
+
 @pytest.mark.parametrize(
     ("policy", "name", "resources"),
     [
+        pytest.param(PolicyOfAUser(), "cpu-16", "16 CPU, 64 GiB", id="a policy of the user's own"),
         pytest.param(GpuPolicy(gpus=0.25, cpus=2), "gpu", "8 CPU, 1 GPU, 32 GiB", id="four trials on a GPU"),
         pytest.param(GpuPolicy(gpus=2, accelerator_type="A100"), "a100-x2", "16 CPU, 2 GPU, 64 GiB", id="two GPUs"),
         pytest.param(CpuPolicy(cpus=3), "cpu-15", "15 CPU, 60 GiB", id="CPUs without a rest"),
@@ -397,11 +408,6 @@ def test_without_a_catalogue_nodes_suit_the_policy(policy, name, resources):
     assert str(group.node_type.resources) == f"{resources} of host memory"
 
 
-class PolicyOfAUser(ResourcePolicy):
-    def plan(self, capacity):
-        return plan_first_feasible([CpuPolicy()], capacity)
-
-
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
@@ -417,7 +423,7 @@ class PolicyOfAUser(ResourcePolicy):
             GpuMemoryPolicy(gpu_memory="60GiB", accelerator_type="T4"), "name a type with more", id="a type too small"
         ),
         pytest.param(SelectingPolicy(CpuPolicy(), label_selector={"zone": "eu"}), "give a catalogue", id="labels"),
-        pytest.param(PolicyOfAUser(), "PolicyOfAUser is not known: give a catalogue", id="a policy of the user's own"),
+        pytest.param(NeverPlans(), "NeverPlans is not known: give a catalogue", id="a policy that fits no node"),
     ],
 )
 def test_without_a_catalogue_what_cannot_be_told_is_refused(policy, message):

@@ -27,8 +27,8 @@ from tune_policies import (
     TrialPlan,
     load_policy,
 )
-from tune_policies.idle import idle
 from tune_policies.oom import OutOfMemory
+from tune_policies.placement.idle import idle
 from tune_policies.policy import build_policy
 from tune_policies.schedulers.larger_plan import larger_plan
 from tune_policies.slot import TrialSlot

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from tests.clusters import GIB, gpu_node
 from tune_policies import InfeasibleRequestError
 from tune_policies.oom import OutOfMemory
-from tune_policies.packing import DRIVER_BYTES
+from tune_policies.placement.remaining import DRIVER_BYTES, BundleGroup, is_held
 from tune_policies.resources import TICKS, to_ticks
 from tune_policies.schedulers.escalation import MemoryFloor, allowed, floor_of, next_floor, next_share, what_next
-from tune_policies.schedulers.reservation import Reservation, is_held
 
 ACCELERATOR = OutOfMemory(kind="accelerator")
 HOST = OutOfMemory(kind="host")
@@ -20,7 +19,7 @@ NODES = (gpu_node("a", gpus=4, cpus=8, memory_gib=64),)
 
 
 def after(bundle, out_of_memory=ACCELERATOR, *, growth=2.0, max_gpus=1.0, nodes=NODES):
-    floor = next_floor(Reservation([bundle]), out_of_memory, growth=growth, max_gpus=max_gpus, nodes=nodes)
+    floor = next_floor(BundleGroup([bundle]), out_of_memory, growth=growth, max_gpus=max_gpus, nodes=nodes)
     return floor.lift([bundle])[0]
 
 
@@ -63,7 +62,7 @@ def test_everything_else_of_a_bundle_stays_as_it_is():
 def test_every_bundle_that_holds_a_gpu_grows():
     bundles = [{"CPU": 1}, {"GPU": 0.25}, {"GPU": 0.25, "CPU": 1}]
 
-    floor = next_floor(Reservation(bundles), ACCELERATOR, growth=2, max_gpus=1, nodes=NODES)
+    floor = next_floor(BundleGroup(bundles), ACCELERATOR, growth=2, max_gpus=1, nodes=NODES)
 
     assert floor.lift(bundles) == [{"CPU": 1}, {"GPU": 0.5}, {"GPU": 0.5, "CPU": 1}]
 
@@ -142,7 +141,7 @@ def test_a_share_that_was_asked_for_in_between_is_left_alone_where_it_is_enough(
 
 
 def grown(bundles, *, out_of_memory=ACCELERATOR, max_gpus=1.0, nodes=NODES, **where):
-    floor = next_floor(Reservation(bundles, **where), out_of_memory, growth=2.0, max_gpus=max_gpus, nodes=nodes)
+    floor = next_floor(BundleGroup(bundles, **where), out_of_memory, growth=2.0, max_gpus=max_gpus, nodes=nodes)
     return floor.lift(bundles)
 
 
@@ -194,8 +193,8 @@ def test_all_bundles_grow_where_the_nodes_hold_them_together(bundles, where):
 
 
 def test_shares_find_their_place_on_single_devices():
-    assert is_held(Reservation([{"GPU": 0.6}, {"GPU": 0.4}, {"GPU": 1.0}]), [TWO])
-    assert not is_held(Reservation([{"GPU": 0.6}] * 3), [TWO])
+    assert is_held(BundleGroup([{"GPU": 0.6}, {"GPU": 0.4}, {"GPU": 1.0}]), [TWO])
+    assert not is_held(BundleGroup([{"GPU": 0.6}] * 3), [TWO])
 
 
 def test_where_the_growth_does_not_fit_it_is_as_much_as_fits():
@@ -225,7 +224,7 @@ def test_where_the_growth_does_not_fit_it_is_as_much_as_fits():
 def test_of_what_was_learned_elsewhere_a_trial_gets_what_is_allowed_here(max_gpus, nodes, expected):
     learned, planned = MemoryFloor(gpu_ticks=4 * TICKS, memory_bytes=8 * GIB), [{"GPU": 0.25}]
 
-    floor = allowed(learned, Reservation(planned), max_gpus=max_gpus, nodes=nodes)
+    floor = allowed(learned, BundleGroup(planned), max_gpus=max_gpus, nodes=nodes)
 
     assert floor.lift(planned) == [expected]
     assert floor_of(floor.lift(planned)) == floor

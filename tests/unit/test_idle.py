@@ -19,7 +19,7 @@ from tune_policies import (
     SelectingPolicy,
 )
 from tune_policies.capacity import NodeTypeCapacity
-from tune_policies.idle import ROUNDING, idle
+from tune_policies.placement.idle import ROUNDING, idle
 from tune_policies.plan import TrialPlan
 from tune_policies.slot import TrialSlot
 

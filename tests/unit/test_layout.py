@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.ray_nodes import RayNode
-from tests.unit.strategies import clusters, leaves, wrapped
+from tests.unit.strategies import clusters, leaves, with_kinds, wrapped
 from tune_policies import (
     CappedPolicy,
     ClusterCapacity,
@@ -16,7 +16,7 @@ from tune_policies import (
     ReservingPolicy,
     SelectingPolicy,
 )
-from tune_policies.layout import lay_out
+from tune_policies.placement.layout import place_slots
 
 mixed = st.lists(leaves | wrapped, min_size=2, max_size=3).map(lambda policies: MixedPolicy(*policies))
 nested = (
@@ -26,7 +26,14 @@ nested = (
         lambda policies: MixedPolicy(*policies)
     )
     | st.builds(SelectingPolicy, inner=mixed, label_selector=st.sampled_from([{"zone": "eu"}, {"zone": "!us"}]))
-    | st.builds(ReservingPolicy, inner=mixed, cpus=st.sampled_from([0.5, 1, 2]), gpus=st.integers(0, 2))
+    | st.builds(
+        ReservingPolicy,
+        inner=mixed,
+        cpus=st.sampled_from([0, 0.5, 1, 2]),
+        gpus=st.integers(0, 2),
+        memory=st.sampled_from([None, "1GiB", "16GiB"]),
+    )
+    | with_kinds
 )
 
 many_are_infeasible = settings(suppress_health_check=[HealthCheck.filter_too_much])
@@ -47,7 +54,7 @@ def plan_or_skip(policy, capacity):
 def test_every_slot_has_a_place_on_the_cluster_that_was_planned_on(capacity, policy):
     plan = plan_or_skip(policy, capacity)
 
-    layout = lay_out(plan.slots, capacity)
+    layout = place_slots(plan.slots, capacity)
 
     assert [layout.count(kind) for kind in range(len(plan.slots))] == [s.max_concurrent_trials for s in plan.slots]
 
@@ -58,7 +65,7 @@ class Pool:
     def __init__(self, plan, capacity, rng):
         self._slots, self._rng = plan.slots, rng
         self._nodes = {node.node_id: RayNode(node, rng) for node in capacity.nodes}
-        self._free = [place for place in lay_out(plan.slots, capacity).places for _ in range(place.count)]
+        self._free = [place for place in place_slots(plan.slots, capacity).places for _ in range(place.count)]
         self._running = []
 
     def start_one(self):
@@ -116,4 +123,4 @@ def test_the_order_of_the_nodes_means_nothing(capacity, policy, rng):
     other = ClusterCapacity(nodes=tuple(rng.sample(capacity.nodes, len(capacity.nodes))))
 
     assert policy.plan(other) == plan
-    assert lay_out(plan.slots, other) == lay_out(plan.slots, capacity)
+    assert place_slots(plan.slots, other) == place_slots(plan.slots, capacity)

@@ -20,9 +20,10 @@ from tune_policies import (
     ReservingPolicy,
     Resources,
     SelectingPolicy,
+    TrialPlan,
     load_policy,
 )
-from tune_policies.layout import Place, lay_out
+from tune_policies.placement.layout import Placement, place_slots
 
 QUARTERS = GpuPolicy(gpus=0.25, cpus=1)
 ON_CPUS = CpuPolicy(cpus=2)
@@ -119,6 +120,16 @@ def test_the_speed_of_a_policy_is_that_of_its_first_kind():
     assert [slot.speed for slot in plan.slots] == [10, 5, 1]
 
 
+@pytest.mark.parametrize("outer", [(1e11, 1), (1e-300, 1), (5e-324, 1)])
+@pytest.mark.parametrize("inner", [(1e-300, 1e11), (1e11, 1e-300), (5e-324, 1)])
+def test_speeds_stay_numbers_that_a_plan_may_have_however_they_multiply(inner, outer):
+    mixed = MixedPolicy(CappedPolicy(QUARTERS, 1), CappedPolicy(ON_CPUS, 2), speeds=inner)
+
+    plan = MixedPolicy(CappedPolicy(mixed, 9), CpuPolicy(cpus=3), speeds=outer).plan(nodes((16, 2)))
+
+    assert TrialPlan.from_json(plan.to_json()) == plan
+
+
 def test_a_kind_that_is_alone_keeps_its_speed():
     plan = MixedPolicy(QUARTERS, ON_CPUS, speeds=(10, 1)).plan(nodes((8, 0)))
 
@@ -172,7 +183,7 @@ def test_a_selection_holds_for_all_kinds():
     plan = SelectingPolicy(MixedPolicy(QUARTERS, ON_CPUS), label_selector={"zone": "eu"}).plan(cluster)
 
     assert counts(plan) == {(1, 0.25): 8, (2, 0): 4}
-    assert {place.node_id for place in lay_out(plan.slots, cluster).places} == {"a"}
+    assert {place.node_id for place in place_slots(plan.slots, cluster).places} == {"a"}
 
 
 def test_kinds_on_selections_of_their_own_do_not_count_the_same_node_twice():
@@ -236,6 +247,18 @@ def test_where_all_nodes_are_in_use_train_workers_keep_to_one():
     assert [slot.max_concurrent_trials for slot in plan.slots] == [8, 2]
 
 
+@pytest.mark.parametrize("speeds", [None, (4, 1)])
+def test_train_workers_keep_to_nodes_that_have_room_for_their_drivers_too(speeds):
+    """All the host memory of the first node is left free, and a driver holds a little."""
+    policy = MixedPolicy(CappedPolicy(GpuPolicy(cpus=1, num_workers=2), 2), CpuPolicy(), speeds=speeds)
+    cluster = ClusterCapacity.of(*(gpu_node(name, gpus=4, cpus=8, memory_gib=64) for name in "ab"))
+
+    plan = ReservingPolicy(policy, memory="64GiB").plan(cluster)
+
+    assert [slot.max_concurrent_trials for slot in plan.slots] == [2, 8]
+    assert plan.slots[0].label_selector == {"ray.io/node-id": "in(a,b)"}
+
+
 def test_slots_after_train_workers_get_what_they_can_never_take():
     policy = MixedPolicy(CappedPolicy(GpuPolicy(cpus=1, num_workers=2), 2), ON_CPUS)
 
@@ -288,17 +311,17 @@ def test_each_slot_has_its_node():
     cluster = nodes((16, 2), (8, 0))
     plan = MixedPolicy(QUARTERS, ON_CPUS).plan(cluster)
 
-    assert lay_out(plan.slots, cluster).places == (
-        Place(kind=0, node_id="node-0", count=8),
-        Place(kind=1, node_id="node-0", count=4),
-        Place(kind=1, node_id="node-1", count=4),
+    assert place_slots(plan.slots, cluster).places == (
+        Placement(kind=0, node_id="node-0", count=8),
+        Placement(kind=1, node_id="node-0", count=4),
+        Placement(kind=1, node_id="node-1", count=4),
     )
 
 
 def test_on_a_smaller_cluster_the_better_kinds_keep_their_places():
     plan = MixedPolicy(QUARTERS, ON_CPUS).plan(nodes((16, 2), (8, 0)))
 
-    layout = lay_out(plan.slots, nodes((12, 2)))
+    layout = place_slots(plan.slots, nodes((12, 2)))
 
     assert [layout.count(kind) for kind in (0, 1)] == [8, 2]
 
@@ -307,11 +330,11 @@ def test_what_is_still_to_be_added_has_no_node_yet():
     cluster = with_type(nodes((16, 2)), cpus=16, gpus=2)
     plan = AutoscalingPolicy(MixedPolicy(QUARTERS, ON_CPUS), max_nodes_to_add=1).plan(cluster)
 
-    assert lay_out(plan.slots, cluster).places == (
-        Place(kind=0, node_id="node-0", count=8),
-        Place(kind=0, node_id=None, count=8),
-        Place(kind=1, node_id="node-0", count=4),
-        Place(kind=1, node_id=None, count=4),
+    assert place_slots(plan.slots, cluster).places == (
+        Placement(kind=0, node_id="node-0", count=8),
+        Placement(kind=0, node_id=None, count=8),
+        Placement(kind=1, node_id="node-0", count=4),
+        Placement(kind=1, node_id=None, count=4),
     )
 
 
@@ -319,7 +342,7 @@ def test_train_workers_have_no_node():
     cluster = nodes((16, 4))
     plan = MixedPolicy(GpuPolicy(cpus=1, num_workers=2), ON_CPUS).plan(cluster)
 
-    assert lay_out(plan.slots, cluster).places[0] == Place(kind=0, node_id=None, count=2)
+    assert place_slots(plan.slots, cluster).places[0] == Placement(kind=0, node_id=None, count=2)
 
 
 def test_slots_that_take_few_nodes_leave_those_with_devices():

@@ -254,3 +254,13 @@ def test_an_error_says_that_what_it_misses_is_being_drained():
 
     with pytest.raises(InfeasibleRequestError, match="0 GPU; not counted: 1 being drained"):
         GpuPolicy().plan(capacity)
+
+
+def test_nodes_are_not_suggested_where_no_more_of_all_types_together_may_come():
+    extra = NodeTypeCapacity(name="gpu-worker", resources=Resources(cpus=8, gpus=4), max_nodes_to_add=3)
+    cluster = ClusterCapacity.of(Resources(cpus=8)).model_copy(update={"node_types": (extra,), "max_nodes_to_add": 0})
+
+    with pytest.raises(InfeasibleRequestError) as caught:
+        GpuPolicy().plan(cluster)
+
+    assert "gpu-worker" not in caught.value.suggestion

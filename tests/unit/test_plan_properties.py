@@ -1,5 +1,6 @@
 """What holds for every cluster and every policy, checked against a placement made node by node, device by device."""
 
+import json
 import pickle
 import random
 import re
@@ -7,7 +8,17 @@ import re
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.strategies import clusters, fixed_size, growing, leaves, num_workers, sized_by_the_user, wrapped
+from tests.unit.strategies import (
+    clusters,
+    fixed_size,
+    gpu_amounts,
+    growing,
+    leaves,
+    num_workers,
+    sized_by_the_user,
+    with_kinds,
+    wrapped,
+)
 from tune_policies import (
     AcceleratorPolicy,
     ClusterCapacity,
@@ -15,6 +26,7 @@ from tune_policies import (
     GpuPolicy,
     InfeasibleRequestError,
     ReservingPolicy,
+    TrialPlan,
 )
 from tune_policies.policy import build_policy
 
@@ -232,7 +244,44 @@ def test_the_workers_of_a_device_fit_its_memory(capacity, policy):
         node
         for node in capacity.nodes
         if node.resources.gpus > 0 and plan.accelerator_type in (None, node.accelerator_type)
-        if Node(node).is_selected(plan.label_selector)
+        if Node(node).is_selected(plan.label_selector) and node.resources.cpus >= plan.worker.cpus
     ]
     assert plan.gpu_memory_bytes >= policy.gpu_memory
     assert all(workers_per_gpu * plan.gpu_memory_bytes <= node.smallest_gpu_memory_bytes for node in used)
+
+
+without_cpus = (
+    st.builds(GpuPolicy, gpus=gpu_amounts, num_workers=num_workers, min_gpu_memory=st.none() | st.just("10GiB"))
+    | st.builds(GpuMemoryPolicy, gpu_memory=st.sampled_from(["1GiB", "6GiB"]))
+    | st.builds(AcceleratorPolicy, resource=st.just("NPU"), amount=gpu_amounts)
+)
+
+
+@given(clusters(), without_cpus)
+def test_a_node_without_cpus_takes_them_from_no_worker_of_the_others(capacity, policy):
+    plan = plan_or_skip(policy, capacity)
+
+    name, amount = ("NPU", plan.worker.custom["NPU"]) if plan.worker.custom else ("GPU", plan.worker.gpus)
+    has_a_worker = [
+        node.resources.cpus > 0
+        for node in capacity.nodes
+        if node.resources.ticks.get(name, 0) >= round(amount * TICKS)
+        if name == "NPU" or Node(node).is_selected(plan.label_selector)
+        if plan.accelerator_type in (None, node.accelerator_type)
+        if getattr(policy, "gpu_memory", None) is None or node.smallest_gpu_memory_bytes
+    ]
+    assert (plan.worker.cpus > 0) == any(has_a_worker)
+
+
+@given(clusters(), with_kinds)
+def test_a_plan_is_the_same_as_json_and_each_of_its_kinds_has_trials(capacity, policy):
+    plan = plan_or_skip(policy, capacity)
+
+    assert TrialPlan.from_json(plan.to_json()) == plan
+    assert all(slot.max_concurrent_trials > 0 for slot in plan.slots)
+    assert plan.explain()
+
+
+@given(with_kinds)
+def test_a_policy_of_policies_is_the_same_as_json(policy):
+    assert build_policy(json.loads(policy.to_json())) == policy

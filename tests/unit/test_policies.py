@@ -4,6 +4,7 @@ import pytest
 
 from tests.clusters import GIB, gpu_node, nodes
 from tune_policies import (
+    AcceleratorPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -30,6 +31,25 @@ A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
         pytest.param(nodes((64, 1)), GpuPolicy(gpus=0.6), 1, (64, 1), "GPU", id="0.6 is a whole GPU"),
         pytest.param(nodes((2, 4)), GpuPolicy(), 4, (0.5, 1), "GPU", id="few CPUs strand no GPU"),
         pytest.param(nodes((0, 4)), GpuPolicy(), 4, (0, 1), "GPU", id="no CPUs at all"),
+        pytest.param(nodes((0, 1), (32, 4)), GpuPolicy(), 4, (8, 1), "GPU", id="a head kept free of CPUs is left out"),
+        pytest.param(nodes((0, 1), (32, 4)), GpuPolicy(cpus=0), 5, (0, 1), "GPU", id="unless no CPUs are asked for"),
+        pytest.param(nodes((0, 2), (8, 1)), GpuPolicy(gpus=2), 1, (0, 2), "GPU", id="no CPUs where the GPUs are"),
+        pytest.param(
+            ClusterCapacity.of(gpu_node("a", cpus=0, gpu_memory_gib=8), gpu_node("b", cpus=16, gpu_memory_gib=16)),
+            GpuMemoryPolicy(gpu_memory="4GiB"),
+            4,
+            (4, 0.25),
+            "GPU",
+            id="the memory of a GPU without CPUs does not count",
+        ),
+        pytest.param(
+            ClusterCapacity.of(gpu_node("a", gpus=8, cpus=0, **A100), gpu_node("b", gpus=2, cpus=8, **T4)),
+            GpuPolicy(min_gpu_memory="10GiB"),
+            2,
+            (4, 1),
+            "GPU",
+            id="nor do many GPUs without CPUs",
+        ),
         pytest.param(nodes((8, 4)), GpuPolicy(cpus=4), 2, (4, 1), "CPU", id="CPUs asked for strand GPUs"),
         pytest.param(nodes((8, 1), (32, 4)), GpuPolicy(), 5, (8, 1), "GPU", id="fewest CPUs per GPU decide"),
         pytest.param(nodes((10, 4)), GpuPolicy(), 4, (2, 1), "GPU", id="CPUs above 1 are whole"),
@@ -281,6 +301,34 @@ def test_the_many_small_workers_of_a_device_fit_its_memory(total_gib, asked, at_
     assert plan.max_concurrent_trials * plan.gpu_memory_bytes <= total_gib * GIB
 
 
+@pytest.mark.parametrize(
+    "policy", [GpuPolicy(), GpuPolicy(min_gpu_memory="10GiB"), AcceleratorPolicy(resource="GPU")], ids=str
+)
+def test_a_gpu_node_that_is_left_out_for_want_of_cpus_is_named_with_the_way_out(policy):
+    cluster = ClusterCapacity.of(gpu_node("a", cpus=0, **T4), gpu_node("b", cpus=8, **T4))
+
+    assert (
+        "left out 1 node with GPU and too few CPUs for it: with cpus=0, workers run there too, and all of them without "
+        "a CPU"
+    ) in policy.plan(cluster).reasons
+
+
+def test_gpu_memory_stays_unknown_on_a_node_of_which_some_gpus_are_left_free():
+    """Ray counts 8 GPUs and the driver lists 7: with one left free, the numbers agree by chance."""
+    cluster = ClusterCapacity.of(gpu_node("a", gpus=8, gpu_memory_gib=16, num_devices=7))
+
+    plan = ReservingPolicy(GpuPolicy(), gpus=1).plan(cluster)
+
+    assert (plan.max_concurrent_trials, plan.gpu_memory_bytes, plan.label_selector) == (7, None, {})
+
+
+def test_more_trials_than_a_plan_counts_fit_as_many_as_it_counts():
+    plan = CpuPolicy(cpus=0.0001).plan(nodes((10**11, 0)))
+
+    assert plan.max_concurrent_trials == 10**11
+    assert "1e+15 would fit, but no plan counts more than 1e+11" in plan.reasons
+
+
 def test_a_gpu_on_which_no_worker_fits_makes_no_share_smaller():
     """The second node has too few CPUs, so its 8 GiB mean nothing, and nor would memory that was not read."""
     small = gpu_node("b", cpus=2, gpu_memory_gib=8), gpu_node("c", cpus=2)
@@ -381,8 +429,11 @@ def test_each_choice_that_failed_is_kept_in_the_error():
         (lambda: FirstFeasiblePolicy(policies=()), "needs at least one policy to try"),
         (lambda: FirstFeasiblePolicy(CpuPolicy(), policies=()), "give the policies one way"),
         (lambda: FirstFeasiblePolicy("CpuPolicy"), "a policy must be a mapping with a 'kind', got a text"),
+        (lambda: GpuPolicy(accelerator_type=iter(())), "must be the name of a device type, or a list of such names"),
+        (lambda: GpuPolicy(accelerator_type={"A100"}), "must be the name of a device type, or a list of such names"),
+        (lambda: GpuMemoryPolicy(profile={1: 2}), "profile must be a mapping of field names to values, got {1: 2}"),
     ],
-    ids=range(22),
+    ids=range(25),
 )
 def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(build, message):
     with pytest.raises(InvalidResourcesError) as caught:

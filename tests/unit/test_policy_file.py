@@ -17,6 +17,7 @@ from tune_policies import (
     SelectingPolicy,
     load_policy,
 )
+from tune_policies.policy import build_policy
 
 POLICY = FirstFeasiblePolicy(GpuMemoryPolicy(gpu_memory="6GiB"), CappedPolicy(CpuPolicy(cpus=2), 8))
 DATA = {
@@ -187,3 +188,26 @@ def test_a_policy_that_takes_no_profile_says_so(tmp_path):
 
     with pytest.raises(InvalidResourcesError, match="unknown field 'profile'"):
         load_policy(path)
+
+
+def nested(depth):
+    policy = {"kind": "CpuPolicy"}
+    for _ in range(depth - 1):
+        policy = {"kind": "CappedPolicy", "max_concurrent_trials": 3, "inner": policy}
+    return policy
+
+
+def test_policies_may_be_inside_one_another_32_deep():
+    policy = build_policy(nested(32))
+
+    assert type(policy).from_json(policy.to_json()) == policy
+    with pytest.raises(InvalidResourcesError, match="more than 32 policies are inside one another"):
+        CappedPolicy(policy, 2)
+
+
+@pytest.mark.parametrize("depth", [33, 100, 300, 900])
+def test_policies_that_are_nested_deeper_are_refused(depth):
+    with pytest.raises(InvalidResourcesError, match="more than 32 policies are inside one another"):
+        build_policy(nested(depth))
+    with pytest.raises(InvalidResourcesError, match="more than 32 policies are inside one another"):
+        CappedPolicy.from_json(json.dumps(nested(depth)))

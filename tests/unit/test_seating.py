@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_policies import Resources, TrialSlot
-from tune_policies.layout import Place
+from tune_policies.placement.layout import Placement
 from tune_policies.schedulers.seating import Kinds, Seat, free_slots, num_slots
 
 GPU = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4)
@@ -13,9 +13,9 @@ HALF = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=2)
 CPU = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=3)
 L4 = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4, accelerator_type="L4")
 PLACES = (
-    Place(kind=0, node_id="a", count=4),
-    Place(kind=0, node_id="b", count=2),
-    Place(kind=1, node_id="b", count=3),
+    Placement(kind=0, node_id="a", count=4),
+    Placement(kind=0, node_id="b", count=2),
+    Placement(kind=1, node_id="b", count=3),
 )
 
 

@@ -14,8 +14,8 @@ from ray.util.queue import Queue
 from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.plan import TrialPlan
 
+from ..deadlock_watch.watch import with_deadlock_check, with_run_config
 from ..process import name_of
-from ..room.train_room import with_room_check, with_run_config
 from ..train_runs.train_loop import check_train_v2
 from ..tune_trials.tune_trainable import with_plan
 from .train_run import forget_earlier_run, in_trial_folder
@@ -69,7 +69,7 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer], plan: Tria
 def _run_as_trial(trainer: _Trainer) -> None:
     check_train_v2(_rays_own_class(trainer))
     run = begin_run()
-    error = run.fit(with_room_check(_in_trial(trainer, run.queue)))
+    error = run.fit(with_deadlock_check(_in_trial(trainer, run.queue)))
     if error is not None:
         raise _users_error(error)
 

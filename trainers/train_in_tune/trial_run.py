@@ -10,7 +10,7 @@ from ray import tune
 from ray.exceptions import RayError
 from ray.util.queue import Queue
 
-from ..room.room_reading import remove_groups
+from ..deadlock_watch.occupancy import remove_groups
 from .trial_reports import Ended, Started, report_to_tune
 
 _REPORT_INTERVAL: Final = "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"

@@ -10,10 +10,10 @@ from ray.train.v2.api.config import RunConfig
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
 
+from ..deadlock_watch.watch import with_deadlock_watch
 from ..gpu_memory.use.run_folder import RunFolder
 from ..gpu_memory.use.usage import with_usage
 from ..process import LimitOptions, ProcessSetup, set_up_before
-from ..room.train_room import with_room_watch
 from ..tune_trials.trial_slot import plan_of_trial
 
 TrainerT = TypeVar("TrainerT")
@@ -65,7 +65,7 @@ def planned_arguments(
         **trainer_kwargs,
         "train_loop_per_worker": set_up_before(train_loop, set_up, at_end),
         "scaling_config": scaling_config,
-        "run_config": with_room_watch(trainer_kwargs.get("run_config")),
+        "run_config": with_deadlock_watch(trainer_kwargs.get("run_config")),
     }
 
 

@@ -6,10 +6,10 @@ Pure. What an autoscaler makes of it is the affair of ``readiness``.
 from typing import NamedTuple
 
 from tune_policies.autoscaling.bundles import Bundle, trial_bundles
-from tune_policies.autoscaling.smallest_node import GPU_MEMORY, plan_on_smallest_node
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InfeasibleRequestError
-from tune_policies.nodes_needed import by_use, fewest_nodes
+from tune_policies.placement.scale_up import by_use, fewest_nodes
+from tune_policies.placement.smallest_node import GPU_MEMORY, plan_on_smallest_node
 from tune_policies.plan import TrialPlan
 from tune_policies.policies import AutoscalingPolicy
 from tune_policies.policy import ResourcePolicy
@@ -93,8 +93,4 @@ def _too_few(plan: TrialPlan, num_trials: int, offered: str) -> InfeasibleReques
 
 def _counts_additions(policy: ResourcePolicy) -> bool:
     """Return whether the policy, or one within it, has its own limit for what is added."""
-    if isinstance(policy, AutoscalingPolicy):
-        return True
-    fields = [getattr(policy, name) for name in type(policy).model_fields]
-    inner = [each for field in fields for each in (field if isinstance(field, tuple) else (field,))]
-    return any(_counts_additions(each) for each in inner if isinstance(each, ResourcePolicy))
+    return isinstance(policy, AutoscalingPolicy) or any(map(_counts_additions, policy.inner_policies))

@@ -9,9 +9,9 @@ import typer
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.cli.options import Address, ClusterConfig, Json, TimeoutS, read_cluster
 from tune_policies.clusters.outlook import ClusterOutlook, plan_for_cluster
-from tune_policies.idle import ROUNDING, idle
 from tune_policies.manifests.cluster_file import load_cluster
 from tune_policies.names import counted
+from tune_policies.placement.idle import ROUNDING, idle
 from tune_policies.plan import TrialPlan
 from tune_policies.policy_file import load_capacity, load_catalog, load_policy
 from tune_policies.tables import cluster_view

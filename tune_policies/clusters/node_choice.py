@@ -12,13 +12,12 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 from tune_policies.accelerators import DEVICE_RESOURCES
-from tune_policies.additions import request_of
 from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.clusters.covering import Kind, cheapest_cover
 from tune_policies.clusters.node_pool import NodePool, Units
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.labels import matcher
-from tune_policies.packing import count_workers, largest
+from tune_policies.placement.packing import count_workers, largest, request_of
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
 from tune_policies.resources import TICKS, to_ticks

@@ -5,17 +5,17 @@ from typing import NamedTuple
 
 from tune_policies.clusters.catalog import HEAD, NodeCatalog
 from tune_policies.clusters.cluster_plan import ClusterPlan
+from tune_policies.clusters.default_node_types import default_catalog
 from tune_policies.clusters.kind_nodes import nodes_for
 from tune_policies.clusters.measured_choice import Measured, choose_by_decision
-from tune_policies.clusters.natural_nodes import natural_catalog
 from tune_policies.clusters.node_choice import held
 from tune_policies.clusters.node_pool import NodePool, Units
 from tune_policies.clusters.trial_shares import shares_of
 from tune_policies.decision import Decision
 from tune_policies.errors import InfeasibleRequestError
-from tune_policies.layout import Left
 from tune_policies.names import counted, shorten_names
-from tune_policies.packing import largest
+from tune_policies.placement.layout import RemainingCapacity
+from tune_policies.placement.packing import largest
 from tune_policies.plan import TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policy import ResourcePolicy
@@ -55,7 +55,7 @@ def plan_cluster(
     measured = None if decision is None else Measured.of(decision, workload, size)
     notes: tuple[str, ...] = ()
     if catalog is None:
-        catalog, notes = natural_catalog(policy, num_trials)
+        catalog, notes = default_catalog(policy, num_trials)
     pool = NodePool({each.name: each for each in catalog.node_types}, catalog.head or HEAD)
     chosen = _within_limit(policy, pool, num_trials, measured)
     uncapped = chosen.policy.plan(pool.capacity(chosen.units))
@@ -147,9 +147,9 @@ def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: M
 def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str, int]:
     """Return how many trials of the plan run on each group; those whose workers span groups count in none."""
     counts = dict.fromkeys(units, 0)
-    left = Left.all_of(pool.capacity(units, is_expected=False))
+    left = RemainingCapacity.all_of(pool.capacity(units, is_expected=False))
     for slot in plan.slots:
-        on_nodes, left = left.take(slot)
+        on_nodes, left = left.allocate(slot)
         if slot.num_workers:
             for name, number in units.items():
                 counts[name] += held(pool.unit(name), slot) * number // slot.num_workers

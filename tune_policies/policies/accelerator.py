@@ -15,9 +15,10 @@ from tune_policies.accelerators import (
 from tune_policies.capacity import ClusterCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.infeasible import infeasible
-from tune_policies.packing import Request, device_slots, equal_device_share
+from tune_policies.placement.packing import Request, equal_device_share
+from tune_policies.placement.remaining import device_slots
 from tune_policies.plan import TrialPlan
-from tune_policies.planning import build_plan, cpus_that_strand_no_device
+from tune_policies.planning import about_nodes_without_cpus, build_plan, cpus_that_strand_no_device, with_cpus
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.whole_slices import SliceRequest, check_slice_request, plan_slices
 from tune_policies.policy import ResourcePolicy
@@ -41,7 +42,8 @@ class AcceleratorPolicy(ResourcePolicy):
         resource: Ray's name of the devices, such as ``"TPU"``.
         amount: Devices of each worker: what the family allows. Where it can be split, a share below 1 is rounded up to
             the k-th part of a device.
-        cpus: CPUs of each worker; ``None``: as many as strand no device.
+        cpus: CPUs of each worker; ``None``: as many as strand no device; nodes without CPUs are left out beside
+            others.
         accelerator_type: Only devices of this type, such as ``"TPU-V6E"``.
         topology: Whole TPU slices of this topology, such as ``"4x4"``, for each trial; needs ``accelerator_type``.
         num_workers: Train workers in a trial; 0: the trial itself trains. With a topology, as many as fill slices.
@@ -113,6 +115,8 @@ class AcceleratorPolicy(ResourcePolicy):
             reasons.append(
                 f"{format_amount(request.worker.cpus)} CPU per worker, so that no {self.resource} is left without CPUs"
             )
+            groups = self._with_it(capacity.groups)
+            reasons += about_nodes_without_cpus(groups, self.resource, request.worker.cpus)
         try:
             plan = build_plan(capacity, request, reasons)
         except InfeasibleRequestError as error:
@@ -127,7 +131,7 @@ class AcceleratorPolicy(ResourcePolicy):
             share = equal_device_share(TICKS // share, max(map(self._devices, usable), default=1))
         cpus = self.cpus
         if cpus is None:
-            with_room = [group for group in usable if device_slots(self._devices(group), share)]
+            with_room = [group for group in usable if device_slots(group.node.amounts.get(self.resource, 0), share)]
             cpus = cpus_that_strand_no_device(with_room, self.resource, share) if with_room else 0
         return Request(
             worker=Resources(cpus=cpus, custom={self.resource: from_ticks(share)}),
@@ -169,6 +173,8 @@ class AcceleratorPolicy(ResourcePolicy):
                 str(self.accelerator_type),
                 "Leave accelerator_type out, or name one that is there, or add such a node.",
             )
+        if self.cpus is None:
+            of_type = with_cpus(of_type, name)
         found = infeasible(of_type, request.model_copy(update={"accelerator_type": None}))
         suggestion = found.suggestion
         if found.short_of == name and (smaller := self._amount_that_fits(capacity)):

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tune_policies.additions import with_nodes_added
 from tune_policies.capacity import ClusterCapacity, NodeTypeCapacity
 from tune_policies.errors import InfeasibleRequestError
-from tune_policies.nodes_needed import by_use, fewest_nodes
-from tune_policies.packing import largest
+from tune_policies.placement.packing import largest
+from tune_policies.placement.scale_up import by_use, fewest_nodes, within
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import WrappingPolicy
 from tune_policies.resources import Count
@@ -57,15 +56,13 @@ class AutoscalingPolicy(WrappingPolicy):
         self, capacity: ClusterCapacity, most: dict[str, int], limit: int
     ) -> tuple[TrialPlan, dict[str, int]]:
         """Return the plan with the nodes that may be added, and how many these are of each type."""
-        plan = self.inner.plan(with_nodes_added(capacity, most))
+        plan = self.inner.plan(capacity.with_nodes_added(most))
         if sum(most.values()) <= limit:
             return plan, most
         # What the trials need is known now, and with it the types that hold the most of them.
-        chosen: dict[str, int] = {}
-        for slot in plan.slots:
-            for node_type in by_use(slot, capacity, slot.max_concurrent_trials):
-                chosen.setdefault(node_type.name, min(most[node_type.name], limit - sum(chosen.values())))
-        return self.inner.plan(with_nodes_added(capacity, chosen)), chosen
+        by_kind = (by_use(slot, capacity, slot.max_concurrent_trials) for slot in plan.slots)
+        chosen = within(most, dict.fromkeys(each.name for types in by_kind for each in types), limit)
+        return self.inner.plan(capacity.with_nodes_added(chosen)), chosen
 
     def _plan_without(self, capacity: ClusterCapacity, error: InfeasibleRequestError) -> TrialPlan:
         """Return the plan for the alive nodes alone, where those that can be added make it infeasible."""
@@ -97,7 +94,7 @@ class AutoscalingPolicy(WrappingPolicy):
 
     def _holds(self, plan: TrialPlan, capacity: ClusterCapacity, nodes_to_add: Mapping[str, int]) -> bool:
         try:
-            found = self.inner.plan(with_nodes_added(capacity, nodes_to_add))
+            found = self.inner.plan(capacity.with_nodes_added(nodes_to_add))
         except InfeasibleRequestError:
             return False
         return found.max_concurrent_trials >= plan.max_concurrent_trials

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.packing import Request
+from tune_policies.placement.packing import Request
 from tune_policies.plan import TrialPlan
 from tune_policies.planning import build_plan
 from tune_policies.policies.custom import WantedCustom

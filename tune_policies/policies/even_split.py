@@ -7,7 +7,13 @@ from pydantic import model_validator
 from tune_policies.capacity import ClusterCapacity, NodeGroup
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.infeasible import infeasible
-from tune_policies.packing import Request, count_trials, device_slots, equal_device_share, largest, limiting_resource
+from tune_policies.placement.packing import (
+    Request,
+    count_trials,
+    equal_device_share,
+    largest,
+    limiting_resource,
+)
 from tune_policies.plan import TrialPlan
 from tune_policies.planning import build_plan
 from tune_policies.policies.gpu import gpus_of_type, share_of_gpu_memory
@@ -71,7 +77,7 @@ class EvenSplitPolicy(ResourcePolicy):
             )
         request = self._request(cpus, share)
         usable = gpus_of_type(capacity, None).where(
-            lambda node: share > 0 and node.resources.cpus >= cpus and device_slots(node.resources.gpus, share) > 0
+            lambda node: share > 0 and node.resources.cpus >= cpus and node.amounts["GPU"] >= share
         )
         memory = share_of_gpu_memory(usable, share)
         plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), reasons)

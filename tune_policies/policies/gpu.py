@@ -10,9 +10,10 @@ from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.infeasible import infeasible
 from tune_policies.labels import ACCELERATOR_TYPE, NODE_ID, is_label_value, is_one_of
-from tune_policies.packing import Request, device_slots, equal_device_share
+from tune_policies.placement.packing import Request, equal_device_share
+from tune_policies.placement.remaining import device_slots
 from tune_policies.plan import TrialPlan
-from tune_policies.planning import build_plan, cpus_that_strand_no_device
+from tune_policies.planning import about_nodes_without_cpus, build_plan, cpus_that_strand_no_device, with_cpus
 from tune_policies.policies.custom import WantedCustom
 from tune_policies.policies.wrappers import plan_first_feasible
 from tune_policies.policy import ResourcePolicy
@@ -28,6 +29,7 @@ from tune_policies.resources import (
     to_ticks,
 )
 from tune_policies.units import format_bytes
+from tune_policies.values import shorten
 
 
 def _above_zero(gpus: float) -> float:
@@ -37,11 +39,18 @@ def _above_zero(gpus: float) -> float:
 
 
 def _wishes(value: object) -> object:
-    if not isinstance(value, list | tuple):
+    if isinstance(value, str | None):
         return value
-    if not value or not all(isinstance(name, str) for name in value) or len(set(value)) < len(value):
+    # An iterator would be read once, and the order of a set is nobody's wish.
+    if (
+        not isinstance(value, list | tuple)
+        or not value
+        or not all(isinstance(name, str) for name in value)
+        or len(set(value)) < len(value)
+    ):
         raise InvalidResourcesError(
-            f"accelerator_type must name device types, each once, the best first: got {value!r}"
+            f"accelerator_type must be the name of a device type, or a list of such names, each once, the best first: "
+            f"got {shorten(value)}"
         )
     return tuple(value)
 
@@ -86,7 +95,7 @@ class GpuPolicy(ResourcePolicy):
 
     Attributes:
         gpus: GPUs of each worker: whole, or below 1 a share, which is rounded up to the k-th part of a GPU.
-        cpus: CPUs of each worker; ``None``: as many as strand no GPU.
+        cpus: CPUs of each worker; ``None``: as many as strand no GPU; nodes without CPUs are left out beside others.
         accelerator_type: Only devices of this type, such as ``"A100"``; of several, ``("H100", "A100")``, the first
             of which a trial fits.
         num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
@@ -129,7 +138,11 @@ class GpuPolicy(ResourcePolicy):
 
     def _selections(self, capacity: ClusterCapacity) -> Iterator[Selection]:
         usable = gpus_of_type(capacity, self._one_type)
-        return iter((usable,)) if self.min_gpu_memory is None else selections_of(capacity, usable, self.min_gpu_memory)
+        if self.min_gpu_memory is None:
+            return iter((usable,))
+        if self.cpus is None:
+            usable = usable._replace(groups=with_cpus(usable.groups, "GPU", to_ticks(self.gpus)))
+        return selections_of(capacity, usable, self.min_gpu_memory)
 
     @property
     def _one_type(self) -> str | None:
@@ -141,6 +154,9 @@ class GpuPolicy(ResourcePolicy):
         if self.min_gpu_memory is not None:
             kinds = describe_gpus(selection.groups)
             reasons.append(f"GPUs with at least {format_bytes(self.min_gpu_memory)}: {kinds}")
+            if self.cpus is None and all(node.resources.cpus for node, _ in selection.groups):
+                groups = gpus_of_type(capacity, self._one_type).groups
+                reasons += about_nodes_without_cpus(groups, "GPU", from_ticks(1))
         most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
         share = equal_device_share(TICKS // wish, most_devices) if wish < TICKS else wish
         if share != wish:
@@ -183,13 +199,15 @@ def plan_gpu_share(
     """
     share_ticks, cpus = to_ticks(request.worker.gpus), request.worker.cpus
     usable = selection.where(
-        lambda node: node.resources.cpus >= cpus and device_slots(node.resources.gpus, share_ticks) > 0
+        lambda node: node.resources.cpus >= cpus and device_slots(node.amounts.get("GPU", 0), share_ticks) > 0
     )
     notes = list(reasons)
     worker = request.worker
     if choose_cpus and usable.groups:
         worker = worker.replaced(cpus=cpus_that_strand_no_device(usable.groups, "GPU", share_ticks))
         notes.append(f"{format_amount(worker.cpus)} CPU per worker, so that no GPU is left without CPUs")
+        notes += about_nodes_without_cpus(usable.groups, "GPU", worker.cpus)
+        usable = usable.where(lambda node: node.resources.cpus >= worker.cpus)
     memory = share_of_gpu_memory(usable, share_ticks)
     if share_ticks < TICKS and usable.groups:
         notes.append(
@@ -201,6 +219,8 @@ def plan_gpu_share(
         notes.append(f"GPU memory was not read, so it is that of the table of known types: {describe_gpus(unread)}")
     changes = {"worker": worker, "accelerator_type": selection.accelerator_type, "gpu_memory_bytes": memory}
     groups = selection.groups if selection.by_label else None
+    if choose_cpus and not usable.groups:  # no node has room for the share: what would work is sought where CPUs are
+        groups = with_cpus(capacity.groups if groups is None else groups, "GPU")
     return build_plan(capacity, request.model_copy(update=changes), notes, groups=groups)
 
 

@@ -9,8 +9,9 @@ from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.infeasible import infeasible
-from tune_policies.packing import Request, equal_device_share
+from tune_policies.placement.packing import Request, equal_device_share
 from tune_policies.plan import TrialPlan
+from tune_policies.planning import with_cpus
 from tune_policies.policies.by_profile import plan_by_profile
 from tune_policies.policies.custom import WantedCustom
 from tune_policies.policies.gpu import (
@@ -44,7 +45,7 @@ class GpuMemoryPolicy(ResourcePolicy):
             such as ``"6GiB"``. This or ``profile`` is needed.
         profile: What was measured, config by config.
         headroom: How much more than the profile says a worker gets: 0.1 is a tenth more.
-        cpus: CPUs of each worker; ``None``: as many as strand no GPU.
+        cpus: CPUs of each worker; ``None``: as many as strand no GPU; nodes without CPUs are left out beside others.
         accelerator_type: Only devices of this type, such as ``"A100"``; of several, ``("H100", "A100")``, the first
             of which a trial fits.
         num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
@@ -120,7 +121,10 @@ class GpuMemoryPolicy(ResourcePolicy):
         )
 
     def _usable(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
-        return gpus_of_type(capacity, accelerator_type).where(lambda node: node.resources.cpus >= (self.cpus or 0))
+        gpus = gpus_of_type(capacity, accelerator_type)
+        if self.cpus is None:
+            return gpus._replace(groups=with_cpus(gpus.groups, "GPU"))
+        return gpus.where(lambda node: node.resources.cpus >= (self.cpus or 0))
 
     def _plan_choice(self, capacity: ClusterCapacity, usable: Selection, choice: Selection, needed: int) -> TrialPlan:
         smallest = choice.memory_bytes or 0

@@ -1,19 +1,24 @@
 """Several kinds of slots at once: quarter GPUs beside CPU slots, A100s beside L4s."""
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Self
+from contextlib import suppress
+from typing import Final, NamedTuple, Self
 
 from pydantic import model_validator
 
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.labels import NODE_ID, is_one_of
-from tune_policies.layout import Left
+from tune_policies.placement.layout import RemainingCapacity
 from tune_policies.plan import TrialPlan
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policy import InnerPolicy, ResourcePolicy, with_inner
-from tune_policies.resources import PositiveCount, Speed
+from tune_policies.resources import MOST, PositiveCount, Speed
 from tune_policies.slot import TrialSlot
+
+_SLOWEST: Final = sys.float_info.min
+"""The slowest speed of a kind that is told from another's."""
 
 
 class MixedPolicy(ResourcePolicy):
@@ -60,7 +65,7 @@ class MixedPolicy(ResourcePolicy):
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        left = Left.all_of(capacity)
+        left = RemainingCapacity.all_of(capacity)
         found: list[_Kinds] = []
         errors: list[InfeasibleRequestError] = []
         notes: list[str] = []
@@ -72,6 +77,7 @@ class MixedPolicy(ResourcePolicy):
                 notes.append(f"no slots of {type(policy).__name__}{' beside these' if found else ''}: {error}")
             else:
                 found.append(kinds if speed is None else kinds.with_speed(speed))
+                notes += kinds.without_place
         if not found:
             raise _none_fits(errors)
         if len(found) == 1:
@@ -90,17 +96,20 @@ class _Kinds(NamedTuple):
     Attributes:
         policy: The policy.
         plan: Its plan on what was left.
-        slots: The slots of the plan that have a place.
+        slots: The slots of the plan that have a place, at least one.
+        without_place: Of each kind of its slots that has none, a sentence.
     """
 
     policy: ResourcePolicy
     plan: TrialPlan
     slots: tuple[TrialSlot, ...]
+    without_place: tuple[str, ...]
 
     def with_speed(self, speed: float) -> Self:
         """Return the same with the first kind as fast as that, and the others in the proportion they had to it."""
         own = self.slots[0].speed or 1
-        speeds = [speed / own * (slot.speed or own) for slot in self.slots]
+        # Proportions multiply where plans are nested, and must stay numbers that a plan may have.
+        speeds = [min(MOST, max(_SLOWEST, speed * ((slot.speed or own) / own))) for slot in self.slots]
         slots = (slot.model_copy(update={"speed": each}) for slot, each in zip(self.slots, speeds, strict=True))
         return self._replace(slots=tuple(slots))
 
@@ -114,7 +123,7 @@ class _Kinds(NamedTuple):
         return plan.model_copy(update={"slots": fast.slots})
 
 
-def _next_kinds(policy: ResourcePolicy, left: Left) -> tuple[_Kinds, Left]:
+def _next_kinds(policy: ResourcePolicy, left: RemainingCapacity) -> tuple[_Kinds, RemainingCapacity]:
     """Return what ``policy`` gives on what is left, and what is left beside that.
 
     Raises:
@@ -123,9 +132,10 @@ def _next_kinds(policy: ResourcePolicy, left: Left) -> tuple[_Kinds, Left]:
     plan = policy.plan(left.capacity)
     if any(slot.num_workers for slot in plan.slots) and len(left.capacity.nodes) > 1:
         return _take(policy, _plan_workers(policy, left), left)
-    kinds, rest = _take(policy, plan, left)
-    if kinds.slots == plan.slots:
-        return kinds, rest
+    with suppress(InfeasibleRequestError):
+        kinds, rest = _take(policy, plan, left)
+        if kinds.slots == plan.slots:
+            return kinds, rest
     try:
         return _take(policy, policy.plan(left.without_devices_in_use), left)
     except InfeasibleRequestError as error:
@@ -137,17 +147,31 @@ def _next_kinds(policy: ResourcePolicy, left: Left) -> tuple[_Kinds, Left]:
         ) from error
 
 
-def _take(policy: ResourcePolicy, plan: TrialPlan, left: Left) -> tuple[_Kinds, Left]:
+def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> tuple[_Kinds, RemainingCapacity]:
+    """Return the slots of the plan that have a place on what is left, and what is left beside them.
+
+    Raises:
+        InfeasibleRequestError: None has a place.
+    """
     left = left.grown(plan.nodes_to_add) if plan.nodes_to_add else left
-    slots = []
+    slots, missing = [], []
     for slot in plan.slots:
-        counts, left = left.take(slot)
+        counts, left = left.allocate(slot)
         if count := sum(counts.values()):
             slots.append(slot.capped(count))
-    return _Kinds(policy, plan, tuple(slots)), left
+        else:
+            missing.append(f"no slots of {type(policy).__name__} with {slot}: none has a place beside the others")
+    if not slots:
+        raise InfeasibleRequestError(
+            " or ".join(str(slot) for slot in plan.slots),
+            "none of these slots has a place of its own beside the others",
+            plan.limited_by,
+            "Ask for less, or put this policy first.",
+        )
+    return _Kinds(policy, plan, tuple(slots), tuple(missing)), left
 
 
-def _plan_workers(policy: ResourcePolicy, left: Left) -> TrialPlan:
+def _plan_workers(policy: ResourcePolicy, left: RemainingCapacity) -> TrialPlan:
     """Return the plan for trials with Train workers on nodes that no other kind uses, or else on one that others use.
 
     Train places the workers by itself, so on several nodes that others use, all could be on one, and take the room of
@@ -175,14 +199,14 @@ def _plan_workers(policy: ResourcePolicy, left: Left) -> TrialPlan:
     return _kept_to_nodes(plan, alive.with_nodes([node]), left)
 
 
-def _kept_to_nodes(plan: TrialPlan, capacity: ClusterCapacity, left: Left) -> TrialPlan:
+def _kept_to_nodes(plan: TrialPlan, capacity: ClusterCapacity, left: RemainingCapacity) -> TrialPlan:
     """Return the plan with its Train workers kept to as few nodes as hold them."""
 
     def kept(slot: TrialSlot) -> TrialSlot:
         if slot.num_workers == 0:
             return slot
         if slot.topology is None:
-            nodes = Left(capacity, left.shares).fewest_nodes(slot)
+            nodes = RemainingCapacity(capacity, left.shares).fewest_nodes(slot)
             return slot.on_nodes({NODE_ID: is_one_of(nodes)})
         if any(_has_tpu(node) for node in left.capacity.nodes if node.node_id in left.shares):
             raise InfeasibleRequestError(

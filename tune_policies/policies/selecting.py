@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from tune_policies.additions import as_node
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.labels import NODE_ID, LabelSelector, format_selector, is_none_of, matcher, merged
@@ -50,7 +49,7 @@ class SelectingPolicy(WrappingPolicy):
         is_selected = matcher(selector)
         chosen = capacity.where(lambda node: is_selected(node.ray_labels))
         if capacity.node_types:
-            types = tuple(each for each in capacity.node_types if is_selected(as_node(each).ray_labels))
+            types = tuple(each for each in capacity.node_types if is_selected(each.as_node().ray_labels))
             chosen = chosen.model_copy(update={"node_types": types})
         if capacity.nodes and not chosen.nodes and not chosen.node_types:
             raise _nothing_left(capacity, selector)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from tune_policies.accelerators import families_of
 from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.packing import Request, count_workers
+from tune_policies.placement.packing import Request, count_workers
 from tune_policies.plan import TrialPlan
 from tune_policies.planning import build_plan
 from tune_policies.resources import Resources, format_amount
@@ -53,7 +53,7 @@ class SliceRequest(NamedTuple):
             per_worker = [
                 host.resources.cpus / workers
                 for host in hosts
-                if (workers := host.resources.custom.get("TPU", 0) // self.tpus)
+                if host.resources.cpus and (workers := host.resources.custom.get("TPU", 0) // self.tpus)
             ]
             fewest = min(per_worker, default=0)
             # Not 0, for which Train reserves a whole CPU on a slice.

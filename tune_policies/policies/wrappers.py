@@ -6,9 +6,10 @@ from typing import Any
 from tune_policies.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.labels import NODE_ID, is_none_of
-from tune_policies.layout import with_places
-from tune_policies.nodes_needed import fewest_nodes
-from tune_policies.packing import Request, workers_on_node
+from tune_policies.placement.layout import place_slots
+from tune_policies.placement.packing import request_of, workers_on_node
+from tune_policies.placement.remaining import subtract
+from tune_policies.placement.scale_up import fewest_nodes
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import InnerPolicy, ResourcePolicy, WrappingPolicy
 from tune_policies.resources import TICKS, Amount, Bytes, Count, PositiveCount, Resources, to_ticks
@@ -148,7 +149,31 @@ class ReservingPolicy(WrappingPolicy):
         if len(plan.slots) == 1:
             return plan
         # Several kinds have places of their own, and those are chosen on all of the cluster.
-        return plan.model_copy(update={"slots": with_places(plan.slots, capacity)})
+        return _placed(plan, capacity)
+
+
+def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
+    """Return the plan with the slots that have a place on the cluster, and a reason for those that have none.
+
+    Raises:
+        InfeasibleRequestError: None has a place.
+    """
+    layout = place_slots(plan.slots, capacity)
+    counts = [layout.count(kind) for kind in range(len(plan.slots))]
+    if not any(counts):
+        raise InfeasibleRequestError(
+            " or ".join(str(slot) for slot in plan.slots),
+            "on all of the cluster none of these slots has a place of its own",
+            plan.limited_by,
+            "Leave less free, or add nodes.",
+        )
+    missing = [
+        f"{count or 'none'} of {slot.max_concurrent_trials} slots with {slot}: no more have a place beside the others"
+        for slot, count in zip(plan.slots, counts, strict=True)
+        if count < slot.max_concurrent_trials
+    ]
+    slots = tuple(slot.capped(count) for slot, count in zip(plan.slots, counts, strict=True) if count)
+    return plan.model_copy(update={"slots": slots}).with_reasons(*missing)
 
 
 def _kept_off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> TrialSlot:
@@ -158,7 +183,7 @@ def _kept_off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> Trial
     """
     if slot.gpu_memory_bytes is None:
         return slot
-    request = Request(worker=slot.worker, num_workers=slot.num_workers, accelerator_type=slot.accelerator_type)
+    request = request_of(slot)
     per_device = max(1, TICKS // to_ticks(slot.worker.gpus))
     too_small = [
         group
@@ -196,7 +221,7 @@ def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
             if not any(taken.values()):
                 break
             left = {name: amount - taken[name] for name, amount in left.items()}
-            kept[node.node_id] = _reduced(node, taken)
+            kept[node.node_id] = subtract(node, taken)
     memory_known = all(node.resources.memory_bytes is not None for node, _ in capacity.groups)
     if not memory_known:
         left.pop("memory", None)
@@ -215,16 +240,3 @@ def _takeable(node: NodeCapacity) -> dict[str, int]:
     # A device is left free as a whole: the shares on one device are all alike.
     ticks = node.resources.ticks
     return ticks | {"GPU": ticks.get("GPU", 0) // TICKS * TICKS}
-
-
-def _reduced(node: NodeCapacity, taken: dict[str, int]) -> NodeCapacity:
-    has = node.resources
-    memory = has.memory_bytes
-    changes = {
-        "cpus": (to_ticks(has.cpus) - taken.get("CPU", 0)) / TICKS,
-        "gpus": (to_ticks(has.gpus) - taken.get("GPU", 0)) / TICKS,
-        # None would mean "not known": a node with nothing left keeps its last byte.
-        "memory_bytes": None if memory is None else max(1, memory - taken.get("memory", 0)),
-    }
-    # What its CPUs really are would be told of a node that has fewer now.
-    return node.model_copy(update={"resources": has.replaced(**changes), "usable_cpus": None})

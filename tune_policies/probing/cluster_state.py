@@ -40,6 +40,8 @@ class ClusterState:
         num_workers: All worker nodes that run. Those on their way are still to come.
         has_autoscaler: Whether an autoscaler with node types reports. Each head runs a monitor that reports; without a
             configuration it only mirrors the nodes, each as a type of its own.
+        may_have_autoscaler: Whether there may be one all the same: version 2 reports no types before it adds a node to
+            a cluster whose head was started by hand.
     """
 
     session: str
@@ -48,6 +50,7 @@ class ClusterState:
     workers_by_type: Counter[str]
     num_workers: int
     has_autoscaler: bool
+    may_have_autoscaler: bool
 
 
 def read_cluster_state(timeout_s: float) -> ClusterState:
@@ -114,6 +117,8 @@ def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
     running = Counter(node.ray_node_type_name for node in workers if node.ray_node_type_name)
     heads = [node.node_ip_address for node in alive if HEAD_RESOURCE in node.total_resources]
     reported = _joined_under_v1(report.get("autoscaler_report") or {}, heads)
+    is_v2 = reply.autoscaling_state.autoscaler_state_version > 0
+    has_v1 = _names_types(report.get("autoscaler_report") or {})
     return ClusterState(
         session=reply.cluster_resource_state.cluster_session_name,
         nodes=tuple(_to_node(node) for node in alive if node.status != NodeStatus.DRAINING),
@@ -121,8 +126,8 @@ def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
         # Under v1 nodes do not say their type, only its report does.
         workers_by_type=Counter(running | reported),
         num_workers=len(workers),
-        has_autoscaler=_names_types(report.get("autoscaler_report") or {})
-        or (reply.autoscaling_state.autoscaler_state_version > 0 and any(node.ray_node_type_name for node in alive)),
+        has_autoscaler=has_v1 or (is_v2 and any(node.ray_node_type_name for node in alive)),
+        may_have_autoscaler=has_v1 or is_v2,
     )
 
 

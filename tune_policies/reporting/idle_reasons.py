@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from tune_policies.accelerators import DEVICE_RESOURCES
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.idle import idle
+from tune_policies.placement.idle import idle
 from tune_policies.plan import TrialPlan
 from tune_policies.resources import to_ticks
 from tune_policies.slot import TrialSlot

@@ -13,9 +13,9 @@ from tune_policies.accelerator_families import FAMILIES
 from tune_policies.capacity import NodeCapacity
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.oom import OutOfMemory
-from tune_policies.packing import DRIVER_BYTES, equal_device_share, largest
+from tune_policies.placement.packing import equal_device_share, largest
+from tune_policies.placement.remaining import DRIVER_BYTES, Bundle, BundleGroup, is_held
 from tune_policies.resources import TICKS, Count, UsedBytes, format_amount, from_ticks, to_ticks
-from tune_policies.schedulers.reservation import Bundle, Reservation, is_held
 from tune_policies.units import GIB, format_bytes
 from tune_policies.values import Value
 
@@ -73,7 +73,7 @@ def floor_of(bundles: Sequence[Bundle]) -> MemoryFloor:
 
 
 def next_floor(
-    reservation: Reservation,
+    reservation: BundleGroup,
     out_of_memory: OutOfMemory,
     *,
     growth: float,
@@ -120,7 +120,7 @@ def next_floor(
     return floor
 
 
-def most_of(wish: MemoryFloor, reservation: Reservation, nodes: Sequence[NodeCapacity]) -> MemoryFloor:
+def most_of(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequence[NodeCapacity]) -> MemoryFloor:
     """Return as much of ``wish`` as ``nodes`` hold; nothing of what is no more than ``reservation`` has."""
 
     def is_held_with(floor: MemoryFloor) -> bool:
@@ -138,7 +138,7 @@ def most_of(wish: MemoryFloor, reservation: Reservation, nodes: Sequence[NodeCap
 
 
 def allowed(
-    floor: MemoryFloor, reservation: Reservation, *, max_gpus: float, nodes: Sequence[NodeCapacity] | None
+    floor: MemoryFloor, reservation: BundleGroup, *, max_gpus: float, nodes: Sequence[NodeCapacity] | None
 ) -> MemoryFloor:
     """Return what of a floor that was learned elsewhere is allowed here.
 
@@ -197,13 +197,13 @@ def _shares_up_to(most_ticks: int, above_ticks: int, most_devices: float) -> Ite
         share = next((each for each in smaller if each < share), 0)
 
 
-def _most_devices(reservation: Reservation, nodes: Sequence[NodeCapacity]) -> float:
+def _most_devices(reservation: BundleGroup, nodes: Sequence[NodeCapacity]) -> float:
     devices = {device for bundle in reservation.bundles for device in SHARED_DEVICES & bundle.keys()}
     return max((node.resources.ticks.get(device, 0) / TICKS for node in nodes for device in devices), default=0)
 
 
 def _next_memory(
-    reservation: Reservation,
+    reservation: BundleGroup,
     had: MemoryFloor,
     out_of_memory: OutOfMemory,
     growth: float,

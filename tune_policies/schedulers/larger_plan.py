@@ -7,10 +7,10 @@ from tune_policies.capacity import NodeCapacity, NodeGroup
 from tune_policies.errors import InfeasibleRequestError
 from tune_policies.labels import matcher
 from tune_policies.oom import OutOfMemory
-from tune_policies.packing import Request, count_trials, room_to_grow
+from tune_policies.placement.packing import Request, count_trials, room_to_grow
+from tune_policies.placement.remaining import BundleGroup
 from tune_policies.plan import TrialPlan
 from tune_policies.schedulers.escalation import SHARED_DEVICES, MemoryFloor, floor_of, next_floor
-from tune_policies.schedulers.reservation import Reservation
 from tune_policies.slot import TrialSlot
 
 
@@ -35,7 +35,7 @@ def larger_plan(
     selects = matcher(slot.label_selector)
     nodes = [node for node in nodes if selects(node.ray_labels)]
     bundle = _bundle(slot)
-    floor = next_floor(Reservation([bundle]), out_of_memory, growth=growth, max_gpus=max_gpus, nodes=nodes)
+    floor = next_floor(BundleGroup([bundle]), out_of_memory, growth=growth, max_gpus=max_gpus, nodes=nodes)
     larger = _lifted(slot, floor)
     request = Request(
         worker=larger.per_worker,

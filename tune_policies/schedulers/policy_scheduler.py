@@ -14,7 +14,7 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tune_policies.layout import Place
+from tune_policies.placement.layout import Placement
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
 from tune_policies.slot import TrialSlot
@@ -85,7 +85,7 @@ class PolicyScheduler(SchedulerAround):
         self._seats: dict[Trial, Seat] = {}
         self._waiting: dict[Trial, None] = {}
         self._held_back: dict[int, int] = {}
-        self._open: list[tuple[Place, int]] | None = None
+        self._open: list[tuple[Placement, int]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a tuner saves, from which a run begins anew: nothing of one that goes on."""
@@ -215,7 +215,7 @@ class PolicyScheduler(SchedulerAround):
                 seats[trial] = seat._replace(has_started=has_started, num_slots=num_slots)
         return seats
 
-    def _open_places(self) -> list[tuple[Place, int]]:
+    def _open_places(self) -> list[tuple[Placement, int]]:
         """Return the places with a free slot, the better kinds first, and how many each has."""
         if self._open is None:
             places = self._run_plan.places

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from ray.tune.experiment import Trial
 
-from tune_policies.layout import Place
+from tune_policies.placement.layout import Placement
 from tune_policies.slot import TrialSlot
 
 from .pace import Pace, Running, leave_idle
@@ -55,7 +55,7 @@ class RunPace:
             self._take(*self._seen[-1])
 
     def is_better_idle(
-        self, kind: int, places: Sequence[Place], seats: Mapping[Trial, Seat], num_waiting: int, now_s: float
+        self, kind: int, places: Sequence[Placement], seats: Mapping[Trial, Seat], num_waiting: int, now_s: float
     ) -> bool:
         """Return whether a free slot of ``kind`` is better left idle than given to one of ``num_waiting`` trials."""
         if self._pace.seconds(kind) is None:

@@ -8,7 +8,7 @@ from ray.tune import PlacementGroupFactory
 
 from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.layout import Place, lay_out
+from tune_policies.placement.layout import Placement, place_slots
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
 from tune_policies.units import is_number
@@ -57,7 +57,7 @@ class RunPlan:
         self.kinds = Kinds(plan.slots)
         self.changes: list[PlanChange] = []
         self.factories: dict[tuple[int, str | None], PlacementGroupFactory] = {}
-        self._places: tuple[Place, ...] | None = None
+        self._places: tuple[Placement, ...] | None = None
         self._policy = policy
         self._watch = NodeWatch(interval_s, probes=policy is not None)
         self._capacity: ClusterCapacity | None = None
@@ -75,7 +75,7 @@ class RunPlan:
         self._lost_nodes = {}
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[Placement]:
         """Where the slots are, those of the better kinds first; none on nodes with which trials were just lost."""
         since_s = time.monotonic() - _LOST_S
         lost = {node_id for node_id, at_s in self._lost_nodes.items() if at_s > since_s}
@@ -151,11 +151,11 @@ class RunPlan:
             self.changes.append(PlanChange(at_s=time.time(), plan=self.plan, why=text))
         self._impossible = error
 
-    def _lay_out(self, capacity: ClusterCapacity) -> tuple[Place, ...]:
+    def _lay_out(self, capacity: ClusterCapacity) -> tuple[Placement, ...]:
         slots = self.plan.slots
         if len(slots) == 1 or len(capacity.nodes) <= 1:
             return tuple(_anywhere(kind, slot.max_concurrent_trials) for kind, slot in enumerate(slots))
-        layout = lay_out(slots, capacity)
+        layout = place_slots(slots, capacity)
         to_come = [slot.max_concurrent_trials - layout.count(kind) for kind, slot in enumerate(slots)]
         # The autoscaler adds nodes for what is requested.
         anywhere = [_anywhere(kind, count) for kind, count in enumerate(to_come) if count and self.plan.nodes_to_add]
@@ -165,8 +165,8 @@ class RunPlan:
         return places
 
 
-def _anywhere(kind: int, count: int) -> Place:
-    return Place(kind=kind, node_id=None, count=count)
+def _anywhere(kind: int, count: int) -> Placement:
+    return Placement(kind=kind, node_id=None, count=count)
 
 
 def _none_fits(plan: TrialPlan) -> InfeasibleRequestError:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from tune_policies.accelerators import DEVICE_RESOURCES
 from tune_policies.labels import format_selector
-from tune_policies.layout import Place
+from tune_policies.placement.layout import Placement
 from tune_policies.resources import to_ticks
 from tune_policies.slot import TrialSlot
 
@@ -55,7 +55,7 @@ def looks(slot: TrialSlot) -> TrialSlot:
     return slot.model_copy(update={"max_concurrent_trials": 1, "speed": None})
 
 
-def free_slots(places: Sequence[Place], seats: Iterable[Seat]) -> list[int]:
+def free_slots(places: Sequence[Placement], seats: Iterable[Seat]) -> list[int]:
     """Return how many slots each place has free.
 
     Trials count where they are; what does not fit there, as a plan has changed since, counts elsewhere. What is of no

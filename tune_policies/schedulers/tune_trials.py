@@ -10,12 +10,12 @@ from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
 from ray.tune.experiment import Trial
 
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.placement.remaining import BundleGroup
 from tune_policies.plan import TrialPlan
 from tune_policies.ray_adapter import PLAN_ATTRIBUTE
 from tune_policies.slot import TrialSlot
 from tune_policies.unpickled_once import UnpickledOnce
 
-from .reservation import Reservation
 from .seating import num_slots
 
 _logger = logging.getLogger(__name__)
@@ -141,11 +141,11 @@ def bundles_of(resources: PlacementGroupFactory) -> list[Mapping[str, float]]:
     return [{}, *resources.bundles] if resources.head_bundle_is_empty else list(resources.bundles)
 
 
-def reservation_of(resources: PlacementGroupFactory) -> Reservation:
+def reservation_of(resources: PlacementGroupFactory) -> BundleGroup:
     """Return what is asked for, and where it may be. Ray keeps the selectors of the bundles to itself."""
     selectors = resources._kwargs.get("bundle_label_selector") or [{}] * len(resources.bundles)
     head: list[dict[str, str]] = [{}] if resources.head_bundle_is_empty else []
-    return Reservation(bundles_of(resources), resources.strategy, [*head, *selectors])
+    return BundleGroup(bundles_of(resources), resources.strategy, [*head, *selectors])
 
 
 def with_bundles(resources: PlacementGroupFactory, bundles: Sequence[Mapping[str, float]]) -> PlacementGroupFactory:

@@ -1,6 +1,6 @@
 """Ends a Train run whose workers can never start, with the sum of who holds what, where Ray would retry for ever.
 
-The decision is ``tune_policies.train_room``'s. Here the cluster is read, by ``room_reading``, for as long as the
+The decision is ``tune_policies.placement.deadlock``'s. Here the cluster is read, by ``occupancy``, for as long as the
 workers wait: in a thread of Train's controller, whose own thread is blocked meanwhile.
 """
 
@@ -19,10 +19,10 @@ from ray.train.v2._internal.execution.callback import ControllerCallback, Worker
 from ray.train.v2.api.exceptions import ControllerError
 
 from tune_policies.errors import InfeasibleRequestError, ProbeError
+from tune_policies.placement.deadlock import ClusterOccupancy, Gang, NodeTotals, WaitingRun, deadlock_error, stuck_runs
 from tune_policies.resources import to_ticks
-from tune_policies.train_room import Gang, RoomNode, RoomView, WaitingRun, no_room, stuck_runs
 
-from .room_reading import RoomReader, addable_nodes, remove_abandoned_groups, remove_groups
+from .occupancy import AddableNodes, OccupancyReader, remove_abandoned_groups, remove_groups
 
 _logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ A reading is one moment, in which one run may have ended and another not yet beg
 """
 
 
-class NoRoomError(InfeasibleRequestError, ControllerError):  # type: ignore[misc]  # Ray is not followed
+class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignore[misc]  # Ray is not followed
     """An ``InfeasibleRequestError`` that Ray Train passes on as it is: it wraps whatever is no error of its own."""
 
     def __init__(self, asked: str, offered: str, short_of: str, suggestion: str, tried: Any = ()) -> None:
@@ -60,7 +60,7 @@ class NoRoomError(InfeasibleRequestError, ControllerError):  # type: ignore[misc
         return InfeasibleRequestError.__str__(self)
 
 
-def with_room_check(trainer: Any) -> Any:
+def with_deadlock_check(trainer: Any) -> Any:
     """Return a copy of one of Ray Train's trainers that fails within seconds where its workers can never start.
 
     Without it, Ray Train waits and retries for ever. This package's trainers and those of ``as_trainable`` have it.
@@ -75,17 +75,17 @@ def with_room_check(trainer: Any) -> Any:
         InfeasibleRequestError: From ``fit()``: the workers cannot all start beside what holds on. Ray 2.50 wraps it in
             a ``ControllerError``, as its ``controller_failure``.
     """
-    return with_run_config(trainer, with_room_watch(trainer.run_config))
+    return with_run_config(trainer, with_deadlock_watch(trainer.run_config))
 
 
-def with_room_watch(run_config: RunConfig | None) -> RunConfig:
+def with_deadlock_watch(run_config: RunConfig | None) -> RunConfig:
     """Return the run config with the watch among its callbacks, once."""
     run_config = run_config or RunConfig()
     if not isinstance(run_config, RunConfig):  # Tune's, for instance: Ray says itself what is wrong with it
         return run_config
-    if any(isinstance(each, RoomWatch) for each in run_config.callbacks):
+    if any(isinstance(each, DeadlockWatch) for each in run_config.callbacks):
         return run_config
-    return replace(run_config, callbacks=[*run_config.callbacks, RoomWatch()])
+    return replace(run_config, callbacks=[*run_config.callbacks, DeadlockWatch()])
 
 
 def with_run_config(trainer: Any, run_config: RunConfig) -> Any:
@@ -98,14 +98,14 @@ def with_run_config(trainer: Any, run_config: RunConfig) -> Any:
     return changed
 
 
-class RoomWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  # Ray is not followed
+class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  # Ray is not followed
     """Watches, in Train's controller, whether the workers that are waited for can start."""
 
     def __init__(self) -> None:
         self._gang: Gang | None = None
         self._is_elastic = False
         self._wait: _Wait | None = None
-        self._nodes: dict[str, RoomNode] = {}
+        self._nodes: dict[str, NodeTotals] = {}
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """Begin to watch."""
@@ -132,7 +132,7 @@ class RoomWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc] 
 
     def _begin(self) -> None:
         if self._wait is None and self._gang is not None:
-            reader = RoomReader(ray.get_runtime_context().get_actor_id(), self._gang, is_elastic=self._is_elastic)
+            reader = OccupancyReader(ray.get_runtime_context().get_actor_id(), self._gang, is_elastic=self._is_elastic)
             self._wait = _Wait(reader, self._nodes)
 
     def _end(self) -> None:
@@ -148,28 +148,28 @@ class RoomWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc] 
 class _Wait:
     """One wait for workers, in which a thread reads the cluster until they start, or are known never to."""
 
-    def __init__(self, reader: RoomReader, nodes: dict[str, RoomNode]) -> None:
+    def __init__(self, reader: OccupancyReader, nodes: dict[str, NodeTotals]) -> None:
         self.stop = threading.Event()
-        self.verdict: NoRoomError | None = None
+        self.verdict: GangDeadlockError | None = None
         self._reader = reader
         self._nodes = nodes
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        patience = Patience(self._reader.own_id)
+        patience, addable = Patience(self._reader.own_id), AddableNodes()
         began = time.monotonic()
         while not self.stop.wait(interval_s(time.monotonic() - began)):
             try:
                 remove_abandoned_groups()
-                error = find_no_room(self._with_lost_nodes(self._reader.read()), patience, addable_nodes)
+                error = find_deadlock(self._with_lost_nodes(self._reader.read()), patience, addable.added_to)
                 if error is not None and not self.stop.is_set():
-                    self.verdict = NoRoomError(*error.args)
+                    self.verdict = GangDeadlockError(*error.args)
                     remove_groups(self._reader.own_id, only_pending=True)  # ends the wait, in which nothing is called
                     return
             except (RayError, ProbeError, OSError, RuntimeError) as failure:
                 _logger.debug("the cluster could not be read: %s", failure)
 
-    def _with_lost_nodes(self, view: RoomView) -> RoomView:
+    def _with_lost_nodes(self, view: ClusterOccupancy) -> ClusterOccupancy:
         """Return the view with nodes that were there before: a run that lost one waits until it is replaced."""
         self._nodes |= {node.node_id: node for node in view.nodes}
         return view.model_copy(update={"nodes": tuple(self._nodes.values())})
@@ -200,25 +200,23 @@ class Patience:
         return self._clock() - self._since >= _PATIENCE_S * (1 + num_younger)
 
 
-def find_no_room(
-    view: RoomView, patience: Patience, addable: Callable[[Gang], tuple[Any, ...] | None]
+def find_deadlock(
+    view: ClusterOccupancy, patience: Patience, grown: Callable[[ClusterOccupancy], ClusterOccupancy | None]
 ) -> InfeasibleRequestError | None:
     """Return the error of the run that ``patience`` is of, once it is over.
 
     Args:
         view: What was read just now.
         patience: Of the run, over all readings.
-        addable: Returns the nodes that could be added for a gang; ``None``: there may be some, and they are not known.
+        grown: Returns the view with the nodes that could be added; ``None``: there may be some that are not known yet.
     """
     stuck = stuck_runs(view)
-    if not patience.is_over(stuck):
+    is_over = patience.is_over(stuck)
+    own = next((run for run in stuck if run.run_id == patience.run_id), None)
+    with_more = None if own is None else grown(view)  # asked before it is over, as the first answer takes a while
+    if not is_over or own is None or with_more is None:
         return None
-    own = next(run for run in stuck if run.run_id == patience.run_id)
-    nodes = None if own.gang is None else addable(own.gang)
-    if nodes is None:
-        return None
-    view = view.model_copy(update={"nodes": (*view.nodes, *nodes)})
-    return no_room(view, own) if own in stuck_runs(view) else None
+    return deadlock_error(with_more, own) if own in stuck_runs(with_more) else None
 
 
 def gang_of(scaling_config: Any) -> Gang:

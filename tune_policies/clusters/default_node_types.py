@@ -1,8 +1,8 @@
-"""Nodes that suit a policy, where nobody has said which there could be.
+"""Default node types: nodes that suit a policy, where nobody has said which there could be.
 
-They are the smallest that leave nothing idle: for trials with devices one device, or as many as a worker has; for
-trials on CPUs up to 16 CPUs. Memory is 4 GiB for each CPU, which clouds sell as general purpose, or more where trials
-ask for more.
+The policy says what a trial needs by its plan for the smallest node on which one runs. The default nodes are the
+smallest that leave nothing idle: for trials with devices one device, or as many as a worker has; for trials on CPUs up
+to 16 CPUs. Memory is 4 GiB for each CPU, which clouds sell as general purpose, or more where trials ask for more.
 """
 
 import math
@@ -10,19 +10,18 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from tune_policies.accelerators import ACCELERATOR_TYPES, gpu_memory_of_type
+from tune_policies.accelerators import ACCELERATOR_TYPES, DEVICE_RESOURCES, gpu_memory_of_type
 from tune_policies.clusters.catalog import NodeCatalog, NodeType
 from tune_policies.clusters.trial_shares import kinds_of
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.packing import equal_device_share
+from tune_policies.placement.smallest_node import plan_on_smallest_node
 from tune_policies.policies.accelerator import AcceleratorPolicy
-from tune_policies.policies.cpu import CpuPolicy
-from tune_policies.policies.even_split import EvenSplitPolicy
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.selecting import SelectingPolicy
 from tune_policies.policy import ResourcePolicy, WrappingPolicy
-from tune_policies.resources import TICKS, from_ticks, to_ticks
+from tune_policies.resources import TICKS, to_ticks
+from tune_policies.slot import TrialSlot
 from tune_policies.tpu_slices import SliceShape
 from tune_policies.units import GIB
 
@@ -60,7 +59,7 @@ class _Worker(NamedTuple):
     custom: Mapping[str, float] = {}
 
 
-def natural_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalog, tuple[str, ...]]:
+def default_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalog, tuple[str, ...]]:
     """Return nodes that suit the first choice of a policy, and a sentence about each.
 
     Raises:
@@ -80,38 +79,35 @@ def natural_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalo
 
 def _worker(policy: ResourcePolicy) -> _Worker:
     match policy:
-        case CpuPolicy():
-            return _Worker(policy.cpus, memory_bytes=policy.memory, custom=policy.custom)
-        case EvenSplitPolicy():
-            return _Worker(policy.min_cpus or None, "GPU" if policy.min_gpus else None, policy.min_gpus)
+        case AcceleratorPolicy() if policy.topology is not None:  # slices have labels, which no imagined node has
+            return _Worker(policy.cpus, policy.resource, policy.amount, policy.accelerator_type, policy.topology)
         case GpuPolicy():
             _check_memory(policy, policy.min_gpu_memory, _one_type(policy.accelerator_type))
-            name = _one_type(policy.accelerator_type)
-            return _Worker(policy.cpus, "GPU", policy.gpus, name, custom=policy.custom)
         case GpuMemoryPolicy():
-            return _by_memory(policy)
-        case AcceleratorPolicy():
-            return _Worker(policy.cpus, policy.resource, policy.amount, policy.accelerator_type, policy.topology)
+            _check_memory(policy, policy.gpu_memory or 1, _one_type(policy.accelerator_type))
+            if policy.gpu_memory is None:  # a profile: what fits one device is what fits
+                return _Worker(policy.cpus, "GPU", 1, _one_type(policy.accelerator_type), custom=policy.custom)
         case SelectingPolicy() if policy.label_selector:
             raise InvalidResourcesError(f"which nodes have the labels of a SelectingPolicy is not known: {_WAY_OUT}")
         case WrappingPolicy():
             return _worker(policy.inner.choices[0])
-        case _:
-            raise InvalidResourcesError(f"which nodes suit a {type(policy).__name__} is not known: {_WAY_OUT}")
+    plan = plan_on_smallest_node(policy)
+    if plan is None:
+        raise InvalidResourcesError(f"which nodes suit a {type(policy).__name__} is not known: {_WAY_OUT}")
+    return _worker_of(plan.slots[0])
+
+
+def _worker_of(slot: TrialSlot) -> _Worker:
+    """Return what a trial has on the smallest node; no CPUs beside devices: as many as the nodes have."""
+    custom = dict(slot.worker.custom)
+    resource = next((name for name in slot.worker.ticks if name in DEVICE_RESOURCES), None)
+    devices = slot.worker.gpus if resource == "GPU" else custom.pop(str(resource), 0)
+    cpus = None if resource is not None and slot.worker.cpus == 0 else slot.worker.cpus
+    return _Worker(cpus, resource, devices, slot.accelerator_type, memory_bytes=slot.worker.memory_bytes, custom=custom)
 
 
 def _one_type(wish: str | tuple[str, ...] | None) -> str | None:
     return wish[0] if isinstance(wish, tuple) else wish
-
-
-def _by_memory(policy: GpuMemoryPolicy) -> _Worker:
-    name = _one_type(policy.accelerator_type)
-    has = _check_memory(policy, policy.gpu_memory or 1, name)
-    if policy.gpu_memory is None:  # a profile: what fits one device is what fits
-        return _Worker(policy.cpus, "GPU", 1, name, custom=policy.custom)
-    fit = (has or 0) // policy.gpu_memory
-    share = equal_device_share(min(fit, policy.max_trials_per_gpu or fit), 1)
-    return _Worker(policy.cpus, "GPU", from_ticks(share), name, custom=policy.custom)
 
 
 def _check_memory(policy: ResourcePolicy, needed: int | None, accelerator_type: str | None) -> int | None:

@@ -17,8 +17,8 @@ from ray.train.v2.api.exceptions import ControllerError
 
 from tests.on_ray.rays import local_ray
 from tune_policies import InfeasibleRequestError
-from tune_policies.trainers import with_room_check
-from tune_policies.trainers.room.room_reading import remove_abandoned_groups
+from tune_policies.trainers import with_deadlock_check
+from tune_policies.trainers.deadlock_watch.occupancy import remove_abandoned_groups
 
 # Older ones wrap whatever ends the controller.
 PASSED_ON = InfeasibleRequestError if hasattr(TrainController, "_run_controller_hook") else ControllerError
@@ -47,7 +47,7 @@ def report_once():
 
 @pytest.mark.timeout(120)
 def test_a_trainer_that_is_too_large_for_the_cluster_fails_within_seconds_with_the_sum(tmp_path):
-    trainer = with_room_check(trainer_for(tmp_path, report_once, num_workers=3))
+    trainer = with_deadlock_check(trainer_for(tmp_path, report_once, num_workers=3))
 
     start = time.monotonic()
     with pytest.raises(PASSED_ON) as caught:
@@ -71,7 +71,7 @@ def test_an_actor_that_holds_on_is_named_in_the_sum(tmp_path):
     ray.get(server.ready.remote())
 
     with pytest.raises(PASSED_ON, match=r"2 CPU - 1 CPU held by actor .*Server = 1 CPU"):
-        with_room_check(trainer_for(tmp_path, report_once, num_workers=2)).fit()
+        with_deadlock_check(trainer_for(tmp_path, report_once, num_workers=2)).fit()
 
     ray.kill(server)
 
@@ -79,7 +79,7 @@ def test_an_actor_that_holds_on_is_named_in_the_sum(tmp_path):
 @pytest.mark.timeout(180)
 def test_of_two_drivers_that_starve_each_other_one_fails_with_the_sum_and_the_other_trains(tmp_path):
     def trial(config):
-        with_room_check(trainer_for(tmp_path / str(config["x"]), report_once)).fit()
+        with_deadlock_check(trainer_for(tmp_path / str(config["x"]), report_once)).fit()
         tune.report({"trained": 1})
 
     results = tune.run(
@@ -131,7 +131,7 @@ def test_a_run_waits_for_the_actors_of_another_program(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "ready\n"
 
-        result = with_room_check(trainer_for(tmp_path, report_once, num_workers=2)).fit()
+        result = with_deadlock_check(trainer_for(tmp_path, report_once, num_workers=2)).fit()
 
     assert result.error is None
 
@@ -142,8 +142,8 @@ def test_a_run_waits_for_the_workers_of_another_however_long_they_train(tmp_path
     def train_for_long():
         time.sleep(12)  # longer than the patience with runs that are stuck
 
-    first = with_room_check(trainer_for(tmp_path / "1", train_for_long, num_workers=2))
-    second = with_room_check(trainer_for(tmp_path / "2", report_once, num_workers=2))
+    first = with_deadlock_check(trainer_for(tmp_path / "1", train_for_long, num_workers=2))
+    second = with_deadlock_check(trainer_for(tmp_path / "2", report_once, num_workers=2))
     with ThreadPoolExecutor() as pool:
         runs = [pool.submit(first.fit), pool.submit(second.fit)]
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Self
 
 from tune_policies.accelerators import DEVICE_RESOURCES
-from tune_policies.additions import request_of, with_nodes_added
-from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.labels import matcher
-from tune_policies.packing import DRIVER_BYTES, count_trials, workers_on_node
+from tune_policies.placement.packing import count_drivers, count_trials, request_of, workers_on_node
+from tune_policies.placement.remaining import subtract
 from tune_policies.resources import TICKS, Count, PositiveCount, Resources
 from tune_policies.slot import TrialSlot
 from tune_policies.values import Value
@@ -22,7 +22,7 @@ _WHOLE: Final = TICKS
 """The share of a device that workers with whole devices have, however many."""
 
 
-class Place(Value):
+class Placement(Value):
     """So many slots of one kind on one node.
 
     Attributes:
@@ -44,46 +44,46 @@ class Layout(Value):
         places: Of each kind in turn, at most one for each node.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[Placement, ...]
 
     def count(self, kind: int) -> int:
         """Return how many slots of a kind have a place."""
         return sum(place.count for place in self.places if place.kind == kind)
 
 
-def lay_out(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
+def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
     """Return which node holds how many slots of each kind.
 
     On the capacity for which the slots were planned all have a place, on another one as many as fit, the better kinds
     first. What the alive nodes do not hold is placed on nodes that can still be added.
     """
-    layout = _lay_out(plan_slots, capacity)
+    layout = _placed_on(plan_slots, capacity)
     missing = [slot.max_concurrent_trials - layout.count(kind) for kind, slot in enumerate(plan_slots)]
     if not any(missing) or not capacity.node_types:
         return layout
     workers = sum(short * max(1, slot.num_workers) for short, slot in zip(missing, plan_slots, strict=True))
     most = min(workers, workers if capacity.max_nodes_to_add is None else capacity.max_nodes_to_add)
     to_add = {each.name: min(most, each.max_nodes_to_add) for each in capacity.node_types}
-    return _lay_out(plan_slots, with_nodes_added(capacity, to_add))
+    return _placed_on(plan_slots, capacity.with_nodes_added(to_add))
 
 
 def with_places(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> tuple[TrialSlot, ...]:
     """Return the slots that have a place on a cluster, those of another one perhaps fewer."""
-    layout = lay_out(plan_slots, capacity)
+    layout = place_slots(plan_slots, capacity)
     counts = [layout.count(kind) for kind in range(len(plan_slots))]
     return tuple(slot.capped(count) for slot, count in zip(plan_slots, counts, strict=True) if count)
 
 
-def _lay_out(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
-    left = Left.all_of(capacity)
+def _placed_on(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
+    left = RemainingCapacity.all_of(capacity)
     places = []
     for kind, slot in enumerate(plan_slots):
-        counts, left = left.take(slot)
-        places += [Place(kind=kind, node_id=node_id, count=count) for node_id, count in counts.items()]
+        counts, left = left.allocate(slot)
+        places += [Placement(kind=kind, node_id=node_id, count=count) for node_id, count in counts.items()]
     return Layout(places=tuple(places))
 
 
-class Left(NamedTuple):
+class RemainingCapacity(NamedTuple):
     """What the kinds of slots that have a place leave of a cluster.
 
     Attributes:
@@ -120,27 +120,28 @@ class Left(NamedTuple):
         )
         most = before.max_nodes_to_add
         most = None if most is None else max(0, most - sum(nodes_to_add.values()))
-        after = with_nodes_added(before, nodes_to_add).model_copy(
-            update={"node_types": types, "max_nodes_to_add": most}
-        )
+        after = before.with_nodes_added(nodes_to_add).model_copy(update={"node_types": types, "max_nodes_to_add": most})
         return self._replace(capacity=after)
 
     def fewest_nodes(self, slot: TrialSlot) -> list[str]:
-        """Return the identifiers of as few nodes as hold the workers of a kind, wherever its drivers are."""
-        request, missing, chosen = request_of(slot), slot.max_concurrent_trials * slot.num_workers, []
+        """Return the identifiers of as few nodes as hold the workers of a kind, and its drivers."""
+        request, drivers, chosen = request_of(slot), slot.max_concurrent_trials, []
+        missing, homeless = drivers * slot.num_workers, drivers
         for node, _ in self._fitting(slot):
-            if missing > 0:
-                missing -= workers_on_node(node, request, num_drivers=slot.max_concurrent_trials)
+            holds = workers_on_node(node, request, num_drivers=drivers)
+            houses = count_drivers([NodeGroup(node, 1)], drivers)
+            if (missing > 0 and holds) or (homeless > 0 and houses):
+                missing, homeless = missing - holds, homeless - houses
                 chosen.append(node.node_id)
         return chosen
 
-    def take(self, slot: TrialSlot) -> tuple[dict[str | None, int], Self]:
+    def allocate(self, slot: TrialSlot) -> tuple[dict[str | None, int], Self]:
         """Return how many slots of a kind are on which node, and what is left beside them.
 
         Nodes are filled one after the other; see :func:`filling_order`.
         """
         if slot.num_workers:
-            return self._take_workers(slot)
+            return self._allocate_workers(slot)
         wanted, taken = slot.max_concurrent_trials, {}
         for node, fit in self._fitting(slot):
             if wanted == 0:
@@ -151,9 +152,9 @@ class Left(NamedTuple):
         counts: dict[str | None, int] = {node_id: count for node_id, count in taken.items() if node_id not in expected}
         if to_come := sum(count for node_id, count in taken.items() if node_id in expected):
             counts[None] = to_come
-        return counts, self._less(slot.worker, taken)
+        return counts, self._subtract(slot.worker, taken)
 
-    def _take_workers(self, slot: TrialSlot) -> tuple[dict[str | None, int], Self]:
+    def _allocate_workers(self, slot: TrialSlot) -> tuple[dict[str | None, int], Self]:
         """Take the trials of a kind with Train workers, which Train places by itself.
 
         On one node they take what they need. On several any of the nodes may come to hold as many workers as it has
@@ -170,7 +171,7 @@ class Left(NamedTuple):
             if len(ids) == 1
             else {node.node_id: fit for node, fit in fitting}
         )
-        return {None: trials}, self._less(slot.per_worker, taken, drivers_bytes=trials * DRIVER_BYTES)
+        return {None: trials}, self._subtract(slot.per_worker, taken, num_drivers=trials)
 
     def _fitting(self, slot: TrialSlot) -> list[tuple[NodeCapacity, int]]:
         """Return the nodes that hold a worker of ``slot``, and how many each, in the order in which they are filled."""
@@ -186,19 +187,17 @@ class Left(NamedTuple):
         ]
         return filling_order(chosen, slot)
 
-    def _less(self, worker: Resources, taken: Mapping[str, int], *, drivers_bytes: int = 0) -> Self:
-        """Return what is left beside so many workers on the nodes, of which each may also hold the drivers."""
+    def _subtract(self, worker: Resources, taken: Mapping[str, int], *, num_drivers: int = 0) -> Self:
+        """Subtract so many workers from each node, and all the drivers, as any of the nodes may hold them."""
         share = {name: min(_WHOLE, ticks) for name, ticks in worker.ticks.items() if name in DEVICE_RESOURCES}
-        reduced: dict[tuple[object, int], Resources] = {}
         changed = {}
-        for shape, nodes in self.capacity.nodes_by_shape.items():
+        for nodes in self.capacity.nodes_by_shape.values():
+            left: dict[int, NodeCapacity] = {}  # nodes of one shape are alike, and most of them take as many
             for node in nodes:
                 if count := taken.get(node.node_id):
-                    if (shape, count) not in reduced:
-                        reduced[shape, count] = _reduced(node.resources, worker, count, drivers_bytes)
-                    # What its CPUs really are would be told of a node that has fewer now.
-                    update = {"resources": reduced[shape, count], "usable_cpus": None}
-                    changed[node.node_id] = node.model_copy(update=update)
+                    if count not in left:
+                        left[count] = subtract(node, worker.ticks, count, num_drivers=num_drivers)
+                    changed[node.node_id] = node.with_less(left[count].resources)
         shares = {node_id: {**self.shares.get(node_id, {}), **share} for node_id in changed}
         return self._replace(capacity=self.capacity.replacing(changed), shares={**self.shares, **shares})
 
@@ -224,17 +223,3 @@ def filling_order(fitting: Iterable[tuple[NodeCapacity, int]], slot: TrialSlot) 
 
 def _agree(in_use: Mapping[str, int], share: Mapping[str, int]) -> bool:
     return all(in_use.get(name, ticks) == ticks for name, ticks in share.items())
-
-
-def _reduced(has: Resources, worker: Resources, count: int, drivers_bytes: int) -> Resources:
-    left = has
-    for name, ticks in has.ticks.items():
-        needed = worker.ticks.get(name, 0)
-        if name == "memory":
-            # None would mean "not known": a node with nothing left keeps its last byte.
-            left = left.with_ticks(name, max(1, ticks - count * needed - drivers_bytes))
-        elif name in DEVICE_RESOURCES and 0 < needed < TICKS:
-            left = left.with_ticks(name, 0)  # Ray may spread the shares over all of them
-        elif needed:
-            left = left.with_ticks(name, ticks - count * needed)
-    return left

@@ -1,15 +1,26 @@
-"""How few of the nodes that the autoscaler could add a plan needs, and which types hold its trials."""
+"""Nodes that the autoscaler could add: which of them hold the trials of a plan, and how few it needs."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from tune_policies.additions import as_node, request_of, with_nodes_added
 from tune_policies.capacity import ClusterCapacity, NodeGroup, NodeTypeCapacity
 from tune_policies.labels import matcher
-from tune_policies.layout import with_places
-from tune_policies.packing import Request, count_drivers, count_workers, largest
+from tune_policies.placement.layout import with_places
+from tune_policies.placement.packing import Request, count_drivers, count_workers, largest, request_of
 from tune_policies.plan import TrialPlan
 from tune_policies.slot import TrialSlot
+
+
+def within(limits: Mapping[str, int], order: Iterable[str], most: int | None) -> dict[str, int]:
+    """Return as many nodes of each type as the limits of each and of all together allow, those first in order first.
+
+    Types of which no node may come are left out.
+    """
+    chosen: dict[str, int] = {}
+    for name in order:
+        number = limits[name] if most is None else min(limits[name], most - sum(chosen.values()))
+        chosen |= {name: number} if number > 0 else {}
+    return chosen
 
 
 def fewest_nodes(plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
@@ -34,9 +45,9 @@ def _fewest_for_kinds(
     fewest = dict(most)
 
     def is_short_with(name: str, number: int) -> bool:
-        return with_places(slots, with_nodes_added(capacity, {**fewest, name: number})) != slots
+        return with_places(slots, capacity.with_nodes_added({**fewest, name: number})) != slots
 
-    if with_places(slots, with_nodes_added(capacity, most)) != slots:
+    if with_places(slots, capacity.with_nodes_added(most)) != slots:
         return fewest  # the policy has left something free, so how they share the nodes is its own affair
     for name in sorted(most):
         if is_short_with(name, 0):
@@ -57,7 +68,7 @@ def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, i
     for node_type in by_use(slot, capacity, needed):
         if missing <= 0 and homeless <= 0:
             break
-        node = (NodeGroup(as_node(node_type), 1),)
+        node = (NodeGroup(node_type.as_node(), 1),)
         holds, houses = _workers(node, request, needed), _drivers(node, request, needed)
         number = max(-(-missing // holds), -(-homeless // houses) if houses else 0)
         number = min(number, most.get(node_type.name, 0))
@@ -78,9 +89,9 @@ def by_use(slot: TrialSlot, capacity: ClusterCapacity, num_trials: int) -> list[
 
     is_selected = matcher(slot.label_selector)
     types = (
-        (_workers((NodeGroup(as_node(each), 1),), request, num_trials), each)
+        (_workers((NodeGroup(each.as_node(), 1),), request, num_trials), each)
         for each in capacity.node_types or ()
-        if is_selected(as_node(each).ray_labels)
+        if is_selected(each.as_node().ray_labels)
     )
     return [each for _, each in sorted((pair for pair in types if pair[0]), key=lambda pair: preference(*pair))]
 

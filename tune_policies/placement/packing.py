@@ -6,6 +6,7 @@ nodes hold one by one. Nodes of one shape are counted once and multiplied.
 """
 
 from collections.abc import Callable, Collection, Iterable
+from functools import cached_property
 from typing import Any, Final, Self
 
 from pydantic import model_validator
@@ -13,17 +14,21 @@ from pydantic import model_validator
 from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.capacity import NodeCapacity, NodeGroup
 from tune_policies.errors import InvalidResourcesError
-from tune_policies.resources import TICKS, Bytes, Count, Resources, to_ticks
-from tune_policies.units import MIB, format_bytes
+from tune_policies.placement.remaining import DRIVER_BYTES, slots_by_resource
+from tune_policies.resources import TICKS, Amounts, Bytes, Count, Resources, to_ticks
+from tune_policies.slot import TrialSlot
+from tune_policies.units import format_bytes
 from tune_policies.values import Value
 
-DRIVER_BYTES: Final = MIB
 DRIVER: Final = Resources(memory_bytes=DRIVER_BYTES)
 """What Tune reserves for a trial whose training runs in Train workers.
 
 A Train driver only waits, so it must not hold a CPU that its own workers queue for. Ray refuses a trial that
 holds nothing, and takes one that holds a little host memory.
 """
+
+
+_TYPE_TICKS: Final = to_ticks(ACCELERATOR_TYPE_AMOUNT)
 
 
 class Request(Value):
@@ -56,6 +61,14 @@ class Request(Value):
             raise InvalidResourcesError("a worker must ask for something: give it CPUs or GPUs above 0")
         return self
 
+    @cached_property
+    def amounts(self) -> Amounts:
+        """What one worker takes of a node, its part of the device type included."""
+        of_type = (
+            {} if self.accelerator_type is None else {ACCELERATOR_TYPE_PREFIX + self.accelerator_type: _TYPE_TICKS}
+        )
+        return self.worker.ticks | of_type
+
     @property
     def processes(self) -> int:
         """How many processes train in one trial."""
@@ -73,15 +86,9 @@ class Request(Value):
         return f"{self.num_workers}{grown} workers of {each}"
 
 
-def device_slots(amount: float, share_ticks: int) -> int:
-    """Return how many times ``share_ticks`` fit ``amount`` devices of one node.
-
-    A share below one device stays on one device; a share above takes whole devices.
-    """
-    ticks = to_ticks(amount)
-    if share_ticks >= TICKS:
-        return ticks // share_ticks
-    return ticks // TICKS * (TICKS // share_ticks) + ticks % TICKS // share_ticks
+def request_of(slot: TrialSlot) -> Request:
+    """Return what a trial in ``slot`` needs."""
+    return Request(worker=slot.worker, num_workers=slot.num_workers, accelerator_type=slot.accelerator_type)
 
 
 def equal_device_share(most_per_device: int, most_devices: float) -> int:
@@ -109,29 +116,8 @@ def slots_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0)
     """Return for each resource that ``request`` names how many workers it alone would let ``node`` hold.
 
     The node holds the smallest of them. Host memory that is not known limits nothing.
-
-    Args:
-        node: Where the workers would run.
-        request: What they need.
-        num_drivers: Train drivers that may all be on this node; where Ray puts them cannot be known.
     """
-    resources = node.resources
-    has = resources.ticks
-    slots: dict[str, int] = {}
-    for name, needed in request.worker.ticks.items():
-        if name == "memory":
-            if resources.memory_bytes is not None:
-                left = resources.memory_bytes - num_drivers * DRIVER_BYTES
-                slots[name] = max(0, left) // needed
-        elif name in DEVICE_RESOURCES:
-            slots[name] = device_slots(has.get(name, 0) / TICKS, needed)
-        else:
-            slots[name] = has.get(name, 0) // needed
-    if request.accelerator_type is not None:
-        is_there = node.accelerator_type == request.accelerator_type
-        per_node = TICKS // to_ticks(ACCELERATOR_TYPE_AMOUNT)
-        slots[ACCELERATOR_TYPE_PREFIX + request.accelerator_type] = per_node if is_there else 0
-    return slots
+    return slots_by_resource(node.amounts, request.amounts, num_drivers=num_drivers)
 
 
 def workers_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0) -> int:

@@ -4,6 +4,7 @@ All of Ray's that is private about it is behind :func:`_accessor`. ``ray.util.st
 where a dashboard runs.
 """
 
+import math
 import time
 import warnings
 from collections import defaultdict
@@ -15,14 +16,16 @@ from ray._private.state import state as ray_state
 from ray.core.generated.gcs_pb2 import ActorTableData, PlacementGroupTableData
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
+from tune_policies.capacity import ClusterCapacity
+from tune_policies.placement.deadlock import ClusterOccupancy, Gang, NodeTotals, Reservation, WaitingRun
 from tune_policies.probe import ProbeWarning, probe_cluster
 from tune_policies.probing.cluster_state import read_cluster_state
-from tune_policies.resources import to_ticks
-from tune_policies.train_room import Amounts, Gang, Held, RoomNode, RoomView, WaitingRun
+from tune_policies.resources import ray_ticks
 
 _CONTROLLER: Final = "TrainController"
 _READ_TIMEOUT_S: Final = 10.0
+_FRESH_S: Final = 20.0
+"""So long what was read of an autoscaler holds, in seconds. A node that came since counts twice, which is safe."""
 _STARTING_S: Final = 30.0
 """So long a run that asks for nothing may take to begin, in seconds."""
 _STRATEGIES: Final = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
@@ -30,8 +33,8 @@ _STRATEGIES: Final = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 _GROUP: Final = PlacementGroupTableData
 
 
-class RoomReader:
-    """Reads the room for one Train run, for the controller of the run.
+class OccupancyReader:
+    """Reads what a cluster has and what holds on, for the controller of one Train run.
 
     Args:
         own_id: The actor of the controller, in hexadecimal.
@@ -45,7 +48,7 @@ class RoomReader:
         self._is_elastic = is_elastic
         self._job_id = ray.get_runtime_context().get_job_id()
 
-    def read(self) -> RoomView:
+    def read(self) -> ClusterOccupancy:
         """Return what the cluster has and what in it holds on.
 
         Raises:
@@ -64,15 +67,15 @@ class RoomReader:
             WaitingRun(
                 run_id=controller.actor_id.hex(),
                 started_at=controller.start_time / 1000,
-                driver=_held_by_driver(by_process.get(controller.owner_address.worker_id), by_group),
+                driver=_reserved_by_driver(by_process.get(controller.owner_address.worker_id), by_group),
                 gang=self._gang_of(controller, groups_of[controller.actor_id]),
             )
             for controller in controllers
             if all(group.state in (_GROUP.PENDING, _GROUP.REMOVED) for group in groups_of[controller.actor_id])
         ]  # the others' workers have their room
-        return RoomView(
+        return ClusterOccupancy(
             nodes=tuple(_nodes()),
-            lasting=tuple(_lasting(actors, groups, drivers, self._job_id)),
+            permanent=tuple(_permanent(actors, groups, drivers, self._job_id)),
             waiting=tuple(waiting),
         )
 
@@ -104,14 +107,11 @@ def _tables() -> tuple[list[Any], list[Any]]:
     return actors, [_GROUP.FromString(each) for each in accessor.get_placement_group_table()]
 
 
-def _nodes() -> Iterable[RoomNode]:
+def _nodes() -> Iterable[NodeTotals]:
     for node in ray.nodes():
         if node["Alive"]:
-            yield RoomNode(node_id=node["NodeID"], amounts=_amounts(node["Resources"]), labels=node.get("Labels") or {})
-
-
-def _amounts(resources: Mapping[str, float]) -> Amounts:
-    return {name: int(amount) if name == "memory" else to_ticks(amount) for name, amount in resources.items()}
+            amounts = {"memory": 0} | ray_ticks(node["Resources"])  # Ray leaves out what a node has none of
+            yield NodeTotals(node_id=node["NodeID"], amounts=amounts, labels=node.get("Labels") or {})
 
 
 def _gang(pending: list[Any]) -> Gang | None:
@@ -120,28 +120,30 @@ def _gang(pending: list[Any]) -> Gang | None:
         return None
     bundles = pending[-1].bundles
     return Gang(
-        worker=_amounts(bundles[0].unit_resources),
+        worker=ray_ticks(bundles[0].unit_resources),
         num_workers=len(bundles),
         strategy=_STRATEGIES[pending[-1].strategy],
         label_selector=dict(bundles[0].label_selector),
     )
 
 
-def _held_by_driver(driver: Any, by_group: Mapping[bytes, Any]) -> tuple[Held, ...]:
+def _reserved_by_driver(driver: Any, by_group: Mapping[bytes, Any]) -> tuple[Reservation, ...]:
     """Return what the process that started a Train run holds: a trial's group, or an actor's own; a program nothing."""
     if driver is None:
         return ()
     group = by_group.get(driver.placement_group_id)
     if group is None:
         node_id = driver.address.raylet_id if hasattr(driver.address, "raylet_id") else driver.address.node_id
-        return (Held(node_id=node_id.hex(), amounts=_amounts(driver.required_resources), holder="waiting driver"),)
+        return (
+            Reservation(node_id=node_id.hex(), amounts=ray_ticks(driver.required_resources), holder="waiting driver"),
+        )
     return tuple(
-        Held(node_id=each.node_id.hex(), amounts=_amounts(each.unit_resources), holder="waiting driver")
+        Reservation(node_id=each.node_id.hex(), amounts=ray_ticks(each.unit_resources), holder="waiting driver")
         for each in group.bundles
     )
 
 
-def _lasting(actors: Iterable[Any], groups: Iterable[Any], drivers: set[bytes], job_id: str) -> Iterable[Held]:
+def _permanent(actors: Iterable[Any], groups: Iterable[Any], drivers: set[bytes], job_id: str) -> Iterable[Reservation]:
     """Return what nothing is known to end.
 
     An actor in a placement group is a trial, a Train worker, or like those part of something that was planned to end.
@@ -150,18 +152,18 @@ def _lasting(actors: Iterable[Any], groups: Iterable[Any], drivers: set[bytes], 
     in_groups = {group.placement_group_id for group in groups}
     for actor in actors:
         is_ray_data = actor.function_descriptor.python_function_descriptor.module_name.startswith("ray.data.")
-        amounts = _amounts(actor.required_resources)
+        amounts = ray_ticks(actor.required_resources)
         is_others = actor.job_id.hex() != job_id and not actor.is_detached
         is_planned = actor.actor_id in drivers or actor.placement_group_id in in_groups or is_ray_data
         if is_others or is_planned or not amounts:
             continue
         node_id = actor.address.raylet_id if hasattr(actor.address, "raylet_id") else actor.address.node_id
-        yield Held(node_id=node_id.hex(), amounts=amounts, holder=f"actor {actor.class_name}")
+        yield Reservation(node_id=node_id.hex(), amounts=amounts, holder=f"actor {actor.class_name}")
     for group in groups:
         if group.is_detached and group.state == _GROUP.CREATED:
             for bundle in group.bundles:
-                amounts = _amounts(bundle.unit_resources)
-                yield Held(node_id=bundle.node_id.hex(), amounts=amounts, holder="detached placement group")
+                amounts = ray_ticks(bundle.unit_resources)
+                yield Reservation(node_id=bundle.node_id.hex(), amounts=amounts, holder="detached placement group")
 
 
 def remove_groups(controller_id: str, *, only_pending: bool = False) -> None:
@@ -204,28 +206,29 @@ def _is_dead_controller(actor_id: Any) -> bool:
     return bool(actor.state == ActorTableData.DEAD and actor.class_name == _CONTROLLER)
 
 
-def addable_nodes(gang: Gang) -> tuple[RoomNode, ...] | None:
-    """Return the nodes that the autoscaler could add for these workers, a node for each of them at the most.
+class AddableNodes:
+    """What an autoscaler could add, read anew now and then: it takes seconds, in which others may give way."""
 
-    ``None``: there is an autoscaler, and what it could add is not known.
+    def __init__(self) -> None:
+        self._capacity: ClusterCapacity | None = None
+        self._read_at = -math.inf
 
-    Raises:
-        ProbeError: The cluster cannot be read in time.
-    """
-    if not read_cluster_state(_READ_TIMEOUT_S).has_autoscaler:
-        return ()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ProbeWarning)
-        capacity = probe_cluster(timeout_s=_READ_TIMEOUT_S)
-    if capacity.node_types is None:
-        return None
-    nodes = []
-    for node_type in capacity.node_types:
-        amounts = dict(node_type.resources.ticks)
-        if node_type.accelerator_type:
-            amounts[ACCELERATOR_TYPE_PREFIX + node_type.accelerator_type] = to_ticks(ACCELERATOR_TYPE_AMOUNT) * 10_000
-        number = min(node_type.max_nodes_to_add, gang.num_workers)
-        nodes += [
-            RoomNode(node_id=f"{node_type.name}+{i}", amounts=amounts, labels=node_type.labels) for i in range(number)
-        ]
-    return tuple(nodes if capacity.max_nodes_to_add is None else nodes[: capacity.max_nodes_to_add])
+    def added_to(self, view: ClusterOccupancy) -> ClusterOccupancy | None:
+        """Return the view with them; ``None``: what could be added is not known, or was read only now.
+
+        Raises:
+            ProbeError: The cluster cannot be read in time.
+        """
+        if not read_cluster_state(_READ_TIMEOUT_S).may_have_autoscaler:
+            return view
+        if time.monotonic() - self._read_at > _FRESH_S:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ProbeWarning)
+                self._capacity = probe_cluster(timeout_s=_READ_TIMEOUT_S)
+            self._read_at = time.monotonic()
+            return None  # the view is older
+        if self._capacity is None or self._capacity.node_types is None:
+            return None
+        return view.model_copy(
+            update={"node_types": self._capacity.node_types, "max_nodes_to_add": self._capacity.max_nodes_to_add}
+        )

@@ -8,7 +8,7 @@ from typing import Final
 from tune_policies.accelerators import ACCELERATOR_TYPES
 from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity
 from tune_policies.errors import InfeasibleRequestError
-from tune_policies.packing import largest
+from tune_policies.placement.packing import largest
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
 from tune_policies.resources import Resources

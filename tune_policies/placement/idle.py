@@ -5,14 +5,13 @@ them. A plan that runs fewer trials than fit leaves the difference free, in sum;
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Final
 
 from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
-from tune_policies.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.capacity import ClusterCapacity
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.labels import matcher
-from tune_policies.packing import Request, slots_on_node
+from tune_policies.placement.packing import Request, request_of, slots_on_node
 from tune_policies.plan import TrialPlan
 from tune_policies.resources import TICKS, format_amount, from_ticks
 from tune_policies.slot import TrialSlot
@@ -62,9 +61,10 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     Raises:
         InvalidResourcesError: The plan uses more than there is, so it was made for another cluster.
     """
-    cluster = capacity.with_nodes((*capacity.nodes, *_added_nodes(capacity, plan)))
+    cluster = capacity.with_nodes_added(plan.nodes_to_add)
     total = _total(cluster)
-    if not _counts_memory(cluster, plan):
+    is_reserved = any(slot.worker.memory_bytes for slot in plan.slots)
+    if not is_reserved or any(node.resources.memory_bytes is None for node, _ in cluster.groups):
         total.pop("memory", None)
     used = _used(plan)
     for name, amount in total.items():
@@ -86,7 +86,7 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
     slot = plan.slots[0]
     if len(plan.slots) > 1:
         return None
-    request = Request(worker=slot.worker, num_workers=slot.num_workers, accelerator_type=slot.accelerator_type)
+    request = request_of(slot)
     is_selected = matcher(slot.label_selector)
     room, parts = _left_on_full_nodes(cluster.where(lambda node: is_selected(node.ray_labels)), request)
     for name, ticks in _total(cluster.where(lambda node: not is_selected(node.ray_labels))).items():
@@ -165,22 +165,6 @@ def _take_drivers(parts: Parts, slot: TrialSlot) -> None:
             taken = min(held, parts[part])
             parts[part] -= taken
             held -= taken
-
-
-def _added_nodes(capacity: ClusterCapacity, plan: TrialPlan) -> Iterable[NodeCapacity]:
-    for kind in capacity.node_types or ():
-        for i in range(plan.nodes_to_add.get(kind.name, 0)):
-            yield NodeCapacity(
-                node_id=f"{kind.name}-{i}",
-                resources=kind.resources,
-                accelerator_type=kind.accelerator_type,
-                labels=kind.labels,
-            )
-
-
-def _counts_memory(cluster: ClusterCapacity, plan: TrialPlan) -> bool:
-    is_reserved = any(slot.worker.memory_bytes for slot in plan.slots)
-    return is_reserved and all(node.resources.memory_bytes is not None for node, _ in cluster.groups)
 
 
 def _used(plan: TrialPlan) -> Counter[str]:

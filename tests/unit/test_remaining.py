@@ -1,0 +1,120 @@
+"""What is left of a node while parts of it are taken and given back, held against placements by hand."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.clusters import gpu_node
+from tune_policies.placement.packing import Request, workers_on_node
+from tune_policies.placement.remaining import BundleGroup, RemainingNode, is_held, subtract
+from tune_policies.resources import Resources
+
+GPU = 10_000
+
+worker_amounts = st.fixed_dictionaries(
+    {},
+    optional={
+        "CPU": st.sampled_from([1_000, 5_000, 10_000, 20_000]),
+        "GPU": st.sampled_from([384, 2_500, 3_333, 4_000, 6_000, 10_000, 20_000]),
+        "memory": st.integers(1, 9),
+        "accelerator_type:T4": st.just(10),
+    },
+).filter(bool)
+planned_workers = worker_amounts.map(
+    lambda worker: {name: amount for name, amount in worker.items() if ":" not in name}
+).filter(lambda worker: "CPU" in worker or "GPU" in worker)
+node_amounts = st.fixed_dictionaries(
+    {"CPU": st.integers(0, 80_000), "GPU": st.integers(0, 5).map(lambda gpus: gpus * GPU)},
+    optional={"memory": st.integers(0, 30), "accelerator_type:T4": st.just(GPU)},
+)
+
+
+def resources(worker):
+    """The same as a value, without its device type."""
+    return Resources(
+        cpus=worker.get("CPU", 0) / GPU, gpus=worker.get("GPU", 0) / GPU, memory_bytes=worker.get("memory")
+    )
+
+
+def allocated(node, worker, most=400):
+    return next((count for count in range(most) if not node.allocate(worker)), most)
+
+
+@given(node_amounts, worker_amounts)
+def test_as_many_workers_are_said_to_fit_as_are_placed_one_by_one(has, worker):
+    said = RemainingNode(has).slots(worker, 400)
+
+    assert said == allocated(RemainingNode(has), worker)
+
+
+@given(
+    st.integers(0, 4),
+    st.sampled_from([0, 0.5, 1, 8]),
+    st.none() | st.integers(2, 30),
+    planned_workers,
+)
+def test_a_planner_counts_on_a_node_what_is_placed_there_one_by_one(gpus, cpus, memory, worker):
+    node = gpu_node("a", gpus=gpus, cpus=cpus)
+    node = node.model_copy(update={"resources": node.resources.replaced(memory_bytes=memory)})
+
+    planned = workers_on_node(node, Request(worker=resources(worker)))
+
+    assert min(planned, 400) == allocated(RemainingNode(node.amounts), worker)
+
+
+@given(st.integers(1, 3), st.lists(st.sampled_from([2_500, 4_000, 5_000, 6_000, 10_000]), max_size=5))
+def test_shares_that_are_placed_have_room_on_some_choice_of_devices(gpus, shares):
+    """The converse is not promised: Ray does not search either."""
+    node = RemainingNode({"GPU": gpus * GPU})
+
+    are_placed = all(node.allocate({"GPU": share}) for share in sorted(shares, reverse=True))
+
+    choices = product(range(gpus), repeat=len(shares))
+    sums = ([sum(s for s, d in zip(shares, each, strict=True) if d == i) for i in range(gpus)] for each in choices)
+    assert not are_placed or any(max(each) <= GPU for each in sums)
+
+
+@given(node_amounts, st.lists(worker_amounts, max_size=4), worker_amounts)
+def test_what_is_given_back_is_there_again(has, held, worker):
+    node = RemainingNode(has)
+    for each in held:
+        node.hold(each)
+    between = node.slots(worker, 400)
+    for each in held:
+        node.release(each)
+
+    assert between <= node.slots(worker, 400) == RemainingNode(has).slots(worker, 400)
+
+
+@given(st.integers(0, 4), st.integers(1, 30), planned_workers, st.integers(0, 3))
+def test_subtracting_workers_leaves_no_more_than_they_leave_wherever_they_are(gpus, memory, worker, drivers):
+    node = gpu_node("a", gpus=gpus, cpus=4)
+    node = node.model_copy(update={"resources": node.resources.replaced(memory_bytes=memory)})
+    fit = workers_on_node(node, Request(worker=resources(worker)))
+    held = RemainingNode(node.amounts)
+    for _ in range(fit):
+        held.allocate(worker)
+
+    left = subtract(node, worker, fit, num_drivers=drivers)
+
+    assert all(left.amounts.get(name, 0) <= held.amount(name) for name in ("CPU", "GPU"))
+    assert left.resources.memory_bytes is not None  # it stays known, were it the last byte
+
+
+@pytest.mark.parametrize("memory_gib", [None, 64])
+def test_host_memory_that_is_not_known_limits_no_one_who_asks(memory_gib):
+    node = gpu_node("a", cpus=8, memory_gib=memory_gib)
+    worker = Resources(cpus=1, memory_bytes="8GiB")
+
+    assert workers_on_node(node, Request(worker=worker)) == 8
+    assert is_held(BundleGroup([{"CPU": 1, "memory": 8 * 2**30}] * 8), [node])
+    assert RemainingNode(node.amounts).slots(worker.ticks, 9) == 8
+
+
+def test_a_node_may_have_more_devices_than_fit_a_list():
+    node = RemainingNode({"GPU": 10**15})
+
+    assert node.allocate({"GPU": 2_500})
+    assert node.slots({"GPU": 5_000}, 10**12) == 2 * 10**11 - 1

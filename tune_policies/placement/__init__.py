@@ -1,0 +1,1 @@
+"""The one engine that says what fits, where, what is left, and what could be added: pure, in ticks."""

@@ -1,0 +1,245 @@
+"""Gang deadlock: whether the workers of Train runs can ever start beside what holds on, and the sum where they cannot.
+
+A run whose workers train will end, and frees what it holds. A driver whose workers wait does not: it holds its share
+until they have started and ended. So the waiting runs are played through as a banker would: a run whose workers fit
+beside everything that holds on can start, ends, and gives its driver's share back. The runs that are left
+when no more can start wait for each other, or for what never ends.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+from pydantic import Field
+
+from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
+from tune_policies.capacity import NodeTypeCapacity
+from tune_policies.errors import InfeasibleRequestError
+from tune_policies.labels import NODE_ID, format_selector, matcher
+from tune_policies.placement.remaining import RemainingNode
+from tune_policies.placement.scale_up import within
+from tune_policies.resources import TICKS, Amounts, Count, PositiveCount, format_amount
+from tune_policies.units import format_bytes
+from tune_policies.values import Value
+
+
+class NodeTotals(Value):
+    """A node, with everything that Ray counts of it, used or not."""
+
+    node_id: str
+    amounts: Amounts
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class Reservation(Value):
+    """What something holds on a node.
+
+    Attributes:
+        node_id: The node.
+        amounts: How much of it.
+        holder: Who holds it, as text: "an actor Server".
+    """
+
+    node_id: str
+    amounts: Amounts
+    holder: str
+
+
+class Gang(Value):
+    """Workers that start together, all alike.
+
+    Attributes:
+        worker: What each reserves.
+        num_workers: How many there are; of an elastic run, the fewest with which it starts.
+        strategy: Ray's placement strategy.
+        label_selector: Ray's label selector for their nodes; empty: any.
+    """
+
+    worker: Amounts
+    num_workers: PositiveCount
+    strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
+    label_selector: dict[str, str] = Field(default_factory=dict)
+
+
+class WaitingRun(Value):
+    """A Train run whose workers have not started.
+
+    Attributes:
+        run_id: Which it is.
+        started_at: When it began, in seconds; runs are told apart by age.
+        driver: What its driver holds meanwhile.
+        gang: The workers that it waits for; ``None``: not known, as it has not asked for any; so they may fit.
+    """
+
+    run_id: str
+    started_at: float
+    driver: tuple[Reservation, ...] = ()
+    gang: Gang | None = None
+
+
+class ClusterOccupancy(Value):
+    """What a cluster has, and what in it holds on.
+
+    Attributes:
+        nodes: The alive nodes.
+        permanent: What nothing is known to end: actors outside of trials and Train runs, and what users have reserved.
+        waiting: The Train runs whose workers wait.
+        node_types: What an autoscaler can add.
+        max_nodes_to_add: The most nodes of all types together that it can add; ``None``: each type's limit is the only
+            one.
+    """
+
+    nodes: tuple[NodeTotals, ...]
+    permanent: tuple[Reservation, ...] = ()
+    waiting: tuple[WaitingRun, ...] = ()
+    node_types: tuple[NodeTypeCapacity, ...] = ()
+    max_nodes_to_add: Count | None = None
+
+    def remaining(self, holding: Iterable[WaitingRun]) -> dict[str, RemainingNode]:
+        """Return what is left of each alive node beside what is permanent and the drivers of these runs."""
+        nodes = {node.node_id: RemainingNode(node.amounts) for node in self.nodes}
+        for each in (*self.permanent, *(share for run in holding for share in run.driver)):
+            if each.node_id in nodes:
+                nodes[each.node_id].hold(each.amounts)
+        return nodes
+
+
+def stuck_runs(view: ClusterOccupancy) -> tuple[WaitingRun, ...]:
+    """Return the runs whose workers can never start unless one of them, or what is permanent, gives way, by age."""
+    waiting = sorted(view.waiting, key=lambda run: (run.started_at, run.run_id))
+    nodes = view.remaining(waiting)
+    while True:
+        stuck = [run for run in waiting if run.gang and most_workers(run.gang, view, nodes) < run.gang.num_workers]
+        if len(stuck) == len(waiting):
+            return tuple(stuck)
+        for share in (share for run in waiting if run not in stuck for share in run.driver):
+            if share.node_id in nodes:
+                nodes[share.node_id].release(share.amounts)
+        waiting = stuck
+
+
+def most_workers(gang: Gang, view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> int:
+    """Return how many of the gang's workers fit what is left of the nodes and the best mix of nodes that may come.
+
+    Each run is asked for by itself: an autoscaler takes idle nodes away again, and adds others for the next.
+    """
+    is_selected = matcher(gang.label_selector)
+    slots = [
+        nodes[node.node_id].slots(gang.worker, gang.num_workers)
+        for node in view.nodes
+        if is_selected({NODE_ID: node.node_id, **node.labels})
+    ]
+    of_type = {
+        each.name: RemainingNode(each.amounts).slots(gang.worker, gang.num_workers)
+        for each in view.node_types
+        if each.max_nodes_to_add and is_selected(each.as_node().ray_labels)
+    }
+    # Nodes that hold the most come first, so no other mix holds more.
+    by_use = sorted(filter(of_type.__getitem__, of_type), key=lambda name: (-of_type[name], name))
+    limits = {each.name: each.max_nodes_to_add for each in view.node_types}
+    added = within(limits, by_use, view.max_nodes_to_add)
+    if gang.strategy == "STRICT_PACK":
+        return max([*slots, *(of_type[name] for name in added)], default=0)
+    if gang.strategy == "STRICT_SPREAD":
+        return sum(1 for each in slots if each) + sum(added.values())
+    return sum(slots) + sum(of_type[name] * number for name, number in added.items())
+
+
+def deadlock_error(view: ClusterOccupancy, run: WaitingRun) -> InfeasibleRequestError:
+    """Return the error for a stuck run: what its workers need, and the sum of what each node has and who holds it."""
+    gang = run.gang or Gang(worker={}, num_workers=1)
+    stuck = stuck_runs(view)
+    nodes = view.remaining(stuck)
+    sums = [_sum(node, nodes[node.node_id], view, stuck, gang) for node in view.nodes]
+    shown = sums[:_SHOWN] + ([f"and {len(sums) - _SHOWN} more nodes"] if len(sums) > _SHOWN else [])
+    if view.max_nodes_to_add != 0 and any(each.max_nodes_to_add for each in view.node_types):
+        shown.append(_addable(view, gang))
+    empty = most_workers(gang, view, view.model_copy(update={"permanent": ()}).remaining(()))
+    fits = most_workers(gang, view, nodes)
+    return InfeasibleRequestError(
+        _asked(gang),
+        f"beside what holds on there is room for {fits} ({'; '.join(shown) or 'there is no node'})",
+        _short_of(gang, view, nodes),
+        _hint(view, stuck, gang, empty),
+    )
+
+
+_SHOWN: Final = 4
+"""So many nodes an error writes out."""
+
+
+def _sum(node: NodeTotals, left: RemainingNode, view: ClusterOccupancy, stuck: Iterable[WaitingRun], gang: Gang) -> str:
+    names = [name for name in gang.worker if not name.startswith(ACCELERATOR_TYPE_PREFIX)]
+    held: dict[str, list[Mapping[str, int]]] = {}
+    for each in (*view.permanent, *(share for run in stuck for share in run.driver)):
+        if each.node_id == node.node_id and any(each.amounts.get(name) for name in names):
+            held.setdefault(each.holder, []).append(each.amounts)
+    has = ", ".join(_amount(name, node.amounts.get(name, 0)) for name in names)
+    parts = [
+        f" - {_added(amounts, names)} held by {holder if len(amounts) == 1 else f'{len(amounts)} {holder}s'}"
+        for holder, amounts in sorted(held.items())
+    ]
+    rest = ", ".join(_amount(name, left.amount(name)) for name in names)
+    return f"node {node.node_id[:8]}: {has}{''.join(parts)}{f' = {rest}' if parts else ''}"
+
+
+def _addable(view: ClusterOccupancy, gang: Gang) -> str:
+    """Return what could be added at the most: "at most 2 more: 2 gpu with 4 CPU, 1 GPU each"."""
+    names = [name for name in gang.worker if not name.startswith(ACCELERATOR_TYPE_PREFIX)]
+    types = [
+        f"{each.max_nodes_to_add} {each.name} with "
+        + ", ".join(_amount(name, each.amounts.get(name, 0)) for name in names)
+        for each in sorted(view.node_types, key=lambda each: each.name)
+        if each.max_nodes_to_add
+    ]
+    together = "" if view.max_nodes_to_add is None else f", at most {view.max_nodes_to_add} together"
+    return f"nodes that can be added: {', '.join(types[:_SHOWN])}{together}"
+
+
+def _added(amounts: Iterable[Mapping[str, int]], names: Iterable[str]) -> str:
+    total: Counter[str] = Counter()
+    for each in amounts:
+        total.update(each)
+    return ", ".join(_amount(name, total[name]) for name in names if total[name])
+
+
+def _asked(gang: Gang) -> str:
+    each = ", ".join(_amount(name, amount) for name, amount in gang.worker.items() if amount) or "nothing"
+    on = f" on nodes with {format_selector(gang.label_selector)}" if gang.label_selector else ""
+    placed = f", {gang.strategy}" if gang.strategy.startswith("STRICT") else ""
+    workers = "1 worker with" if gang.num_workers == 1 else f"{gang.num_workers} workers, each with"
+    return f"{workers} {each}{on}{placed}"
+
+
+def _short_of(gang: Gang, view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> str:
+    """Return the resource that alone lets the fewest workers start."""
+
+    def workers(name: str) -> int:
+        return most_workers(gang.model_copy(update={"worker": {name: gang.worker[name]}}), view, nodes)
+
+    return min(
+        (name for name in gang.worker if gang.worker[name]), key=lambda name: (workers(name), name), default="nodes"
+    )
+
+
+def _hint(view: ClusterOccupancy, stuck: Sequence[WaitingRun], gang: Gang, empty: int) -> str:
+    if empty < gang.num_workers:
+        fewer = f"Ask for num_workers={empty}" if empty else "Ask for less for each worker"
+        return f"{fewer}, or add nodes: even with nothing else running they would not start."
+    drivers = [run for run in stuck if run.driver]
+    for at_once in range(len(drivers) - 1, 0, -1):
+        if most_workers(gang, view, view.remaining(drivers[:at_once])) >= gang.num_workers:
+            return (
+                f"Pass max_concurrent_trials={at_once} to Tune (a plan says how many: plan.max_concurrent_trials), or "
+                "let drivers hold no CPU or GPU, or add nodes."
+            )
+    if drivers:
+        return (
+            "Let the driver hold less, as under a plan (with_plan, as_trainable), or ask for fewer workers, "
+            "or add nodes."
+        )
+    return "End what holds on, ask for fewer workers, or add nodes."
+
+
+def _amount(name: str, ticks: int) -> str:
+    return f"{format_bytes(ticks)} of host memory" if name == "memory" else f"{format_amount(ticks / TICKS)} {name}"
