@@ -224,6 +224,20 @@ def test_near_the_end_a_slow_slot_is_left_idle(tmp_path):
     assert not any(0 in held for held in watching.seen)
 
 
+class TenTimesAsLongOnACpu(Counting):
+    def before_step_ends(self, has_gpu):
+        time.sleep(0.2 if has_gpu else 2)
+
+
+def test_given_speeds_say_from_the_first_moment_that_slow_slots_are_left_idle(tmp_path):
+    """Two slots on GPUs do four trials in two rounds, before one on a CPU would end."""
+    plan = plan_of(2, 1, speeds=(10, 1))
+
+    run(tmp_path, PolicyScheduler(None, plan), TenTimesAsLongOnACpu, plan, 4, reuse_actors=True)
+
+    assert Counter(each[0] for each in kinds(tmp_path).values()) == {"GPU": 4}
+
+
 class RunsOut(Counting):
     def before_step_ends(self, has_gpu):
         gpus = ray.get_runtime_context().get_assigned_resources().get("GPU", 0)

@@ -36,8 +36,9 @@ class PolicyScheduler(SchedulerAround):
     Use it with ``with_plan(trainable, plan)``, and without ``max_concurrent_trials``: the plan says how many trials run
     at once. The scheduler inside decides everything else, as without this one.
 
-    A slot is left idle on purpose only near the end, where the faster slots finish all that waits before one more trial
-    would in the slow slot. How fast slots are it knows from the plan, or from the trials that have ended.
+    A slot is left idle on purpose where the faster slots finish all that waits before one more trial would in the slow
+    slot. How fast slots are it knows from the plan's speeds, from the first trial on, and from the trials that have
+    ended. Where the searcher does not say how many trials are to come, every slot is used.
 
     A trial that is lost with its node goes back, and goes on from its latest checkpoint. That counts as no failure:
     ``max_failures`` and ``fail_fast`` are for all other errors.
