@@ -79,7 +79,20 @@ def write(folder, name, *results, error=None):
 
 
 def result(usage):
-    return json.dumps({"loss": 1, "gpu_memory": usage.model_dump(mode="json")}) + "\n"
+    return json.dumps({"loss": 1, "gpu_memory": usage.to_result()}) + "\n"
+
+
+def test_a_result_has_one_text_for_several_and_is_read_as_it_was():
+    usage = used(7, not_enforceable=("numba", "xgboost"), warnings=("no limit", "left over"), sources={"gpus": "Ray"})
+
+    written = usage.to_result()
+
+    assert not [name for name, value in written.items() if isinstance(value, list | tuple)]
+    assert GpuMemoryUsage.from_dict(json.loads(json.dumps(written))) == usage
+
+
+def test_results_of_earlier_versions_with_lists_are_read():
+    assert GpuMemoryUsage.from_dict({"not_enforceable": ["numba"]}).not_enforceable == ("numba",)
 
 
 def test_the_most_of_all_results_and_errors_counts(tmp_path):

@@ -1,8 +1,8 @@
 """What one process used of its share of GPU memory."""
 
-from typing import Final
+from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from tune_policies.resources import Bytes, Count, GpuAmount, UsedBytes
 from tune_policies.values import Value
@@ -18,6 +18,14 @@ WORKER_FILES: Final = f"{GPU_MEMORY_KEY}-*.json"
 
 ASSUMED: Final = "the reserved peak and an overhead that is only assumed"
 """What ``share_kept`` rests on where the driver does not count by process, and nobody measured the overhead."""
+
+
+def _from_lines(value: object) -> object:
+    return tuple(value.splitlines()) if isinstance(value, str) else value
+
+
+_Texts = Annotated[tuple[str, ...], BeforeValidator(_from_lines)]
+"""Texts; in a result they are the lines of one."""
 
 
 class GpuMemoryUsage(Value):
@@ -56,9 +64,21 @@ class GpuMemoryUsage(Value):
     share_kept: bool | None = None
     left_over_bytes: UsedBytes = 0
     isolation: str | None = None
-    not_enforceable: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    not_enforceable: _Texts = ()
+    warnings: _Texts = ()
     sources: dict[str, str] = Field(default_factory=dict)
+
+    def to_result(self) -> dict[str, Any]:
+        """Return the record as a part of a result, with a text of several lines for several texts.
+
+        Tune's loggers flatten mappings. Of a list, TensorBoard's wants a histogram, and warns where it holds texts.
+        """
+        lines = {name: "\n".join(map(_on_one_line, getattr(self, name))) for name in ("not_enforceable", "warnings")}
+        return {**self.model_dump(mode="json"), **lines}
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.splitlines())
 
 
 def rests_on_assumption(usage: GpuMemoryUsage) -> bool:
