@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 import ray
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    PopulationBasedTraining,
+    ResourceChangingScheduler,
+    TrialScheduler,
+)
 
 from tests.on_ray.rays import local_ray
 from trainers import with_plan
@@ -361,6 +367,25 @@ def test_the_scheduler_inside_stops_trials_as_ever(tmp_path):
     )
 
     assert [trial.last_result["training_iteration"] for trial in trials] == [3, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        pytest.param(ResourceChangingScheduler, id="inside it"),
+        pytest.param(lambda: EscalatingScheduler(ResourceChangingScheduler()), id="deeper inside"),
+    ],
+)
+def test_a_scheduler_that_changes_resources_is_refused(inner):
+    with pytest.raises(InvalidResourcesError, match="leave one of them out"):
+        PolicyScheduler(inner(), plan_of())
+
+
+def test_a_scheduler_that_changes_resources_around_this_one_is_refused_as_the_run_starts(tmp_path):
+    plan = plan_of()
+
+    with pytest.raises(InvalidResourcesError, match="leave one of them out"):
+        run(tmp_path, ResourceChangingScheduler(PolicyScheduler(None, plan)), Counting, plan, 1)
 
 
 def test_a_plan_that_goes_by_configs_is_refused():
