@@ -24,6 +24,13 @@ def _from_lines(value: object) -> object:
     return tuple(value.splitlines()) if isinstance(value, str) else value
 
 
+def _from_named_lines(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    parts = [line.partition(": ") for line in value.splitlines()]
+    return {name: int(text) if text.isdecimal() else text for name, _, text in parts}
+
+
 _Texts = Annotated[tuple[str, ...], BeforeValidator(_from_lines)]
 """Texts; in a result they are the lines of one."""
 
@@ -55,7 +62,7 @@ class GpuMemoryUsage(Value):
     gpus: GpuAmount | None = None
     device_bytes: Bytes | None = None
     share_bytes: Bytes | None = None
-    limit_bytes: dict[str, Bytes] = Field(default_factory=dict)
+    limit_bytes: Annotated[dict[str, Bytes], BeforeValidator(_from_named_lines)] = Field(default_factory=dict)
     peak_allocated_bytes: UsedBytes | None = None
     peak_reserved_bytes: UsedBytes | None = None
     process_bytes: UsedBytes | None = None
@@ -66,19 +73,22 @@ class GpuMemoryUsage(Value):
     isolation: str | None = None
     not_enforceable: _Texts = ()
     warnings: _Texts = ()
-    sources: dict[str, str] = Field(default_factory=dict)
+    sources: Annotated[dict[str, str], BeforeValidator(_from_named_lines)] = Field(default_factory=dict)
 
     def to_result(self) -> dict[str, Any]:
-        """Return the record as a part of a result, with a text of several lines for several texts.
+        """Return the record as a part of a result: always the same keys, with a number or a text each.
 
-        Tune's loggers flatten mappings. Of a list, TensorBoard's wants a histogram, and warns where it holds texts.
+        TensorBoard's logger wants to draw each list, and warns where it holds texts. ``progress.csv`` has a column for
+        each key of a mapping, and has those of the first result, also where a trial goes on with another share.
         """
-        lines = {name: "\n".join(map(_on_one_line, getattr(self, name))) for name in ("not_enforceable", "warnings")}
-        return {**self.model_dump(mode="json"), **lines}
-
-
-def _on_one_line(text: str) -> str:
-    return " ".join(text.splitlines())
+        lines = {
+            "limit_bytes": [f"{name}: {amount}" for name, amount in self.limit_bytes.items()],
+            "not_enforceable": self.not_enforceable,
+            "warnings": self.warnings,
+            "sources": [f"{name}: {text}" for name, text in self.sources.items()],
+        }
+        texts = {name: "\n".join(" ".join(line.splitlines()) for line in each) for name, each in lines.items()}
+        return {**self.model_dump(mode="json"), **texts}
 
 
 def rests_on_assumption(usage: GpuMemoryUsage) -> bool:
