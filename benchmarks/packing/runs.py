@@ -191,4 +191,5 @@ def _check(arm: Arm, trials: Sequence[Any]) -> None:
             raise FailedRunError(f"a trial had more than 1/{arm.trials_per_gpu} of the GPU")
         used = trial.last_result.get(GPU_MEMORY_KEY, {})
         if arm.isolation and used.get("isolation") != arm.isolation:
-            raise FailedRunError(f"{arm.isolation} did not hold the trials: {'; '.join(used.get('warnings', ()))}")
+            why = "; ".join(used.get("warnings", "").splitlines())
+            raise FailedRunError(f"{arm.isolation} did not hold the trials: {why}")

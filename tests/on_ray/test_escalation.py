@@ -13,7 +13,13 @@ from pathlib import Path
 import pytest
 import ray
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, MedianStoppingRule, PopulationBasedTraining
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+    ResourceChangingScheduler,
+)
 
 from tests.on_ray.rays import local_ray
 from tune_policies import EscalatingScheduler, Resources, TrialPlan, TrialSlot
@@ -107,6 +113,33 @@ def test_of_12_trials_5_run_out_and_go_on_where_they_stopped(tmp_path):
 
     assert [trial.status for trial in trials] == ["TERMINATED"] * 12
     assert notes(tmp_path) == {UNTOUCHED: 7, CAME_BACK: 5}
+
+
+def train_and_note_starts(config):
+    note(config, "start")
+    train_one(config)
+
+
+def half_a_cpu_from_the_second_step_on(tune_controller, trial, result, scheduler):
+    if result["training_iteration"] < 2:
+        return None
+    [planned] = scheduler.base_trial_resources.bundles
+    return tune.PlacementGroupFactory([{**planned, "CPU": 0.5}])
+
+
+def test_a_scheduler_inside_that_changes_resources_changes_them_once_also_where_memory_was_raised(tmp_path):
+    inner = ResourceChangingScheduler(None, half_a_cpu_from_the_second_step_on)
+
+    trials = run(
+        tmp_path, EscalatingScheduler(inner), [LARGE] * 2, trainable=train_and_note_starts, max_concurrent_trials=1
+    )
+
+    assert [trial.placement_group_factory.required_resources for trial in trials] == [{"CPU": 0.5, "GPU": 0.5}] * 2
+    raised = ("start", "2 at 0.5", "start", "3 at 0.5", "4 at 0.5")
+    assert notes(tmp_path) == {
+        ("start", "1 at 0.25", "2 at 0.25", "out of memory", *raised): 1,
+        ("start", "1 at 0.5", *raised[1:]): 1,
+    }
 
 
 @pytest.mark.slow

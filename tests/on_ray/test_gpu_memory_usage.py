@@ -1,5 +1,7 @@
 """What trials say they used, on a real Ray with a logical GPU; CuPy and NVML are stand-ins (tests/stand_ins.py)."""
 
+import csv
+import logging
 import os
 import subprocess
 import time
@@ -10,6 +12,7 @@ import pytest
 import ray.train
 from ray import tune
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
 
 from tests.stand_ins import state_counts
 from tune_policies import ClusterCapacity, GpuDevice, GpuMemoryPolicy, Resources
@@ -60,6 +63,13 @@ def run_out(config):
     cupy.empty(20 * GIB - held.size)
 
 
+def use_what_knows_no_limit(config):
+    import xgboost
+
+    tune.report({"loss": 1, "name": xgboost.__name__})
+    tune.report({"loss": 2, "name": xgboost.__name__})
+
+
 def leave_processes(config):
     child = subprocess.Popen(["sleep", "100"]).pid
     orphan = int(subprocess.check_output(["sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!"]))
@@ -98,6 +108,29 @@ def test_a_result_says_what_the_trial_used_of_its_share(trials):
     assert (usage.process_bytes, usage.overhead_bytes) == (3 * GIB, GIB)
     assert (usage.share_kept, usage.num_ooms, usage.left_over_bytes) == (True, 0, 0)
     assert usage.sources["process_bytes"] == "NVML, now"
+
+
+def test_tunes_own_loggers_take_all_that_is_added_to_results(nvml, tmp_path, monkeypatch):
+    class Raising(logging.Handler):
+        def emit(self, record):
+            raise AssertionError(record.getMessage())
+
+    loggers = logging.getLogger("ray.tune.logger")
+    monkeypatch.setattr(loggers, "handlers", [Raising(logging.WARNING)])
+    monkeypatch.setattr(loggers, "level", logging.WARNING)
+    monkeypatch.setattr("ray.util.debug._logged", set())  # or it would be said once in a process
+
+    callbacks = [CSVLoggerCallback(), JsonLoggerCallback(), TBXLoggerCallback()]
+    [trial] = run(use_what_knows_no_limit, tmp_path, callbacks=callbacks)
+
+    folder = Path(trial.storage.trial_fs_path)
+    with (folder / "progress.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["slot"], row["gpu_memory/not_enforceable"]) for row in rows] == [
+        (str(QUARTER.slots[0]), "xgboost")
+    ] * 2
+    assert len((folder / "result.json").read_text().splitlines()) == 2
+    assert list(folder.glob("events.out.tfevents.*"))
 
 
 def test_a_users_own_metric_of_that_name_stays(trials):

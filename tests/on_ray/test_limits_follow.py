@@ -50,7 +50,7 @@ def test_a_trial_that_comes_back_with_more_has_the_limit_of_its_new_share(nvml, 
     used = trial.last_result["gpu_memory"]
     overhead = plan.slot_for({"width": 1}).gpu_overhead_bytes
     assert (plan.trial.gpus, used["gpus"], used["share_bytes"]) == (0.25, 0.5, 8 * GIB)
-    assert used["limit_bytes"] == {"cupy": 8 * GIB - overhead}
+    assert used["limit_bytes"] == f"cupy: {8 * GIB - overhead}"
     assert '"share_bytes": 4294967296' in Path(trial.error_file).read_text()
 
 
@@ -69,8 +69,8 @@ def test_a_setting_that_voids_the_limit_fails_the_trial_unless_the_user_insists(
 
     if insists:
         used = trial.last_result["gpu_memory"]
-        assert (trial.status, used["limit_bytes"], used["isolation"]) == ("TERMINATED", {}, None)
-        assert any("allocator" in text for text in used["warnings"])
+        assert (trial.status, used["limit_bytes"], used["isolation"]) == ("TERMINATED", "", None)
+        assert "allocator" in used["warnings"]
     else:
         assert trial.status == "ERROR"
         assert 'Pass on_void_limit="warn"' in Path(trial.error_file).read_text()

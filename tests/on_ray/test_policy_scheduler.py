@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 import ray
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    PopulationBasedTraining,
+    ResourceChangingScheduler,
+    TrialScheduler,
+)
 
 from tests.on_ray.rays import local_ray
 from tune_policies import (
@@ -224,6 +230,20 @@ def test_near_the_end_a_slow_slot_is_left_idle(tmp_path):
     assert not any(0 in held for held in watching.seen)
 
 
+class TenTimesAsLongOnACpu(Counting):
+    def before_step_ends(self, has_gpu):
+        time.sleep(0.2 if has_gpu else 2)
+
+
+def test_given_speeds_say_from_the_first_moment_that_slow_slots_are_left_idle(tmp_path):
+    """Two slots on GPUs do four trials in two rounds, before one on a CPU would end."""
+    plan = plan_of(2, 1, speeds=(10, 1))
+
+    run(tmp_path, PolicyScheduler(None, plan), TenTimesAsLongOnACpu, plan, 4, reuse_actors=True)
+
+    assert Counter(each[0] for each in kinds(tmp_path).values()) == {"GPU": 4}
+
+
 class RunsOut(Counting):
     def before_step_ends(self, has_gpu):
         gpus = ray.get_runtime_context().get_assigned_resources().get("GPU", 0)
@@ -347,6 +367,25 @@ def test_the_scheduler_inside_stops_trials_as_ever(tmp_path):
     )
 
     assert [trial.last_result["training_iteration"] for trial in trials] == [3, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        pytest.param(ResourceChangingScheduler, id="inside it"),
+        pytest.param(lambda: EscalatingScheduler(ResourceChangingScheduler()), id="deeper inside"),
+    ],
+)
+def test_a_scheduler_that_changes_resources_is_refused(inner):
+    with pytest.raises(InvalidResourcesError, match="leave one of them out"):
+        PolicyScheduler(inner(), plan_of())
+
+
+def test_a_scheduler_that_changes_resources_around_this_one_is_refused_as_the_run_starts(tmp_path):
+    plan = plan_of()
+
+    with pytest.raises(InvalidResourcesError, match="leave one of them out"):
+        run(tmp_path, ResourceChangingScheduler(PolicyScheduler(None, plan)), Counting, plan, 1)
 
 
 def test_a_plan_that_goes_by_configs_is_refused():

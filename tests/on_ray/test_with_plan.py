@@ -243,3 +243,22 @@ def test_a_scaling_config_names_the_device_type():
     plan = GpuPolicy(accelerator_type="A100", num_workers=1).plan(ClusterCapacity.of(node))
 
     assert plan.scaling_config().accelerator_type == "A100"
+
+
+class Returning(tune.Trainable):
+    def setup(self, config):
+        pass
+
+    def step(self):
+        return self.config["value"]
+
+
+@pytest.mark.parametrize("value", [None, 3, [{"loss": 1}]], ids=["nothing", "a number", "a list"])
+def test_ray_itself_says_what_is_wrong_with_a_step_that_returns_no_dict(capacity, tmp_path, value):
+    trainable = with_plan(Returning, CpuPolicy(cpus=1).plan(capacity))
+
+    [trial] = tune.run(
+        trainable, config={"value": value}, storage_path=str(tmp_path), verbose=0, raise_on_failed_trial=False
+    ).trials
+
+    assert "AssertionError: step() needs to return a dict." in Path(trial.error_file).read_text()

@@ -15,7 +15,7 @@ SHELL = {
     *("autoscaler", "cluster_reader", "cluster_state", "node_reading", "probe", "ray_adapter", "ray_connection"),
     *("around", "escalating", "trial_memory", "tune_queue", "tune_trials"),
     *("nodes", "policy_scheduler", "run_pace", "run_plan"),
-    *("policy_callback", "readiness", "unpickled_once"),
+    *("policy_callback", "readiness", "task_watch", "unpickled_once"),
 }
 READ_OR_WRITE_FILES = {
     *("cli/cluster", "cli/options", "lint/fixes", "lint/rules/ray_schema", "manifests/file_text", "policy_file"),

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+import random
 import sys
 
 import pytest
@@ -63,6 +64,35 @@ def test_with_trials_of_known_length_no_way_is_shorter_than_the_least_makespan(n
     assert found <= simulate(work, slots[:1], pace=None) + 1e-9
 
 
+def test_with_speeds_given_a_run_of_equal_trials_is_never_longer_than_on_the_best_kind_alone_or_on_all_kinds():
+    """From the first trial on, at any number of trials, of any length, at any speeds and numbers of slots."""
+    rng = random.Random(0)
+    ratios, to_least = [], []
+    for _ in range(1000):
+        slots = [Kind(rng.randint(1, 12), 10 ** rng.uniform(-3, 3)) for _ in range(rng.randint(2, 4))]
+        work = [10 ** rng.uniform(-3, 5)] * int(10 ** rng.uniform(0, 2.3))
+        best = max(slots, key=lambda kind: kind.speed)
+
+        found = simulate(work, slots, pace=Pace([kind.speed for kind in slots]))
+
+        ratios.append(found / min(simulate(work, [best], pace=None), simulate(work, slots, pace=None)))
+        to_least.append(found / least_makespan(work, slots))
+    assert max(ratios) <= 1 + 1e-9
+    assert max(to_least) <= 1 + 1e-9  # it is the shortest that there is
+
+
+def test_before_a_trial_has_ended_kinds_are_compared_by_their_speeds():
+    """Sixteen trials are done by eight fast slots in two rounds, before one in a slow slot is."""
+    assert is_left_idle(pace=Pace([10, 1]), slots=(8, 4), running=[(FAST, 3600)] * 8, num_waiting=8)
+    assert not is_left_idle(pace=Pace([10, 1]), slots=(8, 4), running=[(FAST, 3600)] * 8, num_waiting=80)
+
+
+def test_speeds_hold_until_a_trial_has_ended_in_a_kind_that_has_one():
+    pace = pace_of(None, None, 5, speeds=[10, 1, None])
+
+    assert is_left_idle(pace=pace, slots=(2, 2, 2))
+
+
 @given(st.lists(st.floats(0.5, 2), min_size=1, max_size=30), kinds, st.booleans())
 def test_every_trial_runs_and_no_run_beats_the_least_makespan(work, slots, knows_speeds):
     speeds = [kind.speed if knows_speeds else None for kind in slots]
@@ -80,10 +110,8 @@ def test_while_many_wait_a_slow_slot_is_used():
     assert not is_left_idle(pace=pace_of(1, 10), num_waiting=20)
 
 
-def test_where_a_search_has_no_end_that_is_told_at_once():
-    pace = Pace([2, 1])
-    pace.finished(0, 1)
-
+@pytest.mark.parametrize("pace", [Pace([2, 1]), pace_of(1, None, speeds=[2, 1])], ids=["none has ended", "one has"])
+def test_where_a_search_has_no_end_every_slot_is_used_and_that_is_told_at_once(pace):
     assert not leave_idle(1, pace=pace, slots=[1, 1], running=[], num_waiting=sys.maxsize)
 
 
@@ -164,7 +192,7 @@ def test_the_pace_of_a_kind_that_ran_many_is_what_was_seen():
     assert pace_of(2, 4, speeds=[10, 1], times=9).seconds(1) == 4
 
 
-def test_without_a_trial_that_ended_no_pace_is_known():
+def test_without_a_trial_that_ended_nothing_is_known_in_seconds():
     assert Pace([10, 1]).seconds(0) is None
 
 

@@ -79,7 +79,30 @@ def write(folder, name, *results, error=None):
 
 
 def result(usage):
-    return json.dumps({"loss": 1, "gpu_memory": usage.model_dump(mode="json")}) + "\n"
+    return json.dumps({"loss": 1, "gpu_memory": usage.to_result()}) + "\n"
+
+
+FULL = used(
+    7,
+    limit_bytes={"torch": 3 * GIB, "torch.xpu": GIB},
+    not_enforceable=("numba", "xgboost"),
+    warnings=("no limit: none", "left over"),
+    sources={"process_bytes": "not known: no GPU", "share_kept": ASSUMED},
+)
+
+
+@pytest.mark.parametrize("usage", [FULL, used(7, gpus=1)], ids=["a share", "a whole GPU"])
+def test_a_result_always_has_the_same_keys_with_a_number_or_a_text_each_and_is_read_as_it_was(usage):
+    written = usage.to_result()
+
+    assert written.keys() == GpuMemoryUsage.model_fields.keys()
+    assert all(each is None or isinstance(each, int | float | str) for each in written.values())
+    assert GpuMemoryUsage.from_dict(json.loads(json.dumps(written))) == usage
+
+
+def test_records_with_lists_and_mappings_are_read_too():
+    """Those in files and errors, and in results of earlier versions."""
+    assert GpuMemoryUsage.from_json(FULL.to_json()) == FULL
 
 
 def test_the_most_of_all_results_and_errors_counts(tmp_path):

@@ -9,12 +9,13 @@ from ray.train.v2.api.config import RunConfig
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.plan import TrialPlan
+from tune_policies.reporting.task_watch import watch_tasks
 
 from ..deadlock_watch.watch import with_deadlock_watch
 from ..gpu_memory.use.run_folder import RunFolder
 from ..gpu_memory.use.usage import with_usage
 from ..process import LimitOptions, ProcessSetup, set_up_before
-from ..tune_trials.trial_slot import plan_of_trial
+from ..tune_trials.trial_slot import plan_of_trial, reserved_for_trial
 
 TrainerT = TypeVar("TrainerT")
 
@@ -50,6 +51,8 @@ def planned_arguments(
     if "scaling_config" in trainer_kwargs:
         raise InvalidResourcesError("scaling_config comes from the plan: change the policy instead")
     scaling_config = plan.scaling_config()
+    if reserved_for_trial() is None:  # else the program that runs Tune watches
+        watch_tasks()
     setup = ProcessSetup.for_worker(plan.slots[0], limits)
 
     def set_up(_: Any) -> None:

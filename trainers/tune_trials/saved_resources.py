@@ -12,6 +12,7 @@ from ray.tune import PlacementGroupFactory
 from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
 from ray.tune.execution.tune_controller import TuneController
 
+from tune_policies.reporting.task_watch import watch_tasks
 from tune_policies.unpickled_once import UnpickledOnce
 
 _Request = Callable[[Mapping[str, Any]], PlacementGroupFactory]
@@ -29,7 +30,8 @@ class OverSaved:
         )
 
     def __call__(self, config: Mapping[str, Any]) -> PlacementGroupFactory:
-        """Return what Tune reserves for a trial with this config."""
+        """Return what Tune reserves for a trial with this config. Tune asks in the program, as it adds the trial."""
+        watch_tasks()
         _forget_saved()
         resources = self._resources.value
         return resources if isinstance(resources, PlacementGroupFactory) else resources(config)

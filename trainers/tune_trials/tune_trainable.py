@@ -143,8 +143,8 @@ class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
 
     def step(self) -> dict[str, Any]:
         result: dict[str, Any] = super().step()
-        # It only says that the trial has ended; Tune takes no metrics from it.
-        if RESULT_DUPLICATE in result:
+        # A wrong one is Ray's to refuse. A duplicate only says that the trial has ended; Tune takes no metrics from it.
+        if not isinstance(result, dict) or RESULT_DUPLICATE in result:
             return result
         return {SLOT_KEY: str(self._under_plan.slot_of(self.config, self.trial_resources)), **with_usage(result)}
 

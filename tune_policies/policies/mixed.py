@@ -31,7 +31,9 @@ class MixedPolicy(ResourcePolicy):
     Attributes:
         policies: What each kind of slot is, the best first; as arguments, or in one list. At least one, and none with a
             GPU-memory profile.
-        speeds: How fast a trial runs in the slots of each policy, in any one unit; ``None``: not known.
+        speeds: How fast a trial runs in the slots of each policy, in any one unit; ``None``: not known. By them
+            ``PolicyScheduler`` leaves slow slots idle where faster ones end all that waits sooner, from the first
+            trial on.
 
     Raises:
         InvalidResourcesError: A field is wrong, there is no policy, or there are not as many speeds.

@@ -1,5 +1,6 @@
 """A Tune scheduler around another, which may let failed trials go back without their failures being counted."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -32,7 +33,8 @@ class SchedulerAround(TrialScheduler):  # type: ignore[misc]  # Ray has no types
         # Tune saves a trial that reached a milestone of HyperBand, whose brackets know no trial that has the result of
         # a milestone, and waits. As for any trial that Tune retries, they forget it and take it in anew.
         is_kept_from_inner = returned_by(trial) is self and not (
-            trial.temporary_state.was_saving or isinstance(_innermost(self), HyperBandScheduler)
+            trial.temporary_state.was_saving
+            or any(isinstance(each, HyperBandScheduler) for each in schedulers_in(self))
         )
         if is_kept_from_inner:
             self._returning.add(trial)
@@ -82,7 +84,9 @@ class SchedulerAround(TrialScheduler):  # type: ignore[misc]  # Ray has no types
         self._inner.restore(checkpoint_path)
 
 
-def _innermost(scheduler: TrialScheduler) -> TrialScheduler:
-    while isinstance(scheduler, SchedulerAround):
-        scheduler = scheduler._inner
-    return scheduler
+def schedulers_in(scheduler: TrialScheduler | None) -> Iterator[TrialScheduler]:
+    """Yield a scheduler and those inside it, the outermost first."""
+    while scheduler is not None:
+        yield scheduler
+        # Ray's own that is around another, ResourceChangingScheduler, has no public name for it.
+        scheduler = getattr(scheduler, "_inner", None) or getattr(scheduler, "_base_scheduler", None)

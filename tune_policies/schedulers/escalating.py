@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import TrialScheduler
+from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 
 from tune_policies.capacity import NodeCapacity
 from tune_policies.errors import InvalidResourcesError, ProbeError
@@ -19,13 +19,15 @@ from tune_policies.probing.cluster_state import read_cluster_state
 from tune_policies.resources import check_gpus
 from tune_policies.units import is_number
 
-from .around import SchedulerAround
+from .around import SchedulerAround, schedulers_in
 from .escalation import MemoryFloor, allowed, floor_of, next_floor, what_next
 from .lessons import Lesson, floor_for, traits_of
 from .trial_memory import TrialMemory, recall, remember
 from .tune_trials import (
     adopt,
     bundles_of,
+    drop_change,
+    pending_change,
     planned_of,
     request_instead,
     reservation_of,
@@ -84,12 +86,15 @@ class EscalatingScheduler(SchedulerAround):
         """Give a trial that is new, or restored, what its config needs."""
         if trial in self._planned:  # it goes back
             save_experiment(tune_controller)
-        else:
-            self._adopt(tune_controller, trial)
-        super().on_trial_add(tune_controller, trial)
-
-    def _adopt(self, tune_controller: Any, trial: Trial) -> None:
+            super().on_trial_add(tune_controller, trial)
+            return
         resources = trial.placement_group_factory
+        # The scheduler inside sees what was planned: Ray's ResourceChangingScheduler takes no trials that differ.
+        trial.update_resources(planned_of(resources))
+        super().on_trial_add(tune_controller, trial)
+        self._adopt(tune_controller, trial, resources)
+
+    def _adopt(self, tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
         self._planned[trial] = planned_of(resources)
         adopt(trial, self, tune_controller)
         lessons = recall(trial).lessons
@@ -108,6 +113,17 @@ class EscalatingScheduler(SchedulerAround):
             trial.update_resources(self._planned[trial])
         super().on_trial_error(tune_controller, trial)
 
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        """Let the scheduler inside decide; no trial pauses for resources that it already has, with more memory."""
+        decision = super().on_trial_result(tune_controller, trial, result)
+        for scheduler in schedulers_in(self):
+            if isinstance(scheduler, ResourceChangingScheduler):
+                wanted = pending_change(scheduler, trial)
+                if wanted is not None and self._lifted(trial, wanted) == trial.placement_group_factory:
+                    drop_change(scheduler, trial)
+                    return str(TrialScheduler.CONTINUE)
+        return decision
+
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Give waiting trials what has been learned since; the scheduler inside chooses."""
         if self._lessons:
@@ -121,7 +137,7 @@ class EscalatingScheduler(SchedulerAround):
     def plan_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
         """Take ``planned`` as what ``trial`` was to have; return that, with what its config is known to need."""
         self._planned[trial] = planned
-        return self._lifted(trial)
+        return self._lifted(trial, planned)
 
     def goes_back(self, trial: Trial, error: object) -> bool:
         """Return whether ``trial``, which failed, goes back for want of memory; it remembers what it ran out with.
@@ -174,8 +190,7 @@ class EscalatingScheduler(SchedulerAround):
         self._lessons += new
         self._has_learned |= bool(new)
 
-    def _lifted(self, trial: Trial) -> PlacementGroupFactory:
-        planned = self._planned[trial]
+    def _lifted(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
         bundles = bundles_of(planned)
         try:
             lifted = self._floor(trial, planned).lift(bundles)
@@ -197,7 +212,7 @@ class EscalatingScheduler(SchedulerAround):
         return floor
 
     def _request(self, tune_controller: Any, trial: Trial) -> None:
-        wanted = self._lifted(trial)
+        wanted = self._lifted(trial, self._planned[trial])
         if wanted == trial.placement_group_factory:
             return
         if trial.status == Trial.PENDING:

@@ -7,12 +7,7 @@ when faster slots would have done all that waits before. Neither Ray nor a clock
 import heapq
 from bisect import insort
 from collections.abc import Sequence
-from typing import Annotated, Final
-
-from pydantic import Field
-
-from tune_policies.resources import Count
-from tune_policies.values import Value
+from typing import Final, NamedTuple
 
 _SHORTEST_S: Final = 1e-6
 """No trial counts as shorter: a pace is divided by."""
@@ -52,14 +47,27 @@ class Pace:
             return _median(there) * its_speed / speed
         return _median(here) if here else None
 
+    def relative(self, kind: int) -> float | None:
+        """Return how long a trial takes in a slot of this kind, in the unit in which all speeds are; ``None``: unknown.
+
+        Until a trial has ended that is all there is to compare kinds by.
+        """
+        speed = self._speeds[kind]
+        return None if speed is None else 1 / speed
+
+    def is_known(self, kind: int) -> bool:
+        """Return whether anything is known of this kind."""
+        return self._speeds[kind] is not None or bool(self._seen[kind])
+
     def lengths(self) -> list[float]:
-        """Return how long trials are, compared with a typical one: equally frequent lengths; empty: none has ended.
+        """Return how long trials are, compared with a typical one: equally frequent lengths.
 
         They are those of the kind of which the most were seen. Of many, the very longest, which may hang, is left out.
+        Until a trial has ended, all are taken to be equally long.
         """
         times = max(self._seen, key=len)
         ranks = [(2 * i + 1) * len(times) // (2 * _NUM_LENGTHS) for i in range(_NUM_LENGTHS)]
-        return [times[rank] / _median(times) for rank in ranks] if times else []
+        return [times[rank] / _median(times) for rank in ranks] if times else [1.0]
 
 
 def _median(times: Sequence[float]) -> float:
@@ -67,16 +75,16 @@ def _median(times: Sequence[float]) -> float:
     return times[middle] if len(times) % 2 else (times[middle - 1] + times[middle]) / 2
 
 
-class Running(Value):
+class Running(NamedTuple):
     """A trial that runs.
 
     Attributes:
         kind: The kind of slot in which it runs.
-        elapsed_s: For how long it has run there, in seconds.
+        elapsed_s: For how long it has run there, in seconds; 0 or more.
     """
 
-    kind: Count
-    elapsed_s: Annotated[float, Field(ge=0)]
+    kind: int
+    elapsed_s: float
 
 
 def leave_idle(kind: int, *, pace: Pace, slots: Sequence[int], running: Sequence[Running], num_waiting: int) -> bool:
@@ -88,8 +96,11 @@ def leave_idle(kind: int, *, pace: Pace, slots: Sequence[int], running: Sequence
     anew whenever a slot is free this gives the shortest run that there is: of all the ends that trials could have in
     some slot, as many as there are trials are the earliest, and a slot is used if it has one of those.
 
-    It is never better to leave a slot of the fastest kind idle, nor one of a kind whose pace is not known; other kinds
-    whose pace is not known are not counted on.
+    Until a trial has ended in a kind whose speed is given, kinds are compared by their speeds alone, and what runs is
+    taken to have just begun: no length is known of which a part could be over.
+
+    It is never better to leave a slot of the fastest kind idle, nor one of a kind of which nothing is known. Others of
+    which nothing is known are not counted on.
 
     Args:
         kind: The kind of the free slot.
@@ -99,14 +110,16 @@ def leave_idle(kind: int, *, pace: Pace, slots: Sequence[int], running: Sequence
         num_waiting: Trials that have no slot yet, and may take one of any kind. One that must have a slot of this kind
             is not to be asked about: no other would ever run it.
     """
-    here_s = pace.seconds(kind)
+    is_timed = pace.seconds(kind) is not None
+    each = [(pace.seconds if is_timed else pace.relative)(other) for other in range(len(slots))]
+    here_s = each[kind]
     if here_s is None or num_waiting <= 0:
         return False
     free_s: list[tuple[float, float]] = []
     for other, num_slots in enumerate(slots):
-        each_s = pace.seconds(other)
+        each_s = each[other]
         if each_s is not None and each_s < here_s:
-            elapsed = [trial.elapsed_s for trial in running if trial.kind == other]
+            elapsed = [trial.elapsed_s if is_timed else 0.0 for trial in running if trial.kind == other]
             free_s += [(at_s, each_s) for at_s in _free_in(each_s, elapsed, num_slots)]
     if not free_s:
         return False

@@ -12,14 +12,15 @@ from typing import Any
 
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import TrialScheduler
+from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 
+from tune_policies.errors import InvalidResourcesError
 from tune_policies.placement.layout import Placement
 from tune_policies.plan import TrialPlan
 from tune_policies.policy import ResourcePolicy
 from tune_policies.slot import TrialSlot
 
-from .around import SchedulerAround
+from .around import SchedulerAround, schedulers_in
 from .nodes import lost_node
 from .run_pace import RunPace
 from .run_plan import PlanChange, RunPlan, check_seconds
@@ -36,8 +37,9 @@ class PolicyScheduler(SchedulerAround):
     Use it with ``with_plan(trainable, plan)``, and without ``max_concurrent_trials``: the plan says how many trials run
     at once. The scheduler inside decides everything else, as without this one.
 
-    A slot is left idle on purpose only near the end, where the faster slots finish all that waits before one more trial
-    would in the slow slot. How fast slots are it knows from the plan, or from the trials that have ended.
+    A slot is left idle on purpose where the faster slots finish all that waits before one more trial would in the slow
+    slot. How fast slots are it knows from the plan's speeds, from the first trial on, and from the trials that have
+    ended. Where the searcher does not say how many trials are to come, every slot is used.
 
     A trial that is lost with its node goes back, and goes on from its latest checkpoint. That counts as no failure:
     ``max_failures`` and ``fail_fast`` are for all other errors.
@@ -52,7 +54,8 @@ class PolicyScheduler(SchedulerAround):
             ends with the policy's ``InfeasibleRequestError``, and can be resumed.
 
     Raises:
-        InvalidResourcesError: The plan goes by configs, or a number of seconds is not above 0.
+        InvalidResourcesError: The plan goes by configs, a number of seconds is not above 0, or ``inner`` is, or is
+            around, Ray's ``ResourceChangingScheduler``. In the run: that one is around this scheduler.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class PolicyScheduler(SchedulerAround):
         wait_for_nodes_s: float = 600.0,
     ) -> None:
         super().__init__(inner)
+        _check_none_changes_resources(inner)
         self._run_plan = RunPlan(
             plan,
             policy,
@@ -121,7 +125,9 @@ class PolicyScheduler(SchedulerAround):
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Take note of a trial; it waits until it has a slot."""
         if self._queue is None or not self._queue.is_of(tune_controller):
-            self._begin(TuneQueue(tune_controller))
+            queue = TuneQueue(tune_controller)
+            _check_none_changes_resources(queue.scheduler)
+            self._begin(queue)
             self._run_plan.begin()
         adopt(trial, self, tune_controller)
         if trial not in self._ran_in and trial.latest_checkpoint_result is not None:  # it is restored
@@ -300,3 +306,12 @@ class PolicyScheduler(SchedulerAround):
                 if (place.kind, place.node_id) not in gathering:
                     wanted[self._run_plan.factories[place.kind, place.node_id]] += place.count
         queue.keep_processes(wanted)
+
+
+def _check_none_changes_resources(scheduler: TrialScheduler | None) -> None:
+    if any(isinstance(each, ResourceChangingScheduler) for each in schedulers_in(scheduler)):
+        raise InvalidResourcesError(
+            "ResourceChangingScheduler gives trials other resources while they run, and PolicyScheduler would put each "
+            "back into its slot after every step: leave one of them out. ResourceChangingScheduler alone, with "
+            "with_plan(trainable, plan), begins with the plan's resources"
+        )

@@ -58,7 +58,7 @@ class RunPace:
         self, kind: int, places: Sequence[Placement], seats: Mapping[Trial, Seat], num_waiting: int, now_s: float
     ) -> bool:
         """Return whether a free slot of ``kind`` is better left idle than given to one of ``num_waiting`` trials."""
-        if self._pace.seconds(kind) is None:
+        if not self._pace.is_known(kind):
             return False
         counts = Counter(dict.fromkeys(range(len(self._kinds.slots)), 0))
         for place in places:

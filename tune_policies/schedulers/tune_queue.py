@@ -11,6 +11,7 @@ from typing import Any
 
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
 
 from .tune_trials import unwrapped, withdraw
 
@@ -35,6 +36,11 @@ class TuneQueue:
     def is_of(self, tune_controller: Any) -> bool:
         """Return whether these are the trials of that controller's run."""
         return self._controller is unwrapped(tune_controller)
+
+    @property
+    def scheduler(self) -> TrialScheduler:
+        """The scheduler of the run, which may be around others."""
+        return self._controller._scheduler_alg
 
     @property
     def is_resumed(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from ray.tune import PlacementGroupFactory
 from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import ResourceChangingScheduler
 
 from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.placement.remaining import BundleGroup
@@ -161,6 +162,17 @@ def with_bundles(resources: PlacementGroupFactory, bundles: Sequence[Mapping[str
 def planned_of(resources: PlacementGroupFactory) -> PlacementGroupFactory:
     """Return the request that ``resources`` was made of by ``with_bundles``; else itself."""
     return getattr(resources, "planned", resources)
+
+
+def pending_change(scheduler: ResourceChangingScheduler, trial: Trial) -> PlacementGroupFactory | None:
+    """Return what ``scheduler`` is about to give ``trial``, for which it pauses it; ``None``: nothing else."""
+    wanted = scheduler._trials_to_reallocate.get(trial)
+    return resource_dict_to_pg_factory(wanted) if isinstance(wanted, dict) else wanted
+
+
+def drop_change(scheduler: ResourceChangingScheduler, trial: Trial) -> None:
+    """Let ``scheduler`` forget what it is about to give ``trial``."""
+    scheduler._trials_to_reallocate.pop(trial, None)
 
 
 def plan_of_trainable(trial: Trial) -> TrialPlan | None:

@@ -1,8 +1,8 @@
 """What one process used of its share of GPU memory."""
 
-from typing import Final
+from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from tune_policies.resources import Bytes, Count, GpuAmount, UsedBytes
 from tune_policies.text_out import Redacted
@@ -19,6 +19,21 @@ WORKER_FILES: Final = f"{GPU_MEMORY_KEY}-*.json"
 
 ASSUMED: Final = "the reserved peak and an overhead that is only assumed"
 """What ``share_kept`` rests on where the driver does not count by process, and nobody measured the overhead."""
+
+
+def _from_lines(value: object) -> object:
+    return tuple(value.splitlines()) if isinstance(value, str) else value
+
+
+def _from_named_lines(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    parts = [line.partition(": ") for line in value.splitlines()]
+    return {name: int(text) if text.isdecimal() else text for name, _, text in parts}
+
+
+_Texts = Annotated[tuple[str, ...], BeforeValidator(_from_lines)]
+"""Texts; in a result they are the lines of one."""
 
 
 class GpuMemoryUsage(Value):
@@ -48,7 +63,7 @@ class GpuMemoryUsage(Value):
     gpus: GpuAmount | None = None
     device_bytes: Bytes | None = None
     share_bytes: Bytes | None = None
-    limit_bytes: dict[str, Bytes] = Field(default_factory=dict)
+    limit_bytes: Annotated[dict[str, Bytes], BeforeValidator(_from_named_lines)] = Field(default_factory=dict)
     peak_allocated_bytes: UsedBytes | None = None
     peak_reserved_bytes: UsedBytes | None = None
     process_bytes: UsedBytes | None = None
@@ -57,9 +72,24 @@ class GpuMemoryUsage(Value):
     share_kept: bool | None = None
     left_over_bytes: UsedBytes = 0
     isolation: str | None = None
-    not_enforceable: tuple[str, ...] = ()
-    warnings: tuple[Redacted, ...] = ()
-    sources: dict[str, str] = Field(default_factory=dict)
+    not_enforceable: _Texts = ()
+    warnings: Annotated[tuple[Redacted, ...], BeforeValidator(_from_lines)] = ()
+    sources: Annotated[dict[str, str], BeforeValidator(_from_named_lines)] = Field(default_factory=dict)
+
+    def to_result(self) -> dict[str, Any]:
+        """Return the record as a part of a result: always the same keys, with a number or a text each.
+
+        TensorBoard's logger wants to draw each list, and warns where it holds texts. ``progress.csv`` has a column for
+        each key of a mapping, and has those of the first result, also where a trial goes on with another share.
+        """
+        lines = {
+            "limit_bytes": [f"{name}: {amount}" for name, amount in self.limit_bytes.items()],
+            "not_enforceable": self.not_enforceable,
+            "warnings": self.warnings,
+            "sources": [f"{name}: {text}" for name, text in self.sources.items()],
+        }
+        texts = {name: "\n".join(" ".join(line.splitlines()) for line in each) for name, each in lines.items()}
+        return {**self.model_dump(mode="json"), **texts}
 
 
 def rests_on_assumption(usage: GpuMemoryUsage) -> bool:

@@ -99,19 +99,20 @@ def usage_if_known() -> GpuMemoryUsage | None:
 def with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
     """Return ``metrics`` with what this process has used under ``"gpu_memory"``; the user's own value there stays.
 
-    No trial fails because a framework does not answer: there is a warning, and ``metrics`` stay as they are.
+    No trial fails because a framework does not answer: there is a warning, and ``metrics`` stay as they are. So does
+    what is no dict, for Ray to refuse.
 
     Raises:
         MemoryLimitError: The process could not be held to its share.
     """
     require_limit()
     usage = usage_if_known()
-    if usage is None:
+    if usage is None or not isinstance(metrics, dict):
         return metrics
     if GPU_MEMORY_KEY in metrics:
         _warn_of_own_key()
         return metrics
-    return {**metrics, GPU_MEMORY_KEY: usage.model_dump(mode="json")}
+    return {**metrics, GPU_MEMORY_KEY: usage.to_result()}
 
 
 @contextlib.contextmanager

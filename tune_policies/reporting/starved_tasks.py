@@ -1,0 +1,86 @@
+"""Which tasks wait because a run's placement groups have reserved what they need.
+
+A trial of Tune, and a worker of Train, has its resources in a placement group. Ray Data starts its tasks outside of all
+groups, and so does whoever gives a task a scheduling strategy of its own. Where the groups hold every CPU, such tasks
+wait until a trial ends; and where the trials wait for their data, for ever. (Of tasks that a trial starts inside its
+own group, Ray says itself that nothing is left there.)
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from tune_policies.resources import format_amount, to_ticks
+
+Amounts = Mapping[str, float]
+"""What a node has, or a task needs, by Ray's names."""
+
+_GROUP: Final = re.compile(r"(.+)_group_([0-9a-f]{36})")
+"""What a node says of all bundles of one group together; of one bundle, its number stands before the identifier."""
+
+_PATIENCE_S: Final = 5.0
+"""How long tasks must have waited, in every reading, before it is said. The end of a trial frees room for a moment."""
+
+
+def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_id: str) -> list[Amounts]:
+    """Return what waits for resources that this program's groups have reserved.
+
+    What would fit beside all groups merely waits for its turn, and what fits on no node even without this program's
+    waits for others, or for a node to be added.
+
+    Args:
+        nodes: The total resources of each alive node, those of groups among them.
+        waiting: The resources of each kind of task and actor that waits.
+        job_id: The program's number with Ray, in hexadecimal, with which its groups' identifiers end.
+    """
+    without_any, without_own = [], []
+    for node in nodes:
+        beside_all = {name: to_ticks(amount) for name, amount in node.items() if "_group_" not in name}
+        own = dict.fromkeys(beside_all, 0)
+        for name, amount in node.items():
+            group = _GROUP.fullmatch(name)
+            if group is not None and group[1] in beside_all:
+                beside_all[group[1]] -= to_ticks(amount)
+                if group[2].endswith(job_id):
+                    own[group[1]] += to_ticks(amount)
+        without_any.append(beside_all)
+        without_own.append({name: ticks + own[name] for name, ticks in beside_all.items()})
+    return [
+        request
+        for request in waiting
+        if not any("_group_" in name for name in request)
+        and not any(_holds(node, request) for node in without_any)
+        and any(_holds(node, request) for node in without_own)
+    ]
+
+
+def _holds(ticks: Mapping[str, int], request: Amounts) -> bool:
+    return all(ticks.get(name, 0) >= to_ticks(amount) for name, amount in request.items())
+
+
+class StarvedTasks:
+    """For how long tasks have been starved, and what was said of it; the clock is given with each reading."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[frozenset[tuple[str, float]], float] = {}
+        self._told: set[frozenset[tuple[str, float]]] = set()
+
+    def read(self, starved: Iterable[Amounts], now_s: float) -> list[str]:
+        """Take a reading; return what is to be said now: once for each kind of task."""
+        kinds = {frozenset(request.items()): request for request in starved}
+        self._since_s = {kind: self._since_s.get(kind, now_s) for kind in kinds}
+        due = [kind for kind, since_s in self._since_s.items() if now_s - since_s >= _PATIENCE_S]
+        new = [kind for kind in due if kind not in self._told]
+        self._told.update(new)
+        return [_message(kinds[kind], now_s - self._since_s[kind]) for kind in new]
+
+
+def _message(request: Amounts, waited_s: float) -> str:
+    needs = ", ".join(f"{format_amount(amount)} {name}" for name, amount in sorted(request.items()))
+    room = "".join(f", {name.lower()}s={format_amount(request[name])}" for name in ("CPU", "GPU") if name in request)
+    return (
+        f"tasks that need {needs} have waited for {waited_s:.0f} s, as this program's trials and Train workers have "
+        "reserved that on every node. Ray Data's tasks run outside of what a trial reserves, and wait until one ends; "
+        "if the trials wait for them, for ever. Leave room for them: plan with "
+        f"ReservingPolicy(policy{room}), and pass max_concurrent_trials=plan.max_concurrent_trials to Tune"
+    )
