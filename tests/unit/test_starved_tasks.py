@@ -44,10 +44,10 @@ def told(*readings):
     return [len(tasks.read(starved, now_s)) for now_s, starved in readings]
 
 
-def test_it_is_said_once_after_five_seconds():
+def test_it_is_said_after_five_seconds_and_then_once_a_minute():
     one = [{"CPU": 1.0}]
 
-    assert told((0, one), (4, one), (5, one), (7, one)) == [0, 0, 1, 0]
+    assert told((0, one), (4, one), (5, one), (7, one), (64, one), (65, one)) == [0, 0, 1, 0, 0, 1]
 
 
 def test_tasks_that_wait_a_moment_again_and_again_are_no_reason():

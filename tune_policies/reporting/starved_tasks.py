@@ -21,6 +21,9 @@ _GROUP: Final = re.compile(r"(.+)_group_([0-9a-f]{36})")
 _PATIENCE_S: Final = 5.0
 """How long tasks must have waited, in every reading, before it is said. The end of a trial frees room for a moment."""
 
+_REPEAT_S: Final = 60.0
+"""Said again so often, as Ray does of what waits: the next run of the program may be another."""
+
 
 def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_id: str) -> list[Amounts]:
     """Return what waits for resources that this program's groups have reserved.
@@ -63,15 +66,15 @@ class StarvedTasks:
 
     def __init__(self) -> None:
         self._since_s: dict[frozenset[tuple[str, float]], float] = {}
-        self._told: set[frozenset[tuple[str, float]]] = set()
+        self._told_s: dict[frozenset[tuple[str, float]], float] = {}
 
     def read(self, starved: Iterable[Amounts], now_s: float) -> list[str]:
-        """Take a reading; return what is to be said now: once for each kind of task."""
+        """Take a reading; return what is to be said now: of each kind of task once a minute."""
         kinds = {frozenset(request.items()): request for request in starved}
         self._since_s = {kind: self._since_s.get(kind, now_s) for kind in kinds}
         due = [kind for kind, since_s in self._since_s.items() if now_s - since_s >= _PATIENCE_S]
-        new = [kind for kind in due if kind not in self._told]
-        self._told.update(new)
+        new = [kind for kind in due if now_s - self._told_s.get(kind, -_REPEAT_S) >= _REPEAT_S]
+        self._told_s.update(dict.fromkeys(new, now_s))
         return [_message(kinds[kind], now_s - self._since_s[kind]) for kind in new]
 
 
