@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from tune_policies.errors import InvalidResourcesError
 from tune_policies.files.writing import check_new
-from tune_policies.text_out import one_line
+from tune_policies.text_out import one_line, printable
 
 from ..record.file import write_view
 from .content import Content, Picture
@@ -40,7 +40,7 @@ def html_page(content: Content) -> str:
 
 def _for_html(value: Any) -> Any:
     """Return a text without what turns the direction of writing, or has no glyph; autoescaping does the rest."""
-    return one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _inline(picture: Picture) -> Markup:
@@ -110,4 +110,4 @@ def _fenced(text: str) -> Markup:
     longest = max((len(found) for found in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     # Within its fence nothing is markup.
-    return Markup(f"{fence}\n{one_line(text)}\n{fence}")  # noqa: S704
+    return Markup(f"{fence}\n{printable(text)}\n{fence}")  # noqa: S704

@@ -366,3 +366,33 @@ def test_a_node_needs_nothing_but_ray_to_be_read(tmp_path):
     facts = ast.literal_eval(done.stdout)
     assert facts["usable_cpus"] >= 1
     assert facts["gpus"] or "NVML" in facts["gpu_error"]
+
+
+HOSTILE = "a[bold]b[/red]\x1b[31m\n::add-mask::c\u202e"
+
+
+@pytest.mark.parametrize("command", ["probe", "doctor"])
+def test_nothing_of_the_working_folder_is_run_and_names_are_printed_as_text(
+    tmp_path, environment_of_its_own, hostile_cluster, command
+):
+    """Ray would send the folder to its workers, who find a numpy.py there."""
+    for name in ("random", "json", "numpy", "pydantic", "pynvml"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / name)!r} + '-ran', 'w')\nraise ImportError\n")
+    program = [sys.executable, "-P", "-m", "tune_policies", command, "--address", hostile_cluster.address]
+
+    done = subprocess.run(
+        program, cwd=tmp_path, env=environment_of_its_own, capture_output=True, text=True, check=False, timeout=120
+    )
+
+    assert list(tmp_path.glob("*-ran")) == []
+    assert done.returncode == (0 if command == "probe" else 1), done.stderr
+    assert [each for each in done.stdout + done.stderr if each != "\n" and not each.isprintable()] == []
+    assert not any(line.strip().startswith("::") for line in done.stdout.splitlines())
+    if command == "probe":
+        assert "a[bold]b[/red]\\u001b[31m\\n::add-mask::c\\u202e" in "".join(map(str.strip, done.stdout.splitlines()))
+
+
+@pytest.fixture(scope="module")
+def hostile_cluster():
+    with cluster_of({"num_cpus": 2, "num_gpus": 1, "resources": {HOSTILE: 1}}) as cluster:
+        yield cluster
