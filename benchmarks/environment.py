@@ -4,7 +4,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from tune_policies.text_out import redacted
+from tune_policies.values.sanitize import redacted
 
 from .record.environment_reader import read_environment
 

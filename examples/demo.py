@@ -13,7 +13,7 @@ import tune_tensorflow
 from rich.console import Console
 from rich.table import Table
 
-from tune_policies.units import format_bytes
+from tune_policies.values.units import format_bytes
 
 PARTS = {
     "PyTorch": tune_pytorch,

@@ -13,15 +13,14 @@ if TYPE_CHECKING:
     from .gpu_memory.limits.overhead import Overheads, load_overheads
     from .gpu_memory.sizing.estimate import GpuMemoryEstimate, estimate_gpu_memory
     from .gpu_memory.sizing.measure import measure_gpu_memory, plan_by_measuring
-    from .gpu_memory.use.usage import gpu_memory_usage, peak_gpu_memory_bytes
-    from .train_in_tune.train_trainable import as_trainable
-    from .train_runs.escalating_fit import fit_escalating
-    from .train_runs.jax_trainer import build_jax_trainer
-    from .train_runs.lightgbm_trainer import build_lightgbm_trainer
-    from .train_runs.tensorflow_trainer import build_tensorflow_trainer
-    from .train_runs.torch_trainer import build_torch_trainer
-    from .train_runs.xgboost_trainer import build_xgboost_trainer
-    from .tune_trials.tune_trainable import with_plan
+    from .gpu_memory.usage.usage import gpu_memory_usage, peak_gpu_memory_bytes
+    from .train.boosting_trainers import build_lightgbm_trainer, build_xgboost_trainer
+    from .train.jax_trainer import build_jax_trainer
+    from .train.oom_retry_fit import fit_escalating
+    from .train.tensorflow_trainer import build_tensorflow_trainer
+    from .train.torch_trainer import build_torch_trainer
+    from .train_in_tune.as_trainable import as_trainable
+    from .tune_trainable import with_plan
 
 __all__ = [
     "GpuMemoryEstimate",
@@ -49,21 +48,21 @@ _MODULES = {
     "GpuMemoryEstimate": ".gpu_memory.sizing.estimate",
     "GpuMemoryLimit": ".gpu_memory.limits.limit",
     "Overheads": ".gpu_memory.limits.overhead",
-    "as_trainable": ".train_in_tune.train_trainable",
-    "build_jax_trainer": ".train_runs.jax_trainer",
-    "build_lightgbm_trainer": ".train_runs.lightgbm_trainer",
-    "build_tensorflow_trainer": ".train_runs.tensorflow_trainer",
-    "build_torch_trainer": ".train_runs.torch_trainer",
-    "build_xgboost_trainer": ".train_runs.xgboost_trainer",
+    "as_trainable": ".train_in_tune.as_trainable",
+    "build_jax_trainer": ".train.jax_trainer",
+    "build_lightgbm_trainer": ".train.boosting_trainers",
+    "build_tensorflow_trainer": ".train.tensorflow_trainer",
+    "build_torch_trainer": ".train.torch_trainer",
+    "build_xgboost_trainer": ".train.boosting_trainers",
     "calibrate_gpu_overhead": ".gpu_memory.limits.calibration",
     "estimate_gpu_memory": ".gpu_memory.sizing.estimate",
-    "fit_escalating": ".train_runs.escalating_fit",
-    "gpu_memory_usage": ".gpu_memory.use.usage",
+    "fit_escalating": ".train.oom_retry_fit",
+    "gpu_memory_usage": ".gpu_memory.usage.usage",
     "load_overheads": ".gpu_memory.limits.overhead",
     "measure_gpu_memory": ".gpu_memory.sizing.measure",
-    "peak_gpu_memory_bytes": ".gpu_memory.use.usage",
+    "peak_gpu_memory_bytes": ".gpu_memory.usage.usage",
     "plan_by_measuring": ".gpu_memory.sizing.measure",
-    "with_plan": ".tune_trials.tune_trainable",
+    "with_plan": ".tune_trainable",
     "with_deadlock_check": ".deadlock_watch.watch",
 }
 
@@ -75,6 +74,6 @@ def __getattr__(name: str) -> Any:
 
 
 if __name__ == "trainers":  # in a checkout; everywhere else it is ``tune_policies.trainers``
-    from tune_policies.short_names import use_long_name
+    from tune_policies.package_alias import use_long_name
 
     use_long_name(__name__)

@@ -13,18 +13,18 @@ import wrapt
 from pydantic import Field
 from threadpoolctl import ThreadpoolController
 
-from tune_policies.accelerators import GPU_VISIBILITY_VARIABLES
-from tune_policies.resources import Resources, to_ticks
-from tune_policies.slot import TrialSlot
-from tune_policies.values import Value
+from tune_policies.cluster.accelerators import GPU_VISIBILITY_VARIABLES
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.values.resources import Resources, to_ticks
+from tune_policies.values.value import Value
 
 from .gpu_memory.limits.enforcement import enforce, note_whole_devices
 from .gpu_memory.limits.overhead import NOTHING_MEASURED, Overheads, load_overheads
 from .gpu_memory.limits.share import GpuShare, SharedDevice
-from .gpu_memory.use.account import add_warnings, open_account
-from .gpu_memory.use.leaks import end_gpu_processes, mark_processes
-from .gpu_memory.use.room import wait_for_room
-from .gpu_memory.use.usage import noted_on_oom
+from .gpu_memory.usage.free_memory import wait_for_room
+from .gpu_memory.usage.leaks import end_gpu_processes, mark_processes
+from .gpu_memory.usage.trial_memory_stats import add_warnings, open_account
+from .gpu_memory.usage.usage import noted_on_oom
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",  # Ray sets this one: to 1 in a trial that names GPUs and no CPUs

@@ -8,30 +8,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from tune_policies.autoscaling.capacity_request import CapacityRequest, release_capacity, request_capacity
     from tune_policies.autoscaling.readiness import plan_when_ready
-    from tune_policies.autoscaling.scaling import CapacityRequest, release_capacity, request_capacity
-    from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
-    from tune_policies.clusters.catalog import NodeCatalog, NodeType
-    from tune_policies.clusters.cluster_plan import ClusterPlan
-    from tune_policies.clusters.cluster_spec import ClusterSpec
-    from tune_policies.clusters.outlook import ClusterOutlook, plan_for_cluster
-    from tune_policies.clusters.planner import plan_cluster
-    from tune_policies.decision import Decision
-    from tune_policies.errors import (
-        InfeasibleRequestError,
-        InvalidResourcesError,
-        MeasurementError,
-        MemoryLimitError,
-        ProbeError,
-        ResourcePolicyError,
-    )
-    from tune_policies.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
-    from tune_policies.lint.linting import lint_file
-    from tune_policies.manifests.cluster_file import load_cluster
-    from tune_policies.manifests.writing import write_cluster
-    from tune_policies.manifests.writing.options import WriteOptions
+    from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
+    from tune_policies.kuberay.lint.linting import lint_file
+    from tune_policies.kuberay.manifests.load_cluster import load_cluster
+    from tune_policies.kuberay.nodes.catalog import NodeCatalog, NodeType
+    from tune_policies.kuberay.nodes.cluster_plan import ClusterPlan
+    from tune_policies.kuberay.nodes.cluster_spec import ClusterSpec
+    from tune_policies.kuberay.nodes.design_cluster import plan_cluster
+    from tune_policies.kuberay.nodes.forecast import ClusterOutlook, plan_for_cluster
+    from tune_policies.kuberay.writing import write_cluster
+    from tune_policies.kuberay.writing.options import WriteOptions
     from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
-    from tune_policies.plan import TrialPlan
+    from tune_policies.plan.decision import Decision
+    from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
+    from tune_policies.plan.trial_plan import TrialPlan
+    from tune_policies.plan.trial_slot import TrialSlot
     from tune_policies.policies import (
         AcceleratorPolicy,
         AutoscalingPolicy,
@@ -46,15 +39,22 @@ if TYPE_CHECKING:
         ReservingPolicy,
         SelectingPolicy,
     )
-    from tune_policies.policy import ResourcePolicy
-    from tune_policies.policy_file import load_catalog, load_decision, load_policy
-    from tune_policies.probe import ProbeWarning, probe_cluster
-    from tune_policies.reporting.policy_callback import PolicyCallback
-    from tune_policies.resources import Resources
-    from tune_policies.schedulers.escalating import EscalatingScheduler
-    from tune_policies.schedulers.policy_scheduler import PolicyScheduler
-    from tune_policies.schedulers.run_plan import PlanChange
-    from tune_policies.slot import TrialSlot
+    from tune_policies.policies.policy import ResourcePolicy
+    from tune_policies.policies.policy_file import load_catalog, load_decision, load_policy
+    from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
+    from tune_policies.tune.oom_retry_scheduler import EscalatingScheduler
+    from tune_policies.tune.policy_scheduler import PolicyScheduler
+    from tune_policies.tune.run_plan import PlanChange
+    from tune_policies.tune.usage.policy_callback import PolicyCallback
+    from tune_policies.values.errors import (
+        InfeasibleRequestError,
+        InvalidResourcesError,
+        MeasurementError,
+        MemoryLimitError,
+        ProbeError,
+        ResourcePolicyError,
+    )
+    from tune_policies.values.resources import Resources
 
 __all__ = [
     "AcceleratorPolicy",
@@ -120,59 +120,59 @@ _MODULES: Final = {
     "AcceleratorPolicy": "policies",
     "AutoscalingPolicy": "policies",
     "BenchmarkedPolicy": "policies",
-    "CapacityRequest": "autoscaling.scaling",
+    "CapacityRequest": "autoscaling.capacity_request",
     "CappedPolicy": "policies",
-    "ClusterCapacity": "capacity",
-    "ClusterOutlook": "clusters.outlook",
-    "ClusterPlan": "clusters.cluster_plan",
-    "ClusterSpec": "clusters.cluster_spec",
+    "ClusterCapacity": "cluster.capacity",
+    "ClusterOutlook": "kuberay.nodes.forecast",
+    "ClusterPlan": "kuberay.nodes.cluster_plan",
+    "ClusterSpec": "kuberay.nodes.cluster_spec",
     "CpuPolicy": "policies",
-    "Decision": "decision",
-    "EscalatingScheduler": "schedulers.escalating",
+    "Decision": "plan.decision",
+    "EscalatingScheduler": "tune.oom_retry_scheduler",
     "EvenSplitPolicy": "policies",
     "FirstFeasiblePolicy": "policies",
-    "GpuDevice": "capacity",
-    "GpuMemoryMeasurement": "gpu_memory_profile",
+    "GpuDevice": "cluster.capacity",
+    "GpuMemoryMeasurement": "plan.gpu_memory_profile",
     "GpuMemoryPolicy": "policies",
-    "GpuMemoryProfile": "gpu_memory_profile",
+    "GpuMemoryProfile": "plan.gpu_memory_profile",
     "GpuPolicy": "policies",
-    "InfeasibleRequestError": "errors",
-    "InvalidResourcesError": "errors",
-    "MeasurementError": "errors",
-    "MemoryLimitError": "errors",
+    "InfeasibleRequestError": "values.errors",
+    "InvalidResourcesError": "values.errors",
+    "MeasurementError": "values.errors",
+    "MemoryLimitError": "values.errors",
     "MixedPolicy": "policies",
-    "NodeCapacity": "capacity",
-    "NodeCatalog": "clusters.catalog",
-    "NodeType": "clusters.catalog",
-    "NodeTypeCapacity": "capacity",
+    "NodeCapacity": "cluster.capacity",
+    "NodeCatalog": "kuberay.nodes.catalog",
+    "NodeType": "kuberay.nodes.catalog",
+    "NodeTypeCapacity": "cluster.capacity",
     "OutOfMemory": "oom",
-    "PlanChange": "schedulers.run_plan",
-    "PolicyCallback": "reporting.policy_callback",
-    "PolicyScheduler": "schedulers.policy_scheduler",
-    "ProbeError": "errors",
-    "ProbeWarning": "probe",
+    "PlanChange": "tune.run_plan",
+    "PolicyCallback": "tune.usage.policy_callback",
+    "PolicyScheduler": "tune.policy_scheduler",
+    "ProbeError": "values.errors",
+    "ProbeWarning": "probe.probe_cluster",
     "ReservingPolicy": "policies",
-    "ResourcePolicy": "policy",
-    "ResourcePolicyError": "errors",
-    "Resources": "resources",
+    "ResourcePolicy": "policies.policy",
+    "ResourcePolicyError": "values.errors",
+    "Resources": "values.resources",
     "SelectingPolicy": "policies",
-    "TrialPlan": "plan",
-    "TrialSlot": "slot",
-    "WriteOptions": "manifests.writing.options",
+    "TrialPlan": "plan.trial_plan",
+    "TrialSlot": "plan.trial_slot",
+    "WriteOptions": "kuberay.writing.options",
     "classify_oom": "oom",
     "classify_oom_text": "oom",
-    "lint_file": "lint.linting",
-    "load_catalog": "policy_file",
-    "load_cluster": "manifests.cluster_file",
-    "load_decision": "policy_file",
-    "load_policy": "policy_file",
-    "plan_cluster": "clusters.planner",
-    "plan_for_cluster": "clusters.outlook",
+    "lint_file": "kuberay.lint.linting",
+    "load_catalog": "policies.policy_file",
+    "load_cluster": "kuberay.manifests.load_cluster",
+    "load_decision": "policies.policy_file",
+    "load_policy": "policies.policy_file",
+    "plan_cluster": "kuberay.nodes.design_cluster",
+    "plan_for_cluster": "kuberay.nodes.forecast",
     "plan_when_ready": "autoscaling.readiness",
-    "probe_cluster": "probe",
-    "release_capacity": "autoscaling.scaling",
-    "request_capacity": "autoscaling.scaling",
-    "write_cluster": "manifests.writing",
+    "probe_cluster": "probe.probe_cluster",
+    "release_capacity": "autoscaling.capacity_request",
+    "request_capacity": "autoscaling.capacity_request",
+    "write_cluster": "kuberay.writing",
 }
 """The module of each name."""
 

@@ -1,5 +1,5 @@
 """``python -m tune_policies`` is the command ``tune-policies``."""
 
-from tune_policies.cli import main
+from tune_policies.cli.main import main
 
 main()

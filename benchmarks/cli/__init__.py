@@ -7,7 +7,9 @@ Ctrl-C.
 
 import typer
 
-from . import decision, packing, record, report, run, verdict
+from . import compare as verdict
+from . import decide as decision
+from . import packing, record, report, run
 from .commands import Commands, run_commands
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

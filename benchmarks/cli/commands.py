@@ -5,7 +5,7 @@ from typing import Any, Final
 import typer
 
 from tune_policies.cli.commands import GuardedCommands
-from tune_policies.errors import InvalidResourcesError
+from tune_policies.values.errors import InvalidResourcesError
 
 _EXTRAS: Final = {
     **dict.fromkeys(("jinja2", "jsonschema", "matplotlib", "psutil", "pyperf"), "bench"),

@@ -30,8 +30,7 @@ def packing(
     force: Force = False,
 ) -> None:
     """Count trials per hour on one GPU: one at a time, several at once, and as a measured plan says."""
-    from ..packing.runs import Sweep, measure_throughput
-    from ..packing.trainings import default_trainings, find_training
+    from ..packing.runs import Sweep, default_trainings, find_training, measure_throughput
 
     trainings = [find_training(name, size, steps) for name in workload or ()] or default_trainings()
     sweep = Sweep(trainings, trials_per_gpu or [2, 4, 8, 16, 32], repetitions, work, cpus_per_trial, mps)

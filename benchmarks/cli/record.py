@@ -6,15 +6,13 @@ from typing import Annotated
 
 import typer
 
-from tune_policies.errors import InvalidResourcesError
 from tune_policies.files.writing import check_new, path_within
+from tune_policies.values.errors import InvalidResourcesError
 
-from ..record.export import Format, csv_text, pyperf_text
-from ..record.file import read_run_set, write_view
+from ..record.export import Format, csv_text, pyperf_text, select
 from ..record.run_set import Phase, RunSet
-from ..record.select import select
-from ..record.show import print_run_set
-from ..record.summary import summarize
+from ..record.run_set_file import read_run_set, write_view
+from ..record.show import print_run_set, summarize
 from .options import Force
 
 app = typer.Typer()

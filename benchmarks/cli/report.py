@@ -41,7 +41,7 @@ def report(
     """Write a report for who decides: the verdict first, then curves, costs, memory, all samples, and the machine."""
     if images is not None and form is not Form.MARKDOWN:
         raise typer.BadParameter("--images is for --format markdown; a page has its figures in it")
-    from ..report.writing import write_report
+    from ..report.page import write_report
 
     print(write_report(file, output, decision=decision, packing=packing, images=_images(form, images), force=force))
 

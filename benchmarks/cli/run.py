@@ -60,7 +60,7 @@ def run(
     """Time workloads on devices: fresh processes as trials would be, in random turns; steps, transfers, start-up."""
     from ..environment import own_command
     from ..measuring.session import InterruptedRunError, Session, measure_to_file
-    from ..record.settings import Settings
+    from ..record.run_set import Settings
 
     if resume is not None and not workload:
         _check_resume(context)

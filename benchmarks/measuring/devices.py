@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from tune_policies import AcceleratorPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, TrialPlan
-from tune_policies.accelerators import DEVICE_RESOURCES, check_device_amount
-from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.policy import ResourcePolicy
-from tune_policies.values import suggest
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES, check_device_amount
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.value import suggest
 
 from ..record.run_set import DeviceFound
 

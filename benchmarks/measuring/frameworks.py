@@ -5,7 +5,7 @@ Frameworks are imported when they are asked for: a process has one of them as a 
 
 from typing import Any
 
-from tune_policies.errors import ProbeError
+from tune_policies.values.errors import ProbeError
 
 
 def torch_device(device: str) -> Any:

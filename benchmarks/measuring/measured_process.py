@@ -8,21 +8,72 @@ import time
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import psutil
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
-from tune_policies.plan import TrialPlan
+from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.trainers.process import ProcessSetup, limit_options
 
-from ..record.run_set import Arm, Block, Failure, Phase, ProcessRun
-from ..record.settings import Settings
-from .arms import INTERRUPTED
-from .deadline import Deadline, NoTimesError, Round, TimeIsUpError
+from ..record.run_set import Arm, Block, Failure, Phase, ProcessRun, Settings
+from .interleaving import INTERRUPTED
 from .noise import NoiseCounters
 from .process import Ending, FirstEpoch, Raised, Task, TimedBlock, WorkloadProcess
+
+
+class Round:
+    """One round: what is counted over all its groups.
+
+    Args:
+        number: Which.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.began = time.monotonic()
+        self._num_blocks = 0
+        self._num_processes = 0
+
+    def next_block(self) -> int:
+        """Return the place of the next block."""
+        self._num_blocks += 1
+        return self._num_blocks - 1
+
+    def next_process(self) -> int:
+        """Return the place of the next process."""
+        self._num_processes += 1
+        return self._num_processes - 1
+
+
+class NoTimesError(Exception):
+    """A process that gives no times any more."""
+
+    def __init__(self, kind: Literal["raised", "timed_out", "died"], message: str) -> None:
+        super().__init__(kind, message)
+        self.kind = kind
+        self.message = message
+
+
+class TimeIsUpError(Exception):
+    """The time for the whole run is over."""
+
+
+class Deadline:
+    """When the whole run must be over.
+
+    Args:
+        at: By ``time.monotonic()``; ``None``: it may take as long as it takes.
+    """
+
+    def __init__(self, at: float | None = None) -> None:
+        self._at = at
+
+    def left_s(self) -> float:
+        """Return how many seconds are left."""
+        return float("inf") if self._at is None else self._at - time.monotonic()
+
 
 _ENDS_WITHIN_S: Final = 10
 """How long is waited for a process that was ended, so that it does not disturb the next."""

@@ -180,7 +180,7 @@ class Gpus:
     @classmethod
     def visible(cls) -> "Gpus | None":
         """Return the GPUs that this process sees; ``None``: it sees none, or nobody tells."""
-        from tune_policies.probing.devices import read_gpus
+        from tune_policies.probe.nvml import read_gpus
 
         if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
             return None  # they are hidden from it

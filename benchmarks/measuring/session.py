@@ -12,17 +12,15 @@ import ray
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tune_policies import probe_cluster
-from tune_policies.errors import InvalidResourcesError, ProbeError
+from tune_policies.cli.terminal import TextConsole
 from tune_policies.files.locking import locked
-from tune_policies.ray_connection import connection, find_ray
-from tune_policies.terminal import TextConsole
+from tune_policies.ray_compat.connection import connection, find_ray
+from tune_policies.values.errors import InvalidResourcesError, ProbeError
 
 from ..record.environment_reader import read_environment
-from ..record.file import read_run_set, write_run_set
-from ..record.run_set import RunSet
-from ..record.settings import Settings
-from .arms import num_missing
-from .resume import check_same
+from ..record.run_set import RunSet, Settings
+from ..record.run_set_file import read_run_set, write_run_set
+from .interleaving import check_same, num_missing
 from .runner import GrowingRunSet, measure, new_run_set
 
 

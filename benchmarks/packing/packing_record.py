@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from tune_policies.files.reading import read_value
-from tune_policies.resources import PositiveCount
-from tune_policies.text_out import Redacted, redacted
-from tune_policies.values import Value
+from tune_policies.values.resources import PositiveCount
+from tune_policies.values.sanitize import Redacted, redacted
+from tune_policies.values.value import Value
 
 from ..record.run_set import Seconds
 from ..timing import Spread, spread

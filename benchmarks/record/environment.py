@@ -4,10 +4,9 @@ from collections import Counter
 
 from pydantic import Field
 
-from tune_policies.names import counted
-from tune_policies.resources import Bytes, Count, format_amount
-from tune_policies.units import format_bytes
-from tune_policies.values import Value
+from tune_policies.values.resources import Bytes, Count, format_amount
+from tune_policies.values.units import format_bytes
+from tune_policies.values.value import Value, counted
 
 
 class GpuFacts(Value):

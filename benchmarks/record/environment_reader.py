@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from tune_policies.doctor.node_reader import cgroup_memory_bytes, host_memory_bytes, installed_versions
-from tune_policies.probing.node_facts import read_usable_cpus
+from tune_policies.probe.doctor.node_reader import cgroup_memory_bytes, host_memory_bytes, installed_versions
+from tune_policies.probe.node_facts import read_usable_cpus
 
 from .environment import Environment, GpuFacts
 

@@ -5,13 +5,12 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from tune_policies.decision import Decision
-from tune_policies.names import counted
+from tune_policies.plan.decision import Decision
+from tune_policies.values.value import counted
 
+from ..compare.verdicts import Verdict, verdicts
 from ..packing.packing_record import ThroughputRecord
 from ..record.run_set import Phase, RunSet
-from ..verdict.verdicts import Verdict, verdicts
-from .amounts import in_words, sentence
 from .figures import (
     PHASE_TITLES,
     cost_figure,
@@ -22,7 +21,7 @@ from .figures import (
     speedup_figure,
 )
 from .findings import Finding, doubts_of_all, find, summarise
-from .statistics import by_workload
+from .statistics import by_workload, in_words, sentence
 from .tables import (
     Table,
     arms_table,

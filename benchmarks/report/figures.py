@@ -8,16 +8,15 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from tune_policies.decision import Decision, WorkloadDecision
-from tune_policies.units import GIB, MIB
+from tune_policies.plan.decision import Decision, WorkloadDecision
+from tune_policies.values.units import GIB, MIB
 
+from ..compare.judge import Comparison
+from ..compare.verdicts import Verdict
 from ..packing.packing_record import ThroughputRecord
 from ..record.run_set import Arm, Phase, RunSet
-from ..verdict.comparison import Comparison
-from ..verdict.verdicts import Verdict
-from .amounts import in_words, multiple_text, time_text
-from .statistics import measured_devices, ordered_devices, step_time
-from .style import INK, LOOK, SMALL, STROKES, WIDTH, cut, put_legend, put_log_amounts, put_sizes, strokes, title
+from .images import INK, LOOK, SMALL, STROKES, WIDTH, cut, put_legend, put_log_amounts, put_sizes, strokes, title
+from .statistics import in_words, measured_devices, multiple_text, ordered_devices, step_time, time_text
 
 PHASE_TITLES: Final = {
     Phase.COMPUTE: "compute only",

@@ -5,14 +5,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Final, Literal, NamedTuple
 
-from tune_policies.decision import Answer, Decision, WorkloadDecision
-from tune_policies.names import counted
+from tune_policies.plan.decision import Answer, Decision, WorkloadDecision
+from tune_policies.values.value import counted
 
+from ..compare.judge import Comparison, Outcome
+from ..compare.verdicts import Verdict
 from ..record.run_set import Phase, RunSet
-from ..verdict.comparison import Comparison, Outcome
-from ..verdict.verdicts import Verdict
-from .amounts import in_words, ratio_with_bounds, sentence
-from .statistics import measured_devices
+from .statistics import in_words, measured_devices, ratio_with_bounds, sentence
 
 Kind = Literal["gain", "stay", "same", "ambiguous", "depends", "none"]
 

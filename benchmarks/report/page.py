@@ -7,14 +7,16 @@ from typing import Any, Final
 import jinja2
 from markupsafe import Markup
 
-from tune_policies.errors import InvalidResourcesError
+from tune_policies.files.reading import read_value
 from tune_policies.files.writing import check_new
-from tune_policies.text_out import one_line, printable
+from tune_policies.plan.decision import Decision
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.sanitize import one_line, printable
 
-from ..record.file import write_view
-from .content import Content, Picture
-from .images import colour_variable, inline_svg, save_figure
-from .style import ON_DARK
+from ..packing.packing_record import read_throughput
+from ..record.run_set_file import read_run_set, write_view
+from .content import Content, Picture, build_content
+from .images import ON_DARK, colour_variable, inline_svg, save_figure
 
 _TEMPLATES: Final = jinja2.FileSystemLoader(Path(__file__).parent)
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]#!~$^=@<>&|])|^([-+]|\d+[.)](?!\S))")
@@ -111,3 +113,43 @@ def _fenced(text: str) -> Markup:
     fence = "`" * max(3, longest + 1)
     # Within its fence nothing is markup.
     return Markup(f"{fence}\n{printable(text)}\n{fence}")  # noqa: S704
+
+
+def write_report(
+    file: Path,
+    output: Path,
+    *,
+    decision: Path | None = None,
+    packing: Path | None = None,
+    images: str | None = None,
+    force: bool = False,
+) -> Path:
+    """Write the report on a run, and return its file.
+
+    Args:
+        file: Of the run.
+        output: The page to write; with ``images``, the folder.
+        decision: File of what was decided from the run.
+        packing: File of a benchmark of throughput.
+        images: Suffix of the figures beside Markdown; ``None``: one HTML page.
+        force: Whether to replace files that are there.
+
+    Raises:
+        InvalidResourcesError: A file cannot be read, or is another one than it should be, or ``output`` cannot be
+            written, or is one of the others.
+    """
+    sources = [each for each in (file, decision, packing) if each is not None]
+    if output.resolve() in (each.resolve() for each in sources):
+        raise InvalidResourcesError(f"{output} is what the report is made of, and would be lost: name another output")
+    if images is None:
+        check_new(output, force=force)
+    hint = "`tune-policies bench decide` writes one"
+    content = build_content(
+        read_run_set(file),
+        read_value(decision, Decision, "decision", hint=hint) if decision else None,
+        read_throughput(packing) if packing else None,
+    )
+    if images is not None:
+        return write_markdown(content, output, images, force=force)
+    write_view(output, html_page(content), force=force)
+    return output

@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tune_policies.decision import Decision, DeviceTimes
-from tune_policies.units import format_bytes
+from tune_policies.plan.decision import Decision, DeviceTimes
+from tune_policies.values.units import format_bytes
 
 from ..packing.packing_record import ThroughputRecord
 from ..record.environment import Environment, GpuFacts
 from ..record.run_set import Arm, Phase, RunSet
-from .amounts import digits, in_words, ratio_text, ratio_with_bounds, time_text
-from .statistics import Middle, middle, step_time
+from .statistics import Middle, digits, in_words, middle, ratio_text, ratio_with_bounds, step_time, time_text
 
 
 class Table(NamedTuple):

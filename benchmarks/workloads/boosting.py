@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 import xgboost
 
-from ..measuring.protocol import Steps
+from ..measuring.workload import Steps
 from .unseen import unseen
 
 SEED: Final = 0

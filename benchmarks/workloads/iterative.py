@@ -16,10 +16,10 @@ import numpy as np
 import ray
 import torch
 
-from tune_policies.errors import ProbeError
+from tune_policies.values.errors import ProbeError
 
 from ..measuring.frameworks import torch_device
-from ..measuring.protocol import Steps
+from ..measuring.workload import Steps
 
 SEED: Final = 0
 NUM_ITERATIONS: Final = 8

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numba import config, cuda, get_num_threads, njit, prange, set_num_threads
 
-from ..measuring.protocol import Steps
+from ..measuring.workload import Steps
 from .unseen import unseen
 
 SEED: Final = 0

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from tune_policies.errors import InvalidResourcesError
-from tune_policies.values import suggest
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import suggest
 
-from ..measuring.protocol import Workload
+from ..measuring.workload import Workload
 
 
 class BuiltIn(NamedTuple):

@@ -3,7 +3,7 @@
 import time
 from typing import Final
 
-from ..measuring.protocol import Steps
+from ..measuring.workload import Steps
 
 CPU_COST: Final = (0.05e-3, 1e-6)
 """Seconds of a step, and seconds more for each unit of its size."""

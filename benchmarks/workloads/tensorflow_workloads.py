@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..measuring.frameworks import tensorflow_device
-from ..measuring.protocol import Steps
+from ..measuring.workload import Steps
 
 SEED: Final = 0
 LEARNING_RATE: Final = 0.001

@@ -1,6 +1,6 @@
 """The error of a workload whose library does not see the device, where no framework says so."""
 
-from tune_policies.errors import ProbeError
+from tune_policies.values.errors import ProbeError
 
 
 def unseen(library: str, device: str) -> ProbeError:

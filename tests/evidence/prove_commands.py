@@ -72,8 +72,8 @@ def agreement(
     rounds: Rounds = 24,
 ) -> None:
     """Compare a step's time as a run records it with what PyTorch's timer says in a plain process."""
+    from tune_policies.benchmarks.compare.judge import Outcome
     from tune_policies.benchmarks.environment import describe_machine, own_command
-    from tune_policies.benchmarks.verdict.comparison import Outcome
 
     from .verdicts.proof_runs import measure_agreement
 

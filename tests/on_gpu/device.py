@@ -5,7 +5,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
-from tune_policies.trainers.gpu_memory.use.nvml import read_device_use
+from tune_policies.trainers.gpu_memory.usage.device_use import read_device_use
 
 HOLD = """
 import sys, time, torch

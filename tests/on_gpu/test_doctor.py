@@ -3,7 +3,7 @@
 import pytest
 
 from tests.on_gpu.device import torch_says
-from tune_policies.doctor.cluster_reader import examine
+from tune_policies.probe.doctor.cluster_reader import examine
 
 pytestmark = pytest.mark.gpu
 

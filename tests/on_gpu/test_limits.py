@@ -12,7 +12,7 @@ from tests.on_gpu.device import torch_says
 from tests.on_ray.rays import local_ray
 from tune_policies import GpuPolicy, classify_oom, probe_cluster
 from tune_policies.trainers import calibrate_gpu_overhead, load_overheads, with_plan
-from tune_policies.usage.record import GpuMemoryUsage
+from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 
 pytestmark = pytest.mark.gpu
 

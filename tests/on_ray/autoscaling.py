@@ -10,7 +10,7 @@ import yaml
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
 from tests.evidence.plans.autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
-from tune_policies.autoscaling.autoscaler import find_autoscaler
+from tune_policies.ray_compat.autoscaler import find_autoscaler
 
 __all__ = [
     "AutoscalingCluster",

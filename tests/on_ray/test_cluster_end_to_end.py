@@ -21,9 +21,9 @@ from tune_policies import (
     plan_cluster,
     request_capacity,
 )
-from tune_policies.clusters.catalog import NodeCatalog, NodeType
-from tune_policies.manifests.writing import write_cluster
-from tune_policies.manifests.writing.options import WriteOptions
+from tune_policies.kuberay.nodes.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.writing import write_cluster
+from tune_policies.kuberay.writing.options import WriteOptions
 
 # Logical GPUs have no NVML.
 pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")]

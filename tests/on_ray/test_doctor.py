@@ -14,8 +14,8 @@ import torch
 
 from tests.on_ray.rays import cluster_of, local_ray
 from tune_policies import InvalidResourcesError, ProbeError
-from tune_policies.doctor import cluster_reader, node_reader
-from tune_policies.doctor.cluster_reader import examine
+from tune_policies.probe.doctor import cluster_reader, node_reader
+from tune_policies.probe.doctor.cluster_reader import examine
 
 # More than any machine has.
 MANY_GPUS, MANY_CPUS = 64, 4096

@@ -12,7 +12,8 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.clusters import nodes
 from tests.on_ray.rays import cluster_of
-from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InvalidResourcesError, ray_adapter
+from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InvalidResourcesError
+from tune_policies.ray_compat import ray_objects as ray_adapter
 from tune_policies.trainers import with_deadlock_check
 
 ALONE = 1

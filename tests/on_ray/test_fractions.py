@@ -20,7 +20,7 @@ from tune_policies import (
     Resources,
     request_capacity,
 )
-from tune_policies.autoscaling.autoscaler import find_autoscaler
+from tune_policies.ray_compat.autoscaler import find_autoscaler
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 

@@ -11,7 +11,7 @@ from ray._private.accelerators import get_accelerator_manager_for_resource
 from tests.on_ray.devices import VARIABLES, all_of, devices_of_each_trial
 from tests.on_ray.rays import local_ray
 from tune_policies import AcceleratorPolicy, ProbeWarning, probe_cluster
-from tune_policies.accelerators import GPU_VISIBILITY_VARIABLES
+from tune_policies.cluster.accelerators import GPU_VISIBILITY_VARIABLES
 
 # Ray decides which vendor's GPUs a machine has by what these packages say. Those of the vendors need the hardware, so
 # packages that only count stand in for them here; all that follows, in Ray and in the trial, is real.

@@ -28,8 +28,8 @@ from tune_policies import (
     Resources,
 )
 from tune_policies.trainers import measure_gpu_memory, plan_by_measuring, with_plan
-from tune_policies.trainers.train_runs.train_loop import plan_of_run
-from tune_policies.trainers.tune_trials.tune_trainable import resources_for
+from tune_policies.trainers.train.train_loop import plan_of_run
+from tune_policies.trainers.tune_trainable import resources_for
 
 GIB = 2**30
 OVERHEAD = int(0.85 * GIB)

@@ -13,14 +13,13 @@ import pytest
 
 from tests.on_ray.rays import local_ray
 from tune_policies import probe_cluster
-from tune_policies.benchmarks.measuring.arms import num_missing
-from tune_policies.benchmarks.measuring.gpu_use import GPU_USE_UNKNOWN
+from tune_policies.benchmarks.measuring.interleaving import num_missing
+from tune_policies.benchmarks.measuring.process import GPU_USE_UNKNOWN
 from tune_policies.benchmarks.measuring.runner import measure, new_run_set
 from tune_policies.benchmarks.record.environment import Environment
-from tune_policies.benchmarks.record.file import read_run_set
-from tune_policies.benchmarks.record.run_set import Phase
-from tune_policies.benchmarks.record.settings import Settings
-from tune_policies.probe import ProbeWarning
+from tune_policies.benchmarks.record.run_set import Phase, Settings
+from tune_policies.benchmarks.record.run_set_file import read_run_set
+from tune_policies.probe.probe_cluster import ProbeWarning
 
 HERE = "tests.on_ray.measured_workloads"
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,7 @@ import pytest
 
 from tests.on_ray.rays import local_ray
 from tune_policies import CappedPolicy, CpuPolicy, probe_cluster
-from tune_policies.benchmarks.packing.runs import WAVES, Arm, FailedRunError, run_arm
-from tune_policies.benchmarks.packing.trainings import Training
+from tune_policies.benchmarks.packing.runs import WAVES, Arm, FailedRunError, Training, run_arm
 
 OWN_WORKLOAD = """
 from itertools import count

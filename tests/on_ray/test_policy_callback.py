@@ -17,9 +17,9 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialSch
 from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
 from tune_policies import CpuPolicy, EscalatingScheduler, GpuPolicy, InvalidResourcesError, PolicyCallback
-from tune_policies.reporting.policy_callback import why_failed
-from tune_policies.reporting.record import USAGE_FILE, ResourceUsage
 from tune_policies.trainers import as_trainable, with_plan
+from tune_policies.tune.usage.policy_callback import why_failed
+from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceUsage
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -29,9 +29,11 @@ from tune_policies import (
     Resources,
     probe_cluster,
 )
-from tune_policies.doctor.cluster_reader import examine
-from tune_policies.probing import cluster_state, devices, node_facts
-from tune_policies.ray_connection import find_ray, last_error
+from tune_policies.probe import node_facts
+from tune_policies.probe import nvml as devices
+from tune_policies.probe.doctor.cluster_reader import examine
+from tune_policies.ray_compat import gcs as cluster_state
+from tune_policies.ray_compat.connection import find_ray, last_error
 
 
 @pytest.fixture

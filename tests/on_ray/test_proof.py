@@ -5,7 +5,7 @@ import pytest
 from tests.evidence.verdicts.proof import ProofRecord
 from tests.evidence.verdicts.proof_runs import ProofSize, measure_overhead_of_steps, run_proof
 from tune_policies import InvalidResourcesError
-from tune_policies.benchmarks.verdict.comparison import Outcome
+from tune_policies.benchmarks.compare.judge import Outcome
 
 pytestmark = pytest.mark.ray
 

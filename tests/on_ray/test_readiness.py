@@ -29,7 +29,7 @@ from tune_policies import (
     release_capacity,
     request_capacity,
 )
-from tune_policies.autoscaling.autoscaler import find_autoscaler
+from tune_policies.ray_compat.autoscaler import find_autoscaler
 
 # Logical GPUs have no NVML.
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")

@@ -4,11 +4,11 @@ import pytest
 
 from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
-from tune_policies.benchmarks.decision.crossover import powers_of_two
-from tune_policies.benchmarks.decision.decide import Terms, decide
-from tune_policies.benchmarks.decision.searching import Search, UndecidedError, search_to_file
-from tune_policies.benchmarks.record.file import read_run_set
-from tune_policies.benchmarks.record.settings import Settings
+from tune_policies.benchmarks.decide.crossover import powers_of_two
+from tune_policies.benchmarks.decide.decide import Terms, decide
+from tune_policies.benchmarks.decide.search import Search, UndecidedError, search_to_file
+from tune_policies.benchmarks.record.run_set import Settings
+from tune_policies.benchmarks.record.run_set_file import read_run_set
 
 WORKLOAD = """
 import time

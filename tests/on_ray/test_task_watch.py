@@ -15,7 +15,7 @@ from tests.on_ray.rays import local_ray
 from tune_policies import ClusterCapacity, CpuPolicy, ReservingPolicy, Resources
 from tune_policies.trainers import with_plan
 from tune_policies.trainers.process import LimitOptions
-from tune_policies.trainers.train_runs.train_loop import planned_arguments
+from tune_policies.trainers.train.train_loop import planned_arguments
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=2))
 TOLD = []
@@ -34,7 +34,7 @@ def listening():
     """Collect what the watch says."""
     handler = logging.Handler()
     handler.emit = lambda record: TOLD.append(record.getMessage())
-    logger = logging.getLogger("tune_policies.reporting.task_watch")
+    logger = logging.getLogger("tune_policies.tune.task_watch")
     TOLD.clear()
     logger.addHandler(handler)
     yield

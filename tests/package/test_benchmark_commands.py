@@ -11,8 +11,8 @@ import typer
 from typer.testing import CliRunner
 
 from tune_policies.benchmarks.cli.commands import Commands
-from tune_policies.cli import app as tune_policies_app
-from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
+from tune_policies.cli.main import app as tune_policies_app
+from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 
 ROOT = Path(__file__).parents[2]
 

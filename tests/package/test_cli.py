@@ -10,10 +10,10 @@ import pytest
 
 from tests.clusters import nodes
 from tune_policies import ClusterCapacity, Resources
-from tune_policies.capacity import NodeTypeCapacity
 from tune_policies.cli import plan as plan_command
-from tune_policies.plan import TrialPlan
-from tune_policies.slot import TrialSlot
+from tune_policies.cluster.capacity import NodeTypeCapacity
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
 
 
 def run(*arguments):

@@ -6,9 +6,9 @@ import pytest
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
 from tune_policies import InvalidResourcesError
-from tune_policies.probe import _addable
-from tune_policies.probing.cluster_state import to_cluster_state
-from tune_policies.probing.ray_totals import HEAD_RESOURCE
+from tune_policies.cluster.ray_totals import HEAD_RESOURCE
+from tune_policies.probe.probe_cluster import _addable
+from tune_policies.ray_compat.gcs import to_cluster_state
 
 
 def reply(*nodes, autoscaler_v2=False, pending=()):

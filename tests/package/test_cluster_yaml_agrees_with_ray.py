@@ -14,8 +14,8 @@ from ray.autoscaler._private.providers import _NODE_PROVIDERS, _get_default_conf
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from tests.unit.planted.sound import LAUNCHER
-from tune_policies.lint.linting import lint_text
-from tune_policies.manifests.cluster_yaml import NODE_TYPES, OLD_FIELDS, PROVIDERS, read_cluster_yaml
+from tune_policies.kuberay.lint.linting import lint_text
+from tune_policies.kuberay.manifests.cluster_yaml import NODE_TYPES, OLD_FIELDS, PROVIDERS, read_cluster_yaml
 
 SOUND: dict[str, Any] = yaml.safe_load(LAUNCHER)
 REFUSALS = {

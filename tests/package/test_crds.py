@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.planned_clusters import a_plan, cluster_plans, filled_in, without_labels
-from tune_policies.lint.crd import load_crds
-from tune_policies.lint.field_names import misspelled_fields
-from tune_policies.manifests.documents import Document
-from tune_policies.manifests.writing import WriteOptions, write_cluster
+from tune_policies.files.yaml_documents import Document
+from tune_policies.kuberay.lint.crd import load_crds
+from tune_policies.kuberay.lint.field_names import misspelled_fields
+from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 FOLDER = os.environ.get("TUNE_POLICIES_CRDS", "")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="TUNE_POLICIES_CRDS names no folder of definitions")

@@ -7,7 +7,7 @@ from tests.clusters import gpu_node
 from tests.measured_runs import a_run
 from tune_policies import BenchmarkedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, load_decision
 from tune_policies.benchmarks.cli import app
-from tune_policies.benchmarks.record.file import write_run_set
+from tune_policies.benchmarks.record.run_set_file import write_run_set
 
 CLUSTER = ClusterCapacity.of(gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=16, accelerator_type="A10G"))
 PRICES = "{date: 2026-05-01, currency: USD, cpu: 0.05, gpus: {A10G: 0.4}}"

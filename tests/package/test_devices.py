@@ -5,7 +5,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tune_policies.probing.devices import read_gpus
+from tune_policies.probe.nvml import read_gpus
 
 GIB = 2**30
 

@@ -3,12 +3,12 @@
 import pytest
 
 from tune_policies import AcceleratorPolicy, CpuPolicy, GpuPolicy
-from tune_policies.clusters.catalog import NodeCatalog, NodeType
-from tune_policies.clusters.outlook import plan_for_cluster
-from tune_policies.clusters.planner import plan_cluster
-from tune_policies.manifests.cluster_file import load_cluster
-from tune_policies.manifests.writing import write_cluster
-from tune_policies.manifests.writing.options import WriteOptions
+from tune_policies.kuberay.manifests.load_cluster import load_cluster
+from tune_policies.kuberay.nodes.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.nodes.design_cluster import plan_cluster
+from tune_policies.kuberay.nodes.forecast import plan_for_cluster
+from tune_policies.kuberay.writing import write_cluster
+from tune_policies.kuberay.writing.options import WriteOptions
 
 GIB = 2**30
 CASES = [

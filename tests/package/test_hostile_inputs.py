@@ -17,12 +17,12 @@ from tests.measured_runs import a_run, process
 from tests.reports import a_decision, a_packing_record
 from tune_policies import ClusterCapacity, GpuDevice
 from tune_policies.benchmarks.cli import app as benchmarks
-from tune_policies.benchmarks.record.file import write_run_set
 from tune_policies.benchmarks.record.run_set import Arm, Failure
-from tune_policies.capacity import NodeTypeCapacity
-from tune_policies.cli import app as tune_policies
-from tune_policies.resources import Resources
-from tune_policies.usage.record import GpuMemoryUsage
+from tune_policies.benchmarks.record.run_set_file import write_run_set
+from tune_policies.cli.main import app as tune_policies
+from tune_policies.cluster.capacity import NodeTypeCapacity
+from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.values.resources import Resources
 
 GIB = 2**30
 PRINTABLE = "a[bold]b[/red]:smile: ##[add-mask]c $x_$ <b> |`"

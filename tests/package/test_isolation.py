@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tune_policies.trainers.gpu_memory.limits import isolation
-from tune_policies.trainers.gpu_memory.limits.own_environment import OwnEnvironment
+from tune_policies.trainers.gpu_memory.limits.environment import OwnEnvironment
 from tune_policies.trainers.gpu_memory.limits.share import GpuShare, Holding
 
 GIB = 2**30

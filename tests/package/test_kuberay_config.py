@@ -4,8 +4,7 @@ import pytest
 import yaml
 
 from tune_policies import InvalidResourcesError, NodeTypeCapacity, Resources
-from tune_policies.probing.cluster_config import load_cluster_config
-from tune_policies.probing.node_types import addable_node_types, addable_nodes
+from tune_policies.probe.node_types import addable_node_types, addable_nodes, load_cluster_config
 
 
 def pod(**limits):

@@ -30,10 +30,10 @@ from tune_policies import (
     plan_cluster,
 )
 from tune_policies.autoscaling.bundles import Bundle, trial_bundles
-from tune_policies.autoscaling.ray_readers import nodes_launched, read_ray_cluster
-from tune_policies.clusters.cluster_plan import ClusterPlan
-from tune_policies.manifests.writing import write_cluster
-from tune_policies.manifests.writing.options import WriteOptions
+from tune_policies.kuberay.nodes.cluster_plan import ClusterPlan
+from tune_policies.kuberay.writing import write_cluster
+from tune_policies.kuberay.writing.options import WriteOptions
+from tune_policies.ray_compat.autoscaler_config import nodes_launched, read_ray_cluster
 
 # Top-level labels and resources of a group are what Ray reads from 2.51 on.
 pytestmark = pytest.mark.skipif(

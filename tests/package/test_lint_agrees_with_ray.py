@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.manifests_with import changed
-from tune_policies.autoscaling.ray_readers import read_ray_cluster
-from tune_policies.lint.linting import lint_text
-from tune_policies.lint.rules.cluster_parts import is_label_key, is_label_value
-from tune_policies.lint.rules.cpus_and_memory import OPTIONS, default_object_store
+from tune_policies.kuberay.lint.linting import lint_text
+from tune_policies.kuberay.lint.rules.cluster_parts import is_label_key, is_label_value
+from tune_policies.kuberay.lint.rules.cpus_and_memory import OPTIONS, default_object_store
+from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 
 GROUP = "spec.workerGroupSpecs.0"
 

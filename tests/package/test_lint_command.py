@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from tests.unit.manifests_with import changed
 from tune_policies import InvalidResourcesError
-from tune_policies.cli import app
-from tune_policies.lint.crd import load_crds
-from tune_policies.lint.rules import all_rules
-from tune_policies.manifests.documents import read_documents
+from tune_policies.cli.main import app
+from tune_policies.files.yaml_documents import read_documents
+from tune_policies.kuberay.lint.crd import load_crds
+from tune_policies.kuberay.lint.rules import all_rules
 
 DEFINITIONS = Path(os.environ.get("TUNE_POLICIES_CRDS") or "no-definitions")
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "lint.md"

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tune_policies.doctor import node_reader
-from tune_policies.doctor.facts import NodeFacts
+from tune_policies.probe.doctor import node_reader
+from tune_policies.probe.doctor.facts import NodeFacts
 
 TORCH = """from typing import Optional
 

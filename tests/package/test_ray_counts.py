@@ -10,14 +10,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tune_policies.errors import InvalidResourcesError
-from tune_policies.manifests.cluster_specs import to_cluster_spec
-from tune_policies.manifests.documents import read_documents
-from tune_policies.manifests.file_text import read_text
-from tune_policies.manifests.kuberay_models import WorkerGroupSpec
-from tune_policies.manifests.quantities import parse_quantity, ray_amount
-from tune_policies.manifests.ray_counts import ray_counts
-from tune_policies.manifests.reading import clusters_in
+from tune_policies.files.yaml_documents import read_documents
+from tune_policies.kuberay.manifests.clusters_in_document import clusters_in
+from tune_policies.kuberay.manifests.file_text import read_text
+from tune_policies.kuberay.manifests.kuberay_models import WorkerGroupSpec
+from tune_policies.kuberay.manifests.load_cluster import to_cluster_spec
+from tune_policies.kuberay.manifests.quantities import parse_quantity, ray_amount
+from tune_policies.kuberay.manifests.ray_counts import ray_counts
+from tune_policies.values.errors import InvalidResourcesError
 
 SAMPLES = os.environ.get("TUNE_POLICIES_KUBERAY_SAMPLES")
 READS_GROUP_FIELDS = tuple(map(int, ray.__version__.split(".")[:2])) >= (2, 51)

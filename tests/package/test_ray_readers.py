@@ -2,7 +2,7 @@
 
 import pytest
 
-from tune_policies.autoscaling.ray_readers import nodes_launched, read_ray_cluster
+from tune_policies.ray_compat.autoscaler_config import nodes_launched, read_ray_cluster
 
 
 def node_type(max_workers, min_workers=0, labels=None, **resources):

@@ -16,15 +16,14 @@ from tests.package.browser import CHROMIUM, Browser
 from tests.reports import a_decision, a_packing_record
 from tests.run_sets import a_run_set
 from tune_policies.benchmarks.cli import app
-from tune_policies.benchmarks.packing.packing_report import draw_throughput
-from tune_policies.benchmarks.record.file import write_run_set
+from tune_policies.benchmarks.packing.runs import draw_throughput
 from tune_policies.benchmarks.record.run_set import Failure, Phase
+from tune_policies.benchmarks.record.run_set_file import write_run_set
 from tune_policies.benchmarks.report.content import build_content
 from tune_policies.benchmarks.report.figures import crossover_figure
-from tune_policies.benchmarks.report.images import save_figure
+from tune_policies.benchmarks.report.images import ON_DARK, STROKES, save_figure
 from tune_policies.benchmarks.report.page import for_markdown, html_page, write_markdown
-from tune_policies.benchmarks.report.style import ON_DARK, STROKES
-from tune_policies.errors import InvalidResourcesError
+from tune_policies.values.errors import InvalidResourcesError
 
 HOSTILE = '<script>alert(1)</script>&"$x_$ |`*[a](b)'
 LONG = "my_own_package.training_loops.vision:resnet50_with_a_name_that_is_too_long"

@@ -13,13 +13,12 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from tests.package.ray_cluster_chart import rendered
 from tests.unit.planned_clusters import PARTS_OF_GPUS, a_plan, cluster_plans, filled_in, gpu_type
 from tune_policies import AutoscalingPolicy, ClusterCapacity, GpuPolicy, NodeTypeCapacity, Resources
-from tune_policies.autoscaling.ray_readers import nodes_launched
-from tune_policies.clusters.cluster_plan import PlannedGroup
-from tune_policies.clusters.device_plugins import DEVICE_PLUGINS, PodDevices
-from tune_policies.manifests.writing import WriteOptions, write_cluster
-from tune_policies.probing.cluster_config import load_cluster_config
-from tune_policies.probing.node_types import addable_node_types
-from tune_policies.tpu_slices import SliceShape
+from tune_policies.cluster.tpu_slices import SliceShape
+from tune_policies.kuberay.nodes.cluster_plan import PlannedGroup
+from tune_policies.kuberay.nodes.device_plugins import DEVICE_PLUGINS, PodDevices
+from tune_policies.kuberay.writing import WriteOptions, write_cluster
+from tune_policies.probe.node_types import addable_node_types, load_cluster_config
+from tune_policies.ray_compat.autoscaler_config import nodes_launched
 
 INSTALLED = WriteOptions(ray_version=ray.__version__)
 OF_OLD_RAY = WriteOptions(ray_version="2.50.0")

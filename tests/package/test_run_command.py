@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from tests.run_sets import a_run_set
 from tune_policies.benchmarks.cli import app
-from tune_policies.benchmarks.record.file import read_run_set, write_run_set
-from tune_policies.benchmarks.record.settings import Settings
+from tune_policies.benchmarks.record.run_set import Settings
+from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
 
 
 def run(*arguments):

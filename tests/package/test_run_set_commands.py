@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tests.run_sets import a_run_set
 from tune_policies.benchmarks.cli import app
-from tune_policies.benchmarks.record.file import write_run_set
+from tune_policies.benchmarks.record.run_set_file import write_run_set
 
 
 @pytest.fixture(scope="module")

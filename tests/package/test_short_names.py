@@ -65,7 +65,7 @@ def test_a_users_own_package_of_that_name_is_left_alone(tmp_path):
     code = """
 from tune_policies.trainers.process import ProcessSetup
 import trainers.process
-print(trainers.process.OWNER, trainers.__name__, "tune_policies.short_names" in sys.modules)
+print(trainers.process.OWNER, trainers.__name__, "tune_policies.package_alias" in sys.modules)
 """
 
     assert run(code, tmp_path) == "user trainers False\n"

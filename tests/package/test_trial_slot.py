@@ -4,9 +4,9 @@ import pytest
 from ray.tune import PlacementGroupFactory
 
 from tune_policies import Resources, TrialPlan, TrialSlot
-from tune_policies.schedulers.tune_trials import with_bundles
-from tune_policies.slots_by_config import SlotsByDecision
-from tune_policies.trainers.tune_trials.trial_slot import plan_of_trial, slot_of_trial
+from tune_policies.plan.slots_by_config import SlotsByDecision
+from tune_policies.ray_compat.tune_controller import with_bundles
+from tune_policies.trainers.tune_trainable import plan_of_trial, slot_of_trial
 
 GPU = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4, gpu_memory_bytes=6 * 2**30)
 CPU = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=3)

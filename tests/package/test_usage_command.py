@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tune_policies.usage.record import GpuMemoryUsage
+from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 
 GIB = 2**30
 

@@ -7,8 +7,9 @@ import pyarrow.fs
 import pytest
 from rich.console import Console
 
-from tune_policies.reporting.background import Background
-from tune_policies.reporting.record import (
+from tune_policies.tune.usage.policy_callback import Background, writer
+from tune_policies.tune.usage.resource_report import resource_usage_view
+from tune_policies.tune.usage.resource_usage import (
     USAGE_FILE,
     IdleHours,
     OutOfMemoryCounts,
@@ -18,8 +19,6 @@ from tune_policies.reporting.record import (
     SlotHours,
     TrialCounts,
 )
-from tune_policies.reporting.report import resource_usage_view
-from tune_policies.reporting.usage_file import writer
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from tests.evidence.verdicts.neighbour import busy_neighbour
 from tests.unit.timed_runs import processes, run_set
 from tune_policies import MeasurementError
 from tune_policies.benchmarks.cli import app
-from tune_policies.benchmarks.record.file import write_run_set
-from tune_policies.benchmarks.verdict.equal_steps import StepProcess
+from tune_policies.benchmarks.compare.equal_steps import StepProcess
+from tune_policies.benchmarks.record.run_set_file import write_run_set
 
 
 @pytest.fixture

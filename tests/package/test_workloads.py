@@ -15,7 +15,7 @@ from ray import tune
 from tests.workload_facts import facts, losses, refusal
 from tune_policies import InvalidResourcesError
 from tune_policies.benchmarks.measuring.frameworks import jax_device, torch_device
-from tune_policies.benchmarks.packing.trainings import config_of, default_trainings, train_workload
+from tune_policies.benchmarks.packing.runs import config_of, default_trainings, train_workload
 from tune_policies.benchmarks.workloads.registry import BUILT_IN, check_needs, find_workload, load_workload
 
 IN_TENSORFLOW = ["tf-mlp", "tf-cnn"]
@@ -141,7 +141,7 @@ def test_an_iteration_lets_the_heat_of_a_ring_flow_to_both_sides():
 # As torchvision has them, the smaller one for 10 classes: its first convolution is another, for images of 32 x 32.
 @pytest.mark.parametrize(("name", "number"), [("resnet18", 11_181_642), ("resnet50", 25_557_032)])
 def test_a_residual_network_has_as_many_weights_as_the_one_of_its_name(name, number):
-    from tune_policies.benchmarks.workloads.torch_models import MODELS
+    from tune_policies.benchmarks.workloads.torch_workloads import MODELS
 
     assert sum(weight.numel() for weight in MODELS[name].build().parameters()) == pytest.approx(number, rel=0.002)
 

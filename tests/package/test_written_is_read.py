@@ -4,10 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.planned_clusters import cluster_plans
-from tune_policies.manifests.cluster_specs import to_cluster_spec
-from tune_policies.manifests.documents import read_documents
-from tune_policies.manifests.reading import clusters_in
-from tune_policies.manifests.writing import WriteOptions, write_cluster
+from tune_policies.files.yaml_documents import read_documents
+from tune_policies.kuberay.manifests.clusters_in_document import clusters_in
+from tune_policies.kuberay.manifests.load_cluster import to_cluster_spec
+from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 kuberay = st.builds(
     WriteOptions,

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.planned_clusters import cluster_plans, filled_in
-from tune_policies.lint.linting import lint_text
-from tune_policies.manifests.writing import WriteOptions, write_cluster
+from tune_policies.kuberay.lint.linting import lint_text
+from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 options = st.builds(
     WriteOptions,

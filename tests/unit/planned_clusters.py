@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from tests.clusters import nodes
 from tune_policies import GpuPolicy
-from tune_policies.accelerator_families import FAMILIES
-from tune_policies.clusters.catalog import HEAD, NodeType, Toleration
-from tune_policies.clusters.cluster_plan import ClusterPlan, PlannedGroup
-from tune_policies.clusters.device_plugins import DEVICE_PLUGINS
-from tune_policies.tpu_slices import SliceShape
+from tune_policies.cluster.accelerator_families import FAMILIES
+from tune_policies.cluster.tpu_slices import SliceShape
+from tune_policies.kuberay.nodes.catalog import HEAD, NodeType, Toleration
+from tune_policies.kuberay.nodes.cluster_plan import ClusterPlan, PlannedGroup
+from tune_policies.kuberay.nodes.device_plugins import DEVICE_PLUGINS
 
 TRIALS = GpuPolicy(gpus=0.25).plan(nodes((8, 1)))
 

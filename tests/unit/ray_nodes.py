@@ -1,7 +1,7 @@
 """Nodes that hand out resources as Ray does, for tests: the least helpful device that fits is taken."""
 
-from tune_policies.accelerators import DEVICE_RESOURCES
-from tune_policies.labels import matcher
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.labels import matcher
 
 TICKS = 10_000
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tune_policies import InvalidResourcesError
-from tune_policies.accelerator_families import FAMILIES
-from tune_policies.accelerators import (
+from tune_policies.cluster.accelerator_families import FAMILIES
+from tune_policies.cluster.accelerators import (
     _NOMINAL_GB,
     ACCELERATOR_TYPES,
     GPU_VISIBILITY_VARIABLES,

@@ -22,7 +22,7 @@ from tune_policies import (
     MixedPolicy,
     SelectingPolicy,
 )
-from tune_policies.decision import Decision, SizeDecision
+from tune_policies.plan.decision import Decision, SizeDecision
 
 NODE = gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=40, accelerator_type="A100").model_copy(
     update={"cpu_model": "a CPU"}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tune_policies.child_python import child_python
+from tune_policies.files.child_python import child_python
 
 ROOT = Path(__file__).parents[2]
-STARTS = "tune_policies/child_python.py"
+STARTS = "tune_policies/files/child_python.py"
 
 
 @pytest.mark.parametrize("arguments", [("-c", "import random, json"), ("-m", "json.tool", "--help")])

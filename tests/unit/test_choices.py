@@ -20,7 +20,7 @@ from tune_policies import (
     TrialSlot,
 )
 from tune_policies.autoscaling.bundles import trial_bundles
-from tune_policies.autoscaling.choices import needs, no_choice, plan_now
+from tune_policies.autoscaling.readiness import needs, no_choice, plan_now
 from tune_policies.placement.smallest_node import plan_on_smallest_node
 
 ALIVE = nodes((8, 0))

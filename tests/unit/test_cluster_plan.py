@@ -23,8 +23,8 @@ from tune_policies import (
     SelectingPolicy,
     plan_cluster,
 )
+from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.policies.wrappers import plan_first_feasible
-from tune_policies.policy import ResourcePolicy
 
 
 def node_type(name, cpus, gpus=0, price=None, **fields):

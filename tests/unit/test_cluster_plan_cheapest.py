@@ -15,9 +15,8 @@ from tune_policies import (
     InfeasibleRequestError,
     NodeType,
 )
-from tune_policies.clusters.catalog import HEAD
-from tune_policies.clusters.node_choice import choose_nodes
-from tune_policies.clusters.node_pool import NodePool
+from tune_policies.kuberay.nodes.catalog import HEAD
+from tune_policies.kuberay.nodes.cheapest_nodes import NodePool, choose_nodes
 
 prices = st.none() | st.integers(1, 9)
 

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_policies import InvalidResourcesError
-from tune_policies.benchmarks.decision.crossover import (
+from tune_policies.benchmarks.compare.judge import Comparison, Outcome
+from tune_policies.benchmarks.decide.crossover import (
     Change,
     Step,
     crossover,
@@ -14,7 +15,6 @@ from tune_policies.benchmarks.decision.crossover import (
     powers_of_two,
     search,
 )
-from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
 
 SIZES = powers_of_two(1, 8192)
 ROUNDS = 5

@@ -6,9 +6,9 @@ from rich.console import Console
 from tests.clusters import gpu_node
 from tests.measured_runs import MEASURED_AT, a_run, process
 from tune_policies import BenchmarkedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, InvalidResourcesError
-from tune_policies.benchmarks.decision.decide import Terms, UndecidedError, decide
-from tune_policies.benchmarks.decision.prices import Instance, Prices
-from tune_policies.benchmarks.decision.table import decision_view
+from tune_policies.benchmarks.decide.decide import Terms, UndecidedError, decide
+from tune_policies.benchmarks.decide.decision_table import decision_view
+from tune_policies.benchmarks.decide.prices import Instance, Prices
 from tune_policies.benchmarks.packing.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
 from tune_policies.benchmarks.record.run_set import Arm, DeviceFound, Failure, NoiseReading
 

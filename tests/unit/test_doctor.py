@@ -4,11 +4,9 @@ import pytest
 from rich.console import Console
 
 from tests.clusters import GIB
-from tune_policies.doctor.diagnosis import diagnose
-from tune_policies.doctor.drivers import is_older, minimum_driver
-from tune_policies.doctor.facts import Framework, Gpu, NodeFacts, RayCounts
-from tune_policies.doctor.findings import Diagnosis
-from tune_policies.doctor.report import diagnosis_view
+from tune_policies.probe.doctor.facts import Framework, Gpu, NodeFacts, RayCounts
+from tune_policies.probe.doctor.findings import Diagnosis, diagnosis_view
+from tune_policies.probe.doctor.node_checks import diagnose, is_older, minimum_driver
 
 TORCH = Framework(name="torch", version="2.13.0", cuda="12.8")
 

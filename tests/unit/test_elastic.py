@@ -29,9 +29,9 @@ from tune_policies import (
 )
 from tune_policies.oom import OutOfMemory
 from tune_policies.placement.idle import idle
-from tune_policies.policy import build_policy
-from tune_policies.schedulers.larger_plan import larger_plan
-from tune_policies.slot import TrialSlot
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.policies.policy import build_policy
+from tune_policies.tune.oom_retry import larger_plan
 
 
 def workers(plan):

@@ -10,8 +10,8 @@ from tests.clusters import GIB, gpu_node
 from tune_policies import InfeasibleRequestError
 from tune_policies.oom import OutOfMemory
 from tune_policies.placement.remaining import DRIVER_BYTES, BundleGroup, is_held
-from tune_policies.resources import TICKS, to_ticks
-from tune_policies.schedulers.escalation import MemoryFloor, allowed, floor_of, next_floor, next_share, what_next
+from tune_policies.tune.oom_retry import MemoryFloor, allowed, floor_of, next_floor, next_share, what_next
+from tune_policies.values.resources import TICKS, to_ticks
 
 ACCELERATOR = OutOfMemory(kind="accelerator")
 HOST = OutOfMemory(kind="host")

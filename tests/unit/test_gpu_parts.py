@@ -14,8 +14,8 @@ from tune_policies import (
     NodeType,
     plan_cluster,
 )
-from tune_policies.clusters.gpu_parts import parts_of_gpus
-from tune_policies.clusters.outlook import plan_for_cluster
+from tune_policies.kuberay.nodes.catalog import parts_of_gpus
+from tune_policies.kuberay.nodes.forecast import plan_for_cluster
 
 GKE_PROFILE = {"cloud.google.com/gke-gpu-partition-size": "3g.20gb"}
 GKE_SHARING = {"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"}

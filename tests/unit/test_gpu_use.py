@@ -2,9 +2,9 @@
 
 import pytest
 
-from tune_policies.benchmarks.measuring.gpu_use import has_used_gpu
-from tune_policies.errors import ProbeError
-from tune_policies.trainers.gpu_memory.use.counters import FrameworkMemory
+from tune_policies.benchmarks.measuring.process import has_used_gpu
+from tune_policies.trainers.gpu_memory.usage.counters import FrameworkMemory
+from tune_policies.values.errors import ProbeError
 
 
 def memory(peak_bytes, *, held_bytes=0):

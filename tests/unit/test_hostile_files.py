@@ -7,17 +7,17 @@ import pytest
 
 from tests.evidence.verdicts.proof import ProofRecord
 from tune_policies import CpuPolicy, InvalidResourcesError, load_catalog, load_decision, load_policy
-from tune_policies.benchmarks.decision.price_file import load_prices
+from tune_policies.benchmarks.decide.prices import load_prices
 from tune_policies.benchmarks.packing.packing_record import read_throughput
-from tune_policies.benchmarks.record.file import read_run_set
+from tune_policies.benchmarks.record.run_set_file import read_run_set
+from tune_policies.files.plain_data import parse_data, parse_json
 from tune_policies.files.reading import UnreadableFileError, read_bytes, read_text, read_value
-from tune_policies.lint.crd import load_crds
-from tune_policies.lint.linting import lint_file
-from tune_policies.manifests.cluster_file import find_cluster
-from tune_policies.manifests.documents import DocumentError
-from tune_policies.plain_data import parse_data, parse_json
-from tune_policies.policy_file import load_capacity
-from tune_policies.values import Value
+from tune_policies.files.yaml_documents import DocumentError
+from tune_policies.kuberay.lint.crd import load_crds
+from tune_policies.kuberay.lint.linting import lint_file
+from tune_policies.kuberay.manifests.load_cluster import find_cluster
+from tune_policies.policies.policy_file import load_capacity
+from tune_policies.values.value import Value
 
 pytestmark = pytest.mark.timeout(60)  # where nothing bounds a loader it takes minutes, or for ever
 

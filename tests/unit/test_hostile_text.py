@@ -10,20 +10,19 @@ from contextlib import suppress
 import pytest
 
 from tune_policies import classify_oom_text
-from tune_policies.accelerators import gpu_memory_of_type
-from tune_policies.clusters.catalog import check_dns_label
-from tune_policies.clusters.gpu_parts import parts_of_gpus
-from tune_policies.doctor.drivers import is_older
-from tune_policies.labels import check_selector, is_label_value
-from tune_policies.lint.linting import lint_text
-from tune_policies.manifests.quantities import parse_quantity
-from tune_policies.manifests.scalars import read_scalar
-from tune_policies.oom.forms import recognise
-from tune_policies.probing.ray_totals import to_resources
-from tune_policies.ray_connection import last_error
+from tune_policies.cluster.accelerators import gpu_memory_of_type
+from tune_policies.cluster.labels import check_selector, is_label_value
+from tune_policies.cluster.ray_totals import to_resources
+from tune_policies.files.yaml_documents import read_scalar
+from tune_policies.kuberay.lint.linting import lint_text
+from tune_policies.kuberay.manifests.quantities import parse_quantity
+from tune_policies.kuberay.nodes.catalog import check_dns_label, parts_of_gpus
+from tune_policies.oom.signatures import recognise
+from tune_policies.probe.doctor.node_checks import is_older
+from tune_policies.ray_compat.connection import last_error
 from tune_policies.trainers.gpu_memory.limits.environment import parse_version, torch_setting
 from tune_policies.trainers.gpu_memory.limits.isolation import mps_own_limit
-from tune_policies.units import GIB, parse_bytes
+from tune_policies.values.units import GIB, parse_bytes
 
 LENGTH = 100_000
 MOST_S = 5.0

@@ -18,10 +18,10 @@ from tune_policies import (
     Resources,
     SelectingPolicy,
 )
-from tune_policies.capacity import NodeTypeCapacity
+from tune_policies.cluster.capacity import NodeTypeCapacity
 from tune_policies.placement.idle import ROUNDING, idle
-from tune_policies.plan import TrialPlan
-from tune_policies.slot import TrialSlot
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
 
 TYPED = ClusterCapacity.of(
     gpu_node("a", gpus=2, cpus=8, accelerator_type="A100"), gpu_node("t", gpus=4, cpus=16, accelerator_type="T4")

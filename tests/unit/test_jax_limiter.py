@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from tune_policies import MemoryLimitError
-from tune_policies.trainers.gpu_memory.limits import prospects
+from tune_policies.trainers.gpu_memory.limits import share as prospects
+from tune_policies.trainers.gpu_memory.limits.environment import OwnEnvironment
 from tune_policies.trainers.gpu_memory.limits.limiters import jax_limiter
 from tune_policies.trainers.gpu_memory.limits.limiters.jax_limiter import jax_still_holds, limit_jax
-from tune_policies.trainers.gpu_memory.limits.own_environment import OwnEnvironment
 from tune_policies.trainers.gpu_memory.limits.share import GpuShare, Holding
 
 GIB = 2**30

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_policies import InvalidResourcesError
-from tune_policies.labels import check_selector, format_selector, matcher, merged
+from tune_policies.cluster.labels import check_selector, format_selector, matcher, merged
 
 conditions = st.builds(
     lambda negated, values: ("!" if negated else "") + (values[0] if len(values) == 1 else f"in({','.join(values)})"),

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.clusters import GIB
-from tune_policies.schedulers.escalation import MemoryFloor
-from tune_policies.schedulers.lessons import Lesson, floor_for, traits_of
+from tune_policies.tune.oom_history import Lesson, floor_for, traits_of
+from tune_policies.tune.oom_retry import MemoryFloor
 
 CONFIG = {"batch_size": 64, "lr": 0.1, "kind": "cnn", "layers": [128, 64], "model": {"width": 512, "dropout": 0.5}}
 LESSON = Lesson(traits=traits_of(CONFIG), floor=MemoryFloor(gpu_ticks=5000))

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.manifests_with import changed
-from tune_policies.lint.linting import lint_file, lint_text
+from tune_policies.kuberay.lint.linting import lint_file, lint_text
 
 CLUSTER = """\
 apiVersion: ray.io/v1

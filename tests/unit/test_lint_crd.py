@@ -6,9 +6,9 @@ import json
 import pytest
 import yaml
 
-from tune_policies.errors import InvalidResourcesError
-from tune_policies.lint.crd import load_crds
-from tune_policies.lint.linting import lint_text
+from tune_policies.kuberay.lint.crd import load_crds
+from tune_policies.kuberay.lint.linting import lint_text
+from tune_policies.values.errors import InvalidResourcesError
 
 PROPERTIES = {
     "count": {"type": "integer", "format": "int32", "minimum": 0},

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.planted.sound import CLUSTER
-from tune_policies.errors import InvalidResourcesError
-from tune_policies.lint.fixes import fix_file, fix_text
-from tune_policies.lint.linting import lint_text
+from tune_policies.kuberay.lint.fixes import fix_file, fix_text
+from tune_policies.kuberay.lint.linting import lint_text
+from tune_policies.values.errors import InvalidResourcesError
 
 TEXT = """\
 # The cluster of the team.

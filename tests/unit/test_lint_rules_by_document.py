@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.manifests_with import CLUSTER, changed
-from tune_policies.lint.linting import lint_text
-from tune_policies.lint.rules import READER_RULES, all_rules
+from tune_policies.kuberay.lint.linting import lint_text
+from tune_policies.kuberay.lint.rules import READER_RULES, all_rules
 
 HEAD, GROUP = "headGroupSpec", "workerGroupSpecs.0"
 HEAD_ENV = "headGroupSpec.template.spec.containers.0.env"

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from tune_policies.benchmarks.measuring.losses import disagreements
 from tune_policies.benchmarks.measuring.noise import NoiseCounters, noise_between, read_noise, worse
+from tune_policies.benchmarks.measuring.runner import disagreements
 from tune_policies.benchmarks.record.run_set import Arm, NoiseReading, ProcessRun
 
 

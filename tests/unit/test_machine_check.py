@@ -2,8 +2,8 @@
 
 import pytest
 
+from tune_policies.benchmarks.compare.machine_check import Check, print_check
 from tune_policies.benchmarks.record.run_set import NoiseReading
-from tune_policies.benchmarks.verdict.machine_check import Check, print_check
 
 ROUNDS = 16
 

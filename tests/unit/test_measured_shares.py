@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.clusters import gpu_node
 from tune_policies import ClusterCapacity, GpuMemoryMeasurement, GpuMemoryPolicy, GpuMemoryProfile
-from tune_policies.gpu_overhead import safe_overhead_bytes
+from tune_policies.plan.gpu_memory_profile import safe_overhead_bytes
 from tune_policies.trainers.gpu_memory.limits.overhead import NOTHING_MEASURED, MeasuredOverhead, Overheads
 from tune_policies.trainers.gpu_memory.limits.share import GpuShare, Holding
 

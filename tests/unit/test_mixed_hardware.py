@@ -18,7 +18,7 @@ from tune_policies import (
     Resources,
     SelectingPolicy,
 )
-from tune_policies.accelerators import gpu_memory_of_type
+from tune_policies.cluster.accelerators import gpu_memory_of_type
 
 MIXED = ClusterCapacity.of(
     gpu_node("a", gpus=4, gpu_memory_gib=80, accelerator_type="A100"),

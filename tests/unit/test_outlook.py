@@ -10,9 +10,9 @@ from tune_policies import (
     InvalidResourcesError,
     Resources,
 )
-from tune_policies.clusters.catalog import NodeCatalog, NodeType
-from tune_policies.clusters.cluster_spec import ClusterSpec, WorkerGroup
-from tune_policies.clusters.outlook import plan_for_cluster
+from tune_policies.kuberay.nodes.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.nodes.cluster_spec import ClusterSpec, WorkerGroup
+from tune_policies.kuberay.nodes.forecast import plan_for_cluster
 
 POLICY = GpuPolicy(gpus=0.25, cpus=2)
 

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tune_policies.errors import InvalidResourcesError
 from tune_policies.trainers.gpu_memory.limits.overhead import (
     MeasuredOverhead,
     Overheads,
@@ -13,6 +12,7 @@ from tune_policies.trainers.gpu_memory.limits.overhead import (
     overheads_file,
     save_overheads,
 )
+from tune_policies.values.errors import InvalidResourcesError
 
 GIB, MIB = 2**30, 2**20
 

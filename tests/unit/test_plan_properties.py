@@ -28,7 +28,7 @@ from tune_policies import (
     ReservingPolicy,
     TrialPlan,
 )
-from tune_policies.policy import build_policy
+from tune_policies.policies.policy import build_policy
 
 TICKS = 10_000
 

@@ -9,10 +9,10 @@ from tests.unit.planted import capacity, files, groups, pods
 from tests.unit.planted.no_mistakes import NO_MISTAKES
 from tests.unit.planted.planting import Planted
 from tests.unit.planted.sound import SOUND
-from tune_policies.lint.fixes import fix_text
-from tune_policies.lint.linting import lint_text
-from tune_policies.lint.rule import DocumentRule, Rule
-from tune_policies.lint.rules import RULES
+from tune_policies.kuberay.lint.fixes import fix_text
+from tune_policies.kuberay.lint.linting import lint_text
+from tune_policies.kuberay.lint.rule import DocumentRule, Rule
+from tune_policies.kuberay.lint.rules import RULES
 
 ALL_RIGHT = {**NO_MISTAKES, **capacity.NO_MISTAKES}
 MISTAKES = (*pods.MISTAKES, *groups.MISTAKES, *capacity.MISTAKES, *files.MISTAKES)

@@ -29,7 +29,7 @@ from tune_policies import (
     TrialPlan,
     policies,
 )
-from tune_policies.policy import build_policy
+from tune_policies.policies.policy import build_policy
 
 CAPACITY = ClusterCapacity.of(
     gpu_node("a", gpus=4, cpus=16, gpu_memory_gib=16, accelerator_type="T4", memory_gib=64),

@@ -17,7 +17,7 @@ from tune_policies import (
     SelectingPolicy,
     load_policy,
 )
-from tune_policies.policy import build_policy
+from tune_policies.policies.policy import build_policy
 
 POLICY = FirstFeasiblePolicy(GpuMemoryPolicy(gpu_memory="6GiB"), CappedPolicy(CpuPolicy(cpus=2), 8))
 DATA = {

@@ -5,8 +5,7 @@ import os
 import pytest
 
 from tune_policies import InvalidResourcesError
-from tune_policies.benchmarks.decision.price_file import load_prices
-from tune_policies.benchmarks.decision.prices import Instance, Prices
+from tune_policies.benchmarks.decide.prices import Instance, Prices, load_prices
 
 HEAD = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice,AvailabilityZone\n"
 VMS = (

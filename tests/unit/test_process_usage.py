@@ -12,12 +12,12 @@ from tune_policies import MemoryLimitError, ProbeError
 from tune_policies.trainers import gpu_memory_usage, peak_gpu_memory_bytes
 from tune_policies.trainers.gpu_memory.limits.overhead import SAFE_DEFAULT
 from tune_policies.trainers.gpu_memory.limits.share import Enforcement, GpuShare
-from tune_policies.trainers.gpu_memory.use import nvml
-from tune_policies.trainers.gpu_memory.use.account import open_account, warn_of_silence
-from tune_policies.trainers.gpu_memory.use.leaks import is_too_much_to_keep
-from tune_policies.trainers.gpu_memory.use.room import wait_for_room
-from tune_policies.trainers.gpu_memory.use.usage import noted_on_oom, with_usage
-from tune_policies.usage.record import ASSUMED
+from tune_policies.trainers.gpu_memory.usage import device_use as nvml
+from tune_policies.trainers.gpu_memory.usage.free_memory import wait_for_room
+from tune_policies.trainers.gpu_memory.usage.leaks import is_too_much_to_keep
+from tune_policies.trainers.gpu_memory.usage.trial_memory_stats import open_account, warn_of_silence
+from tune_policies.trainers.gpu_memory.usage.usage import noted_on_oom, with_usage
+from tune_policies.tune.usage.gpu_memory_usage import ASSUMED
 
 GIB = 2**30
 MIB = 2**20
@@ -33,7 +33,7 @@ def counts(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("STAND_IN_NVML", str(path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.use.account._account", None)
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.trial_memory_stats._account", None)
     nvml._nvml.cache_clear()
     yield path
     nvml._nvml.cache_clear()
@@ -205,7 +205,7 @@ def test_the_record_says_whether_its_overhead_was_only_assumed(cupy, monkeypatch
     enforcement = Enforcement(
         share_bytes=4 * GIB, overhead_bytes={"cupy": MIB}, overhead_sources={"cupy": source}, isolation="framework"
     )
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.use.usage.checked_enforcement", lambda: enforcement)
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.usage.checked_enforcement", lambda: enforcement)
     open_account(0.25)
     held = cupy.empty(GIB)
 
@@ -217,7 +217,7 @@ def test_the_record_says_whether_its_overhead_was_only_assumed(cupy, monkeypatch
 
 def test_the_drivers_count_alone_tells_whether_the_share_was_kept(counts, monkeypatch):
     enforcement = Enforcement(share_bytes=4 * GIB)
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.use.usage.checked_enforcement", lambda: enforcement)
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.usage.checked_enforcement", lambda: enforcement)
     state_counts(counts, total=16 * GIB, free=11 * GIB, processes={"self": 5 * GIB})
     open_account(0.25)
 
@@ -291,7 +291,7 @@ def test_what_its_frameworks_hold_counts_where_the_driver_does_not_list_this_pro
     counts, cupy, monkeypatch, processes
 ):
     before = Enforcement(overhead_bytes={"cupy": GIB // 2})
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.use.room.current_enforcement", lambda: before)
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.free_memory.current_enforcement", lambda: before)
     state_counts(counts, total=16 * GIB, free=3 * GIB // 2, processes=processes)
     held = cupy.empty(2 * GIB)
 
@@ -312,7 +312,7 @@ def test_tensorflow_holds_its_whole_limit_once_it_runs(counts, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
     monkeypatch.setitem(sys.modules, "tensorflow.python.eager.context", context)
     before = Enforcement(limit_bytes={"tensorflow": 3 * GIB}, overhead_bytes={"tensorflow": GIB})
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.use.room.current_enforcement", lambda: before)
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.free_memory.current_enforcement", lambda: before)
     state_counts(counts, total=16 * GIB, free=0)
 
     wait_for_room(QUARTER, timeout_s=0)

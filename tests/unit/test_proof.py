@@ -4,7 +4,7 @@ import pytest
 
 from tests.evidence.verdicts.proof import GOALS, ProofRecord, ProofRun, measure_coverage, wilson_interval
 from tests.evidence.verdicts.proof_report import print_proof
-from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
+from tune_policies.benchmarks.compare.judge import Comparison, Outcome
 
 
 def run(truth, outcome, seconds=20.0, reasons=()):

@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from tune_policies.errors import InvalidResourcesError
-from tune_policies.manifests.quantities import parse_quantity, ray_amount
+from tune_policies.kuberay.manifests.quantities import parse_quantity, ray_amount
+from tune_policies.values.errors import InvalidResourcesError
 
 
 @pytest.mark.parametrize(

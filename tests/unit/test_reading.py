@@ -5,8 +5,8 @@ import math
 import pytest
 import yaml
 
-from tune_policies.manifests.documents import read_documents
-from tune_policies.manifests.reading import clusters_in
+from tune_policies.files.yaml_documents import read_documents
+from tune_policies.kuberay.manifests.clusters_in_document import clusters_in
 
 
 def pod(**limits):

@@ -6,11 +6,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tune_policies.errors import InvalidResourcesError
-from tune_policies.manifests.cluster_specs import to_cluster_spec, yaml_to_cluster_spec
-from tune_policies.manifests.cluster_yaml import is_cluster_yaml, read_cluster_yaml
-from tune_policies.manifests.documents import Document
-from tune_policies.manifests.reading import clusters_in
+from tune_policies.files.yaml_documents import Document
+from tune_policies.kuberay.manifests.cluster_yaml import is_cluster_yaml, read_cluster_yaml
+from tune_policies.kuberay.manifests.clusters_in_document import clusters_in
+from tune_policies.kuberay.manifests.load_cluster import to_cluster_spec, yaml_to_cluster_spec
+from tune_policies.values.errors import InvalidResourcesError
 
 MANIFEST = yaml.safe_load("""
 apiVersion: ray.io/v1

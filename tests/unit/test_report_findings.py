@@ -4,12 +4,18 @@ import pytest
 
 from tests.reports import a_decision
 from tests.run_sets import a_run_set
+from tune_policies.benchmarks.compare.judge import Comparison, Outcome
+from tune_policies.benchmarks.compare.verdicts import Verdict
 from tune_policies.benchmarks.record.run_set import Phase
-from tune_policies.benchmarks.report.amounts import digits, multiple_text, ratio_with_bounds, time_text
 from tune_policies.benchmarks.report.findings import doubts_of_all, find, summarise
-from tune_policies.benchmarks.report.statistics import measured_devices, middle
-from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
-from tune_policies.benchmarks.verdict.verdicts import Verdict
+from tune_policies.benchmarks.report.statistics import (
+    digits,
+    measured_devices,
+    middle,
+    multiple_text,
+    ratio_with_bounds,
+    time_text,
+)
 
 SIZES = (16, 64, 256, 1024)
 RATIOS = {"cpu": 0.5, "gpu": 3.0, "same": 1.0, "unsure": 1.04}

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.clusters import nodes
 from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, OutOfMemory, Resources, TrialPlan, TrialSlot
-from tune_policies.reporting.account import Account
-from tune_policies.reporting.idle_reasons import (
+from tune_policies.tune.usage.idle_reasons import (
     LAST_RUNNING,
     LESS_THAN_SLOT,
     NOTHING_RAN,
@@ -25,8 +24,9 @@ from tune_policies.reporting.idle_reasons import (
     offer_of,
     why_idle,
 )
-from tune_policies.reporting.record import ResourceUsage
-from tune_policies.reporting.watched_run import WatchedRun
+from tune_policies.tune.usage.resource_meter import Account
+from tune_policies.tune.usage.resource_usage import ResourceUsage
+from tune_policies.tune.usage.watched_run import WatchedRun
 
 ONE = 10_000
 NO_OOM = OutOfMemory(kind="none")

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_policies import InvalidResourcesError, Resources
-from tune_policies.resources import from_ticks, to_ticks
+from tune_policies.values.resources import from_ticks, to_ticks
 
 
 @given(st.integers(min_value=1, max_value=10**9))

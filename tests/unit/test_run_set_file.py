@@ -6,12 +6,18 @@ import jsonschema
 import pytest
 
 from tests.run_sets import a_run_set
-from tune_policies.benchmarks.record import file as file_module
-from tune_policies.benchmarks.record.file import KEY, read_run_set, write_run_set
+from tune_policies.benchmarks.record import run_set_file as file_module
 from tune_policies.benchmarks.record.run_set import RunSet
-from tune_policies.benchmarks.record.schema import SCHEMA_FILE, run_set_schema, schema_text
-from tune_policies.benchmarks.record.summary import summarize
-from tune_policies.errors import InvalidResourcesError
+from tune_policies.benchmarks.record.run_set_file import (
+    KEY,
+    SCHEMA_FILE,
+    read_run_set,
+    run_set_schema,
+    schema_text,
+    write_run_set,
+)
+from tune_policies.benchmarks.record.show import summarize
+from tune_policies.values.errors import InvalidResourcesError
 
 
 @pytest.fixture
@@ -57,7 +63,7 @@ def test_a_run_that_measured_nothing_is_kept_too(path):
 
 
 def test_the_shipped_schema_is_that_of_the_values():
-    assert SCHEMA_FILE.read_text() == schema_text(), "renew it: python -m tune_policies.benchmarks.record.schema"
+    assert SCHEMA_FILE.read_text() == schema_text(), "renew it: python -m tune_policies.benchmarks.record.run_set_file"
 
 
 def test_a_written_run_set_keeps_to_the_shipped_schema(path, run_set):

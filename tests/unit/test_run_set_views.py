@@ -10,13 +10,11 @@ from rich.console import Console
 
 from tests.run_sets import BEGAN, a_run_set
 from tune_policies.benchmarks.record.environment import Environment, GpuFacts
-from tune_policies.benchmarks.record.export import csv_text, pyperf_text
-from tune_policies.benchmarks.record.pyperf_suite import pyperf_data
+from tune_policies.benchmarks.record.export import csv_text, pyperf_text, select
 from tune_policies.benchmarks.record.run_set import Arm, Block, Failure, NoiseReading, Phase, ProcessRun
-from tune_policies.benchmarks.record.select import select
-from tune_policies.benchmarks.record.show import format_time, print_run_set
-from tune_policies.benchmarks.record.summary import Middle, summarize
-from tune_policies.errors import InvalidResourcesError
+from tune_policies.benchmarks.record.run_set_file import pyperf_data
+from tune_policies.benchmarks.record.show import Middle, format_time, print_run_set, summarize
+from tune_policies.values.errors import InvalidResourcesError
 
 MLP = Arm(workload="mlp", size=64, device="cpu")
 

@@ -2,8 +2,8 @@
 
 from tests.clusters import GIB, gpu_node
 from tune_policies import GpuDevice, NodeCapacity, Resources
-from tune_policies.accelerators import gpu_memory_of_type
-from tune_policies.probing.sampling import NodeFacts, first_reads, group_kinds, second_reads, spread_facts, unread
+from tune_policies.cluster.accelerators import gpu_memory_of_type
+from tune_policies.probe.sampling import NodeFacts, first_reads, group_kinds, second_reads, spread_facts, unread
 
 
 def large_cluster(num_nodes, accelerator_type=None):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.unit.planned_clusters import a_plan, gpu_type
 from tune_policies import InvalidResourcesError
-from tune_policies.manifests.shell import quoted, quoted_amounts
-from tune_policies.manifests.writing import WriteOptions, write_cluster
+from tune_policies.kuberay.manifests.shell_quoting import quoted, quoted_amounts
+from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 HOSTILE = [
     "'",

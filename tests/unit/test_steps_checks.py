@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tune_policies import InvalidResourcesError
-from tune_policies.benchmarks.measuring.protocol import Steps
-from tune_policies.benchmarks.measuring.steps_checks import checked_loss, checked_steps
+from tune_policies.benchmarks.measuring.workload import Steps, checked_loss, checked_steps
 
 
 def step():

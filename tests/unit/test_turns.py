@@ -3,19 +3,21 @@
 import pytest
 
 from tune_policies import InvalidResourcesError
-from tune_policies.benchmarks.measuring.arms import (
+from tune_policies.benchmarks.measuring.interleaving import (
     INTERRUPTED,
+    check_same,
     given_up,
     groups_of,
     is_done,
     num_missing,
+    order_of_groups,
+    order_of_processes,
+    seed_of_turns,
+    sweeps_of,
     without_round,
 )
-from tune_policies.benchmarks.measuring.resume import check_same
-from tune_policies.benchmarks.measuring.turns import order_of_groups, order_of_processes, seed_of_turns, sweeps_of
 from tune_policies.benchmarks.record.environment import Environment, GpuFacts
-from tune_policies.benchmarks.record.run_set import Arm, DeviceFound, Failure, Phase, ProcessRun, RunSet
-from tune_policies.benchmarks.record.settings import Settings
+from tune_policies.benchmarks.record.run_set import Arm, DeviceFound, Failure, Phase, ProcessRun, RunSet, Settings
 
 SETTINGS = Settings(sizes={"mlp": (16, 64), "cnn": (8,)}, devices=("cpu", "gpu"), num_rounds=2)
 GROUP = groups_of(SETTINGS, ["cpu", "gpu"])[0]

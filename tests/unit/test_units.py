@@ -1,7 +1,7 @@
 import pytest
 
 from tune_policies import InvalidResourcesError
-from tune_policies.units import format_bytes, format_request, parse_bytes
+from tune_policies.values.units import format_bytes, format_request, parse_bytes
 
 GIB = 2**30
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tune_policies.probing.node_facts import read_cpu_model, read_usable_cpus
+from tune_policies.probe.node_facts import read_cpu_model, read_usable_cpus
 
 AFFINITY = len(os.sched_getaffinity(0))
 
@@ -81,7 +81,7 @@ def test_the_smallest_quota_counts(machine, files, expected):
 
 def test_the_cpu_affinity_counts():
     code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-    code += "from tune_policies.probing.node_facts import read_usable_cpus; print(read_usable_cpus())"
+    code += "from tune_policies.probe.node_facts import read_usable_cpus; print(read_usable_cpus())"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

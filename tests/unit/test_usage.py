@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tune_policies import InvalidResourcesError
-from tune_policies.usage.advice import HEADROOM, advise, needed_bytes
-from tune_policies.usage.record import ASSUMED, GpuMemoryUsage, worker_file
-from tune_policies.usage.report import usage_view
-from tune_policies.usage.trials import RunUsage, TrialUsage, most, read_usage
+from tune_policies.tune.usage.gpu_memory_advice import HEADROOM, advise, needed_bytes
+from tune_policies.tune.usage.gpu_memory_of_run import RunUsage, TrialUsage, most, read_usage
+from tune_policies.tune.usage.gpu_memory_report import usage_view
+from tune_policies.tune.usage.gpu_memory_usage import ASSUMED, GpuMemoryUsage, worker_file
 
 GIB = 2**30
 

@@ -4,15 +4,15 @@ import pytest
 
 from tests.unit.timed_runs import ROUNDS, processes, run_set
 from tune_policies import InvalidResourcesError
-from tune_policies.benchmarks.record.environment import Environment, GpuFacts
-from tune_policies.benchmarks.record.run_set import Arm, Failure, NoiseReading, Phase
-from tune_policies.benchmarks.verdict.comparison import Outcome
-from tune_policies.benchmarks.verdict.verdicts import (
+from tune_policies.benchmarks.compare.judge import Outcome
+from tune_policies.benchmarks.compare.verdicts import (
     differences_of_hardware,
     differences_of_software,
     verdicts,
     verdicts_across,
 )
+from tune_policies.benchmarks.record.environment import Environment, GpuFacts
+from tune_policies.benchmarks.record.run_set import Arm, Failure, NoiseReading, Phase
 
 
 def words(runs, same_within=0.05, **options):

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from tests.unit.planned_clusters import TRIALS, a_plan, filled_in, gpu_type
 from tune_policies import InvalidResourcesError
-from tune_policies.accelerator_families import FAMILIES
-from tune_policies.clusters.catalog import NodeType, Toleration
-from tune_policies.clusters.cluster_plan import PlannedGroup
-from tune_policies.clusters.device_plugins import DEVICE_PLUGINS, devices_of, type_selector
-from tune_policies.manifests.writing import WriteOptions, write_cluster
+from tune_policies.cluster.accelerator_families import FAMILIES
+from tune_policies.kuberay.nodes.catalog import NodeType, Toleration
+from tune_policies.kuberay.nodes.cluster_plan import PlannedGroup
+from tune_policies.kuberay.nodes.device_plugins import DEVICE_PLUGINS, devices_of, type_selector
+from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 FORMATS = ("kuberay", "kuberay-helm", "cluster-yaml")
 

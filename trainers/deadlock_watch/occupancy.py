@@ -16,11 +16,11 @@ from ray._private.state import state as ray_state
 from ray.core.generated.gcs_pb2 import ActorTableData, PlacementGroupTableData
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from tune_policies.capacity import ClusterCapacity
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.deadlock import ClusterOccupancy, Gang, NodeTotals, Reservation, WaitingRun
-from tune_policies.probe import ProbeWarning, probe_cluster
-from tune_policies.probing.cluster_state import read_cluster_state
-from tune_policies.resources import ray_ticks
+from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
+from tune_policies.ray_compat.gcs import read_cluster_state
+from tune_policies.values.resources import ray_ticks
 
 _CONTROLLER: Final = "TrainController"
 _READ_TIMEOUT_S: Final = 10.0

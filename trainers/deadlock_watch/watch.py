@@ -18,9 +18,9 @@ from ray.train import RunConfig
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 from ray.train.v2.api.exceptions import ControllerError
 
-from tune_policies.errors import InfeasibleRequestError, ProbeError
 from tune_policies.placement.deadlock import ClusterOccupancy, Gang, NodeTotals, WaitingRun, deadlock_error, stuck_runs
-from tune_policies.resources import to_ticks
+from tune_policies.values.errors import InfeasibleRequestError, ProbeError
+from tune_policies.values.resources import to_ticks
 
 from .occupancy import AddableNodes, OccupancyReader, remove_abandoned_groups, remove_groups
 

@@ -2,10 +2,10 @@
 
 from typing import Final, NamedTuple
 
-from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
-from tune_policies.plan import TrialPlan
-from tune_policies.resources import TICKS, Resources, from_ticks
-from tune_policies.slot import TrialSlot
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.values.resources import TICKS, Resources, from_ticks
 
 _FINEST: Final = 2**40
 """Floats add up multiples of 1 / 2**40 without an error, as far as 8,192."""

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from tune_policies.cli.options import Force
-from tune_policies.clusters.planner import plan_cluster
 from tune_policies.files.writing import check_new, write_new
-from tune_policies.policy_file import load_catalog, load_decision, load_policy, load_runtime_env
+from tune_policies.kuberay.nodes.design_cluster import plan_cluster
+from tune_policies.policies.policy_file import load_catalog, load_decision, load_policy, load_runtime_env
 
 app = typer.Typer()
 
@@ -87,8 +87,8 @@ def cluster(
         name=name,
     )
     # Only the writers know what a file of each format needs.
-    from tune_policies.manifests.writing import write_cluster
-    from tune_policies.manifests.writing.options import WriteOptions
+    from tune_policies.kuberay.writing import write_cluster
+    from tune_policies.kuberay.writing.options import WriteOptions
 
     options: dict[str, Any] = {"format": format, "image": image, "namespace": namespace, "job": job}
     if runtime_env is not None:

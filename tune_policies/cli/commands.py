@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 from typer.core import TyperGroup
 
-from tune_policies.errors import InvalidResourcesError, ResourcePolicyError
-from tune_policies.terminal import drop_stdout, guarded_streams
-from tune_policies.text_out import indented, redacted
+from tune_policies.cli.terminal import drop_stdout, guarded_streams
+from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
+from tune_policies.values.sanitize import indented, redacted
 
 
 class GuardedCommands(TyperGroup):

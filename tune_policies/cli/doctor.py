@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from tune_policies.cli.options import Address, Force, Json, TimeoutS, ray_speaks_on_stderr
-from tune_policies.doctor.report import diagnosis_view
-from tune_policies.terminal import TextConsole
+from tune_policies.cli.terminal import TextConsole
+from tune_policies.probe.doctor.findings import diagnosis_view
 
 app = typer.Typer()
 
@@ -20,7 +20,7 @@ def doctor(*, json: Json = False, address: Address = None, timeout_s: TimeoutS =
 
     Exit status: 0 nothing, or only notes; 1 there are problems, or Ray cannot be reached; 2 wrong usage.
     """
-    from tune_policies.doctor.cluster_reader import examine
+    from tune_policies.probe.doctor.cluster_reader import examine
 
     with ray_speaks_on_stderr(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray 2.50 leaves files open
@@ -46,10 +46,9 @@ def usage(
     force: Force = False,
 ) -> None:
     """Show what each trial of a run used of its share of GPU memory, and how many would fit on a GPU."""
-    from tune_policies.usage.advice import advise
-    from tune_policies.usage.plot import plot_usage
-    from tune_policies.usage.report import usage_view
-    from tune_policies.usage.trials import read_usage
+    from tune_policies.tune.usage.gpu_memory_advice import advise
+    from tune_policies.tune.usage.gpu_memory_of_run import read_usage
+    from tune_policies.tune.usage.gpu_memory_report import plot_usage, usage_view
 
     run = read_usage(result_dir)
     if plot is not None:

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from tune_policies.cli.options import Json
-from tune_policies.names import counted
-from tune_policies.terminal import TextConsole
+from tune_policies.cli.terminal import TextConsole
+from tune_policies.values.value import counted
 
 app = typer.Typer()
 
@@ -46,10 +46,10 @@ def lint(
     Exit status: 0 nothing, or only notes; 1 there are errors or warnings; 2 wrong usage.
     """
     # jsonschema and ruamel.yaml take time to import, and other commands need neither.
-    from tune_policies.lint.crd import load_crds
-    from tune_policies.lint.fixes import check_fixable, fix_file
-    from tune_policies.lint.linting import lint_file
-    from tune_policies.lint.report import report
+    from tune_policies.kuberay.lint.crd import load_crds
+    from tune_policies.kuberay.lint.finding import report
+    from tune_policies.kuberay.lint.fixes import check_fixable, fix_file
+    from tune_policies.kuberay.lint.linting import lint_file
 
     if unsafe_fixes and not fix:
         raise typer.BadParameter("--unsafe-fixes goes with --fix")

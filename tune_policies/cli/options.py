@@ -8,8 +8,8 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from tune_policies.capacity import ClusterCapacity
-from tune_policies.terminal import tell
+from tune_policies.cli.terminal import tell
+from tune_policies.cluster.capacity import ClusterCapacity
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Address = Annotated[
@@ -31,7 +31,7 @@ ClusterConfig = Annotated[
 def read_cluster(address: str | None, timeout_s: float, cluster_config: Path | None) -> ClusterCapacity:
     """Probe the cluster; what it warns of goes to stderr."""
     # Ray takes seconds to import; a saved capacity needs none.
-    from tune_policies.probe import ProbeWarning, probe_cluster
+    from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
 
     options: dict[str, Any] = {"cluster_config": cluster_config} if cluster_config is not None else {}
     with ray_speaks_on_stderr(), warnings.catch_warnings(record=True) as caught:

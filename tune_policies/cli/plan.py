@@ -6,17 +6,17 @@ from typing import Annotated
 
 import typer
 
-from tune_policies.capacity import ClusterCapacity
 from tune_policies.cli.options import Address, ClusterConfig, Json, TimeoutS, read_cluster
-from tune_policies.clusters.outlook import ClusterOutlook, plan_for_cluster
-from tune_policies.manifests.cluster_file import load_cluster
-from tune_policies.names import counted
+from tune_policies.cli.tables import cluster_view
+from tune_policies.cli.terminal import TextConsole
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.kuberay.manifests.load_cluster import load_cluster
+from tune_policies.kuberay.nodes.forecast import ClusterOutlook, plan_for_cluster
 from tune_policies.placement.idle import ROUNDING, idle
-from tune_policies.plan import TrialPlan
-from tune_policies.policy_file import load_capacity, load_catalog, load_policy
-from tune_policies.tables import cluster_view
-from tune_policies.terminal import TextConsole
-from tune_policies.text_out import one_line
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy_file import load_capacity, load_catalog, load_policy
+from tune_policies.values.sanitize import one_line
+from tune_policies.values.value import counted
 
 app = typer.Typer()
 

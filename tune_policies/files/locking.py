@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from tune_policies.errors import InvalidResourcesError
+from tune_policies.values.errors import InvalidResourcesError
 
 _POLL_S: Final = 0.05
 

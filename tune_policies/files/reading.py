@@ -9,11 +9,11 @@ import stat
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tune_policies.errors import InvalidResourcesError
-from tune_policies.manifests.documents import MAX_CHARACTERS, DocumentError
-from tune_policies.plain_data import parse_data
-from tune_policies.units import MIB
-from tune_policies.values import Value
+from tune_policies.files.plain_data import parse_data
+from tune_policies.files.yaml_documents import MAX_CHARACTERS, DocumentError
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.units import MIB
+from tune_policies.values.value import Value
 
 MAX_BYTES: Final = MAX_CHARACTERS
 """Of a file that people write. UTF-8 has no fewer bytes than characters."""
@@ -144,7 +144,7 @@ def read_data(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTE
 
     Raises:
         UnreadableFileError: It cannot be read.
-        DocumentError: It is neither, or goes beyond the bounds of :mod:`tune_policies.plain_data`.
+        DocumentError: It is neither, or goes beyond the bounds of :mod:`tune_policies.files.plain_data`.
     """
     return parse_data(read_text(path, what=what, max_bytes=max_bytes), str(path))
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tune_policies.errors import InvalidResourcesError
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_bytes
-from tune_policies.values import shorten
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import shorten
 
 
 def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:

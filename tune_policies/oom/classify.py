@@ -2,10 +2,9 @@
 
 from typing import Final
 
-from tune_policies.oom.chain import Link, links, shortened
-from tune_policies.oom.forms import KILLED_BY_RAY, recognise
-from tune_policies.oom.named_errors import named_errors
+from tune_policies.oom.error_chain import Link, links, named_errors, shortened
 from tune_policies.oom.out_of_memory import OutOfMemory
+from tune_policies.oom.signatures import KILLED_BY_RAY, recognise
 
 _NONE: Final = OutOfMemory(kind="none")
 _TRACEBACK: Final = "Traceback (most recent call last)"

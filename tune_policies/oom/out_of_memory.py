@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from tune_policies.resources import Bytes
-from tune_policies.values import Value
+from tune_policies.values.resources import Bytes
+from tune_policies.values.value import Value
 
 
 class OutOfMemory(Value):

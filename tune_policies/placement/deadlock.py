@@ -12,15 +12,15 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
-from tune_policies.capacity import NodeTypeCapacity
-from tune_policies.errors import InfeasibleRequestError
-from tune_policies.labels import NODE_ID, format_selector, matcher
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
+from tune_policies.cluster.capacity import NodeTypeCapacity
+from tune_policies.cluster.labels import NODE_ID, format_selector, matcher
 from tune_policies.placement.remaining import RemainingNode
 from tune_policies.placement.scale_up import within
-from tune_policies.resources import TICKS, Amounts, Count, PositiveCount, format_amount
-from tune_policies.units import format_bytes
-from tune_policies.values import Value
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.resources import TICKS, Amounts, Count, PositiveCount, format_amount
+from tune_policies.values.units import format_bytes
+from tune_policies.values.value import Value
 
 
 class NodeTotals(Value):

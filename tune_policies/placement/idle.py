@@ -7,16 +7,16 @@ them. A plan that runs fewer trials than fit leaves the difference free, in sum;
 from collections import Counter
 from typing import Final
 
-from tune_policies.accelerators import ACCELERATOR_TYPE_PREFIX
-from tune_policies.capacity import ClusterCapacity
-from tune_policies.errors import InvalidResourcesError
-from tune_policies.labels import matcher
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.labels import matcher
 from tune_policies.placement.packing import Request, request_of, slots_on_node
-from tune_policies.plan import TrialPlan
-from tune_policies.resources import TICKS, format_amount, from_ticks
-from tune_policies.slot import TrialSlot
-from tune_policies.units import format_bytes
-from tune_policies.values import Value
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import TICKS, format_amount, from_ticks
+from tune_policies.values.units import format_bytes
+from tune_policies.values.value import Value
 
 Parts = Counter[tuple[str, str]]
 """Idle ticks (of host memory: bytes) by resource and reason."""

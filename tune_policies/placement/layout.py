@@ -9,14 +9,14 @@ other kind; whole devices beside whole ones are safe.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Self
 
-from tune_policies.accelerators import DEVICE_RESOURCES
-from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
-from tune_policies.labels import matcher
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
+from tune_policies.cluster.labels import matcher
 from tune_policies.placement.packing import count_drivers, count_trials, request_of, workers_on_node
 from tune_policies.placement.remaining import subtract
-from tune_policies.resources import TICKS, Count, PositiveCount, Resources
-from tune_policies.slot import TrialSlot
-from tune_policies.values import Value
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.values.resources import TICKS, Count, PositiveCount, Resources
+from tune_policies.values.value import Value
 
 _WHOLE: Final = TICKS
 """The share of a device that workers with whole devices have, however many."""

@@ -11,14 +11,14 @@ from typing import Any, Final, Self
 
 from pydantic import model_validator
 
-from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
-from tune_policies.capacity import NodeCapacity, NodeGroup
-from tune_policies.errors import InvalidResourcesError
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
+from tune_policies.cluster.capacity import NodeCapacity, NodeGroup
 from tune_policies.placement.remaining import DRIVER_BYTES, slots_by_resource
-from tune_policies.resources import TICKS, Amounts, Bytes, Count, Resources, to_ticks
-from tune_policies.slot import TrialSlot
-from tune_policies.units import format_bytes
-from tune_policies.values import Value
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import TICKS, Amounts, Bytes, Count, Resources, to_ticks
+from tune_policies.values.units import format_bytes
+from tune_policies.values.value import Value
 
 DRIVER: Final = Resources(memory_bytes=DRIVER_BYTES)
 """What Tune reserves for a trial whose training runs in Train workers.

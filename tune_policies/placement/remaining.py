@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tune_policies.accelerators import DEVICE_RESOURCES
-from tune_policies.capacity import NodeCapacity
-from tune_policies.labels import matcher
-from tune_policies.resources import TICKS, Amounts, Resources, from_ticks, ray_ticks
-from tune_policies.units import MIB
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.capacity import NodeCapacity
+from tune_policies.cluster.labels import matcher
+from tune_policies.values.resources import TICKS, Amounts, Resources, from_ticks, ray_ticks
+from tune_policies.values.units import MIB
 
 DRIVER_BYTES: Final = MIB
 """Host memory of a Train driver, of which it holds nothing else."""

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from tune_policies.capacity import ClusterCapacity, NodeGroup, NodeTypeCapacity
-from tune_policies.labels import matcher
+from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup, NodeTypeCapacity
+from tune_policies.cluster.labels import matcher
 from tune_policies.placement.layout import with_places
 from tune_policies.placement.packing import Request, count_drivers, count_workers, largest, request_of
-from tune_policies.plan import TrialPlan
-from tune_policies.slot import TrialSlot
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
 
 
 def within(limits: Mapping[str, int], order: Iterable[str], most: int | None) -> dict[str, int]:

@@ -5,14 +5,14 @@ Only so can an autoscaler be asked whose node types are not known: a policy says
 
 from typing import Final
 
-from tune_policies.accelerators import ACCELERATOR_TYPES
-from tune_policies.capacity import ClusterCapacity, GpuDevice, NodeCapacity
-from tune_policies.errors import InfeasibleRequestError
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPES
+from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity
 from tune_policies.placement.packing import largest
-from tune_policies.plan import TrialPlan
-from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import Resources
-from tune_policies.units import GIB
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.resources import Resources
+from tune_policies.values.units import GIB
 
 _MOST: Final = 2**16
 """No node has more of anything."""

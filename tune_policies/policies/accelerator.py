@@ -5,24 +5,25 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, model_validator
 
-from tune_policies.accelerators import (
+from tune_policies.cluster.accelerators import (
     check_accelerator_type,
     check_device_amount,
     check_device_resource,
     check_type_of_resource,
     families_of,
 )
-from tune_policies.capacity import ClusterCapacity, NodeGroup
-from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.infeasible import infeasible
+from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
+from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.placement.packing import Request, equal_device_share
 from tune_policies.placement.remaining import device_slots
-from tune_policies.plan import TrialPlan
-from tune_policies.planning import about_nodes_without_cpus, build_plan, cpus_that_strand_no_device, with_cpus
+from tune_policies.plan.build_plan import about_nodes_without_cpus, build_plan, cpus_that_strand_no_device, with_cpus
+from tune_policies.plan.infeasible import infeasible
+from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.gpu import GpuPolicy
+from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.policies.whole_slices import SliceRequest, check_slice_request, plan_slices
-from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import (
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.resources import (
     TICKS,
     Amount,
     Resources,
@@ -32,7 +33,6 @@ from tune_policies.resources import (
     from_ticks,
     to_ticks,
 )
-from tune_policies.tpu_slices import SliceShape
 
 
 class AcceleratorPolicy(ResourcePolicy):

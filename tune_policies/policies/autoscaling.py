@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tune_policies.capacity import ClusterCapacity, NodeTypeCapacity
-from tune_policies.errors import InfeasibleRequestError
+from tune_policies.cluster.capacity import ClusterCapacity, NodeTypeCapacity
 from tune_policies.placement.packing import largest
 from tune_policies.placement.scale_up import by_use, fewest_nodes, within
-from tune_policies.plan import TrialPlan
-from tune_policies.policy import WrappingPolicy
-from tune_policies.resources import Count
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import WrappingPolicy
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.resources import Count
 
 _MOST_COUNTED: Final = 10_000
 """No cluster grows by more: KubeRay's default limit, 2147483647, means that there is none."""

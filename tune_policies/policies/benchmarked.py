@@ -7,22 +7,22 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, model_validator
 
-from tune_policies.capacity import ClusterCapacity, NodeCapacity
-from tune_policies.decision import Decision, DeviceTimes, Objective, WorkloadDecision
-from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.labels import matcher
-from tune_policies.names import shorten_names
-from tune_policies.plan import TrialPlan
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.cluster.labels import matcher
+from tune_policies.plan.decision import Decision, DeviceTimes, Objective, WorkloadDecision
+from tune_policies.plan.slots_by_config import Device, SlotsByDecision
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.mixed import MixedPolicy
+from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, with_inner
 from tune_policies.policies.wrappers import plan_first_feasible
-from tune_policies.policy import InnerPolicy, ResourcePolicy, with_inner
-from tune_policies.resources import format_amount
-from tune_policies.slot import TrialSlot
-from tune_policies.slots_by_config import Device, SlotsByDecision
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.resources import format_amount
+from tune_policies.values.value import shorten_names
 
 _AGAIN: Final = "Measure again there, with `tune-policies bench run` and `decide`"
 

@@ -6,15 +6,15 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Final
 
-from tune_policies.capacity import ClusterCapacity
-from tune_policies.errors import InfeasibleRequestError
-from tune_policies.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
-from tune_policies.plan import TrialPlan
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
+from tune_policies.plan.slots_by_config import SlotsByProfile, with_headroom
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.gpu import Selection, labels_of
-from tune_policies.resources import format_amount
-from tune_policies.slot import TrialSlot
-from tune_policies.slots_by_config import SlotsByProfile, with_headroom
-from tune_policies.units import format_bytes
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.resources import format_amount
+from tune_policies.values.units import format_bytes
 
 _MOST_SIZES: Final = 12
 """Each size costs a plan; with twelve a trial gets a sixth more than it needs in the mean, from 1 to 80 GiB."""

@@ -4,14 +4,13 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from tune_policies.capacity import ClusterCapacity
-from tune_policies.errors import InvalidResourcesError
+from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.packing import Request
-from tune_policies.plan import TrialPlan
-from tune_policies.planning import build_plan
-from tune_policies.policies.custom import WantedCustom
-from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import Amount, Bytes, Resources, WorkerCount
+from tune_policies.plan.build_plan import build_plan
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy, WantedCustom
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import Amount, Bytes, Resources, WorkerCount
 
 
 def _above_zero(cpus: float) -> float:

@@ -4,9 +4,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from tune_policies.capacity import ClusterCapacity, NodeGroup
-from tune_policies.errors import InvalidResourcesError
-from tune_policies.infeasible import infeasible
+from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
 from tune_policies.placement.packing import (
     Request,
     count_trials,
@@ -14,11 +12,13 @@ from tune_policies.placement.packing import (
     largest,
     limiting_resource,
 )
-from tune_policies.plan import TrialPlan
-from tune_policies.planning import build_plan
+from tune_policies.plan.build_plan import build_plan
+from tune_policies.plan.infeasible import infeasible
+from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.gpu import gpus_of_type, share_of_gpu_memory
-from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import (
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import (
     TICKS,
     Amount,
     GpuAmount,

@@ -5,19 +5,18 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from tune_policies.accelerators import check_accelerator_type, check_type_of_resource
-from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
-from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.infeasible import infeasible
-from tune_policies.labels import ACCELERATOR_TYPE, NODE_ID, is_label_value, is_one_of
+from tune_policies.cluster.accelerators import check_accelerator_type, check_type_of_resource
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
+from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, is_label_value, is_one_of
 from tune_policies.placement.packing import Request, equal_device_share
 from tune_policies.placement.remaining import device_slots
-from tune_policies.plan import TrialPlan
-from tune_policies.planning import about_nodes_without_cpus, build_plan, cpus_that_strand_no_device, with_cpus
-from tune_policies.policies.custom import WantedCustom
+from tune_policies.plan.build_plan import about_nodes_without_cpus, build_plan, cpus_that_strand_no_device, with_cpus
+from tune_policies.plan.infeasible import infeasible
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy, WantedCustom
 from tune_policies.policies.wrappers import plan_first_feasible
-from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import (
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.resources import (
     TICKS,
     Amount,
     Bytes,
@@ -28,8 +27,8 @@ from tune_policies.resources import (
     from_ticks,
     to_ticks,
 )
-from tune_policies.units import format_bytes
-from tune_policies.values import shorten
+from tune_policies.values.units import format_bytes
+from tune_policies.values.value import shorten
 
 
 def _above_zero(gpus: float) -> float:

@@ -5,15 +5,14 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from tune_policies.capacity import ClusterCapacity, NodeCapacity
-from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.gpu_memory_profile import GpuMemoryProfile
-from tune_policies.infeasible import infeasible
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.placement.packing import Request, equal_device_share
-from tune_policies.plan import TrialPlan
-from tune_policies.planning import with_cpus
+from tune_policies.plan.build_plan import with_cpus
+from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
+from tune_policies.plan.infeasible import infeasible
+from tune_policies.plan.slots_by_config import Headroom
+from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.by_profile import plan_by_profile
-from tune_policies.policies.custom import WantedCustom
 from tune_policies.policies.gpu import (
     AcceleratorTypes,
     Selection,
@@ -24,11 +23,11 @@ from tune_policies.policies.gpu import (
     selections_of,
     with_labels,
 )
+from tune_policies.policies.policy import ResourcePolicy, WantedCustom
 from tune_policies.policies.wrappers import plan_first_feasible
-from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import TICKS, Amount, Bytes, PositiveCount, Resources, WorkerCount, from_ticks
-from tune_policies.slots_by_config import Headroom
-from tune_policies.units import format_bytes, format_request
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.resources import TICKS, Amount, Bytes, PositiveCount, Resources, WorkerCount, from_ticks
+from tune_policies.values.units import format_bytes, format_request
 
 
 class GpuMemoryPolicy(ResourcePolicy):

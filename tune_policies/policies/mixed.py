@@ -7,15 +7,15 @@ from typing import Final, NamedTuple, Self
 
 from pydantic import model_validator
 
-from tune_policies.capacity import ClusterCapacity, NodeCapacity
-from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.labels import NODE_ID, is_one_of
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.cluster.labels import NODE_ID, is_one_of
 from tune_policies.placement.layout import RemainingCapacity
-from tune_policies.plan import TrialPlan
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
-from tune_policies.policy import InnerPolicy, ResourcePolicy, with_inner
-from tune_policies.resources import MOST, PositiveCount, Speed
-from tune_policies.slot import TrialSlot
+from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, with_inner
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.resources import MOST, PositiveCount, Speed
 
 _SLOWEST: Final = sys.float_info.min
 """The slowest speed of a kind that is told from another's."""

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from tune_policies.capacity import ClusterCapacity
-from tune_policies.errors import InfeasibleRequestError
-from tune_policies.labels import NODE_ID, LabelSelector, format_selector, is_none_of, matcher, merged
-from tune_policies.plan import TrialPlan
-from tune_policies.policy import WrappingPolicy
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.labels import NODE_ID, LabelSelector, format_selector, is_none_of, matcher, merged
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import WrappingPolicy
+from tune_policies.values.errors import InfeasibleRequestError
 
 _SHORT_ID: Final = 8
 """Digits of a node ID that Ray's own lists show."""

@@ -3,14 +3,9 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tune_policies.accelerators import families_of
-from tune_policies.capacity import ClusterCapacity, NodeCapacity, NodeGroup
-from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.placement.packing import Request, count_workers
-from tune_policies.plan import TrialPlan
-from tune_policies.planning import build_plan
-from tune_policies.resources import Resources, format_amount
-from tune_policies.tpu_slices import (
+from tune_policies.cluster.accelerators import families_of
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
+from tune_policies.cluster.tpu_slices import (
     TOPOLOGIES,
     TOPOLOGY,
     SliceShape,
@@ -19,6 +14,11 @@ from tune_policies.tpu_slices import (
     find_slices,
     topologies_not_told_apart,
 )
+from tune_policies.placement.packing import Request, count_workers
+from tune_policies.plan.build_plan import build_plan
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.resources import Resources, format_amount
 
 
 class SliceRequest(NamedTuple):

@@ -3,17 +3,17 @@
 from collections.abc import Iterable
 from typing import Any
 
-from tune_policies.capacity import ClusterCapacity, NodeCapacity
-from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.labels import NODE_ID, is_none_of
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.cluster.labels import NODE_ID, is_none_of
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.packing import request_of, workers_on_node
 from tune_policies.placement.remaining import subtract
 from tune_policies.placement.scale_up import fewest_nodes
-from tune_policies.plan import TrialPlan
-from tune_policies.policy import InnerPolicy, ResourcePolicy, WrappingPolicy
-from tune_policies.resources import TICKS, Amount, Bytes, Count, PositiveCount, Resources, to_ticks
-from tune_policies.slot import TrialSlot
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, WrappingPolicy
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.resources import TICKS, Amount, Bytes, Count, PositiveCount, Resources, to_ticks
 
 
 class FirstFeasiblePolicy(ResourcePolicy):

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import ray
 
-from tune_policies.child_python import child_python
+from tune_policies.files.child_python import child_python
 
 from .launching import LAUNCHED
 

@@ -23,8 +23,8 @@ from typing import Any, Final, NamedTuple, Self
 from ortools.sat.python import cp_model
 
 from tune_policies import CpuPolicy, GpuMemoryPolicy, GpuPolicy, NodeCapacity, SelectingPolicy
-from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import fewest_workers
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.values.resources import fewest_workers
 
 _TICKS: Final = 10_000
 _DRIVER_BYTES: Final = 2**20

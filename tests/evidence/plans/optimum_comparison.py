@@ -17,9 +17,9 @@ from rich.table import Table
 
 from tune_policies import ClusterCapacity, InfeasibleRequestError, SelectingPolicy, TrialPlan
 from tune_policies.benchmarks.environment import describe_machine, own_command
-from tune_policies.policy import ResourcePolicy
-from tune_policies.resources import TICKS
-from tune_policies.terminal import TextConsole, TextTable
+from tune_policies.cli.terminal import TextConsole, TextTable
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.values.resources import TICKS
 
 from .optimum import Question, optimum
 from .random_clusters import draw_cluster, draw_selection, draw_sizing_policy

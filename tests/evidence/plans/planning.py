@@ -32,11 +32,11 @@ from tune_policies import (
     Resources,
     SelectingPolicy,
 )
-from tune_policies.accelerators import gpu_memory_of_type
 from tune_policies.benchmarks.environment import describe_machine, own_command
 from tune_policies.benchmarks.timing import Spread, spread
-from tune_policies.probing.sampling import first_reads, group_kinds
-from tune_policies.terminal import TextConsole, TextTable
+from tune_policies.cli.terminal import TextConsole, TextTable
+from tune_policies.cluster.accelerators import gpu_memory_of_type
+from tune_policies.probe.sampling import first_reads, group_kinds
 
 GIB: Final = 2**30
 NUM_SHAPES: Final = 50

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from tune_policies.schedulers.pace import Pace, Running, leave_idle
+from tune_policies.tune.trial_durations import Pace, Running, leave_idle
 
 
 class Kind(NamedTuple):

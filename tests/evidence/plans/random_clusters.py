@@ -23,8 +23,8 @@ from tune_policies import (
     Resources,
     SelectingPolicy,
 )
-from tune_policies.labels import ACCELERATOR_TYPE
-from tune_policies.policy import ResourcePolicy
+from tune_policies.cluster.labels import ACCELERATOR_TYPE
+from tune_policies.policies.policy import ResourcePolicy
 
 MOST_NODES: Final = 6
 MOST_GPUS: Final = 8

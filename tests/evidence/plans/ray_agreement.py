@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from tune_policies import ClusterCapacity, InfeasibleRequestError, TrialPlan
 from tune_policies.benchmarks.environment import describe_machine, own_command
-from tune_policies.policy import ResourcePolicy
-from tune_policies.values import Value
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.values.value import Value
 
 from .random_clusters import Strategy, draw_cluster, draw_policies, leaves_room
 

@@ -21,8 +21,8 @@ from ray.util.placement_group import (
 )
 
 from tune_policies import ClusterCapacity, NodeCapacity, TrialPlan
-from tune_policies.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
-from tune_policies.resources import TICKS
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
+from tune_policies.values.resources import TICKS
 
 from .random_clusters import Strategy
 

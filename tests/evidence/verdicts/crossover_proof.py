@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from math import ceil, exp, log2
 from typing import Final, NamedTuple
 
-from tune_policies.benchmarks.decision.crossover import crossover, powers_of_two, search
+from tune_policies.benchmarks.compare.judge import Comparison, Outcome, compare_arms
+from tune_policies.benchmarks.decide.crossover import crossover, powers_of_two, search
 from tune_policies.benchmarks.environment import describe_machine, own_command
-from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
-from tune_policies.benchmarks.verdict.judge import compare_arms
-from tune_policies.decision import Answer
+from tune_policies.plan.decision import Answer
 
 from .proof import wilson_interval
 from .proof_report import count

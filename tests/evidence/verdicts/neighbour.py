@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from tune_policies.child_python import child_python
+from tune_policies.files.child_python import child_python
 
 ENDS_AFTER_S: Final = 600
 """When it ends by itself, if nobody ends it."""

@@ -6,11 +6,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tune_policies.benchmarks.verdict.bootstrap import CONFIDENCE, Interval, paired_bounds, student_quantile
-from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
-from tune_policies.benchmarks.verdict.judge import outcome_of
-from tune_policies.text_out import Redacted
-from tune_policies.values import Value
+from tune_policies.benchmarks.compare.bootstrap import CONFIDENCE, Interval, paired_bounds, student_quantile
+from tune_policies.benchmarks.compare.judge import Comparison, Outcome, outcome_of
+from tune_policies.values.sanitize import Redacted
+from tune_policies.values.value import Value
 
 from .synthetic_runs import Noise, log_medians
 

@@ -12,22 +12,20 @@ import ray
 from rich.progress import track
 
 from tune_policies import ClusterCapacity, ProbeWarning, probe_cluster
+from tune_policies.benchmarks.compare.equal_steps import blocks_of_step
+from tune_policies.benchmarks.compare.judge import Comparison, Outcome, compare_arms
+from tune_policies.benchmarks.compare.validity_checks import problems_of_readings
+from tune_policies.benchmarks.compare.verdicts import verdicts
 from tune_policies.benchmarks.environment import describe_machine, own_command
 from tune_policies.benchmarks.measuring.runner import measure, new_run_set
 from tune_policies.benchmarks.record.environment_reader import read_environment
-from tune_policies.benchmarks.record.run_set import Arm, NoiseReading, Phase, RunSet
-from tune_policies.benchmarks.record.settings import Settings
-from tune_policies.benchmarks.verdict.comparison import Comparison, Outcome
-from tune_policies.benchmarks.verdict.doubts import problems_of_readings
-from tune_policies.benchmarks.verdict.equal_steps import blocks_of_step
-from tune_policies.benchmarks.verdict.judge import compare_arms
-from tune_policies.benchmarks.verdict.verdicts import verdicts
-from tune_policies.child_python import child_python
-from tune_policies.errors import InvalidResourcesError, MeasurementError
+from tune_policies.benchmarks.record.run_set import Arm, NoiseReading, Phase, RunSet, Settings
+from tune_policies.cli.terminal import TextConsole
+from tune_policies.files.child_python import child_python
 from tune_policies.files.locking import locked
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
 from tune_policies.files.writing import replace_file
-from tune_policies.terminal import TextConsole
+from tune_policies.values.errors import InvalidResourcesError, MeasurementError
 
 from . import known_steps
 from .neighbour import busy_neighbour

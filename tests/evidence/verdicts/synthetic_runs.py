@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tune_policies.benchmarks.verdict.bootstrap import Floats
+from tune_policies.benchmarks.compare.bootstrap import Floats
 
 
 class Noise(NamedTuple):

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from tune_policies.benchmarks.record.run_set import NoiseReading
-from tune_policies.values import Value
+from tune_policies.values.value import Value
 
 
 class TimedByTorch(Value):

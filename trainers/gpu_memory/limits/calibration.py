@@ -7,10 +7,10 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tune_policies.capacity import NodeCapacity
-from tune_policies.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
-from tune_policies.probe import probe_cluster
-from tune_policies.values import suggest
+from tune_policies.cluster.capacity import NodeCapacity
+from tune_policies.probe.probe_cluster import probe_cluster
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
+from tune_policies.values.value import suggest
 
 from .overhead import MeasuredOverhead, Overheads, save_overheads
 from .overhead_measurement import measure_on_this_gpu

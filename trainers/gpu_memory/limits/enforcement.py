@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import wrapt
 
-from tune_policies.errors import MemoryLimitError
+from tune_policies.values.errors import MemoryLimitError
 
 from .isolation import is_mig, isolate_by_mps
 from .limiters.cupy_limiter import cupy_still_holds, limit_cupy
@@ -20,8 +20,7 @@ from .limiters.jax_limiter import jax_still_holds, limit_jax
 from .limiters.tensorflow_limiter import limit_tensorflow, tensorflow_still_holds
 from .limiters.torch_limiter import limit_torch, torch_still_holds
 from .overhead import NOTHING_MEASURED, Overheads
-from .prospects import could_see_gpu
-from .share import Enforcement, GpuShare, Holding, SharedDevice
+from .share import Enforcement, GpuShare, Holding, SharedDevice, could_see_gpu
 
 _LIMITERS: Final[dict[str, Callable[[Any, Holding], bool]]] = {
     "torch": limit_torch,

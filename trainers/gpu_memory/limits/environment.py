@@ -4,11 +4,46 @@ Pure: an environment goes in, the variables to set come out.
 """
 
 import math
+import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from tune_policies.errors import MemoryLimitError
+from tune_policies.values.errors import MemoryLimitError
+
+
+@dataclass
+class OwnEnvironment:
+    """This process's environment, of which some variables were written here."""
+
+    _written: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+    """What was there before, and what was written over it, by variable."""
+
+    def of_user(self) -> dict[str, str]:
+        """Return the environment as the user wants it; a variable that was changed since it was written is theirs."""
+        environ = dict(os.environ)
+        for name, (before, written) in self._written.items():
+            if environ.get(name) == written:
+                del environ[name]
+                environ |= {} if before is None else {name: before}
+        return environ
+
+    def write(self, variables: Mapping[str, str]) -> None:
+        """Write variables into this process's environment."""
+        before = self.of_user()
+        for name, value in variables.items():
+            self._written[name] = (before.get(name), value)
+        os.environ.update(variables)
+
+    def is_as_written(self, name: str) -> bool:
+        """Return whether a variable still has what was written here."""
+        return name in self._written and os.environ.get(name) == self._written[name][1]
+
+
+PROCESS_ENVIRONMENT = OwnEnvironment()
+"""The one environment that a process has."""
+
 
 _TORCH_VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Where PyTorch reads the settings of its allocator; the first that is set wins (``c10/core/AllocatorConfig``)."""

@@ -11,11 +11,11 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from tune_policies.errors import MemoryLimitError
-from tune_policies.probing.devices import read_gpus
-from tune_policies.units import GIB, MIB
+from tune_policies.probe.nvml import read_gpus
+from tune_policies.values.errors import MemoryLimitError
+from tune_policies.values.units import GIB, MIB
 
-from .own_environment import PROCESS_ENVIRONMENT
+from .environment import PROCESS_ENVIRONMENT
 from .share import Holding
 
 MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"

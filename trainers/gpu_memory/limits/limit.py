@@ -10,10 +10,10 @@ from typing import Final
 
 from pydantic import Field
 
-from tune_policies.errors import InvalidResourcesError, MemoryLimitError
-from tune_policies.resources import Bytes, UsedBytes
-from tune_policies.units import MIB, format_bytes, parse_bytes
-from tune_policies.values import Value, suggest
+from tune_policies.values.errors import InvalidResourcesError, MemoryLimitError
+from tune_policies.values.resources import Bytes, UsedBytes
+from tune_policies.values.units import MIB, format_bytes, parse_bytes
+from tune_policies.values.value import Value, suggest
 
 from .environment import cupy_variables, jax_variables, torch_variables, why_jax_is_void
 from .overhead import NOTHING_MEASURED

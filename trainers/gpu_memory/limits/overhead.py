@@ -12,13 +12,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from tune_policies.errors import InvalidResourcesError
 from tune_policies.files.locking import BusyFileError, locked
 from tune_policies.files.reading import UnreadableFileError, read_value
 from tune_policies.files.writing import replace_file
-from tune_policies.gpu_overhead import safe_overhead_bytes
-from tune_policies.resources import UsedBytes
-from tune_policies.values import Value
+from tune_policies.plan.gpu_memory_profile import safe_overhead_bytes
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import UsedBytes
+from tune_policies.values.value import Value
 
 _LOCK_TIMEOUT_S: Final = 10.0
 """Far longer than another process needs to write the file."""

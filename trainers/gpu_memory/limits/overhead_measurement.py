@@ -17,9 +17,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tune_policies.child_python import child_python
-from tune_policies.probing.devices import read_gpus
-from tune_policies.units import MIB
+from tune_policies.files.child_python import child_python
+from tune_policies.probe.nvml import read_gpus
+from tune_policies.values.units import MIB
 
 _CHILD: Final = Path(__file__).with_name("overhead_child.py")
 

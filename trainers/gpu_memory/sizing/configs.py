@@ -8,10 +8,10 @@ from ray.tune.search.sample import Categorical, Domain, Integer, Quantized
 from ray.tune.search.variant_generator import generate_variants
 from ray.tune.trainable import wrap_function
 
-from tune_policies.config_values import flat
-from tune_policies.errors import InvalidResourcesError
-from tune_policies.resources import check_count
-from tune_policies.values import shorten
+from tune_policies.plan.config_values import flat
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import check_count
+from tune_policies.values.value import shorten
 
 Configs = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 

@@ -8,18 +8,18 @@ from typing import Any, Final
 import ray
 from ray import tune
 
-from tune_policies.capacity import ClusterCapacity
-from tune_policies.errors import InvalidResourcesError, MeasurementError
-from tune_policies.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
-from tune_policies.plan import TrialPlan
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
+from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies import GpuMemoryPolicy, GpuPolicy
-from tune_policies.probe import probe_cluster
-from tune_policies.ray_connection import connection
-from tune_policies.resources import check_count
-from tune_policies.units import is_number
-from tune_policies.values import shorten
+from tune_policies.probe.probe_cluster import probe_cluster
+from tune_policies.ray_compat.connection import connection
+from tune_policies.values.errors import InvalidResourcesError, MeasurementError
+from tune_policies.values.resources import check_count
+from tune_policies.values.units import is_number
+from tune_policies.values.value import shorten
 
-from ...tune_trials.tune_trainable import with_plan
+from ...tune_trainable import with_plan
 from ..limits.overhead import load_overheads
 from .configs import Configs, check_trainable, configs_to_measure
 from .measured_trial import MEASURED, Caps, Reading, Recorder, measured_trial

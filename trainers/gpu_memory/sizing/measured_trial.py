@@ -13,16 +13,16 @@ from ray import tune
 from ray.tune.result import RESULT_DUPLICATE
 from ray.tune.trainable import wrap_function
 
-from tune_policies.errors import ProbeError
 from tune_policies.oom import classify_oom
-from tune_policies.probing.devices import read_gpus
-from tune_policies.resources import Bytes, Count, UsedBytes
-from tune_policies.text_out import redacted
-from tune_policies.values import Value
+from tune_policies.probe.nvml import read_gpus
+from tune_policies.values.errors import ProbeError
+from tune_policies.values.resources import Bytes, Count, UsedBytes
+from tune_policies.values.sanitize import redacted
+from tune_policies.values.value import Value
 
 from ..limits.overhead import Overheads
-from ..use.counters import FrameworkMemory, read_counters
-from ..use.nvml import bytes_of_process, read_device_use
+from ..usage.counters import FrameworkMemory, read_counters
+from ..usage.device_use import bytes_of_process, read_device_use
 
 MEASURED: Final = "measured"
 """The one key of the config that Tune sees: the number of the config that is measured, and the config itself."""

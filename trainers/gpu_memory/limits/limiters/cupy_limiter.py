@@ -3,8 +3,8 @@
 import os
 from typing import Any
 
-from tune_policies.errors import MemoryLimitError
-from tune_policies.units import format_bytes
+from tune_policies.values.errors import MemoryLimitError
+from tune_policies.values.units import format_bytes
 
 from ..environment import CUPY_VARIABLE, cupy_own_limit
 from ..share import Holding

@@ -3,12 +3,16 @@
 import os
 from typing import Any, Final
 
-from tune_policies.errors import MemoryLimitError
+from tune_policies.values.errors import MemoryLimitError
 
-from ..environment import JAX_COLLECTIVE_VARIABLE, jax_fraction_variable, jax_variables, why_jax_is_void
-from ..own_environment import PROCESS_ENVIRONMENT
-from ..prospects import has_gpu_plugin
-from ..share import Holding
+from ..environment import (
+    JAX_COLLECTIVE_VARIABLE,
+    PROCESS_ENVIRONMENT,
+    jax_fraction_variable,
+    jax_variables,
+    why_jax_is_void,
+)
+from ..share import Holding, has_gpu_plugin
 
 _TOLERANCE: Final = 1.05
 """XLA takes the fraction of what CUDA calls the device's total, which may differ by what the driver keeps."""

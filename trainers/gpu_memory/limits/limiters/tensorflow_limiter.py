@@ -3,8 +3,8 @@
 import os
 from typing import Any
 
-from tune_policies.errors import MemoryLimitError
-from tune_policies.units import MIB
+from tune_policies.values.errors import MemoryLimitError
+from tune_policies.values.units import MIB
 
 from ..share import Holding
 

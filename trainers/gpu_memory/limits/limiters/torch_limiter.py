@@ -3,8 +3,8 @@
 import os
 from typing import Any, Final
 
-from tune_policies.errors import MemoryLimitError
-from tune_policies.units import MIB, format_bytes
+from tune_policies.values.errors import MemoryLimitError
+from tune_policies.values.units import MIB, format_bytes
 
 from ..environment import torch_own_fraction
 from ..share import Holding

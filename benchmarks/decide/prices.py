@@ -1,0 +1,288 @@
+"""What an hour of CPUs and GPUs costs: values, and the price of what a trial holds.
+
+A trial on a rented machine pays for the part that it takes: of 16 CPUs and 4 GPUs, one GPU with 2 CPUs is a quarter.
+Where CPUs and GPUs have prices by themselves, it pays for each.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from tune_policies.files.reading import UnreadableFileError, read_data, read_text
+from tune_policies.files.yaml_documents import DocumentError
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import Amount
+from tune_policies.values.units import MIB
+from tune_policies.values.value import Value, shorten_names, suggest
+
+PricePerHour = Annotated[float, Field(gt=0)]
+Day = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+"""A day, as ``2026-11-21``."""
+
+
+class Instance(Value):
+    """A machine that can be rented.
+
+    Attributes:
+        name: Its name.
+        price: For an hour.
+        cpus: Its CPUs.
+        gpus: Its GPUs, below 1 a part of one.
+        accelerator_type: Their type; ``None``: it has none.
+        region: Where; ``None``: not told.
+    """
+
+    name: str
+    price: PricePerHour
+    cpus: Annotated[Amount, Field(gt=0)]
+    gpus: Amount = 0
+    accelerator_type: str | None = None
+    region: str | None = None
+
+    @model_validator(mode="after")
+    def _gpus_must_have_a_type(self) -> Self:
+        if (self.gpus > 0) != (self.accelerator_type is not None):
+            raise InvalidResourcesError(
+                f"the instance {self.name!r} has gpus={self.gpus:g} and accelerator_type={self.accelerator_type!r}: "
+                "give both, or neither"
+            )
+        return self
+
+    def part(self, cpus: float, gpus: float) -> float:
+        """Return which part of it so much takes: the larger of the parts of its CPUs and its GPUs."""
+        return max(cpus / self.cpus, gpus / self.gpus if gpus else 0.0)
+
+
+class Price(NamedTuple):
+    """What something costs for an hour, and of what that is the price."""
+
+    per_hour: float
+    of: str
+
+
+class Prices(Value):
+    """What can be rented, of one day and in one currency.
+
+    Attributes:
+        date: The day on which they were so.
+        currency: Such as ``"USD"``.
+        source: Where they are from.
+        instances: Machines.
+        cpu: One CPU for an hour; ``None``: not told.
+        gpus: One GPU for an hour by its type, without CPUs.
+        holes: Types of GPUs that are named without a price, and ``"CPU"``: what is missing, and where.
+    """
+
+    date: Day
+    currency: str = Field(min_length=1)
+    source: str = ""
+    instances: tuple[Instance, ...] = ()
+    cpu: PricePerHour | None = None
+    gpus: dict[str, PricePerHour] = Field(default_factory=dict)
+    holes: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _something_must_have_a_price(self) -> Self:
+        if not self.instances and self.cpu is None and not self.gpus:
+            raise InvalidResourcesError("there is no price: give instances, or cpu and gpus")
+        return self
+
+    @property
+    def accelerator_types(self) -> tuple[str, ...]:
+        """The types of GPUs that have a price."""
+        return tuple(sorted({*self.gpus, *(each.accelerator_type for each in self.instances if each.accelerator_type)}))
+
+    def per_hour(self, *, cpus: float, gpus: float = 0, accelerator_type: str | None = None) -> Price:
+        """Return the lowest price for so much.
+
+        Args:
+            cpus: CPUs of a trial.
+            gpus: Its GPUs.
+            accelerator_type: Their type, by the name that the prices or Ray have for it.
+
+        Raises:
+            InvalidResourcesError: There is no price for it.
+        """
+        name = self._named(accelerator_type) if gpus else None
+        found = sorted((*self._of_instances(cpus, gpus, name), *self._of_parts(cpus, gpus, name)))
+        if not found:
+            raise InvalidResourcesError(self._none(cpus, gpus, name))
+        return found[0]
+
+    def _named(self, accelerator_type: str | None) -> str:
+        """Return what these prices call a type of GPU: Ray's A100-80G is A100-80GB to others."""
+        types = self.accelerator_types
+        known = {_plain(each): each for each in types}
+        if accelerator_type is None:
+            raise InvalidResourcesError(
+                "which type the GPUs are is not known, so neither is their price: name the one that they have in the "
+                f"price file by --gpu-type (known: {shorten_names(types) or 'none'})"
+            )
+        if _plain(accelerator_type) not in known:
+            holes = {_plain(each): where for each, where in self.holes.items()}
+            where = holes.get(_plain(accelerator_type))
+            why = f", as {where}" if where else suggest(accelerator_type, types)
+            raise InvalidResourcesError(
+                f"there is no price for {accelerator_type!r}{why} "
+                f"(known: {shorten_names(types) or 'no GPU'}): add it, or name the GPU by --gpu-type"
+            )
+        return known[_plain(accelerator_type)]
+
+    def _of_instances(self, cpus: float, gpus: float, name: str | None) -> Iterator[Price]:
+        for each in self.instances:
+            # Nobody rents a machine with GPUs for a trial on CPUs.
+            if each.accelerator_type == name and (part := each.part(cpus, gpus)) <= 1:
+                where = f" in {each.region}" if each.region else ""
+                yield Price(each.price * part, f"{part:.3g} of {each.name}{where}")
+
+    def _of_parts(self, cpus: float, gpus: float, name: str | None) -> Iterator[Price]:
+        """Yield the sum for a GPU and its CPUs, each by itself."""
+        if self.cpu is not None and (name is None or name in self.gpus):
+            of_gpus = gpus * self.gpus[name] if name is not None else 0.0
+            what = f"{gpus:g} {name} and {cpus:g} CPU" if name is not None else f"{cpus:g} CPU"
+            yield Price(of_gpus + cpus * self.cpu, what)
+        elif name is not None and name in self.gpus:
+            for with_cpus in self._of_instances(cpus, 0, None):
+                yield Price(gpus * self.gpus[name] + with_cpus.per_hour, f"{gpus:g} {name} and {with_cpus.of}")
+
+    def _none(self, cpus: float, gpus: float, name: str | None) -> str:
+        what = f"{cpus:g} CPU" + (f" with {gpus:g} {name}" if name is not None else " without a GPU")
+        why = f", as {self.holes['CPU']}" if name is None and "CPU" in self.holes else ""
+        return f"there is no price for {what}{why}: add an instance that has as much, or the price of one CPU as `cpu`"
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "").removesuffix("b")
+
+
+COLUMNS: Final = ("InstanceType", "AcceleratorName", "AcceleratorCount", "vCPUs", "Price", "SpotPrice", "Region")
+"""What is read of the columns of SkyPilot's catalogues, versions 5 to 9; their prices are in US dollars."""
+
+_MAX_CSV_BYTES: Final = 64 * MIB
+"""The largest catalogue of SkyPilot's has a sixth of it."""
+
+_NO_NUMBER: Final = ("", "nan")
+
+
+def load_prices(
+    path: str | Path, *, region: str | None = None, use_spot: bool = False, date: str | None = None
+) -> Prices:
+    """Read a price file: ``.csv`` is SkyPilot's ``vms.csv``, all else this project's own, YAML or JSON.
+
+    Args:
+        path: The file.
+        region: Only prices there; ``None``: the lowest of all regions.
+        use_spot: Of a CSV file, the prices of machines that may be taken away at any time.
+        date: Of which day the prices of a CSV file are, as ``2026-11-21``; ``None``: of the day of the file.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, or something in it is missing or wrong.
+    """
+    path = Path(path)
+    try:
+        if path.suffix.lower() == ".csv":
+            text = read_text(path, what="price file", max_bytes=_MAX_CSV_BYTES)
+            day = date or f"{datetime.fromtimestamp(path.stat().st_mtime, tz=UTC):%Y-%m-%d}"
+            return _of_skypilot(text, f"{path.name}{', spot' if use_spot else ''}", day, region, use_spot=use_spot)
+        if use_spot:
+            raise InvalidResourcesError("it has one price for each instance: --spot is for vms.csv of SkyPilot")
+        return _own(read_data(path, what="price file"), path.name, region)
+    except (UnreadableFileError, DocumentError):  # which name it
+        raise
+    except InvalidResourcesError as error:
+        raise InvalidResourcesError(f"{path}: {error}") from error
+
+
+def _own(data: object, name: str, region: str | None) -> Prices:
+    if isinstance(data, dict):
+        data = {"source": name, **data}
+    prices = Prices.from_dict(data)
+    if region is None or not prices.instances:
+        return prices
+    there = tuple(each for each in prices.instances if each.region == region)
+    if not there:
+        raise _no_such_region(region, {each.region for each in prices.instances if each.region})
+    return prices.model_copy(update={"instances": there})
+
+
+class _Row(NamedTuple):
+    """One line of a CSV file, of which each cell is read by its column's name."""
+
+    line: int
+    cells: Mapping[str, str]
+
+    def number(self, column: str) -> float | None:
+        """Return the number of a cell; ``None``: it is empty."""
+        text = (self.cells[column] or "").strip()
+        if text.lower() in _NO_NUMBER:
+            return None
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1
+        if not 0 <= number < float("inf"):
+            raise InvalidResourcesError(f"line {self.line}, column {column}: {text!r} is no number of 0 or above")
+        return number
+
+
+def _of_skypilot(text: str, source: str, day: str, region: str | None, *, use_spot: bool) -> Prices:
+    rows = list(_rows(text))
+    there = [row for row in rows if region is None or row.cells["Region"] == region]
+    if region is not None and not there:
+        raise _no_such_region(region, {row.cells["Region"] for row in rows})
+    instances: list[Instance] = []
+    of_gpus: dict[str, float] = {}
+    holes: dict[str, str] = {}
+    column = "SpotPrice" if use_spot else "Price"
+    for row in there:
+        price, cpus, count = row.number(column), row.number("vCPUs"), row.number("AcceleratorCount")
+        name, machine = row.cells["AcceleratorName"] or None, row.cells["InstanceType"]
+        needed = {
+            column: price,
+            **({"vCPUs": cpus} if machine else {}),
+            **({"AcceleratorCount": count} if name else {}),
+        }
+        if missing := [each for each, value in needed.items() if not value]:
+            what = "empty" if needed[missing[0]] is None else "0"
+            holes.setdefault(name or "CPU", f"line {row.line}, column {missing[0]} is {what}")
+        elif machine:
+            fields = {"gpus": count, "accelerator_type": name} if name else {}
+            region_of = row.cells["Region"] or None
+            instances.append(Instance(name=machine, price=price, cpus=cpus, region=region_of, **fields))
+        elif name and price and count:  # a GPU that is added to a machine, as on Google's cloud
+            of_gpus[name] = min(price / count, of_gpus.get(name, float("inf")))
+    if not instances and not of_gpus:
+        raise InvalidResourcesError(f"no line has a price: {next(iter(holes.values()), 'there is none')}")
+    return Prices(date=day, currency="USD", source=source, instances=tuple(instances), gpus=of_gpus, holes=holes)
+
+
+def _rows(text: str) -> Iterator[_Row]:
+    reader = csv.DictReader(text.splitlines(keepends=True), strict=True)
+    try:
+        found = reader.fieldnames or []
+        if missing := [name for name in COLUMNS if name not in found]:
+            raise InvalidResourcesError(
+                f"line 1: the column {missing[0]} is missing{suggest(missing[0], found)} (SkyPilot's vms.csv has "
+                f"{', '.join(COLUMNS)})"
+            )
+        for cells in reader:
+            if None in cells or None in cells.values():
+                raise InvalidResourcesError(
+                    f"line {reader.line_num}: it has {'more' if None in cells else 'fewer'} cells than the "
+                    f"{len(found)} columns of line 1"
+                )
+            yield _Row(reader.line_num, cells)
+    except csv.Error as error:
+        raise InvalidResourcesError(f"line {reader.line_num}: {error}") from error
+
+
+def _no_such_region(region: str, regions: set[str]) -> InvalidResourcesError:
+    known = sorted(regions)
+    near = suggest(region, known)
+    return InvalidResourcesError(
+        f"there are no prices of the region {region!r}{near} (known: {shorten_names(known) or 'none'})"
+    )

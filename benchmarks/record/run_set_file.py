@@ -1,0 +1,259 @@
+"""The file of a run set: one JSON file that is pyperf's, too.
+
+At its top stand pyperf's ``version``, ``benchmarks`` and ``metadata``, and ``tune_policies``, which pyperf passes over:
+the whole run set. It is read from there alone; what is pyperf's is a view of it.
+"""
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC
+from pathlib import Path
+from typing import Any, Final
+
+from tune_policies.files.plain_data import parse_json
+from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_beginning, read_bytes
+from tune_policies.files.writing import replace_file, write_new
+from tune_policies.values.errors import InvalidResourcesError
+
+from .environment import Environment
+from .run_set import Arm, Block, Phase, ProcessRun, RunSet
+
+SCHEMA_FILE: Final = Path(__file__).with_name("run_set.schema.json")
+
+
+def run_set_schema() -> dict[str, Any]:
+    """Return the schema of what stands under ``tune_policies`` in a file of :mod:`.file`."""
+    version = RunSet.model_fields["schema_version"].default
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:tune-policies:run-set:{version}",
+        **RunSet.model_json_schema(),
+    }
+
+
+def schema_text() -> str:
+    """Return the content of the shipped file."""
+    return json.dumps(run_set_schema(), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    replace_file(SCHEMA_FILE, schema_text())
+
+
+Namer = Callable[[Arm, Phase], str]
+
+
+def full_name(arm: Arm, phase: Phase) -> str:
+    """Return ``"mlp[64] gpu compute"``."""
+    return f"{arm.workload}[{arm.size}] {arm.device}{' (control)' if arm.is_control else ''} {phase}"
+
+
+def name_without_device(arm: Arm, phase: Phase) -> str:
+    """Return ``"mlp[64] compute"``: pyperf compares benchmarks of one name in two files."""
+    return f"{arm.workload}[{arm.size}] {phase}"
+
+
+def pyperf_data(run_set: RunSet, name: Namer = full_name) -> dict[str, Any]:
+    """Return the content of pyperf's file as plain data; each arm and phase needs a name of its own.
+
+    Raises:
+        InvalidResourcesError: pyperf is not installed.
+    """
+    try:
+        import pyperf
+    except ImportError as error:
+        raise InvalidResourcesError(
+            "what is measured is written in pyperf's format: pip install 'tune-policies[bench]'"
+        ) from error
+    benchmarks = [pyperf.Benchmark(runs) for runs in _runs_by_benchmark(run_set, name)]
+    if not benchmarks:  # of which pyperf makes no suite, and reads none
+        return {"version": "1.0", "benchmarks": []}
+    file = io.StringIO()
+    pyperf.BenchmarkSuite(benchmarks).dump(file)
+    data: dict[str, Any] = json.loads(file.getvalue())
+    return data
+
+
+def _runs_by_benchmark(run_set: RunSet, name: Namer) -> Iterator[list[Any]]:
+    machine = _machine(run_set.environment)
+    for arm in run_set.sorted_arms:
+        processes = run_set.of(arm)
+        for phase in Phase:
+            about = {"name": name(arm, phase), "phase": phase.value, **machine}
+            runs = [_run(each, phase, about) for each in processes if each.times_s(phase)]
+            if runs:
+                yield runs
+
+
+def _run(process: ProcessRun, phase: Phase, about: dict[str, Any]) -> Any:
+    import pyperf
+
+    blocks = [block for block in process.blocks if block.phase is phase]
+    warmups = [(block.num_steps, block.seconds_per_step) for block in blocks if block.is_warmup]
+    metadata = {**about, **_about(process), "unit": "second", "loops": _loops(blocks)}
+    metadata["duration"] = sum(block.seconds for block in blocks) or process.first_epoch_s
+    return pyperf.Run(process.times_s(phase), warmups, metadata=metadata, collect_metadata=False)
+
+
+def _loops(blocks: list[Block]) -> int:
+    # pyperf has one number for all values of a run, by which it warns of values that are too short to be told.
+    return min((block.num_steps for block in blocks if not block.is_warmup), default=1)
+
+
+def _about(process: ProcessRun) -> dict[str, Any]:
+    arm = process.arm
+    about = {
+        "workload": arm.workload,
+        "size": arm.size,
+        "device": arm.device,
+        "date": process.started_at.astimezone(UTC).isoformat(sep=" "),
+        "round": process.round,
+        # pyperf's own "hostname" must be the same in all runs of a benchmark, which a cluster does not promise.
+        "node": process.node,
+        "pid": process.pid,
+        "mem_max_rss": process.peak_host_bytes,
+        "num_threads": process.num_threads,
+        "dtype": process.dtype,
+    }
+    return _known(about)
+
+
+def _machine(environment: Environment) -> dict[str, Any]:
+    about = {
+        "cpu_model_name": environment.cpu_model,
+        "cpu_count": environment.num_cpus,
+        "gpus": ", ".join(gpu.name for gpu in environment.gpus),
+        "platform": environment.platform,
+        "python_version": environment.python,
+        "commit_id": environment.commit,
+        **{f"{name}_version": version for name, version in environment.versions.items()},
+    }
+    return _known(about)
+
+
+def _known(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what pyperf refuses: what is empty. It also wants texts of one line."""
+    lines = {name: " ".join(value.split()) if isinstance(value, str) else value for name, value in metadata.items()}
+    return {name: value for name, value in lines.items() if value not in ("", None)}
+
+
+KEY: Final = "tune_policies"
+"""Of the run set in the file. It comes first, so that the first bytes of a file say whether it is one."""
+
+_BEGINS: Final = f'{{"{KEY}":'.encode()
+_VERSION: Final = RunSet.model_fields["schema_version"].default
+_MOST_MISTAKES: Final = 3
+_MEASURE: Final = "`tune-policies bench run … --output FILE` writes one"
+
+
+def write_run_set(run_set: RunSet, path: Path, *, overwrite: bool = False) -> None:
+    """Write ``run_set`` to ``path``, as a whole or not at all. An older run set there is replaced.
+
+    Args:
+        run_set: What was measured.
+        path: A file in a folder that is there.
+        overwrite: Whether to replace a file of another kind, too.
+
+    Raises:
+        InvalidResourcesError: ``path`` is a file of another kind, or cannot be written.
+    """
+    if path.suffix == ".gz":
+        raise InvalidResourcesError(f"{path}: a run set is not compressed, and pyperf would take it for that: drop .gz")
+    if not overwrite and _beginning(path) and not is_run_set(path):
+        raise InvalidResourcesError(
+            f"{path} is there and is no run set of these benchmarks: name another file, or delete this one"
+        )
+    data = {KEY: run_set.model_dump(mode="json"), **pyperf_data(run_set)}
+    replace_file(path, json.dumps(data, separators=(",", ":")) + "\n")
+
+
+def write_view(path: Path, content: str | bytes, *, force: bool = False) -> None:
+    """Write what follows from a run, or is beside it, as a whole or not at all.
+
+    Args:
+        path: A file in a folder that is there.
+        content: What it is to hold.
+        force: Whether to replace a file that is there; never a run set.
+
+    Raises:
+        InvalidResourcesError: ``path`` is in the way, or cannot be written.
+    """
+    if force and is_run_set(path):
+        raise InvalidResourcesError(f"{path} is the record of a run, which would be lost: name another file")
+    write_new(path, content, force=force)
+
+
+def is_run_set(path: Path) -> bool:
+    """Return whether ``path`` is one, whole or cut off. It is read only where it does not begin as it was written."""
+    beginning = _beginning(path)
+    return beginning == _BEGINS or (beginning != b"" and _can_be_read(path))
+
+
+def _can_be_read(path: Path) -> bool:
+    try:
+        read_run_set(path)
+    except InvalidResourcesError:
+        return False
+    return True
+
+
+def _beginning(path: Path) -> bytes:
+    """Return the first bytes of an ordinary file; none: there is no such file, or nothing in it."""
+    try:
+        return read_beginning(path, len(_BEGINS))
+    except UnreadableFileError:
+        return b""
+
+
+def read_run_set(path: Path) -> RunSet:
+    """Read what :func:`write_run_set` wrote.
+
+    Raises:
+        InvalidResourcesError: There is no such file, or it is none of these: too large, cut off, not JSON, of pyperf
+            alone, of a newer version, or with a field that is wrong.
+    """
+    data = _parsed(path, _content(path))
+    if not isinstance(data, dict) or KEY not in data:
+        raise InvalidResourcesError(f"{path} {_what_else(data)}; {_MEASURE}")
+    own = data[KEY]
+    version = own.get("schema_version") if isinstance(own, dict) else None
+    if isinstance(version, int) and version > _VERSION:
+        raise InvalidResourcesError(
+            f"{path} is a run set of version {version}, and this tune-policies reads version {_VERSION}: "
+            "read it with a newer one"
+        )
+    try:
+        return RunSet.from_dict(own)
+    except InvalidResourcesError as error:
+        mistakes = str(error).splitlines()
+        more = "\n  and more" if len(mistakes) > _MOST_MISTAKES else ""
+        shown = "".join(f"\n  {mistake}" for mistake in mistakes[:_MOST_MISTAKES])
+        raise InvalidResourcesError(f"{path} has been changed, or is no run set ({_MEASURE}):{shown}{more}") from error
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_bytes(path, what="run set", max_bytes=MAX_RECORD_BYTES)
+    except UnreadableFileError as error:
+        raise InvalidResourcesError(f"{error}; {_MEASURE}") from error
+
+
+def _parsed(path: Path, content: bytes) -> Any:
+    if content.startswith(b"\x1f\x8b"):
+        raise InvalidResourcesError(f"{path} is compressed: unpack it with gunzip")
+    try:
+        return parse_json(content)
+    except ValueError as error:
+        is_cut = str(error).startswith("EOF")
+        what = f"is cut off ({error}): copy it again" if is_cut else f"is not JSON ({error})"
+        raise InvalidResourcesError(f"{path} {what}; {_MEASURE}") from error
+
+
+def _what_else(data: object) -> str:
+    if isinstance(data, dict) and {"version", "benchmarks"} <= data.keys():
+        return (
+            "is a file of pyperf alone, without devices, rounds and environment: "
+            "`python -m pyperf show` and `python -m pyperf compare_to` read it"
+        )
+    return f"is JSON, but no run set: it has no {KEY!r} at its top"

@@ -1,0 +1,111 @@
+"""The account of a trial: what is counted over it from its start on, in the process that runs it."""
+
+import functools
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tune_policies.values.errors import ProbeError
+
+from ..limits.share import SharedDevice
+from .counters import FrameworkMemory, Kind, read_counters, release_unused, reset_peaks
+
+
+@dataclass
+class Account:
+    """What is kept over one trial beside the frameworks' own counters.
+
+    Attributes:
+        gpus: The devices that Ray gave it.
+        device: Ray's name of them.
+        left_over_bytes: What an earlier trial had left in the process.
+        seen_ooms: Allocations that were refused when each framework was last asked, by its own count.
+        num_ooms: Those of this trial.
+        peaks: The highest that was read, by kind and framework.
+        warnings: What its records say beside what holds the process.
+    """
+
+    gpus: float
+    device: SharedDevice = "GPU"
+    left_over_bytes: int = 0
+    seen_ooms: dict[str, int] = field(default_factory=dict)
+    num_ooms: int = 0
+    peaks: dict[Kind, dict[str, int]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def count_ooms(self, counters: Mapping[str, FrameworkMemory]) -> None:
+        """Add what the frameworks have counted since they were last asked."""
+        for name, memory in counters.items():
+            if memory.num_ooms is None:
+                continue
+            seen = self.seen_ooms.get(name, 0)
+            # The user's own code may reset torch's counter; then it began at 0 again.
+            self.num_ooms += memory.num_ooms - seen if memory.num_ooms >= seen else memory.num_ooms
+            self.seen_ooms[name] = memory.num_ooms
+
+
+_account: Account | None = None
+"""Of the process, as its share is."""
+
+
+def current_account() -> Account | None:
+    """Return the account of the trial that this process runs; ``None``: no plan was applied to it, or it has no GPU."""
+    return _account
+
+
+def open_account(gpus: float, device: SharedDevice = "GPU") -> None:
+    """Begin to count for a trial that Ray gave so many devices; what an earlier one left in this process is let go.
+
+    What cannot be let go, as something still refers to it, is counted as left over.
+    """
+    global _account
+    _account = Account(gpus=gpus, device=device)
+    try:
+        release_unused()
+        reset_peaks()
+        now = read_counters()
+    except ProbeError as error:
+        warn_of_silence(str(error))
+        return
+    _account.left_over_bytes = held_bytes(now)
+    _account.count_ooms(now)
+    _account.num_ooms = 0  # those were an earlier trial's
+
+
+def forgive_left_over() -> None:
+    """Begin the peaks anew, with what the process holds now: a class has been reset, and what it keeps is its own."""
+    if _account is None:
+        return
+    try:
+        release_unused()
+        reset_peaks()
+    except ProbeError as error:
+        warn_of_silence(str(error))
+    _account.left_over_bytes = 0
+    _account.peaks.clear()
+
+
+def add_warnings(messages: Iterable[str]) -> None:
+    """Let the trial's further records say these, too, each once."""
+    if _account is not None:
+        _account.warnings = list(dict.fromkeys([*_account.warnings, *messages]))
+
+
+def has_warnings() -> bool:
+    """Return whether the trial's last record says something that no result of it may have said."""
+    return _account is not None and bool(_account.warnings)
+
+
+def held_bytes(counters: Mapping[str, FrameworkMemory] | None = None) -> int:
+    """Return what the frameworks of this process hold now, as far as they tell.
+
+    Raises:
+        ProbeError: A framework does not answer.
+    """
+    return sum(memory.held_bytes for memory in (read_counters() if counters is None else counters).values())
+
+
+@functools.cache  # each reason once a process, not at each report
+def warn_of_silence(reason: str) -> None:
+    """Say that what the trial used is not known."""
+    warnings.warn(f"what the trial used is not known: {reason}", stacklevel=2)

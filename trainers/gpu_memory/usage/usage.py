@@ -1,0 +1,272 @@
+"""What this process has used of its share of GPU memory."""
+
+import contextlib
+import copyreg
+import functools
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tune_policies.files.storage import put_text
+from tune_policies.oom import classify_oom
+from tune_policies.tune.usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage, worker_file
+from tune_policies.values.errors import ProbeError
+
+from ..limits.enforcement import checked_enforcement, require_limit
+from ..limits.overhead import SAFE_DEFAULT
+from ..limits.share import Enforcement, SharedDevice
+from .counters import FrameworkMemory, Kind, read_counters
+from .device_use import DeviceUse, bytes_of_process, read_device_use
+from .trial_memory_stats import Account, current_account, held_bytes, warn_of_silence
+
+_KINDS: Final[tuple[Kind, Kind]] = ("allocated", "reserved")
+
+
+def peak_gpu_memory_bytes() -> int | None:
+    """Return the most GPU memory that this process's frameworks have held, over all its devices.
+
+    What a framework uses outside its allocator is not in it. The figure is what the allocator reserved where the
+    framework tells (PyTorch, CuPy), else what its tensors took (TensorFlow, JAX). ``None``: none has used a GPU.
+
+    Raises:
+        ProbeError: A framework does not answer.
+    """
+    peaks = [
+        memory.peak_allocated_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
+        for memory in read_counters().values()
+    ]
+    known = [peak for peak in peaks if peak is not None]
+    return sum(known) if known else None
+
+
+def gpu_memory_usage() -> GpuMemoryUsage | None:
+    """Return what this process has used of its share of GPU memory so far.
+
+    ``None``: it has no GPU, or no plan was applied to it.
+
+    Raises:
+        ProbeError: A framework does not answer.
+    """
+    account = current_account()
+    if account is None:
+        return None
+    counters = read_counters()
+    peaks = _peaks(account, counters)
+    enforcement = checked_enforcement() or Enforcement()
+    sources = {f"peak_{kind}_bytes": _sources(counters, kind) for kind in _KINDS}
+    devices, problem = _device_use(account.device)
+    process_bytes, sources["process_bytes"] = _process_bytes(devices, problem, enforcement, held_bytes(counters))
+    overhead_bytes, sources["overhead_bytes"] = _overhead(process_bytes, counters, enforcement)
+    share_bytes = enforcement.share_bytes if account.gpus < 1 else None
+    peak_reserved = peaks.get("reserved")
+    most = [process_bytes] if process_bytes is not None else []
+    if peak_reserved is not None and overhead_bytes is not None:
+        most.append(peak_reserved + overhead_bytes)
+    share_kept = max(most) <= share_bytes if most and share_bytes is not None else None
+    if share_kept is not None:
+        sources["share_kept"] = _what_share_kept_rests_on(most, process_bytes, enforcement)
+    account.count_ooms(counters)
+    return GpuMemoryUsage(
+        pid=os.getpid(),
+        gpus=account.gpus,
+        device_bytes=min((device.total_bytes for device in devices), default=None),
+        share_bytes=share_bytes,
+        limit_bytes=dict(enforcement.limit_bytes),
+        peak_allocated_bytes=peaks.get("allocated"),
+        peak_reserved_bytes=peak_reserved,
+        process_bytes=process_bytes,
+        overhead_bytes=overhead_bytes,
+        num_ooms=account.num_ooms,
+        share_kept=share_kept,
+        left_over_bytes=account.left_over_bytes,
+        isolation=enforcement.isolation,
+        not_enforceable=tuple(enforcement.not_enforceable),
+        warnings=(*enforcement.warnings, *account.warnings),
+        sources={name: text for name, text in sources.items() if text},
+    )
+
+
+def usage_if_known() -> GpuMemoryUsage | None:
+    """Return :func:`gpu_memory_usage`; where a framework does not answer, ``None`` and a warning, once."""
+    try:
+        return gpu_memory_usage()
+    except ProbeError as error:
+        warn_of_silence(str(error))
+        return None
+
+
+def with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return ``metrics`` with what this process has used under ``"gpu_memory"``; the user's own value there stays.
+
+    No trial fails because a framework does not answer: there is a warning, and ``metrics`` stay as they are. So does
+    what is no dict, for Ray to refuse.
+
+    Raises:
+        MemoryLimitError: The process could not be held to its share.
+    """
+    require_limit()
+    usage = usage_if_known()
+    if usage is None or not isinstance(metrics, dict):
+        return metrics
+    if GPU_MEMORY_KEY in metrics:
+        _warn_of_own_key()
+        return metrics
+    return {**metrics, GPU_MEMORY_KEY: usage.to_result()}
+
+
+@contextlib.contextmanager
+def noted_on_oom() -> Iterator[None]:
+    """Add what this process has used to an error that means that GPU memory ran out.
+
+    A trial that fails reports no result; the note goes with its error into Tune's ``error.txt``.
+    """
+    try:
+        yield
+    except Exception as error:
+        _note(error)
+        raise
+
+
+def _note(error: Exception) -> None:
+    account = current_account()
+    if account is None:
+        return
+    found = classify_oom(error)
+    if found.kind != "accelerator":
+        return
+    before = account.num_ooms
+    usage = usage_if_known()
+    if account.num_ooms == before:  # not by the framework: most count none, torch not those of cuBLAS, cuDNN and MPS
+        account.num_ooms += 1
+    if usage is not None:
+        usage = usage.model_copy(update={"num_ooms": account.num_ooms})
+        error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
+        _keep_notes_in_copies(error)
+
+
+def _keep_notes_in_copies(error: Exception) -> None:
+    """Let copies of errors of this type have their notes, which CuPy's leaves out; Tune copies a function's error."""
+    if len(error.__reduce_ex__(4)) == 2:  # the type and its arguments, but no state
+        copyreg.pickle(type(error), lambda each: (*each.__reduce_ex__(4)[:2], each.__dict__))
+
+
+@functools.cache  # once a process, not at each report
+def _warn_of_own_key() -> None:
+    warnings.warn(
+        f"the metrics have a {GPU_MEMORY_KEY!r} of their own, so what the trial used is not added to them: rename it, "
+        "or report gpu_memory_usage() under another key",
+        stacklevel=2,
+    )
+
+
+def _peaks(account: Account, counters: Mapping[str, FrameworkMemory]) -> dict[Kind, int]:
+    """Return the peaks over all frameworks, never below those of an earlier report.
+
+    CuPy only tells what it holds now, and the user's own code may reset a framework's peaks.
+    """
+    for kind in _KINDS:
+        highest = account.peaks.setdefault(kind, {})
+        for name, memory in counters.items():
+            peak = memory.peak_bytes(kind)
+            if peak is not None:
+                highest[name] = max(peak, highest.get(name, 0))
+    allocated, reserved = (account.peaks[kind] for kind in _KINDS)
+    if reserved:
+        reserved = {**allocated, **reserved}  # of a framework that does not tell, at least what its tensors took
+    return {kind: sum(peaks.values()) for kind, peaks in zip(_KINDS, (allocated, reserved), strict=True) if peaks}
+
+
+def _sources(counters: Mapping[str, FrameworkMemory], kind: Kind) -> str:
+    known = [memory.how for memory in counters.values() if memory.peak_bytes(kind) is not None]
+    silent = [name for name, memory in counters.items() if memory.peak_bytes(kind) is None]
+    instead = ", what its tensors took counts" if kind == "reserved" and known else ""
+    return "; ".join([*known, *(f"{name} does not tell{instead}" for name in silent)])
+
+
+def _device_use(device: SharedDevice) -> tuple[list[DeviceUse], str]:
+    if device != "GPU":
+        return [], f"only the driver of NVIDIA's GPUs is asked, not that of the {device}"
+    try:
+        return read_device_use(), ""
+    except ProbeError as error:
+        return [], str(error)
+
+
+def _process_bytes(
+    devices: list[DeviceUse], problem: str, enforcement: Enforcement, held: int
+) -> tuple[int | None, str]:
+    """Return what the driver counts for this process, and how it is known, or why not."""
+    if not devices:
+        return None, f"not known: {problem or 'the process sees no GPU'}"
+    if enforcement.isolation in ("mps", "mig"):
+        return None, f"not known: under {enforcement.isolation.upper()} the driver does not count by process"
+    found = bytes_of_process(devices)
+    if found is None:
+        return None, "not known: the driver does not list this process, as in a container or before it uses the GPU"
+    if found < held:
+        # The number is that of another process, one of the host's.
+        return None, "not known: the driver numbers processes otherwise than this container"
+    return found, "NVML, now"
+
+
+def _overhead(
+    process_bytes: int | None, counters: Mapping[str, FrameworkMemory], enforcement: Enforcement
+) -> tuple[int | None, str]:
+    reserved = [memory.reserved_bytes for memory in counters.values()]
+    if process_bytes is not None and reserved and None not in reserved:
+        return process_bytes - sum(each or 0 for each in reserved), "the process by NVML less what the allocators hold"
+    if enforcement.overhead_bytes:
+        names = [
+            f"{name}: {enforcement.overhead_sources.get(name, SAFE_DEFAULT)}" for name in enforcement.overhead_bytes
+        ]
+        return enforcement.overhead_of(enforcement.overhead_bytes), "; ".join(names)
+    return None, ""
+
+
+def _what_share_kept_rests_on(most: list[int], process_bytes: int | None, enforcement: Enforcement) -> str:
+    if process_bytes is not None:
+        beside = "the reserved peak and the overhead, and " if len(most) > 1 else ""
+        return f"{beside}the process by NVML"
+    sources = [enforcement.overhead_sources.get(name, SAFE_DEFAULT) for name in enforcement.overhead_bytes]
+    return ASSUMED if SAFE_DEFAULT in sources else "the reserved peak and the overhead"
+
+
+_TOLD: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "num_ooms", "share_kept", "warnings")
+"""What is worth another write: storage may be far away, and a report a second is nothing unusual."""
+
+
+@dataclass
+class RunFolder:
+    """Where this process's record is kept.
+
+    Attributes:
+        filesystem: Of pyarrow, as Ray writes the run's results.
+        path: The run's folder there.
+        rank: The worker's; 0 in a trial.
+    """
+
+    filesystem: Any
+    path: str
+    rank: int
+    _written: GpuMemoryUsage | None = None
+
+    def keep(self) -> None:
+        """Write down what this process has used so far, if there is news; what cannot be written is a warning."""
+        usage = usage_if_known()
+        if usage is None or _news(usage) == _news(self._written):
+            return
+        self._written = usage
+        text = json.dumps({GPU_MEMORY_KEY: usage.model_dump(mode="json")})
+        file = f"{self.path}/{worker_file(self.rank, os.getpid())}"
+        try:
+            # Tune makes a trial's folder with its first result, which may not be there yet.
+            put_text(self.filesystem, file, text)
+        except Exception as error:  # noqa: BLE001  # each filesystem has errors of its own, and none is worth the run
+            warnings.warn(f"what the worker used is not kept in {file}: {error}", stacklevel=2)
+
+
+def _news(usage: GpuMemoryUsage | None) -> list[Any]:
+    return [getattr(usage, name, None) for name in _TOLD] if usage else []

@@ -1,0 +1,142 @@
+"""What all of Ray's trainers are given from a plan, and where they are made."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import ray.train
+from ray.train.v2.api.config import RunConfig
+
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.tune.task_watch import watch_tasks
+from tune_policies.values.errors import InvalidResourcesError
+
+from ..deadlock_watch.watch import with_deadlock_watch
+from ..gpu_memory.usage.usage import RunFolder, with_usage
+from ..process import LimitOptions, ProcessSetup, set_up_before
+from ..tune_trainable import plan_of_trial, reserved_for_trial
+
+TrainerT = TypeVar("TrainerT")
+
+
+def build_trainer(
+    trainer: Callable[..., TrainerT],
+    train_loop: Callable[..., Any],
+    plan: TrialPlan,
+    train_loop_config: dict[str, Any] | None,
+    limits: LimitOptions,
+    trainer_kwargs: dict[str, Any],
+) -> TrainerT:
+    """Return one of Ray's trainers, whose workers are set up by ``plan`` before ``train_loop`` runs.
+
+    Raises:
+        InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` name what the plan sets, or Ray Train
+            is not its version 2.
+        InfeasibleRequestError: The config is known to need more GPU memory than any device has.
+    """
+    check_train_v2(trainer)
+    plan = plan_of_run(plan, train_loop_config)
+    return trainer(**planned_arguments(train_loop, plan, limits, trainer_kwargs), train_loop_config=train_loop_config)
+
+
+def planned_arguments(
+    train_loop: Callable[..., Any], plan: TrialPlan, limits: LimitOptions, trainer_kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a trainer whose workers are set up by ``plan`` before ``train_loop`` runs.
+
+    Raises:
+        InvalidResourcesError: The plan has no Train workers, or ``trainer_kwargs`` name what the plan sets.
+    """
+    if "scaling_config" in trainer_kwargs:
+        raise InvalidResourcesError("scaling_config comes from the plan: change the policy instead")
+    scaling_config = plan.scaling_config()
+    if reserved_for_trial() is None:  # else the program that runs Tune watches
+        watch_tasks()
+    setup = ProcessSetup.for_worker(plan.slots[0], limits)
+
+    def set_up(_: Any) -> None:
+        setup.apply()
+        add_usage_to_reports()
+
+    def at_end() -> None:
+        folder = run_folder()
+        if folder is not None:
+            folder.keep()
+
+    return {
+        **trainer_kwargs,
+        "train_loop_per_worker": set_up_before(train_loop, set_up, at_end),
+        "scaling_config": scaling_config,
+        "run_config": with_deadlock_watch(trainer_kwargs.get("run_config")),
+    }
+
+
+def with_worker_variables(trainer_kwargs: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return a trainer's arguments with environment variables that each worker has from its start; the user's own win.
+
+    What sets up a process before the user's loop comes too late for them: by then Ray has imported the framework.
+    """
+    run_config = trainer_kwargs.get("run_config") or ray.train.RunConfig()
+    if not isinstance(run_config, RunConfig):  # what is wrong with it is said where the trainer is made
+        return trainer_kwargs
+    runtime_env = dict(run_config.worker_runtime_env or {})
+    runtime_env["env_vars"] = {**variables, **runtime_env.get("env_vars", {})}
+    return {**trainer_kwargs, "run_config": replace(run_config, worker_runtime_env=runtime_env)}
+
+
+def plan_of_run(plan: TrialPlan, train_loop_config: dict[str, Any] | None) -> TrialPlan:
+    """Return the plan for a Train run with this config, in the slot of the trial that starts it.
+
+    Without a config it is what is enough for every config that was measured.
+
+    Raises:
+        InfeasibleRequestError: The config is known to need more GPU memory than any device has.
+    """
+    plan = plan_of_trial(plan)
+    return plan if train_loop_config is None else plan.for_config(train_loop_config)
+
+
+def add_usage_to_reports() -> None:
+    """Let what this worker used go with each ``ray.train.report``; where Ray has no place for it, reports stay plain.
+
+    Ray Train has no public hook between a worker's report and the trainer. The object behind ``ray.train.report`` is
+    meant to be put in place by ``set_train_fn_utils`` before the user's function runs, as Ray itself does.
+    """
+    try:
+        from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
+
+        utils = get_train_fn_utils()
+        report = utils.report
+    except (ImportError, AttributeError, RuntimeError):  # another Ray, or no worker
+        return
+
+    folder = run_folder()
+
+    def report_with_usage(metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if folder is not None:
+            folder.keep()
+        return report(with_usage(metrics), *args, **kwargs)
+
+    utils.report = report_with_usage
+
+
+def run_folder() -> RunFolder | None:
+    """Return where this worker's record is kept; ``None``: Ray does not tell, as in its local mode."""
+    try:
+        context = ray.train.get_context()
+        storage = context.get_storage()
+        return RunFolder(storage.storage_filesystem, storage.experiment_fs_path, context.get_world_rank())
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return None
+
+
+def check_train_v2(trainer: Callable[..., Any]) -> None:
+    """Raise ``InvalidResourcesError`` unless ``trainer`` is of Ray Train's version 2.
+
+    Version 1 is itself a Tune run, and cannot be one trial of another.
+    """
+    # Of JAX there is no older trainer, but the configs beside it are those of the version that is active.
+    if not trainer.__module__.startswith("ray.train.v2.") or ray.train.RunConfig is not RunConfig:
+        raise InvalidResourcesError(
+            "Ray Train version 1 is active: set RAY_TRAIN_V2_ENABLED=1 in the environment before Ray is imported"
+        )

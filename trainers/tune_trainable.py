@@ -1,0 +1,339 @@
+"""Carries a plan into Ray Tune: a trainable that asks for its resources, keeps to them, and says what it used."""
+
+import functools
+import inspect
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, Literal, NamedTuple
+
+import ray
+from ray import tune
+from ray.exceptions import RayActorError
+from ray.tune.result import RESULT_DUPLICATE, TRIAL_INFO
+
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.ray_compat.ray_objects import PLAN_ATTRIBUTE
+from tune_policies.ray_compat.resume_safe_resources import OverSaved
+from tune_policies.ray_compat.unpickled_once import UnpickledOnce
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.units import format_bytes
+
+from .gpu_memory.limits.enforcement import current_enforcement
+from .gpu_memory.usage.counters import release_unused
+from .gpu_memory.usage.leaks import end_gpu_processes, is_too_much_to_keep
+from .gpu_memory.usage.trial_memory_stats import add_warnings, forgive_left_over, has_warnings, held_bytes
+from .gpu_memory.usage.usage import RunFolder, noted_on_oom, with_usage
+from .process import LimitOptions, ProcessSetup, limit_options, set_up_before
+
+SLOT_KEY: Final = "slot"
+"""The key under which each result of a trial says in which slot it ran."""
+
+
+def slot_of_trial(plan: TrialPlan, config: Mapping[str, Any], reserved: Any) -> TrialSlot:
+    """Return the slot in which the trial of this process runs, of ``plan`` or of one that took its place.
+
+    Args:
+        plan: The plan with which the run began.
+        config: The trial's config, without what Tune adds to it.
+        reserved: What Tune reserved for the trial; ``None``: this is no trial of Tune's.
+
+    Raises:
+        InfeasibleRequestError: The plan goes by configs, and this one is known to need more than any device has.
+    """
+    given = slot_of_reservation(reserved)
+    if plan.by_config is not None:
+        wanted = plan.slot_for(config)
+        # A scheduler may have changed the config since; what Ray holds for the trial has not changed with it.
+        return given if given is not None and given in plan.by_config.slots else wanted
+    if given is None and len(plan.slots) == 1:
+        return plan.slots[0]
+    if given is not None:
+        return given
+    bundles = None if reserved is None else reserved.bundles
+    return next((slot for slot in plan.slots if slot.placement_group_factory().bundles == bundles), plan.slots[0])
+
+
+def plan_of_trial(plan: TrialPlan) -> TrialPlan:
+    """Return the plan of the slot in which the trial of this process runs; outside of Tune, ``plan`` itself."""
+    given = slot_of_reservation(reserved_for_trial())
+    if plan.by_config is not None or given is None:
+        return plan
+    return plan.model_copy(update={"slots": (given,)})
+
+
+def slot_of_reservation(reserved: Any) -> TrialSlot | None:
+    """Return the slot for which ``reserved`` was made; ``None``: it was made by hand."""
+    slot = getattr(reserved, "slot", None)
+    return slot if isinstance(slot, TrialSlot) else None
+
+
+def reserved_for_trial() -> Any:
+    """Return what Tune reserved for the trial whose function this process runs; ``None``: it runs none."""
+    if not ray.is_initialized():  # to ask would not start one, but warn
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Tune warns where there is no trial, which is what is asked here
+        return tune.get_context().get_trial_resources()
+
+
+def check_versions(measured_with: Mapping[str, str]) -> None:
+    """Raise unless every package that is installed here has the version with which was measured.
+
+    What is not installed where the program runs, such as on a laptop, is not compared.
+
+    Args:
+        measured_with: Versions by package.
+
+    Raises:
+        InvalidResourcesError: Some have another version.
+    """
+    others = [
+        f"{name} {measured} ({found} is installed)"
+        for name, measured in sorted(measured_with.items())
+        if (found := _installed(name)) not in (None, measured)
+    ]
+    if others:
+        raise InvalidResourcesError(
+            f"the plan goes by a decision that was measured with {', '.join(others)}: measure again with what is "
+            "installed, or give BenchmarkedPolicy accept_other_versions=True"
+        )
+
+
+def _installed(name: str) -> str | None:
+    for build in (name, f"{name}-cpu"):  # as TensorFlow and XGBoost call theirs without CUDA
+        with suppress(PackageNotFoundError):
+            return version(build)
+    return None
+
+
+logger = logging.getLogger(__name__)
+
+_END_TIMEOUT_S: Final = 1.0
+"""How long the end of a trial waits for a stopped function's thread, in which what it has left is ended and said."""
+
+_function_thread: threading.Thread | None = None
+"""The thread that runs the user's function in this process, or ran it last."""
+
+
+def with_plan(
+    trainable: Callable[..., Any] | type[tune.Trainable],
+    plan: TrialPlan,
+    *,
+    isolation: Literal["mps"] | None = None,
+    on_void_limit: Literal["raise", "warn"] = "raise",
+) -> Any:
+    """Return a new trainable for ``tune.run`` and ``tune.Tuner`` that runs under ``plan``.
+
+    Each trial reserves the plan's resources, or where the plan goes by configs those of its own. Before the user's
+    code runs in it, a trial without GPUs has all GPUs hidden, its thread count set to its CPUs, and a trial on a share
+    of a GPU is held to its share of GPU memory.
+    What a trial with GPUs used of their memory stands in each of its results under ``"gpu_memory"``, and in which slot
+    it runs under ``"slot"``. With ``PolicyScheduler`` that is the one that it was given; else the plan's first.
+    Also pass ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``) where the plan is
+    capped, leaves room for others, or starts Train workers in its trials: resources alone do not hold those back.
+    What ``tune.with_resources`` gave the trainable before is replaced; around the result, it replaces the plan's own.
+
+    Args:
+        trainable: A function of a config, or a ``tune.Trainable`` class. It is left untouched.
+        plan: The plan of a policy.
+        isolation: ``"mps"``: let NVIDIA's MPS daemon hold the trial too, where one answers.
+        on_void_limit: What to do about a setting that turns the memory limit into none: an error, or a warning in the
+            result.
+
+    Raises:
+        InvalidResourcesError: ``trainable`` is neither, or the plan goes by a decision that was measured with other
+            versions than are installed here.
+        InfeasibleRequestError: In the trial: its config is known to need more than any GPU has.
+        MemoryLimitError: In the trial: its GPU memory cannot be limited, or others hold the memory of its share.
+    """
+    if plan.by_config is not None:
+        check_versions(plan.by_config.holds_for)
+    resources = OverSaved(
+        plan.resources_per_trial if plan.by_config is None else functools.partial(resources_for, plan)
+    )
+    under_plan = _TrialSetup(UnpickledOnce(plan), UnpickledOnce(limit_options(isolation, on_void_limit)))
+
+    if inspect.isclass(trainable) and issubclass(trainable, tune.Trainable):
+        # Tune names the trial after the class.
+        changes = {
+            "_under_plan": under_plan,
+            PLAN_ATTRIBUTE: under_plan.plan,
+            "__doc__": trainable.__doc__,
+        }
+        accounted = type(trainable.__name__, (_ClassUnderPlan, trainable), changes)
+        return tune.with_resources(accounted, resources)
+    if inspect.isclass(trainable) or not callable(trainable):
+        raise InvalidResourcesError(
+            f"a trainable is a function of a config or a subclass of ray.tune.Trainable, got {trainable!r}"
+        )
+
+    function = set_up_before(trainable, under_plan.set_up_thread)
+    # Tune has no public place between what a function reports and its result. The class that it makes of a function
+    # inherits from these, and `tune.with_parameters` and `tune.with_resources` keep them.
+    changes = {"_under_plan": under_plan, PLAN_ATTRIBUTE: under_plan.plan}
+    mixin = type("_FunctionUnderThisPlan", (_FunctionUnderPlan,), changes)
+    function.__mixins__ = (mixin, *getattr(trainable, "__mixins__", ()))  # type: ignore[attr-defined]
+    return tune.with_resources(function, resources)
+
+
+def resources_for(plan: TrialPlan, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+    """Return what Tune reserves for a trial with this config.
+
+    One that no GPU holds gets the largest, and fails there by itself: an error here would end the whole experiment.
+    """
+    try:
+        slot = plan.slot_for(config)
+        if plan.by_config is not None and (why := plan.by_config.why_unknown(config)) is not None:
+            logger.warning("%s: the trial gets %s", why, slot)
+    except InfeasibleRequestError:
+        slot = plan.slots[0] if plan.by_config is None else plan.by_config.slots[-1]
+    return slot.placement_group_factory()
+
+
+def _users_own(config: Any) -> dict[str, Any]:
+    """Return the config without what Tune adds to it for the trial's process."""
+    return {name: value for name, value in (config or {}).items() if not str(name).startswith("__")}
+
+
+class _TrialSetup(NamedTuple):
+    """What is done in a trial's process for its plan. A function in a function would be pickled by value."""
+
+    plan: UnpickledOnce[TrialPlan]
+    limits: UnpickledOnce[LimitOptions]
+
+    def slot_of(self, config: Any, reserved: Any) -> TrialSlot:
+        return slot_of_trial(self.plan.value, _users_own(config), reserved)
+
+    def set_up(self, config: Any, reserved: Any) -> None:
+        ProcessSetup.for_trial(self.slot_of(config, reserved), self.limits.value).apply()
+
+    def set_up_thread(self, config: Any) -> None:
+        _know_thread()
+        self.set_up(config, reserved_for_trial())
+
+
+class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
+    """Stands in front of the user's trainable: adds to its results, and cleans up after it."""
+
+    _under_plan: _TrialSetup
+
+    def step(self) -> dict[str, Any]:
+        result: dict[str, Any] = super().step()
+        # A wrong one is Ray's to refuse. A duplicate only says that the trial has ended; Tune takes no metrics from it.
+        if not isinstance(result, dict) or RESULT_DUPLICATE in result:
+            return result
+        return {SLOT_KEY: str(self._under_plan.slot_of(self.config, self.trial_resources)), **with_usage(result)}
+
+    def cleanup(self) -> None:
+        try:
+            super().cleanup()
+        finally:
+            _join_function()
+            add_warnings(end_gpu_processes())
+            _keep_warnings(self._storage)
+
+
+class _ClassUnderPlan(_UnderPlan):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        config = args[0] if args else kwargs.get("config")
+        trial = (config or {}).get(TRIAL_INFO)
+        self._under_plan.set_up(config, None if trial is None else trial.trial_resources)
+        with noted_on_oom():
+            super().__init__(*args, **kwargs)
+
+    def step(self) -> dict[str, Any]:
+        with noted_on_oom():
+            return super().step()
+
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        with noted_on_oom():
+            return super().save_checkpoint(*args, **kwargs)
+
+    def load_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        with noted_on_oom():
+            return super().load_checkpoint(*args, **kwargs)
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        add_warnings(end_gpu_processes())
+        _keep_warnings(self._storage)  # before the next trial begins an account of its own
+        return super().reset(*args, **kwargs)
+
+    def reset_config(self, new_config: Any) -> bool:
+        """Begin anew for the next trial: limits before the user's own reset takes memory, peaks after it.
+
+        What the object itself keeps on the device is its own affair, and no leak.
+        """
+        self._under_plan.set_up(new_config, self.trial_resources)
+        forgive_left_over()
+        with noted_on_oom():
+            is_reset = bool(super().reset_config(new_config))
+        forgive_left_over()
+        return is_reset
+
+
+class _FunctionUnderPlan(_UnderPlan):
+    _unfit: str | None = None
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        storage = self._storage
+        try:
+            return super().reset(*args, **kwargs)
+        finally:  # a function that was stopped ends in there; the next one's account begins in its own thread
+            _keep_warnings(storage)
+
+    def reset_config(self, new_config: Any) -> bool:
+        share_bytes = getattr(current_enforcement(), "share_bytes", None)
+        is_reset = bool(super().reset_config(new_config))
+        self._unfit = _why_unfit(share_bytes)
+        return is_reset
+
+    def step(self) -> dict[str, Any]:
+        if self._unfit is not None:
+            raise _to_be_replaced(self._unfit)
+        return super().step()
+
+
+def _know_thread() -> None:
+    global _function_thread
+    _function_thread = threading.current_thread()
+
+
+def _join_function() -> None:
+    """Wait for the function's thread to end: Ray tells it to, and does not wait."""
+    if _function_thread is not None:
+        _function_thread.join(_END_TIMEOUT_S)
+
+
+def _keep_warnings(storage: Any) -> None:
+    """Put what came up after the last result into the trial's folder, of which Tune tells a trainable nothing."""
+    if has_warnings() and storage:
+        RunFolder(storage.storage_filesystem, storage.trial_fs_path, rank=0).keep()
+
+
+def _why_unfit(share_bytes: int | None) -> str | None:
+    """Return why this process cannot serve another trial, ``None`` if it can. Never raises, as ``reset`` must not."""
+    try:
+        add_warnings(end_gpu_processes())
+        release_unused()
+        left_over_bytes = held_bytes()
+    except Exception as error:  # noqa: BLE001  # after some errors a device answers nothing but errors
+        return f"its GPU does not answer any more: {error}"
+    if not is_too_much_to_keep(left_over_bytes, share_bytes):
+        return None
+    return f"it still holds {format_bytes(left_over_bytes)} of GPU memory of an earlier trial"
+
+
+def _to_be_replaced(reason: str) -> RayActorError:
+    """Return the error upon which Tune ends this process and runs its trial in a new one.
+
+    Tune knows one reason to take another process for a trial without counting a failure: its node was taken away
+    (``preempted``). Where ``reset`` fails instead, or the process ends in it, Tune counts a failure, or waits for ever
+    for the trial to be reset; so the error comes with the first step after it.
+    """
+    return RayActorError(None, f"process {os.getpid()} is replaced by a new one: {reason}", False, True)

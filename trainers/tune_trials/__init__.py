@@ -1,1 +1,0 @@
-"""Trials of Tune under a plan."""

@@ -1,0 +1,131 @@
+"""What is known about accelerators without asking a machine: names, the variables that hide GPUs, amounts.
+
+All of it follows from the table of families.
+"""
+
+import math
+from typing import Final
+
+from tune_policies.cluster.accelerator_families import FAMILIES, AcceleratorFamily
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import suggest
+
+ACCELERATOR_TYPES: Final = frozenset(name for family in FAMILIES for name in family.types)
+"""The names of ``ray.util.accelerators``, by which Ray places work on a device type."""
+
+DEVICE_RESOURCES: Final = frozenset(family.resource for family in FAMILIES)
+"""Ray's resources whose units are single devices, so that a fraction must find its place on one of them.
+
+Ray calls them unit-instance resources (``custom_unit_instance_resources`` in its configuration, and ``GPU``).
+"""
+
+_NOMINAL_GB: Final = {
+    # As NVIDIA publishes them; of a type with several sizes the smallest. A K80 is two GPUs of 12 GB.
+    "K80": 12,
+    "P4": 8,
+    "P100": 12,
+    "V100": 16,
+    "T4": 16,
+    "A10G": 24,
+    "L4": 24,
+    "L40S": 48,
+    "A100": 40,
+    "A100-40G": 40,
+    "A100-80G": 80,
+    "H100": 80,
+    "H200": 141,
+    "RTX-PRO-6000": 96,
+    # AMD: https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html
+    "AMD-Instinct-MI100": 32,
+    "AMD-Instinct-MI210": 64,
+    "AMD-Instinct-MI300X-OAM": 192,
+    "AMD-Instinct-MI325X-OAM": 256,
+    "AMD-Instinct-MI350X-OAM": 288,
+    "AMD-Instinct-MI355X-OAM": 288,
+}
+"""GB of 10^9 bytes. Left out is what has no one size: devices of which Ray counts parts, or that are sold in sizes
+that the vendor's own pages state differently."""
+
+ACCELERATOR_TYPE_PREFIX: Final = "accelerator_type:"
+"""Ray gives a node one unit of ``accelerator_type:A100``; work for that type holds a little of it."""
+
+ACCELERATOR_TYPE_AMOUNT: Final = 0.001
+"""What Ray's own ``accelerator_type=`` holds of it, so a node takes at most 1000 such bundles."""
+
+GPU_VISIBILITY_VARIABLES: Final = tuple(
+    # A dict, as NVIDIA and MetaX share one.
+    dict.fromkeys(
+        family.visibility_variable for family in FAMILIES if family.resource == "GPU" and family.visibility_variable
+    )
+)
+"""Set to the empty string they hide every GPU, as Ray does under ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO``."""
+
+
+def check_accelerator_type(name: str) -> str:
+    """Return ``name`` if Ray knows a device type of that name.
+
+    Raises:
+        InvalidResourcesError: It does not; the message names the nearest that exists.
+    """
+    return _known(name, ACCELERATOR_TYPES, "accelerator type")
+
+
+def check_device_resource(name: str) -> str:
+    """Return ``name`` if it is a resource whose units are devices, such as ``"TPU"``.
+
+    Raises:
+        InvalidResourcesError: It is not; the message names the nearest that is.
+    """
+    return _known(name, DEVICE_RESOURCES, "accelerator resource")
+
+
+def check_type_of_resource(accelerator_type: str, resource: str) -> str:
+    """Return ``accelerator_type`` if devices of that type are counted as ``resource``.
+
+    Raises:
+        InvalidResourcesError: They are not.
+    """
+    types = {name for family in families_of(resource) for name in family.types}
+    if accelerator_type not in types:
+        known = f"its types are {', '.join(sorted(types))}" if types else "Ray names no types of it"
+        raise InvalidResourcesError(f"accelerator_type {accelerator_type!r} is not of resource {resource!r}: {known}")
+    return accelerator_type
+
+
+def check_device_amount(amount: float, resource: str) -> float:
+    """Return ``amount`` if a process may have so much of ``resource``.
+
+    Raises:
+        InvalidResourcesError: It may not; the message names the amounts next to it.
+    """
+    family = families_of(resource)[0]  # all GPUs are alike in this
+    if not family.allows(amount):
+        candidates = family.amounts or (math.floor(amount), math.floor(amount) + 1)
+        below = [allowed for allowed in candidates if 0 < allowed < amount]
+        above = [allowed for allowed in candidates if allowed > amount]
+        nearest = " or ".join(str(allowed) for allowed in (*below[-1:], *above[:1]))
+        raise InvalidResourcesError(
+            f"amount={amount:g} of {resource} cannot be: a worker gets {family.allowed}. Ask for {nearest}"
+        )
+    return amount
+
+
+def families_of(resource: str) -> tuple[AcceleratorFamily, ...]:
+    """Return the families whose devices Ray counts as ``resource``."""
+    return tuple(family for family in FAMILIES if family.resource == resource)
+
+
+def _known(name: str, known: frozenset[str], what: str) -> str:
+    if name not in known:
+        way_out = suggest(name, known) or f"; known: {', '.join(sorted(known))}"
+        raise InvalidResourcesError(f"unknown {what} {name!r}{way_out}")
+    return name
+
+
+def gpu_memory_of_type(accelerator_type: str | None) -> int | None:
+    """Return the least GPU memory, in bytes, that a device of the type has; ``None``: not known.
+
+    The vendor's nominal size, less 5 %, which error correction and the driver may hold back.
+    """
+    nominal = _NOMINAL_GB.get(accelerator_type or "")
+    return None if nominal is None else nominal * 10**9 * 95 // 100

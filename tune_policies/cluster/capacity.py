@@ -1,0 +1,298 @@
+"""What exists: the nodes of a cluster with their devices, and the nodes that could still be added.
+
+A capacity is a value. It can be saved as JSON where the cluster is, and planned against elsewhere.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import cached_property
+from itertools import chain, count
+from typing import Any, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, gpu_memory_of_type
+from tune_policies.cluster.labels import NODE_ID
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import TICKS, Amount, Amounts, Bytes, Count, Resources, format_amount
+from tune_policies.values.value import Value
+
+
+class GpuDevice(Value):
+    """One physical GPU, or one MIG device of it.
+
+    Attributes:
+        index: Its number on the node, from 0.
+        name: The model, as its driver calls it.
+        memory_bytes: Total GPU memory.
+        uuid: The driver's identifier.
+    """
+
+    index: Count
+    name: str
+    memory_bytes: Bytes
+    uuid: str | None = None
+
+
+class NodeCapacity(Value):
+    """One alive node.
+
+    Attributes:
+        node_id: Ray's identifier, in hexadecimal.
+        resources: Everything the node has, used or not.
+        accelerator_type: Ray's name of its device type, such as ``"A100"``.
+        labels: Ray's node labels.
+        devices: Its physical GPUs; ``None``: not read.
+        address: Its IP address, by which a user may exclude it.
+        is_head: Whether it is the cluster's head node.
+        usable_cpus: CPUs that its cgroup quota, its CPU affinity and ``SLURM_CPUS_PER_TASK`` allow, which Ray may
+            not know; ``None``: not read.
+        cpu_model: What its system calls its CPUs; ``None``: not read. It takes no part in how much fits.
+        is_expected: Whether it is not there yet: a plan counts on the autoscaler to add it.
+        in_use: What was reserved when it was read. It takes no part in planning, which goes by totals.
+    """
+
+    node_id: str
+    resources: Resources
+    accelerator_type: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    devices: tuple[GpuDevice, ...] | None = None
+    address: str | None = None
+    is_head: bool = False
+    usable_cpus: Amount | None = None
+    cpu_model: str | None = None
+    is_expected: bool = False
+    in_use: Resources | None = None
+
+    @cached_property
+    def amounts(self) -> Amounts:
+        """All that Ray counts of the node, one unit of its device type too; without ``memory``, that is not known."""
+        return _amounts(self.resources, self.accelerator_type)
+
+    @property
+    def smallest_gpu_memory_bytes(self) -> int | None:
+        """GPU memory of the smallest device, which Ray may hand out first; ``None``: not known.
+
+        What was not read comes from the table of known types. It is not known where Ray counts more GPUs than
+        there are devices: several would then be the same one.
+        """
+        if self.resources.gpus == 0:
+            return None
+        if self.devices is None:
+            return gpu_memory_of_type(self.accelerator_type)
+        if len(self.devices) < self.resources.gpus:
+            return None
+        return min([device.memory_bytes for device in self.devices], default=None)
+
+    def with_less(self, resources: Resources) -> "NodeCapacity":
+        """Return the node with fewer resources, of which nothing is known that was not known of all of them.
+
+        With as many devices as GPUs are left, GPU memory would seem to be known where Ray counts GPUs that the driver
+        does not list; and what its CPUs really are would be told of a node that has fewer now.
+        """
+        is_hidden = self.devices is not None and len(self.devices) < self.resources.gpus
+        devices = () if is_hidden else self.devices
+        return self.model_copy(update={"resources": resources, "devices": devices, "usable_cpus": None})
+
+    @property
+    def ray_labels(self) -> Mapping[str, str]:
+        """The labels by which Ray selects: those that are given, and the node's own identifier."""
+        return self.labels if NODE_ID in self.labels else {NODE_ID: self.node_id, **self.labels}
+
+    @property
+    def shape(self) -> Hashable:
+        """What a planner sees of the node: nodes of one shape are alike to it."""
+        has = self.resources
+        custom = tuple(has.custom.items()) if has.custom else ()
+        gpu_memory = (self.smallest_gpu_memory_bytes, self.devices is None) if has.gpus else ()
+        return (
+            *(has.cpus, has.gpus, has.memory_bytes, custom, self.accelerator_type, gpu_memory),
+            *(self.usable_cpus, self.is_expected),
+        )
+
+    def __str__(self) -> str:
+        has = self.resources
+        kind = f" ({self.accelerator_type})" if self.accelerator_type else ""
+        # What is missing is worth saying of a node: "8 CPU, 0 GPU".
+        parts = [f"{format_amount(has.cpus)} CPU", f"{format_amount(has.gpus)} GPU{kind}"]
+        rest = has.replaced(cpus=0, gpus=0)
+        return ", ".join(parts if rest.memory_bytes is None and not rest.custom else [*parts, str(rest)])
+
+
+def _amounts(resources: Resources, accelerator_type: str | None) -> Amounts:
+    of_type = {} if accelerator_type is None else {ACCELERATOR_TYPE_PREFIX + accelerator_type: TICKS}
+    return resources.ticks | of_type
+
+
+class NodeGroup(NamedTuple):
+    """Nodes of one shape: one of them, and how many there are."""
+
+    node: NodeCapacity
+    num_nodes: int
+
+
+class NodeTypeCapacity(Value):
+    """A type of node that the autoscaler could still add.
+
+    Attributes:
+        name: The name of the type in the cluster's configuration.
+        resources: What one such node will have.
+        max_nodes_to_add: How many more may come, those included that are on their way.
+        accelerator_type: Ray's name of its device type.
+        labels: Ray's node labels.
+        devices: Its GPUs, where they are known before it is there, as parts of GPUs are; ``None``: they are not.
+    """
+
+    name: str
+    resources: Resources
+    max_nodes_to_add: Count
+    accelerator_type: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    devices: tuple[GpuDevice, ...] | None = None
+
+    @cached_property
+    def amounts(self) -> Amounts:
+        """All that Ray will count of such a node; see :attr:`NodeCapacity.amounts`."""
+        return _amounts(self.resources, self.accelerator_type)
+
+    def as_node(self) -> NodeCapacity:
+        """Return what one node of this type will be. Its whole GPUs cannot be read before it is there."""
+        return NodeCapacity(
+            node_id=self.name,
+            resources=self.resources,
+            accelerator_type=self.accelerator_type,
+            labels=self.labels,
+            devices=self.devices,
+            is_expected=True,
+        )
+
+
+class ClusterCapacity(Value):
+    """The alive nodes, the node types that can be added, and when this was read.
+
+    Attributes:
+        nodes: The alive nodes that take work. Their order means nothing.
+        draining: Alive nodes that are being drained: Ray places nothing new on them, so no plan counts them.
+        node_types: What the autoscaler could still add; empty: nothing; ``None``: there is an autoscaler, but what it
+            could add is not known.
+        max_nodes_to_add: The most nodes of all types together that the autoscaler may still add; ``None``: each type's
+            own limit is the only one.
+        read_at: When the cluster was read; ``None``: it was written by hand.
+    """
+
+    nodes: tuple[NodeCapacity, ...] = ()
+    draining: tuple[NodeCapacity, ...] = ()
+    node_types: tuple[NodeTypeCapacity, ...] | None = ()
+    max_nodes_to_add: Count | None = None
+    read_at: datetime | None = None
+
+    @model_validator(mode="after")
+    def _node_ids_must_differ(self) -> Self:
+        counts = Counter(node.node_id for node in (*self.nodes, *self.draining))
+        if twice := sorted(node_id for node_id, count in counts.items() if count > 1):
+            raise InvalidResourcesError(f"each node needs a node_id of its own, but {twice[0]!r} comes twice")
+        names = Counter(node_type.name for node_type in self.node_types or ())
+        if twice := sorted(name for name, count in names.items() if count > 1):
+            raise InvalidResourcesError(f"each node type needs a name of its own, but {twice[0]!r} comes twice")
+        return self
+
+    @cached_property
+    def nodes_by_shape(self) -> dict[Hashable, tuple[NodeCapacity, ...]]:
+        """The nodes of each shape, so that a plan costs as much as there are shapes."""
+        nodes_of: dict[Hashable, list[NodeCapacity]] = {}
+        for node in self.nodes:
+            nodes_of.setdefault(node.shape, []).append(node)
+        return {shape: tuple(nodes) for shape, nodes in nodes_of.items()}
+
+    @cached_property
+    def groups(self) -> tuple[NodeGroup, ...]:
+        """One node of each shape, and how many there are."""
+        return tuple(NodeGroup(nodes[0], len(nodes)) for nodes in self.nodes_by_shape.values())
+
+    def nodes_of(self, groups: Iterable[NodeGroup]) -> Iterator[NodeCapacity]:
+        """Yield the nodes of some of the groups."""
+        for node, _ in groups:
+            yield from self.nodes_by_shape.get(node.shape, ())
+
+    def with_nodes(self, nodes: Iterable[NodeCapacity]) -> "ClusterCapacity":
+        """Return the same cluster with other alive nodes, which are not checked again."""
+        return self.model_copy(update={"nodes": tuple(nodes)})
+
+    def replacing(self, changed: Mapping[str, NodeCapacity]) -> "ClusterCapacity":
+        """Return the same cluster with some nodes changed, by their identifiers."""
+        by_shape = dict(self.nodes_by_shape)
+        for shape in {node.shape for node in self.nodes if node.node_id in changed}:
+            by_shape[shape] = tuple(node for node in by_shape[shape] if node.node_id not in changed)
+        for node in changed.values():
+            by_shape[node.shape] = (*by_shape.get(node.shape, ()), node)
+        return self._with_shapes({shape: nodes for shape, nodes in by_shape.items() if nodes})
+
+    def grown(self, nodes: Iterable[NodeCapacity]) -> "ClusterCapacity":
+        """Return the same cluster with further nodes, which are not checked, and nothing more to add."""
+        by_shape = dict(self.nodes_by_shape)
+        for shape, added in self.with_nodes(nodes).nodes_by_shape.items():
+            by_shape[shape] = (*by_shape.get(shape, ()), *added)
+        return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
+
+    def with_nodes_added(self, nodes_to_add: Mapping[str, int]) -> "ClusterCapacity":
+        """Return the cluster with so many nodes of each type, by its name, as if alive; no more can be added."""
+        taken = {node.node_id for node in self.nodes}
+        added = (
+            node.model_copy(update={"node_id": node_id})
+            for node_type in self.node_types or ()
+            if (number := nodes_to_add.get(node_type.name, 0))
+            for node in (node_type.as_node(),)
+            for node_id in _free_ids(node_type.name, number, taken)
+        )
+        return self.grown(added)
+
+    def where(self, holds: Callable[[NodeCapacity], bool]) -> "ClusterCapacity":
+        """Return the same cluster with only some of its alive nodes."""
+        if "nodes_by_shape" not in self.__dict__:
+            return self.with_nodes(filter(holds, self.nodes))
+        kept = {shape: tuple(filter(holds, nodes)) for shape, nodes in self.nodes_by_shape.items()}
+        return self._with_shapes({shape: nodes for shape, nodes in kept.items() if nodes})
+
+    def _with_shapes(
+        self, nodes_by_shape: dict[Hashable, tuple[NodeCapacity, ...]], **changes: Any
+    ) -> "ClusterCapacity":
+        """Return the same cluster with other nodes, whose shapes are known already."""
+        nodes = tuple(chain.from_iterable(nodes_by_shape.values()))
+        changed = self.model_copy(update={"nodes": nodes, **changes})
+        changed.__dict__["nodes_by_shape"] = nodes_by_shape
+        return changed
+
+    @classmethod
+    def of(cls, *nodes: Resources | NodeCapacity) -> "ClusterCapacity":
+        """Build a capacity by hand, one node for each argument.
+
+        ``ClusterCapacity.of(Resources(cpus=8, gpus=4), Resources(cpus=16))`` has two nodes.
+        """
+        taken = {node.node_id for node in nodes if isinstance(node, NodeCapacity)}
+        free_ids = (node_id for i in count() if (node_id := f"node-{i}") not in taken)
+        return cls(
+            nodes=tuple(
+                node if isinstance(node, NodeCapacity) else NodeCapacity(node_id=next(free_ids), resources=node)
+                for node in nodes
+            )
+        )
+
+    def gpu_nodes(self, accelerator_type: str | None = None) -> Iterator[NodeCapacity]:
+        """Yield the nodes with GPUs; of one device type only, if it is given."""
+        for node in self.nodes:
+            if node.resources.gpus > 0 and accelerator_type in (None, node.accelerator_type):
+                yield node
+
+    def gpu_groups(self, accelerator_type: str | None = None) -> Iterator[NodeGroup]:
+        """Yield the nodes with GPUs by shape; of one device type only, if it is given."""
+        for group in self.groups:
+            if group.node.resources.gpus > 0 and accelerator_type in (None, group.node.accelerator_type):
+                yield group
+
+
+def _free_ids(name: str, number: int, taken: set[str]) -> Iterator[str]:
+    prefix = name
+    while any(node_id.startswith(f"{prefix}+") for node_id in taken):
+        prefix += "+"
+    return (f"{prefix}+{i}" for i in range(1, number + 1))

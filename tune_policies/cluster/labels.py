@@ -1,0 +1,143 @@
+"""Label selectors: by which of Ray's node labels work is placed.
+
+A selector maps the key of a label to a condition on its value, in the form that Ray takes: ``"eu"``, ``"!eu"``,
+``"in(eu,us)"`` or ``"!in(eu,us)"``. A node without the label meets only the conditions with ``!``.
+Source: ``ray._private.label_utils`` and the guide "Use labels to control scheduling" of Ray 2.60.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Final, NamedTuple, Self
+
+from pydantic import BeforeValidator
+
+from tune_policies.values.errors import InvalidResourcesError
+
+NODE_ID: Final = "ray.io/node-id"
+"""The label with its own identifier that Ray gives to every node."""
+
+ACCELERATOR_TYPE: Final = "ray.io/accelerator-type"
+"""The label with its device type that Ray gives to a node whose devices it has detected."""
+
+_KEY: Final = re.compile(
+    r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*/)?"
+    r"[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?"
+)
+_VALUE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?")
+_NODE_ID: Final = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{48}\b")
+_CONDITION: Final = re.compile(r"(?P<excluded>!?)(?:in\((?P<list>[^()]*)\)|(?P<one>[^()!]*))")
+
+
+class _Condition(NamedTuple):
+    """What the value of one label must be: one of ``values``; with ``is_excluded``, none of them."""
+
+    values: frozenset[str]
+    is_excluded: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        match = _CONDITION.fullmatch(text)
+        if match is None:
+            return None
+        # "in()" is met by no node: Ray refuses it, but it is what conditions that contradict each other come to.
+        listed = (
+            [match["one"]] if match["list"] is None else [part for part in match["list"].split(",") if match["list"]]
+        )
+        values = [value.strip() for value in listed]
+        return cls(frozenset(values), is_excluded=bool(match["excluded"]))
+
+    def __and__(self, other: "_Condition") -> "_Condition":
+        if self.is_excluded and other.is_excluded:
+            return _Condition(self.values | other.values, is_excluded=True)
+        if self.is_excluded or other.is_excluded:
+            wanted, unwanted = (other, self) if self.is_excluded else (self, other)
+            return _Condition(wanted.values - unwanted.values, is_excluded=False)
+        return _Condition(self.values & other.values, is_excluded=False)
+
+    def __str__(self) -> str:
+        listed = ",".join(sorted(self.values))
+        return ("!" if self.is_excluded else "") + (listed if len(self.values) == 1 else f"in({listed})")
+
+
+def check_selector(value: object) -> dict[str, str]:
+    """Return ``value``, a label selector, in the form that Ray understands.
+
+    Blanks are taken out: to Ray 2.60, ``"in(eu, us)"`` is sound, and no node ever meets it.
+
+    Raises:
+        InvalidResourcesError: It is not a mapping of label keys to conditions; the message names the wrong one.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidResourcesError(f"a label selector must map label keys to conditions, got {value!r}")
+    checked = {}
+    for key, condition in sorted(value.items(), key=str):
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
+            raise InvalidResourcesError(
+                f"{key!r} is not a label key: letters, digits, '.', '_' and '-', with an optional domain such as "
+                "'ray.io/' in front"
+            )
+        parsed = _Condition.parse(condition) if isinstance(condition, str) else None
+        if parsed is None or not parsed.values or not all(map(is_label_value, parsed.values)):
+            raise InvalidResourcesError(
+                f"{condition!r} is not a condition on label {key!r}: write 'a', '!a', 'in(a,b)' or '!in(a,b)'"
+            )
+        checked[key] = str(parsed)
+    return checked
+
+
+LabelSelector = Annotated[dict[str, str], BeforeValidator(check_selector)]
+"""A label selector in Ray's form."""
+
+
+def conditions_of(selector: Mapping[str, str]) -> list[tuple[str, frozenset[str], bool]]:
+    """Return each label's key and values, and whether the node must have none of these, instead of one."""
+    return [(key, *condition) for key, condition in _parsed(selector).items()]
+
+
+def matcher(selector: Mapping[str, str]) -> Callable[[Mapping[str, str]], bool]:
+    """Return what says whether a node with these labels is one that the selector selects."""
+    conditions = conditions_of(selector)
+
+    def is_selected(labels: Mapping[str, str]) -> bool:
+        for key, values, is_excluded in conditions:  # noqa: SIM110 - called for every node: twice as fast as all()
+            if (labels.get(key) in values) == is_excluded:
+                return False
+        return True
+
+    return is_selected
+
+
+def merged(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+    """Return the selector that selects what both select."""
+    if not one or not other:
+        return dict(one or other)
+    conditions = _parsed(one)
+    for key, condition in _parsed(other).items():
+        conditions[key] = conditions[key] & condition if key in conditions else condition
+    return {key: str(condition) for key, condition in sorted(conditions.items())}
+
+
+def is_label_value(text: str) -> bool:
+    """Return whether Ray takes ``text`` as the value of a label in a selector."""
+    return _VALUE.fullmatch(text) is not None
+
+
+def is_one_of(values: Iterable[str]) -> str:
+    """Return the condition that a label has one of ``values``."""
+    return str(_Condition(frozenset(values), is_excluded=False))
+
+
+def is_none_of(values: Iterable[str]) -> str:
+    """Return the condition that a label has none of ``values``, or is missing."""
+    return str(_Condition(frozenset(values), is_excluded=True))
+
+
+def format_selector(selector: Mapping[str, str]) -> str:
+    """Return the selector for a message: node identifiers shortened as Ray does, and cut where it lists many."""
+    parts = (f"{key}={condition}" for key, condition in sorted(selector.items()))
+    text = _NODE_ID.sub(r"\1", ", ".join(parts))
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def _parsed(selector: Mapping[str, str]) -> dict[str, _Condition]:
+    return {key: parsed for key, condition in selector.items() if (parsed := _Condition.parse(condition)) is not None}

@@ -1,0 +1,163 @@
+"""TPU slices: hosts whose chips are wired together, and which are of use only as a whole.
+
+Ray Train runs the workers of a trial on whole slices. It reserves a slice of several hosts through the first of them,
+which alone has the resource ``TPU-{pod type}-head``, and finds the others by the slice's name in their labels. A slice
+of one host is that host. Sources: ``ray.util.tpu``, ``ray._private.accelerators.tpu`` (Ray 2.60).
+"""
+
+import math
+from collections.abc import Iterable
+from itertools import product
+from typing import Final, NamedTuple
+
+from tune_policies.cluster.capacity import NodeCapacity
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import suggest
+
+SLICE_NAME: Final = "ray.io/tpu-slice-name"
+TOPOLOGY: Final = "ray.io/tpu-topology"
+WORKER_ID: Final = "ray.io/tpu-worker-id"
+POD_TYPE: Final = "ray.io/tpu-pod-type"
+
+_CHIPS_PER_HOST: Final = 4
+"""Of a slice with several hosts. Newer hosts with 8 chips are slices by themselves."""
+
+_LARGEST_ON_ONE_HOST: Final = ("1x1", "2x2", "2x4")
+"""The topologies of one host, of the types whose hosts may have up to 8 chips."""
+
+_UP_TO_8_CHIPS: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
+_ONE_CORE_PER_CHIP: Final = frozenset({"TPU-V5LITEPOD", "TPU-V6E"})
+"""All others have two. The number in a pod type counts cores."""
+
+
+def _cuboids(x: int, y: int, z: int) -> set[str]:
+    """Return the topologies with edges in steps of 4, up to so many chips."""
+    edges = (range(4, longest + 1, 4) for longest in (x, y, z))
+    return {"x".join(map(str, edge)) for edge in product(*edges)}
+
+
+_SQUARES: Final = {"4x4", "4x8", "8x8", "8x16", "16x16"}
+_SMALL_CUBOIDS: Final = {"2x2x1", "2x2x2", "2x2x4", "2x4x4"}
+TOPOLOGIES: Final = {
+    "TPU-V2": _SQUARES,
+    "TPU-V3": _SQUARES | {"16x32", "32x32"},
+    "TPU-V4": _SMALL_CUBOIDS | _cuboids(12, 12, 16),
+    "TPU-V5P": _SMALL_CUBOIDS | _cuboids(16, 16, 24),
+    "TPU-V5LITEPOD": _SQUARES | {"1x1", "2x2", "2x4", "2x8"},
+    "TPU-V6E": _SQUARES | {"1x1", "2x2", "2x4", "2x8"},
+    "TPU-V7X": _SMALL_CUBOIDS | {"4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16"},
+}
+"""The topologies that Ray reserves, by device type (``VALID_TPU_TOPOLOGY`` in Ray)."""
+
+
+class SliceShape(NamedTuple):
+    """What all slices of one topology and device type have in common."""
+
+    topology: str
+    accelerator_type: str
+
+    @property
+    def chips(self) -> int:
+        """Chips of one slice: ``"2x2x2"`` has 8."""
+        return math.prod(int(edge) for edge in self.topology.split("x"))
+
+    @property
+    def pod_type(self) -> str:
+        """Google's name for it, such as ``"v4-16"``: the generation, and how many cores."""
+        cores = self.chips * (1 if self.accelerator_type in _ONE_CORE_PER_CHIP else 2)
+        return f"{self.accelerator_type.removeprefix('TPU-').lower()}-{cores}"
+
+    @property
+    def head_resource(self) -> str:
+        """The resource of the first host, by which Train reserves a slice of several hosts."""
+        return f"TPU-{self.pod_type}-head"
+
+    @property
+    def told_by(self) -> str:
+        """What Train goes by when it looks for such a slice."""
+        return f"device type {self.accelerator_type}" if self.has_one_host else f"pod type {self.pod_type}"
+
+    @property
+    def has_one_host(self) -> bool:
+        """Whether Train takes such a slice for a single host, and so goes by no slice name."""
+        is_small = self.accelerator_type in _UP_TO_8_CHIPS and self.topology in _LARGEST_ON_ONE_HOST
+        return is_small or self.chips <= _CHIPS_PER_HOST
+
+
+class TpuSlice(NamedTuple):
+    """A slice of which every host is alive."""
+
+    name: str
+    hosts: tuple[NodeCapacity, ...]
+
+
+class Slices(NamedTuple):
+    """The slices of one shape in a cluster.
+
+    Attributes:
+        intact: Those that Train can reserve, by name.
+        broken: What is wrong with the others, by name.
+    """
+
+    intact: tuple[TpuSlice, ...]
+    broken: dict[str, str]
+
+
+def check_topology(topology: str, accelerator_type: str) -> str:
+    """Return ``topology`` if Ray reserves such slices of that device type.
+
+    Raises:
+        InvalidResourcesError: It does not; the message names those that it does.
+    """
+    known = TOPOLOGIES[accelerator_type]
+    if topology not in known:
+        by_size = sorted(known, key=lambda name: (SliceShape(name, accelerator_type).chips, name))
+        way_out = suggest(topology, known) or f"; known: {', '.join(by_size)}"
+        raise InvalidResourcesError(f"{accelerator_type} has no slices of topology {topology!r}{way_out}")
+    return topology
+
+
+def find_slices(nodes: Iterable[NodeCapacity], shape: SliceShape) -> Slices:
+    """Return the slices of ``shape`` among ``nodes``, by what Ray's node labels say."""
+    hosts: dict[str, list[NodeCapacity]] = {}
+    for node in nodes:
+        if _is_of(node, shape) and node.labels.get(TOPOLOGY, shape.topology) == shape.topology:
+            # Slices of one host may share a name, or have none.
+            name = node.node_id if shape.has_one_host else node.labels.get(SLICE_NAME)
+            if name:
+                hosts.setdefault(name, []).append(node)
+    intact, broken = [], {}
+    for name in sorted(hosts):
+        if why := _what_is_wrong(hosts[name], shape):
+            broken[name] = why
+        else:
+            intact.append(TpuSlice(name, tuple(sorted(hosts[name], key=lambda node: node.node_id))))
+    return Slices(tuple(intact), broken)
+
+
+def topologies_not_told_apart(nodes: Iterable[NodeCapacity], shape: SliceShape) -> list[str]:
+    """Return the other topologies of which Train may take hosts where it was asked for ``shape``."""
+    alike = (
+        node
+        for node in nodes
+        if (node.accelerator_type == shape.accelerator_type if shape.has_one_host else _is_of(node, shape))
+    )
+    return sorted({node.labels[TOPOLOGY] for node in alike if TOPOLOGY in node.labels} - {shape.topology})
+
+
+def _is_of(node: NodeCapacity, shape: SliceShape) -> bool:
+    return node.labels.get(POD_TYPE) == shape.pod_type
+
+
+def _what_is_wrong(hosts: list[NodeCapacity], shape: SliceShape) -> str | None:
+    chips = sum(host.resources.custom.get("TPU", 0) for host in hosts)
+    if chips != shape.chips:
+        return f"{chips:g} of its {shape.chips} chips are there"
+    if shape.has_one_host:
+        return None
+    heads = [host for host in hosts if host.labels.get(WORKER_ID) == "0"]
+    if len(heads) != 1:
+        return f"{len(heads)} of its hosts have the label {WORKER_ID}=0"
+    if heads[0].resources.custom.get(shape.head_resource, 0) < 1:
+        return f"its first host lacks the resource {shape.head_resource}"
+    return None

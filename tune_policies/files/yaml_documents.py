@@ -1,0 +1,301 @@
+"""Reads YAML as plain data, with the line of each part, so that what is wrong with it can be shown where it stands.
+
+A text is only parsed, never run: tags other than YAML's own are refused. Scalars are read as Kubernetes reads them,
+which goes by JSON: a date is a text, and so is every key.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import shorten
+
+_PREFIX: Final = "tag:yaml.org,2002:"
+_KNOWN: Final = frozenset(f"{_PREFIX}{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp", "value"))
+
+# PyYAML reads 1e3 as a text and 12:30 as 750; the parser of Kubernetes (sigs.k8s.io/yaml) as 1000 and as a text.
+_EXPONENT: Final = re.compile(r"[-+]?(\d++(\.\d*+)?|\.\d++)[eE][-+]?\d++")
+
+_resolver: Final[Any] = yaml.resolver.Resolver()
+_constructor: Final = yaml.constructor.SafeConstructor()
+
+
+def read_scalar(text: str, tag: str | None, implicit: tuple[bool, bool]) -> Any:
+    """Return a value: a text, a number, a truth value or ``None``.
+
+    Args:
+        text: As it is written, without quotes.
+        tag: The tag that is written before it; ``None``: none is.
+        implicit: Whether its form decides what it is: unquoted, and quoted, as PyYAML's parser says.
+
+    Raises:
+        ValueError: The tag is not one of plain data, or the text is not what the tag says.
+    """
+    kind = tag if tag not in (None, "!") else _resolver.resolve(yaml.ScalarNode, text, implicit)
+    if kind == f"{_PREFIX}merge":
+        return text
+    if kind not in _KNOWN:
+        raise ValueError(f"the tag {kind} is not plain data, and nothing is run here: leave it out")
+    if kind == f"{_PREFIX}str" and tag is None and implicit[0] and _EXPONENT.fullmatch(text):
+        return float(text)
+    if kind in (f"{_PREFIX}str", f"{_PREFIX}timestamp", f"{_PREFIX}value"):
+        return text
+    if kind in (f"{_PREFIX}int", f"{_PREFIX}float") and ":" in text:
+        return text
+    try:
+        return _constructor.construct_object(yaml.ScalarNode(kind, text))
+    except (ValueError, KeyError, OverflowError, yaml.YAMLError) as error:  # such as a number of thousands of digits
+        raise ValueError(f"{shorten(text)} cannot be read as {kind.removeprefix(_PREFIX)}") from error
+
+
+def key_as_text(key: Any) -> str:
+    """Return a key as JSON has it: ``on`` is ``"true"``, as YAML takes it for a truth value."""
+    match key:
+        case str():
+            return key
+        case None:
+            return "null"
+        case bool():
+            return "true" if key else "false"
+        case _:
+            return shorten(key)
+
+
+Path = tuple[str | int, ...]
+"""Where a part stands: keys and places from the top, as ``("spec", "workerGroupSpecs", 0, "groupName")``."""
+
+MAX_CHARACTERS: Final = 10_000_000
+"""A longer text is not read: what Kubernetes stores of one object is at most 1.5 MiB (etcd's limit of a request)."""
+
+_MAX_DEPTH: Final = 100
+"""How deep parts may stand in each other; the definition of a RayCluster goes to about 30."""
+
+_MAX_PARTS: Final = 200_000
+"""How many parts a document may have once its aliases are unfolded: a few lines of them can stand for billions."""
+
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML was built with it
+
+_MERGE: Final = "tag:yaml.org,2002:merge"
+
+
+class Document(NamedTuple):
+    """One YAML document.
+
+    Attributes:
+        data: Mappings, lists and scalars.
+        lines: By path the line, from 1, on which a part begins. What an alias stands for has the line of the alias.
+        source: The name of the file.
+        repeated: By path the line on which a key comes again, with the same value.
+    """
+
+    data: Any
+    lines: Mapping[Path, int]
+    source: str
+    repeated: Mapping[Path, int] = MappingProxyType({})
+
+    def line(self, path: Path) -> int:
+        """Return the line of a part; of one that is missing, the line of what it should stand in."""
+        while path not in self.lines and path:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+class DocumentError(InvalidResourcesError):
+    """A text that is not YAML, or not plain data.
+
+    Attributes:
+        source: The name of the file.
+        line: The line, from 1.
+        reason: What is wrong there.
+    """
+
+    def __init__(self, source: str, line: int, reason: str) -> None:
+        super().__init__(source, line, reason)
+        self.source = source
+        self.line = line
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.source}, line {self.line}: {self.reason}"
+
+
+def read_documents(text: str, source: str, room: int = 1) -> tuple[Document, ...]:
+    """Return the documents of a text, without those that are empty.
+
+    Args:
+        text: YAML, or JSON, which is YAML too.
+        source: The name of the file.
+        room: How many times as large as a manifest it may be.
+
+    Raises:
+        DocumentError: It is not YAML, too long or too deep, or more than plain data; the only error there is.
+    """
+    if len(text) > MAX_CHARACTERS * room:
+        raise DocumentError(source, 1, f"more than {MAX_CHARACTERS * room:,} characters: give what is needed alone")
+    if unreadable := yaml.reader.Reader.NON_PRINTABLE.search(text):
+        line = text.count("\n", 0, unreadable.start()) + 1
+        raise DocumentError(source, line, f"the character {unreadable.group()!r} cannot be in YAML: is this a text?")
+    try:
+        return tuple(_documents(text, source, _MAX_PARTS * room))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = 1 if mark is None else min(mark.line, text.count("\n")) + 1  # libyaml may mark the line after the last
+        raise DocumentError(source, line, _explain(error, text, line)) from error
+    except yaml.YAMLError as error:
+        raise DocumentError(source, 1, f"not YAML: {error}") from error
+
+
+def _documents(text: str, source: str, max_parts: int) -> Iterator[Document]:
+    events = yaml.parse(text, Loader=_LOADER)
+    for event in events:
+        if isinstance(event, yaml.DocumentStartEvent):
+            builder = _Builder(events, source, max_parts)
+            data = builder.value(next(events), ())
+            if data is not None:
+                yield Document(data, builder.lines, source, builder.repeated)
+
+
+class _Anchored(NamedTuple):
+    """What an alias stands for, of how many parts it is, and how deep they stand in it."""
+
+    data: Any
+    num_parts: int
+    height: int
+
+
+class _Builder:
+    """Makes the data of one document out of what the parser reads."""
+
+    def __init__(self, events: Iterator[Any], source: str, max_parts: int) -> None:
+        self.lines: dict[Path, int] = {}
+        self.repeated: dict[Path, int] = {}
+        self._events = events
+        self._source = source
+        self._max_parts = max_parts
+        self._anchored: dict[str, _Anchored] = {}
+        self._open: set[str] = set()  # anchors of parts that have not ended
+        self._num_parts = 0
+        self._deepest = 0
+
+    def value(self, event: Any, path: Path) -> Any:
+        """Return the part that begins with ``event``."""
+        line = event.start_mark.line + 1
+        self.lines[path] = line
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event.anchor, path, line)
+        before, deepest = self._num_parts, self._deepest
+        self._deepest = 0
+        self._count(1, len(path), line)
+        if event.anchor:
+            self._open.add(event.anchor)
+        if isinstance(event, yaml.ScalarEvent):
+            data: Any = self._scalar(event, line)
+        elif isinstance(event, yaml.MappingStartEvent):
+            self._check_tag(event, "map", line)
+            data = self._mapping(path)
+        else:
+            self._check_tag(event, "seq", line)
+            data = [self.value(each, (*path, number)) for number, each in enumerate(self._until(yaml.SequenceEndEvent))]
+        if event.anchor:
+            self._open.discard(event.anchor)
+            self._anchored[event.anchor] = _Anchored(data, self._num_parts - before, self._deepest - len(path))
+        self._deepest = max(self._deepest, deepest)
+        return data
+
+    def _alias(self, name: str | None, path: Path, line: int) -> Any:
+        if name in self._open:
+            raise self._error(line, f"the alias *{name} stands in what it stands for, so that it has no end")
+        if name is None or name not in self._anchored:
+            raise self._error(line, f"the alias *{name} stands for nothing: no part above is marked &{name}")
+        data, num_parts, height = self._anchored[name]
+        self._count(num_parts, len(path) + height, line)
+        return data
+
+    def _mapping(self, path: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for key_event in self._until(yaml.MappingEndEvent):
+            line = key_event.start_mark.line + 1
+            key = self._key(key_event, path, line)
+            if key is None:
+                for name, value in self._merged(self.value(next(self._events), (*path, "<<")), line).items():
+                    if name not in merged:
+                        merged[name] = value
+                        self.lines.setdefault((*path, name), line)
+                continue
+            if key in found:
+                self._repeat(found[key], (*path, key), line)
+                continue
+            found[key] = self.value(next(self._events), (*path, key))
+            self.lines[(*path, key)] = line
+        return {**merged, **found}
+
+    def _repeat(self, value: Any, path: Path, line: int) -> None:
+        """Read the value of a key that was there before, which must be the same."""
+        first = self.lines[path]
+        again = self.value(next(self._events), path)
+        self.lines[path] = first
+        if json.dumps(again, sort_keys=True) != json.dumps(value, sort_keys=True):  # in Python, True is 1
+            raise self._error(
+                line, f"the key {shorten(path[-1])} comes twice, first in line {first}: only one can hold"
+            )
+        self.repeated[path] = line
+
+    def _key(self, event: Any, path: Path, line: int) -> str | None:
+        """Return a key as a text; ``None``: it merges another mapping into this one."""
+        is_scalar = isinstance(event, yaml.ScalarEvent)
+        key = self._scalar(event, line) if is_scalar else None
+        if isinstance(event, yaml.AliasEvent):
+            key = self._alias(event.anchor, path, line)
+        elif is_scalar and event.anchor:
+            self._anchored[event.anchor] = _Anchored(key, 1, 0)
+        if isinstance(event, yaml.CollectionStartEvent) or isinstance(key, list | dict):
+            raise self._error(line, "a key must be a text; of a template, give what `helm template` writes")
+        return None if key == "<<" and is_scalar and event.implicit[0] else key_as_text(key)
+
+    def _merged(self, value: Any, line: int) -> dict[str, Any]:
+        parts = value if isinstance(value, list) else [value]
+        if not all(isinstance(part, dict) for part in parts):
+            raise self._error(line, "<< takes a mapping, or a list of mappings")
+        return {name: part[name] for part in reversed(parts) for name in part}  # of several the first holds
+
+    def _scalar(self, event: Any, line: int) -> Any:
+        try:
+            return read_scalar(event.value, event.tag, event.implicit)
+        except ValueError as error:
+            raise self._error(line, str(error)) from error
+
+    def _check_tag(self, event: Any, kind: str, line: int) -> None:
+        if event.tag not in (None, "!", f"tag:yaml.org,2002:{kind}"):
+            raise self._error(line, f"the tag {event.tag} is not plain data, and nothing is run here: leave it out")
+
+    def _until(self, end: type) -> Iterator[Any]:
+        while not isinstance(event := next(self._events), end):
+            yield event
+
+    def _count(self, num_parts: int, depth: int, line: int) -> None:
+        """Note further parts, the deepest of which stands ``depth`` deep."""
+        self._num_parts += num_parts
+        self._deepest = max(self._deepest, depth)
+        if depth > _MAX_DEPTH:
+            raise self._error(line, f"parts stand in each other more than {_MAX_DEPTH} deep")
+        if self._num_parts > self._max_parts:
+            raise self._error(line, f"more than {self._max_parts:,} parts, with what its aliases stand for")
+
+    def _error(self, line: int, reason: str) -> DocumentError:
+        return DocumentError(self._source, line, reason)
+
+
+def _explain(error: yaml.MarkedYAMLError, text: str, line: int) -> str:
+    reason = ", ".join(part for part in (error.context, error.problem) if part)
+    written = text.splitlines()[line - 1 : line]
+    if written and "{{" in written[0]:
+        return f"not YAML but a template: give what `helm template` writes ({reason})"
+    if written and written[0][: len(written[0]) - len(written[0].lstrip())].count("\t"):
+        return f"not YAML, which is indented by blanks, never by tabs ({reason})"
+    return f"not YAML: {reason}"

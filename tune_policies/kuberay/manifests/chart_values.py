@@ -1,0 +1,322 @@
+"""Reads values of KubeRay's chart ``ray-cluster`` as the RayCluster that the chart makes of them.
+
+After the chart's template and default values (https://github.com/ray-project/kuberay/tree/v1.7.0/helm-chart/ray-cluster).
+Values do not say for which version of the chart they are, so the defaults are those of 1.6 and 1.7; older charts give
+the head 2G, and the groups 1G and at most 3 replicas. The chart gives groups no top-level ``resources`` and ``labels``:
+there ``rayStartParams`` alone tell Ray.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from tune_policies.files.yaml_documents import Document, Path
+from tune_policies.kuberay.manifests.field_problems import read_part
+from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, FieldProblem, Metadata, RayClusterSpec
+from tune_policies.values.value import shorten, suggest
+
+_GROUPS: Final = "additionalWorkerGroups"
+_TOP: Final = ("head", "worker", _GROUPS)
+_TOP_KEYS: Final = frozenset(
+    {*_TOP, "common", "image", "nameOverride", "fullnameOverride", "imagePullSecrets", "gcsFaultTolerance", "service"}
+    | {"podDisruptionBudget", "annotations", "labels", "headServiceSuffix"}
+)
+
+
+def _amounts(memory: str) -> dict[str, Any]:
+    return {what: {"cpu": "1", "memory": memory} for what in ("limits", "requests")}
+
+
+_HEAD_DEFAULTS: Final[dict[str, Any]] = {"resources": _amounts("5Gi")}
+_WORKER_DEFAULTS: Final[dict[str, Any]] = {
+    "groupName": "workergroup",
+    "replicas": 1,
+    "minReplicas": 1,
+    "maxReplicas": 5,
+    "resources": _amounts("1Gi"),
+}
+_SMALL_GROUP_DEFAULTS: Final[dict[str, Any]] = {
+    "disabled": True,
+    "replicas": 0,
+    "minReplicas": 0,
+    "maxReplicas": 5,
+    "resources": _amounts("1Gi"),
+}
+
+_OLD_MOST: Final = 3
+"""``maxReplicas`` before the chart's version 1.6."""
+
+_WITH_DEFAULTS: Final = (("worker",), (_GROUPS, "smallGroup"))
+"""The groups that the chart has defaults for."""
+
+_OF_CLUSTER: Final = ("rayVersion", "enableInTreeAutoscaling", "autoscalerOptions")
+"""What the chart has under ``head``, but is the whole cluster's."""
+
+_OF_GROUP: Final = (
+    "replicas",
+    "minReplicas",
+    "maxReplicas",
+    "numOfHosts",
+    "idleTimeoutSeconds",
+    "suspend",
+    "headService",
+)
+_OF_CONTAINER: Final = (
+    "volumeMounts",
+    "resources",
+    "securityContext",
+    "envFrom",
+    "ports",
+    "lifecycle",
+    "command",
+    "args",
+)
+_OF_POD: Final = (
+    *("nodeSelector", "tolerations", "affinity", "volumes", "restartPolicy", "initContainers", "serviceAccountName"),
+    *("priorityClassName", "priority", "dnsConfig", "topologySpreadConstraints", "runtimeClassName"),
+    "resourceClaims",
+)
+_OTHERS: Final = (
+    *("disabled", "groupName", "rayStartParams", "initArgs", "containerEnv", "image", "sidecarContainers"),
+    *("podSecurityContext", "labels", "annotations"),
+)
+_KNOWN: Final = frozenset((*_OF_CLUSTER, *_OF_GROUP, *_OF_CONTAINER, *_OF_POD, *_OTHERS))
+
+_WORKER: Final = "ray-worker"
+"""The container of workers that Ray runs in."""
+
+_FOR_ZERO: Final = {"maxReplicas": 2147483647, "numOfHosts": 1}
+"""What the chart writes for a 0, as Helm's ``default`` takes it for nothing."""
+
+_OF_RAY: Final = frozenset({"groupName", "rayStartParams", "initArgs", "minReplicas", "maxReplicas", "containerEnv"})
+
+_CONTAINER: Final = ("template", "spec", "containers")
+
+
+class _Group(NamedTuple):
+    """A group of the values: its name, where it stands, and what it holds, with the chart's defaults filled in."""
+
+    name: str
+    path: Path
+    values: dict[str, Any]
+
+
+def is_chart_values(data: object) -> bool:
+    """Return whether a document is values of the chart. Other charts have a ``worker`` too, so it needs Ray's keys."""
+    if not isinstance(data, dict) or "kind" in data:
+        return False
+    worker = data.get("worker")
+    return (
+        isinstance(data.get("head"), dict)
+        or isinstance(data.get(_GROUPS), dict)
+        or (isinstance(worker, dict) and not _OF_RAY.isdisjoint(worker))
+    )
+
+
+def read_chart_values(document: Document) -> tuple[list[ClusterInFile], list[FieldProblem]]:
+    """Return the cluster that the chart makes of the values, and the fields that are not as they must be."""
+    values = document.data
+    if wrong := _not_mappings(values):
+        return [], wrong
+    head = _Group("head", ("head",), _merged(_HEAD_DEFAULTS, values.get("head")))
+    workers = _workers(values)
+    places = _Places(head, workers, _common_env(values))
+    spec, problems = read_part(RayClusterSpec, _spec(values, head, workers))
+    problems = [FieldProblem(path=places.of(each.path), message=each.message) for each in problems]
+    if spec is None:
+        return [], problems
+    names = {"name": values.get("fullnameOverride") or None, "annotations": values.get("annotations")}
+    metadata, wrong = read_part(Metadata, {**names, "labels": values.get("labels")})
+    found = ClusterInFile(
+        document, "values", values, metadata or Metadata(), spec, (), places.of, _left_to_the_chart(values, workers)
+    )
+    return [found], [*problems, *wrong]
+
+
+def _left_to_the_chart(values: dict[str, Any], workers: list[_Group]) -> tuple[str, ...]:
+    """Return, as a sentence, which defaults are counted that older versions of the chart have otherwise."""
+    memory = ("resources", "limits", "memory")
+    is_autoscaling = (values.get("head") or {}).get("enableInTreeAutoscaling") is True
+    changed: list[Path] = [("head", *memory)]
+    for group in workers:
+        if group.path in _WITH_DEFAULTS:
+            changed += [(*group.path, *memory)]
+            # It matters where the number grows, or is more than the older default.
+            replicas = _unquoted(group.values.get("replicas"))
+            is_more = isinstance(replicas, int) and replicas > _OLD_MOST
+            changed += [(*group.path, "maxReplicas")] if is_autoscaling or is_more else []
+    missing = [".".join(map(str, path)) for path in changed if not _is_given(values, path)]
+    named = ", ".join(missing)
+    return (f"the values leave {named} to the chart: its defaults since version 1.6 are counted",) if named else ()
+
+
+def _is_given(values: Any, path: Path) -> bool:
+    for key in path:
+        if not isinstance(values, dict) or key not in values:
+            return False
+        values = values[key]
+    return True
+
+
+def _not_mappings(values: dict[str, Any]) -> list[FieldProblem]:
+    groups = values.get(_GROUPS)
+    parts: list[tuple[Path, object]] = [((key,), values.get(key)) for key in (*_TOP, "common", "image")]
+    if isinstance(groups, dict):
+        parts += [((_GROUPS, name), group) for name, group in groups.items()]
+    return [
+        FieldProblem(path=path, message=f"{path[-1]} must be a mapping, got {shorten(part)}")
+        for path, part in parts
+        if part is not None and not isinstance(part, dict)
+    ]
+
+
+def _workers(values: dict[str, Any]) -> list[_Group]:
+    """Return the groups that are not disabled, in the order in which the chart writes them."""
+    more = values.get(_GROUPS) or {}
+    defaults = {"smallGroup": _SMALL_GROUP_DEFAULTS}
+    groups = [_Group(name, (_GROUPS, name), _merged(defaults.get(name, {}), more[name])) for name in sorted(more)]
+    worker = _merged(_WORKER_DEFAULTS, values.get("worker"))
+    groups.append(_Group(worker.get("groupName", ""), ("worker",), worker))
+    return [group for group in groups if group.values.get("disabled") is not True]
+
+
+def _merged(defaults: dict[str, Any], given: object) -> dict[str, Any]:
+    """Return the values as Helm merges them: mappings key by key, of which a null drops the default."""
+    if not isinstance(given, dict):
+        return defaults
+    found = dict(defaults)
+    for key, value in given.items():
+        is_deep = isinstance(value, dict) and isinstance(defaults.get(key), dict)
+        found[key] = _merged(defaults[key], value) if is_deep else value
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _spec(values: dict[str, Any], head: _Group, workers: list[_Group]) -> dict[str, Any]:
+    of_cluster: dict[str, Any] = {key: head.values[key] for key in _OF_CLUSTER if key in head.values}
+    return {
+        **of_cluster,
+        "headGroupSpec": _group_spec(values, head, "ray-head"),
+        "workerGroupSpecs": [{**_group_spec(values, group, _WORKER), "groupName": group.name} for group in workers],
+    }
+
+
+def _group_spec(values: dict[str, Any], group: _Group, container_name: str) -> dict[str, Any]:
+    of = group.values
+    container: dict[str, Any] = {key: of[key] for key in _OF_CONTAINER if key in of}
+    container["name"] = container_name
+    image = of.get("image") or values.get("image") or {}
+    if isinstance(image, dict) and {"repository", "tag"} <= image.keys():
+        container["image"] = f"{image['repository']}:{image['tag']}"
+    own = of.get("containerEnv", [])
+    container["env"] = [*_common_env(values), *own] if isinstance(own, list) else own
+    sidecars = of.get("sidecarContainers") or []
+    pod: dict[str, Any] = {key: of[key] for key in _OF_POD if key in of}
+    if of.get("restartPolicy") == "":
+        del pod["restartPolicy"]
+    sizes: dict[str, Any] = {key: _unquoted(of[key]) for key in _OF_GROUP if key in of}
+    sizes |= {key: value for key, value in _FOR_ZERO.items() if container_name == _WORKER and sizes.get(key) == 0}
+    pod["containers"] = [container, *(sidecars if isinstance(sidecars, list) else [])]
+    return {
+        **sizes,
+        "rayStartParams": _start_params(of),
+        "template": {"metadata": {key: of.get(key) for key in ("labels", "annotations")}, "spec": pod},
+    }
+
+
+def _unquoted(value: Any) -> Any:
+    """Return a count as the chart writes it: without quotes."""
+    return int(value) if isinstance(value, str) and value.isdecimal() and value.isascii() else value
+
+
+def _start_params(of: dict[str, Any]) -> Any:
+    given = [of.get(key) or {} for key in ("rayStartParams", "initArgs")]  # the second is the old name of the first
+    if not all(isinstance(params, dict) for params in given):
+        return of.get("rayStartParams")
+    # The chart quotes each of them.
+    return {
+        key: json.dumps(value) if isinstance(value, int | float) else value
+        for params in given
+        for key, value in params.items()
+    }
+
+
+def _common_env(values: dict[str, Any]) -> list[Any]:
+    found = (values.get("common") or {}).get("containerEnv")
+    return found if isinstance(found, list) else []
+
+
+def unknown_keys(values: dict[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield the keys of groups that the chart does not read, and of the top those near to one that it reads.
+
+    Helm passes over them. At the top, other charts may have values of their own.
+    """
+    for key in values.keys() - _TOP_KEYS:
+        if near := suggest(key, _TOP_KEYS):
+            yield (key,), near
+    more = values.get(_GROUPS)
+    places: list[tuple[Path, Any]] = [((key,), values.get(key)) for key in ("head", "worker")]
+    places += [((_GROUPS, name), group) for name, group in (more.items() if isinstance(more, dict) else ())]
+    for path, group in places:
+        for key in group if isinstance(group, dict) else ():
+            if key not in _KNOWN:
+                yield (*path, key), suggest(key, _KNOWN)
+
+
+class _Places(NamedTuple):
+    """Where in the values each part of the RayCluster comes from."""
+
+    head: _Group
+    workers: list[_Group]
+    common_env: list[Any]
+
+    def of(self, part: Path) -> Path:
+        """Return the place in the values of a part of the cluster's ``spec``."""
+        match part:
+            case ("headGroupSpec", *rest):
+                return self._in_group(self.head, tuple(rest))
+            case ("workerGroupSpecs", int(number), *rest) if number < len(self.workers):
+                return self._in_group(self.workers[number], tuple(rest))
+            case ("workerGroupSpecs", *_):
+                return (_GROUPS,)
+            case (str(key), *_) if key in _OF_CLUSTER:
+                return ("head", *part)
+            case _:
+                return part
+
+    def _in_group(self, group: _Group, part: Path) -> Path:
+        match part:
+            case (*_,) if part[:3] == _CONTAINER:
+                return self._in_container(group, part[3:])
+            case ("template", "spec", "securityContext", *rest):
+                return (*group.path, "podSecurityContext", *rest)
+            case ("template", "spec" | "metadata", *rest):
+                return (*group.path, *rest)
+            case ("template",):
+                return group.path
+            case ("groupName",) if group.path[0] == _GROUPS:
+                return group.path
+            case ("rayStartParams", *rest) if "rayStartParams" not in group.values and "initArgs" in group.values:
+                return (*group.path, "initArgs", *rest)
+            case ("resources", *_):
+                return (*group.path, "rayStartParams", "resources")
+            case ("labels", *_):
+                return (*group.path, "rayStartParams", "labels")
+            case _:
+                return (*group.path, *part)
+
+    def _in_container(self, group: _Group, part: Path) -> Path:
+        match part:
+            case (0, "env", int(number), *rest) if number < len(self.common_env):
+                return ("common", "containerEnv", number, *rest)
+            case (0, "env", int(number), *rest):
+                return (*group.path, "containerEnv", number - len(self.common_env), *rest)
+            case (0, "env", *rest):
+                return (*group.path, "containerEnv", *rest)
+            case (0, "image"):
+                return (*group.path, "image", "tag") if group.values.get("image") else ("image", "tag")
+            case (0, *rest):
+                return (*group.path, *rest)
+            case (int(number), *rest):
+                return (*group.path, "sidecarContainers", number - 1, *rest)
+            case _:
+                return group.path

@@ -1,0 +1,263 @@
+"""Turns a cluster that was read into what a plan goes by: what Ray counts on each node, and how many there may be."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+from typing import Final, TypeVar
+
+from tune_policies.cluster.capacity import GpuDevice
+from tune_policies.cluster.ray_totals import accelerator_type_of, to_resources
+from tune_policies.files.yaml_documents import Document, read_documents
+from tune_policies.kuberay.manifests.cluster_yaml import (
+    ClusterYaml,
+    YamlNodeType,
+    assumptions,
+    is_cluster_yaml,
+    old_field_problems,
+    provider_of,
+    read_cluster_yaml,
+)
+from tune_policies.kuberay.manifests.clusters_in_document import check_name, clusters_in, manifests_in, name_of
+from tune_policies.kuberay.manifests.file_text import read_text
+from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, FieldProblem, HeadGroup, WorkerGroupSpec
+from tune_policies.kuberay.manifests.machines import Machines
+from tune_policies.kuberay.manifests.ray_counts import device_type, ray_counts, slice_shape
+from tune_policies.kuberay.manifests.start_command import says_cpus, started_counts
+from tune_policies.kuberay.nodes.catalog import NodeCatalog, parts_of_gpus
+from tune_policies.kuberay.nodes.cluster_spec import ClusterSpec, WorkerGroup
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import Resources
+from tune_policies.values.sanitize import one_line
+from tune_policies.values.value import kind_of, shorten
+
+_MINUTE_S: Final = 60
+
+HEAD_UNKNOWN: Final = "the head is counted without CPUs, as its file does not say what it has"
+
+_FIRST_WITH_GROUP_RESOURCES: Final = (2, 51)
+"""Before, Ray's autoscaler passes over the field ``resources`` of a group. Labels reach the nodes through KubeRay."""
+
+_GroupT = TypeVar("_GroupT", bound=HeadGroup)
+
+
+def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
+    """Return a cluster of KubeRay's as Ray counts it: its autoscaler, or without one the nodes as they start.
+
+    Raises:
+        InvalidResourcesError: Ray cannot tell what a node has, or the numbers of a group do not agree; the message
+            names the group.
+    """
+    spec = cluster.spec
+    is_autoscaling = spec.enableInTreeAutoscaling is True
+
+    def counts(group: HeadGroup) -> dict[str, int]:
+        return ray_counts(_as_seen(group, spec.rayVersion)) if is_autoscaling else started_counts(group)
+
+    assumptions = list(cluster.assumptions)
+    if is_autoscaling or says_cpus(spec.headGroupSpec):
+        with _naming("the head"):
+            head = to_resources(counts(spec.headGroupSpec))
+    else:
+        head = Resources()
+        assumptions.append(HEAD_UNKNOWN)
+    options = spec.autoscalerOptions
+    return ClusterSpec(
+        name=cluster.metadata.name or "cluster",
+        head=head,
+        groups=tuple(_group(each, counts) for each in spec.workerGroupSpecs),
+        is_autoscaling=is_autoscaling,
+        idle_timeout_s=options.idleTimeoutSeconds,
+        assumptions=tuple(assumptions),
+    )
+
+
+def _as_seen(group: _GroupT, ray_version: str | None) -> _GroupT:
+    """Return the group without what its Ray does not read."""
+    version = re.match(r"(\d{1,9})\.(\d{1,9})", ray_version or "")
+    if version is None or (int(version[1]), int(version[2])) >= _FIRST_WITH_GROUP_RESOURCES:
+        return group
+    return group.model_copy(update={"resources": {}})
+
+
+def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]) -> WorkerGroup:
+    with _naming(f"the group {group.groupName!r}"):
+        amounts = counts(group)
+        shape = slice_shape(group) if "TPU" in amounts else None
+        if shape is not None:
+            # The autoscaler counts it on every host, or no slice would come; of the hosts that are there one has it.
+            amounts.pop(shape.head_resource, None)
+        most = max(group.minReplicas, group.maxReplicas)
+        # KubeRay brings the number within its limits, and a suspended group has no pods.
+        start = 0 if group.suspend else min(most, max(group.minReplicas, group.replicas))
+        return WorkerGroup(
+            name=group.groupName,
+            resources=to_resources(amounts),
+            min_nodes=group.minReplicas * group.numOfHosts,
+            max_nodes=group.maxReplicas * group.numOfHosts,
+            start_nodes=start * group.numOfHosts,
+            num_hosts=group.numOfHosts,
+            accelerator_type=(told := device_type(amounts, group.labels, group.template.spec.nodeSelector)),
+            gpu_parts=_gpu_parts(group, amounts.get("GPU", 0)),
+            is_type_counted=told is None or accelerator_type_of(amounts) is not None,
+            labels=group.labels,
+            topology=None if shape is None else shape.topology,
+            idle_timeout_s=group.idleTimeoutSeconds,
+        )
+
+
+def _gpu_parts(group: WorkerGroupSpec, gpus: int) -> tuple[GpuDevice, ...] | None:
+    pod = group.template.spec
+    return parts_of_gpus(pod.containers[0].resources.limits, pod.nodeSelector, gpus) if gpus else None
+
+
+def yaml_to_cluster_spec(
+    cluster: ClusterYaml, catalog: NodeCatalog | None = None, assumptions: Sequence[str] = ()
+) -> ClusterSpec:
+    """Return the cluster of a cluster YAML as Ray's autoscaler counts it.
+
+    Args:
+        cluster: As it was read, with Ray's defaults.
+        catalog: Has what the machines are, where Ray looks that up by their instance type; ``None``: nothing does.
+        assumptions: What the file leaves open, and what it was taken for, a sentence each.
+
+    Raises:
+        InvalidResourcesError: Something is missing that Ray finds out only from the cloud, or the numbers of a node
+            type do not agree; the message names the node type.
+    """
+    types = cluster.available_node_types
+    head = cluster.head_node_type
+    if head not in types:
+        raise InvalidResourcesError(f"head_node_type must name one of {', '.join(types)}, got {head!r}")
+    if cluster.max_workers is None:
+        raise InvalidResourcesError(
+            "max_workers is missing: write how many worker nodes there may be (Ray has no default for this provider)"
+        )
+    most = cluster.max_workers
+    machines = Machines(provider_of(cluster.model_dump()), catalog)
+    workers = {name: each for name, each in types.items() if name != head or each.max_workers}
+    head_unknown = machines.why_unknown(head, types[head])
+    unknown = [why for name, each in workers.items() if (why := machines.why_unknown(name, each))]
+    if head_unknown is not None and not (most and workers):
+        unknown.append(head_unknown)
+    if unknown:
+        raise InvalidResourcesError("\n".join(unknown))
+    minutes = cluster.idle_timeout_minutes
+    return ClusterSpec(
+        name=cluster.cluster_name or "cluster",
+        head=_resources(head, {} if head_unknown else machines.amounts(types[head], is_head=True)),
+        groups=tuple(_node_type(name, each, machines.amounts(each), most) for name, each in workers.items()),
+        max_nodes=most,
+        idle_timeout_s=None if minutes is None else minutes * _MINUTE_S,
+        assumptions=(*assumptions, *machines.assumptions(workers), *([HEAD_UNKNOWN] if head_unknown else [])),
+    )
+
+
+def _node_type(name: str, node_type: YamlNodeType, amounts: Mapping[str, int], most: int) -> WorkerGroup:
+    with _naming(f"the node type {name!r}"):
+        return WorkerGroup(
+            name=name,
+            resources=_resources(name, amounts),
+            min_nodes=node_type.min_workers,
+            max_nodes=min(most, most if node_type.max_workers is None else node_type.max_workers),
+            start_nodes=node_type.min_workers,
+            accelerator_type=(told := device_type(amounts, node_type.labels, {})),
+            is_type_counted=told is None or accelerator_type_of(amounts) is not None,
+            labels=node_type.labels,
+            idle_timeout_s=node_type.idle_timeout_s,
+        )
+
+
+def _resources(name: str, amounts: Mapping[str, int]) -> Resources:
+    with _naming(f"the node type {name!r}"):
+        return to_resources(amounts)
+
+
+@contextmanager
+def _naming(part: str) -> Iterator[None]:
+    try:
+        yield
+    except InvalidResourcesError as error:
+        raise InvalidResourcesError(f"{part}: {error}") from error
+
+
+_MOST_PROBLEMS: Final = 10
+
+
+def load_cluster(path: str | FilePath, *, name: str | None = None, catalog: NodeCatalog | None = None) -> ClusterSpec:
+    """Return the cluster that a manifest, values of KubeRay's chart or a cluster YAML describes, as Ray counts it.
+
+    Args:
+        path: The file, plain or gzipped; ``-`` is what is piped in.
+        name: Of the cluster, job or service, where the file has several; ``None``: it has one.
+        catalog: Has what machines are of which a cluster YAML names the instance type alone.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, holds no cluster or several, or a field is wrong; the message
+            names the file and the line.
+    """
+    found = find_cluster(path, name)
+    try:
+        if isinstance(found, ClusterInFile):
+            return to_cluster_spec(found)
+        cluster, problems = read_cluster_yaml(found.data)
+        problems += old_field_problems(found.data)
+        if cluster is None or problems:
+            raise _wrong([(found, problem) for problem in problems])
+        return yaml_to_cluster_spec(cluster, catalog, assumptions(found.data))
+    except InvalidResourcesError as error:
+        message = str(error)
+        raise InvalidResourcesError(message if message.startswith(str(path)) else f"{path}: {message}") from error
+
+
+def find_cluster(path: str | FilePath, name: str | None = None) -> ClusterInFile | Document:
+    """Return the one cluster of a file, or that of a name: of KubeRay's as it is read, of a cluster YAML its document.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, holds no cluster or several, or a field of KubeRay's is wrong;
+            the message names the file and the line.
+    """
+    documents = read_documents(read_text(path), str(path))
+    manifests = [each for document in documents for _, each in manifests_in(document)]
+    if name is not None:
+        check_name(name, manifests, str(path))
+        manifests = [each for each in manifests if name_of(each) == name]
+    found: list[ClusterInFile | Document] = []
+    problems = []
+    for manifest in manifests:
+        if is_cluster_yaml(manifest.data):
+            found.append(manifest)
+        elif isinstance(manifest.data, dict):
+            clusters, wrong = clusters_in(manifest)
+            found += clusters
+            problems += [(manifest, problem) for problem in wrong]
+    if len(found) > 1:
+        raise InvalidResourcesError(
+            f"{path} holds {len(found)} clusters ({_listed(manifests)}): pick one by its name (plan --name), or "
+            "give it a file of its own"
+        )
+    if problems:
+        raise _wrong(problems)
+    if len(found) != 1:
+        raise InvalidResourcesError(
+            f"{path} must hold one Ray cluster YAML (available_node_types), one KubeRay RayCluster, RayJob or "
+            f"RayService, or values of its chart, but holds {len(found)} (found: {_listed(manifests) or 'nothing'})"
+        )
+    return found[0]
+
+
+def _listed(manifests: list[Document]) -> str:
+    return ", ".join(dict.fromkeys(map(_described, manifests)))
+
+
+def _described(manifest: Document) -> str:
+    if not isinstance(manifest.data, dict):
+        return kind_of(manifest.data)
+    kind = str(manifest.data.get("kind", "no kind"))
+    return f"{kind} {shorten(found)}" if (found := name_of(manifest)) else kind
+
+
+def _wrong(problems: list[tuple[Document, FieldProblem]]) -> InvalidResourcesError:
+    lines = [f"{document.source}, line {document.line(each.path)}: {each.message}" for document, each in problems]
+    more = [f"and {len(lines) - _MOST_PROBLEMS} more"] if len(lines) > _MOST_PROBLEMS else []
+    return InvalidResourcesError("\n".join(map(one_line, [*lines[:_MOST_PROBLEMS], *more])))

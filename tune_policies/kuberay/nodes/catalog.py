@@ -1,0 +1,313 @@
+"""The node catalogue: which kinds of nodes there could be, as the user writes them down, and what each costs."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from tune_policies.cluster.accelerators import (
+    ACCELERATOR_TYPE_PREFIX,
+    DEVICE_RESOURCES,
+    check_accelerator_type,
+    check_device_amount,
+    check_type_of_resource,
+)
+from tune_policies.cluster.capacity import GpuDevice
+from tune_policies.cluster.labels import ACCELERATOR_TYPE, check_selector, is_label_value
+from tune_policies.cluster.tpu_slices import SliceShape, check_topology
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import Bytes, Count, CustomAmounts, PositiveCount, Resources, format_amount
+from tune_policies.values.value import Value, shorten
+
+_DNS_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+
+_DOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_KEY: Final = re.compile(r"[a-zA-Z0-9]([-._a-zA-Z0-9]{0,61}[a-zA-Z0-9])?")
+"""The two parts of the name of an extended resource, with a slash between them."""
+
+
+def check_dns_label(name: str) -> str:
+    """Return ``name`` if Kubernetes takes it in the names of pods.
+
+    Raises:
+        InvalidResourcesError: It does not; the message names the nearest that it takes.
+    """
+    if not _DNS_LABEL.fullmatch(name):
+        near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-0123456789")[:63]
+        hint = f"; such as {near!r}" if near else ""
+        raise InvalidResourcesError(
+            f"name {shorten(name)} must have small letters, digits and '-', a letter first, and at most 63{hint}"
+        )
+    return name
+
+
+NodeTypeName = Annotated[str, AfterValidator(check_dns_label)]
+"""A DNS label, as Kubernetes needs it in the names of pods."""
+
+Day = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+"""A day, as ``2026-11-21``."""
+
+
+def _labels(labels: dict[str, str]) -> dict[str, str]:
+    for key, value in labels.items():
+        if not is_label_value(value):
+            raise InvalidResourcesError(
+                f"{value!r} cannot be the value of the label {key!r}: letters, digits, '.', '_' and '-', at most 63"
+            )
+    return check_selector(labels)
+
+
+def _node_selector(labels: dict[str, str]) -> dict[str, str]:
+    _labels({key: value or "none" for key, value in labels.items()})  # Kubernetes' labels may be empty, Ray's not
+    return labels
+
+
+def _device_key(key: str) -> str:
+    domain, slash, name = key.partition("/")
+    if not (_DOMAIN.fullmatch(domain) and slash and _KEY.fullmatch(name)):
+        raise InvalidResourcesError(
+            f"device_key {shorten(key)} is no name of Kubernetes for devices: write one such as 'nvidia.com/gpu'"
+        )
+    return key
+
+
+def _node_resources(amounts: dict[str, float]) -> dict[str, float]:
+    for name, amount in amounts.items():
+        if name in ("cpu", "gpu"):
+            raise InvalidResourcesError(f"custom resource {name!r} is Tune's name of {name.upper()}: use {name}s")
+        if name.startswith(ACCELERATOR_TYPE_PREFIX):
+            raise InvalidResourcesError(
+                f"custom resource {name!r} is how Ray tells a device type: use accelerator_type"
+            )
+        if not float(amount).is_integer():
+            # Ray's reader of manifests takes whole numbers only.
+            raise InvalidResourcesError(f"a node has whole numbers of {name}, got {format_amount(amount)}")
+    return amounts
+
+
+class Toleration(Value):
+    """What lets a pod onto a tainted node; fields as in Kubernetes.
+
+    Attributes:
+        key: Of the taint.
+        operator: ``"Exists"``, or ``"Equal"`` with a value.
+        value: Of the taint.
+        effect: ``"NoSchedule"``, ``"PreferNoSchedule"`` or ``"NoExecute"``; ``None``: each of them.
+    """
+
+    key: str
+    operator: Literal["Exists", "Equal"] = "Exists"
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = "NoSchedule"
+
+    @model_validator(mode="after")
+    def _value_must_be_compared(self) -> Self:
+        if (self.operator == "Equal") != (self.value is not None):
+            raise InvalidResourcesError(
+                f"the toleration of {self.key!r} has operator={self.operator!r} and value={self.value!r}: a value goes "
+                "with 'Equal', and none with 'Exists'"
+            )
+        return self
+
+
+class NodeType(Value):
+    """One kind of node.
+
+    Attributes:
+        name: Its name, also of the worker group: a DNS label.
+        cpus: CPUs that Ray counts on it: whole, as KubeRay's autoscaler reads no parts.
+        memory_bytes: Host memory.
+        gpus: Whole GPUs.
+        custom: Devices of other families by Ray's resource, such as ``{"TPU": 4}``, and any other resource.
+        accelerator_type: Ray's name of its device type; ``None``: it has no devices, or any.
+        topology: Of its TPU slices, such as ``"4x4"``; the nodes of a slice come and go together.
+        device_key: Under which name Kubernetes counts its devices; ``None``: as the device plugin of its family does.
+            For parts of GPUs: ``"nvidia.com/mig-1g.10gb"``, ``"nvidia.com/gpu.shared"``.
+        price_per_hour: Of one node, in the catalogue's currency; ``None``: not told.
+        max_nodes: The most that there can be.
+        labels: Ray's node labels, beside that of its device type.
+        node_selector: Kubernetes labels of the nodes on which its pods run, beside those of its device type.
+        tolerations: Taints that its pods tolerate, beside those of its device family.
+        node_config: What Ray's launcher passes to the cloud, such as ``{"InstanceType": "g6.xlarge"}``.
+
+    Raises:
+        InvalidResourcesError: A field is wrong, or the fields do not go together.
+    """
+
+    name: NodeTypeName
+    cpus: PositiveCount
+    memory_bytes: Bytes
+    gpus: Count = 0
+    custom: Annotated[CustomAmounts, AfterValidator(_node_resources)] = Field(default_factory=dict)
+    accelerator_type: Annotated[str, AfterValidator(check_accelerator_type)] | None = None
+    topology: str | None = None
+    device_key: Annotated[str, AfterValidator(_device_key)] | None = None
+    price_per_hour: Annotated[float, Field(ge=0)] | None = None
+    max_nodes: PositiveCount = 1000
+    labels: Annotated[dict[str, str], AfterValidator(_labels)] = Field(default_factory=dict)
+    node_selector: Annotated[dict[str, str], AfterValidator(_node_selector)] = Field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+    node_config: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _devices_must_agree(self) -> Self:
+        devices = self.devices
+        if len(devices) > 1:
+            raise InvalidResourcesError(
+                f"node type {self.name!r} has devices of several kinds ({', '.join(devices)}), which no pod can have: "
+                "make a node type of each"
+            )
+        for resource, amount in devices.items():
+            if resource != "GPU":
+                check_device_amount(amount, resource)
+            if self.accelerator_type is not None:
+                check_type_of_resource(self.accelerator_type, resource)
+        for field in ("accelerator_type", "device_key"):
+            if not devices and (value := getattr(self, field)) is not None:
+                raise InvalidResourcesError(
+                    f"node type {self.name!r} has {field}={value!r} and no devices: give gpus, or custom={{'TPU': 4}} "
+                    "and the like"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _slices_must_be_whole(self) -> Self:
+        if self.topology is None:
+            return self
+        chips = int(self.custom.get("TPU", 0))
+        if not chips or self.accelerator_type is None:
+            raise InvalidResourcesError(
+                f"topology={self.topology!r} is of TPU slices: it goes with custom={{'TPU': 4}} and an "
+                "accelerator_type such as 'TPU-V6E'"
+            )
+        check_topology(self.topology, self.accelerator_type)
+        shape = SliceShape(self.topology, self.accelerator_type)
+        if shape.chips % chips or (shape.has_one_host and shape.chips != chips):
+            needed = f"{shape.chips} on its one node" if shape.has_one_host else "4 on each node"
+            raise InvalidResourcesError(
+                f"a {self.topology} slice of {self.accelerator_type} has {shape.chips} chips, and its nodes cannot "
+                f"have {chips} each: {needed}"
+            )
+        if self.max_nodes < self.num_hosts:
+            raise InvalidResourcesError(
+                f"max_nodes={self.max_nodes} of {self.name!r} is less than one {self.topology} slice: ask for "
+                f"{self.num_hosts}"
+            )
+        return self
+
+    @property
+    def resources(self) -> Resources:
+        """What Ray counts on one node."""
+        return Resources(cpus=self.cpus, gpus=self.gpus, memory_bytes=self.memory_bytes, custom=self.custom)
+
+    @property
+    def devices(self) -> dict[str, float]:
+        """Its devices by Ray's resource: empty, or of one kind."""
+        amounts = {"GPU": self.gpus, **self.custom}
+        return {name: amount for name, amount in amounts.items() if amount > 0 and name in DEVICE_RESOURCES}
+
+    @property
+    def gpu_parts(self) -> tuple[GpuDevice, ...] | None:
+        """Its GPUs, if they are parts of GPUs; ``None``: they are whole."""
+        keys = () if self.device_key is None else (self.device_key,)
+        return parts_of_gpus(keys, self.node_selector, self.gpus) if self.gpus else None
+
+    @property
+    def num_hosts(self) -> int:
+        """Nodes that come and go together: the hosts of a TPU slice, else 1."""
+        if self.topology is None or self.accelerator_type is None:
+            return 1
+        return SliceShape(self.topology, self.accelerator_type).chips // int(self.custom["TPU"])
+
+    @property
+    def ray_labels(self) -> dict[str, str]:
+        """Ray's node labels, with that of the device type, which Ray gives to a node whose devices it has detected."""
+        own = {} if self.accelerator_type is None else {ACCELERATOR_TYPE: self.accelerator_type}
+        return {**own, **self.labels}
+
+
+class NodeCatalog(Value):
+    """All kinds of nodes that there could be.
+
+    Attributes:
+        node_types: Each with a name of its own.
+        head: The head node, which runs no trials and so has no devices; ``None``: a small one, see :data:`HEAD`.
+        currency: Of the prices.
+        date: The day on which they were so, as ``2026-11-21``.
+
+    Raises:
+        InvalidResourcesError: A field is wrong, or a name comes twice.
+    """
+
+    node_types: tuple[NodeType, ...]
+    head: NodeType | None = None
+    currency: str = "USD"
+    date: Day | None = None
+
+    @model_validator(mode="after")
+    def _names_must_differ(self) -> Self:
+        if not self.node_types:
+            raise InvalidResourcesError("node_types is empty: a catalogue has at least one node type")
+        head = self.head or HEAD
+        names = [head.name, *(each.name for each in self.node_types)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise InvalidResourcesError(
+                f"each node type needs a name of its own, but {twice[0]!r} comes twice"
+                + (", once as the head's" if twice[0] == head.name else "")
+            )
+        if head.devices:
+            raise InvalidResourcesError(
+                f"the head runs no trials, so its {', '.join(head.devices)} would stand idle: take a node type without"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _pods_must_have_one_part(self) -> Self:
+        for each in self.node_types:
+            if each.gpu_parts is not None and each.gpus > 1:
+                # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: CUDA shows a process one instance at the
+                # most, and of time slices several may be the same GPU, but Ray counts on devices 0 to n - 1.
+                raise InvalidResourcesError(
+                    f"node type {each.name!r} has {each.gpus} parts of GPUs in a pod, of which most trials would see "
+                    "none, as CUDA does not number them: set gpus to 1, with the CPUs and the memory for one"
+                )
+        return self
+
+
+HEAD = NodeType(name="head", cpus=2, memory_bytes=8 * 2**30)
+"""A head node that only manages: Ray's own processes need about so much."""
+
+
+_MIG_KEY: Final = re.compile(r"nvidia\.com/mig-(.+)")
+_PROFILE: Final = re.compile(r"\d+g\.(\d{1,9})gb\b.*")
+"""A profile's name ends with its nominal memory: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/."""
+
+_GKE_PROFILE: Final = "cloud.google.com/gke-gpu-partition-size"
+_GKE_SHARING: Final = "cloud.google.com/gke-gpu-sharing-strategy"
+"""GKE keeps the key ``nvidia.com/gpu`` and labels the nodes."""
+
+
+def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int) -> tuple[GpuDevice, ...] | None:
+    """Return what a pod with so many parts of GPUs has as its devices; ``None``: its GPUs are whole.
+
+    Each part of MIG has memory of its own: the nominal size, less the 5 % that whole GPUs may hold back, too. Time
+    slices share the memory of one GPU with other pods, so there are no devices to count on.
+
+    Args:
+        keys: Under which names Kubernetes counts what the pod asks for.
+        selector: The node selector of the pod.
+        number: How many parts.
+    """
+    if _GKE_SHARING in selector or any(key.endswith(".shared") for key in keys):
+        return ()
+    named = (match[1] for key in keys if (match := _MIG_KEY.fullmatch(key)))
+    profile = next(named, selector.get(_GKE_PROFILE))
+    if profile is None:
+        return None
+    if (size := _PROFILE.fullmatch(profile)) is None:
+        return ()
+    memory = int(size[1]) * 10**9 * 95 // 100
+    return (
+        tuple(GpuDevice(index=at, name=f"MIG {profile}", memory_bytes=memory) for at in range(number)) if memory else ()
+    )

@@ -1,0 +1,313 @@
+"""The cheapest nodes on which so many trials of one kind run at once.
+
+What a trial reserves may depend on the nodes: its CPUs on the node with the fewest for each GPU, its share on the GPU
+with the least memory. So the slots that the policy makes on some sets of node types are taken in turn, for each the
+cheapest cover is found, and the policy itself says whether the trials fit there.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import combinations
+from typing import Final, NamedTuple, Self
+
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
+from tune_policies.cluster.labels import matcher
+from tune_policies.cluster.tpu_slices import TOPOLOGY
+from tune_policies.kuberay.nodes.catalog import NodeType
+from tune_policies.kuberay.nodes.cluster_plan import PlannedGroup
+from tune_policies.kuberay.nodes.knapsack import Kind, cheapest_cover
+from tune_policies.placement.packing import count_workers, largest, request_of
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.resources import TICKS, Resources, to_ticks
+
+Units = Mapping[str, int]
+"""How many units of each node type, by its name."""
+
+_MOST_COUNTED: Final = 10_000
+"""No cluster has more nodes of a type, whatever a file says."""
+
+_PER_MONEY: Final = 10**6
+"""Prices are added up in whole millionths, so that sums that are the same compare as the same."""
+
+
+class NodePool(NamedTuple):
+    """Node types, and what else the cluster has.
+
+    Attributes:
+        node_types: By name.
+        head: Without CPUs for trials; its host memory is for Train drivers.
+    """
+
+    node_types: Mapping[str, NodeType]
+    head: NodeType
+
+    def of(self, holds: Callable[[NodeType], bool]) -> Self:
+        """Return the same with some of the node types only."""
+        return self._replace(node_types={name: each for name, each in self.node_types.items() if holds(each)})
+
+    @property
+    def most(self) -> dict[str, int]:
+        """How many units there can be."""
+        return {name: min(each.max_nodes, _MOST_COUNTED) // each.num_hosts for name, each in self.node_types.items()}
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether any node type has a price."""
+        return any(each.price_per_hour is not None for each in self.node_types.values())
+
+    def unit(self, name: str) -> tuple[NodeCapacity, ...]:
+        """Return the nodes of one unit."""
+        return tuple(self.group(name, 1).spec.nodes(self.node_types[name].num_hosts, is_expected=True))
+
+    def group(self, name: str, units: int) -> PlannedGroup:
+        """Return the worker group that so many units are."""
+        node_type = self.node_types[name]
+        hosts = node_type.num_hosts
+        return PlannedGroup(node_type=node_type, max_nodes=units * hosts, num_hosts=hosts)
+
+    def capacity(self, units: Units, *, is_expected: bool = True) -> ClusterCapacity:
+        """Return the cluster with so many units, which are still to be added unless ``is_expected`` is false."""
+        head = NodeCapacity(node_id="head", resources=Resources(memory_bytes=self.head.memory_bytes), is_head=True)
+        groups = (self.group(name, number) for name, number in sorted(units.items()) if number)
+        nodes = (node for group in groups for node in group.spec.nodes(group.max_nodes, is_expected=is_expected))
+        return ClusterCapacity().with_nodes((head, *nodes))
+
+    def plan(self, policy: ResourcePolicy, units: Units) -> TrialPlan | None:
+        """Return what the policy plans on so many units; ``None``: not even one trial fits."""
+        try:
+            return policy.plan(self.capacity(units))
+        except InfeasibleRequestError:
+            return None
+
+    def cost(self, name: str, *, uses_devices: bool) -> tuple[int, ...]:
+        """Return what a unit costs, what counts most first.
+
+        Those are nodes without a price where others have one, the price, devices that stand idle, and nodes.
+        """
+        node_type = self.node_types[name]
+        price = node_type.price_per_hour
+        idle = 0 if uses_devices else int(sum(node_type.devices.values()))
+        each = (int(self.has_prices and price is None), round((price or 0) * _PER_MONEY), idle, 1)
+        return tuple(part * node_type.num_hosts for part in each)
+
+    def price_per_hour(self, units: Units) -> float | None:
+        """Return what so many units cost an hour; ``None``: a price is not known."""
+        prices = [
+            None
+            if (price := self.node_types[name].price_per_hour) is None
+            else price * self.group(name, number).max_nodes
+            for name, number in units.items()
+            if number
+        ]
+        known = [price for price in prices if price is not None]
+        return round(sum(known), 6) if len(known) == len(prices) else None
+
+
+_PAIRED: Final = 8
+"""Of more node types than that, pairs are not tried one by one."""
+
+_SPARE: Final = (0, 1, 2, 4, 8, 16, 32, 64)
+"""By how many workers a cover is made larger until the policy finds it large enough: some leave something free."""
+
+
+class NodeChoice(NamedTuple):
+    """Nodes for trials of one kind.
+
+    Attributes:
+        units: How many of each type.
+        plan: What the policy plans on them.
+        num_trials: How many of the trials run there at once.
+    """
+
+    units: Units
+    plan: TrialPlan
+    num_trials: int
+
+
+def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> NodeChoice:
+    """Return the cheapest nodes on which ``num_trials`` run at once, or as many as can.
+
+    Args:
+        policy: Of one kind of slots.
+        pool: The node types.
+        most: How many units there can be of each.
+        num_trials: How many trials.
+
+    Raises:
+        InfeasibleRequestError: Not even one trial fits with all of them.
+    """
+    most = {name: number for name, number in sorted(most.items()) if number and name in pool.node_types}
+    try:
+        return _of_all(policy, pool, most, num_trials)
+    except InfeasibleRequestError:
+        # Ray cannot tell parts of GPUs from whole ones of their type: trials that need more memory than some of them
+        # have can only get nodes of one kind.
+        found = list(_of_one_kind_of_gpu(policy, pool, most, num_trials))
+        if not found:
+            raise
+        return min(found, key=lambda each: (-each.num_trials, _cost(each.units, pool, uses_devices=True)))
+
+
+def _of_one_kind_of_gpu(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> Iterator[NodeChoice]:
+    kinds: dict[Hashable, dict[str, int]] = {}
+    for name, number in most.items():
+        parts = pool.node_types[name].gpu_parts
+        kinds.setdefault(parts and parts[0], {})[name] = number
+    for alike in kinds.values() if len(kinds) > 1 else ():
+        with suppress(InfeasibleRequestError):
+            yield _of_all(policy, pool, alike, num_trials)
+
+
+def _of_all(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> NodeChoice:
+    enough, plan = _enough(policy, pool, most, num_trials)
+    target = min(num_trials, plan.min_concurrent_trials)
+    slots = [*_slots(policy, pool, enough), plan.slots[0]]
+    for spare in _SPARE:
+        for units in _covers(pool, most, slots, target, spare):
+            found = pool.plan(policy, units)
+            if found is not None and found.min_concurrent_trials >= target:
+                return _trimmed(policy, pool, units, target)
+    return _trimmed(policy, pool, enough, target)
+
+
+def _enough(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> tuple[dict[str, int], TrialPlan]:
+    """Return numbers of units that are enough, or where nothing is, all that help, and the plan on them.
+
+    Raises:
+        InfeasibleRequestError: Not even one trial fits.
+    """
+    number, before = 1, 0
+    while True:
+        units = {name: min(number, limit) for name, limit in most.items()}
+        plan = pool.plan(policy, units)
+        if plan is None:
+            if number == 1:  # mostly more will not help, and that is soon known
+                _planned_on_all(policy, pool.capacity(most))
+        elif plan.min_concurrent_trials >= num_trials or units == most:
+            return units, plan
+        elif plan.min_concurrent_trials == before and number >= 2 * request_of(plan.slots[0]).processes:
+            return units, plan  # every unit that was added would hold a worker: the policy itself allows no more
+        else:
+            before = plan.min_concurrent_trials
+        number *= 2
+
+
+def _planned_on_all(policy: ResourcePolicy, capacity: ClusterCapacity) -> TrialPlan:
+    """Return the plan on all nodes that there can be.
+
+    Raises:
+        InfeasibleRequestError: Not even one trial fits; the message says that these are all.
+    """
+    try:
+        return policy.plan(capacity)
+    except InfeasibleRequestError as error:
+        raise InfeasibleRequestError(
+            error.asked,
+            f"with every node that can be had, {error.offered}",
+            error.short_of,
+            error.suggestion,
+            error.tried,
+        ) from error
+
+
+def _slots(policy: ResourcePolicy, pool: NodePool, enough: Units) -> Iterator[TrialSlot]:
+    """Yield the slots that the policy makes on nodes of one type, and where these differ, of two."""
+    alone: dict[str, dict[str, int]] = {}
+    found: list[TrialSlot] = []
+    for name, number in enough.items():
+        try:
+            units, plan = _enough(policy, pool, {name: number}, 1)
+        except InfeasibleRequestError:
+            continue
+        alone[name] = units
+        found.append(plan.slots[0])
+    yield from found
+    if any(_alike(slot) != _alike(found[0]) for slot in found) and len(alone) <= _PAIRED:
+        for one, other in combinations(alone, 2):
+            if (pair := pool.plan(policy, {**alone[one], **alone[other]})) is not None:
+                yield pair.slots[0]
+
+
+def _covers(pool: NodePool, most: Units, slots: Sequence[TrialSlot], target: int, spare: int) -> list[dict[str, int]]:
+    """Return the cheapest numbers of units for each slot, the cheapest first, each once."""
+    found: dict[tuple[tuple[str, int], ...], tuple[int, ...]] = {}
+    seen: list[TrialSlot] = []
+    for slot in slots:
+        if _alike(slot) in seen:
+            continue
+        seen.append(_alike(slot))
+        costs = {name: pool.cost(name, uses_devices=_uses_devices(slot)) for name in most}
+        kinds = [Kind(name, held(pool.unit(name), slot), number, costs[name]) for name, number in most.items()]
+        units = cheapest_cover(kinds, target * request_of(slot).processes + spare)
+        if units is not None:
+            found[tuple(units.items())] = _cost(units, pool, uses_devices=_uses_devices(slot))
+    return [dict(units) for units, _ in sorted(found.items(), key=lambda each: (each[1], each[0]))]
+
+
+def _cost(units: Units, pool: NodePool, *, uses_devices: bool) -> tuple[int, ...]:
+    costs = ([part * number for part in pool.cost(name, uses_devices=uses_devices)] for name, number in units.items())
+    return tuple(sum(parts) for parts in zip(*costs, strict=True))
+
+
+def _alike(slot: TrialSlot) -> TrialSlot:
+    """Return the slot without how many there are."""
+    return slot.of_fixed_size().model_copy(update={"max_concurrent_trials": 1})
+
+
+def held(unit: Sequence[NodeCapacity], slot: TrialSlot) -> int:
+    """Return how many workers of ``slot`` a unit holds, where Ray may place them there."""
+    is_selected = matcher(slot.label_selector)
+    usable = [node for node in unit if is_selected(node.ray_labels) and _has_memory(node, slot)]
+    if slot.topology is not None:
+        usable = [node for node in usable if node.labels.get(TOPOLOGY) == slot.topology]
+    return count_workers((NodeGroup(node, 1) for node in usable), request_of(slot))
+
+
+def _has_memory(node: NodeCapacity, slot: TrialSlot) -> bool:
+    """Return whether the node's GPUs have the memory on which the slot counts."""
+    if slot.gpu_memory_bytes is None or not slot.worker.gpus:
+        return True
+    per_device = max(1, TICKS // to_ticks(slot.worker.gpus))
+    return (node.smallest_gpu_memory_bytes or 0) // per_device >= slot.gpu_memory_bytes
+
+
+def _uses_devices(slot: TrialSlot) -> bool:
+    return any(name in DEVICE_RESOURCES for name in slot.worker.ticks)
+
+
+def _trimmed(policy: ResourcePolicy, pool: NodePool, units: Units, target: int) -> NodeChoice:
+    """Return the choice without the units that the trials do not need, the dearest first."""
+    plan = policy.plan(pool.capacity(units))
+    uses_devices = _uses_devices(plan.slots[0])
+    kept = trimmed(units, pool, uses_devices=uses_devices, holds=partial(_holds, policy, pool, target))
+    return NodeChoice(kept, plan if kept == units else policy.plan(pool.capacity(kept)), target)
+
+
+def _holds(policy: ResourcePolicy, pool: NodePool, target: int, units: Units) -> bool:
+    plan = pool.plan(policy, units)
+    return plan is not None and plan.min_concurrent_trials >= target
+
+
+def trimmed(units: Units, pool: NodePool, *, uses_devices: bool, holds: Callable[[Units], bool]) -> dict[str, int]:
+    """Return ``units`` without those that are not needed, the dearest first.
+
+    Args:
+        units: With which it ``holds``.
+        pool: The node types.
+        uses_devices: Whether all of the trials do.
+        holds: Whether some of the units are enough.
+    """
+    kept = dict(units)
+    for name in sorted(kept, key=lambda name: (pool.cost(name, uses_devices=uses_devices), name), reverse=True):
+
+        def fails_with(number: int, name: str = name) -> bool:
+            return not holds({**kept, name: number})
+
+        if kept[name] and holds({**kept, name: kept[name] - 1}):
+            kept[name] = 0 if not fails_with(0) else 1 + largest(0, kept[name] - 1, fails_with)
+    return {name: number for name, number in kept.items() if number}

@@ -1,0 +1,146 @@
+"""A cluster as its file describes it: the head, and groups of workers that grow and shrink. What a plan goes by."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
+from tune_policies.cluster.tpu_slices import POD_TYPE, SLICE_NAME, TOPOLOGIES, TOPOLOGY, WORKER_ID, SliceShape
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import Count, PositiveCount, Resources
+from tune_policies.values.value import Value
+
+
+class WorkerGroup(Value):
+    """Workers of one kind.
+
+    Attributes:
+        name: Of the group, or of the node type.
+        resources: What Ray counts on one node.
+        min_nodes: So many are always there.
+        max_nodes: So many may be there.
+        start_nodes: So many are there at first; ``None``: as many as always.
+        num_hosts: Nodes that come and go together, as the hosts of a TPU slice; the numbers of nodes are its multiples.
+        accelerator_type: Ray's name of the device type; ``None``: not known.
+        gpu_parts: Its GPUs, if they are parts of GPUs; ``None``: they are whole.
+        is_type_counted: Whether the autoscaler knows the type, so that work which asks for it makes nodes come.
+        labels: Ray's node labels.
+        topology: Of its TPU slices.
+        price_per_hour: Of one node; ``None``: not known.
+        idle_timeout_s: After so many seconds without work a node goes; ``None``: as the cluster says.
+    """
+
+    name: str
+    resources: Resources
+    min_nodes: Count = 0
+    max_nodes: Count
+    start_nodes: Count | None = None
+    num_hosts: PositiveCount = 1
+    accelerator_type: str | None = None
+    gpu_parts: tuple[GpuDevice, ...] | None = None
+    is_type_counted: bool = True
+    labels: dict[str, str] = Field(default_factory=dict)
+    topology: str | None = None
+    price_per_hour: Annotated[float, Field(ge=0)] | None = None
+    idle_timeout_s: Annotated[float, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _numbers_must_agree(self) -> Self:
+        if self.min_nodes > self.max_nodes:
+            raise InvalidResourcesError(
+                f"at least {self.min_nodes} nodes are to be there, but at most {self.max_nodes}: raise the most, or "
+                "lower the least"
+            )
+        return self
+
+    def nodes(self, number: int, *, is_expected: bool = False) -> Iterator[NodeCapacity]:
+        """Yield so many nodes of the group, as Ray will know them.
+
+        The hosts of a TPU slice have the labels that Google and Ray give them, so that a plan finds whole slices.
+
+        Args:
+            number: How many; a slice that is not complete is of no use.
+            is_expected: Whether they are still to be added.
+        """
+        alike = NodeCapacity(
+            node_id=self.name,
+            resources=self.resources,
+            accelerator_type=self.accelerator_type,
+            labels=self.labels,
+            devices=self.gpu_parts,
+            is_expected=is_expected,
+        )
+        shape = self._slice_shape
+        for at in range(number):
+            changes = {} if shape is None else self._host_of(shape, at)
+            yield alike.model_copy(update={"node_id": f"{self.name}-{at}", **changes})
+
+    @property
+    def _slice_shape(self) -> SliceShape | None:
+        if self.accelerator_type is None or self.topology is None:
+            return None
+        is_known = self.topology in TOPOLOGIES.get(self.accelerator_type, ())
+        return SliceShape(self.topology, self.accelerator_type) if is_known else None
+
+    def _host_of(self, shape: SliceShape, at: int) -> dict[str, Any]:
+        slice_number, host = divmod(at, self.num_hosts)
+        labels = {
+            SLICE_NAME: f"{self.name}-slice-{slice_number}",
+            TOPOLOGY: shape.topology,
+            WORKER_ID: str(host),
+            POD_TYPE: shape.pod_type,
+        }
+        custom = {**self.resources.custom, **({shape.head_resource: 1} if host == 0 else {})}
+        return {"labels": {**labels, **self.labels}, "resources": self.resources.replaced(custom=custom)}
+
+
+class ClusterSpec(Value):
+    """A cluster that is to be.
+
+    Attributes:
+        name: Of the cluster.
+        head: What Ray counts on the head node; 0 CPUs: it takes no work.
+        groups: The workers.
+        max_nodes: The most workers of all groups together; ``None``: each group's limit is the only one.
+        is_autoscaling: Whether an autoscaler adds nodes; else the numbers stay as they are at first.
+        idle_timeout_s: After so many seconds without work a node goes; ``None``: as Ray does, 60 s on Kubernetes.
+        assumptions: What its file leaves open, and what it was taken for, a sentence each.
+    """
+
+    name: str = "cluster"
+    head: Resources = Field(default_factory=Resources)
+    groups: tuple[WorkerGroup, ...] = ()
+    max_nodes: Count | None = None
+    is_autoscaling: bool = True
+    idle_timeout_s: Annotated[float, Field(ge=0)] | None = None
+    assumptions: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_must_differ(self) -> Self:
+        names = [group.name for group in self.groups]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise InvalidResourcesError(f"each group needs a name of its own, but {twice[0]!r} comes twice")
+        return self
+
+    @property
+    def capacity(self) -> ClusterCapacity:
+        """The cluster with the nodes that are always there, and what its autoscaler could add to them."""
+        nodes = [NodeCapacity(node_id="head", resources=self.head, is_head=True)]
+        rows = []
+        for group in self.groups:
+            always = group.min_nodes if self.is_autoscaling else max(group.min_nodes, group.start_nodes or 0)
+            nodes += group.nodes(always)
+            if self.is_autoscaling and group.max_nodes > always:
+                rows.append(
+                    NodeTypeCapacity(
+                        name=group.name,
+                        resources=group.resources,
+                        max_nodes_to_add=group.max_nodes - always,
+                        accelerator_type=group.accelerator_type,
+                        labels=group.labels,
+                        devices=group.gpu_parts,
+                    )
+                )
+        most = None if self.max_nodes is None else max(0, self.max_nodes - (len(nodes) - 1))
+        return ClusterCapacity(nodes=tuple(nodes), node_types=tuple(rows), max_nodes_to_add=most)

@@ -1,0 +1,256 @@
+"""What a policy's trials can expect of a cluster before it exists: how many run at the minimum and at the maximum."""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.kuberay.nodes.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.nodes.cluster_spec import ClusterSpec, WorkerGroup
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.autoscaling import AutoscalingPolicy
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.policies.wrappers import CappedPolicy
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.resources import Count, Resources
+from tune_policies.values.sanitize import one_line
+from tune_policies.values.value import Value, counted
+
+_MOST_NODES: Final = 10_000
+"""No more are looked at, as no cluster has them: KubeRay's default limit means that there is none."""
+
+
+class Stage(Value):
+    """The cluster with so many nodes.
+
+    Attributes:
+        nodes: Workers by their group.
+        plan: Of the trials there; ``None``: not one fits.
+        why_not: Why not one fits.
+        price_per_hour: Of these nodes and the head; ``None``: not known.
+    """
+
+    nodes: dict[str, Count]
+    plan: TrialPlan | None = None
+    why_not: str | None = None
+    price_per_hour: Annotated[float, Field(ge=0)] | None = None
+
+    @property
+    def trials_at_once(self) -> int:
+        """How many trials run."""
+        return 0 if self.plan is None else self.plan.max_concurrent_trials
+
+
+class ClusterOutlook(Value):
+    """What a policy's trials can expect of a cluster.
+
+    Attributes:
+        cluster: Its name.
+        at_minimum: With the nodes that are always there.
+        at_maximum: With all that the autoscaler adds for trials.
+        for_trials: With those that the trials need that were asked for, where these are fewer; ``None``: they are not.
+        currency: Of the prices.
+        cautions: What could come otherwise, a sentence each.
+    """
+
+    cluster: str
+    at_minimum: Stage
+    at_maximum: Stage
+    for_trials: Stage | None = None
+    currency: str = "USD"
+    cautions: tuple[str, ...] = ()
+
+    def explain(self) -> str:
+        """Return the outlook as text."""
+        least, most, some = self.at_minimum, self.at_maximum, self.for_trials
+        lines = [] if least == most else [f"at the minimum ({self._nodes(least)}): {_trials(least)}"]
+        lines.append(f"at the maximum ({self._nodes(most)}): {_trials(most)}")
+        lines += [] if most.plan is None else _as_text(most.plan)[1:]
+        if some is not None:
+            trials, verb = counted(some.trials_at_once, "trial"), "needs" if some.trials_at_once == 1 else "need"
+            rest = "no more nodes than the minimum has" if some.nodes == least.nodes else self._nodes(some)
+            lines.append(f"{trials} at once {verb} {rest}")
+        return "\n".join(map(one_line, [*lines, *(f"caution: {caution}" for caution in self.cautions)]))
+
+    def _nodes(self, stage: Stage) -> str:
+        nodes = [f"{number} {name}" for name, number in stage.nodes.items() if number] or ["the head alone"]
+        price = [] if stage.price_per_hour is None else [f"{stage.price_per_hour:.2f} {self.currency} an hour"]
+        return ", ".join([*nodes, *price])
+
+
+def _trials(stage: Stage) -> str:
+    return f"no trial runs, {stage.why_not}" if stage.plan is None else _as_text(stage.plan)[0]
+
+
+def _as_text(plan: TrialPlan) -> list[str]:
+    return plan.model_copy(update={"nodes_to_add": {}}).explain().splitlines()
+
+
+def plan_for_cluster(
+    policy: ResourcePolicy, cluster: ClusterSpec, *, catalog: NodeCatalog | None = None, num_trials: int | None = None
+) -> ClusterOutlook:
+    """Return how many trials run on a cluster at its minimum and at its maximum, and what it costs.
+
+    Args:
+        policy: Decides what a trial gets.
+        cluster: As its file describes it.
+        catalog: Has the prices; ``None``: costs are not told.
+        num_trials: So many are to run; ``None``: as many as can.
+
+    Raises:
+        InfeasibleRequestError: Not one trial fits at the maximum.
+        InvalidResourcesError: The cluster has too many nodes to look at.
+    """
+    priced = cluster if catalog is None else with_prices(cluster, catalog)
+    head_price = None if catalog is None or catalog.head is None else catalog.head.price_per_hour
+    always = _always(cluster)
+    capacity = cluster.capacity
+
+    def stage(plan: TrialPlan | None, why_not: str | None = None) -> Stage:
+        nodes = always if plan is None else _with_added(always, plan)
+        return Stage(nodes=nodes, plan=plan, why_not=why_not, price_per_hour=_price(priced, nodes, head_price))
+
+    try:
+        at_maximum = stage(most := _at_most(policy, cluster, capacity))
+    except InfeasibleRequestError as error:
+        raise _with_assumptions(error, cluster) from error
+    try:
+        at_minimum = stage(policy.plan(capacity.model_copy(update={"node_types": ()})))
+    except InfeasibleRequestError as error:
+        at_minimum = stage(None, f"as one needs {error.asked}, but {error.offered}")
+    is_less = num_trials is not None and 0 < num_trials < most.max_concurrent_trials
+    return ClusterOutlook(
+        cluster=cluster.name,
+        at_minimum=at_minimum,
+        at_maximum=at_maximum,
+        for_trials=stage(_at_most(CappedPolicy(policy, num_trials), cluster, capacity)) if is_less else None,
+        currency="USD" if catalog is None else catalog.currency,
+        cautions=(
+            *cluster.assumptions,
+            *_types_not_counted(cluster, most),
+            *_prices_missing(priced, catalog, head_price),
+        ),
+    )
+
+
+def _with_assumptions(error: InfeasibleRequestError, cluster: ClusterSpec) -> InfeasibleRequestError:
+    """Return the error with what the cluster's file leaves open, which may be why nothing fits."""
+    suggestion = " ".join((error.suggestion, *(f"Mind that {each}." for each in cluster.assumptions)))
+    return InfeasibleRequestError(error.asked, error.offered, error.short_of, suggestion, error.tried)
+
+
+def _always(cluster: ClusterSpec) -> dict[str, int]:
+    """Return the workers that are always there, by group."""
+    autoscales = cluster.is_autoscaling
+    nodes = {group.name: group.min_nodes if autoscales else group.start_nodes or 0 for group in cluster.groups}
+    if sum(nodes.values()) > _MOST_NODES:
+        raise InvalidResourcesError(
+            f"the cluster {cluster.name!r} has {sum(nodes.values())} nodes at the least: more than {_MOST_NODES} are "
+            "not looked at"
+        )
+    return nodes
+
+
+def _at_most(policy: ResourcePolicy, cluster: ClusterSpec, capacity: ClusterCapacity) -> TrialPlan:
+    growing = [group for group in cluster.groups if group.num_hosts > 1 and group.max_nodes > group.min_nodes]
+    total = sum(group.max_nodes for group in cluster.groups)
+    if not cluster.is_autoscaling or not growing or total > min(cluster.max_nodes or total, _MOST_NODES):
+        return AutoscalingPolicy(policy).plan(capacity)
+    # Hosts that come together are told apart only where they are there, so all are taken for alive.
+    numbers = {group.name: group.max_nodes for group in cluster.groups}
+    plan = policy.plan(_with_nodes(cluster, numbers))
+    for group in cluster.groups:
+        numbers[group.name] = _fewest(policy, cluster, group, numbers, plan.max_concurrent_trials)
+    added = {group.name: numbers[group.name] - group.min_nodes for group in cluster.groups}
+    return plan.model_copy(update={"nodes_to_add": {name: number for name, number in added.items() if number}})
+
+
+def _with_nodes(cluster: ClusterSpec, numbers: Mapping[str, int]) -> ClusterCapacity:
+    """Return the cluster with so many nodes of each group alive."""
+    groups = (
+        group.model_copy(update=dict.fromkeys(("min_nodes", "start_nodes"), numbers[group.name]))
+        for group in cluster.groups
+    )
+    return cluster.model_copy(update={"groups": tuple(groups), "is_autoscaling": False}).capacity
+
+
+def _fewest(
+    policy: ResourcePolicy, cluster: ClusterSpec, group: WorkerGroup, numbers: Mapping[str, int], num_trials: int
+) -> int:
+    """Return the fewest nodes of a group with which as many trials run, the other groups being what they are."""
+
+    def holds(number: int) -> bool:
+        try:
+            plan = policy.plan(_with_nodes(cluster, {**numbers, group.name: number}))
+        except InfeasibleRequestError:
+            return False
+        return plan.max_concurrent_trials >= num_trials
+
+    steps = range(group.min_nodes, numbers[group.name] + 1, group.num_hosts)
+    return steps[bisect_left(steps, True, hi=len(steps) - 1, key=holds)]
+
+
+def _with_added(always: Mapping[str, int], plan: TrialPlan) -> dict[str, int]:
+    return {name: number + plan.nodes_to_add.get(name, 0) for name, number in always.items()}
+
+
+def _price(cluster: ClusterSpec, nodes: Mapping[str, int], head_price: float | None) -> float | None:
+    total = head_price or 0.0
+    for group in cluster.groups:
+        if number := nodes.get(group.name, 0):
+            if group.price_per_hour is None:
+                return None
+            total += number * group.price_per_hour
+    return total if head_price is not None or any(nodes.values()) else None
+
+
+def _types_not_counted(cluster: ClusterSpec, plan: TrialPlan) -> list[str]:
+    wanted = {slot.accelerator_type for slot in plan.slots} - {None}
+    return [
+        f"trials ask for accelerator_type:{group.accelerator_type}, which the autoscaler does not find in group "
+        f"{group.name!r}, so that it launches none of it for them: name it in the group's resources"
+        for group in cluster.groups
+        if cluster.is_autoscaling and group.accelerator_type in wanted and not group.is_type_counted
+    ]
+
+
+def _prices_missing(cluster: ClusterSpec, catalog: NodeCatalog | None, head_price: float | None) -> list[str]:
+    if catalog is None:
+        return []
+    missing = [repr(group.name) for group in cluster.groups if group.price_per_hour is None]
+    found = [f"the catalogue has no price for {', '.join(missing)}"] if missing else []
+    return (
+        found if head_price is not None else [*found, "the head is not in the price, as the catalogue has none for it"]
+    )
+
+
+def with_prices(spec: ClusterSpec, catalog: NodeCatalog) -> ClusterSpec:
+    """Return the cluster with the price of a node in each group of which the catalogue has one.
+
+    A group costs what the node type of its name costs, else what the smallest does that has the same devices, of the
+    same type where both tell, and no fewer CPUs.
+    """
+    groups = tuple(group.model_copy(update={"price_per_hour": _group_price(group, catalog)}) for group in spec.groups)
+    return spec.model_copy(update={"groups": groups})
+
+
+def _group_price(group: WorkerGroup, catalog: NodeCatalog) -> float | None:
+    named = {each.name: each for each in catalog.node_types}.get(group.name)
+    if named is not None:
+        return named.price_per_hour
+    alike = [each for each in catalog.node_types if _holds(each, group)]
+    nearest = min(alike, key=lambda each: (each.cpus, each.price_per_hour or 0, each.name), default=None)
+    return None if nearest is None else nearest.price_per_hour
+
+
+def _holds(node_type: NodeType, group: WorkerGroup) -> bool:
+    types = {node_type.accelerator_type, group.accelerator_type} - {None}
+    same_devices = _devices(node_type.resources) == _devices(group.resources)
+    return same_devices and len(types) <= 1 and node_type.cpus >= group.resources.cpus
+
+
+def _devices(resources: Resources) -> dict[str, int]:
+    return {name: ticks for name, ticks in resources.ticks.items() if name in DEVICE_RESOURCES}

@@ -1,0 +1,116 @@
+"""Writes a cluster that was planned as a file: for KubeRay, for its chart, or for Ray's own launcher."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from tune_policies.kuberay.manifests.shell_quoting import check_resource_name
+from tune_policies.kuberay.nodes.cluster_plan import ClusterPlan
+from tune_policies.kuberay.nodes.device_plugins import devices_of, type_selector
+from tune_policies.kuberay.writing.block_yaml import Path, to_block_yaml
+from tune_policies.kuberay.writing.chart_values import helm_values, room_in_helm_values
+from tune_policies.kuberay.writing.cluster_yaml import cluster_yaml, room_in_cluster_yaml
+from tune_policies.kuberay.writing.options import WriteOptions
+from tune_policies.kuberay.writing.ray_cluster import has_nvidia, node_selector, ray_cluster, room_in_ray_cluster
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import shorten_names
+
+__all__ = ["WriteOptions", "write_cluster"]
+
+_IN_RAYS_IMAGES: Final = {"NVIDIA GPU", "Google TPU"}
+"""TPUs need nothing but packages of Python."""
+
+_WRITERS = {"kuberay": ray_cluster, "kuberay-helm": helm_values, "cluster-yaml": cluster_yaml}
+
+
+def write_cluster(plan: ClusterPlan, options: WriteOptions | None = None) -> str:
+    """Return the text of a file; the same for the same plan. Comments in it are room for what no plan knows.
+
+    Raises:
+        InvalidResourcesError: Who reads the file could not run the cluster; the message says why.
+    """
+    options = options or WriteOptions()
+    for node in (plan.head, *(group.node_type for group in plan.groups)):
+        for name in node.custom:
+            check_resource_name(name)
+    _check_that_labels_are_seen(plan, options)
+    _check_that_ray_knows_the_tpus(plan, options)
+    data = _WRITERS[options.format](plan, options)
+    return to_block_yaml(data, _comments(plan, options), _room(plan, options))
+
+
+def _room(plan: ClusterPlan, options: WriteOptions) -> dict[Path, Iterable[str]]:
+    if options.format == "cluster-yaml":
+        return room_in_cluster_yaml(options)
+    return room_in_helm_values(plan) if options.format == "kuberay-helm" else room_in_ray_cluster(plan, options)
+
+
+def _check_that_labels_are_seen(plan: ClusterPlan, options: WriteOptions) -> None:
+    labelled = next((group.node_type for group in plan.groups if group.node_type.labels), None)
+    if labelled is not None and options.format == "kuberay" and not options.ray_starts_with_labels:
+        raise InvalidResourcesError(
+            f"node type {labelled.name!r} has labels, with which Ray {options.ray_version} does not start on "
+            "Kubernetes: take Ray 2.45 or newer, or take the labels out of the catalogue"
+        )
+    if not any(slot.label_selector for slot in plan.trials.slots):
+        return
+    if options.format == "kuberay-helm":
+        raise InvalidResourcesError(
+            "the trials select nodes by label, but KubeRay's chart has no place for Ray's node labels: write a "
+            "manifest (format 'kuberay')"
+        )
+    if options.format == "kuberay" and not options.ray_reads_group_fields:
+        raise InvalidResourcesError(
+            f"the trials select nodes by label, which the autoscaler of Ray {options.ray_version} does not know on "
+            "Kubernetes: take Ray 2.51 or newer"
+        )
+
+
+def _check_that_ray_knows_the_tpus(plan: ClusterPlan, options: WriteOptions) -> None:
+    newest = next((group for group in plan.groups if group.node_type.accelerator_type == "TPU-V7X"), None)
+    if newest is not None and options.format != "cluster-yaml" and not options.ray_reads_group_fields:
+        raise InvalidResourcesError(
+            f"the autoscaler of Ray {options.ray_version} ends at a group of TPU-V7X, as {newest.node_type.name!r} is: "
+            "take a newer Ray"
+        )
+
+
+def _comments(plan: ClusterPlan, options: WriteOptions) -> Iterator[str]:
+    yield f"Written by tune-policies: a Ray cluster for {plan.num_trials} trials."
+    yield from plan.reasons
+    nodes = [group.node_type for group in plan.groups]
+    if options.format == "cluster-yaml":
+        yield "provider and node_config are the cloud's: fill in what is missing."
+        if empty := [node.name for node in (plan.head, *nodes) if not node.node_config]:
+            yield (
+                f"Nothing tells the cloud which machines are {shorten_names(empty)}: name them in node_config, such as "
+                "{InstanceType: g6.xlarge}."
+            )
+        yield "Lines behind # are room for what no plan knows: fill in what you need."
+        return
+    yield "Pods ask for all that the plan counts on a node: the machines must have some more, for Kubernetes itself."
+    families = {devices.plugin.family for node in nodes if (devices := devices_of(node)) is not None}
+    if options.image is None and (others := sorted(families - _IN_RAYS_IMAGES)):
+        yield f"Ray's images have no software for {', '.join(others)}: name an image that has it."
+    untold = [node for node in nodes if node.accelerator_type and not node_selector(node, options.platform)]
+    if untold:
+        types = ", ".join(sorted({str(node.accelerator_type) for node in untold}))
+        yield (
+            f"Nothing tells Kubernetes which nodes have {types}, so it takes any with such devices: if yours have "
+            "several types, give the node types a node_selector."
+        )
+    if any(map(has_nvidia, nodes)):
+        yield (
+            "Nothing keeps pods without GPUs off nodes with GPUs: taint these, or they take the room of workers."
+            if options.platform is None
+            else "Pods without GPUs keep off nodes with GPUs, or they would take the room of workers there: where all "
+            "your nodes have GPUs, take the affinity out."
+        )
+    if options.platform is not None and any(node.gpus and type_selector(node, options.platform) for node in nodes):
+        yield f"Nodes with GPUs are selected by the labels of platform {options.platform!r}: on another, name that one."
+    yield "Lines behind # are room for what no plan knows: fill in what you need, in each group."
+    if options.job is not None:
+        yield "Nodes and their files go when the job has ended: let storage_path be in a bucket or on a volume."
+    if any(group.num_hosts > 1 for group in plan.groups):
+        yield "Slices of several hosts need the Ray operator add-on of GKE, which numbers the hosts."
+    if options.format == "kuberay-helm" and any(node.labels for node in nodes):
+        yield "The chart has no place for Ray's node labels, so these are left out."

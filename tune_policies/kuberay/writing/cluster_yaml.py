@@ -1,0 +1,82 @@
+"""A plan as cluster YAML for Ray's own launcher (``ray up``).
+
+After https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html. What it leaves out, Ray takes
+from the defaults of the provider.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
+from tune_policies.kuberay.manifests.shell_quoting import quoted
+from tune_policies.kuberay.nodes.catalog import NodeType
+from tune_policies.kuberay.nodes.cluster_plan import ClusterPlan
+from tune_policies.kuberay.writing.block_yaml import Path
+from tune_policies.kuberay.writing.options import WriteOptions
+from tune_policies.kuberay.writing.ray_cluster import check_group_names, ray_labels
+from tune_policies.values.errors import InvalidResourcesError
+
+
+def cluster_yaml(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
+    """Return the configuration of Ray's launcher.
+
+    Raises:
+        InvalidResourcesError: The launcher could not start it: a name comes twice, or nodes come several at once.
+    """
+    check_group_names(plan, plan.head.name)
+    for group in plan.groups:
+        if group.num_hosts > 1:
+            raise InvalidResourcesError(
+                f"the group {group.node_type.name!r} has nodes that come {group.num_hosts} at once, which Ray's "
+                "launcher does not do: write a manifest (format 'kuberay')"
+            )
+    return {
+        "cluster_name": plan.name,
+        "max_workers": sum(group.max_nodes for group in plan.groups),
+        "idle_timeout_minutes": plan.idle_timeout_s / 60,
+        "provider": options.provider,
+        **_software(options),
+        "head_node_type": plan.head.name,
+        "available_node_types": {plan.head.name: _head(plan.head)}
+        | {
+            group.node_type.name: {
+                "min_workers": group.min_nodes,
+                "max_workers": group.max_nodes,
+                "resources": _amounts(group.node_type),
+                "labels": ray_labels(group.node_type),
+                "node_config": group.node_type.node_config,
+            }
+            for group in plan.groups
+        },
+    }
+
+
+def room_in_cluster_yaml(options: WriteOptions) -> dict[Path, Iterable[str]]:
+    """Return what may be filled in, by the path of the part above which it stands."""
+    room: dict[Path, Iterable[str]] = {
+        ("head_node_type",): ("file_mounts: {~/code: .}  # the folder of your program, on every node",)
+    }
+    if options.image is None:  # which would have the packages
+        room["setup_commands", 0] = ("- pip install --requirement ~/code/requirements.txt",)
+    return room
+
+
+def _software(options: WriteOptions) -> dict[str, Any]:
+    """Return what makes all nodes run the same Ray."""
+    if options.image is None:
+        return {"setup_commands": [f"pip install {quoted(f'ray[default,tune,train]=={options.ray_version}')}"]}
+    return {"docker": {"image": options.image, "container_name": "ray_container"}}
+
+
+def _head(head: NodeType) -> dict[str, Any]:
+    # Without CPUs it takes no trials; memory is what Train's drivers hold.
+    return {"max_workers": 0, "resources": {"CPU": 0, "memory": head.memory_bytes}, "node_config": head.node_config}
+
+
+def _amounts(node_type: NodeType) -> dict[str, int]:
+    amounts = {"CPU": node_type.cpus, "GPU": node_type.gpus, "memory": node_type.memory_bytes}
+    for name, amount in node_type.custom.items():
+        amounts[name] = int(amount)
+    if node_type.accelerator_type is not None:
+        amounts[ACCELERATOR_TYPE_PREFIX + node_type.accelerator_type] = 1
+    return {name: amount for name, amount in amounts.items() if amount}

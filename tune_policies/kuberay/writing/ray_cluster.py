@@ -1,0 +1,292 @@
+"""Pods of Ray's nodes: each fills a node of its type, and shows Ray what the plan counts on."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import yaml
+
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
+from tune_policies.cluster.labels import ACCELERATOR_TYPE
+from tune_policies.kuberay.manifests.shell_quoting import quoted_amounts
+from tune_policies.kuberay.nodes.catalog import NodeType, Toleration
+from tune_policies.kuberay.nodes.cluster_plan import ClusterPlan, PlannedGroup
+from tune_policies.kuberay.nodes.device_plugins import Platform, devices_of, gpu_node_label, type_selector
+from tune_policies.kuberay.writing.block_yaml import Path
+from tune_policies.kuberay.writing.options import WriteOptions
+from tune_policies.values.errors import InvalidResourcesError
+
+_NO_GPU: Final = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+"""NVIDIA's container runtime shows all its GPUs to a pod that asks for none, unless it is told not to."""
+
+_NOT_EVICTED: Final = {
+    # https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    # https://karpenter.sh/docs/concepts/disruption/#pod-level-controls
+    "karpenter.sh/do-not-disrupt": "true",
+}
+"""Nodes go when Ray has taken their pods away, and not while a trial runs on them."""
+
+_DISK: Final = "10Gi"
+"""Logs, packages of the runtime environment, and objects that do not fit the memory; every usual node has so much."""
+
+_SHARED_MEMORY: Final = "shared-memory"
+
+_UNITS: Final = (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
+
+
+def pod_template(
+    node_type: NodeType, options: WriteOptions, *, container: str, is_beside_nvidia: bool
+) -> dict[str, Any]:
+    """Return the pods of a node type, for the field ``template`` of a group.
+
+    Args:
+        node_type: Of the node that a pod fills.
+        options: How the cluster is to be written.
+        container: The name of Ray's container.
+        is_beside_nvidia: Whether pods of the cluster have NVIDIA's GPUs.
+
+    Raises:
+        InvalidResourcesError: Kubernetes does not know its devices.
+    """
+    devices = devices_of(node_type)
+    amounts = {"cpu": str(node_type.cpus), "memory": _quantity(node_type.memory_bytes)}
+    tolerations = [*node_type.tolerations]
+    if devices is not None:
+        amounts[devices.key] = str(devices.amount)
+        if devices.plugin.taint is not None:
+            tolerations.insert(0, Toleration(key=devices.plugin.taint))
+    has_cuda = has_nvidia(node_type)
+    ray = {
+        "name": container,
+        "image": options.image_of(has_cuda=has_cuda),
+        "env": [_NO_GPU] if is_beside_nvidia and not has_cuda else [],
+        "resources": {"limits": amounts, "requests": amounts | {"ephemeral-storage": _DISK}},
+        "volumeMounts": [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}],  # noqa: S108 - of the pod alone
+    }
+    parts = {
+        # Autoscaler v2 counts a pod that starts again as the node that it was.
+        "restartPolicy": "Never",
+        "nodeSelector": node_selector(node_type, options.platform),
+        "affinity": _off_gpu_nodes(node_type, options.platform) if is_beside_nvidia else {},
+        "tolerations": [each.model_dump(exclude_none=True) for each in dict.fromkeys(tolerations)],
+        "containers": [_without_empty(ray)],
+        # The memory of the pod bounds it anyway, as what is in it counts there.
+        "volumes": [{"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": amounts["memory"]}}],
+    }
+    return {"metadata": {"annotations": dict(_NOT_EVICTED)}, "spec": _without_empty(parts)}
+
+
+def has_nvidia(node_type: NodeType) -> bool:
+    """Return whether its pods have NVIDIA's GPUs, or parts of them.
+
+    Raises:
+        InvalidResourcesError: Kubernetes does not know its devices.
+    """
+    devices = devices_of(node_type)
+    return devices is not None and devices.plugin.family == "NVIDIA GPU"
+
+
+def _off_gpu_nodes(node_type: NodeType, platform: Platform | None) -> dict[str, Any]:
+    """Return what keeps pods without devices off nodes with GPUs that have no taint: no pod for all would fit there."""
+    if platform is None or node_type.devices or node_type.node_selector:  # the user has said where
+        return {}
+    has_none = {"matchExpressions": [{"key": gpu_node_label(platform), "operator": "DoesNotExist"}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [has_none]}}}
+
+
+def room_in_pods(pod: Path, container: Path) -> dict[Path, Iterable[str]]:
+    """Return what a platform's owner may fill in, by the path of the part above which it stands.
+
+    Args:
+        pod: Where the pod's fields are.
+        container: Where those of Ray's container are.
+    """
+    return {
+        (*pod, "restartPolicy"): (
+            "serviceAccountName: tune  # one that there is, and that may read the data and write the results",
+            "priorityClassName: batch",
+        ),
+        (*container, "resources"): ("envFrom: [{secretRef: {name: tune-secrets}}]",),
+        (*container, "volumeMounts", 0): (
+            "- {name: results, mountPath: /mnt/results}  # storage_path of the runs; with a bucket there is no need",
+        ),
+        (*pod, "volumes", 0): ("- {name: results, persistentVolumeClaim: {claimName: tune-results}}  # ReadWriteMany",),
+    }
+
+
+def node_selector(node_type: NodeType, platform: Platform | None) -> dict[str, str]:
+    """Return the labels of the nodes on which its pods run: those of its device type, and the user's."""
+    return type_selector(node_type, platform) | node_type.node_selector
+
+
+def _without_empty(parts: dict[str, Any]) -> dict[str, Any]:
+    return {key: part for key, part in parts.items() if part not in ({}, [])}
+
+
+def _quantity(number_of_bytes: int) -> str:
+    for unit, size in _UNITS:
+        if number_of_bytes % size == 0:
+            return f"{number_of_bytes // size}{unit}"
+    return str(number_of_bytes)
+
+
+def unseen_amounts(node_type: NodeType) -> dict[str, int]:
+    """Return what Ray's autoscaler does not find in the limits of a pod, by Ray's names.
+
+    A node with devices adds ``accelerator_type:…`` itself when it starts; before, the autoscaler must know of it, or it
+    launches no node for a trial that asks for the type.
+
+    Raises:
+        InvalidResourcesError: Kubernetes does not know its devices, or KubeRay would take a resource for another.
+    """
+    devices = devices_of(node_type)
+    found = {devices.resource: devices.amount} if devices is not None and not devices.is_seen_by_ray else {}
+    for name, amount in node_type.custom.items():
+        if name not in DEVICE_RESOURCES:
+            if name.lower().endswith("gpu") or name.lower() in ("cpu", "memory"):
+                raise InvalidResourcesError(
+                    f"node type {node_type.name!r}: KubeRay would take the resource {name!r} for Ray's own: give it "
+                    "another name"
+                )
+            found[name] = int(amount)
+    if node_type.accelerator_type is not None:
+        found[ACCELERATOR_TYPE_PREFIX + node_type.accelerator_type] = 1
+    return found
+
+
+def as_start_params(amounts: dict[str, int]) -> dict[str, str]:
+    """Return amounts as parameters of ``ray start``, where a group has no field for them."""
+    others = {name: amount for name, amount in amounts.items() if name != "GPU"}
+    params = {"num-gpus": str(amounts["GPU"])} if "GPU" in amounts else {}
+    return params | ({"resources": quoted_amounts(others)} if others else {})
+
+
+_LONGEST_JOB_NAME: Final = 47
+"""KubeRay makes names of services and jobs from it, which may have 63 (``ValidateRayClusterMetadata`` and its like)."""
+
+_HEAD_GROUP: Final = "headgroup"
+"""What KubeRay and Ray call the head's group."""
+
+_KEPT_AFTER_JOB_S: Final = 300
+"""So long one can still look at the dashboard."""
+
+
+def ray_cluster(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
+    """Return the manifest of a plan: a RayCluster, or with ``options.job`` a RayJob.
+
+    Raises:
+        InvalidResourcesError: KubeRay could not run it: a name, an amount, or devices that Kubernetes does not know.
+    """
+    kind = "RayCluster" if options.job is None else "RayJob"
+    if kind == "RayJob" and len(plan.name) > _LONGEST_JOB_NAME:
+        raise InvalidResourcesError(
+            f"the name {plan.name!r} has {len(plan.name)} characters, and a RayJob's may have {_LONGEST_JOB_NAME}: "
+            "choose a shorter one"
+        )
+    metadata = {"name": plan.name} | ({} if options.namespace is None else {"namespace": options.namespace})
+    manifest = {"apiVersion": "ray.io/v1", "kind": kind, "metadata": metadata}
+    spec = ray_cluster_spec(plan, options)
+    if options.job is None:
+        return manifest | {"spec": spec}
+    brings = options.runtime_env and {"runtimeEnvYAML": yaml.safe_dump(options.runtime_env, sort_keys=False)}
+    return manifest | {
+        "spec": {
+            "entrypoint": options.job,
+            **(brings or {}),
+            "shutdownAfterJobFinishes": True,
+            "ttlSecondsAfterFinished": _KEPT_AFTER_JOB_S,
+            "rayClusterSpec": spec,
+        }
+    }
+
+
+def room_in_ray_cluster(plan: ClusterPlan, options: WriteOptions) -> dict[Path, Iterable[str]]:
+    """Return what may be filled in, by the path of the part above which it stands; of the groups, in the first."""
+    spec: Path = ("spec",) if options.job is None else ("spec", "rayClusterSpec")
+    room: dict[Path, Iterable[str]] = {
+        ("metadata", "name"): (
+            "labels: {kueue.x-k8s.io/queue-name: trials}",
+            'annotations: {kueue.x-k8s.io/elastic-job: "true"}  # or Kueue takes no cluster with an autoscaler',
+        )
+    }
+    for group in (("headGroupSpec",), ("workerGroupSpecs", 0)):
+        pod = (*spec, *group, "template", "spec")
+        room |= room_in_pods(pod, (*pod, "containers", 0))
+        room[(*pod, "containers")] = ("imagePullSecrets: [{name: registry}]",)
+    return room
+
+
+def ray_cluster_spec(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
+    """Return the specification of the cluster.
+
+    Raises:
+        InvalidResourcesError: KubeRay could not run it.
+    """
+    check_group_names(plan, _HEAD_GROUP)
+    is_beside_nvidia = any(has_nvidia(group.node_type) for group in plan.groups)
+    return {
+        "rayVersion": options.ray_version,
+        "enableInTreeAutoscaling": True,
+        "autoscalerOptions": {"version": "v2", "idleTimeoutSeconds": plan.idle_timeout_s},
+        "headGroupSpec": {
+            "rayStartParams": {"num-cpus": "0"},  # no trial takes the room of Ray's own processes
+            "template": pod_template(plan.head, options, container="ray-head", is_beside_nvidia=is_beside_nvidia),
+        },
+        "workerGroupSpecs": [_worker_group(group, options, is_beside_nvidia=is_beside_nvidia) for group in plan.groups],
+    }
+
+
+def check_group_names(plan: ClusterPlan, head: str) -> None:
+    """Check that each group has a name of its own.
+
+    Raises:
+        InvalidResourcesError: Two groups, or a group and the head, have the same.
+    """
+    names = [head, *(group.node_type.name for group in plan.groups)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InvalidResourcesError(
+            f"each group needs a name of its own, but {twice[0]!r} comes twice, or is the head's"
+        )
+
+
+def _worker_group(group: PlannedGroup, options: WriteOptions, *, is_beside_nvidia: bool) -> dict[str, Any]:
+    node_type = group.node_type
+    unseen = unseen_amounts(node_type)
+    spec: dict[str, Any] = {
+        "groupName": node_type.name,
+        "replicas": replicas(group, max(group.start_nodes, group.min_nodes)),
+        "minReplicas": replicas(group, group.min_nodes),
+        "maxReplicas": replicas(group, group.max_nodes),
+    }
+    if group.num_hosts > 1:
+        spec["numOfHosts"] = group.num_hosts
+    if options.ray_starts_with_labels and (labels := ray_labels(node_type)):
+        spec["labels"] = labels
+    if options.ray_reads_group_fields:
+        if unseen:
+            spec["resources"] = {name: str(amount) for name, amount in unseen.items()}
+        spec["rayStartParams"] = {}
+    else:
+        spec["rayStartParams"] = as_start_params(unseen)
+    template = pod_template(node_type, options, container="ray-worker", is_beside_nvidia=is_beside_nvidia)
+    return spec | {"template": template}
+
+
+def ray_labels(node_type: NodeType) -> dict[str, str]:
+    """Return Ray's labels of a node: the user's, and its device type, which Ray adds only when the node has started."""
+    typed = {} if node_type.accelerator_type is None else {ACCELERATOR_TYPE: node_type.accelerator_type}
+    return typed | node_type.labels
+
+
+def replicas(group: PlannedGroup, nodes: int) -> int:
+    """Return how many replicas have so many nodes.
+
+    Raises:
+        InvalidResourcesError: No number of them does.
+    """
+    if nodes % group.num_hosts:
+        raise InvalidResourcesError(
+            f"the group {group.node_type.name!r} has nodes that come {group.num_hosts} at once, so there "
+            f"cannot be {nodes}"
+        )
+    return nodes // group.num_hosts

@@ -1,0 +1,168 @@
+"""What a trial gets by its config: one of several slots, which a profile or a decision says."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import Field
+
+from tune_policies.plan.config_values import flat, numbers
+from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.resources import PositiveCount
+from tune_policies.values.units import format_bytes
+from tune_policies.values.value import Value
+
+Headroom = Annotated[float, Field(ge=0, le=10)]
+"""How much more than was measured is given, as a part of it: 0.1 is a tenth more."""
+
+Device = Literal["CPU", "GPU"]
+"""Where a trial runs."""
+
+
+class SlotsByConfig(Value):
+    """Several slots, one of which is a config's.
+
+    Attributes:
+        slots: What there is; a config of which nothing is known gets the last.
+        holds_for: The versions of packages, by name, of which each that is installed must be this one, or what was
+            measured does not hold; empty: any.
+    """
+
+    slots: tuple[TrialSlot, ...] = Field(min_length=1)
+    holds_for: dict[str, str] = Field(default_factory=dict)
+
+    @abstractmethod
+    def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
+        """Return the slot of a trial with this config.
+
+        Raises:
+            InfeasibleRequestError: It is known to need more than any slot has.
+        """
+
+    @abstractmethod
+    def why_unknown(self, config: Mapping[str, Any]) -> str | None:
+        """Return what is not known of a config, in words that name it; ``None``: all that is needed is known."""
+
+    @property
+    def max_concurrent_trials(self) -> int:
+        """How many trials run at once, if their configs are those with which the most do."""
+        return max(slot.max_concurrent_trials for slot in self.slots)
+
+    def with_slots(self, change: Callable[[TrialSlot], TrialSlot]) -> Self:
+        """Return the same with each slot changed."""
+        return self.model_copy(update={"slots": tuple(map(change, self.slots))})
+
+    def min_concurrent_trials(self, num_places: int) -> int:
+        """Return how many trials run at once whatever their configs, of those that were measured.
+
+        Args:
+            num_places: How many the plan has places for, the first of which is good for each of them.
+        """
+        return num_places
+
+
+class SlotsByProfile(SlotsByConfig):
+    """Slots of several sizes, of which each config has the smallest that holds what a profile says of it.
+
+    Attributes:
+        profile: What was measured.
+        headroom: How much more than the profile says a trial gets, as a part of it.
+        slots: The sizes, the smallest first; the last is the largest GPU as a whole, or where a trial's workers must
+            share it, as much of it as each can have.
+    """
+
+    profile: GpuMemoryProfile
+    headroom: Headroom
+
+    def why_unknown(self, config: Mapping[str, Any]) -> str | None:
+        """Return what is not known of a config; see :meth:`SlotsByConfig.why_unknown`."""
+        if self.needed_bytes(config) is not None:
+            return None
+        return f"of GPU memory with {dict(config)} nothing was measured"
+
+    def needed_bytes(self, config: Mapping[str, Any]) -> int | None:
+        """Return the GPU memory that a trial with this config needs on these GPUs; ``None``: it cannot be told."""
+        return self.profile.gpu_memory_bytes(config, self.slots[-1].gpu_overhead_bytes)
+
+    def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
+        """Return the smallest slot that holds a trial with this config; of an unknown config, the largest.
+
+        Raises:
+            InfeasibleRequestError: It is known to need more than the largest.
+        """
+        largest = self.slots[-1]
+        has = largest.gpu_memory_bytes or 0
+        needed = self.needed_bytes(config)
+        if needed is None:
+            more_than = self.profile.more_than_bytes(config) or 0
+            if more_than < has:
+                return largest
+            raise _too_large(config, f"more than {format_bytes(more_than)}", largest)
+        # What leaves no headroom on a whole device has no neighbour there, so it may use all of it.
+        wanted = min(with_headroom(needed, self.headroom), max(needed, has))
+        for slot in self.slots:
+            if (slot.gpu_memory_bytes or 0) >= wanted:
+                return slot
+        raise _too_large(config, format_bytes(needed), largest)
+
+
+class SlotsByDecision(SlotsByConfig):
+    """A slot on the CPU and one on the GPU, between which a number in the config decides.
+
+    Attributes:
+        slots: That on the CPU, and that on the GPU.
+        size: The name of the number in the config; of one in a mapping inside, ``"model/batch_size"``.
+        devices: The measured sizes, ascending, and where trials of each run.
+    """
+
+    size: str
+    devices: tuple[tuple[PositiveCount, Device], ...] = Field(min_length=1)
+
+    def min_concurrent_trials(self, num_places: int) -> int:
+        """Return how many trials run at once whatever their configs: all may be for the scarcer kind of slots."""
+        return min(num_places, *(slot.max_concurrent_trials for slot in self.slots))
+
+    def why_unknown(self, config: Mapping[str, Any]) -> str | None:
+        """Return what is not known of a config; see :meth:`SlotsByConfig.why_unknown`."""
+        if self._size_of(config) is not None:
+            return None
+        return f"{dict(config)} has no number above 0 as {self.size!r}, by which a decision goes"
+
+    def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
+        """Return the slot on the device that is better for the largest measured size up to that of the config.
+
+        Below all measured sizes it is that of the smallest; of an unknown config, that on the GPU.
+        """
+        size = self._size_of(config)
+        if size is None:
+            return self.slots[-1]
+        up_to = [device for measured, device in self.devices if measured <= size]
+        return self.slots[_ORDER.index(up_to[-1] if up_to else self.devices[0][1])]
+
+    def _size_of(self, config: Mapping[str, Any]) -> float | None:
+        size = numbers(flat(config)).get(self.size)
+        return size if size is not None and size > 0 else None
+
+
+_ORDER: Final[tuple[Device, ...]] = ("CPU", "GPU")
+"""That of the slots of a decision."""
+
+
+def with_headroom(needed_bytes: int, headroom: float) -> int:
+    """Return so many bytes and ``headroom`` of them, rounded up."""
+    return math.ceil(needed_bytes * (1 + headroom))
+
+
+def _too_large(config: Mapping[str, Any], needed: str, largest: TrialSlot) -> InfeasibleRequestError:
+    has = format_bytes(largest.gpu_memory_bytes or 0)
+    return InfeasibleRequestError(
+        f"{needed} of GPU memory with the config {dict(config)!r}",
+        f"each of its {largest.num_workers} workers can have {has} of a GPU at most"
+        if largest.shares_gpu
+        else f"the largest GPU in use has {has}",
+        "GPU memory",
+        "Leave the config out, make it smaller, or add a larger GPU.",
+    )

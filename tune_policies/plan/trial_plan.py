@@ -1,0 +1,283 @@
+"""The answer of a policy: what a trial reserves, how many run at once, and why.
+
+A plan is a value; what Ray takes is computed from it. The two methods that return Ray's own classes import
+``ray_adapter`` when they are called, so that planning needs no Ray.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.plan.slots_by_config import SlotsByDecision, SlotsByProfile
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import PositiveCount, Resources, check_count, from_ticks, to_ticks
+from tune_policies.values.sanitize import one_line
+from tune_policies.values.value import Value
+
+if TYPE_CHECKING:
+    from ray.train import ScalingConfig
+    from ray.tune import PlacementGroupFactory, TuneConfig
+
+
+class TrialPlan(Value):
+    """What a policy decided.
+
+    It has at least one kind of slot. Where a user asks for "the" trial, the first kind answers.
+
+    Attributes:
+        slots: The kinds of slots, the best first.
+        limited_by: What stops one more trial: a resource by Ray's name, or the field of a policy.
+        reasons: How the plan came about, a sentence each.
+        nodes_to_add: Nodes that the autoscaler must add before all the trials can run, by the name of their type;
+            empty: the alive nodes hold them.
+        by_config: What each trial gets by its config, where that is known; the first of ``slots`` is then good for
+            every config that was measured. ``None``: all trials get the same.
+    """
+
+    slots: tuple[TrialSlot, ...] = Field(min_length=1)
+    limited_by: str
+    reasons: tuple[str, ...] = ()
+    nodes_to_add: dict[str, PositiveCount] = Field(default_factory=dict)
+    by_config: SlotsByProfile | SlotsByDecision | None = None
+
+    @property
+    def trial(self) -> Resources:
+        """Reserved by Tune for the trainable."""
+        return self.slots[0].trial
+
+    @property
+    def num_workers(self) -> int:
+        """Train workers in each trial, the fewest where they may grow; 0: the trial itself trains."""
+        return self.slots[0].num_workers
+
+    @property
+    def max_workers(self) -> int | None:
+        """To how many Train workers a trial may grow while the others have their fewest; ``None``: it may not."""
+        return self.slots[0].max_workers
+
+    @property
+    def most_workers(self) -> int:
+        """The most Train workers that a trial ever has; 0: the trial itself trains."""
+        return max(self.num_workers, self.max_workers or 0)
+
+    @property
+    def per_worker(self) -> Resources:
+        """Reserved by Train for each of its workers; nothing when ``num_workers`` is 0."""
+        return self.slots[0].per_worker
+
+    @property
+    def worker(self) -> Resources:
+        """What one process that trains has: the trial, or each Train worker."""
+        return self.slots[0].worker
+
+    @property
+    def use_gpu(self) -> bool:
+        """Whether a worker has a GPU, or a share of one."""
+        return self.worker.gpus > 0
+
+    @property
+    def use_tpu(self) -> bool:
+        """Whether a worker has TPUs."""
+        return self.worker.custom.get("TPU", 0) > 0
+
+    @property
+    def shares_gpu(self) -> bool:
+        """Whether a worker has neighbours on its GPU."""
+        return self.slots[0].shares_gpu
+
+    @property
+    def gpu_memory_bytes(self) -> int | None:
+        """GPU memory that a worker may use on each of its devices; ``None``: not known."""
+        return self.slots[0].gpu_memory_bytes
+
+    @property
+    def accelerator_type(self) -> str | None:
+        """Ray's name of the device type that workers are placed on; ``None``: any."""
+        return self.slots[0].accelerator_type
+
+    @property
+    def topology(self) -> str | None:
+        """The topology of the TPU slices that a trial takes as a whole; ``None``: no slices."""
+        return self.slots[0].topology
+
+    @property
+    def label_selector(self) -> dict[str, str]:
+        """Ray's label selector for trials and workers; empty: any node."""
+        return self.slots[0].label_selector
+
+    @property
+    def reuse(self) -> Literal["process", "release"]:
+        """What becomes of a Ray task's process after it, for ``remote_options``: it is used again, or it ends.
+
+        Frameworks keep devices and their memory until the process ends, so a task with devices should release them.
+        """
+        return "release" if DEVICE_RESOURCES & self.worker.ticks.keys() else "process"
+
+    @property
+    def max_concurrent_trials(self) -> int:
+        """How many trials run at once, over all kinds of slots; where configs decide, if all took the least."""
+        at_once = self._num_places
+        return at_once if self.by_config is None else max(at_once, self.by_config.max_concurrent_trials)
+
+    @property
+    def min_concurrent_trials(self) -> int:
+        """How many trials run at once whatever their configs, of those that were measured."""
+        at_once = self._num_places
+        return at_once if self.by_config is None else self.by_config.min_concurrent_trials(at_once)
+
+    @property
+    def _num_places(self) -> int:
+        return sum(slot.max_concurrent_trials for slot in self.slots)
+
+    @property
+    def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
+        """What ``tune.run(resources_per_trial=…)`` and ``tune.with_resources`` take.
+
+        A dict, or where nodes are selected by label a ``PlacementGroupFactory``: Tune takes labels in no other form.
+        Where trials get what their configs need, it is enough for every config that was measured.
+        """
+        return self.slots[0].resources_per_trial
+
+    @property
+    def resources_per_worker(self) -> dict[str, float]:
+        """What ``ScalingConfig(resources_per_worker=…)`` takes; empty when ``num_workers`` is 0."""
+        return self.slots[0].resources_per_worker
+
+    def scaling_config(self, **kwargs: Any) -> "ScalingConfig":
+        """Return Ray Train's ``ScalingConfig`` for a trial's workers.
+
+        Args:
+            **kwargs: Further fields of ``ScalingConfig``, such as ``placement_strategy``.
+
+        Raises:
+            InvalidResourcesError: The plan has no Train workers, or ``kwargs`` name what the plan sets.
+        """
+        from tune_policies.ray_compat.ray_objects import build_scaling_config
+
+        if self.num_workers == 0:
+            raise InvalidResourcesError(
+                "the plan has num_workers=0, so the trial itself trains and there is no ScalingConfig: "
+                "give the policy num_workers=1 or more"
+            )
+        return build_scaling_config(self.slots[0].scaling_fields, **kwargs)
+
+    def tune_config(self, **kwargs: Any) -> "TuneConfig":
+        """Return Ray Tune's ``TuneConfig`` with the plan's ``max_concurrent_trials``.
+
+        Args:
+            **kwargs: Further fields of ``TuneConfig``; a smaller ``max_concurrent_trials`` is kept.
+
+        Raises:
+            InvalidResourcesError: ``kwargs`` ask for more trials at once than the plan has room for.
+        """
+        from tune_policies.ray_compat.ray_objects import build_tune_config
+
+        return build_tune_config(self.max_concurrent_trials, **kwargs)
+
+    def remote_options(self, reuse: Literal["process", "release"] = "process") -> dict[str, Any]:
+        """Return what ``@ray.remote(**options)`` and ``.options(**options)`` take, for one worker of the plan.
+
+        Args:
+            reuse: ``"process"`` for actors, which keep their data on the device, and for ``.options``.
+                ``"release"`` for tasks that must give the device back: their process ends after one call
+                (``max_calls=1``), which Ray takes in the decorator of a task only. ``plan.reuse`` says which is right
+                for tasks of this plan. Of itself Ray ends the process after a task with GPUs, and after no other.
+
+        Raises:
+            InvalidResourcesError: ``reuse`` is neither.
+        """
+        if reuse not in ("process", "release"):
+            raise InvalidResourcesError(f"reuse must be 'process' or 'release', got {reuse!r}")
+        worker = self.worker
+        options: dict[str, Any] = {
+            "num_cpus": from_ticks(to_ticks(worker.cpus)),
+            "num_gpus": from_ticks(to_ticks(worker.gpus)),
+        }
+        if worker.memory_bytes is not None:
+            options["memory"] = worker.memory_bytes
+        if worker.custom:
+            options["resources"] = {name: from_ticks(to_ticks(amount)) for name, amount in worker.custom.items()}
+        if self.accelerator_type is not None:
+            options["accelerator_type"] = self.accelerator_type
+        if self.label_selector:
+            options["label_selector"] = dict(self.label_selector)
+        return options | ({"max_calls": 1} if reuse == "release" else {})
+
+    def num_waves(self, num_trials: int) -> int:
+        """Return how many rounds ``num_trials`` trials take, if all last equally long."""
+        num_trials = check_count(num_trials, least=0, name="num_trials")
+        return -(-num_trials // self.max_concurrent_trials)
+
+    def capped(self, max_concurrent_trials: int, *, limited_by: str, reasons: tuple[str, ...] = ()) -> "TrialPlan":
+        """Return a plan with no more trials at once than that; the better kinds of slots are kept first."""
+        if self.max_concurrent_trials <= max_concurrent_trials:
+            return self
+        slots, left = [], max_concurrent_trials
+        for slot in self.slots:
+            if left:
+                slots.append(slot.capped(left))
+                left -= slots[-1].max_concurrent_trials
+        changes: dict[str, Any] = {
+            "slots": tuple(slots),
+            "limited_by": limited_by,
+            "reasons": (*self.reasons, *reasons),
+        }
+        if self.by_config is not None:
+            changes["by_config"] = self.by_config.with_slots(lambda slot: slot.capped(max_concurrent_trials))
+        return self.model_copy(update=changes)
+
+    def on_nodes(self, label_selector: dict[str, str]) -> "TrialPlan":
+        """Return the same plan, placed only on nodes that the selector selects beside what it selected before."""
+        return self.with_slots(lambda slot: slot.on_nodes(label_selector))
+
+    def with_slots(self, change: Callable[[TrialSlot], TrialSlot]) -> "TrialPlan":
+        """Return the same plan with each of its slots changed."""
+        by_config = None if self.by_config is None else self.by_config.with_slots(change)
+        return self.model_copy(update={"slots": tuple(map(change, self.slots)), "by_config": by_config})
+
+    def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
+        """Return what a trial with this config gets.
+
+        Raises:
+            InfeasibleRequestError: It is known to need more GPU memory than any device has.
+        """
+        return self.slots[0] if self.by_config is None else self.by_config.slot_for(config)
+
+    def for_config(self, config: Mapping[str, Any]) -> "TrialPlan":
+        """Return the plan of a trial with this config alone, for instance for the Train run that it starts.
+
+        Raises:
+            InfeasibleRequestError: It is known to need more GPU memory than any device has.
+        """
+        if self.by_config is None:
+            return self
+        return self.model_copy(update={"slots": (self.slot_for(config),), "by_config": None})
+
+    def with_reasons(self, *reasons: str) -> "TrialPlan":
+        """Return the same plan with further reasons in front of its own."""
+        return self.model_copy(update={"reasons": (*reasons, *self.reasons)})
+
+    def explain(self) -> str:
+        """Return the plan as text: how many at once, what each gets, what limits it, and why."""
+        least, most = self.min_concurrent_trials, self.max_concurrent_trials
+        count = f"{most} {'trial' if most == 1 else 'trials'} at once"
+        if self.by_config is not None:
+            count = f"{least} to {count}, by their configs" if least < most else f"{count}, by their configs"
+        lines = [f"{count}, limited by {self.limited_by}"]
+        if self.by_config is not None:
+            lines += [f"  at most {slot.max_concurrent_trials} with {slot}" for slot in self.by_config.slots]
+        elif len(self.slots) > 1:
+            lines += [f"  {slot.max_concurrent_trials} with {slot}{_speed(slot)}" for slot in self.slots]
+        else:
+            lines.append(f"  each trial: {self.slots[0]}")
+        if self.nodes_to_add:
+            added = ", ".join(f"{count} {name}" for name, count in sorted(self.nodes_to_add.items()))
+            lines.append(f"  nodes that the autoscaler must add first: {added}")
+        return "\n".join(map(one_line, [*lines, *(f"  - {reason}" for reason in self.reasons)]))
+
+
+def _speed(slot: TrialSlot) -> str:
+    return "" if slot.speed is None else f" (speed {slot.speed:g})"

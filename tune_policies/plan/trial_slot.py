@@ -1,0 +1,203 @@
+"""One kind of place in which a trial can run: what it reserves there, and what Tune and Train take for it."""
+
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from pydantic import Field, model_validator
+
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
+from tune_policies.cluster.labels import NODE_ID, format_selector, merged
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import (
+    TICKS,
+    Bytes,
+    Count,
+    PositiveCount,
+    Resources,
+    Speed,
+    UsedBytes,
+    from_ticks,
+    to_ticks,
+)
+from tune_policies.values.units import format_bytes
+from tune_policies.values.value import Value
+
+if TYPE_CHECKING:
+    from ray.tune import PlacementGroupFactory
+
+_EXACT: Final = 2**20
+"""Floats add up many multiples of one part in so many without an error."""
+
+
+class TrialSlot(Value):
+    """One kind of place in which a trial can run, and how many of them there are.
+
+    Attributes:
+        trial: Reserved by Tune for the trainable: all of it when ``num_workers`` is 0, else only what a
+            waiting Train driver holds.
+        max_concurrent_trials: How many trials of this kind run at once.
+        num_workers: Train workers in each trial, the fewest where they may grow; 0: the trial itself trains.
+        max_workers: To how many workers a trial may grow while the others have their fewest; ``None``: it may not.
+        max_workers_alone: To how many it may grow where no other trial runs.
+        per_worker: Reserved by Train for each of its workers.
+        gpu_memory_bytes: GPU memory that a worker may use on each of its devices; ``None``: not known.
+        gpu_overhead_bytes: What of it is counted for what a worker's frameworks use outside their allocators; ``None``:
+            the worker finds out.
+        measured_with: The versions of Ray and the frameworks with which both were measured, by name; empty: not known.
+        accelerator_type: Ray's name of the device type that workers are placed on; ``None``: any.
+        topology: TPU slices of this topology are reserved as a whole for each trial; ``None``: no slices.
+        label_selector: Ray's label selector, by which trials and workers are placed on some nodes only; empty: any.
+        speed: How fast a trial runs here, compared with the other kinds of a plan, in any unit; ``None``: not known.
+    """
+
+    trial: Resources
+    max_concurrent_trials: PositiveCount
+    num_workers: Count = 0
+    max_workers: Count | None = None
+    max_workers_alone: Count | None = None
+    per_worker: Resources = Field(default_factory=Resources)
+    gpu_memory_bytes: Bytes | None = None
+    gpu_overhead_bytes: UsedBytes | None = None
+    measured_with: dict[str, str] = Field(default_factory=dict)
+    accelerator_type: str | None = None
+    topology: str | None = None
+    label_selector: dict[str, str] = Field(default_factory=dict)
+    speed: Speed | None = None
+
+    @model_validator(mode="after")
+    def _workers_must_agree(self) -> Self:
+        if (self.num_workers > 0) != bool(self.per_worker.ticks):
+            raise InvalidResourcesError(
+                f"per_worker is what each Train worker reserves: num_workers={self.num_workers} "
+                f"does not go with per_worker={self.per_worker}"
+            )
+        if self.max_workers is not None and not 0 < self.num_workers <= self.max_workers:
+            raise InvalidResourcesError(
+                f"max_workers is what num_workers may grow to: {self.max_workers} does not go with "
+                f"num_workers={self.num_workers}"
+            )
+        return self
+
+    @property
+    def worker(self) -> Resources:
+        """What one process that trains has: the trial, or each Train worker."""
+        return self.per_worker if self.num_workers else self.trial
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether a trial may have more Train workers than it begins with."""
+        return self.max_workers is not None and self.max_workers > self.num_workers
+
+    @property
+    def shares_gpu(self) -> bool:
+        """Whether a worker has neighbours on its GPU."""
+        return 0 < self.worker.gpus < 1
+
+    @property
+    def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
+        """What Tune takes for a trial in this slot: a dict, or with label selectors a ``PlacementGroupFactory``."""
+        return self.placement_group_factory() if self.label_selector else self.trial_amounts
+
+    def placement_group_factory(self, *, node_id: str | None = None) -> "PlacementGroupFactory":
+        """Return what Tune reserves for a trial, on the nodes that the label selector selects.
+
+        Args:
+            node_id: The only node on which it may be; ``None``: any.
+        """
+        from tune_policies.ray_compat.ray_objects import build_placement_group_factory
+
+        placed = self if node_id is None else self.on_nodes({NODE_ID: node_id})
+        factory = build_placement_group_factory(self.trial_amounts, placed.label_selector)
+        # Tune brings what a trial reserves into the trial's process, which can learn there which slot it has.
+        factory.slot = self
+        return factory
+
+    @property
+    def trial_amounts(self) -> dict[str, float]:
+        """What Tune reserves for a trial, by Tune's names of the resources, wherever it is placed."""
+        amounts = _ray_amounts(self.trial)
+        if self.num_workers == 0 and self.accelerator_type:
+            amounts[ACCELERATOR_TYPE_PREFIX + self.accelerator_type] = ACCELERATOR_TYPE_AMOUNT
+        lower_case = {"CPU": "cpu", "GPU": "gpu"}
+        # Tune gives a trial without "cpu" no CPU, but one that names nothing at all gets a whole CPU.
+        return {"cpu": 0} | {lower_case.get(name, name): amount for name, amount in amounts.items()}
+
+    @property
+    def resources_per_worker(self) -> dict[str, float]:
+        """What ``ScalingConfig(resources_per_worker=…)`` takes; empty when ``num_workers`` is 0."""
+        # Train gives a worker a whole CPU unless "CPU" is named.
+        return {"CPU": 0} | _ray_amounts(self.per_worker) if self.num_workers else {}
+
+    @property
+    def scaling_fields(self) -> dict[str, Any]:
+        """What ``ScalingConfig`` takes for a trial's workers."""
+        fields: dict[str, Any] = {
+            "num_workers": self.num_workers,
+            "use_gpu": self.worker.gpus > 0,
+            "resources_per_worker": self.resources_per_worker,
+        }
+        if self.is_elastic:
+            amounts = {
+                name: amount if name == "memory" else _that_adds_up(amount)
+                for name, amount in self.resources_per_worker.items()
+            }
+            fields |= {"num_workers": (self.num_workers, self.max_workers), "resources_per_worker": amounts}
+        if self.accelerator_type is not None:
+            fields["accelerator_type"] = self.accelerator_type
+        if self.worker.custom.get("TPU", 0) > 0:
+            fields["use_tpu"] = True
+            if self.topology is not None:
+                fields["topology"] = self.topology
+        if self.label_selector:
+            fields["label_selector"] = dict(self.label_selector)
+        return fields
+
+    def capped(self, max_concurrent_trials: int) -> "TrialSlot":
+        """Return the same slot, no more often at once than that."""
+        fewer = min(self.max_concurrent_trials, max_concurrent_trials)
+        changes = {"max_concurrent_trials": fewer}
+        if self.max_workers is not None and self.max_workers_alone is not None:
+            freed = (self.max_concurrent_trials - fewer) * self.num_workers
+            changes["max_workers"] = min(self.max_workers_alone, self.max_workers + freed)
+        return self.model_copy(update=changes)
+
+    def of_fixed_size(self) -> "TrialSlot":
+        """Return the same slot, in which a trial keeps the fewest of its workers."""
+        return self.model_copy(update={"max_workers": None, "max_workers_alone": None})
+
+    def on_nodes(self, label_selector: dict[str, str]) -> "TrialSlot":
+        """Return the same slot, only on nodes that the selector selects beside what it selected before."""
+        return self.model_copy(update={"label_selector": merged(self.label_selector, label_selector)})
+
+    def __str__(self) -> str:
+        each = str(self.worker)
+        if self.accelerator_type:
+            each += f" on {self.accelerator_type}"
+        if self.topology:
+            each += f" in whole {self.topology} slices"
+        if self.label_selector:
+            each += f" on nodes with {format_selector(self.label_selector)}"
+        if self.gpu_memory_bytes is not None:
+            each += f", {format_bytes(self.gpu_memory_bytes)} of GPU memory"
+        if self.num_workers:
+            noun = "worker" if self.num_workers == 1 and not self.is_elastic else "workers"
+            grown = f" to {self.max_workers}" if self.is_elastic else ""
+            return f"{self.num_workers}{grown} {noun} with {each}; the driver holds {self.trial}"
+        return each
+
+
+def _ray_amounts(resources: Resources) -> dict[str, float]:
+    return {name: amount if name == "memory" else from_ticks(amount) for name, amount in resources.ticks.items()}
+
+
+def _that_adds_up(amount: float) -> float:
+    """Return the amount, rounded down to a number of which floats add up many without an error.
+
+    Ray adds up what elastic workers reserve and divides the sum by one of them, in floats: of five times 0.2 it counts
+    four, and waits for ever where five are the fewest. Too small a share to lose a tick of it stays as it is, for one
+    more would fit on a device.
+    """
+    ticks = to_ticks(amount)
+    if ticks < TICKS and TICKS // max(1, ticks - 1) > TICKS // max(1, ticks):
+        return amount
+    exact = ticks * _EXACT // TICKS / _EXACT
+    return amount if exact == amount else exact

@@ -1,0 +1,195 @@
+"""The one interface, and how a policy is written as plain data.
+
+In YAML and JSON a policy is a mapping whose ``kind`` is the name of its class and whose other keys are the
+fields. A user's own subclass of ``ResourcePolicy`` can be named the same way, once it is imported.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from inspect import isabstract
+from typing import Annotated, Any, Final, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.files.plain_data import parse_json
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import CustomAmounts
+from tune_policies.values.value import Value, kind_of, shorten, suggest
+
+_DEEPEST: Final = 32
+"""So many policies may be inside one another: each costs some ten calls inside calls, of which Python allows 1000."""
+
+
+_TOO_DEEP: Final = f"more than {_DEEPEST} policies are inside one another: leave some of them out"
+
+
+class ResourcePolicy(Value):
+    """Decides what a trial gets. A frozen value without I/O, clock or state."""
+
+    @model_validator(mode="after")
+    def _must_end(self) -> Self:
+        inside: Iterable[ResourcePolicy] = (self,)
+        for _ in range(_DEEPEST):
+            # Each once, be it inside several: else their number may double with each step.
+            inside = {id(each): each for policy in inside for each in policy.inner_policies}.values()
+            if not inside:
+                return self
+        raise InvalidResourcesError(_TOO_DEEP)
+
+    @property
+    def inner_policies(self) -> tuple["ResourcePolicy", ...]:
+        """The policies among its fields."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        each = (value if isinstance(value, tuple) else (value,) for value in values)
+        return tuple(found for values in each for found in values if isinstance(found, ResourcePolicy))
+
+    @abstractmethod
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan for ``capacity``: the same for the same capacity, in whatever order its nodes are.
+
+        Raises:
+            InfeasibleRequestError: Not even one trial fits. Nothing else is ever raised.
+        """
+
+    @property
+    def choices(self) -> tuple["ResourcePolicy", ...]:
+        """The policies among which this one takes the first that fits: itself, unless it is one of choices."""
+        return (self,)
+
+    @classmethod
+    def from_dict(cls, data: object) -> Self:
+        """Build the policy from plain data, with or without its ``kind``.
+
+        Raises:
+            InvalidResourcesError: ``data`` is not a mapping, of another kind, or a field of it is wrong.
+        """
+        if not isinstance(data, dict) or "kind" not in data:
+            return super().from_dict(data)
+        policy = build_policy(data)
+        if not isinstance(policy, cls):
+            raise InvalidResourcesError(
+                f"this is a {data['kind']}, not a {cls.__name__}: use build_policy or load_policy"
+            )
+        return policy
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Build the policy from what ``to_json`` wrote.
+
+        Raises:
+            InvalidResourcesError: ``text`` is not JSON, or not this policy.
+        """
+        try:
+            return cls.from_dict(parse_json(text))
+        except RecursionError as error:
+            raise InvalidResourcesError(f"{cls.__name__}: {_TOO_DEEP}") from error
+        except ValueError as error:
+            if isinstance(error, InvalidResourcesError):
+                raise
+            raise InvalidResourcesError(f"{cls.__name__}: this is no JSON: {error}") from error
+
+    @model_serializer(mode="wrap")
+    def _with_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"kind": type(self).__name__, **serialize(self)}
+
+
+def _policy(value: object) -> ResourcePolicy:
+    return value if isinstance(value, ResourcePolicy) else _build(value)
+
+
+InnerPolicy = Annotated[SerializeAsAny[ResourcePolicy], BeforeValidator(_policy)]
+"""A policy inside another: an object, or plain data with a ``kind``."""
+
+
+class WrappingPolicy(ResourcePolicy):
+    """A policy around another, which may be given by position.
+
+    Each subclass repeats ``__init__``, or type checkers would refuse what is given by position.
+
+    Attributes:
+        inner: The policy that decides everything else.
+    """
+
+    inner: InnerPolicy
+
+    def __init__(self, /, *args: Any, **data: Any) -> None:
+        names = tuple(type(self).model_fields)
+        if len(args) > len(names):
+            raise InvalidResourcesError(f"takes {', '.join(names)} by position, got {len(args)} arguments")
+        given = dict(zip(names, args, strict=False))
+        if twice := sorted(given.keys() & data.keys()):
+            raise InvalidResourcesError(f"{', '.join(twice)} given twice: by position and by name")
+        super().__init__(**{**given, **data})
+
+    @property
+    def choices(self) -> tuple[ResourcePolicy, ...]:
+        """The same around each of the inner policy's choices."""
+        if self.inner.choices == (self.inner,):
+            return (self,)
+        return tuple(self.model_copy(update={"inner": choice}) for choice in self.inner.choices)
+
+
+def with_inner(policies: Iterable[ResourcePolicy]) -> Iterator[ResourcePolicy]:
+    """Yield policies and all the policies inside them."""
+    for policy in policies:
+        yield policy
+        yield from with_inner(policy.inner_policies)
+
+
+def build_policy(data: object) -> ResourcePolicy:
+    """Build a policy from plain data with a ``kind``.
+
+    Raises:
+        InvalidResourcesError: ``data`` is not a mapping, its ``kind`` is missing or unknown, or a field is wrong.
+    """
+    try:
+        return _build(data)
+    except RecursionError as error:
+        raise InvalidResourcesError(_TOO_DEEP) from error
+
+
+def _build(data: object) -> ResourcePolicy:
+    kinds = {cls.__name__: cls for cls in _kinds_below(ResourcePolicy) if not isabstract(cls)}
+    if not isinstance(data, dict):
+        raise InvalidResourcesError(f"a policy must be a mapping with a 'kind', got {kind_of(data)}")
+    fields = dict(data)
+    kind = fields.pop("kind", None)
+    if not isinstance(kind, str) or kind not in kinds:
+        what = "a policy needs a 'kind'" if kind is None else f"unknown kind {shorten(kind)}"
+        raise InvalidResourcesError(f"{what}{suggest(str(kind or ''), kinds)} (known: {', '.join(sorted(kinds))})")
+    policy: ResourcePolicy = kinds[kind].from_dict(fields)
+    return policy
+
+
+def _kinds_below(cls: type[Any]) -> list[type[Any]]:
+    return [kind for subclass in cls.__subclasses__() for kind in (subclass, *_kinds_below(subclass))]
+
+
+def _no_devices(amounts: dict[str, float]) -> dict[str, float]:
+    for name in amounts:
+        if name in DEVICE_RESOURCES:
+            raise InvalidResourcesError(
+                f"custom resource {name!r} is one of devices, which Ray hands out one by one: "
+                f"take AcceleratorPolicy(resource={name!r})"
+            )
+        if name in ("cpu", "gpu"):
+            raise InvalidResourcesError(f"custom resource {name!r} is Tune's name of {name.upper()}: use {name}s")
+        if name.startswith(ACCELERATOR_TYPE_PREFIX):
+            raise InvalidResourcesError(
+                f"custom resource {name!r} is how Ray tells a device type: use accelerator_type"
+            )
+    return amounts
+
+
+WantedCustom = Annotated[CustomAmounts, AfterValidator(_no_devices)]
+"""Amounts of other Ray resources by their names: neither devices, nor what has a field of its own."""

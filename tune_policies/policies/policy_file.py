@@ -1,0 +1,100 @@
+"""Reads a policy, a decision, a node catalogue, a runtime environment or a cluster to plan for: YAML or JSON files."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.files.reading import read_data, read_value
+from tune_policies.kuberay.nodes.catalog import NodeCatalog
+from tune_policies.plan.decision import Decision
+from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
+from tune_policies.policies.benchmarked import BenchmarkedPolicy
+from tune_policies.policies.gpu_memory import GpuMemoryPolicy
+from tune_policies.policies.policy import ResourcePolicy, build_policy
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.units import MIB
+from tune_policies.values.value import Value
+
+_POLICIES: Final = ("inner", "policies", "gpu", "cpu")
+"""The fields in which a policy has others. What else it has may name anything."""
+
+_MAX_CAPACITY_BYTES: Final = 64 * MIB
+"""What `tune-policies probe --json` writes of ten thousand nodes with eight GPUs each is half of that."""
+
+_IN_FILES: Final[dict[tuple[str, str], tuple[str, type[Value]]]] = {
+    (GpuMemoryPolicy.__name__, "profile"): ("profile", GpuMemoryProfile),
+    (BenchmarkedPolicy.__name__, "decision"): ("decision", Decision),
+}
+"""The fields, by kind of policy and name, that a file may hold: what it is called, and its class."""
+
+
+def load_policy(path: str | Path) -> ResourcePolicy:
+    """Read the policy that a YAML or JSON file describes; ``kind`` names its class.
+
+    The file is data: YAML tags that would build Python objects are refused. Where a policy takes a ``profile`` or a
+    ``decision``, the name of a JSON file may stand for it, relative to the policy's file.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, is not YAML, or does not describe a policy.
+    """
+    data = read_data(path, what="policy file")
+    try:
+        return build_policy(_with_files(data, Path(path).parent))
+    except InvalidResourcesError as error:
+        raise InvalidResourcesError(f"{path}: {error}") from error
+
+
+def load_decision(path: str | Path) -> Decision:
+    """Read what ``tune-policies bench decide --output`` has written, for ``BenchmarkedPolicy``.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, or holds no decision.
+    """
+    return read_value(path, Decision, "decision")
+
+
+def load_catalog(path: str | Path) -> NodeCatalog:
+    """Read a node catalogue, which somebody has written by hand, as YAML or JSON. Prices may be missing.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, or is no catalogue.
+    """
+    return read_value(path, NodeCatalog, "node catalogue")
+
+
+def load_runtime_env(path: str | Path) -> dict[str, Any]:
+    """Read a runtime environment of Ray, as ``ray job submit --runtime-env`` takes it, from YAML or JSON.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, or holds no mapping.
+    """
+    data = read_data(path, what="runtime environment")
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise InvalidResourcesError(f"{path} is no runtime environment: write fields such as working_dir and pip")
+    return data
+
+
+def load_capacity(path: str | Path) -> ClusterCapacity:
+    """Read a cluster that ``tune-policies probe --json`` has written, or somebody by hand, as JSON or YAML.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, or does not describe a cluster.
+    """
+    data = read_data(path, what="capacity file", max_bytes=_MAX_CAPACITY_BYTES)
+    try:
+        return ClusterCapacity.from_dict(data)
+    except InvalidResourcesError as error:
+        raise InvalidResourcesError(f"{path} is not what `tune-policies probe --json` writes: {error}") from error
+
+
+def _with_files(data: object, folder: Path) -> object:
+    """Return the data of a policy with each value that is named by its file in place of the name."""
+    if isinstance(data, list):
+        return [_with_files(each, folder) for each in data]
+    if not isinstance(data, dict):
+        return data
+    changed = {key: _with_files(value, folder) if key in _POLICIES else value for key, value in data.items()}
+    for (kind, field), (what, cls) in _IN_FILES.items():
+        if data.get("kind") == kind and isinstance(name := data.get(field), str):
+            changed[field] = read_value(folder / name, cls, what)
+    return changed

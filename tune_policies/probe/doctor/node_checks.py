@@ -1,0 +1,310 @@
+"""What can be wrong on one node, a function each. They take facts and yield findings; nothing else."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from tune_policies.probe.doctor.facts import Framework, Gpu, NodeFacts
+from tune_policies.probe.doctor.findings import Finding, Severity, merge
+from tune_policies.values.resources import format_amount
+from tune_policies.values.units import GIB, format_bytes
+from tune_policies.values.value import shorten_names
+
+Check = Callable[[NodeFacts], Iterator[Finding]]
+
+_NOT_NVIDIA: Final = ("AMD-", "Intel-", "MXC", "Apple-", "M1", "M2", "M3", "M4")
+"""Beginnings of Ray's names of GPU types that have another driver than NVIDIA's."""
+
+_GPU_BUILD: Final = {
+    "torch": "install a build for the node's GPUs, as https://pytorch.org/get-started/locally says",
+    "tensorflow": "pip install 'tensorflow[and-cuda]'",
+    "jax": "pip install 'jax[cuda13]', or the plugin for the node's GPUs",
+}
+
+_SHM: Final = "/dev/shm"  # noqa: S108
+
+_RAY_NEEDS_SHM_UP_TO: Final = 10**10
+"""Ray makes the object store 30 % of host memory; above this size it would rather shrink it to ``/dev/shm``."""
+
+
+def check_answer(node: NodeFacts) -> Iterator[Finding]:
+    """A node that was not read."""
+    if node.failure is not None:
+        yield _problem(
+            node,
+            f"the node was not read: {node.failure}",
+            "see whether it is overloaded or going down, or give it longer with --timeout-s",
+        )
+
+
+def check_driver(node: NodeFacts) -> Iterator[Finding]:
+    """GPUs without a driver."""
+    if node.gpus is not None or node.failure is not None or _is_of_another_vendor(node):
+        return
+    on_bus = f"{_gpus(node.num_nvidia_on_pci)} of NVIDIA on its PCI bus"
+    why = f"NVIDIA's driver does not answer ({node.nvml_error})"
+    install = "install the driver until `nvidia-smi` works there; start a container with --gpus=all"
+    if node.declared_gpus and node.num_nvidia_on_pci:
+        yield _problem(node, f"{_ray_counts(node)}, and there are {on_bus}, but {why}", install)
+    elif node.declared_gpus:
+        yield _problem(
+            node,
+            f"{_ray_counts(node)} that do not exist: {why}, and the PCI bus has no NVIDIA GPU",
+            f"start Ray there without --num-gpus; if there are GPUs, {install}",
+        )
+    elif node.num_nvidia_on_pci:
+        yield _note(node, f"{on_bus}, but {why}", f"to use them, {install}")
+
+
+def check_count(node: NodeFacts) -> Iterator[Finding]:
+    """GPUs that are hidden, counted but missing, or not counted."""
+    if not node.gpus:
+        if node.gpus is not None and node.declared_gpus and not _is_of_another_vendor(node):
+            way_out = "start Ray there without --num-gpus, or give the container its GPUs"
+            yield _problem(node, f"{_ray_counts(node)} that do not exist: NVIDIA's driver lists none", way_out)
+        return
+    visible = _visible(node)
+    if visible is None:  # by MIG devices, which Ray may count or not
+        return
+    there = len(node.gpus)
+    if visible < there:
+        what = f"CUDA_VISIBLE_DEVICES={node.visible_devices!r} hides {there - visible} of {_gpus(there)}"
+        say = _note if visible else _problem
+        yield say(node, what, "to use them all, unset it before Ray starts there")
+    if node.ray is None:
+        return
+    if node.declared_gpus > visible:
+        way_out = f"start Ray there without --num-gpus, or with --num-gpus={visible}"
+        yield _problem(node, f"{_ray_counts(node)}, but only {visible} can be used", way_out)
+    elif node.declared_gpus < visible:
+        way_out = "fine if the others are not for Ray; else start Ray there without --num-gpus"
+        yield _note(node, f"{_ray_counts(node)} of the {visible} that can be used", way_out)
+
+
+def check_frameworks(node: NodeFacts) -> Iterator[Finding]:
+    """Frameworks that cannot use the node's GPUs."""
+    if not node.has_gpus:
+        return
+    where = "on a node with GPUs" if node.gpus else "on a node for which Ray counts GPUs"
+    for framework in node.frameworks:
+        named = f"{framework.name} {framework.version}"
+        if framework.is_cpu_build:
+            yield _problem(node, f"{named} is a build for CPUs, {where}", _GPU_BUILD[framework.name])
+        elif framework.missing:
+            what = f"{named} finds no {framework.missing} and runs on CPUs, {where}"
+            yield _problem(node, what, _GPU_BUILD[framework.name])
+        elif (needed := _driver_needed(node, framework)) is not None:
+            yield _problem(
+                node,
+                f"{named} is built for CUDA {framework.cuda}, which needs NVIDIA's driver {needed} or newer; "
+                f"{node.driver_version} is installed",
+                f"update the driver, or install a {framework.name} that is built for CUDA {node.cuda_version} or older",
+            )
+
+
+def check_mig(node: NodeFacts) -> Iterator[Finding]:
+    """GPUs that are cut into MIG devices."""
+    cut = [gpu for gpu in node.gpus or () if gpu.is_mig]
+    if cut and "MIG-" not in (node.visible_devices or ""):
+        yield _problem(
+            node,
+            f"MIG mode is on for {_indices(cut)}: a process gets one MIG device, but plans count all of a GPU's memory",
+            "name the MIG devices in CUDA_VISIBLE_DEVICES before Ray starts (`nvidia-smi -L` lists them), or switch "
+            "MIG off with `nvidia-smi -mig 0`",
+        )
+
+
+def check_used_memory(node: NodeFacts) -> Iterator[Finding]:
+    """GPU memory in use, although Ray has given no GPU away."""
+    # A driver by itself holds some hundred MiB; a large GPU's a little more.
+    used = [gpu for gpu in node.gpus or () if gpu.used_bytes > max(GIB, gpu.memory_bytes // 50)]
+    if not used or (node.ray is not None and node.ray.gpus_in_use != 0):
+        return
+    amounts = ", ".join(
+        f"{format_bytes(gpu.used_bytes)} of {format_bytes(gpu.memory_bytes)} on GPU {gpu.index}" for gpu in used
+    )
+    way_out = "see whose they are with `nvidia-smi` and end them, or hide those GPUs from Ray by CUDA_VISIBLE_DEVICES"
+    if node.ray is None:
+        yield _note(node, f"processes hold GPU memory: {amounts}", way_out)
+    elif node.ray.gpus:
+        yield _problem(node, f"Ray has given no GPU away, but processes hold GPU memory: {amounts}", way_out)
+
+
+def check_cpus(node: NodeFacts) -> Iterator[Finding]:
+    """More CPUs than the node's processes may use."""
+    if node.ray is None or not node.cpu_limits:
+        return
+    name, limit = min(node.cpu_limits.items(), key=lambda item: (item[1], item[0]))
+    if node.ray.cpus > limit:
+        yield _problem(
+            node,
+            f"Ray counts {format_amount(node.ray.cpus)} CPUs, but the {name} allows {format_amount(limit)}",
+            f"start Ray there with --num-cpus={max(1, int(limit))}, or raise the limit",
+        )
+
+
+def check_type(node: NodeFacts) -> Iterator[Finding]:
+    """GPUs of a type that Ray does not know."""
+    if node.declared_gpus and node.ray is not None and node.ray.accelerator_type is None:
+        models = ", ".join(sorted({gpu.name for gpu in node.gpus or ()}))
+        yield _note(
+            node,
+            "Ray knows no accelerator type of its GPUs" + (f" ({models})" if models else ""),
+            "plans that ask for an accelerator_type pass the node by; to name one, start Ray there with "
+            """--resources='{"accelerator_type:A100": 1}'""",
+        )
+
+
+def check_shm(node: NodeFacts) -> Iterator[Finding]:
+    """A ``/dev/shm`` in which Ray's object store finds no room."""
+    if node.shm_bytes is None:
+        return
+    wanted = node.ray.object_store_bytes if node.ray else min((node.memory_bytes or 0) * 3 // 10, _RAY_NEEDS_SHM_UP_TO)
+    if wanted is not None and node.shm_bytes < wanted:
+        yield _problem(
+            node,
+            f"{_SHM} has {format_bytes(node.shm_bytes)}, but Ray's object store takes {format_bytes(wanted)}: it lies "
+            "on a disk, which is slow",
+            f"enlarge {_SHM} (--shm-size of a container), or start Ray with a smaller --object-store-memory",
+        )
+
+
+NODE_CHECKS: Final[tuple[Check, ...]] = (
+    check_answer,
+    check_driver,
+    check_count,
+    check_frameworks,
+    check_mig,
+    check_used_memory,
+    check_cpus,
+    check_type,
+    check_shm,
+)
+
+
+def _problem(node: NodeFacts, what: str, way_out: str) -> Finding:
+    return Finding(severity=Severity.PROBLEM, what=what, way_out=way_out, nodes=(node.name,))
+
+
+def _note(node: NodeFacts, what: str, way_out: str) -> Finding:
+    return Finding(severity=Severity.NOTE, what=what, way_out=way_out, nodes=(node.name,))
+
+
+def _ray_counts(node: NodeFacts) -> str:
+    return f"Ray counts {_gpus(node.declared_gpus)}"
+
+
+def _gpus(count: float) -> str:
+    return f"{format_amount(count)} {'GPU' if count == 1 else 'GPUs'}"
+
+
+def _indices(gpus: list[Gpu]) -> str:
+    return ("GPU " if len(gpus) == 1 else "GPUs ") + ", ".join(str(gpu.index) for gpu in gpus)
+
+
+def _is_of_another_vendor(node: NodeFacts) -> bool:
+    if node.ray is not None and node.ray.accelerator_type is not None:
+        return node.ray.accelerator_type.startswith(_NOT_NVIDIA)
+    return node.has_amd_driver and node.num_nvidia_on_pci == 0
+
+
+def _visible(node: NodeFacts) -> int | None:
+    """Return how many GPUs ``CUDA_VISIBLE_DEVICES`` leaves; ``None``: it names MIG devices."""
+    gpus = node.gpus or ()
+    if node.visible_devices is None:
+        return len(gpus)
+    names = [name.strip() for name in node.visible_devices.split(",")]
+    if any(name.startswith("MIG-") for name in names):
+        return None
+    chosen: set[str] = set()
+    for name in names:
+        # CUDA takes the beginning of a UUID, too, and stops at the first name that it does not know.
+        found = [gpu.uuid for gpu in gpus if name and (name == str(gpu.index) or gpu.uuid.startswith(name))]
+        if not found:
+            break
+        chosen.update(found)
+    return len(chosen)
+
+
+def _driver_needed(node: NodeFacts, framework: Framework) -> str | None:
+    """Return the driver that ``framework`` needs; ``None``: the node's is new enough, or that is not known."""
+    if framework.cuda is None or node.driver_version is None:
+        return None
+    # NVIDIA's package of forward compatibility lets an older driver run newer CUDA; the driver then says so.
+    is_run = node.cuda_version is not None and not is_older(node.cuda_version, framework.cuda.partition(".")[0])
+    needed = minimum_driver(framework.cuda)
+    return needed if needed is not None and is_older(node.driver_version, needed) and not is_run else None
+
+
+_MINIMUM: Final = {
+    "13": "580",
+    "12": "525",
+    "11": "450",
+    "10.2": "440.33",
+    "10.1": "418.39",
+    "10.0": "410.48",
+}
+
+
+def minimum_driver(cuda: str) -> str | None:
+    """Return the oldest driver for a CUDA version such as ``"12.8"``; ``None``: not in the table."""
+    major, _, rest = cuda.partition(".")
+    return _MINIMUM.get(major) or _MINIMUM.get(f"{major}.{rest.partition('.')[0]}")
+
+
+def is_older(version: str, than: str) -> bool:
+    """Return whether one version of dotted numbers is older than another; what follows the numbers does not count."""
+    return _numbers(version) < _numbers(than)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", version))
+
+
+_MAY_DIFFER: Final = frozenset({"numpy", "NVIDIA driver"})
+"""What usually works together in different versions, so that a difference is only worth a note."""
+
+
+def diagnose(nodes: Iterable[NodeFacts]) -> tuple[Finding, ...]:
+    """Return what is wrong on these nodes, the problems first; equal findings of many nodes are one."""
+    nodes = tuple(nodes)
+    findings = [finding for check in NODE_CHECKS for node in nodes for finding in check(node)]
+    return merge([*findings, *_differing_versions(nodes), *_no_gpus(nodes)])
+
+
+def _differing_versions(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
+    read = [node for node in nodes if node.failure is None]
+    versions = {node.name: node.versions | _driver(node) for node in read}
+    for package in sorted({name for found in versions.values() for name in found}):
+        where: dict[str, list[str]] = defaultdict(list)
+        for node, found in versions.items():
+            if package in found or package != "NVIDIA driver":  # a node without GPUs needs no driver
+                where[found.get(package, "not installed")].append(node)
+        if len(where) < 2:
+            continue
+        versions_with_nodes = _most_common_first(where)
+        listed = "; ".join(f"{version} on {shorten_names(names)}" for version, names in versions_with_nodes)
+        yield Finding(
+            severity=Severity.NOTE if package in _MAY_DIFFER else Severity.PROBLEM,
+            what=f"{package} differs between nodes: {listed}",
+            way_out="install one version everywhere, best by one image for all nodes",
+            nodes=tuple(name for _, names in versions_with_nodes[1:] for name in names),
+        )
+
+
+def _most_common_first(where: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
+    return sorted(((version, sorted(names)) for version, names in where.items()), key=lambda it: (-len(it[1]), it[0]))
+
+
+def _driver(node: NodeFacts) -> dict[str, str]:
+    return {"NVIDIA driver": node.driver_version} if node.driver_version else {}
+
+
+def _no_gpus(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
+    if nodes and not any(node.has_gpus or node.failure or node.num_nvidia_on_pci for node in nodes):
+        yield Finding(
+            severity=Severity.NOTE,
+            what="no GPUs here: trials run on CPUs",
+            way_out="nothing to do, unless there should be some",
+        )

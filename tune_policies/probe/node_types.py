@@ -1,0 +1,138 @@
+"""Turns the configuration of Ray's autoscaler into the nodes that it could still add.
+
+Keys and their meaning are those of a Ray cluster YAML: ``max_workers`` counts worker nodes, never the head; a type
+without one of its own has the cluster's, but the head's type has 0.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tune_policies.cluster.capacity import NodeTypeCapacity
+from tune_policies.cluster.ray_totals import accelerator_type_of, to_resources
+from tune_policies.kuberay.manifests.cluster_yaml import with_defaults
+from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile
+from tune_policies.kuberay.manifests.load_cluster import find_cluster
+from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import check_count
+from tune_policies.values.units import is_number
+from tune_policies.values.value import shorten
+
+_TYPES: Final = "available_node_types"
+
+
+def addable_node_types(
+    config: object, workers_by_type: Mapping[str, int], *, source: str
+) -> tuple[NodeTypeCapacity, ...]:
+    """Return a row for each node type of which at least one more node could be added, in the order of the names.
+
+    Args:
+        config: The configuration: ``available_node_types``, ``head_node_type``, ``max_workers``.
+        workers_by_type: Worker nodes of each type that run. Those on their way are still to come.
+        source: Where the configuration comes from, for messages.
+
+    Raises:
+        InvalidResourcesError: A part of it is missing or wrong; the message names ``source`` and the key.
+    """
+    most = _max_workers(config, source)
+    rows = []
+    for name, node_type in sorted(_mapping(config, _TYPES, source).items()):
+        key = f"{source}: {_TYPES}.{name}"
+        if not isinstance(node_type, dict):
+            raise InvalidResourcesError(f"{key} must be a mapping, got {shorten(node_type)}")
+        default = 0 if name == _mapping(config, None, source).get("head_node_type") else most
+        of_type = check_count(node_type.get("max_workers", default), least=0, name=f"{key}.max_workers")
+        more = of_type - workers_by_type.get(name, 0)
+        if more > 0:
+            rows.append(_to_node_type(str(name), node_type, more, key))
+    return tuple(rows)
+
+
+def addable_nodes(config: object, num_workers: int, *, source: str) -> int:
+    """Return how many nodes of all types together may still be added.
+
+    Args:
+        config: The configuration, for its ``max_workers``.
+        num_workers: All worker nodes that run.
+        source: Where the configuration comes from, for messages.
+
+    Raises:
+        InvalidResourcesError: ``max_workers`` is missing or not a count.
+    """
+    return max(0, _max_workers(config, source) - num_workers)
+
+
+def _max_workers(config: object, source: str) -> int:
+    found = _mapping(config, None, source)
+    if "max_workers" not in found:
+        raise InvalidResourcesError(
+            f"{source}: max_workers is missing: write how many worker nodes there may be (Ray's default differs "
+            "from provider to provider)"
+        )
+    return check_count(found["max_workers"], least=0, name=f"{source}: max_workers")
+
+
+def _mapping(config: object, key: str | None, source: str) -> dict[Any, Any]:
+    found = config
+    if key is not None:
+        found = _mapping(config, None, source).get(key)
+    if not isinstance(found, dict) or (key is not None and not found):
+        what = f"{source}: {key}" if key else source
+        raise InvalidResourcesError(
+            f"{what} must be a mapping, got {shorten(found)}: give a Ray cluster YAML with available_node_types and "
+            "max_workers, or a KubeRay RayCluster"
+        )
+    return found
+
+
+def _to_node_type(name: str, node_type: dict[str, Any], more: int, key: str) -> NodeTypeCapacity:
+    resources, labels = node_type.get("resources"), node_type.get("labels") or {}
+    if not isinstance(resources, dict) or not resources:
+        raise InvalidResourcesError(
+            f"{key}.resources must map Ray resources to amounts, got {shorten(resources)}: write what a node will "
+            "have, which Ray itself finds out only for some clouds"
+        )
+    if not isinstance(labels, dict):
+        raise InvalidResourcesError(f"{key}.labels must be a mapping, got {shorten(labels)}")
+    for resource, amount in resources.items():
+        if not is_number(amount):
+            raise InvalidResourcesError(f"{key}.resources.{resource} must be a number, got {shorten(amount)}")
+    amounts = {str(resource): amount for resource, amount in resources.items()}
+    try:
+        return NodeTypeCapacity(
+            name=name,
+            resources=to_resources(amounts),
+            max_nodes_to_add=more,
+            # Not from a label: work for a type asks for the resource, and the autoscaler goes by what stands here.
+            accelerator_type=accelerator_type_of(amounts),
+            labels=labels,
+        )
+    except InvalidResourcesError as error:
+        raise InvalidResourcesError(f"{key}: {error}") from error
+
+
+_HEAD: Final = "headgroup"
+"""What Ray's autoscaler calls the head's node type."""
+
+
+def load_cluster_config(path: str | Path) -> dict[str, Any]:
+    """Return the configuration as Ray's autoscaler takes it.
+
+    Of a KubeRay manifest with several documents the RayCluster counts, or the RayJob or RayService that holds one.
+    Without ``enableInTreeAutoscaling`` KubeRay starts no autoscaler, so nothing can be added.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, is not YAML, or holds neither; the message names the file.
+    """
+    found = find_cluster(path)
+    if not isinstance(found, ClusterInFile):
+        return with_defaults(found.data)
+    if not found.spec.enableInTreeAutoscaling:
+        fixed = {group.groupName: {"max_workers": 0} for group in found.spec.workerGroupSpecs}
+        return {"max_workers": 0, "head_node_type": _HEAD, "available_node_types": {_HEAD: {"max_workers": 0}, **fixed}}
+    spec = found.spec.model_dump(exclude_unset=True)
+    try:
+        return read_ray_cluster({"metadata": found.metadata.model_dump(exclude_unset=True), "spec": spec})
+    except ValueError as error:
+        raise InvalidResourcesError(f"{path}: Ray's autoscaler cannot read this RayCluster: {error}") from error

@@ -1,0 +1,178 @@
+"""Reads all of a Ray cluster that planning needs: nodes, their GPUs and usable CPUs, and what could still be added.
+
+This module puts together what the others read: ``cluster_state`` (from the GCS), ``node_reading`` (on the nodes, of
+which ``sampling`` chooses some) and ``cluster_config`` and ``node_types`` (what the autoscaler may add). Totals count,
+not what is free just now: Ray reports less than is free while placement groups are pending.
+"""
+
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from ray.exceptions import RayError
+
+from tune_policies.cluster.accelerators import gpu_memory_of_type
+from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
+from tune_policies.probe.node_reading import Facts, read_nodes
+from tune_policies.probe.node_types import addable_node_types, addable_nodes, load_cluster_config
+from tune_policies.probe.sampling import NodeFacts, first_reads, group_kinds, second_reads, spread_facts, unread
+from tune_policies.ray_compat.connection import connection
+from tune_policies.ray_compat.gcs import ClusterState, read_cluster_state
+from tune_policies.values.errors import InvalidResourcesError, ProbeError
+
+_NAMED: Final = 3
+"""So many nodes a warning names for one reason."""
+
+
+class ProbeWarning(UserWarning):
+    """A part of the cluster could not be read; the capacity says "not known" there."""
+
+
+def probe_cluster(
+    address: str | None = None, *, timeout_s: float = 30.0, cluster_config: str | Path | None = None
+) -> ClusterCapacity:
+    """Read the nodes of a Ray cluster, their GPUs and usable CPUs, and what the autoscaler could still add.
+
+    Uses the Ray that the program is connected to. If there is none, it connects for the time of the call: to
+    ``address``, else to ``RAY_ADDRESS``, else to a Ray that runs on this machine, else to one that it starts.
+
+    Args:
+        address: As for ``ray.init``: ``host:port``, ``ray://host:port``, ``"auto"``, or ``"local"`` to start one.
+            Only where the program is not connected yet.
+        timeout_s: Deadline for connecting, again for the state of the cluster, and again for all nodes, in seconds.
+        cluster_config: The autoscaler's configuration: a Ray cluster YAML, or a KubeRay RayCluster. Without it, what
+            the head's own autoscaler was started with is read there; where that runs elsewhere, as KubeRay's does,
+            ``node_types`` are not known.
+
+    Raises:
+        InvalidResourcesError: ``timeout_s`` is not above 0, ``address`` is none that Ray could have, or
+            ``cluster_config`` no such file.
+        ProbeError: Ray cannot be reached in time, goes away while it is read, or has no alive node.
+
+    Warns:
+        ProbeWarning: A node, or the autoscaler's configuration, could not be read in time; its part is ``None``.
+    """
+    if not timeout_s > 0:
+        raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
+    config = None if cluster_config is None else load_cluster_config(cluster_config)
+    with connection(address, timeout_s, local="starts a Ray for the moment", uses_working_folder=False):
+        state = read_cluster_state(timeout_s)
+        try:
+            readings = _read_nodes(state, timeout_s)
+        except RayError as error:
+            raise ProbeError(f"Ray went away while it was read: {error}. Probe again once it is back") from error
+    if not state.nodes and not state.draining:
+        raise ProbeError("Ray answers, but has no alive node: start one with `ray start`")
+    monitor = readings.monitor if config is None else {"path": str(cluster_config), "config": config, "error": None}
+    try:
+        node_types, max_nodes_to_add = _addable(state, monitor)
+    except InvalidResourcesError as error:
+        if config is not None:
+            raise
+        readings.warnings.append(f"What the autoscaler could add is not known: {error}")
+        node_types, max_nodes_to_add = None, None
+    for text in readings.warnings:
+        warnings.warn(text, ProbeWarning, stacklevel=2)
+    return ClusterCapacity(
+        nodes=tuple(_with_facts(node, readings.facts.get(node.node_id)) for node in state.nodes),
+        draining=state.draining,
+        node_types=node_types,
+        max_nodes_to_add=max_nodes_to_add,
+        read_at=datetime.now(UTC),
+    )
+
+
+@dataclass
+class _Readings:
+    """What was read on the nodes; the monitor is the autoscaler's process, at the head."""
+
+    facts: dict[str, NodeFacts] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    monitor: Any = None
+
+    def read(self, nodes: Iterable[NodeCapacity], session: str, deadline: float) -> None:
+        of_id = {node.node_id: node for node in nodes}
+        found, failures = read_nodes(of_id.values(), session=session, deadline=deadline)
+        self.failures |= failures
+        for node_id, facts in found.items():
+            self.monitor = self.monitor or facts["monitor"]
+            devices, failure = _to_devices(of_id[node_id], facts)
+            cpus = {name: facts[name] for name in ("usable_cpus", "cpu_model")}
+            self.facts[node_id] = NodeFacts(devices=devices, **cpus)
+            if failure:
+                self.failures[node_id] = failure
+
+
+def _read_nodes(state: ClusterState, timeout_s: float) -> _Readings:
+    deadline = time.monotonic() + timeout_s
+    kinds = group_kinds(state.nodes, gpu_memory_of_type)
+    readings = _Readings()
+    readings.read(first_reads(kinds, [node for node in state.nodes if node.is_head]), state.session, deadline)
+    readings.read(second_reads(kinds, readings.facts), state.session, deadline)
+    failures = unread(kinds, readings.facts, readings.failures)
+    readings.facts = spread_facts(kinds, readings.facts)
+    with_gpus = {node.node_id for node in state.nodes if node.resources.gpus > 0}
+    for known, of_gpus in (("GPU memory is not known where the GPUs", True), ("CPU limits are not known where", False)):
+        if reasons := {node_id: why for node_id, why in failures.items() if (node_id in with_gpus) == of_gpus}:
+            verb = "were not read" if of_gpus else "nodes were not read"
+            readings.warnings.append(f"{known} {verb}: {_explain(reasons)}")
+    return readings
+
+
+def _to_devices(node: NodeCapacity, facts: Facts) -> tuple[tuple[GpuDevice, ...] | None, str | None]:
+    """Return the GPUs that were read, and what is wrong with them."""
+    gpus: Any = facts["gpus"]
+    if gpus is None:
+        return None, None if facts["gpu_error"] is None else str(facts["gpu_error"])
+    try:
+        devices = tuple(GpuDevice(**gpu) for gpu in gpus)
+    except InvalidResourcesError as error:
+        return None, str(error)
+    declared = node.resources.gpus
+    fewer = f"Ray counts {declared:g} GPUs, but NVML lists {len(devices)}" if len(devices) < declared else None
+    return devices, fewer
+
+
+def _explain(reasons: Mapping[str, str]) -> str:
+    """Return each reason once, with the first nodes that it holds for."""
+    nodes = defaultdict(list)
+    for node_id, why in sorted(reasons.items()):
+        nodes[why].append(node_id[:8])
+    return "; ".join(
+        f"{'node' if len(ids) == 1 else 'nodes'} {', '.join(ids[:_NAMED])}"
+        f"{f' and {len(ids) - _NAMED} more' if len(ids) > _NAMED else ''}: {why}"
+        for why, ids in nodes.items()
+    )
+
+
+def _addable(state: ClusterState, monitor: Any) -> tuple[tuple[NodeTypeCapacity, ...], int | None]:
+    """Return what could be added.
+
+    Raises:
+        InvalidResourcesError: There is an autoscaler, and what it could add is not known.
+    """
+    if monitor is None:
+        if not state.has_autoscaler:
+            return (), None
+        raise InvalidResourcesError(
+            "its configuration is neither in Ray's GCS nor was it found at the head: name the file by cluster_config"
+        )
+    if monitor["error"]:
+        raise InvalidResourcesError(f"{monitor['path']}: {monitor['error']}")
+    if monitor["config"] is None:
+        return (), None
+    config, source = monitor["config"], str(monitor["path"])
+    node_types = addable_node_types(config, state.workers_by_type, source=source)
+    return node_types, addable_nodes(config, state.num_workers, source=source)
+
+
+def _with_facts(node: NodeCapacity, facts: NodeFacts | None) -> NodeCapacity:
+    if facts is None:
+        return node
+    return node.model_copy(update={name: getattr(facts, name) for name in NodeFacts.model_fields})

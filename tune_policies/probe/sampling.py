@@ -1,0 +1,118 @@
+"""Which nodes are read by a task of their own, and for which others they speak.
+
+Up to a hundred nodes each is read. In a larger cluster nodes are alike in kinds, so a few of each kind are read, and
+all of a kind only where those differ.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import log2
+from typing import Final
+
+from tune_policies.cluster.capacity import GpuDevice, NodeCapacity
+from tune_policies.values.resources import Amount
+from tune_policies.values.value import Value
+
+MAX_NODES_READ: Final = 100
+"""Most nodes of a cluster that are all read, and most that are read at first in a larger one."""
+READS_PER_KIND: Final = 3
+
+_MAX_LABEL_VALUES: Final = 10
+"""A label with more values in one cluster tells nodes apart (``ray.io/node-id``, host names, racks), not kinds."""
+
+
+class NodeFacts(Value):
+    """What was read on one node.
+
+    Attributes:
+        devices: Its GPUs; ``None``: not read.
+        usable_cpus: CPUs that may be used there; ``None``: not read.
+        cpu_model: The model of its CPUs; ``None``: not read.
+    """
+
+    devices: tuple[GpuDevice, ...] | None = None
+    usable_cpus: Amount | None = None
+    cpu_model: str | None = None
+
+    def of_another(self) -> "NodeFacts":
+        """Return what these facts say of a node of the same kind: devices have identifiers of their own.
+
+        Nor is the model of the CPUs said of another: one type of a cloud's machines may have several.
+        """
+        devices = self.devices and tuple(d.model_copy(update={"uuid": None}) for d in self.devices)
+        return NodeFacts(devices=devices, usable_cpus=self.usable_cpus)
+
+
+Kind = tuple[NodeCapacity, ...]
+
+
+def group_kinds(nodes: Sequence[NodeCapacity], memory_of_type: Callable[[str | None], int | None]) -> list[Kind]:
+    """Return the nodes that something must be read of, in groups that should be alike, the largest first.
+
+    Args:
+        nodes: All nodes that take work.
+        memory_of_type: GPU memory by accelerator type, where it is known: in a large cluster it saves the reading.
+    """
+    if len(nodes) <= MAX_NODES_READ:
+        return [(node,) for node in nodes]
+    values = defaultdict(set)
+    for node in nodes:
+        for key, value in node.labels.items():
+            values[key].add(value)
+    custom = Counter(name for node in nodes for name in node.resources.custom)
+
+    def kind_of(node: NodeCapacity) -> tuple[object, ...]:
+        has = node.resources
+        return (
+            node.accelerator_type or "",
+            has.cpus,
+            has.gpus,
+            # Machines of one kind differ by some MiB: a quarter of a power of two tells kinds apart.
+            round(4 * log2(has.memory_bytes)) if has.memory_bytes else 0,
+            tuple((name, amount) for name, amount in sorted(has.custom.items()) if custom[name] > 1),
+            tuple(item for item in sorted(node.labels.items()) if len(values[item[0]]) <= _MAX_LABEL_VALUES),
+        )
+
+    kinds = defaultdict(list)
+    for node in sorted(nodes, key=lambda node: node.node_id):
+        if not (node.resources.gpus > 0 and memory_of_type(node.accelerator_type)):
+            kinds[kind_of(node)].append(node)
+    return [tuple(kinds[key]) for key in sorted(kinds, key=lambda key: (-len(kinds[key]), repr(key)))]
+
+
+def first_reads(kinds: Iterable[Kind], heads: Iterable[NodeCapacity]) -> list[NodeCapacity]:
+    """Return a few nodes of each kind, and the head, at which alone the autoscaler can be read."""
+    few = [node for kind in kinds for node in kind[:READS_PER_KIND]][:MAX_NODES_READ]
+    return [*few, *(head for head in heads if head not in few)]
+
+
+def second_reads(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts]) -> list[NodeCapacity]:
+    """Return the nodes that were not read yet, of each kind whose first ones differ."""
+    return [node for kind in kinds if len(_findings(kind, facts)) > 1 for node in kind[READS_PER_KIND:]]
+
+
+def spread_facts(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts]) -> dict[str, NodeFacts]:
+    """Return ``facts`` and, where all that were read of a kind agree, the same for the rest of it."""
+    known = dict(facts)
+    for kind in kinds:
+        findings = _findings(kind, facts)
+        if len(findings) == 1:
+            known |= {node.node_id: findings[0] for node in kind[READS_PER_KIND:] if node.node_id not in facts}
+    return known
+
+
+def unread(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts], failures: Mapping[str, str]) -> dict[str, str]:
+    """Return for each node of which nothing is known why: its own reason, else that of a node of its kind."""
+    reasons = dict(failures)
+    for kind in kinds:
+        of_kind = next((failures[node.node_id] for node in kind if node.node_id in failures), "too many kinds of node")
+        reasons |= {n.node_id: of_kind for n in kind if n.node_id not in facts and n.node_id not in failures}
+    return reasons
+
+
+def _findings(kind: Kind, facts: Mapping[str, NodeFacts]) -> list[NodeFacts]:
+    found: list[NodeFacts] = []
+    for node in kind:
+        if node.node_id in facts and (of_kind := facts[node.node_id].of_another()) not in found:
+            found.append(of_kind)
+    return found

@@ -1,0 +1,157 @@
+"""Reads from Ray's GCS which nodes there are, what they have and use, and what the autoscaler has on its way.
+
+The GCS holds the state of a cluster, with or without an autoscaler. What an autoscaler *could* add is not there: v1
+leaves the names and numbers of what it started under a key, v2 reports what is pending, and the configuration that
+``report_cluster_config`` would take is reported by neither (seen with Ray 2.60).
+"""
+
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+import ray
+import ray.cloudpickle
+from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
+from ray.exceptions import RayError
+from ray.util.client import ray as ray_client
+
+from tune_policies.cluster.capacity import NodeCapacity
+from tune_policies.cluster.ray_totals import HEAD_RESOURCE, accelerator_type_of, in_use, to_resources
+from tune_policies.values.errors import ProbeError
+
+# The type of a node that nothing scales (format_readonly_node_type in ray.autoscaler._private.util): its own id.
+_MIRRORED: Final = re.compile(r"node_[0-9a-f]+")
+
+
+@dataclass(frozen=True)
+class ClusterState:
+    """What the GCS said at one moment.
+
+    Attributes:
+        session: The name of the cluster's session.
+        nodes: The alive nodes that take work; nothing was asked of the nodes themselves.
+        draining: Alive nodes that are being drained.
+        workers_by_type: For each of the autoscaler's node types, the worker nodes that run.
+        num_workers: All worker nodes that run. Those on their way are still to come.
+        has_autoscaler: Whether an autoscaler with node types reports. Each head runs a monitor that reports; without a
+            configuration it only mirrors the nodes, each as a type of its own.
+        may_have_autoscaler: Whether there may be one all the same: version 2 reports no types before it adds a node to
+            a cluster whose head was started by hand.
+    """
+
+    session: str
+    nodes: tuple[NodeCapacity, ...]
+    draining: tuple[NodeCapacity, ...]
+    workers_by_type: Counter[str]
+    num_workers: int
+    has_autoscaler: bool
+    may_have_autoscaler: bool
+
+
+def read_cluster_state(timeout_s: float) -> ClusterState:
+    """Ask the GCS of the Ray that the program is connected to.
+
+    Raises:
+        ProbeError: It does not answer within ``timeout_s`` seconds.
+    """
+    try:
+        status, report = _fetch_by_task(timeout_s) if ray_client.is_connected() else _fetch_by_thread(timeout_s)
+    except (RayError, OSError, Empty) as error:
+        why = str(error).strip() or f"no answer within {timeout_s:g} s"
+        raise ProbeError(f"Ray went away while it was read: {why}. Probe again once it is back") from error
+    reply = GetClusterStatusReply.FromString(status)
+    return to_cluster_state(reply, json.loads(report or b"{}"))
+
+
+def fetch(gcs_address: str | None, timeout_s: float) -> tuple[bytes, bytes | None]:
+    """Return the cluster's status, and what a v1 autoscaler reports, both as the GCS sends them.
+
+    Runs in the program, or where a cluster is reached through a Ray Client (``ray://``) as a task: only there the GCS
+    can be reached. So it imports all that it needs itself. ``ray.nodes()`` knows neither use nor draining.
+    """
+    import ray
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # as ray.autoscaler.v2.sdk: no public way
+
+    gcs = GcsClient(address=gcs_address or ray.get_runtime_context().gcs_address)
+    status = gcs.get_cluster_status(timeout_s=timeout_s)
+    return status, gcs.internal_kv_get(b"__autoscaling_status", None, timeout=timeout_s)
+
+
+def _fetch_by_task(timeout_s: float) -> Any:
+    module = __import__(__name__, fromlist=["fetch"])
+    ray.cloudpickle.register_pickle_by_value(module)
+    try:
+        task = ray.remote(num_cpus=0, max_retries=0)(fetch).remote(None, timeout_s)
+    finally:
+        ray.cloudpickle.unregister_pickle_by_value(module)
+    return ray.get(task, timeout=timeout_s)
+
+
+def _fetch_by_thread(timeout_s: float) -> Any:
+    """Connecting to a GCS that died retries for a minute in spite of any timeout: so a thread waits for it."""
+    address = ray.get_runtime_context().gcs_address
+    answers: SimpleQueue[Any] = SimpleQueue()
+
+    def answer() -> None:
+        try:
+            answers.put(fetch(address, timeout_s))
+        except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+            answers.put(error)
+
+    threading.Thread(target=answer, daemon=True).start()
+    found = answers.get(timeout=timeout_s)
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
+    """Return what a ``GetClusterStatusReply`` and the report of autoscaler v1, empty if it runs not, say together."""
+    alive = [node for node in reply.cluster_resource_state.node_states if node.status != NodeStatus.DEAD]
+    workers = [node for node in alive if HEAD_RESOURCE not in node.total_resources]
+    running = Counter(node.ray_node_type_name for node in workers if node.ray_node_type_name)
+    heads = [node.node_ip_address for node in alive if HEAD_RESOURCE in node.total_resources]
+    reported = _joined_under_v1(report.get("autoscaler_report") or {}, heads)
+    is_v2 = reply.autoscaling_state.autoscaler_state_version > 0
+    has_v1 = _names_types(report.get("autoscaler_report") or {})
+    return ClusterState(
+        session=reply.cluster_resource_state.cluster_session_name,
+        nodes=tuple(_to_node(node) for node in alive if node.status != NodeStatus.DRAINING),
+        draining=tuple(_to_node(node) for node in alive if node.status == NodeStatus.DRAINING),
+        # Under v1 nodes do not say their type, only its report does.
+        workers_by_type=Counter(running | reported),
+        num_workers=len(workers),
+        has_autoscaler=has_v1 or (is_v2 and any(node.ray_node_type_name for node in alive)),
+        may_have_autoscaler=has_v1 or is_v2,
+    )
+
+
+def _joined_under_v1(report: dict[str, Any], heads: Iterable[str]) -> Counter[str]:
+    """Count the worker nodes that autoscaler v1 started and that run."""
+    joined = Counter(report.get("active_nodes") or {})
+    for address in heads:
+        joined[(report.get("node_type_mapping") or {}).get(address, "")] -= 1
+    return +joined
+
+
+def _names_types(report: dict[str, Any]) -> bool:
+    named = {*(report.get("active_nodes") or {}), *(report.get("node_type_mapping") or {}).values()}
+    return any(not _MIRRORED.fullmatch(name) for name in named)
+
+
+def _to_node(node: Any) -> NodeCapacity:
+    totals = dict(node.total_resources)
+    return NodeCapacity(
+        node_id=node.node_id.hex(),
+        resources=to_resources(totals),
+        accelerator_type=accelerator_type_of(totals),
+        labels=dict(node.labels),
+        address=node.node_ip_address or None,
+        is_head=HEAD_RESOURCE in totals,
+        in_use=in_use(totals, node.available_resources),
+    )

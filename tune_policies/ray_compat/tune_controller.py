@@ -1,0 +1,379 @@
+"""How one of Tune's trials fails without being counted, and how it asks for other resources."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any, Protocol
+
+from ray.tune import PlacementGroupFactory
+from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
+
+from tune_policies.placement.remaining import BundleGroup
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.ray_compat.ray_objects import PLAN_ATTRIBUTE
+from tune_policies.ray_compat.unpickled_once import UnpickledOnce
+from tune_policies.tune.slot_assignment import num_slots
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+
+_logger = logging.getLogger(__name__)
+
+
+class Adviser(Protocol):
+    """What a trial asks of a scheduler."""
+
+    def goes_back(self, trial: Trial, error: object) -> bool:
+        """Return whether a trial that failed goes back, and its failure does not count.
+
+        Raises:
+            InfeasibleRequestError: It ran out of memory, and there is no more for it: it fails for good.
+        """
+
+    def plan_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
+        """Return what a trial gets for which ``planned`` was meant."""
+
+
+class AdvisedTrial(Trial):  # type: ignore[misc]  # Ray has no types
+    """A trial of which schedulers say which failures do not count, and what it gets."""
+
+    def handle_error(self, exc: Any = None) -> None:
+        """Count the failure, unless the trial goes back; where there is nothing for it, its error says so."""
+        state = self.temporary_state
+        state.returned_by, state.why_not, state.was_saving = None, None, self.is_saving
+        try:
+            if self.status == Trial.RUNNING or self in state.controller._resetting_trials:
+                state.returned_by = next((each for each in state.advisers if each.goes_back(self, exc)), None)
+        except InfeasibleRequestError as error:
+            state.why_not = str(error)
+            _logger.error("%s ran out of memory and fails: %s", self, state.why_not)
+            _note(exc, state.why_not)
+        except Exception:  # whatever it is, it must not end the other trials
+            _logger.exception("%s is left to Tune: whether it goes back could not be told", self)
+        num_failures = self.run_metadata.num_failures
+        super().handle_error(exc)
+        if state.returned_by is None:
+            state.has_failed = True
+        else:
+            self.run_metadata.num_failures = num_failures
+            _let_go_back(self, state.controller)
+        if state.why_not and self.error_file:
+            with Path(self.error_file).open("a") as file:
+                file.write(state.why_not + "\n")
+
+    def should_recover(self) -> bool:
+        """Return whether it goes back: as a scheduler says, or as Tune retries it."""
+        state = self.temporary_state
+        return state.returned_by is not None or (state.why_not is None and bool(super().should_recover()))
+
+    def update_resources(self, resources: PlacementGroupFactory | dict[str, float]) -> None:
+        """Ask for ``resources``, as the schedulers change them."""
+        wanted = resource_dict_to_pg_factory(resources) if isinstance(resources, dict) else resources
+        for adviser in self.temporary_state.advisers:
+            wanted = adviser.plan_resources(self, wanted)
+        super().update_resources(wanted)
+
+
+def adopt(trial: Trial, adviser: Adviser, tune_controller: Any) -> None:
+    """Let ``adviser`` say whether a failure of ``trial`` counts, and what the trial gets; beside others that do.
+
+    Tune asks the trial itself, before any scheduler hears of it, and counts by ``max_failures`` alone: a room for
+    failures that is large enough for us would give every other error free retries. A class is not saved with the trial,
+    so a restored trial is adopted anew, and ``temporary_state`` is what Tune never saves.
+    """
+    state = trial.temporary_state
+    if not isinstance(trial, AdvisedTrial):
+        trial.__class__ = AdvisedTrial
+        state.advisers, state.controller = [], unwrapped(tune_controller)
+        state.returned_by = state.why_not = None
+        state.was_saving = state.has_failed = False
+    if adviser not in state.advisers:
+        state.advisers.append(adviser)
+
+
+def returned_by(trial: Trial) -> Adviser | None:
+    """Return who let ``trial`` go back when it failed; ``None``: nobody, it is as Tune would have it."""
+    return trial.temporary_state.returned_by if isinstance(trial, AdvisedTrial) else None
+
+
+def _let_go_back(trial: Trial, controller: Any) -> None:
+    """Undo what Tune noted of a failure that does not count. It has no public way for that.
+
+    One in ``reset_config`` is that of a trial that waits, which Tune would not retry: it retries what runs, and has the
+    same steps for a trial whose process does not start. With ``fail_fast`` it stops at the first failure that it saw.
+    """
+    if trial.status == Trial.PENDING:
+        controller._resetting_trials.discard(trial)
+        controller._set_trial_status(trial, Trial.RUNNING)
+        if trial in controller._staged_trials:
+            controller._unstage_trial_with_resources(trial)
+    controller._has_errored = any(
+        getattr(each.temporary_state, "has_failed", False) for each in controller.get_trials()
+    )
+
+
+def _note(error: object, text: str) -> None:
+    """Add ``text`` to an error; to what Ray's error wraps, as Ray would lose it when it saves its own."""
+    cause = getattr(error, "cause", None)
+    noted = cause if isinstance(cause, BaseException) else error
+    if isinstance(noted, BaseException):
+        noted.add_note(text)
+
+
+def save_experiment(tune_controller: Any, *, wait: bool = False) -> None:
+    """Have Tune save the experiment now: what was learned is lost where the program is killed before its next time.
+
+    Args:
+        tune_controller: Tune's controller.
+        wait: Whether to wait until all is in the run's folder, as where the run ends.
+    """
+    unwrapped(tune_controller).checkpoint(force=True, wait=wait)
+
+
+def unwrapped(tune_controller: Any) -> Any:
+    """Return Tune's controller itself: schedulers are given one that hides most of it."""
+    return getattr(tune_controller, "_tune_controller", tune_controller)
+
+
+def bundles_of(resources: PlacementGroupFactory) -> list[Mapping[str, float]]:
+    """Return the bundles, the trainable's own first, though it be empty."""
+    return [{}, *resources.bundles] if resources.head_bundle_is_empty else list(resources.bundles)
+
+
+def reservation_of(resources: PlacementGroupFactory) -> BundleGroup:
+    """Return what is asked for, and where it may be. Ray keeps the selectors of the bundles to itself."""
+    selectors = resources._kwargs.get("bundle_label_selector") or [{}] * len(resources.bundles)
+    head: list[dict[str, str]] = [{}] if resources.head_bundle_is_empty else []
+    return BundleGroup(bundles_of(resources), resources.strategy, [*head, *selectors])
+
+
+def with_bundles(resources: PlacementGroupFactory, bundles: Sequence[Mapping[str, float]]) -> PlacementGroupFactory:
+    """Return the same request with other bundles. The rest of it, such as label selectors, Ray keeps to itself."""
+    other = PlacementGroupFactory(
+        [dict(bundle) for bundle in bundles], resources.strategy, *resources._args, **resources._kwargs
+    )
+    other.planned = resources  # a trial that Tune starts anew, once it is restored, has nothing else left
+    other.slot = getattr(resources, "slot", None)
+    return other
+
+
+def planned_of(resources: PlacementGroupFactory) -> PlacementGroupFactory:
+    """Return the request that ``resources`` was made of by ``with_bundles``; else itself."""
+    return getattr(resources, "planned", resources)
+
+
+def pending_change(scheduler: ResourceChangingScheduler, trial: Trial) -> PlacementGroupFactory | None:
+    """Return what ``scheduler`` is about to give ``trial``, for which it pauses it; ``None``: nothing else."""
+    wanted = scheduler._trials_to_reallocate.get(trial)
+    return resource_dict_to_pg_factory(wanted) if isinstance(wanted, dict) else wanted
+
+
+def drop_change(scheduler: ResourceChangingScheduler, trial: Trial) -> None:
+    """Let ``scheduler`` forget what it is about to give ``trial``."""
+    scheduler._trials_to_reallocate.pop(trial, None)
+
+
+def plan_of_trainable(trial: Trial) -> TrialPlan | None:
+    """Return the plan with which ``with_plan`` made the trainable; ``None``: it did not."""
+    carried = getattr(trial.get_trainable_cls(), PLAN_ATTRIBUTE, None)
+    return carried.value if isinstance(carried, UnpickledOnce) else None
+
+
+def slot_before(trial: Trial) -> TrialSlot | None:
+    """Return the slot that ``trial`` was given last, also before it was restored; ``None``: it was given none.
+
+    What it reserves does not tell: Tune works that out anew for a restored trial.
+    """
+    text = getattr(trial, "policy_slot", None)
+    try:
+        return None if text is None else TrialSlot.from_json(text)
+    except InvalidResourcesError as error:  # saved by another version of this
+        _logger.warning("in which slot %s ran cannot be read: %s", trial, error)
+        return None
+
+
+def remember_slot(trial: Trial, slot: TrialSlot) -> None:
+    """Have ``trial`` remember that it was given ``slot``, also once it is restored."""
+    trial.policy_slot = slot.to_json()  # Tune saves all attributes of a trial as JSON, with the experiment
+    trial.invalidate_json_state()
+
+
+def slots_taken(trial: Trial, slot: TrialSlot) -> int:
+    """Return how many times ``slot`` holds what ``trial`` asks for: once, unless a scheduler gave it more."""
+    asked = trial.placement_group_factory
+    if planned_of(asked) is asked:
+        return 1
+    return num_slots(bundles_of(asked)[0], bundles_of(slot.placement_group_factory())[0])
+
+
+def request_instead(tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
+    """Take back what was requested for a waiting trial, and request ``resources``."""
+    controller = unwrapped(tune_controller)
+    if not withdraw(controller, trial):
+        return
+    trial.update_resources(resources)
+    controller._resources_to_pending_trials[trial.placement_group_factory].add(trial)
+    controller._pending_trials_list.append(trial)
+
+
+def withdraw(controller: Any, trial: Trial) -> bool:
+    """Take back what was requested for a waiting trial; ``False``: it is on its way into another trial's process.
+
+    Tune requests resources for waiting trials ahead of time, and has no public way to take that back. The steps are
+    those that it takes itself when a waiting trial gets another trial's process.
+    """
+    if trial in controller._resetting_trials:
+        return False
+    actor = controller._trial_to_actor.pop(trial, None)
+    if actor is None:
+        controller._staged_trials.discard(trial)  # it is held back: nothing was requested
+    else:
+        controller._actor_to_trial.pop(actor)
+        controller._remove_actor(tracked_actor=actor)
+        if trial in controller._staged_trials:
+            controller._unstage_trial_with_resources(trial)
+    controller._resources_to_pending_trials[trial.placement_group_factory].discard(trial)
+    return True
+
+
+_MANY = 10**9
+"""So many trials are still to come where the searcher does not say."""
+
+
+_WAITS = frozenset({Trial.PENDING, Trial.PAUSED})
+
+
+class TuneQueue:
+    """The trials of a run that wait.
+
+    Args:
+        tune_controller: Tune's controller, as it is given to a scheduler.
+    """
+
+    def __init__(self, tune_controller: Any) -> None:
+        self._controller = unwrapped(tune_controller)
+        self._kept: Counter[PlacementGroupFactory] = Counter()
+
+    def is_of(self, tune_controller: Any) -> bool:
+        """Return whether these are the trials of that controller's run."""
+        return self._controller is unwrapped(tune_controller)
+
+    @property
+    def scheduler(self) -> TrialScheduler:
+        """The scheduler of the run, which may be around others."""
+        return self._controller._scheduler_alg
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the run is one that goes on."""
+        return bool(self._controller.resumed)
+
+    @property
+    def pending(self) -> AbstractSet[Trial]:
+        """The trials that wait for their resources or their process."""
+        return self._controller._pending_trials  # type: ignore[no-any-return]
+
+    def to_hold_back(self, held: AbstractSet[Trial], seated: AbstractSet[Trial]) -> list[Trial]:
+        """Return the waiting trials that Tune would start though they have no slot, in Tune's order.
+
+        All of a run's waiting trials pass through here in each step: most are held already, and cost next to nothing.
+        """
+        listed = dict.fromkeys(
+            each for each in self._controller._pending_trials_list if each in self.pending and each not in seated
+        )
+        unlisted = self.pending - held - seated - listed.keys()
+        return [*listed, *sorted(unlisted, key=lambda trial: trial.trial_id)]
+
+    @property
+    def num_paused(self) -> int:
+        """How many trials are paused."""
+        return len(self._controller._paused_trials)
+
+    @property
+    def num_to_come(self) -> int:
+        """How many trials the searcher will still give."""
+        search = self._controller.search_alg
+        if search.is_finished():
+            return 0
+        total = getattr(search, "total_samples", None) or 0
+        return max(0, total - len(self._controller.get_trials())) if total > 0 else _MANY
+
+    def is_requested(self, trial: Trial) -> bool:
+        """Return whether Tune has requested resources for ``trial``, which is not held back, or it has a process."""
+        return trial in self._controller._staged_trials
+
+    def hold_back(self, trials: Iterable[Trial]) -> None:
+        """Keep Tune from starting these waiting trials.
+
+        To Tune they are as if requested: it keeps the processes of finished trials for reuse only while some are. How
+        many it keeps is said by ``keep_processes`` alone: one that is kept for a trial that gets no slot there holds
+        what another waits for.
+        """
+        held = set(trials)
+        for trial in held:
+            self._controller._resources_to_pending_trials[trial.placement_group_factory].discard(trial)
+            if trial not in self._controller._staged_trials:
+                self._controller._staged_trials.add(trial)
+                # As Tune does for what it requests: the results of a run that is stopped name each trial's folder.
+                trial.init_local_path()
+                self._controller._mark_trial_to_checkpoint(trial)
+        if held:
+            self._controller._pending_trials_list = [
+                trial for trial in self._controller._pending_trials_list if trial not in held
+            ]
+
+    def forget(self, trial: Trial) -> None:
+        """Hold ``trial`` back no more: it has a slot, or ended while it waited."""
+        self._controller._staged_trials.discard(trial)
+
+    def let_start(self, trial: Trial) -> None:
+        """Let Tune start a trial in this step that was held back or is paused; with the resources that it now has."""
+        self.forget(trial)
+        if trial.status == Trial.PENDING:
+            self._controller._resources_to_pending_trials[trial.placement_group_factory].add(trial)
+            self._controller._pending_trials_list.append(trial)
+        else:
+            self._controller._set_trial_status(trial, Trial.PENDING)
+
+    def withdraw(self, trial: Trial) -> bool:
+        """Take back what was requested for a waiting trial; ``False``: it is on its way into a process."""
+        return withdraw(self._controller, trial)
+
+    def keep_processes(self, wanted: Counter[PlacementGroupFactory]) -> None:
+        """Have Tune keep so many processes with these resources for reuse, and no others."""
+        if not self._controller._reuse_actors or wanted == self._kept:
+            return
+        kept, self._kept = self._kept, wanted
+        for resources in wanted.keys() | kept.keys():
+            more = wanted[resources] - kept[resources]
+            if more > 0:
+                self._controller._actor_cache.increase_max(resources, more)
+            elif more < 0:
+                self._controller._actor_cache.decrease_max(resources, -more)
+
+    def view(self, is_shown: Callable[[Trial], bool]) -> "QueueView":
+        """Return what the scheduler inside is shown: the same, without the waiting trials that may not start now."""
+        return QueueView(self._controller._wrapped(), is_shown)
+
+
+class QueueView:
+    """Tune's controller as a scheduler sees it, with some trials only."""
+
+    def __init__(self, tune_controller: Any, is_shown: Callable[[Trial], bool]) -> None:
+        self._tune_controller = unwrapped(tune_controller)
+        self._wrapped_controller = tune_controller
+        self._is_shown = is_shown
+
+    def get_trials(self) -> list[Trial]:
+        """Return the trials that run or have ended, and those that wait and may start now."""
+        return [
+            trial
+            for trial in self._wrapped_controller.get_trials()
+            if trial.status not in _WAITS or self._is_shown(trial)
+        ]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped_controller, name)

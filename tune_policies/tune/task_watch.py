@@ -1,0 +1,175 @@
+"""Which tasks wait because a run's placement groups have reserved what they need.
+
+A trial of Tune, and a worker of Train, has its resources in a placement group. Ray Data starts its tasks outside of all
+groups, and so does whoever gives a task a scheduling strategy of its own. Where the groups hold every CPU, such tasks
+wait until a trial ends; and where the trials wait for their data, for ever. (Of tasks that a trial starts inside its
+own group, Ray says itself that nothing is left there.)
+"""
+
+import atexit
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import ray
+from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
+from ray.util.client import ray as ray_client
+
+from tune_policies.ray_compat.gcs import fetch
+from tune_policies.values.resources import format_amount, to_ticks
+
+Amounts = Mapping[str, float]
+"""What a node has, or a task needs, by Ray's names."""
+
+_GROUP: Final = re.compile(r"(.+)_group_([0-9a-f]{36})")
+"""What a node says of all bundles of one group together; of one bundle, its number stands before the identifier."""
+
+_PATIENCE_S: Final = 5.0
+"""How long tasks must have waited, in every reading, before it is said. The end of a trial frees room for a moment."""
+
+_REPEAT_S: Final = 60.0
+"""Said again so often, as Ray does of what waits: the next run of the program may be another."""
+
+
+def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_id: str) -> list[Amounts]:
+    """Return what waits for resources that this program's groups have reserved.
+
+    What would fit beside all groups merely waits for its turn, and what fits on no node even without this program's
+    waits for others, or for a node to be added.
+
+    Args:
+        nodes: The total resources of each alive node, those of groups among them.
+        waiting: The resources of each kind of task and actor that waits.
+        job_id: The program's number with Ray, in hexadecimal, with which its groups' identifiers end.
+    """
+    without_any, without_own = [], []
+    for node in nodes:
+        beside_all = {name: to_ticks(amount) for name, amount in node.items() if "_group_" not in name}
+        own = dict.fromkeys(beside_all, 0)
+        for name, amount in node.items():
+            group = _GROUP.fullmatch(name)
+            if group is not None and group[1] in beside_all:
+                beside_all[group[1]] -= to_ticks(amount)
+                if group[2].endswith(job_id):
+                    own[group[1]] += to_ticks(amount)
+        without_any.append(beside_all)
+        without_own.append({name: ticks + own[name] for name, ticks in beside_all.items()})
+    return [
+        request
+        for request in waiting
+        if not any("_group_" in name for name in request)
+        and not any(_holds(node, request) for node in without_any)
+        and any(_holds(node, request) for node in without_own)
+    ]
+
+
+def _holds(ticks: Mapping[str, int], request: Amounts) -> bool:
+    return all(ticks.get(name, 0) >= to_ticks(amount) for name, amount in request.items())
+
+
+class StarvedTasks:
+    """For how long tasks have been starved, and what was said of it; the clock is given with each reading."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[frozenset[tuple[str, float]], float] = {}
+        self._told_s: dict[frozenset[tuple[str, float]], float] = {}
+
+    def read(self, starved: Iterable[Amounts], now_s: float) -> list[str]:
+        """Take a reading; return what is to be said now: of each kind of task once a minute."""
+        kinds = {frozenset(request.items()): request for request in starved}
+        self._since_s = {kind: self._since_s.get(kind, now_s) for kind in kinds}
+        due = [kind for kind, since_s in self._since_s.items() if now_s - since_s >= _PATIENCE_S]
+        new = [kind for kind in due if now_s - self._told_s.get(kind, -_REPEAT_S) >= _REPEAT_S]
+        self._told_s.update(dict.fromkeys(new, now_s))
+        return [_message(kinds[kind], now_s - self._since_s[kind]) for kind in new]
+
+
+def _message(request: Amounts, waited_s: float) -> str:
+    needs = ", ".join(f"{format_amount(amount)} {name}" for name, amount in sorted(request.items()))
+    room = "".join(f", {name.lower()}s={format_amount(request[name])}" for name in ("CPU", "GPU") if name in request)
+    return (
+        f"tasks that need {needs} have waited for {waited_s:.0f} s, as this program's trials and Train workers have "
+        "reserved that on every node. Ray Data's tasks run outside of what a trial reserves, and wait until one ends; "
+        "if the trials wait for them, for ever. Leave room for them: plan with "
+        f"ReservingPolicy(policy{room}), and pass max_concurrent_trials=plan.max_concurrent_trials to Tune"
+    )
+
+
+_logger = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 2.0
+_READ_TIMEOUT_S: Final = 10.0
+_IDLE_S: Final = 600.0
+"""So long after the last group of the program the watch ends; trials may wait for others until they get theirs."""
+_END_S: Final = 2.0
+
+_lock = threading.Lock()
+_watch: "_TaskWatch | None" = None
+
+
+def watch_tasks() -> None:
+    """Begin to watch as a run begins, or is about to; nothing where that is done already. Does not wait."""
+    global _watch
+    with _lock:
+        if _watch is None or not _watch.keeps_on():
+            _watch = _TaskWatch()
+            _watch.start()
+
+
+def _end_watch() -> None:
+    """End it before the interpreter ends: a thread that is in Ray's own code then ends the process with an error."""
+    if _watch is not None:
+        _watch.stop.set()
+        _watch.join(_END_S)
+
+
+atexit.register(_end_watch)
+
+
+class _TaskWatch(threading.Thread):
+    def __init__(self) -> None:
+        super().__init__(name="tune-policies-task-watch", daemon=True)
+        self.stop = threading.Event()
+        self._needed_until_s = time.monotonic() + _IDLE_S
+
+    def keeps_on(self) -> bool:
+        """Watch on for a while; ``False``: it has ended."""
+        self._needed_until_s = time.monotonic() + _IDLE_S
+        return self.is_alive() and not self.stop.is_set()
+
+    def run(self) -> None:
+        tasks = StarvedTasks()
+        while not self.stop.wait(_INTERVAL_S):
+            with _lock:
+                if time.monotonic() > self._needed_until_s:
+                    self.stop.set()
+                    return
+            if not ray.is_initialized() or ray_client.is_connected():  # a Ray Client cannot reach the GCS
+                continue
+            try:
+                if not self._read(tasks):
+                    tasks = StarvedTasks()  # the next run is told anew
+            except Exception as error:  # noqa: BLE001  # Ray is busy, or ends just now: no reason to trouble the run
+                _logger.debug("which tasks wait could not be read: %s", error)
+
+    def _read(self, tasks: StarvedTasks) -> bool:
+        """Read once; return whether a run of the program goes on: it has groups."""
+        context = ray.get_runtime_context()
+        job_id = context.get_job_id()
+        status, _ = fetch(context.gcs_address, _READ_TIMEOUT_S)
+        reply = GetClusterStatusReply.FromString(status)
+        state, autoscaling = reply.cluster_resource_state, reply.autoscaling_state
+        alive = [node for node in state.node_states if node.status != NodeStatus.DEAD]
+        if not any(name.endswith(job_id) and "_group_" in name for node in alive for name in node.total_resources):
+            return False
+        self._needed_until_s = time.monotonic() + _IDLE_S
+        waiting = [dict(each.request.resources_bundle) for each in state.pending_resource_requests]
+        if autoscaling.pending_instance_requests or autoscaling.pending_instances:
+            waiting = []  # nodes for them are on their way
+        nodes = [dict(node.total_resources) for node in alive] if waiting else []
+        for text in tasks.read(starved_requests(nodes, waiting, job_id), time.monotonic()):
+            _logger.warning("%s", text)
+        return True

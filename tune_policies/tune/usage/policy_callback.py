@@ -1,0 +1,339 @@
+"""The callback that tells Tune's users what a run uses: hooks, a clock and a cluster; it counts nothing itself."""
+
+import functools
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Generic, TypeVar
+
+import ray
+from ray.tune import Callback
+from ray.tune.trainable.function_trainable import FunctionTrainable
+
+from tune_policies.cli.terminal import TextConsole
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.files.reading import MAX_RECORD_BYTES, read_bytes, read_text
+from tune_policies.files.storage import put_text
+from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.ray_compat.gcs import read_cluster_state
+from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import shorten
+
+from .resource_report import resource_usage_view
+from .resource_usage import USAGE_FILE, PlanInUse, ResourceUsage
+from .watched_run import Planner, WatchedRun
+
+_logger = logging.getLogger(__name__)
+
+_READ_TIMEOUT_S: Final = 10.0
+_READ_EVERY_S: Final = 5.0
+_WRITE_EVERY_S: Final = 10.0
+_END_TIMEOUT_S: Final = 10.0
+"""How long the end of a run waits for its record to be written."""
+
+_STATE_KEY: Final = "resource_usage"
+
+_Hook = TypeVar("_Hook", bound=Callable[..., None])
+
+
+def _never_ends_the_run(hook: _Hook) -> _Hook:
+    """Let an error of ``hook`` be said once, instead of ending the user's run."""
+
+    @functools.wraps(hook)
+    def guarded(self: "PolicyCallback", *args: Any, **kwargs: Any) -> None:
+        if hook.__name__ in self._broken:
+            return
+        try:
+            hook(self, *args, **kwargs)
+        except Exception as error:
+            self._broken.add(hook.__name__)
+            if self._run is not None:
+                self._run.warn(f"the counts are not complete, as {hook.__name__} failed: {error}")
+            _logger.exception("what the run uses is not counted as a whole any more: %s failed", hook.__name__)
+
+    return guarded  # type: ignore[return-value]
+
+
+class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
+    """Says what a run of Tune uses: the plan at its start, each change of it, and at the end what was used.
+
+    At the end, and while the run goes on every ten seconds, the same stands in ``resource_usage.json`` in the
+    experiment's folder (of several experiments in one run, in that of the first trial's). A restored run goes on
+    counting. Nothing that goes wrong here ends the run.
+
+    Args:
+        plan: The plan of a policy, under which the trials run.
+        scheduler: The ``PolicyScheduler`` of the run, whose plan may change; ``None``: the plan stays.
+
+    Raises:
+        InvalidResourcesError: ``plan`` is no plan, or ``scheduler`` has none.
+    """
+
+    def __init__(self, plan: TrialPlan, scheduler: Planner | None = None) -> None:
+        if not isinstance(plan, TrialPlan):
+            raise InvalidResourcesError(f"plan must be the TrialPlan of a policy, got {shorten(plan)}")
+        if scheduler is not None and not hasattr(scheduler, "changes"):
+            raise InvalidResourcesError(
+                f"scheduler must be a PolicyScheduler, whose plan may change, got {type(scheduler).__name__}: "
+                "leave it out for others"
+            )
+        self._plan = plan
+        self._scheduler = scheduler
+        self._before: ResourceUsage | None = None
+        self._forget_run()
+
+    def _forget_run(self) -> None:
+        self._run: WatchedRun | None = None
+        self._broken: set[str] = set()
+        self._reading: Background[ClusterCapacity] = Background()
+        self._writing: Background[None] = Background()
+        self._began_s = self._next_read_s = self._next_write_s = 0.0
+        self._storage: Any = None
+        self._are_functions: dict[str, bool] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a Tuner saves: threads and counts are of one run, of which :meth:`get_state` tells."""
+        return {"_plan": self._plan, "_scheduler": self._scheduler, "_before": self._before}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget_run()
+
+    # The run.
+
+    @_never_ends_the_run
+    def setup(
+        self, stop: Any = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: Any
+    ) -> None:
+        """Print the plan, and begin to count."""
+        self._forget_run()
+        self._began_s = time.monotonic()
+        plan = self._plan if self._scheduler is None else self._scheduler.plan
+        finite = total_num_samples is not None and 0 < total_num_samples < math.inf
+        num_trials = int(total_num_samples) if finite and total_num_samples else None
+        before, self._before = self._before, None
+        self._run = WatchedRun(plan, self._scheduler, num_trials, before)
+        self._read_cluster(0.0)
+        self._reading.wait(_READ_TIMEOUT_S)
+        self._read_cluster(0.0)
+        TextConsole().print(plan.explain(), soft_wrap=True, highlight=False)
+
+    @_never_ends_the_run
+    def on_step_end(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
+        """Look at the trials, and now and then at the cluster."""
+        if self._run is None:
+            return
+        now_s = self._now_s()
+        changes = self._run.step(trials, now_s)
+        for change in changes:
+            _print_change(change)
+        self._read_cluster(now_s, at_once=bool(changes))
+        if trials and self._storage is None:
+            self._storage = trials[0].storage
+        if now_s >= self._next_write_s and self._storage is not None:
+            self._next_write_s = now_s + _WRITE_EVERY_S
+            self._write(self._run.record(now_s))
+
+    @_never_ends_the_run
+    def on_experiment_end(self, trials: Sequence[Any], **info: Any) -> None:
+        """Print what was used, and write it down."""
+        if self._run is None:
+            return
+        now_s = self._now_s()
+        self._run.end(trials, now_s)
+        usage = self._run.record(now_s, is_final=True)
+        TextConsole().print(resource_usage_view(usage))
+        if self._storage is None and trials:
+            self._storage = trials[0].storage
+        if self._storage is not None:
+            self._write_at_end(usage)
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def _read_cluster(self, now_s: float, *, at_once: bool = False) -> None:
+        run = self._run
+        if run is None:
+            return
+        match self._reading.take():
+            case None:
+                pass
+            case Exception() as error:
+                run.warn(f"what the cluster has could not be read: {error}")
+            case cluster:
+                run.read_cluster(cluster, now_s)
+        if (at_once or now_s >= self._next_read_s) and self._reading.start(_read_nodes):
+            self._next_read_s = now_s + _READ_EVERY_S
+
+    def _write(self, usage: ResourceUsage) -> None:
+        failure = self._writing.take()
+        if isinstance(failure, Exception) and self._run is not None:
+            self._run.warn(f"{USAGE_FILE} could not be written: {failure}")
+        self._writing.start(writer(self._storage, usage.to_json()))
+
+    def _write_at_end(self, usage: ResourceUsage) -> None:
+        deadline_s = time.monotonic() + _END_TIMEOUT_S
+        self._writing.wait(_END_TIMEOUT_S)
+        while self._writing.take() is not None:  # how earlier tries went does not matter any more
+            pass
+        self._writing.start(writer(self._storage, usage.to_json()))
+        is_done = self._writing.wait(max(0.1, deadline_s - time.monotonic()))
+        failure = self._writing.take()
+        if not is_done or failure is not None:
+            why = failure if is_done else f"not done within {_END_TIMEOUT_S:g} s"
+            _logger.warning("%s could not be written: %s", USAGE_FILE, why)
+
+    # The trials.
+
+    @_never_ends_the_run
+    def on_trial_start(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
+        """Count a trial from now on, also one that goes on or gets the process of another."""
+        if self._run is not None:
+            self._run.start(trial, self._now_s())
+
+    @_never_ends_the_run
+    def on_trial_result(
+        self, iteration: int, trials: Sequence[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """See in a result whether its trial was stopped, and which allocations it was refused."""
+        if self._run is None:
+            return
+        # A function ends without a further result: one that says "done" is of a trial that is stopped.
+        if result.get("done") and self._is_function(trial) and not _meets_its_end(trial, result):
+            self._run.complete(trial, is_stopped=True)
+        usage = result.get(GPU_MEMORY_KEY)
+        if isinstance(usage, dict) and isinstance(usage.get("num_ooms"), int):
+            self._run.refuse(trial, usage.get("pid"), usage["num_ooms"])
+
+    @_never_ends_the_run
+    def on_trial_complete(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
+        """Count a trial that has ended well."""
+        if self._run is not None:
+            self._run.complete(trial, is_stopped=False)
+
+    @_never_ends_the_run
+    def on_trial_recover(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
+        """Count a failure of a trial that goes back."""
+        if self._run is not None:
+            self._run.fail(trial, why_failed(trial), goes_back=True)
+
+    @_never_ends_the_run
+    def on_trial_error(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
+        """Count a trial that has failed."""
+        if self._run is not None:
+            self._run.fail(trial, why_failed(trial), goes_back=False)
+
+    def _is_function(self, trial: Any) -> bool:
+        name = trial.trainable_name
+        if name not in self._are_functions:  # to look it up is to unpickle the trainable
+            self._are_functions[name] = issubclass(trial.get_trainable_cls(), FunctionTrainable)
+        return self._are_functions[name]
+
+    # What a restored run goes on with.
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Return what was counted, for a run that is restored."""
+        return None if self._run is None else {_STATE_KEY: self._run.record(self._now_s()).to_json()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with what was counted before."""
+        try:
+            self._before = ResourceUsage.from_json(state[_STATE_KEY])
+        except (InvalidResourcesError, KeyError, TypeError) as error:  # of another version of this
+            _logger.warning("what the run used before cannot be read, and is counted anew: %s", error)
+
+
+def _print_change(change: PlanInUse) -> None:
+    first_line = change.text.partition("\n")[0]
+    TextConsole().print(f"the plan changed ({change.why}): {first_line}", soft_wrap=True, highlight=False)
+
+
+def _read_nodes() -> ClusterCapacity:
+    state = read_cluster_state(_READ_TIMEOUT_S)
+    return ClusterCapacity(nodes=state.nodes, draining=state.draining)
+
+
+def _meets_its_end(trial: Any, result: dict[str, Any]) -> bool:
+    """Return whether the user's own ``stop={…}`` says that the trial is done."""
+    return any(name in result and result[name] >= end for name, end in trial.stopping_criterion.items())
+
+
+def why_failed(trial: Any) -> OutOfMemory:
+    """Return what the latest error of ``trial`` says about memory.
+
+    Tune writes it to two files on this machine, of which the one with the error itself may be of an earlier failure.
+    """
+    file = trial.error_file
+    text = read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").rpartition("Failure #")[2] if file else ""
+    error = _unpickled(trial.pickled_error_file)
+    if error is not None and str(error) in text:
+        return classify_oom(error)
+    return classify_oom_text(text)
+
+
+def _unpickled(file: str | None) -> BaseException | None:
+    if not file:
+        return None
+    try:
+        error = ray.cloudpickle.loads(read_bytes(file, max_bytes=MAX_RECORD_BYTES))
+    except Exception:  # noqa: BLE001  # a class of the user's may not be there, or not be made for this
+        return None
+    return error if isinstance(error, BaseException) else None
+
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """One piece of work at a time, in a thread of its own that does not keep the program alive."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._answers: SimpleQueue[T | Exception] = SimpleQueue()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the work is not done yet."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, work: Callable[[], T]) -> bool:
+        """Begin ``work``; return whether there was no other in its way."""
+        if self.is_busy:
+            return False
+
+        def run() -> None:
+            try:
+                self._answers.put(work())
+            except Exception as error:  # noqa: BLE001  # it is handed over where the answer is taken
+                self._answers.put(error)
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+        return True
+
+    def take(self) -> T | Exception | None:
+        """Return an answer that was not taken yet, or the error instead of it; ``None``: there is none."""
+        try:
+            return self._answers.get_nowait()
+        except Empty:
+            return None
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the work that runs; return whether it ended in time."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        return not self.is_busy
+
+
+def writer(storage: Any, text: str) -> Callable[[], None]:
+    """Return what writes ``text`` into an experiment's folder, of which Ray's ``storage`` of any of its trials tells.
+
+    A reader finds the old file or the new one, never a part.
+    """
+    return partial(put_text, storage.storage_filesystem, f"{storage.experiment_fs_path}/{USAGE_FILE}", text)

@@ -1,0 +1,150 @@
+"""What a run used of its cluster: the value in the experiment's folder."""
+
+from typing import Final, Literal
+
+from pydantic import Field
+
+from tune_policies.values.resources import Count
+from tune_policies.values.sanitize import Redacted
+from tune_policies.values.value import Value
+
+USAGE_FILE: Final = "resource_usage.json"
+"""The file in the experiment's folder."""
+
+
+class IdleHours(Value):
+    """How long some of a resource stood idle for one reason.
+
+    Attributes:
+        reason: Why no trial had it.
+        hours: Units of the resource times hours.
+    """
+
+    reason: str
+    hours: float
+
+
+class ResourceHours(Value):
+    """What became of one resource; what was used and what was idle add up to what there was.
+
+    Attributes:
+        resource: Its name, as Ray spells it.
+        total_hours: What the cluster had, in units times hours.
+        used_hours: What running trials reserved of it, with the workers that the plan gives them.
+        idle: The rest by its reasons, the most first.
+    """
+
+    resource: str
+    total_hours: float
+    used_hours: float
+    idle: tuple[IdleHours, ...] = ()
+
+    @property
+    def used_fraction(self) -> float | None:
+        """The part that was reserved by running trials; ``None``: there was nothing, or no time passed."""
+        return self.used_hours / self.total_hours if self.total_hours else None
+
+
+class SlotHours(Value):
+    """What the trials in one kind of slot used.
+
+    Attributes:
+        slot: The kind, as text.
+        accelerator_type: Ray's name of its device type; ``None``: none, or not known.
+        num_starts: How often a trial began there, or went on there.
+        trial_hours: How long trials ran there, all together.
+        hours: Of each resource, its units times hours.
+    """
+
+    slot: str
+    accelerator_type: str | None = None
+    num_starts: Count = 0
+    trial_hours: float = 0.0
+    hours: dict[str, float] = Field(default_factory=dict)
+
+
+class TrialCounts(Value):
+    """What became of the trials.
+
+    Attributes:
+        num_finished: Those that came to their end. A class ends by a result that says so, as a scheduler ends it: of
+            classes those that were stopped early are among these.
+        num_stopped_early: Functions that a scheduler or a stopper ended.
+        num_failed: Those that ended with an error.
+        num_cut_off: Those that ended with the whole run, before they had come to their own end.
+        num_unfinished: Those that wait, run or are paused.
+        num_retries: How often a trial failed and went back.
+    """
+
+    num_finished: Count = 0
+    num_stopped_early: Count = 0
+    num_failed: Count = 0
+    num_cut_off: Count = 0
+    num_unfinished: Count = 0
+    num_retries: Count = 0
+
+
+class OutOfMemoryCounts(Value):
+    """How often memory ran out.
+
+    Attributes:
+        num_gpu_errors: Failures of trials for want of GPU memory.
+        num_host_errors: Failures of trials for want of host memory.
+        num_neighbours: Those of them in which neighbours had filled the device.
+        num_raised: How often a trial started again with more than it had when its memory ran out.
+        num_refused_allocations: Allocations that frameworks refused and of which trials' results tell. A trial may
+            have gone on after one.
+    """
+
+    num_gpu_errors: Count = 0
+    num_host_errors: Count = 0
+    num_neighbours: Count = 0
+    num_raised: Count = 0
+    num_refused_allocations: Count = 0
+
+
+class PlanInUse(Value):
+    """A plan, and from when on it held.
+
+    Attributes:
+        at_s: Seconds of the run before it.
+        why: Why it changed; empty for the first.
+        text: The plan, as it explains itself.
+    """
+
+    at_s: float
+    why: str
+    text: str
+
+
+class ResourceUsage(Value):
+    """What a run used of its cluster.
+
+    Attributes:
+        version: Of this format.
+        is_final: Whether the run had ended.
+        elapsed_s: How long it has run, in seconds; of a restored run all its parts, without the time between them.
+        resources: CPUs and devices.
+        slots: What was used in each kind of slot.
+        trials: What became of the trials.
+        out_of_memory: How often memory ran out.
+        max_trials_at_once: The most that ran at once.
+        num_waves_planned: Rounds that the trials would take under the last plan, if all lasted equally long; ``None``:
+            how many trials there will be is not known.
+        num_waves: Rounds of the trials that ran, with as many in each as ran at once at most.
+        plans: Each plan that held.
+        warnings: What could not be counted, and why.
+    """
+
+    version: Literal[1] = 1
+    is_final: bool = False
+    elapsed_s: float = 0.0
+    resources: tuple[ResourceHours, ...] = ()
+    slots: tuple[SlotHours, ...] = ()
+    trials: TrialCounts = TrialCounts()
+    out_of_memory: OutOfMemoryCounts = OutOfMemoryCounts()
+    max_trials_at_once: Count = 0
+    num_waves_planned: Count | None = None
+    num_waves: Count = 0
+    plans: tuple[PlanInUse, ...] = ()
+    warnings: tuple[Redacted, ...] = ()

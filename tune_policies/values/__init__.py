@@ -1,0 +1,1 @@
+"""The words that all else uses: units, amounts, errors."""

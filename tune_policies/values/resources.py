@@ -1,0 +1,233 @@
+"""Amounts of schedulable hardware, in the ticks in which Ray counts them.
+
+Ray keeps whole ticks of 1/10 000. Amounts are compared and divided in ticks here too: in floats,
+``1.0 // 0.1`` is 9, and a trial would lose its tenth slice of a GPU.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from numbers import Integral
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
+
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.units import MOST_BYTES, format_bytes, is_number, parse_bytes
+from tune_policies.values.value import Value, shorten
+
+TICKS: Final = 10_000
+"""Ticks in one whole CPU, GPU or custom resource (``RESOURCE_UNIT_SCALING`` in Ray)."""
+
+Amounts = dict[str, int]
+"""Ticks by Ray's name of the resource, but ``memory`` in bytes."""
+
+MOST: Final = 10**11
+"""Above this, floats no longer tell one tick from the next."""
+
+_RESERVED_NAMES: Final = frozenset({"CPU", "GPU", "memory", "object_store_memory"})
+
+
+def to_ticks(amount: float) -> int:
+    """Return ``amount`` in whole ticks, rounded down as Ray does.
+
+    0.57 is 5700 ticks, although ``0.57 * 10_000`` is a little less in floats.
+    """
+    return math.floor(round(amount * TICKS, 4))
+
+
+def from_ticks(ticks: int) -> float:
+    """Return the amount that Ray reads as exactly ``ticks``; an ``int`` where it is whole."""
+    if ticks % TICKS == 0:
+        return ticks // TICKS
+    amount = ticks / TICKS
+    # Ray truncates `amount * 10_000`: 0.0384 would come out one tick short, and a 27th trial would fit.
+    return amount if int(amount * TICKS) == ticks else math.nextafter(amount, math.inf)
+
+
+def ray_ticks(amounts: Mapping[str, float]) -> Amounts:
+    """Return amounts by Ray's names, which are in units and ``memory`` in bytes, in ticks."""
+    return {name: int(amount) if name == "memory" else to_ticks(amount) for name, amount in amounts.items()}
+
+
+def check_amount(amount: object, *, name: str) -> float:
+    """Return ``amount`` in whole ticks, as a number.
+
+    Raises:
+        InvalidResourcesError: It is not a number, negative, not finite, or finer than a tick.
+    """
+    if not is_number(amount):
+        raise InvalidResourcesError(f"{name} must be a number, got {amount!r}")
+    if not 0 <= amount <= MOST:  # which nan is not either
+        raise InvalidResourcesError(f"{name} must be a finite number from 0 to {MOST:.0e}, got {shorten(amount)}")
+    amount = float(amount)
+    if amount > 0 and to_ticks(amount) == 0:
+        raise InvalidResourcesError(
+            f"{name} is counted by Ray in steps of 0.0001, got {amount!r}: ask for 0.0001 or more"
+        )
+    return to_ticks(amount) / TICKS
+
+
+def check_gpus(amount: object, *, name: str = "gpus") -> float:
+    """Return ``amount`` if Ray can hand it out: a fraction of one GPU, or whole GPUs.
+
+    Raises:
+        InvalidResourcesError: It is not an amount, or above 1 and not whole.
+    """
+    checked = check_amount(amount, name=name)
+    if checked > 1 and not float(checked).is_integer():
+        raise InvalidResourcesError(
+            f"{name} above 1 must be whole, got {amount!r}: ask for {math.floor(checked)} or {math.ceil(checked)}"
+        )
+    return checked
+
+
+def _amount(value: object, info: ValidationInfo) -> float:
+    return check_amount(value, name=str(info.field_name))
+
+
+def _gpus(value: object, info: ValidationInfo) -> float:
+    return check_gpus(value, name=str(info.field_name))
+
+
+def _bytes(value: object, info: ValidationInfo) -> int:
+    return parse_bytes(value, name=str(info.field_name))
+
+
+def check_count(value: object, *, least: int, name: str) -> int:
+    """Return ``value`` if it is a whole number, ``least`` or above.
+
+    Raises:
+        InvalidResourcesError: It is not.
+    """
+    if not is_number(value) or not isinstance(value, Integral) or value < least:
+        raise InvalidResourcesError(f"{name} must be a whole number, {least} or above, got {shorten(value)}")
+    if value > MOST:
+        raise InvalidResourcesError(f"{name} must be at most {MOST:,}, got {shorten(value)}")
+    return int(value)
+
+
+def _count(value: object, info: ValidationInfo) -> int:
+    return check_count(value, least=0, name=str(info.field_name))
+
+
+def _positive_count(value: object, info: ValidationInfo) -> int:
+    return check_count(value, least=1, name=str(info.field_name))
+
+
+def _workers(value: object, info: ValidationInfo) -> int | tuple[int, int]:
+    name = str(info.field_name)
+    if not isinstance(value, list | tuple):
+        return check_count(value, least=0, name=name)
+    if len(value) != 2:
+        raise InvalidResourcesError(f"{name} must be a whole number, or the fewest and the most: got {shorten(value)}")
+    fewest, most = (check_count(number, least=1, name=f"each of {name}") for number in value)
+    if fewest > most:
+        raise InvalidResourcesError(f"{name} must name the fewest first, got {shorten(value)}")
+    return fewest if fewest == most else (fewest, most)
+
+
+def fewest_workers(num_workers: int | tuple[int, int]) -> int:
+    """Return with how many Train workers a trial begins."""
+    return num_workers if isinstance(num_workers, int) else num_workers[0]
+
+
+def _used_bytes(value: object, info: ValidationInfo) -> int:
+    if not is_number(value) or not isinstance(value, Integral) or not 0 <= value <= MOST_BYTES:
+        raise InvalidResourcesError(
+            f"{info.field_name} must be a whole number of bytes, 0 or above and below 2**63, got {shorten(value)}"
+        )
+    return int(value)
+
+
+def _speed(value: object, info: ValidationInfo) -> float:
+    if not is_number(value) or not 0 < value <= MOST:
+        raise InvalidResourcesError(f"{info.field_name} must be a finite number above 0, got {shorten(value)}")
+    return float(value)
+
+
+def _custom(value: object, info: ValidationInfo) -> object:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise InvalidResourcesError(f"{info.field_name} must map names of Ray resources to amounts, got {value!r}")
+    for name in value:
+        if name in _RESERVED_NAMES:
+            raise InvalidResourcesError(f"custom resource {name!r} has a field of its own: use that")
+    checked = {name: check_amount(value[name], name=name) for name in sorted(value)}
+    return {name: amount for name, amount in checked.items() if amount > 0}
+
+
+Amount = Annotated[float, BeforeValidator(_amount)]
+"""A number of units, 0 or above, in whole ticks of 0.0001."""
+GpuAmount = Annotated[float, BeforeValidator(_gpus)]
+"""A number of GPUs: a fraction up to 1, whole above."""
+Bytes = Annotated[int, BeforeValidator(_bytes), WithJsonSchema({"type": "integer", "minimum": 1})]
+"""Bytes above 0, from a number or a text such as ``"6GiB"``."""
+UsedBytes = Annotated[
+    int, BeforeValidator(_used_bytes), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MOST_BYTES})
+]
+"""Bytes that were measured, 0 or above."""
+Count = Annotated[int, BeforeValidator(_count), WithJsonSchema({"type": "integer", "minimum": 0})]
+"""A whole number, 0 or above."""
+CustomAmounts = Annotated[dict[str, float], BeforeValidator(_custom)]
+"""Amounts of other Ray resources by their names, those of 0 left out."""
+Speed = Annotated[float, BeforeValidator(_speed)]
+"""How fast something runs compared with something else: a number above 0."""
+WorkerCount = Annotated[int | tuple[int, int], BeforeValidator(_workers)]
+"""Train workers of a trial; a pair is the fewest and the most, between which Ray Train chooses while the trial runs."""
+PositiveCount = Annotated[int, BeforeValidator(_positive_count), WithJsonSchema({"type": "integer", "minimum": 1})]
+"""A whole number, 1 or above."""
+
+
+class Resources(Value):
+    """An amount of hardware: what a node has, or what a trial or worker reserves.
+
+    Attributes:
+        cpus: Logical CPUs.
+        gpus: Logical GPUs: a fraction up to 1, whole above.
+        memory_bytes: Host memory. ``None`` on a node: not known; in a request: none reserved.
+        custom: Any other Ray resource by its name, for instance ``{"TPU": 4}``.
+
+    Raises:
+        InvalidResourcesError: An amount is negative, not finite, not a number, finer than 0.0001, or a
+            fraction of GPUs above 1.
+    """
+
+    cpus: Amount = 0
+    gpus: GpuAmount = 0
+    memory_bytes: Bytes | None = None
+    custom: CustomAmounts = Field(default_factory=dict)
+
+    @cached_property
+    def ticks(self) -> Amounts:
+        """Everything above 0 by Ray's name: ticks of 1/10 000, but ``memory`` in bytes."""
+        amounts = {"CPU": to_ticks(self.cpus), "GPU": to_ticks(self.gpus), "memory": self.memory_bytes or 0}
+        amounts |= {name: to_ticks(amount) for name, amount in self.custom.items()}
+        return {name: amount for name, amount in amounts.items() if amount > 0}
+
+    def __str__(self) -> str:
+        amounts = {"CPU": self.cpus, "GPU": self.gpus, **dict(sorted(self.custom.items()))}
+        parts = [f"{format_amount(amount)} {name}" for name, amount in amounts.items() if amount > 0]
+        if self.memory_bytes is not None:
+            parts.append(f"{format_bytes(self.memory_bytes)} of host memory")
+        return ", ".join(parts) or "nothing"
+
+    def with_ticks(self, name: str, ticks: int) -> "Resources":
+        """Return a copy with another amount of one resource, by Ray's name: in ticks, but ``memory`` in bytes."""
+        match name:
+            case "CPU":
+                return self.replaced(cpus=from_ticks(ticks))
+            case "GPU":
+                return self.replaced(gpus=from_ticks(ticks))
+            case "memory":
+                return self.replaced(memory_bytes=ticks or None)
+            case _:
+                return self.replaced(custom={**self.custom, name: from_ticks(ticks)})
+
+    def replaced(self, **changes: Any) -> "Resources":
+        """Return a copy with some fields changed, checked like a new one."""
+        return Resources(**{**self.model_dump(), **changes})
+
+
+def format_amount(amount: float) -> str:
+    """Return ``amount`` without the digits that floats add: ``"0.5"``, ``"4"``."""
+    return f"{round(amount, 4):g}" if amount < 100_000 else f"{amount:.0f}"

@@ -1,0 +1,158 @@
+"""The base of every value here: frozen, compared by content, and the same in Python, YAML and JSON.
+
+Pydantic checks the fields. What it finds reaches the user as one ``InvalidResourcesError`` that lists all
+mistakes, each with its field, what was given, and the fields that exist.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.sanitize import one_line
+
+_MOST: Final = 5
+
+
+def counted(count: int, noun: str) -> str:
+    """Return the noun with its number: ``"1 node"``, ``"3 nodes"``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def shorten_names(names: Sequence[str]) -> str:
+    """Return the names in one line; of many only the first five."""
+    shown = ", ".join(names[:_MOST])
+    return shown if len(names) <= _MOST else f"{shown} and {len(names) - _MOST} more"
+
+
+_MOST_MISTAKES = 100
+"""Whoever has more of them has given another file, which may have any number."""
+
+
+class Value(BaseModel):
+    """A frozen value that explains a wrong field instead of quoting a schema."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __init__(self, /, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise InvalidResourcesError(_explain(type(self), error)) from None
+        except TypeError:
+            # A mapping inside another reaches its `__init__` as keyword arguments, which Python takes with texts only.
+            for name, mapping in _mappings_with_other_keys(data):
+                raise InvalidResourcesError(
+                    f"{name} must be a mapping of field names to values, got {shorten(mapping)}"
+                ) from None
+            raise
+
+    @classmethod
+    def from_dict(cls, data: object) -> Self:
+        """Build the value from plain data, as read from YAML or JSON.
+
+        Raises:
+            InvalidResourcesError: ``data`` is not a mapping, or a field of it is wrong.
+        """
+        if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+            raise InvalidResourcesError(
+                f"{cls.__name__} must be a mapping of field names to values, got {kind_of(data)}"
+            )
+        return cls(**data)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Build the value from what :meth:`to_json` wrote.
+
+        Raises:
+            InvalidResourcesError: ``text`` is not JSON, or not this value.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise InvalidResourcesError(_explain(cls, error)) from None
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with some fields changed, unchecked, without what the original has computed and kept."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]  # a cached property would still answer for the original
+        return copied
+
+    def to_json(self) -> str:
+        """Return the value as indented JSON."""
+        return self.model_dump_json(indent=2)
+
+
+def _mappings_with_other_keys(data: object) -> Iterator[tuple[str, object]]:
+    """Yield the mappings inside ``data`` with keys that are no texts, each with where it is."""
+    inside: list[tuple[str, object]] = [("", data)]
+    seen: set[int] = set()
+    while inside:
+        name, value = inside.pop()
+        if id(value) in seen or not isinstance(value, dict | list | tuple):
+            continue
+        seen.add(id(value))
+        if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+            yield name, value
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        inside += [(f"{name}.{key}" if name else str(key), each) for key, each in items]
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'A100'?"`` for the known name nearest to ``name``, or ``""``."""
+    by_lower = {candidate.lower(): candidate for candidate in sorted(known)}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
+
+
+def _explain(cls: type[Value], error: ValidationError) -> str:
+    mistakes = error.errors()
+    shown = "\n".join(one_line(_explain_one(cls, detail)) for detail in mistakes[:_MOST_MISTAKES])
+    return shown if len(mistakes) <= _MOST_MISTAKES else f"{shown}\nand {len(mistakes) - _MOST_MISTAKES} more mistakes"
+
+
+def _explain_one(cls: type[Value], detail: Any) -> str:
+    location = ".".join(str(part) for part in detail["loc"])
+    match detail["type"]:
+        case "value_error":  # raised by one of our own checks: the message is complete
+            message = str(detail["ctx"]["error"])
+            names_its_field = len(detail["loc"]) == 1 and message.startswith(location)
+            return message if not location or names_its_field else f"{location}: {message}"
+        case "extra_forbidden":
+            name = str(detail["loc"][-1])
+            fields = cls.model_fields if len(detail["loc"]) == 1 else {}
+            known = f" ({cls.__name__} has {', '.join(fields)})" if fields else ""
+            return f"unknown field {shorten(location)}{suggest(name, fields)}{known}"
+        case "missing":
+            return f"{cls.__name__} needs {location!r}, which is missing"
+        case _ if not location:  # all of it is something else, perhaps another file, which nobody wants to see here
+            return f"{cls.__name__}: {detail['msg']}, got {kind_of(detail['input'])}"
+        case _:
+            return f"{location or cls.__name__}: {detail['msg']}, got {shorten(detail['input'])}"
+
+
+def kind_of(data: object) -> str:
+    """Return what ``data`` is, without what stands in it: where a mapping is due, it may be any file."""
+    match data:
+        case None:
+            return "nothing"
+        case str():
+            return "a text"
+        case dict():
+            return "a mapping" if all(isinstance(key, str) for key in data) else "a mapping with keys that are no names"
+        case list() | tuple():
+            return "a list"
+        case _:
+            return f"a value of type {type(data).__name__}"
+
+
+def shorten(data: object) -> str:
+    """Return ``data`` as it would be written in Python, cut where it is long."""
+    try:
+        text = repr(data)
+    except ValueError:  # Python refuses to write out a number of thousands of digits
+        return f"a {type(data).__name__} that is too long to write"
+    return text if len(text) <= 80 else f"{text[:77]}..."
