@@ -9,7 +9,7 @@ from tune_policies.benchmarks.packing.runs import WAVES, Arm, FailedRunError, Tr
 OWN_WORKLOAD = """
 from itertools import count
 
-from tune_policies.benchmarks.measuring.protocol import Steps
+from tune_policies.benchmarks.measuring.workload import Steps
 
 def counts(size, device):
     assert device == "cpu"

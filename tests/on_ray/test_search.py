@@ -12,7 +12,7 @@ from tune_policies.benchmarks.record.run_set_file import read_run_set
 
 WORKLOAD = """
 import time
-from tune_policies.benchmarks.measuring.protocol import Steps
+from tune_policies.benchmarks.measuring.workload import Steps
 
 def spins(size, device):
     each = 0.0001 * size**3 if device == "cpu" else 0.0063
