@@ -199,6 +199,15 @@ def test_streams_that_are_closed_or_full_are_no_traceback(program, redirected, s
     assert (done.returncode, done.stderr.strip()) == (status, said)
 
 
+def test_what_is_piped_in_from_a_closed_stdin_is_no_sound_file():
+    command = ["bash", "-c", '"$@" <&-', "bash", sys.executable, "-m", "tune_policies", "lint", "-"]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "-:1: error unreadable: cannot read what is piped in: there is nothing" in done.stdout
+
+
 def test_a_terminal_that_knows_only_ascii_gets_escapes_and_sound_json(tmp_path, policy):
     capacity = tmp_path / "capacity.json"
     labels = {"größe": "\U0001f600"}

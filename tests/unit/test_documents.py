@@ -46,6 +46,7 @@ def nested_by_aliases():
         pytest.param("x: !Ref y", 1, "the tag !Ref is not plain data", id="a tag of its own"),
         pytest.param("x: !!int abc", 1, "cannot be read as int", id="a tag that is not so"),
         pytest.param(f"x: {'1' * 5000}", 1, "cannot be read as int", id="a number of thousands of digits"),
+        pytest.param(f"x: 0x{'f' * 5000}", 1, "cannot be read as int", id="thousands of hexadecimal digits"),
         pytest.param("? [a]\n: 1", 1, "a key must be a text", id="a list as a key"),
         pytest.param("a: &x [1]\n*x : 2", 2, "a key must be a text", id="an alias of a list as a key"),
         pytest.param("a: {{ .Values.x }}", 1, "`helm template`", id="a template"),

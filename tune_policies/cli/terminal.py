@@ -150,12 +150,12 @@ def _has(encoding: str, character: str) -> bool:
 def _open(number: int) -> None:
     """Put something in the place of a stream that is closed, or the next file that is opened would be stdout.
 
-    What is written to it fails, as it does elsewhere; stderr alone has nobody to tell, and is dropped.
+    What is read from it or written to it fails, as it does elsewhere; stderr alone has nobody to tell, and is dropped.
     """
     name = ("stdin", "stdout", "stderr")[number]
     if getattr(sys, name) is not None:
         return
-    found = os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)
+    found = os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_WRONLY)
     if found != number:
         os.dup2(found, number)
         os.close(found)

@@ -48,7 +48,10 @@ def read_scalar(text: str, tag: str | None, implicit: tuple[bool, bool]) -> Any:
     if kind in (f"{_PREFIX}int", f"{_PREFIX}float") and ":" in text:
         return text
     try:
-        return _constructor.construct_object(yaml.ScalarNode(kind, text))
+        value = _constructor.construct_object(yaml.ScalarNode(kind, text))
+        if isinstance(value, int):
+            str(value)  # which fails where more digits were read, as hexadecimal ones, than could be written again
+        return value
     except (ValueError, KeyError, OverflowError, yaml.YAMLError) as error:  # such as a number of thousands of digits
         raise ValueError(f"{shorten(text)} cannot be read as {kind.removeprefix(_PREFIX)}") from error
 

@@ -46,6 +46,18 @@ def _serving(deployment: str) -> str:
     )
 
 
+_FETCHING = CLUSTER.replace(
+    "          containers:\n",
+    """\
+          initContainers:
+            - name: fetch
+              resources:
+                limits: {cpu: 1, memory: 1Gi}
+                requests: {cpu: 1, memory: 1Gi}
+          containers:
+""",
+    1,
+)
 _JOB_ON_MIG = _asking(entrypointNumGpus="1").replace(_DEVICE, 'nvidia.com/mig-1g.10gb: "1"')
 
 MISTAKES = (
@@ -90,6 +102,9 @@ MISTAKES = (
     plant("a request of memory above the limit", CLUSTER, "limits:\n                  cpu: \"4\"\n                  "
           "memory: 16Gi", "limits:\n                  cpu: \"4\"\n                  memory: 8Gi",
           "request-above-limit", "memory: 16Gi", after=_CPU),
+    plant("a request above the limit of a container that runs first", _FETCHING,
+          "requests: {cpu: 1, memory: 1Gi}", "requests: {cpu: 1, memory: 2Gi}",
+          "request-above-limit", "requests: {"),
     plant("a device type that the node selector contradicts", CLUSTER, "NVIDIA-L4", "Tesla-T4",
           "device-type-contradicted", "ray.io/accelerator-type"),
     plant("a device type that Google's selector contradicts",
@@ -104,6 +119,7 @@ MISTAKES = (
 )  # fmt: skip
 
 NO_MISTAKES = {
+    "a container that runs first with requests as large as its limits": _FETCHING,
     "shared memory as large as the object store": _SHM,
     "shared memory without a limit": _with_shm("{medium: Memory}"),
     "shared memory of 95 % of what Ray asks for at the most": _with_shm("{medium: Memory, sizeLimit: 40Gi}", "500Gi"),

@@ -133,6 +133,9 @@ NO_MISTAKES = {
     "a head's type of the name that Ray takes where none is given": LAUNCHER.replace(
         "head_node_type: head\n", ""
     ).replace("  head:\n", "  ray.head.default:\n"),
+    "a limit that is left out together with the node types": (
+        "cluster_name: tune\nprovider:\n  type: aws\n  region: us-west-2\n"
+    ),
     "a limit that is left out where the node types keep to Ray's": LAUNCHER.replace("max_workers: 6\n", "")
     .replace("max_workers: 4", "max_workers: 1")
     .replace("max_workers: 2", "max_workers: 1"),

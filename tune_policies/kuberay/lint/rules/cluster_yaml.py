@@ -190,13 +190,15 @@ def _never_reached(document: Document) -> Iterator[Found]:
 
 def _limit_left_out(document: Document) -> Iterator[Found]:
     cluster = _read(document)
-    if cluster is None or _provider(document) == LOCAL or "max_workers" in mapping(document.data):
+    data = mapping(document.data)
+    # A file without node types takes Ray's, and leaves the number of nodes to Ray, too.
+    if cluster is None or _provider(document) == LOCAL or "max_workers" in data:
         return
     most = cluster.max_workers
     if most is None:
         message = "max_workers is missing, for which Ray has no default here"
         yield Found((), message, "write max_workers")
-    elif _wanted(cluster) > most:
+    elif _TYPES in data and _wanted(cluster) > most:
         yield Found((), f"max_workers is missing, so that the cluster has {most} at the most", "write max_workers")
 
 

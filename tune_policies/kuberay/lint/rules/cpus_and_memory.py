@@ -221,16 +221,35 @@ def _store_too_large(cluster: ClusterInFile) -> Iterator[Found]:
 
 def _request_above_limit(cluster: ClusterInFile) -> Iterator[Found]:
     for at in groups_of(cluster.spec):
-        for number, container in enumerate(at.pod.containers):
-            limits, requests = container.resources.limits, container.resources.requests
+        for path, limits, requests in _amounts_of_containers(at):
             for key in sorted(key for key in limits.keys() & requests.keys() if ray_resource(key) is None):
                 most, asked = exact(limits[key]), exact(requests[key])
                 if most is not None and asked is not None and asked > most:
                     yield Found(
-                        (*at.pod_path, "containers", number, "resources", "requests", key),
+                        (*path, "resources", "requests", key),
                         f"{at.name} requests {requests[key]} {key} with a limit of {limits[key]}",
                         "raise the limit, or lower the request",
                     )
+
+
+def _amounts_of_containers(at: Group[HeadGroup]) -> Iterator[tuple[Path, Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield where each container of a pod stands, with its limits and its requests; also those that run first."""
+    for number, container in enumerate(at.pod.containers):
+        yield (*at.pod_path, "containers", number), container.resources.limits, container.resources.requests
+    first = extra(at.pod, "initContainers")
+    for number, each in enumerate(first if isinstance(first, list) else ()):
+        asked = mapping(mapping(each).get("resources"))
+        limits, requests = (_readable(asked.get(section)) for section in ("limits", "requests"))
+        yield (*at.pod_path, "initContainers", number), limits, requests
+
+
+def _readable(amounts: object) -> Mapping[str, Any]:
+    """Return the amounts that may be quantities, where no model has checked them."""
+    return {
+        key: amount
+        for key, amount in mapping(amounts).items()
+        if isinstance(key, str) and isinstance(amount, str | int | float) and not isinstance(amount, bool)
+    }
 
 
 def _workers_without_cpus(cluster: ClusterInFile) -> Iterator[Found]:
