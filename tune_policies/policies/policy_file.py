@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.reading import read_data, read_value
-from tune_policies.kuberay.nodes.catalog import NodeCatalog
+from tune_policies.kuberay.design.catalog import NodeCatalog
 from tune_policies.plan.decision import Decision
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.policies.benchmarked import BenchmarkedPolicy

@@ -9,6 +9,8 @@ from typing import Final, TypeVar
 from tune_policies.cluster.capacity import GpuDevice
 from tune_policies.cluster.ray_totals import accelerator_type_of, to_resources
 from tune_policies.files.yaml_documents import Document, read_documents
+from tune_policies.kuberay.design.catalog import NodeCatalog, parts_of_gpus
+from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.kuberay.manifests.cluster_yaml import (
     ClusterYaml,
     YamlNodeType,
@@ -24,8 +26,6 @@ from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, FieldP
 from tune_policies.kuberay.manifests.machines import Machines
 from tune_policies.kuberay.manifests.ray_counts import device_type, ray_counts, slice_shape
 from tune_policies.kuberay.manifests.start_command import says_cpus, started_counts
-from tune_policies.kuberay.nodes.catalog import NodeCatalog, parts_of_gpus
-from tune_policies.kuberay.nodes.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Resources
 from tune_policies.values.sanitize import one_line

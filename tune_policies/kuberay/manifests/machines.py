@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
+from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.kuberay.manifests.cluster_yaml import FILLS_RESOURCES, LOCAL, YamlNodeType
-from tune_policies.kuberay.nodes.catalog import NodeCatalog, NodeType
 
 _KEY: Final = "InstanceType"
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
+from tune_policies.kuberay.design.device_plugins import ray_resource
 from tune_policies.kuberay.lint.finding import Edit
 from tune_policies.kuberay.lint.rule import VALUES, Found, Rule, RuleSet
 from tune_policies.kuberay.lint.rules.cluster_parts import (
@@ -17,7 +18,6 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
 )
 from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, HeadGroup
 from tune_policies.kuberay.manifests.ray_counts import ray_counts
-from tune_policies.kuberay.nodes.device_plugins import ray_resource
 from tune_policies.values.errors import InvalidResourcesError
 
 _KUBERNETES: Final = "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources"

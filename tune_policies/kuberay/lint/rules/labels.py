@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPES
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
+from tune_policies.kuberay.design.device_plugins import ray_resource
 from tune_policies.kuberay.lint.finding import Edit
 from tune_policies.kuberay.lint.rule import VALUES, Found, Rule, RuleSet
 from tune_policies.kuberay.lint.rules.cluster_parts import (
@@ -22,7 +23,6 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     workers_of,
 )
 from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, HeadGroup
-from tune_policies.kuberay.nodes.device_plugins import ray_resource
 from tune_policies.values.value import suggest
 
 _TAKES_PAIRS: Final = (2, 45)

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
+from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS
 from tune_policies.kuberay.lint.finding import Edit
 from tune_policies.kuberay.lint.rule import Found, Rule, RuleSet
 from tune_policies.kuberay.lint.rules.cluster_parts import Group, Taint, exact, extra, groups_of, is_on_gke, workers_of
 from tune_policies.kuberay.lint.rules.machines import MACHINES_SOURCE, Machine, machine_called
 from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, HeadGroup
 from tune_policies.kuberay.manifests.ray_counts import device_type, ray_counts
-from tune_policies.kuberay.nodes.device_plugins import DEVICE_PLUGINS
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import suggest
 

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.kuberay.nodes.catalog import NodeCatalog, NodeType
-from tune_policies.kuberay.nodes.cluster_spec import ClusterSpec, WorkerGroup
+from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.policy import ResourcePolicy
@@ -44,8 +44,8 @@ class Stage(Value):
         return 0 if self.plan is None else self.plan.max_concurrent_trials
 
 
-class ClusterOutlook(Value):
-    """What a policy's trials can expect of a cluster.
+class TrialForecast(Value):
+    """How many of a policy's trials run on a cluster, with which nodes, and what these cost.
 
     Attributes:
         cluster: Its name.
@@ -64,7 +64,7 @@ class ClusterOutlook(Value):
     cautions: tuple[str, ...] = ()
 
     def explain(self) -> str:
-        """Return the outlook as text."""
+        """Return the forecast as text."""
         least, most, some = self.at_minimum, self.at_maximum, self.for_trials
         lines = [] if least == most else [f"at the minimum ({self._nodes(least)}): {_trials(least)}"]
         lines.append(f"at the maximum ({self._nodes(most)}): {_trials(most)}")
@@ -89,9 +89,9 @@ def _as_text(plan: TrialPlan) -> list[str]:
     return plan.model_copy(update={"nodes_to_add": {}}).explain().splitlines()
 
 
-def plan_for_cluster(
+def forecast_trials(
     policy: ResourcePolicy, cluster: ClusterSpec, *, catalog: NodeCatalog | None = None, num_trials: int | None = None
-) -> ClusterOutlook:
+) -> TrialForecast:
     """Return how many trials run on a cluster at its minimum and at its maximum, and what it costs.
 
     Args:
@@ -122,7 +122,7 @@ def plan_for_cluster(
     except InfeasibleRequestError as error:
         at_minimum = stage(None, f"as one needs {error.asked}, but {error.offered}")
     is_less = num_trials is not None and 0 < num_trials < most.max_concurrent_trials
-    return ClusterOutlook(
+    return TrialForecast(
         cluster=cluster.name,
         at_minimum=at_minimum,
         at_maximum=at_maximum,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tune_policies.kuberay.nodes.cheapest_nodes import NodeChoice, NodePool, Units, choose_nodes, trimmed
+from tune_policies.kuberay.design.cheapest_nodes import NodeChoice, NodePool, Units, choose_nodes, trimmed
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.benchmarked import BenchmarkedPolicy

@@ -15,9 +15,9 @@ from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.tpu_slices import TOPOLOGY
-from tune_policies.kuberay.nodes.catalog import NodeType
-from tune_policies.kuberay.nodes.cluster_plan import PlannedGroup
-from tune_policies.kuberay.nodes.knapsack import Kind, cheapest_cover
+from tune_policies.kuberay.design.catalog import NodeType
+from tune_policies.kuberay.design.cluster_spec import DesignedGroup
+from tune_policies.kuberay.design.knapsack import Kind, cheapest_cover
 from tune_policies.placement.packing import count_workers, largest, request_of
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
@@ -64,11 +64,11 @@ class NodePool(NamedTuple):
         """Return the nodes of one unit."""
         return tuple(self.group(name, 1).spec.nodes(self.node_types[name].num_hosts, is_expected=True))
 
-    def group(self, name: str, units: int) -> PlannedGroup:
+    def group(self, name: str, units: int) -> DesignedGroup:
         """Return the worker group that so many units are."""
         node_type = self.node_types[name]
         hosts = node_type.num_hosts
-        return PlannedGroup(node_type=node_type, max_nodes=units * hosts, num_hosts=hosts)
+        return DesignedGroup(node_type=node_type, max_nodes=units * hosts, num_hosts=hosts)
 
     def capacity(self, units: Units, *, is_expected: bool = True) -> ClusterCapacity:
         """Return the cluster with so many units, which are still to be added unless ``is_expected`` is false."""

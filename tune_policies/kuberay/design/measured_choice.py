@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.kuberay.nodes.catalog import NodeType
-from tune_policies.kuberay.nodes.cheapest_nodes import NodeChoice, NodePool, Units, choose_nodes
-from tune_policies.kuberay.nodes.nodes_by_slot import Share, kinds_of
+from tune_policies.kuberay.design.catalog import NodeType
+from tune_policies.kuberay.design.cheapest_nodes import NodeChoice, NodePool, Units, choose_nodes
+from tune_policies.kuberay.design.nodes_by_slot import Share, kinds_of
 from tune_policies.plan.decision import Decision, DeviceTimes, Objective, SizeDecision
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tune_policies.kuberay.nodes.knapsack import Kind, cheapest_cover
+from tune_policies.kuberay.design.knapsack import Kind, cheapest_cover
 
 
 def test_the_cheapest_set_may_be_mixed():
