@@ -11,7 +11,7 @@ from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemor
 from tune_policies.plan.slots_by_config import SlotsByProfile, with_headroom
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.policies.gpu import Selection, labels_of
+from tune_policies.policies.gpu_selection import Selection, labels_of
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import format_amount
 from tune_policies.values.units import format_bytes
