@@ -133,13 +133,13 @@ def test_train_workers_beside_other_kinds_wait_for_nodes_that_are_there(num_tria
     plan = design_cluster(policy, catalog(L4, CPU), num_trials)
 
     assert groups(plan) == {"cpu": num_nodes}
-    assert any("Plan a cluster for each kind by itself" in reason for reason in plan.reasons)
+    assert any("Design a cluster for each of its policies by itself" in reason for reason in plan.reasons)
 
 
 def test_only_train_workers_of_several_kinds_are_refused():
     policy = MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(num_workers=2))
 
-    with pytest.raises(InfeasibleRequestError, match="Plan a cluster for each kind by itself"):
+    with pytest.raises(InfeasibleRequestError, match="Design a cluster for each of its policies by itself"):
         design_cluster(policy, catalog(L4, CPU), 16)
 
 

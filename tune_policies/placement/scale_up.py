@@ -34,11 +34,11 @@ def fewest_nodes(plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, 
         most: How many may be added of each type, with which the plan is known to run.
     """
     if len(plan.slots) > 1:
-        return _fewest_for_kinds(plan.slots, capacity, most)
+        return _fewest_for_slots(plan.slots, capacity, most)
     return _fewest_for(plan.slots[0], capacity, most)
 
 
-def _fewest_for_kinds(
+def _fewest_for_slots(
     slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]
 ) -> dict[str, int]:
     """Return as few nodes of each type, one type after the other, as hold the slots of all kinds."""

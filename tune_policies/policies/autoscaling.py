@@ -60,8 +60,8 @@ class AutoscalingPolicy(WrappingPolicy):
         if sum(most.values()) <= limit:
             return plan, most
         # What the trials need is known now, and with it the types that hold the most of them.
-        by_kind = (by_use(slot, capacity, slot.max_concurrent_trials) for slot in plan.slots)
-        chosen = within(most, dict.fromkeys(each.name for types in by_kind for each in types), limit)
+        by_slot = (by_use(slot, capacity, slot.max_concurrent_trials) for slot in plan.slots)
+        chosen = within(most, dict.fromkeys(each.name for types in by_slot for each in types), limit)
         return self.inner.plan(capacity.with_nodes_added(chosen)), chosen
 
     def _plan_without(self, capacity: ClusterCapacity, error: InfeasibleRequestError) -> TrialPlan:

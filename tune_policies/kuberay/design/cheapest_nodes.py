@@ -17,7 +17,7 @@ from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.tpu_slices import TOPOLOGY
 from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
-from tune_policies.kuberay.design.knapsack import Kind, cheapest_cover
+from tune_policies.kuberay.design.knapsack import Item, cheapest_cover
 from tune_policies.placement.packing import count_workers, largest, request_of
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
@@ -154,11 +154,11 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
 
 
 def _of_one_kind_of_gpu(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> Iterator[NodeChoice]:
-    kinds: dict[Hashable, dict[str, int]] = {}
+    by_gpu: dict[Hashable, dict[str, int]] = {}
     for name, number in most.items():
         parts = pool.node_types[name].gpu_parts
-        kinds.setdefault(parts and parts[0], {})[name] = number
-    for alike in kinds.values() if len(kinds) > 1 else ():
+        by_gpu.setdefault(parts and parts[0], {})[name] = number
+    for alike in by_gpu.values() if len(by_gpu) > 1 else ():
         with suppress(InfeasibleRequestError):
             yield _of_all(policy, pool, alike, num_trials)
 
@@ -242,8 +242,8 @@ def _covers(pool: NodePool, most: Units, slots: Sequence[TrialSlot], target: int
             continue
         seen.append(_alike(slot))
         costs = {name: pool.cost(name, uses_devices=_uses_devices(slot)) for name in most}
-        kinds = [Kind(name, held(pool.unit(name), slot), number, costs[name]) for name, number in most.items()]
-        units = cheapest_cover(kinds, target * request_of(slot).processes + spare)
+        items = [Item(name, held(pool.unit(name), slot), number, costs[name]) for name, number in most.items()]
+        units = cheapest_cover(items, target * request_of(slot).processes + spare)
         if units is not None:
             found[tuple(units.items())] = _cost(units, pool, uses_devices=_uses_devices(slot))
     return [dict(units) for units, _ in sorted(found.items(), key=lambda each: (each[1], each[0]))]

@@ -116,10 +116,11 @@ class DesignedGroup(Value):
     trials_at_once: Count = 0
 
     def __str__(self) -> str:
-        has, kind = self.node_type.resources, self.node_type.accelerator_type
+        device = "" if self.node_type.accelerator_type is None else f" ({self.node_type.accelerator_type})"
         nodes = f"{self.node_type.name}: {self.min_nodes} to {counted(self.max_nodes, 'node')}"
         slices = "" if self.num_hosts == 1 else f" in slices of {self.num_hosts}"
-        return f"{nodes}{slices} with {has}{f' ({kind})' if kind else ''}, for {counted(self.trials_at_once, 'trial')}"
+        trials = counted(self.trials_at_once, "trial")
+        return f"{nodes}{slices} with {self.node_type.resources}{device}, for {trials}"
 
     @property
     def spec(self) -> WorkerGroup:

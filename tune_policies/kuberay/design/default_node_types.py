@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, DEVICE_RESOURCES, gpu_memory_of_type
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
-from tune_policies.kuberay.design.nodes_by_slot import kinds_of
+from tune_policies.kuberay.design.nodes_by_slot import policies_by_slot
 from tune_policies.placement.smallest_node import plan_on_smallest_node
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.accelerator import AcceleratorPolicy
@@ -33,7 +33,7 @@ _CPU_NODE: Final = 16
 
 _BYTES_PER_CPU: Final = 4 * GIB
 
-_WAY_OUT: Final = "give a catalogue of the nodes that there could be"
+_HINT: Final = "give a catalogue of the nodes that there could be"
 """A program passes it as ``catalog``, and the command takes it as ``--nodes``."""
 
 
@@ -66,8 +66,8 @@ def default_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalo
         InvalidResourcesError: It cannot be told; the message says why.
     """
     node_types: dict[str, NodeType] = {}
-    for kind in kinds_of(policy.choices[0]):
-        node_type = _node_type(_worker(kind), num_trials)
+    for inner in policies_by_slot(policy.choices[0]):
+        node_type = _node_type(_worker(inner), num_trials)
         while node_types.get(node_type.name, node_type) != node_type:
             node_type = node_type.model_copy(update={"name": f"{node_type.name}-b"})
         node_types[node_type.name] = node_type
@@ -88,12 +88,12 @@ def _worker(policy: ResourcePolicy) -> _Worker:
             if policy.gpu_memory is None:  # a profile: what fits one device is what fits
                 return _Worker(policy.cpus, "GPU", 1, _one_type(policy.accelerator_type), custom=policy.custom)
         case SelectingPolicy() if policy.label_selector:
-            raise InvalidResourcesError(f"which nodes have the labels of a SelectingPolicy is not known: {_WAY_OUT}")
+            raise InvalidResourcesError(f"which nodes have the labels of a SelectingPolicy is not known: {_HINT}")
         case WrappingPolicy():
             return _worker(policy.inner.choices[0])
     plan = plan_on_smallest_node(policy)
     if plan is None:
-        raise InvalidResourcesError(f"which nodes suit a {type(policy).__name__} is not known: {_WAY_OUT}")
+        raise InvalidResourcesError(f"which nodes suit a {type(policy).__name__} is not known: {_HINT}")
     return _worker_of(plan.slots[0])
 
 
@@ -118,7 +118,7 @@ def _check_memory(policy: ResourcePolicy, needed: int | None, accelerator_type: 
         named = f"of {accelerator_type!r}" if accelerator_type else "of GPUs without a type"
         raise InvalidResourcesError(
             f"{type(policy).__name__} goes by GPU memory, and that {named} is not known: name an accelerator_type such "
-            f"as 'A100', or {_WAY_OUT}"
+            f"as 'A100', or {_HINT}"
         )
     if has < needed:
         larger = sorted(name for name in ACCELERATOR_TYPES if (gpu_memory_of_type(name) or 0) >= needed)

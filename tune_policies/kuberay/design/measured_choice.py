@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.kuberay.design.cheapest_nodes import NodeChoice, NodePool, Units, choose_nodes
-from tune_policies.kuberay.design.nodes_by_slot import Share, kinds_of
+from tune_policies.kuberay.design.nodes_by_slot import Share, policies_by_slot
 from tune_policies.plan.decision import Decision, DeviceTimes, Objective, SizeDecision
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
@@ -129,16 +129,16 @@ def choose_by_decision(
 
 def _candidates(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured) -> Iterator[_Candidate]:
     for choice in policy.choices:
-        for kind in kinds_of(choice):
+        for inner in policies_by_slot(choice):
             try:
-                nodes = choose_nodes(kind, pool, pool.most, num_trials)
+                nodes = choose_nodes(inner, pool, pool.most, num_trials)
             except InfeasibleRequestError:
                 continue
             times = measured.times(nodes.plan.slots[0])
             if times is not None:
                 price = pool.price_per_hour(nodes.units)
                 per_trial = None if price is None else price / nodes.num_trials * times.trial_s / 3600
-                yield _Candidate(choice, kind, nodes, times, per_trial)
+                yield _Candidate(choice, inner, nodes, times, per_trial)
 
 
 def _about_share(candidates: list[_Candidate], measured: Measured) -> Iterator[str]:

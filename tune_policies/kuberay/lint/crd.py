@@ -21,7 +21,7 @@ from tune_policies.kuberay.manifests.file_text import read_text
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten, suggest
 
-_KINDS = {
+_JSON_TYPES = {
     "array": "a list",
     "boolean": "true or false",
     "integer": "a whole number",
@@ -177,8 +177,8 @@ def _explain(error: ValidationError) -> Iterator[tuple[Path, str]]:
                 if key not in error.instance:
                     yield path, f"{name} lacks the field {key!r}"
         case "type":
-            kinds = wanted if isinstance(wanted, list) else [wanted]
-            yield path, f"{name} must be {' or '.join(_KINDS[kind] for kind in kinds)}, got {got}"
+            types = wanted if isinstance(wanted, list) else [wanted]
+            yield path, f"{name} must be {' or '.join(_JSON_TYPES[each] for each in types)}, got {got}"
         case "enum":
             choices = [str(each) for each in wanted]
             yield path, f"{name} must be one of {', '.join(choices)}, got {got}{suggest(str(error.instance), choices)}"
@@ -228,8 +228,8 @@ def _add_kubernetes_own(schema: Mapping[str, Any], found: dict[str, Any]) -> Non
         found.pop("anyOf", None)
         found["type"] = ["integer", "string"]
     if schema.get("nullable") and "type" in found:
-        kinds = found["type"] if isinstance(found["type"], list) else [found["type"]]
-        found["type"] = [*kinds, "null"]
+        types = found["type"] if isinstance(found["type"], list) else [found["type"]]
+        found["type"] = [*types, "null"]
     if schema.get("type") == "integer" and schema.get("format") in _RANGES:
         least, most = _RANGES[schema["format"]]
         found["minimum"] = max(least, schema.get("minimum", least))

@@ -100,7 +100,7 @@ def _tell(
     is_chips = key in _NEURON_CHIPS
     what = f"the cores of its {amount} Neuron chips (two each on Inf2 and Trn1)" if is_chips else f"the {amount}"
     version = ray_version_of(cluster)
-    if cluster.kind == VALUES or (version is not None and version < READS_GROUP_FIELDS):
+    if cluster.document_type == VALUES or (version is not None and version < READS_GROUP_FIELDS):
         return f"write {what} as {resource} in JSON under rayStartParams, resources", ()
     if is_chips:
         return f"write {what} as {resource} in the group's resources, beside groupName and template", ()

@@ -132,7 +132,7 @@ def _labels_in_start_params(cluster: ClusterInFile) -> Iterator[Found]:
         pairs = [pair.split("=") for pair in text.strip("\"'").split(",")]
         labels = {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
         is_clear = not group.labels and len(labels) == len(pairs) and all(map(is_label_key, labels))
-        is_clear = is_clear and cluster.kind != VALUES  # the chart has no place for a group's labels
+        is_clear = is_clear and cluster.document_type != VALUES  # the chart has no place for a group's labels
         yield Found(
             where,
             f"{name} has its labels {text!r} in rayStartParams",
@@ -150,8 +150,8 @@ def _label_syntax(cluster: ClusterInFile) -> Iterator[Found]:
                 message = f"{name} has the label {key} with {value!r}, which is no value of a label for Kubernetes"
             else:
                 continue
-            way_out = "use at most 63 letters, digits, '-', '_' and '.', with a letter or a digit at both ends"
-            yield Found((*path, "labels", key), message, way_out)
+            hint = "use at most 63 letters, digits, '-', '_' and '.', with a letter or a digit at both ends"
+            yield Found((*path, "labels", key), message, hint)
 
 
 RULES: RuleSet = (
