@@ -7,7 +7,6 @@ from pathlib import Path as FilePath
 
 from tune_policies.files.yaml_documents import Document, DocumentError, Path, read_documents
 from tune_policies.kuberay.lint.crd import CrdSet
-from tune_policies.kuberay.lint.field_names import misspelled_fields
 from tune_policies.kuberay.lint.finding import Edit, Finding
 from tune_policies.kuberay.lint.rule import DocumentRule, Found, ReaderRule, Rule, document_type
 from tune_policies.kuberay.lint.rules import (
@@ -20,6 +19,7 @@ from tune_policies.kuberay.lint.rules import (
     WRONG_FIELD,
 )
 from tune_policies.kuberay.lint.rules.cluster_parts import at
+from tune_policies.kuberay.lint.rules.field_names import misspelled_fields
 from tune_policies.kuberay.manifests.clusters_in_document import check_name, clusters_in, manifests_in, name_of
 from tune_policies.kuberay.manifests.file_text import read_text
 from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, FieldProblem
