@@ -1,4 +1,4 @@
-"""From what was measured of some configs to slots of several sizes, one of which each config gets."""
+"""Plans slots of several sizes from a GPU-memory profile, and each config gets the smallest that is enough."""
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
@@ -36,7 +36,7 @@ def plan_by_profile(
     best: Callable[[int], tuple[TrialPlan, Selection]],
     plan_on: Callable[[Selection, int], TrialPlan],
 ) -> TrialPlan:
-    """Return the plan whose first slot is enough for every measured config, and that has one for each config.
+    """Return the plan whose first slot is enough for every measured config, with smaller slots for smaller configs.
 
     Args:
         profile: What was measured.

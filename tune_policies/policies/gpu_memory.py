@@ -100,7 +100,7 @@ class GpuMemoryPolicy(ResourcePolicy):
     def _best(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> tuple[TrialPlan, Selection]:
         """Return the plan for workers that need so many bytes each, and the devices that it uses.
 
-        Ray is still to be told these by label.
+        The plan has no labels yet: see :func:`with_labels`.
         """
         plans, shortages = [], []
         for choice in _choices(capacity, usable, needed):
@@ -194,7 +194,7 @@ def _models(nodes: Iterable[NodeCapacity]) -> set[str | None]:
 
 
 def _choices(capacity: ClusterCapacity, usable: Selection, needed: int) -> Iterable[Selection]:
-    """Yield the ways to use the GPUs, all of whose memory is known and enough."""
+    """Yield selections of GPUs whose memory is known and enough."""
     yield from selections_of(capacity, usable, needed)
     sizes = {node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups}
     # Fewer devices of more memory each may hold more.

@@ -59,8 +59,8 @@ class Selection(NamedTuple):
 
     Attributes:
         groups: The nodes, by shape.
-        accelerator_type: The one type that they have, where Ray is to be told the type.
-        by_label: Whether Ray is to be told the nodes by label: there are others, and no one type sets these apart.
+        accelerator_type: The device type to tell Ray; ``None``: tell it none.
+        by_label: Whether to tell Ray the nodes by label, as no device type sets them apart from the other nodes.
     """
 
     groups: tuple[NodeGroup, ...]
@@ -75,7 +75,7 @@ class Selection(NamedTuple):
         return min(known) if known and len(known) == len(memories) else None
 
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "Selection":
-        """Return the part of it on which Ray may place work: the rest has no room for it anyway."""
+        """Keep the nodes for which ``holds`` is true. The others must have no room for the work anyway."""
         return self._replace(groups=tuple(group for group in self.groups if holds(group.node)))
 
 
@@ -84,7 +84,7 @@ def plan_gpu_share(
 ) -> TrialPlan:
     """Return the plan for workers with a share of a GPU each, or whole ones, on the selected nodes.
 
-    Where Ray is to be told the nodes by label, :func:`with_labels` is still to do so.
+    The plan has no labels yet: see :func:`with_labels`.
 
     Args:
         capacity: The cluster.
@@ -118,7 +118,7 @@ def plan_gpu_share(
         notes.append(f"GPU memory was not read, so it is that of the table of known types: {describe_gpus(unread)}")
     changes = {"worker": worker, "accelerator_type": selection.accelerator_type, "gpu_memory_bytes": memory}
     groups = selection.groups if selection.by_label else None
-    if choose_cpus and not usable.groups:  # no node has room for the share: what would work is sought where CPUs are
+    if choose_cpus and not usable.groups:  # no node has room for the share: look for what would work on nodes with CPUs
         groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")
     return build_plan(capacity, request.model_copy(update=changes), notes, groups=groups)
 
@@ -129,9 +129,9 @@ def gpus_of_type(capacity: ClusterCapacity, accelerator_type: str | None) -> Sel
 
 
 def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int) -> Iterator[Selection]:
-    """Yield the ways to use only devices with so much memory, the simplest to tell Ray first, each once.
+    """Yield selections of devices with so much memory, each once, those first that are the simplest to tell Ray.
 
-    They are all that are usable, those of each single type, and those that labels set apart.
+    They are: all usable GPUs, those of each type, and those that labels set apart.
     """
     choices = [usable]
     if usable.accelerator_type is None:
@@ -152,11 +152,11 @@ def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int
 def select_gpus(
     capacity: ClusterCapacity, groups: Iterable[NodeGroup], accelerator_type: str | None = None
 ) -> Selection:
-    """Return some of the GPU nodes, with the simplest thing that keeps Ray from placing work on the others.
+    """Return a selection of these GPU nodes, with the simplest thing that keeps Ray off all other GPU nodes.
 
-    That is the type, where it is wished for, and besides nothing where there are no others; then the one device type
-    that they have; then labels. Of nodes that only labels would
-    set apart, those that are not there yet are left out unless the label of their type does: the others are listed.
+    If there are no others, that is nothing but the type that the user wishes for. Else it is the one device type of the
+    nodes, or else labels. A list of node identifiers cannot name nodes that are still to be added, so these are
+    left out unless the label of their device type sets them apart.
     """
     groups = tuple(groups)
     chosen = {node.shape for node, _ in groups}
@@ -173,7 +173,7 @@ def select_gpus(
 
 
 def _types_that_tell(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> set[str] | None:
-    """Return what Ray's label of device types says of these nodes and of no others; ``None``: it does not."""
+    """Return the device types that Ray's label gives to these nodes and to no others; ``None``: there are none such."""
     groups = tuple(groups)
     chosen = {node.shape for node, _ in groups}
     others = (group for group in capacity.groups if group.node.shape not in chosen)
@@ -184,15 +184,15 @@ def _types_that_tell(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> 
 
 
 def with_labels(plan: TrialPlan, capacity: ClusterCapacity, selection: Selection) -> TrialPlan:
-    """Return the plan with the labels by which Ray places its work on the selected nodes only, where need be."""
+    """Return the plan with the labels that keep Ray to the selected nodes, if it needs any."""
     return plan.on_nodes(labels) if (labels := labels_of(capacity, selection)) else plan
 
 
 def labels_of(capacity: ClusterCapacity, selection: Selection) -> dict[str, str]:
-    """Return the conditions on labels by which Ray places work on the selected nodes only; empty: it needs none.
+    """Return the conditions on labels that keep Ray to the selected nodes; empty: it needs none.
 
-    They are those of the types, which nodes that start later have too; where these do not set the nodes apart, the
-    selector lists the nodes.
+    The label of device types comes first, as nodes that start later have it too. Where it does not set the nodes apart,
+    the selector lists the nodes.
     """
     if not selection.by_label:
         return {}
@@ -202,7 +202,7 @@ def labels_of(capacity: ClusterCapacity, selection: Selection) -> dict[str, str]
 
 
 def share_of_gpu_memory(selection: Selection, share_ticks: int) -> int | None:
-    """Return what ``share_ticks`` of the smallest device hold, in bytes; ``None``: not known of all."""
+    """Return the GPU memory of such a share of the smallest device, in bytes; ``None``: some device is not known."""
     smallest = selection.memory_bytes
     # Not share_ticks / 10 000 of it: a third is 0.3333 to Ray, and the rest of the device would go to waste.
     return None if smallest is None else smallest // max(1, TICKS // share_ticks)

@@ -1,1 +1,1 @@
-"""Clusters that are to be: the nodes that one can have, those that a plan needs, and what they cost."""
+"""Clusters before they exist: the nodes that there could be, those that trials need, and what they cost."""

@@ -1,8 +1,9 @@
-"""Default node types: nodes that suit a policy, where nobody has said which there could be.
+"""Default node types: nodes that suit a policy, for users without a catalogue.
 
 The policy says what a trial needs by its plan for the smallest node on which one runs. The default nodes are the
-smallest that leave nothing idle: for trials with devices one device, or as many as a worker has; for trials on CPUs up
-to 16 CPUs. Memory is 4 GiB for each CPU, which clouds sell as general purpose, or more where trials ask for more.
+smallest that leave nothing idle. For trials with devices, a node has one device, or as many as a worker has. For trials
+on CPUs, it has up to 16 CPUs. It has 4 GiB of memory for each CPU, which clouds sell as general purpose, or more where
+trials ask for more.
 """
 
 import math
@@ -98,7 +99,7 @@ def _worker(policy: ResourcePolicy) -> _Worker:
 
 
 def _worker_of(slot: TrialSlot) -> _Worker:
-    """Return what a trial has on the smallest node; no CPUs beside devices: as many as the nodes have."""
+    """Return what a trial has on the smallest node. No CPUs beside devices means as many as the nodes have."""
     custom = dict(slot.worker.custom)
     resource = next((name for name in slot.worker.ticks if name in DEVICE_RESOURCES), None)
     devices = slot.worker.gpus if resource == "GPU" else custom.pop(str(resource), 0)

@@ -7,7 +7,7 @@ from typing import Annotated, Final, NamedTuple
 from pydantic import AfterValidator, Field
 
 from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType
-from tune_policies.kuberay.design.cheapest_nodes import NodePool, Units, held
+from tune_policies.kuberay.design.cheapest_nodes import NodePool, Units, workers_in_unit
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, DesignedGroup
 from tune_policies.kuberay.design.default_node_types import default_catalog
 from tune_policies.kuberay.design.measured_choice import Measured, choose_by_decision
@@ -41,13 +41,13 @@ class ClusterDesign(Value):
     Attributes:
         name: Of the cluster: a DNS label of at most 53 characters.
         head: The head node.
-        groups: One for each kind of slot at the least.
+        groups: At least one for each slot type.
         trials: The plan of the trials on it.
         num_trials: How many trials are to run.
         idle_timeout_s: After so many seconds without work a node goes.
         price_per_hour: Of all nodes at their most, with the head where its price is told; ``None``: that of some worker
             is not known.
-        hours: How long all the trials take, by what benchmarks measured; ``None``: not known.
+        hours: How long all the trials take, as benchmarks measured; ``None``: not known.
         currency: Of the price.
         reasons: How it came about, a sentence each.
     """
@@ -117,17 +117,18 @@ def design_cluster(
     size: float | None = None,
     name: str = "tune",
 ) -> ClusterDesign:
-    """Return the worker groups on which ``num_trials`` trials run at once, or as many as policy and catalogue allow.
+    """Design the worker groups on which ``num_trials`` trials run at once, or as many as policy and catalogue allow.
 
-    They are the cheapest by the prices of the catalogue; without prices, as few nodes as hold the trials. Of several
-    kinds of slots each has its share of the trials, and its own cheapest nodes. All groups scale from zero.
+    They are the cheapest by the prices of the catalogue; without prices, as few nodes as hold the trials. Where the
+    policy has slots of several types, each type has its share of the trials and its own cheapest nodes. All groups
+    scale from zero.
 
     Args:
         policy: What a trial gets. Of several choices the first counts of which a trial fits.
         catalog: The nodes that there could be; ``None``: nodes that suit the policy.
         num_trials: How many trials are to run at once.
-        decision: What benchmarks measured. Where the policy has choices or kinds on GPU and CPU, those count in which
-            a trial costs the least.
+        decision: What benchmarks measured. Where the policy has slots or choices on GPU and CPU, trials go where a
+            trial costs the least.
         workload: For which of the decision's workloads; ``None``: for the only one.
         size: For trials of which size; ``None``: of the largest that was measured.
         name: Of the cluster: a DNS label.
@@ -237,7 +238,7 @@ def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str,
         on_nodes, left = left.allocate(slot)
         if slot.num_workers:
             for name, number in units.items():
-                counts[name] += held(pool.unit(name), slot) * number // slot.num_workers
+                counts[name] += workers_in_unit(pool.unit(name), slot) * number // slot.num_workers
         for node_id, count in on_nodes.items():
             if node_id is not None:
                 counts[node_id.rpartition("-")[0]] += count
@@ -274,7 +275,7 @@ def _by_price(plan: TrialPlan, pool: NodePool, chosen: _Chosen) -> Iterator[str]
     slot = plan.slots[0]
     prices = []
     for name, node_type in pool.node_types.items():
-        places = held(pool.unit(name), slot) / max(1, slot.num_workers)
+        places = workers_in_unit(pool.unit(name), slot) / max(1, slot.num_workers)
         if places and node_type.price_per_hour is not None:
             prices.append((node_type.price_per_hour * node_type.num_hosts / places, name))
     if len(prices) > 1:

@@ -1,4 +1,4 @@
-"""What a policy's trials can expect of a cluster before it exists: how many run at the minimum and at the maximum."""
+"""Forecasts a policy's trials on a cluster before it exists: how many run at its minimum and at its maximum."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _MOST_NODES: Final = 10_000
 
 
 class Stage(Value):
-    """The cluster with so many nodes.
+    """What runs on the cluster while it has so many nodes.
 
     Attributes:
         nodes: Workers by their group.
@@ -51,9 +51,9 @@ class TrialForecast(Value):
         cluster: Its name.
         at_minimum: With the nodes that are always there.
         at_maximum: With all that the autoscaler adds for trials.
-        for_trials: With those that the trials need that were asked for, where these are fewer; ``None``: they are not.
+        for_trials: With the nodes that the wanted number of trials needs; ``None``: it needs as many as the maximum.
         currency: Of the prices.
-        cautions: What could come otherwise, a sentence each.
+        cautions: What may turn out differently, a sentence each.
     """
 
     cluster: str
@@ -92,7 +92,7 @@ def _as_text(plan: TrialPlan) -> list[str]:
 def forecast_trials(
     policy: ResourcePolicy, cluster: ClusterSpec, *, catalog: NodeCatalog | None = None, num_trials: int | None = None
 ) -> TrialForecast:
-    """Return how many trials run on a cluster at its minimum and at its maximum, and what it costs.
+    """Forecast how many trials run on a cluster at its minimum and at its maximum, and what it costs.
 
     Args:
         policy: Decides what a trial gets.
@@ -180,7 +180,7 @@ def _with_nodes(cluster: ClusterSpec, numbers: Mapping[str, int]) -> ClusterCapa
 def _fewest(
     policy: ResourcePolicy, cluster: ClusterSpec, group: WorkerGroup, numbers: Mapping[str, int], num_trials: int
 ) -> int:
-    """Return the fewest nodes of a group with which as many trials run, the other groups being what they are."""
+    """Return the fewest nodes of one group with which as many trials run, while the other groups stay as they are."""
 
     def holds(number: int) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Which kinds of slots finish trials for the least money, by what benchmarks measured."""
+"""Chooses the slots in which trials cost the least, as benchmarks measured."""
 
 import math
 from collections.abc import Iterator
@@ -82,11 +82,11 @@ class _Candidate(NamedTuple):
 
 
 class MeasuredChoice(NamedTuple):
-    """Which of a policy's choices is taken, and what its kinds of slots are to hold.
+    """Which of a policy's choices is taken, and how many trials each of its slot types is to hold.
 
     Attributes:
         policy: The choice.
-        shares: The best kind has all trials; what it cannot hold goes to the others, in this order.
+        shares: The best slot type has all trials; those for which it has no room go to the others, in this order.
         pool: The node types on which trials were measured.
         reasons: A sentence each.
     """
@@ -100,9 +100,9 @@ class MeasuredChoice(NamedTuple):
 def choose_by_decision(
     policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured
 ) -> MeasuredChoice | None:
-    """Return the kinds of slots in which a trial costs the least; ``None``: there is nothing to choose from.
+    """Return the slots in which a trial costs the least; ``None``: there is nothing to choose from.
 
-    Without prices the decision's own answer counts: what costs less, if it has prices, or else ends sooner.
+    Without prices the decision's own answer counts: the device that costs less, if it has prices, else the faster.
     """
     comparable = measured.pool(pool)
     candidates = list(_candidates(policy, comparable, num_trials, measured))
