@@ -212,7 +212,7 @@ class TrialPlan(Value):
         return -(-num_trials // self.max_concurrent_trials)
 
     def capped(self, max_concurrent_trials: int, *, limited_by: str, reasons: tuple[str, ...] = ()) -> "TrialPlan":
-        """Return a plan with no more trials at once than that; the better kinds of slots are kept first."""
+        """Return a plan with no more trials at once than that; the better slots are kept first."""
         if self.max_concurrent_trials <= max_concurrent_trials:
             return self
         slots, left = [], max_concurrent_trials

@@ -1,4 +1,4 @@
-"""Several kinds of slots at once: quarter GPUs beside CPU slots, A100s beside L4s."""
+"""Slots of several types at once: quarter GPUs beside CPU slots, A100s beside L4s."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ class MixedPolicy(ResourcePolicy):
     for which nothing is left is left out, and the plan says why. Beside other kinds a trial's workers do not grow.
 
     Attributes:
-        policies: What each kind of slot is, the best first; as arguments, or in one list. At least one, and none with a
+        policies: One for each type of slot, the best first; as arguments, or in one list. At least one, and none with a
             GPU-memory profile.
         speeds: How fast a trial runs in the slots of each policy, in any one unit; ``None``: not known. By them
             ``PolicyScheduler`` leaves slow slots idle where faster ones end all that waits sooner, from the first

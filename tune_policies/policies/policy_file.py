@@ -25,7 +25,7 @@ _IN_FILES: Final[dict[tuple[str, str], tuple[str, type[Value]]]] = {
     (GpuMemoryPolicy.__name__, "profile"): ("profile", GpuMemoryProfile),
     (BenchmarkedPolicy.__name__, "decision"): ("decision", Decision),
 }
-"""The fields, by kind of policy and name, that a file may hold: what it is called, and its class."""
+"""The fields whose value may stand in a file of its own, by ``kind`` of policy and name: its name and class."""
 
 
 def load_policy(path: str | Path) -> ResourcePolicy:

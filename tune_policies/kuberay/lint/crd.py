@@ -36,7 +36,7 @@ _KEPT = frozenset(
 )
 _RANGES = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 _DEFINITION: Final = "CustomResourceDefinition"
-_ROOM: Final = 10
+_TIMES_LARGER: Final = 10
 """A definition is a megabyte, and `kubectl get crd` writes all that a cluster has."""
 
 
@@ -116,8 +116,8 @@ def _definitions(file: FilePath, _: int) -> tuple[tuple[str, Mapping[str, Any]],
 
 def _manifests(file: FilePath) -> Iterator[dict[str, Any]]:
     """Yield the manifests of a file, also of a list; other files of a chart have none, as some are no YAML."""
-    text = read_text(file, _ROOM)
-    for document in read_documents(text, str(file), _ROOM) if _DEFINITION in text else ():
+    text = read_text(file, _TIMES_LARGER)
+    for document in read_documents(text, str(file), _TIMES_LARGER) if _DEFINITION in text else ():
         data = document.data
         items = data.get("items") if isinstance(data, dict) and str(data.get("kind")).endswith("List") else None
         yield from (each for each in (items if isinstance(items, list) else [data]) if isinstance(each, dict))

@@ -1,4 +1,4 @@
-"""Reads files and asks all rules; what cannot be read is a finding like any other."""
+"""Reads files and asks all rules. A file that cannot be read is a finding like any other."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -120,7 +120,7 @@ def _edits_of(problem: FieldProblem, document: Document, written: list[str]) -> 
 
 
 def _asked_of_definitions(document: Document, crds: CrdSet | None, known: set[Path]) -> _Said:
-    """Check fields by the definitions of their kind; where there are none, by the names that are known here."""
+    """Check fields by the definition of the document's type; without one, by the names that are known here."""
     for top, manifest in manifests_in(document):
         is_defined = crds is not None and document_type(manifest) in crds.kinds
         rule = AGAINST_DEFINITION if is_defined else MISSPELLED

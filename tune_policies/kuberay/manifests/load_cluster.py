@@ -1,4 +1,4 @@
-"""Turns a cluster that was read into what a plan goes by: what Ray counts on each node, and how many there may be."""
+"""Loads a cluster file as a ``ClusterSpec``: what Ray counts on each node, and how many nodes there may be."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

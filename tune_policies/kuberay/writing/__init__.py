@@ -1,4 +1,4 @@
-"""Writes a cluster that was planned as a file: for KubeRay, for its chart, or for Ray's own launcher."""
+"""Writes the design of a cluster as a file: for KubeRay, for its chart, or for Ray's own launcher."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -7,10 +7,15 @@ from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import devices_of, type_selector
 from tune_policies.kuberay.manifests.shell_quoting import check_resource_name
 from tune_policies.kuberay.writing.block_yaml import Path, to_block_yaml
-from tune_policies.kuberay.writing.chart_values import helm_values, room_in_helm_values
-from tune_policies.kuberay.writing.cluster_yaml import cluster_yaml, room_in_cluster_yaml
+from tune_policies.kuberay.writing.chart_values import helm_values, optional_fields_of_helm_values
+from tune_policies.kuberay.writing.cluster_yaml import cluster_yaml, optional_fields_of_cluster_yaml
 from tune_policies.kuberay.writing.options import WriteOptions
-from tune_policies.kuberay.writing.ray_cluster import has_nvidia, node_selector, ray_cluster, room_in_ray_cluster
+from tune_policies.kuberay.writing.ray_cluster import (
+    has_nvidia,
+    node_selector,
+    optional_fields_of_ray_cluster,
+    ray_cluster,
+)
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten_names
 
@@ -23,10 +28,10 @@ _WRITERS = {"kuberay": ray_cluster, "kuberay-helm": helm_values, "cluster-yaml":
 
 
 def write_cluster(design: ClusterDesign, options: WriteOptions | None = None) -> str:
-    """Return the text of a file; the same for the same design. Comments in it are room for what no plan knows.
+    """Return the text of a file; the same for the same design. Comments in it have fields that the user may fill in.
 
     Raises:
-        InvalidResourcesError: Who reads the file could not run the cluster; the message says why.
+        InvalidResourcesError: KubeRay or Ray could not run such a cluster; the message says why.
     """
     options = options or WriteOptions()
     for node in (design.head, *(group.node_type for group in design.groups)):
@@ -35,13 +40,17 @@ def write_cluster(design: ClusterDesign, options: WriteOptions | None = None) ->
     _check_that_labels_are_seen(design, options)
     _check_that_ray_knows_the_tpus(design, options)
     data = _WRITERS[options.format](design, options)
-    return to_block_yaml(data, _comments(design, options), _room(design, options))
+    return to_block_yaml(data, _comments(design, options), _optional_fields(design, options))
 
 
-def _room(design: ClusterDesign, options: WriteOptions) -> dict[Path, Iterable[str]]:
+def _optional_fields(design: ClusterDesign, options: WriteOptions) -> dict[Path, Iterable[str]]:
     if options.format == "cluster-yaml":
-        return room_in_cluster_yaml(options)
-    return room_in_helm_values(design) if options.format == "kuberay-helm" else room_in_ray_cluster(design, options)
+        return optional_fields_of_cluster_yaml(options)
+    return (
+        optional_fields_of_helm_values(design)
+        if options.format == "kuberay-helm"
+        else optional_fields_of_ray_cluster(design, options)
+    )
 
 
 def _check_that_labels_are_seen(design: ClusterDesign, options: WriteOptions) -> None:

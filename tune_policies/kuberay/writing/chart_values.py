@@ -1,4 +1,4 @@
-"""A plan as values for KubeRay's chart ``ray-cluster``.
+"""The design of a cluster as values for KubeRay's chart ``ray-cluster``.
 
 The chart has no field for a group's ``resources`` and ``labels`` (https://github.com/ray-project/kuberay/pull/4550), so
 amounts that Ray does not see go through ``rayStartParams``. What it calls ``resources`` is the container's.
@@ -10,7 +10,7 @@ from typing import Any
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.writing.block_yaml import Path
 from tune_policies.kuberay.writing.options import WriteOptions
-from tune_policies.kuberay.writing.ray_cluster import as_start_params, ray_cluster, room_in_pods
+from tune_policies.kuberay.writing.ray_cluster import as_start_params, optional_fields_of_pods, ray_cluster
 
 
 def helm_values(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
@@ -44,12 +44,12 @@ def helm_values(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
     }
 
 
-def room_in_helm_values(design: ClusterDesign) -> dict[Path, Iterable[str]]:
-    """Return what may be filled in, by the path of the part above which it stands; of the groups, in the first."""
-    room: dict[Path, Iterable[str]] = {("head",): ("imagePullSecrets: [{name: registry}]",)}
+def optional_fields_of_helm_values(design: ClusterDesign) -> dict[Path, Iterable[str]]:
+    """Return what the user may fill in, by the path of the part above which it stands; for groups, of the first."""
+    optional: dict[Path, Iterable[str]] = {("head",): ("imagePullSecrets: [{name: registry}]",)}
     for group in (("head",), ("additionalWorkerGroups", design.groups[0].node_type.name)):
-        room |= room_in_pods(group, group)
-    return room
+        optional |= optional_fields_of_pods(group, group)
+    return optional
 
 
 def _group_values(group: dict[str, Any]) -> dict[str, Any]:

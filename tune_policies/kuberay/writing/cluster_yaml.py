@@ -1,4 +1,4 @@
-"""A plan as cluster YAML for Ray's own launcher (``ray up``).
+"""The design of a cluster as cluster YAML for Ray's own launcher (``ray up``).
 
 After https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html. What it leaves out, Ray takes
 from the defaults of the provider.
@@ -51,14 +51,14 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]
     }
 
 
-def room_in_cluster_yaml(options: WriteOptions) -> dict[Path, Iterable[str]]:
+def optional_fields_of_cluster_yaml(options: WriteOptions) -> dict[Path, Iterable[str]]:
     """Return what may be filled in, by the path of the part above which it stands."""
-    room: dict[Path, Iterable[str]] = {
+    optional: dict[Path, Iterable[str]] = {
         ("head_node_type",): ("file_mounts: {~/code: .}  # the folder of your program, on every node",)
     }
     if options.image is None:  # which would have the packages
-        room["setup_commands", 0] = ("- pip install --requirement ~/code/requirements.txt",)
-    return room
+        optional["setup_commands", 0] = ("- pip install --requirement ~/code/requirements.txt",)
+    return optional
 
 
 def _software(options: WriteOptions) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Pods of Ray's nodes: each fills a node of its type, and shows Ray what the plan counts on."""
+"""The design of a cluster as a RayCluster or RayJob: each pod fills a node of its type, and tells Ray what it has."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -95,7 +95,7 @@ def _off_gpu_nodes(node_type: NodeType, platform: Platform | None) -> dict[str, 
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [has_none]}}}
 
 
-def room_in_pods(pod: Path, container: Path) -> dict[Path, Iterable[str]]:
+def optional_fields_of_pods(pod: Path, container: Path) -> dict[Path, Iterable[str]]:
     """Return what a platform's owner may fill in, by the path of the part above which it stands.
 
     Args:
@@ -173,7 +173,7 @@ _KEPT_AFTER_JOB_S: Final = 300
 
 
 def ray_cluster(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
-    """Return the manifest of a plan: a RayCluster, or with ``options.job`` a RayJob.
+    """Return the manifest of a design: a RayCluster, or with ``options.job`` a RayJob.
 
     Raises:
         InvalidResourcesError: KubeRay could not run it: a name, an amount, or devices that Kubernetes does not know.
@@ -201,10 +201,10 @@ def ray_cluster(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
     }
 
 
-def room_in_ray_cluster(design: ClusterDesign, options: WriteOptions) -> dict[Path, Iterable[str]]:
-    """Return what may be filled in, by the path of the part above which it stands; of the groups, in the first."""
+def optional_fields_of_ray_cluster(design: ClusterDesign, options: WriteOptions) -> dict[Path, Iterable[str]]:
+    """Return what the user may fill in, by the path of the part above which it stands; for groups, of the first."""
     spec: Path = ("spec",) if options.job is None else ("spec", "rayClusterSpec")
-    room: dict[Path, Iterable[str]] = {
+    optional: dict[Path, Iterable[str]] = {
         ("metadata", "name"): (
             "labels: {kueue.x-k8s.io/queue-name: trials}",
             'annotations: {kueue.x-k8s.io/elastic-job: "true"}  # or Kueue takes no cluster with an autoscaler',
@@ -212,9 +212,9 @@ def room_in_ray_cluster(design: ClusterDesign, options: WriteOptions) -> dict[Pa
     }
     for group in (("headGroupSpec",), ("workerGroupSpecs", 0)):
         pod = (*spec, *group, "template", "spec")
-        room |= room_in_pods(pod, (*pod, "containers", 0))
-        room[(*pod, "containers")] = ("imagePullSecrets: [{name: registry}]",)
-    return room
+        optional |= optional_fields_of_pods(pod, (*pod, "containers", 0))
+        optional[(*pod, "containers")] = ("imagePullSecrets: [{name: registry}]",)
+    return optional
 
 
 def ray_cluster_spec(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
