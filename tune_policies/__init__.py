@@ -11,13 +11,12 @@ if TYPE_CHECKING:
     from tune_policies.autoscaling.capacity_request import CapacityRequest, release_capacity, request_capacity
     from tune_policies.autoscaling.readiness import plan_when_ready
     from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
+    from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
+    from tune_policies.kuberay.design.cluster_spec import ClusterSpec
+    from tune_policies.kuberay.design.design_cluster import ClusterDesign, design_cluster
+    from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
     from tune_policies.kuberay.lint.linting import lint_file
     from tune_policies.kuberay.manifests.load_cluster import load_cluster
-    from tune_policies.kuberay.nodes.catalog import NodeCatalog, NodeType
-    from tune_policies.kuberay.nodes.cluster_plan import ClusterPlan
-    from tune_policies.kuberay.nodes.cluster_spec import ClusterSpec
-    from tune_policies.kuberay.nodes.design_cluster import plan_cluster
-    from tune_policies.kuberay.nodes.forecast import ClusterOutlook, plan_for_cluster
     from tune_policies.kuberay.writing import write_cluster
     from tune_policies.kuberay.writing.options import WriteOptions
     from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
@@ -63,8 +62,7 @@ __all__ = [
     "CapacityRequest",
     "CappedPolicy",
     "ClusterCapacity",
-    "ClusterOutlook",
-    "ClusterPlan",
+    "ClusterDesign",
     "ClusterSpec",
     "CpuPolicy",
     "Decision",
@@ -96,18 +94,19 @@ __all__ = [
     "ResourcePolicyError",
     "Resources",
     "SelectingPolicy",
+    "TrialForecast",
     "TrialPlan",
     "TrialSlot",
     "WriteOptions",
     "classify_oom",
     "classify_oom_text",
+    "design_cluster",
+    "forecast_trials",
     "lint_file",
     "load_catalog",
     "load_cluster",
     "load_decision",
     "load_policy",
-    "plan_cluster",
-    "plan_for_cluster",
     "plan_when_ready",
     "probe_cluster",
     "release_capacity",
@@ -123,9 +122,8 @@ _MODULES: Final = {
     "CapacityRequest": "autoscaling.capacity_request",
     "CappedPolicy": "policies",
     "ClusterCapacity": "cluster.capacity",
-    "ClusterOutlook": "kuberay.nodes.forecast",
-    "ClusterPlan": "kuberay.nodes.cluster_plan",
-    "ClusterSpec": "kuberay.nodes.cluster_spec",
+    "ClusterDesign": "kuberay.design.design_cluster",
+    "ClusterSpec": "kuberay.design.cluster_spec",
     "CpuPolicy": "policies",
     "Decision": "plan.decision",
     "EscalatingScheduler": "tune.oom_retry_scheduler",
@@ -142,8 +140,8 @@ _MODULES: Final = {
     "MemoryLimitError": "values.errors",
     "MixedPolicy": "policies",
     "NodeCapacity": "cluster.capacity",
-    "NodeCatalog": "kuberay.nodes.catalog",
-    "NodeType": "kuberay.nodes.catalog",
+    "NodeCatalog": "kuberay.design.catalog",
+    "NodeType": "kuberay.design.catalog",
     "NodeTypeCapacity": "cluster.capacity",
     "OutOfMemory": "oom",
     "PlanChange": "tune.run_plan",
@@ -156,18 +154,19 @@ _MODULES: Final = {
     "ResourcePolicyError": "values.errors",
     "Resources": "values.resources",
     "SelectingPolicy": "policies",
+    "TrialForecast": "kuberay.design.forecast",
     "TrialPlan": "plan.trial_plan",
     "TrialSlot": "plan.trial_slot",
     "WriteOptions": "kuberay.writing.options",
     "classify_oom": "oom",
     "classify_oom_text": "oom",
+    "design_cluster": "kuberay.design.design_cluster",
+    "forecast_trials": "kuberay.design.forecast",
     "lint_file": "kuberay.lint.linting",
     "load_catalog": "policies.policy_file",
     "load_cluster": "kuberay.manifests.load_cluster",
     "load_decision": "policies.policy_file",
     "load_policy": "policies.policy_file",
-    "plan_cluster": "kuberay.nodes.design_cluster",
-    "plan_for_cluster": "kuberay.nodes.forecast",
     "plan_when_ready": "autoscaling.readiness",
     "probe_cluster": "probe.probe_cluster",
     "release_capacity": "autoscaling.capacity_request",

@@ -18,10 +18,10 @@ from tune_policies import (
     PolicyScheduler,
     ResourcePolicy,
     SelectingPolicy,
-    plan_cluster,
+    design_cluster,
     request_capacity,
 )
-from tune_policies.kuberay.nodes.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.kuberay.writing import write_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
 
@@ -82,7 +82,7 @@ def test_there_are_twenty_cases():
 
 
 def planned(case):
-    plan = plan_cluster(case.policy, NodeCatalog(node_types=case.node_types), case.num_trials)
+    plan = design_cluster(case.policy, NodeCatalog(node_types=case.node_types), case.num_trials)
     always = tuple(group.model_copy(update={"min_nodes": case.min_nodes}) for group in plan.groups)
     return plan.model_copy(update={"groups": always, "idle_timeout_s": 2})
 

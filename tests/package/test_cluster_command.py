@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.decisions import a_decision
-from tune_policies import cli
+from tune_policies.cli.main import main
 
 POLICY = """
 kind: MixedPolicy
@@ -39,7 +39,7 @@ def run(tmp_path, monkeypatch, capsys):
     def run(*arguments, policy="policy.yaml"):
         monkeypatch.setattr(sys, "argv", ["tune-policies", "cluster", policy, "--num-trials", "64", *arguments])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main()
         return Done(ended.value.code or 0, *capsys.readouterr())
 
     return run

@@ -9,10 +9,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.planned_clusters import a_plan, cluster_plans, filled_in, without_labels
+from tests.unit.designed_clusters import a_design, cluster_plans, filled_in, without_labels
 from tune_policies.files.yaml_documents import Document
 from tune_policies.kuberay.lint.crd import load_crds
-from tune_policies.kuberay.lint.field_names import misspelled_fields
+from tune_policies.kuberay.lint.rules.field_names import misspelled_fields
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 FOLDER = os.environ.get("TUNE_POLICIES_CRDS", "")
@@ -96,7 +96,7 @@ def test_no_official_field_is_taken_for_a_slip_of_the_pen():
 )
 def test_a_manifest_that_is_spoilt_is_not_valid(crds, path, value):
     """Or the tests above would prove nothing."""
-    manifest = yaml.safe_load(write_cluster(a_plan()))
+    manifest = yaml.safe_load(write_cluster(a_design()))
     part = manifest["spec"]
     for key in path[:-1]:
         part = part[key]

@@ -3,10 +3,10 @@
 import pytest
 
 from tune_policies import AcceleratorPolicy, CpuPolicy, GpuPolicy
+from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.design.design_cluster import design_cluster
+from tune_policies.kuberay.design.forecast import forecast_trials
 from tune_policies.kuberay.manifests.load_cluster import load_cluster
-from tune_policies.kuberay.nodes.catalog import NodeCatalog, NodeType
-from tune_policies.kuberay.nodes.design_cluster import plan_cluster
-from tune_policies.kuberay.nodes.forecast import plan_for_cluster
 from tune_policies.kuberay.writing import write_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
 
@@ -27,7 +27,7 @@ CASES = [
 
 def planned(policy, fields):
     node_type = NodeType(name="node", cpus=16, memory_bytes=64 * GIB, **fields)
-    return plan_cluster(policy, NodeCatalog(node_types=(node_type,)), num_trials=10)
+    return design_cluster(policy, NodeCatalog(node_types=(node_type,)), num_trials=10)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_what_was_written_is_read_as_it_was_planned(read_again, policy, fields, 
 def test_as_many_trials_run_on_what_was_written_as_were_planned(read_again, policy, fields):
     plan = planned(policy, fields)
 
-    outlook = plan_for_cluster(policy, read_again(plan, "kuberay"))
+    forecast = forecast_trials(policy, read_again(plan, "kuberay"))
 
-    assert (outlook.at_minimum.trials_at_once, outlook.cautions) == (0, ())
-    assert outlook.at_maximum.trials_at_once >= 10
+    assert (forecast.at_minimum.trials_at_once, forecast.cautions) == (0, ())
+    assert forecast.at_maximum.trials_at_once >= 10

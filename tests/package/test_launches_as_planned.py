@@ -27,10 +27,10 @@ from tune_policies import (
     ReservingPolicy,
     ResourcePolicy,
     Resources,
-    plan_cluster,
+    design_cluster,
 )
 from tune_policies.autoscaling.bundles import Bundle, trial_bundles
-from tune_policies.kuberay.nodes.cluster_plan import ClusterPlan
+from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.writing import write_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.ray_compat.autoscaler_config import nodes_launched, read_ray_cluster
@@ -46,7 +46,7 @@ class Case(NamedTuple):
 
     seed: int
     policy: ResourcePolicy
-    plan: ClusterPlan
+    plan: ClusterDesign
     launched: dict[str, int]
 
     @property
@@ -89,7 +89,7 @@ def draw_case(seed):
     rng = random.Random(seed)
     catalog, policy, num_trials = draw_catalog(rng), draw_policy(rng), rng.choice((1, 2, 5, 16, 64, 200))
     try:
-        plan = plan_cluster(policy, catalog, num_trials)
+        plan = design_cluster(policy, catalog, num_trials)
     except InfeasibleRequestError:
         return None
     text = write_cluster(plan, WriteOptions(ray_version=ray.__version__))

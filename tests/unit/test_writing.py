@@ -5,12 +5,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.planned_clusters import TRIALS, a_plan, filled_in, gpu_type
+from tests.unit.designed_clusters import TRIALS, a_design, filled_in, gpu_type
 from tune_policies import InvalidResourcesError
 from tune_policies.cluster.accelerator_families import FAMILIES
-from tune_policies.kuberay.nodes.catalog import NodeType, Toleration
-from tune_policies.kuberay.nodes.cluster_plan import PlannedGroup
-from tune_policies.kuberay.nodes.device_plugins import DEVICE_PLUGINS, devices_of, type_selector
+from tune_policies.kuberay.design.catalog import NodeType, Toleration
+from tune_policies.kuberay.design.cluster_spec import DesignedGroup
+from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, devices_of, type_selector
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 FORMATS = ("kuberay", "kuberay-helm", "cluster-yaml")
@@ -25,7 +25,7 @@ def spec(plan, **options):
 
 
 def group(node_type, **options):
-    return spec(a_plan(node_type), **options)["workerGroupSpecs"][0]
+    return spec(a_design(node_type), **options)["workerGroupSpecs"][0]
 
 
 def pod(node_type, **options):
@@ -33,7 +33,7 @@ def pod(node_type, **options):
 
 
 def test_the_text_is_as_people_write_it():
-    text = write_cluster(a_plan(reasons=("12 trials at once need 3 nodes.",)))
+    text = write_cluster(a_design(reasons=("12 trials at once need 3 nodes.",)))
 
     assert text == EXPECTED
 
@@ -158,28 +158,28 @@ spec:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_same_plan_gives_the_same_text(form):
-    plan = a_plan(gpu_type(), cpu_type())
+    plan = a_design(gpu_type(), cpu_type())
 
     assert write_cluster(plan, WriteOptions(format=form)) == write_cluster(plan, WriteOptions(format=form))
 
 
 def test_reasons_of_any_text_stay_comments():
-    text = write_cluster(a_plan(reasons=("first\nkind: Pod\x07", "- \u2028kind: Pod")))
+    text = write_cluster(a_design(reasons=("first\nkind: Pod\x07", "- \u2028kind: Pod")))
 
     assert yaml.safe_load(text)["kind"] == "RayCluster"
 
 
 def test_a_job_starts_the_cluster_and_ends_it():
-    job = spec(a_plan(), job="python train.py", image="me/tune:1")
+    job = spec(a_design(), job="python train.py", image="me/tune:1")
 
     assert (job["entrypoint"], job["shutdownAfterJobFinishes"]) == ("python train.py", True)
-    assert job["rayClusterSpec"] == spec(a_plan(), image="me/tune:1")
+    assert job["rayClusterSpec"] == spec(a_design(), image="me/tune:1")
     assert "runtimeEnvYAML" not in job
 
 
 @pytest.mark.parametrize("job", [None, "python train.py"])
 def test_who_starts_a_job_is_told_to_keep_its_results_elsewhere(job):
-    text = write_cluster(a_plan(), WriteOptions(job=job, image="me/ray:1"))
+    text = write_cluster(a_design(), WriteOptions(job=job, image="me/ray:1"))
 
     assert ("# Nodes and their files go when the job has ended" in text) == (job is not None)
 
@@ -187,14 +187,14 @@ def test_who_starts_a_job_is_told_to_keep_its_results_elsewhere(job):
 def test_a_job_brings_its_code_and_packages_by_its_runtime_environment():
     environment = {"working_dir": "s3://bucket/code.zip", "pip": ["tune-policies", "torch==2.13.0"]}
 
-    job = spec(a_plan(), job="python train.py", runtime_env=environment)
+    job = spec(a_design(), job="python train.py", runtime_env=environment)
 
     assert yaml.safe_load(job["runtimeEnvYAML"]) == environment
 
 
 def test_a_manifest_names_its_namespace_where_one_is_given():
     written = [
-        yaml.safe_load(write_cluster(a_plan(), WriteOptions(namespace=namespace)))["metadata"]
+        yaml.safe_load(write_cluster(a_design(), WriteOptions(namespace=namespace)))["metadata"]
         for namespace in (None, "ml")
     ]
 
@@ -216,7 +216,7 @@ INTEL = gpu_type(name="intel", accelerator_type="Intel-GPU-Max-1550")
     ids=["beside NVIDIA's GPUs", "of another vendor beside them", "where there are none", "beside parts of them"],
 )
 def test_pods_without_nvidias_gpus_are_shown_none_of_them(node_types, variables):
-    written = spec(a_plan(*node_types))
+    written = spec(a_design(*node_types))
 
     groups = [written["headGroupSpec"], *written["workerGroupSpecs"]]
     assert [each["template"]["spec"]["containers"][0].get("env") for each in groups] == variables
@@ -232,7 +232,7 @@ def test_pods_without_nvidias_gpus_are_shown_none_of_them(node_types, variables)
 )
 @pytest.mark.parametrize("form", ["kuberay", "kuberay-helm"])
 def test_the_head_and_pods_without_devices_keep_off_nodes_with_gpus(form, platform, label):
-    plan = a_plan(cpu_type(), gpu_type(), cpu_type(name="mine", node_selector={"pool": "a"}))
+    plan = a_design(cpu_type(), gpu_type(), cpu_type(name="mine", node_selector={"pool": "a"}))
     written = yaml.safe_load(write_cluster(plan, WriteOptions(format=form, platform=platform)))
 
     if form == "kuberay":
@@ -249,7 +249,7 @@ def test_the_head_and_pods_without_devices_keep_off_nodes_with_gpus(form, platfo
     ("node_type", "platform"), [(cpu_type(), "gke"), (gpu_type(), None)], ids=["no GPUs", "labels of nobody"]
 )
 def test_without_known_gpu_nodes_the_head_runs_anywhere(node_type, platform):
-    assert "affinity" not in spec(a_plan(node_type), platform=platform)["headGroupSpec"]["template"]["spec"]
+    assert "affinity" not in spec(a_design(node_type), platform=platform)["headGroupSpec"]["template"]["spec"]
 
 
 def test_pods_have_shared_memory_for_data_loaders_as_large_as_their_memory():
@@ -271,12 +271,12 @@ def test_no_autoscaler_of_nodes_moves_a_pod():
 @given(st.text() | st.text(alphabet="a \n\t\r#:-'\"\u2028\x85"))
 def test_any_command_is_read_as_it_was_given(command):
     if command:
-        assert spec(a_plan(), job=command, image="me/ray:1")["entrypoint"] == command
+        assert spec(a_design(), job=command, image="me/ray:1")["entrypoint"] == command
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_room_to_fill_in_stands_as_comments_that_are_yaml(form):
-    text = write_cluster(a_plan(), WriteOptions(format=form))
+    text = write_cluster(a_design(), WriteOptions(format=form))
 
     filled = filled_in(text)
 
@@ -290,7 +290,7 @@ def test_room_to_fill_in_stands_as_comments_that_are_yaml(form):
 
 
 def test_room_stands_in_the_first_group_alone():
-    text = write_cluster(a_plan(cpu_type(), gpu_type()))
+    text = write_cluster(a_design(cpu_type(), gpu_type()))
 
     assert text.count("# serviceAccountName") == 2  # with that of the head
 
@@ -364,7 +364,7 @@ def test_an_older_ray_is_told_by_start_parameters():
 
 def test_a_slice_is_a_replica():
     tpu = cpu_type(name="tpu", custom={"TPU": 4}, accelerator_type="TPU-V6E", topology="4x4")
-    plan = a_plan(groups=(PlannedGroup(node_type=tpu, min_nodes=4, start_nodes=8, max_nodes=16, num_hosts=4),))
+    plan = a_design(groups=(DesignedGroup(node_type=tpu, min_nodes=4, start_nodes=8, max_nodes=16, num_hosts=4),))
 
     written = spec(plan)["workerGroupSpecs"][0]
 
@@ -373,7 +373,7 @@ def test_a_slice_is_a_replica():
 
 
 def test_a_group_starts_with_the_nodes_that_are_always_there():
-    plan = a_plan(groups=(PlannedGroup(node_type=gpu_type(), min_nodes=2, max_nodes=3),))
+    plan = a_design(groups=(DesignedGroup(node_type=gpu_type(), min_nodes=2, max_nodes=3),))
 
     assert spec(plan)["workerGroupSpecs"][0]["replicas"] == 2
 
@@ -410,7 +410,8 @@ def test_what_the_user_selects_and_tolerates_stands_beside_what_is_usual():
 
 def test_all_pods_have_the_users_image():
     images = {
-        one["template"]["spec"]["containers"][0]["image"] for one in spec(a_plan(), image="me/ray")["workerGroupSpecs"]
+        one["template"]["spec"]["containers"][0]["image"]
+        for one in spec(a_design(), image="me/ray")["workerGroupSpecs"]
     }
 
     assert images == {"me/ray"}
@@ -437,31 +438,35 @@ NO_KEY = cpu_type(custom={"MBLT": 1})
     ("plan", "options", "says"),
     [
         (
-            a_plan(name="t" * 48),
+            a_design(name="t" * 48),
             {"job": "python x.py", "image": "me/ray:1"},
             "48 characters, and a RayJob's may have 47",
         ),
-        (a_plan(gpu_type(name="headgroup")), {}, "'headgroup' comes twice"),
-        (a_plan(gpu_type(), gpu_type()), {"format": "cluster-yaml"}, "'l4' comes twice"),
-        (a_plan(NO_KEY), {}, "name the key of your cluster as device_key"),
-        (a_plan(gpu_type(device_key="amd.com/gpu")), {}, "has devices of NVIDIA GPU, but its device_key 'amd.com/gpu'"),
-        (a_plan(gpu_type(device_key="google.com/tpu")), {}, "counts those of Google TPU"),
-        (a_plan(TPU_V2), {}, "knows TPU-V4, TPU-V5P"),
-        (a_plan(cpu_type(custom={"TPU": 4})), {}, "TPUs of any type"),
+        (a_design(gpu_type(name="headgroup")), {}, "'headgroup' comes twice"),
+        (a_design(gpu_type(), gpu_type()), {"format": "cluster-yaml"}, "'l4' comes twice"),
+        (a_design(NO_KEY), {}, "name the key of your cluster as device_key"),
         (
-            a_plan(cpu_type(custom={"TPU": 2}, accelerator_type="TPU-V6E")),
+            a_design(gpu_type(device_key="amd.com/gpu")),
+            {},
+            "has devices of NVIDIA GPU, but its device_key 'amd.com/gpu'",
+        ),
+        (a_design(gpu_type(device_key="google.com/tpu")), {}, "counts those of Google TPU"),
+        (a_design(TPU_V2), {}, "knows TPU-V4, TPU-V5P"),
+        (a_design(cpu_type(custom={"TPU": 4})), {}, "TPUs of any type"),
+        (
+            a_design(cpu_type(custom={"TPU": 2}, accelerator_type="TPU-V6E")),
             {},
             "one host with 2 chips; name the topology",
         ),
-        (a_plan(cpu_type(custom={"vgpu": 2})), {}, "would take the resource 'vgpu' for Ray's own"),
-        (a_plan(trials=TRIALS.on_nodes({"zone": "eu"})), {"format": "kuberay-helm"}, "chart has no place for Ray's"),
+        (a_design(cpu_type(custom={"vgpu": 2})), {}, "would take the resource 'vgpu' for Ray's own"),
+        (a_design(trials=TRIALS.on_nodes({"zone": "eu"})), {"format": "kuberay-helm"}, "chart has no place for Ray's"),
         (
-            a_plan(gpu_type(labels={"zone": "eu"})),
+            a_design(gpu_type(labels={"zone": "eu"})),
             {"ray_version": "2.44.1"},
             "take Ray 2.45 or newer, or take the labels",
         ),
-        (a_plan(TPU_V7), {"ray_version": "2.50.0"}, "ends at a group of TPU-V7X, as 'cpu' is: take a newer Ray"),
-        (a_plan(trials=TRIALS.on_nodes({"zone": "eu"})), {"ray_version": "2.50.0"}, "take Ray 2.51 or newer"),
+        (a_design(TPU_V7), {"ray_version": "2.50.0"}, "ends at a group of TPU-V7X, as 'cpu' is: take a newer Ray"),
+        (a_design(trials=TRIALS.on_nodes({"zone": "eu"})), {"ray_version": "2.50.0"}, "take Ray 2.51 or newer"),
     ],
 )
 def test_what_could_not_run_is_refused(plan, options, says):
@@ -474,7 +479,7 @@ def test_what_could_not_run_is_refused(plan, options, says):
     [("kuberay", "there cannot be 3"), ("kuberay-helm", "there cannot be 3"), ("cluster-yaml", "launcher does not do")],
 )
 def test_nodes_that_come_several_at_once_come_in_multiples_and_only_on_kubernetes(form, says):
-    plan = a_plan(groups=(PlannedGroup(node_type=gpu_type(), max_nodes=3, num_hosts=2),))
+    plan = a_design(groups=(DesignedGroup(node_type=gpu_type(), max_nodes=3, num_hosts=2),))
 
     with pytest.raises(InvalidResourcesError, match=says):
         write_cluster(plan, WriteOptions(format=form))
@@ -518,14 +523,14 @@ def test_wrong_options_are_named(fields, says):
     ],
 )
 def test_the_chart_has_images_in_two_parts(image, repository, tag):
-    values = yaml.safe_load(write_cluster(a_plan(), WriteOptions(format="kuberay-helm", image=image)))
+    values = yaml.safe_load(write_cluster(a_design(), WriteOptions(format="kuberay-helm", image=image)))
 
     assert (values["image"]["repository"], values["image"]["tag"]) == (repository, tag)
 
 
 def test_the_launcher_installs_the_same_ray_or_runs_the_image():
     def config(**options):
-        return yaml.safe_load(write_cluster(a_plan(), WriteOptions(format="cluster-yaml", **options)))
+        return yaml.safe_load(write_cluster(a_design(), WriteOptions(format="cluster-yaml", **options)))
 
     assert config(ray_version="2.55.0")["setup_commands"] == ["pip install 'ray[default,tune,train]==2.55.0'"]
     assert config(image="me/ray:1")["docker"] == {"image": "me/ray:1", "container_name": "ray_container"}
@@ -544,7 +549,7 @@ def test_a_node_without_devices_needs_no_plugin():
     ],
 )
 def test_devices_that_rays_images_cannot_use_are_told(node_type, options, expected):
-    text = write_cluster(a_plan(node_type), WriteOptions(**options))
+    text = write_cluster(a_design(node_type), WriteOptions(**options))
 
     assert ("# Ray's images have no software for Intel Gaudi: name an image that has it." in text) == expected
 
@@ -560,6 +565,6 @@ def test_devices_that_rays_images_cannot_use_are_told(node_type, options, expect
     ],
 )
 def test_a_device_type_that_kubernetes_cannot_tell_is_said(fields, platform, expected):
-    text = write_cluster(a_plan(gpu_type(**fields)), WriteOptions(platform=platform))
+    text = write_cluster(a_design(gpu_type(**fields)), WriteOptions(platform=platform))
 
     assert ("# Nothing tells Kubernetes which nodes have L4" in text) == expected

@@ -16,7 +16,7 @@ from tune_policies.autoscaling.bundles import Bundle, trial_bundles
 from tune_policies.autoscaling.capacity_request import CapacityRequest
 from tune_policies.autoscaling.launches import LaunchReport, LaunchWatch
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.scale_up import by_use, fewest_nodes
+from tune_policies.placement.scale_up import fewest_nodes, types_that_hold
 from tune_policies.placement.smallest_node import GPU_MEMORY, plan_on_smallest_node
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies import AutoscalingPolicy
@@ -73,7 +73,7 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
         return Needs(trial_bundles(_imagined(choice, capacity, num_trials), num_trials), with_gpus)
     if plan.min_concurrent_trials < num_trials:
         raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} would fit at once")
-    types = by_use(plan.slots[0], capacity, num_trials)
+    types = types_that_hold(plan.slots[0], capacity, num_trials)
     return Needs(trial_bundles(plan, num_trials), frozenset(each.name for each in types if each.max_nodes_to_add))
 
 

@@ -9,7 +9,7 @@ import typer
 
 from tune_policies.cli.options import Force
 from tune_policies.files.writing import check_new, write_new
-from tune_policies.kuberay.nodes.design_cluster import plan_cluster
+from tune_policies.kuberay.design.design_cluster import design_cluster
 from tune_policies.policies.policy_file import load_catalog, load_decision, load_policy, load_runtime_env
 
 app = typer.Typer()
@@ -69,15 +69,15 @@ def cluster(
     output: Annotated[Path | None, typer.Option(help="Write to this file, not to stdout.", show_default=False)] = None,
     force: Force = False,
 ) -> None:
-    """Write the file of the cluster that so many trials need: a worker group for each kind of slot, as cheap as can be.
+    """Design the cheapest cluster for so many trials, and write its file.
 
-    Why it is so, and what it costs, is said on stderr.
+    stderr says why these worker groups, and what they cost.
     """
     if decision is None and (workload is not None or size is not None):
         raise typer.BadParameter(f"{'--workload' if workload is not None else '--size'} goes with --decision")
     if output is not None:
         check_new(output, force=force)
-    planned = plan_cluster(
+    design = design_cluster(
         load_policy(policy),
         None if nodes is None else load_catalog(nodes),
         num_trials,
@@ -96,8 +96,8 @@ def cluster(
     options["ray_version"] = ray_version or version("ray")
     if platform is not None:
         options["platform"] = None if platform == "none" else platform
-    text = write_cluster(planned, WriteOptions(**options))
-    print(planned.explain(), file=sys.stderr)
+    text = write_cluster(design, WriteOptions(**options))
+    print(design.explain(), file=sys.stderr)
     if output is None:
         print(text, end="")
     else:

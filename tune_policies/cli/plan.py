@@ -10,8 +10,8 @@ from tune_policies.cli.options import Address, ClusterConfig, Json, TimeoutS, re
 from tune_policies.cli.tables import cluster_view
 from tune_policies.cli.terminal import TextConsole
 from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
 from tune_policies.kuberay.manifests.load_cluster import load_cluster
-from tune_policies.kuberay.nodes.forecast import ClusterOutlook, plan_for_cluster
 from tune_policies.placement.idle import ROUNDING, idle
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy_file import load_capacity, load_catalog, load_policy
@@ -81,26 +81,26 @@ def plan(
         if given := [option for option, value in others.items() if value is not None]:
             raise typer.BadParameter(f"--cluster is planned for before it exists: leave {given[0]} out")
         catalog = None if nodes is None else load_catalog(nodes)
-        outlook = plan_for_cluster(
+        forecast = forecast_trials(
             chosen, load_cluster(cluster, name=name, catalog=catalog), catalog=catalog, num_trials=trials
         )
-        print(_outlook_as_json(outlook, trials) if json else _outlook_as_text(outlook, trials))
+        print(_forecast_as_json(forecast, trials) if json else _forecast_as_text(forecast, trials))
         return
     found = read_cluster(address, timeout_s, cluster_config) if capacity is None else load_capacity(capacity)
     answer = chosen.plan(found)
     print(_plan_as_json(answer, trials) if json else _plan_as_text(found, answer, trials))
 
 
-def _outlook_as_json(outlook: ClusterOutlook, trials: int | None) -> str:
-    waves = {} if trials is None or outlook.at_maximum.plan is None else _waves(outlook.at_maximum.plan, trials)
-    return json_text.dumps({**outlook.model_dump(mode="json"), **waves}, indent=2, ensure_ascii=False)
+def _forecast_as_json(forecast: TrialForecast, trials: int | None) -> str:
+    waves = {} if trials is None or forecast.at_maximum.plan is None else _waves(forecast.at_maximum.plan, trials)
+    return json_text.dumps({**forecast.model_dump(mode="json"), **waves}, indent=2, ensure_ascii=False)
 
 
-def _outlook_as_text(outlook: ClusterOutlook, trials: int | None) -> str:
+def _forecast_as_text(forecast: TrialForecast, trials: int | None) -> str:
     waves = (
-        [] if trials is None or outlook.at_maximum.plan is None else [_waves_as_text(outlook.at_maximum.plan, trials)]
+        [] if trials is None or forecast.at_maximum.plan is None else [_waves_as_text(forecast.at_maximum.plan, trials)]
     )
-    return "\n".join([outlook.explain(), *waves])
+    return "\n".join([forecast.explain(), *waves])
 
 
 def _plan_as_json(answer: TrialPlan, trials: int | None) -> str:

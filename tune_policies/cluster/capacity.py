@@ -113,9 +113,9 @@ class NodeCapacity(Value):
 
     def __str__(self) -> str:
         has = self.resources
-        kind = f" ({self.accelerator_type})" if self.accelerator_type else ""
+        device = f" ({self.accelerator_type})" if self.accelerator_type else ""
         # What is missing is worth saying of a node: "8 CPU, 0 GPU".
-        parts = [f"{format_amount(has.cpus)} CPU", f"{format_amount(has.gpus)} GPU{kind}"]
+        parts = [f"{format_amount(has.cpus)} CPU", f"{format_amount(has.gpus)} GPU{device}"]
         rest = has.replaced(cpus=0, gpus=0)
         return ", ".join(parts if rest.memory_bytes is None and not rest.custom else [*parts, str(rest)])
 

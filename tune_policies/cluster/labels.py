@@ -1,4 +1,4 @@
-"""Label selectors: by which of Ray's node labels work is placed.
+"""Label selectors: the conditions on node labels by which Ray places work.
 
 A selector maps the key of a label to a condition on its value, in the form that Ray takes: ``"eu"``, ``"!eu"``,
 ``"in(eu,us)"`` or ``"!in(eu,us)"``. A node without the label meets only the conditions with ``!``.
@@ -90,12 +90,12 @@ LabelSelector = Annotated[dict[str, str], BeforeValidator(check_selector)]
 
 
 def conditions_of(selector: Mapping[str, str]) -> list[tuple[str, frozenset[str], bool]]:
-    """Return each label's key and values, and whether the node must have none of these, instead of one."""
+    """Return for each label its key, its values, and whether a node must have none of these values instead of one."""
     return [(key, *condition) for key, condition in _parsed(selector).items()]
 
 
 def matcher(selector: Mapping[str, str]) -> Callable[[Mapping[str, str]], bool]:
-    """Return what says whether a node with these labels is one that the selector selects."""
+    """Return a function that tells whether the selector selects a node with given labels."""
     conditions = conditions_of(selector)
 
     def is_selected(labels: Mapping[str, str]) -> bool:
@@ -108,7 +108,7 @@ def matcher(selector: Mapping[str, str]) -> Callable[[Mapping[str, str]], bool]:
 
 
 def merged(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
-    """Return the selector that selects what both select."""
+    """Return the selector that selects the nodes that both select."""
     if not one or not other:
         return dict(one or other)
     conditions = _parsed(one)

@@ -1,4 +1,4 @@
-"""TPU slices: hosts whose chips are wired together, and which are of use only as a whole.
+"""TPU slices: hosts whose chips are wired together, so that only all of them together are of use.
 
 Ray Train runs the workers of a trial on whole slices. It reserves a slice of several hosts through the first of them,
 which alone has the resource ``TPU-{pod type}-head``, and finds the others by the slice's name in their labels. A slice
@@ -74,12 +74,12 @@ class SliceShape(NamedTuple):
 
     @property
     def told_by(self) -> str:
-        """What Train goes by when it looks for such a slice."""
+        """By what Train finds such a slice, in words."""
         return f"device type {self.accelerator_type}" if self.has_one_host else f"pod type {self.pod_type}"
 
     @property
     def has_one_host(self) -> bool:
-        """Whether Train takes such a slice for a single host, and so goes by no slice name."""
+        """Whether Train takes such a slice for a single host, and ignores slice names."""
         is_small = self.accelerator_type in _UP_TO_8_CHIPS and self.topology in _LARGEST_ON_ONE_HOST
         return is_small or self.chips <= _CHIPS_PER_HOST
 
@@ -112,8 +112,8 @@ def check_topology(topology: str, accelerator_type: str) -> str:
     known = TOPOLOGIES[accelerator_type]
     if topology not in known:
         by_size = sorted(known, key=lambda name: (SliceShape(name, accelerator_type).chips, name))
-        way_out = suggest(topology, known) or f"; known: {', '.join(by_size)}"
-        raise InvalidResourcesError(f"{accelerator_type} has no slices of topology {topology!r}{way_out}")
+        hint = suggest(topology, known) or f"; known: {', '.join(by_size)}"
+        raise InvalidResourcesError(f"{accelerator_type} has no slices of topology {topology!r}{hint}")
     return topology
 
 

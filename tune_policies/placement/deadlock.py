@@ -16,7 +16,7 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.cluster.capacity import NodeTypeCapacity
 from tune_policies.cluster.labels import NODE_ID, format_selector, matcher
 from tune_policies.placement.remaining import RemainingNode
-from tune_policies.placement.scale_up import within
+from tune_policies.placement.scale_up import nodes_within_limits
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, Amounts, Count, PositiveCount, format_amount
 from tune_policies.values.units import format_bytes
@@ -137,7 +137,7 @@ def most_workers(gang: Gang, view: ClusterOccupancy, nodes: Mapping[str, Remaini
     # Nodes that hold the most come first, so no other mix holds more.
     by_use = sorted(filter(of_type.__getitem__, of_type), key=lambda name: (-of_type[name], name))
     limits = {each.name: each.max_nodes_to_add for each in view.node_types}
-    added = within(limits, by_use, view.max_nodes_to_add)
+    added = nodes_within_limits(limits, by_use, view.max_nodes_to_add)
     if gang.strategy == "STRICT_PACK":
         return max([*slots, *(of_type[name] for name in added)], default=0)
     if gang.strategy == "STRICT_SPREAD":

@@ -106,7 +106,7 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
 
 
 def _left_on_full_nodes(cluster: ClusterCapacity, request: Request) -> tuple[int, Parts]:
-    """Return how many workers the nodes hold, and what those leave over."""
+    """Return how many workers the nodes hold when they are full, and what then remains of them."""
     room, parts = 0, Parts()
     needed = request.worker.ticks
     for node, count in cluster.groups:

@@ -1,9 +1,9 @@
-"""Which node holds how many slots of each kind of a plan, and what is left for further kinds.
+"""Places the slots of a plan on nodes, and says what they leave of the cluster for further slots.
 
-A plan with several kinds of slots is sound only if every trial stays where the plan has counted it: a CPU trial on the
-CPUs that a free GPU slot needs would keep that slot empty. So each slot has its node, and what is placed on a node fits
-it whatever order trials come and go in. Ray may spread shares of a device over all devices of a node, so these serve no
-other kind; whole devices beside whole ones are safe.
+A plan with slots of several types is sound only if every trial stays where the plan has counted it: a CPU trial on the
+CPUs that a free GPU slot needs would keep that slot empty. So each slot has its node, and all slots of a node fit it,
+in whatever order trials come and go. Ray may spread shares of a device over all devices of a node, so such devices
+serve no other slot type. Whole devices beside whole ones are safe.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,10 +23,10 @@ _WHOLE: Final = TICKS
 
 
 class Placement(Value):
-    """So many slots of one kind on one node.
+    """How many slots of one type are on one node.
 
     Attributes:
-        kind: The index of the kind among the plan's slots.
+        kind: The index of the slot type in the plan's ``slots``.
         node_id: Ray's identifier of the node; ``None``: on no node in particular, as the node is still to be added, or
             Train places the workers.
         count: How many.
@@ -41,21 +41,21 @@ class Layout(Value):
     """Where the slots of a plan are.
 
     Attributes:
-        places: Of each kind in turn, at most one for each node.
+        places: At most one for each slot type and node, in the order of the slot types.
     """
 
     places: tuple[Placement, ...]
 
     def count(self, kind: int) -> int:
-        """Return how many slots of a kind have a place."""
+        """Return how many slots of a type have a place."""
         return sum(place.count for place in self.places if place.kind == kind)
 
 
 def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
-    """Return which node holds how many slots of each kind.
+    """Return which node holds how many slots of each type.
 
-    On the capacity for which the slots were planned all have a place, on another one as many as fit, the better kinds
-    first. What the alive nodes do not hold is placed on nodes that can still be added.
+    All slots have a place on the capacity for which they were planned. On another one as many have as fit, the better
+    types first. Slots for which the alive nodes have no room go to nodes that can still be added.
     """
     layout = _placed_on(plan_slots, capacity)
     missing = [slot.max_concurrent_trials - layout.count(kind) for kind, slot in enumerate(plan_slots)]
@@ -68,7 +68,7 @@ def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> L
 
 
 def with_places(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> tuple[TrialSlot, ...]:
-    """Return the slots that have a place on a cluster, those of another one perhaps fewer."""
+    """Return the slots that have a place on a cluster. On another than they were planned for, there may be fewer."""
     layout = place_slots(plan_slots, capacity)
     counts = [layout.count(kind) for kind in range(len(plan_slots))]
     return tuple(slot.capped(count) for slot, count in zip(plan_slots, counts, strict=True) if count)
@@ -84,11 +84,11 @@ def _placed_on(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> La
 
 
 class RemainingCapacity(NamedTuple):
-    """What the kinds of slots that have a place leave of a cluster.
+    """What placed slots leave of a cluster.
 
     Attributes:
-        capacity: The cluster less what they take. A node where they share devices has no such devices any more.
-        shares: The nodes that are in use, with the share in ticks that the slots there have of devices, by resource.
+        capacity: The cluster less what the slots take. A node where slots share devices has no such devices any more.
+        shares: For each node in use, by resource, the share of a device in ticks that each slot has there.
     """
 
     capacity: ClusterCapacity
@@ -101,7 +101,7 @@ class RemainingCapacity(NamedTuple):
 
     @property
     def without_devices_in_use(self) -> ClusterCapacity:
-        """The same cluster where a node whose devices are in use, be it one of them, has no such devices any more."""
+        """The same cluster, but a node of which even one device is in use has no such devices any more."""
         changed = {}
         for node in self.capacity.nodes:
             if in_use := self.shares.get(node.node_id, {}).keys() & node.resources.ticks.keys():
@@ -112,7 +112,7 @@ class RemainingCapacity(NamedTuple):
         return self.capacity.replacing(changed)
 
     def grown(self, nodes_to_add: Mapping[str, int]) -> Self:
-        """Return the same with so many nodes added of each type, by its name; as many fewer can still be added."""
+        """Return the same with so many nodes added of each type. As many fewer can be added after that."""
         before = self.capacity
         types = tuple(
             each.model_copy(update={"max_nodes_to_add": each.max_nodes_to_add - nodes_to_add.get(each.name, 0)})
@@ -124,19 +124,19 @@ class RemainingCapacity(NamedTuple):
         return self._replace(capacity=after)
 
     def fewest_nodes(self, slot: TrialSlot) -> list[str]:
-        """Return the identifiers of as few nodes as hold the workers of a kind, and its drivers."""
+        """Return the identifiers of as few nodes as hold all workers and drivers of a slot type."""
         request, drivers, chosen = request_of(slot), slot.max_concurrent_trials, []
-        missing, homeless = drivers * slot.num_workers, drivers
+        missing, drivers_left = drivers * slot.num_workers, drivers
         for node, _ in self._fitting(slot):
             holds = workers_on_node(node, request, num_drivers=drivers)
-            houses = count_drivers([NodeGroup(node, 1)], drivers)
-            if (missing > 0 and holds) or (homeless > 0 and houses):
-                missing, homeless = missing - holds, homeless - houses
+            for_drivers = count_drivers([NodeGroup(node, 1)], drivers)
+            if (missing > 0 and holds) or (drivers_left > 0 and for_drivers):
+                missing, drivers_left = missing - holds, drivers_left - for_drivers
                 chosen.append(node.node_id)
         return chosen
 
     def allocate(self, slot: TrialSlot) -> tuple[dict[str | None, int], Self]:
-        """Return how many slots of a kind are on which node, and what is left beside them.
+        """Place slots of one type. Return how many each node holds, and the remaining capacity.
 
         Nodes are filled one after the other; see :func:`filling_order`.
         """
@@ -155,10 +155,10 @@ class RemainingCapacity(NamedTuple):
         return counts, self._subtract(slot.worker, taken)
 
     def _allocate_workers(self, slot: TrialSlot) -> tuple[dict[str | None, int], Self]:
-        """Take the trials of a kind with Train workers, which Train places by itself.
+        """Place trials with Train workers.
 
-        On one node they take what they need. On several any of the nodes may come to hold as many workers as it has
-        room for, so as much is taken from each.
+        Train places the workers by itself. On one node they take what they need. On several nodes Train may fill any
+        of them, so subtract from each node as many workers as it has room for.
         """
         fitting = self._fitting(slot)
         ids = {node.node_id for node, _ in fitting}
@@ -188,7 +188,7 @@ class RemainingCapacity(NamedTuple):
         return filling_order(chosen, slot)
 
     def _subtract(self, worker: Resources, taken: Mapping[str, int], *, num_drivers: int = 0) -> Self:
-        """Subtract so many workers from each node, and all the drivers, as any of the nodes may hold them."""
+        """Subtract so many workers from each node, and all drivers from every node, as any node may hold them."""
         share = {name: min(_WHOLE, ticks) for name, ticks in worker.ticks.items() if name in DEVICE_RESOURCES}
         changed = {}
         for nodes in self.capacity.nodes_by_shape.values():
@@ -205,8 +205,8 @@ class RemainingCapacity(NamedTuple):
 def filling_order(fitting: Iterable[tuple[NodeCapacity, int]], slot: TrialSlot) -> list[tuple[NodeCapacity, int]]:
     """Return nodes in the order in which slots fill them, with how many workers each holds.
 
-    Nodes that are there come first, then those with the fewest devices that would go without CPUs, then those that hold
-    the most, so that as many nodes as possible are left as they are.
+    Alive nodes come first. Then come nodes with the fewest devices that the slots would leave without CPUs, and then
+    nodes that hold the most, so that as many nodes as possible stay unused.
     """
 
     def preference(each: tuple[NodeCapacity, int]) -> tuple[object, ...]:

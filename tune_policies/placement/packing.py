@@ -142,9 +142,9 @@ def count_trials(groups: Collection[NodeGroup], request: Request) -> int:
 
 
 def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: int) -> tuple[int | None, int | None]:
-    """Return to how many workers one of so many trials may grow: while the others have their fewest, and alone.
+    """Return the most workers of one trial, while ``num_trials`` - 1 others have their fewest, and while it runs alone.
 
-    ``None`` twice: the number is fixed. All the drivers are counted in both.
+    Both count all drivers. ``None`` twice: the number of workers is fixed.
     """
     if request.max_workers is None:
         return None, None
@@ -154,10 +154,10 @@ def room_to_grow(groups: Collection[NodeGroup], request: Request, num_trials: in
 
 
 def count_workers_beside(groups: Collection[NodeGroup], request: Request, num_drivers: int) -> int:
-    """Return how many workers the nodes hold at once, wherever Ray puts so many Train drivers.
+    """Subtract the host memory of Train drivers, wherever Ray puts them, and return how many workers still fit.
 
-    Where all the drivers together are smaller than a worker, a node loses one worker at the most, and the drivers cost
-    the most where they fill the smallest gaps. Else each node is counted as if all of them were on it.
+    If all drivers together need less memory than a worker, a node loses one worker at the most. Drivers then do the
+    most harm where they fill the smallest gaps. If they need more, count each node as if it held all drivers.
     """
     workers, needed = count_workers(groups, request), request.worker.memory_bytes
     if needed is None:
@@ -170,14 +170,14 @@ def count_workers_beside(groups: Collection[NodeGroup], request: Request, num_dr
         if held and node.resources.memory_bytes is not None:
             gaps.append(((node.resources.memory_bytes - held) // DRIVER_BYTES, count))
     for gap, count in sorted(gaps):
-        spoilt = min(count, num_drivers // (gap + 1))
-        workers -= spoilt
-        num_drivers -= spoilt * (gap + 1)
+        lost = min(count, num_drivers // (gap + 1))
+        workers -= lost
+        num_drivers -= lost * (gap + 1)
     return workers
 
 
 def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Return the largest number for which ``holds``: it does at ``low``, and nowhere after it first fails."""
+    """Return the largest number for which ``holds`` is true: it is at ``low``, and never again once it was false."""
     while low < high:
         middle = (low + high + 1) // 2
         if holds(middle):
@@ -198,10 +198,10 @@ def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
 
 
 def limiting_resource(groups: Collection[NodeGroup], request: Request) -> str:
-    """Return the resource that stops one more trial, by Ray's name; ties go to the scarcest kind.
+    """Return the resource that stops one more trial, by Ray's name; ties go to the scarcest resource.
 
-    On each node that can hold a worker, the resource with the fewest slots is the one that stops it; the answer is
-    the one that does so for the most slots.
+    On each node that can hold a worker, the resource with the fewest slots stops one more. Return the resource that
+    does so for the most slots.
     """
     if request.num_workers and count_trials(groups, request) < count_workers(groups, request) // request.num_workers:
         return "memory"  # which the drivers hold

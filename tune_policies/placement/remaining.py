@@ -1,8 +1,8 @@
-"""What is left of nodes, and how often something fits there: the arithmetic that all of placement counts by.
+"""What remains of a node, and how often something fits there: the arithmetic of all placement.
 
-Amounts are by Ray's names and in ticks of 1/10 000, host memory in bytes. One meaning holds for all who ask:
+Amounts are by Ray's names and in ticks of 1/10 000, host memory in bytes. The same rules hold everywhere:
 
-* Host memory that is missing is not known, and limits nothing. Of anything else that is missing the node has none.
+* Missing host memory is not known, and limits nothing. A node has nothing of any other resource that is missing.
 * A share below one device stays on one device; whole devices are whole.
 * A device type is an amount like any other: a node has one unit of ``accelerator_type:X``, a worker takes 0.001 of it.
 """
@@ -48,9 +48,9 @@ def slots_by_resource(has: Mapping[str, int], worker: Mapping[str, int], *, num_
 
 
 def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, num_drivers: int = 0) -> NodeCapacity:
-    """Return what is left of the node beside so many workers and Train drivers, wherever Ray puts their shares.
+    """Subtract workers and Train drivers from a node.
 
-    Ray may spread shares of a device over all the node's devices, so none of these is left.
+    Ray may spread shares of a device over all devices of the node, so shares leave none of these.
     """
     left = dict(node.resources.ticks)
     for name, ticks in left.items():
@@ -68,7 +68,7 @@ def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, n
 
 
 class RemainingNode:
-    """What is left of a node while parts of it are taken and given back, each device by itself."""
+    """What remains of a node while parts of it are allocated and released, device by device."""
 
     def __init__(self, has: Mapping[str, int]) -> None:
         self._left = {name: ticks for name, ticks in has.items() if name not in DEVICE_RESOURCES}
@@ -90,8 +90,8 @@ class RemainingNode:
     def slots(self, worker: Mapping[str, int], most: int) -> int:
         """Return how many workers fit, up to ``most``.
 
-        Where held shares are is not known, so they count against the sum of the devices: what could fit must never be
-        said not to.
+        Nobody knows on which devices held shares are, so they count against the sum of the devices. So this may say
+        that workers fit which do not, but never the reverse.
         """
         return min([most, *(self._slots_of(name, needed) for name, needed in worker.items() if needed)])
 
@@ -118,7 +118,7 @@ class RemainingNode:
                 self._left[name] -= sign * ticks
 
     def allocate(self, bundle: Mapping[str, int]) -> bool:
-        """Take all of a bundle, each share from the fullest device that has room; ``False``: it does not fit."""
+        """Take all of a bundle, each share from the fullest device with room; ``False``: it does not fit."""
         devices = {}
         for name, ticks in bundle.items():
             if name in self._devices:
@@ -180,8 +180,8 @@ class BundleGroup(NamedTuple):
 def is_held(group: BundleGroup, nodes: Sequence[NodeCapacity]) -> bool:
     """Return whether ``nodes``, all of them idle, hold all bundles at once.
 
-    They are placed where they first fit, the largest first, by three measures of size. That may miss a way that only a
-    search would find; Ray does not search either.
+    Bundles go to the first node that has room, the largest bundle first, by three measures of size. That may miss what
+    only a search would find. Ray does not search either.
     """
     selectors = [matcher(selector) for selector in group.selectors] or [matcher({})] * len(group.bundles)
     wanted = [(ray_ticks(bundle), selects) for bundle, selects in zip(group.bundles, selectors, strict=True) if bundle]

@@ -11,10 +11,13 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 
 
-def within(limits: Mapping[str, int], order: Iterable[str], most: int | None) -> dict[str, int]:
-    """Return as many nodes of each type as the limits of each and of all together allow, those first in order first.
+def nodes_within_limits(limits: Mapping[str, int], order: Iterable[str], most: int | None) -> dict[str, int]:
+    """Return how many nodes to add of each type: as many as possible, the types that come first in order first.
 
-    Types of which no node may come are left out.
+    Args:
+        limits: The most nodes of each type.
+        order: The types, the best first.
+        most: The most nodes of all types together; ``None``: only ``limits`` count.
     """
     chosen: dict[str, int] = {}
     for name in order:
@@ -26,7 +29,7 @@ def within(limits: Mapping[str, int], order: Iterable[str], most: int | None) ->
 def fewest_nodes(plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
     """Return the fewest nodes to add, by type, with which all the trials of ``plan`` run; empty: the alive ones do.
 
-    Where configs decide, they are those that need the most, of which the fewest run at once.
+    Where a trial's config decides what it gets, the configs that need the most count.
 
     Args:
         plan: What is to run.
@@ -34,21 +37,21 @@ def fewest_nodes(plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, 
         most: How many may be added of each type, with which the plan is known to run.
     """
     if len(plan.slots) > 1:
-        return _fewest_for_kinds(plan.slots, capacity, most)
+        return _fewest_for_slots(plan.slots, capacity, most)
     return _fewest_for(plan.slots[0], capacity, most)
 
 
-def _fewest_for_kinds(
+def _fewest_for_slots(
     slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return as few nodes of each type, one type after the other, as hold the slots of all kinds."""
+    """Return as few nodes as hold the slots of all types. Each node type is made as small as can be in turn."""
     fewest = dict(most)
 
     def is_short_with(name: str, number: int) -> bool:
         return with_places(slots, capacity.with_nodes_added({**fewest, name: number})) != slots
 
     if with_places(slots, capacity.with_nodes_added(most)) != slots:
-        return fewest  # the policy has left something free, so how they share the nodes is its own affair
+        return fewest  # the policy leaves something free, so it alone knows how the slots share the nodes
     for name in sorted(most):
         if is_short_with(name, 0):
             fewest[name] = 1 + largest(0, most[name], partial(is_short_with, name))
@@ -63,21 +66,21 @@ def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, i
     alive = capacity.where(lambda node: is_selected(node.ray_labels)) if slot.label_selector else capacity
     needed = slot.max_concurrent_trials
     missing = needed * request.processes - _workers(alive.groups, request, needed)
-    homeless = needed - _drivers(alive.groups, request, needed)
+    drivers_left = needed - _drivers(alive.groups, request, needed)
     taken: dict[str, int] = {}
-    for node_type in by_use(slot, capacity, needed):
-        if missing <= 0 and homeless <= 0:
+    for node_type in types_that_hold(slot, capacity, needed):
+        if missing <= 0 and drivers_left <= 0:
             break
         node = (NodeGroup(node_type.as_node(), 1),)
-        holds, houses = _workers(node, request, needed), _drivers(node, request, needed)
-        number = max(-(-missing // holds), -(-homeless // houses) if houses else 0)
+        holds, for_drivers = _workers(node, request, needed), _drivers(node, request, needed)
+        number = max(-(-missing // holds), -(-drivers_left // for_drivers) if for_drivers else 0)
         number = min(number, most.get(node_type.name, 0))
-        missing, homeless = missing - number * holds, homeless - number * houses
+        missing, drivers_left = missing - number * holds, drivers_left - number * for_drivers
         taken |= {node_type.name: number} if number else {}
     return taken
 
 
-def by_use(slot: TrialSlot, capacity: ClusterCapacity, num_trials: int) -> list[NodeTypeCapacity]:
+def types_that_hold(slot: TrialSlot, capacity: ClusterCapacity, num_trials: int) -> list[NodeTypeCapacity]:
     """Return the node types that hold a worker of ``slot``, those that hold the most first.
 
     Types with GPUs come last for a worker without: Ray starts such a node only where no other will do.
@@ -101,7 +104,7 @@ def _workers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> 
 
 
 def _drivers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> int:
-    """Return how many drivers of the trials find room; where workers hold memory, they are counted with those."""
+    """Return how many drivers find room; all of them, where the count of workers includes them."""
     if request.num_workers == 0 or request.worker.memory_bytes is not None:
         return num_trials
     return count_drivers(groups, num_trials)

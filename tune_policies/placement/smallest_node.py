@@ -1,6 +1,7 @@
-"""What a policy would ask for where no node fits it: its plan for the smallest node that would.
+"""Finds the smallest node on which a policy's trial runs, by planning on larger and larger nodes.
 
-Only so can an autoscaler be asked whose node types are not known: a policy says what it needs by planning.
+A policy says what a trial needs only by its plan. Where no node fits, and the autoscaler's node types are not known,
+this plan says what to ask the autoscaler for.
 """
 
 from typing import Final
@@ -53,7 +54,7 @@ def _why_not(policy: ResourcePolicy, amounts: dict[str, int]) -> InfeasibleReque
 
 
 def _short_of(error: InfeasibleRequestError) -> list[str]:
-    """Return what to add to the node, by name; nothing, where no more of it would help."""
+    """Return the names of what to add to the node; empty: more would not help."""
     if error.tried:
         return _short_of(error.tried[0])
     if error.short_of == "memory":

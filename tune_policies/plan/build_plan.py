@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
 from tune_policies.placement.packing import DRIVER, Request, count_trials, limiting_resource, room_to_grow
-from tune_policies.placement.remaining import device_slots
 from tune_policies.plan.infeasible import in_context, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.values.resources import MOST, TICKS, Resources, format_amount, from_ticks, to_ticks
+from tune_policies.values.resources import MOST, Resources, format_amount, to_ticks
+from tune_policies.values.value import counted
 
 
 def build_plan(
@@ -72,52 +72,10 @@ def _about_the_nodes(capacity: ClusterCapacity) -> Iterable[str]:
         if node.usable_cpus is not None and to_ticks(node.usable_cpus) < to_ticks(node.resources.cpus):
             amounts = (node.resources.cpus, node.usable_cpus)
             differs[amounts] = differs.get(amounts, 0) + count
-    for (counted, usable), count in sorted(differs.items()):
+    for (of_ray, usable), count in sorted(differs.items()):
         yield (
-            f"Ray counts {format_amount(counted)} CPU on {_nodes(count)} where the cgroup, the CPU affinity or SLURM "
-            f"allows {format_amount(usable)}: start Ray there with --num-cpus={max(1, int(usable))}"
+            f"Ray counts {format_amount(of_ray)} CPU on {counted(count, 'node')} where the cgroup, the CPU affinity or "
+            f"SLURM allows {format_amount(usable)}: start Ray there with --num-cpus={max(1, int(usable))}"
         )
     if capacity.draining:
-        yield f"not counted: {_nodes(len(capacity.draining))} being drained"
-
-
-def _nodes(count: int) -> str:
-    return f"{count} {'node' if count == 1 else 'nodes'}"
-
-
-def cpus_that_strand_no_device(groups: Iterable[NodeGroup], resource: str, share_ticks: int) -> float:
-    """Return CPUs per worker such that on every node the devices run out first.
-
-    The node with the fewest CPUs per slot decides. Whole CPUs, as threads are whole; below 1 if need be. A node without
-    CPUs, often a head that is kept free, takes no part beside others: Ray places nothing there that has a CPU.
-
-    Args:
-        groups: Nodes, of which those without a slot take no part. At least one has some.
-        resource: Ray's name of the devices.
-        share_ticks: Devices of one worker, in ticks of 1/10 000.
-    """
-    per_slot = {
-        to_ticks(node.resources.cpus) // slots
-        for node, _ in groups
-        if (slots := device_slots(node.amounts.get(resource, 0), share_ticks))
-    }
-    fewest = min(per_slot - {0}, default=0)
-    return from_ticks(fewest if fewest < TICKS else fewest // TICKS * TICKS)
-
-
-def with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int = 1) -> tuple[NodeGroup, ...]:
-    """Return the nodes that have CPUs, if one of them has room for such a share of the devices; else all of them."""
-    groups = tuple(groups)
-    kept = tuple(group for group in groups if group.node.resources.cpus > 0)
-    has_room = any(device_slots(node.amounts.get(resource, 0), share_ticks) for node, _ in kept)
-    return kept if has_room else groups
-
-
-def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: float) -> Iterable[str]:
-    """Yield that nodes with devices are left out as they have not so many CPUs, where there are such nodes."""
-    left_out = sum(count for node, count in groups if node.resources.ticks.get(resource) and node.resources.cpus < cpus)
-    if left_out:
-        yield (
-            f"left out {_nodes(left_out)} with {resource} and too few CPUs for it: with cpus=0, workers run there too, "
-            "and all of them without a CPU"
-        )
+        yield f"not counted: {counted(len(capacity.draining), 'node')} being drained"

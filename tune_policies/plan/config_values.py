@@ -63,8 +63,8 @@ def whole_numbers(values: Mapping[str, Any]) -> list[str]:
     return [name for name, each in numbers(values).items() if isinstance(each, int)]
 
 
-def kind(values: Mapping[str, Any]) -> str:
-    """Return all else of a flat config, and the names of its numbers, as one text: configs are alike where it is."""
+def group_key(values: Mapping[str, Any]) -> str:
+    """Return the same text for all flat configs that differ in numbers only."""
     numeric = numbers(values)
     rest = {name: each for name, each in values.items() if name not in numeric}
     return json.dumps([rest, sorted(numeric)], sort_keys=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from tune_policies.plan.config_values import flat, kind, numbers, whole_numbers
+from tune_policies.plan.config_values import flat, group_key, numbers, whole_numbers
 from tune_policies.plan.memory_fit import MemoryFit, fit_memory
 from tune_policies.values.resources import Bytes, Count, UsedBytes
 from tune_policies.values.sanitize import one_line
@@ -64,7 +64,7 @@ class GpuMemoryMeasurement(Value):
 class GpuMemoryProfile(Value):
     """What trials need, by config.
 
-    Configs are of one kind where they differ in numbers only. Memory is predicted within a kind, never across.
+    Configs that differ in numbers only form a group. Memory is predicted within a group, never across.
 
     Attributes:
         measurements: What was measured, config by config. At least one.
@@ -97,20 +97,20 @@ class GpuMemoryProfile(Value):
 
     @cached_property
     def fits(self) -> dict[str, MemoryFit]:
-        """The formula for each kind of configs of which two or more were measured: of what the allocators hold."""
+        """The formula for what the allocators hold, for each group of which two or more configs were measured."""
         outside = self.overhead_bytes() or 0
         points: dict[str, list[tuple[dict[str, float], int]]] = {}
         for each in self.measurements:
             if not each.ran_out:
-                points.setdefault(kind(each.config), []).append((numbers(each.config), each.held_bytes(outside)))
+                points.setdefault(group_key(each.config), []).append((numbers(each.config), each.held_bytes(outside)))
         return {name: fit_memory(found) for name, found in points.items() if len(found) > 1}
 
     def gpu_memory_bytes(self, config: Mapping[str, Any], overhead_bytes: int | None = None) -> int | None:
         """Return the GPU memory that a trial with ``config`` needs in all; ``None``: it cannot be told.
 
-        It is what the allocators held with the same config, at the most; else what the formula of its kind says, with
-        the formula's largest residual, and no less than what a smaller config of its kind was measured to hold;
-        without a formula, what was measured of the kind. Where a whole number of ``config`` that is in no formula is
+        It is what the allocators held with the same config, at the most; else what the formula of its group says, with
+        the formula's largest residual, and no less than what a smaller config of its group was measured to hold;
+        without a formula, what was measured of the group. Where a whole number of ``config`` that is in no formula is
         above those measured, it cannot be told. On top comes what is outside the allocators.
 
         Args:
@@ -119,7 +119,7 @@ class GpuMemoryProfile(Value):
         """
         values = flat(config)
         outside = (self.overhead_bytes() if overhead_bytes is None else overhead_bytes) or 0
-        measured = [each for each in self._of_kind(values) if each.config == values and not each.ran_out]
+        measured = [each for each in self._same_group(values) if each.config == values and not each.ran_out]
         if measured:
             return max(each.held_bytes(outside) for each in measured) + outside
         held = self._predicted(values, outside)
@@ -129,12 +129,12 @@ class GpuMemoryProfile(Value):
     def more_than_bytes(self, config: Mapping[str, Any]) -> int | None:
         """Return the largest GPU memory that is known not to be enough for ``config``; ``None``: none is known.
 
-        It is that of a trial that ran out with the same config, or one of its kind with no larger whole number.
+        It is that of a trial that ran out with the same config, or one of its group with no larger whole number.
         """
         values = flat(config)
         not_enough = (
             each.total_bytes
-            for each in self._of_kind(values)
+            for each in self._same_group(values)
             if each.ran_out and _is_within(each.config, values, whole_numbers(each.config))
         )
         return max(not_enough, default=None)
@@ -158,21 +158,21 @@ class GpuMemoryProfile(Value):
             for _, fit in sorted(self.fits.items())
         )
 
-    def _of_kind(self, values: dict[str, Any]) -> list[GpuMemoryMeasurement]:
-        return self._by_kind.get(kind(values), [])
+    def _same_group(self, values: dict[str, Any]) -> list[GpuMemoryMeasurement]:
+        return self._by_group.get(group_key(values), [])
 
     @cached_property
-    def _by_kind(self) -> dict[str, list[GpuMemoryMeasurement]]:
+    def _by_group(self) -> dict[str, list[GpuMemoryMeasurement]]:
         found: dict[str, list[GpuMemoryMeasurement]] = {}
         for each in self.measurements:
-            found.setdefault(kind(each.config), []).append(each)
+            found.setdefault(group_key(each.config), []).append(each)
         return found
 
     def _predicted(self, values: dict[str, Any], outside: int) -> int | None:
         """Return what the allocators will hold; ``None``: it cannot be told."""
-        alike = [each for each in self._of_kind(values) if not each.ran_out]
+        alike = [each for each in self._same_group(values) if not each.ran_out]
         wanted = numbers(values)
-        fit = self.fits.get(kind(values))
+        fit = self.fits.get(group_key(values))
         if fit is None:
             # A float such as a learning rate seldom matters; a whole number such as a batch size does.
             above = (each for each in alike if _is_within(values, each.config, whole_numbers(each.config)))

@@ -1,4 +1,4 @@
-"""The error for a request of which not even one trial fits: what is short, and the nearest request that would work."""
+"""The error where not even one trial fits: what is short, and the nearest request that would work."""
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES, families_of
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
@@ -19,7 +19,7 @@ from tune_policies.values.units import format_request
 
 
 def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
-    """Return the error with what else there is: nodes being drained, and nodes that an autoscaler could add."""
+    """Return the error, which also names nodes being drained, and nodes that an autoscaler could add."""
     offered, suggestion = error.offered, error.suggestion
     if capacity.draining:
         offered += f"; not counted: {len(capacity.draining)} being drained"
@@ -58,12 +58,12 @@ def _no_such_type(groups: tuple[NodeGroup, ...], request: Request) -> Infeasible
     memory = request.gpu_memory_bytes or 0
     enough = [group for group in with_gpus if not memory or (group.node.smallest_gpu_memory_bytes or 0) >= memory]
     if not there:
-        way_out = "Ask for CPUs, or add"
+        hint = "Ask for CPUs, or add"
     elif count_trials(enough, request.model_copy(update={"accelerator_type": None})):
-        way_out = "Leave accelerator_type out, or name one that is there, or add"
+        hint = "Leave accelerator_type out, or name one that is there, or add"
     else:
-        way_out = "Ask for less of what is there, or add"
-    return InfeasibleRequestError(str(request), offered, str(request.accelerator_type), f"{way_out} such a node.")
+        hint = "Ask for less of what is there, or add"
+    return InfeasibleRequestError(str(request), offered, str(request.accelerator_type), f"{hint} such a node.")
 
 
 def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
@@ -110,13 +110,13 @@ def _too_large(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleReq
 
 
 def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: str) -> str:
-    """Return the nearest request that would work, tried out; or what to add, where less of one thing is not enough."""
+    """Return the nearest request that was tried and works; or what to add, where no smaller request works."""
     most = _largest_that_fits(groups, request, short_of)
     if most is None:
         return f"Add a node with more {short_of}, or ask for less in every respect."
     if most == 0 and short_of in DEVICE_RESOURCES:
-        way_out = "CpuPolicy, or FirstFeasiblePolicy with a CpuPolicy last"
-        return f"Ask for no {short_of} ({way_out}), or add a {short_of} node."
+        hint = "CpuPolicy, or FirstFeasiblePolicy with a CpuPolicy last"
+        return f"Ask for no {short_of} ({hint}), or add a {short_of} node."
     if most == 0:
         return f"Ask for no {short_of}, or add a node with more."
     amount = format_request(most) + " of host memory" if short_of == "memory" else f"{_amount(most)} {short_of}"
@@ -130,7 +130,7 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
 
 
 def _largest_that_fits(groups: tuple[NodeGroup, ...], request: Request, resource: str) -> int | None:
-    """Return the most of one resource, in ticks or bytes, with which a trial fits; ``None``: no less of it helps."""
+    """Return the most of one resource, in ticks or bytes, with which a trial fits; ``None``: less does not help."""
     if resource.startswith(ACCELERATOR_TYPE_PREFIX):
         return None
     asked = request.worker.ticks.get(resource, 0)

@@ -1,4 +1,4 @@
-"""How GPU memory grows with the numbers of a config: a formula that is found in a few measurements.
+"""Fits a formula to a few measurements: how GPU memory grows with the numbers of a config.
 
 The formula is a sum of terms, each a number, its square, or a product of two numbers, as the sizes of parameters,
 gradients and activations are. No term is negative, so more of anything never means less memory. Which terms it has is

@@ -1,4 +1,4 @@
-"""What a trial gets by its config: one of several slots, which a profile or a decision says."""
+"""Finds the slot of a trial by its config, from a profile of GPU memory or a decision between CPU and GPU."""
 
 import math
 from abc import abstractmethod
@@ -23,7 +23,7 @@ Device = Literal["CPU", "GPU"]
 
 
 class SlotsByConfig(Value):
-    """Several slots, one of which is a config's.
+    """Several slots. Each config belongs to one of them.
 
     Attributes:
         slots: What there is; a config of which nothing is known gets the last.
@@ -122,7 +122,7 @@ class SlotsByDecision(SlotsByConfig):
     devices: tuple[tuple[PositiveCount, Device], ...] = Field(min_length=1)
 
     def min_concurrent_trials(self, num_places: int) -> int:
-        """Return how many trials run at once whatever their configs: all may be for the scarcer kind of slots."""
+        """Return how many trials run at once whatever their configs: all may be for the device with fewer slots."""
         return min(num_places, *(slot.max_concurrent_trials for slot in self.slots))
 
     def why_unknown(self, config: Mapping[str, Any]) -> str | None:

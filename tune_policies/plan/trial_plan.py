@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 class TrialPlan(Value):
     """What a policy decided.
 
-    It has at least one kind of slot. Where a user asks for "the" trial, the first kind answers.
+    It has slots of at least one type. Where a user asks for "the" trial, the first type answers.
 
     Attributes:
-        slots: The kinds of slots, the best first.
+        slots: The slot types, the best first.
         limited_by: What stops one more trial: a resource by Ray's name, or the field of a policy.
         reasons: How the plan came about, a sentence each.
         nodes_to_add: Nodes that the autoscaler must add before all the trials can run, by the name of their type;
@@ -118,7 +118,7 @@ class TrialPlan(Value):
 
     @property
     def max_concurrent_trials(self) -> int:
-        """How many trials run at once, over all kinds of slots; where configs decide, if all took the least."""
+        """How many trials run at once, in slots of all types; where configs decide, if all trials took the least."""
         at_once = self._num_places
         return at_once if self.by_config is None else max(at_once, self.by_config.max_concurrent_trials)
 
@@ -212,7 +212,7 @@ class TrialPlan(Value):
         return -(-num_trials // self.max_concurrent_trials)
 
     def capped(self, max_concurrent_trials: int, *, limited_by: str, reasons: tuple[str, ...] = ()) -> "TrialPlan":
-        """Return a plan with no more trials at once than that; the better kinds of slots are kept first."""
+        """Return a plan with no more trials at once than that; the better slots are kept first."""
         if self.max_concurrent_trials <= max_concurrent_trials:
             return self
         slots, left = [], max_concurrent_trials

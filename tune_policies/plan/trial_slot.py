@@ -1,4 +1,4 @@
-"""One kind of place in which a trial can run: what it reserves there, and what Tune and Train take for it."""
+"""A slot: what a trial reserves where it runs, and the same as the arguments that Tune and Train take."""
 
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -29,12 +29,12 @@ _EXACT: Final = 2**20
 
 
 class TrialSlot(Value):
-    """One kind of place in which a trial can run, and how many of them there are.
+    """One type of slot in which a trial can run, and how many such slots there are.
 
     Attributes:
         trial: Reserved by Tune for the trainable: all of it when ``num_workers`` is 0, else only what a
             waiting Train driver holds.
-        max_concurrent_trials: How many trials of this kind run at once.
+        max_concurrent_trials: How many trials run at once in slots of this type.
         num_workers: Train workers in each trial, the fewest where they may grow; 0: the trial itself trains.
         max_workers: To how many workers a trial may grow while the others have their fewest; ``None``: it may not.
         max_workers_alone: To how many it may grow where no other trial runs.
@@ -46,7 +46,7 @@ class TrialSlot(Value):
         accelerator_type: Ray's name of the device type that workers are placed on; ``None``: any.
         topology: TPU slices of this topology are reserved as a whole for each trial; ``None``: no slices.
         label_selector: Ray's label selector, by which trials and workers are placed on some nodes only; empty: any.
-        speed: How fast a trial runs here, compared with the other kinds of a plan, in any unit; ``None``: not known.
+        speed: How fast a trial runs here, compared with the other slots of a plan, in any unit; ``None``: not known.
     """
 
     trial: Resources
@@ -152,7 +152,7 @@ class TrialSlot(Value):
         return fields
 
     def capped(self, max_concurrent_trials: int) -> "TrialSlot":
-        """Return the same slot, no more often at once than that."""
+        """Return the same slot for at most so many trials at once."""
         fewer = min(self.max_concurrent_trials, max_concurrent_trials)
         changes = {"max_concurrent_trials": fewer}
         if self.max_workers is not None and self.max_workers_alone is not None:
@@ -161,11 +161,11 @@ class TrialSlot(Value):
         return self.model_copy(update=changes)
 
     def of_fixed_size(self) -> "TrialSlot":
-        """Return the same slot, in which a trial keeps the fewest of its workers."""
+        """Return the same slot, but its trials do not grow: each keeps the fewest of its workers."""
         return self.model_copy(update={"max_workers": None, "max_workers_alone": None})
 
     def on_nodes(self, label_selector: dict[str, str]) -> "TrialSlot":
-        """Return the same slot, only on nodes that the selector selects beside what it selected before."""
+        """Return the same slot, kept to nodes that this selector and its own select."""
         return self.model_copy(update={"label_selector": merged(self.label_selector, label_selector)})
 
     def __str__(self) -> str:

@@ -16,9 +16,10 @@ from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.placement.packing import Request, equal_device_share
 from tune_policies.placement.remaining import device_slots
-from tune_policies.plan.build_plan import about_nodes_without_cpus, build_plan, cpus_that_strand_no_device, with_cpus
+from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.infeasible import infeasible
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.cpus_per_worker import about_nodes_without_cpus, cpus_that_strand_no_device, nodes_with_cpus
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.policies.whole_slices import SliceRequest, check_slice_request, plan_slices
@@ -174,7 +175,7 @@ class AcceleratorPolicy(ResourcePolicy):
                 "Leave accelerator_type out, or name one that is there, or add such a node.",
             )
         if self.cpus is None:
-            of_type = with_cpus(of_type, name)
+            of_type = nodes_with_cpus(of_type, name)
         found = infeasible(of_type, request.model_copy(update={"accelerator_type": None}))
         suggestion = found.suggestion
         if found.short_of == name and (smaller := self._amount_that_fits(capacity)):

@@ -1,11 +1,11 @@
-"""Plans that count the nodes which the autoscaler can still add."""
+"""Counts the nodes that the autoscaler can still add, beside those that are alive."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeTypeCapacity
 from tune_policies.placement.packing import largest
-from tune_policies.placement.scale_up import by_use, fewest_nodes, within
+from tune_policies.placement.scale_up import fewest_nodes, nodes_within_limits, types_that_hold
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
@@ -60,12 +60,12 @@ class AutoscalingPolicy(WrappingPolicy):
         if sum(most.values()) <= limit:
             return plan, most
         # What the trials need is known now, and with it the types that hold the most of them.
-        by_kind = (by_use(slot, capacity, slot.max_concurrent_trials) for slot in plan.slots)
-        chosen = within(most, dict.fromkeys(each.name for types in by_kind for each in types), limit)
+        by_slot = (types_that_hold(slot, capacity, slot.max_concurrent_trials) for slot in plan.slots)
+        chosen = nodes_within_limits(most, dict.fromkeys(each.name for types in by_slot for each in types), limit)
         return self.inner.plan(capacity.with_nodes_added(chosen)), chosen
 
     def _plan_without(self, capacity: ClusterCapacity, error: InfeasibleRequestError) -> TrialPlan:
-        """Return the plan for the alive nodes alone, where those that can be added make it infeasible."""
+        """Return the plan for the alive nodes alone, for which a trial may fit though none does with added nodes."""
         try:
             plan = self.inner.plan(capacity)
         except InfeasibleRequestError:

@@ -120,7 +120,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         return both.model_copy(update={"limited_by": gpu.limited_by, "reasons": reasons, "by_config": by_config})
 
     def _on_one(self, capacity: ClusterCapacity, device: Device, error: InfeasibleRequestError) -> TrialPlan:
-        """Return the plan where there are slots of one kind only.
+        """Return the plan where the cluster has slots on one of the two devices only.
 
         Raises:
             InfeasibleRequestError: There are none at all.
@@ -133,7 +133,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         )
 
     def _about_age(self, read_at: datetime | None) -> Iterator[str]:
-        """Yield what is to be said of the decision's age.
+        """Yield the age of the decision.
 
         Raises:
             InfeasibleRequestError: It is too old.
@@ -153,7 +153,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         yield f"measured on {made:%Y-%m-%d}"
 
     def _about_hardware(self, capacity: ClusterCapacity, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
-        """Yield what is to be said of the devices.
+        """Yield what the user should know of the devices.
 
         Raises:
             InfeasibleRequestError: They are not those on which was measured.

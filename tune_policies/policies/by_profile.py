@@ -1,4 +1,4 @@
-"""From what was measured of some configs to slots of several sizes, one of which each config gets."""
+"""Plans slots of several sizes from a GPU-memory profile, and each config gets the smallest that is enough."""
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
@@ -11,7 +11,7 @@ from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemor
 from tune_policies.plan.slots_by_config import SlotsByProfile, with_headroom
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.policies.gpu import Selection, labels_of
+from tune_policies.policies.gpu_selection import Selection, labels_of
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import format_amount
 from tune_policies.values.units import format_bytes
@@ -36,7 +36,7 @@ def plan_by_profile(
     best: Callable[[int], tuple[TrialPlan, Selection]],
     plan_on: Callable[[Selection, int], TrialPlan],
 ) -> TrialPlan:
-    """Return the plan whose first slot is enough for every measured config, and that has one for each config.
+    """Return the plan whose first slot is enough for every measured config, with smaller slots for smaller configs.
 
     Args:
         profile: What was measured.

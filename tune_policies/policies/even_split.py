@@ -15,7 +15,7 @@ from tune_policies.placement.packing import (
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.infeasible import infeasible
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.gpu import gpus_of_type, share_of_gpu_memory
+from tune_policies.policies.gpu_selection import gpus_of_type, share_of_gpu_memory
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import (

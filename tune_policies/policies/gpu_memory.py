@@ -7,13 +7,13 @@ from pydantic import Field, model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.placement.packing import Request, equal_device_share
-from tune_policies.plan.build_plan import with_cpus
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.plan.infeasible import infeasible
 from tune_policies.plan.slots_by_config import Headroom
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.by_profile import plan_by_profile
-from tune_policies.policies.gpu import (
+from tune_policies.policies.cpus_per_worker import nodes_with_cpus
+from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
     Selection,
     describe_gpus,
@@ -100,7 +100,7 @@ class GpuMemoryPolicy(ResourcePolicy):
     def _best(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> tuple[TrialPlan, Selection]:
         """Return the plan for workers that need so many bytes each, and the devices that it uses.
 
-        Ray is still to be told these by label.
+        The plan has no labels yet: see :func:`with_labels`.
         """
         plans, shortages = [], []
         for choice in _choices(capacity, usable, needed):
@@ -122,7 +122,7 @@ class GpuMemoryPolicy(ResourcePolicy):
     def _usable(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
         gpus = gpus_of_type(capacity, accelerator_type)
         if self.cpus is None:
-            return gpus._replace(groups=with_cpus(gpus.groups, "GPU"))
+            return gpus._replace(groups=nodes_with_cpus(gpus.groups, "GPU"))
         return gpus.where(lambda node: node.resources.cpus >= (self.cpus or 0))
 
     def _plan_choice(self, capacity: ClusterCapacity, usable: Selection, choice: Selection, needed: int) -> TrialPlan:
@@ -194,7 +194,7 @@ def _models(nodes: Iterable[NodeCapacity]) -> set[str | None]:
 
 
 def _choices(capacity: ClusterCapacity, usable: Selection, needed: int) -> Iterable[Selection]:
-    """Yield the ways to use the GPUs, all of whose memory is known and enough."""
+    """Yield selections of GPUs whose memory is known and enough."""
     yield from selections_of(capacity, usable, needed)
     sizes = {node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups}
     # Fewer devices of more memory each may hold more.

@@ -1,4 +1,4 @@
-"""Several kinds of slots at once: quarter GPUs beside CPU slots, A100s beside L4s."""
+"""Slots of several types at once: quarter GPUs beside CPU slots, A100s beside L4s."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ class MixedPolicy(ResourcePolicy):
     for which nothing is left is left out, and the plan says why. Beside other kinds a trial's workers do not grow.
 
     Attributes:
-        policies: What each kind of slot is, the best first; as arguments, or in one list. At least one, and none with a
+        policies: One for each type of slot, the best first; as arguments, or in one list. At least one, and none with a
             GPU-memory profile.
         speeds: How fast a trial runs in the slots of each policy, in any one unit; ``None``: not known. By them
             ``PolicyScheduler`` leaves slow slots idle where faster ones end all that waits sooner, from the first
@@ -68,38 +68,38 @@ class MixedPolicy(ResourcePolicy):
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
         left = RemainingCapacity.all_of(capacity)
-        found: list[_Kinds] = []
+        found: list[_PolicySlots] = []
         errors: list[InfeasibleRequestError] = []
         notes: list[str] = []
         for policy, speed in zip(self.policies, self.speeds or [None] * len(self.policies), strict=True):
             try:
-                kinds, left = _next_kinds(policy, left)
+                given, left = _next_slots(policy, left)
             except InfeasibleRequestError as error:
                 errors.append(error)
                 notes.append(f"no slots of {type(policy).__name__}{' beside these' if found else ''}: {error}")
             else:
-                found.append(kinds if speed is None else kinds.with_speed(speed))
-                notes += kinds.without_place
+                found.append(given if speed is None else given.with_speed(speed))
+                notes += given.without_place
         if not found:
             raise _none_fits(errors)
         if len(found) == 1:
             return found[0].alone(capacity).with_reasons(*notes)
         return TrialPlan(
-            slots=tuple(slot.of_fixed_size() for kinds in found for slot in kinds.slots),
+            slots=tuple(slot.of_fixed_size() for given in found for slot in given.slots),
             limited_by=found[-1].plan.limited_by,
             reasons=(*notes, *_reasons(found), *_about_growth(found)),
-            nodes_to_add=_sum(kinds.plan.nodes_to_add for kinds in found),
+            nodes_to_add=_sum(given.plan.nodes_to_add for given in found),
         )
 
 
-class _Kinds(NamedTuple):
-    """What one policy gives beside others.
+class _PolicySlots(NamedTuple):
+    """The slots of one policy beside those of others.
 
     Attributes:
         policy: The policy.
         plan: Its plan on what was left.
         slots: The slots of the plan that have a place, at least one.
-        without_place: Of each kind of its slots that has none, a sentence.
+        without_place: A sentence for each of its slots that has no place.
     """
 
     policy: ResourcePolicy
@@ -108,7 +108,7 @@ class _Kinds(NamedTuple):
     without_place: tuple[str, ...]
 
     def with_speed(self, speed: float) -> Self:
-        """Return the same with the first kind as fast as that, and the others in the proportion they had to it."""
+        """Return the same with this speed for the first slot, and the others in proportion to it."""
         own = self.slots[0].speed or 1
         # Proportions multiply where plans are nested, and must stay numbers that a plan may have.
         speeds = [min(MOST, max(_SLOWEST, speed * ((slot.speed or own) / own))) for slot in self.slots]
@@ -116,7 +116,7 @@ class _Kinds(NamedTuple):
         return self._replace(slots=tuple(slots))
 
     def alone(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan on the whole cluster, where no other kind has a place."""
+        """Return the plan on the whole cluster, where no other policy has a place."""
         speed = self.slots[0].speed
         plan = self.policy.plan(capacity)
         if speed is None:
@@ -125,8 +125,8 @@ class _Kinds(NamedTuple):
         return plan.model_copy(update={"slots": fast.slots})
 
 
-def _next_kinds(policy: ResourcePolicy, left: RemainingCapacity) -> tuple[_Kinds, RemainingCapacity]:
-    """Return what ``policy`` gives on what is left, and what is left beside that.
+def _next_slots(policy: ResourcePolicy, left: RemainingCapacity) -> tuple[_PolicySlots, RemainingCapacity]:
+    """Return the slots of ``policy`` on the remaining capacity, and what then remains.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits there.
@@ -135,9 +135,9 @@ def _next_kinds(policy: ResourcePolicy, left: RemainingCapacity) -> tuple[_Kinds
     if any(slot.num_workers for slot in plan.slots) and len(left.capacity.nodes) > 1:
         return _take(policy, _plan_workers(policy, left), left)
     with suppress(InfeasibleRequestError):
-        kinds, rest = _take(policy, plan, left)
-        if kinds.slots == plan.slots:
-            return kinds, rest
+        given, rest = _take(policy, plan, left)
+        if given.slots == plan.slots:
+            return given, rest
     try:
         return _take(policy, policy.plan(left.without_devices_in_use), left)
     except InfeasibleRequestError as error:
@@ -149,8 +149,8 @@ def _next_kinds(policy: ResourcePolicy, left: RemainingCapacity) -> tuple[_Kinds
         ) from error
 
 
-def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> tuple[_Kinds, RemainingCapacity]:
-    """Return the slots of the plan that have a place on what is left, and what is left beside them.
+def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> tuple[_PolicySlots, RemainingCapacity]:
+    """Return the slots of the plan that have a place on the remaining capacity, and what then remains.
 
     Raises:
         InfeasibleRequestError: None has a place.
@@ -170,14 +170,14 @@ def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> t
             plan.limited_by,
             "Ask for less, or put this policy first.",
         )
-    return _Kinds(policy, plan, tuple(slots), tuple(missing)), left
+    return _PolicySlots(policy, plan, tuple(slots), tuple(missing)), left
 
 
 def _plan_workers(policy: ResourcePolicy, left: RemainingCapacity) -> TrialPlan:
-    """Return the plan for trials with Train workers on nodes that no other kind uses, or else on one that others use.
+    """Return the plan for trials with Train workers, on nodes that no other policy uses, or else on one shared node.
 
-    Train places the workers by itself, so on several nodes that others use, all could be on one, and take the room of
-    the others there. Ray is kept to the nodes by their identifiers, so that nodes to be added do not count.
+    Train places the workers by itself. On several shared nodes it could put all of them on one, and take what other
+    policies have there. The plan names nodes by their identifiers, so nodes that are still to be added do not count.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits there.
@@ -213,7 +213,7 @@ def _kept_to_nodes(plan: TrialPlan, capacity: ClusterCapacity, left: RemainingCa
         if any(_has_tpu(node) for node in left.capacity.nodes if node.node_id in left.shares):
             raise InfeasibleRequestError(
                 str(slot),
-                "Ray Train reserves whole slices by itself, and kinds before this one use some of their nodes",
+                "Ray Train reserves whole slices by itself, and policies before this one use some of their nodes",
                 "TPU slices",
                 "Put the policy of the slices first.",
             )
@@ -238,19 +238,19 @@ def _none_fits(errors: list[InfeasibleRequestError]) -> InfeasibleRequestError:
     )
 
 
-def _reasons(found: list[_Kinds]) -> Iterator[str]:
-    """Yield the reasons of all kinds: those of one with what it is, those that hold for all once."""
-    common = set.intersection(*(set(kinds.plan.reasons) for kinds in found))
-    for kinds in found:
-        for reason in kinds.plan.reasons:
+def _reasons(found: list[_PolicySlots]) -> Iterator[str]:
+    """Yield each reason after the name of its policy, and a reason that all policies give once."""
+    common = set.intersection(*(set(given.plan.reasons) for given in found))
+    for given in found:
+        for reason in given.plan.reasons:
             if reason not in common:
-                yield f"{type(kinds.policy).__name__}: {reason}"
+                yield f"{type(given.policy).__name__}: {reason}"
     yield from (reason for reason in found[0].plan.reasons if reason in common)
 
 
-def _about_growth(found: Iterable[_Kinds]) -> Iterator[str]:
-    """Yield that workers do not grow, where they could: what one kind leaves, the next kinds have."""
-    if any(slot.max_workers is not None for kinds in found for slot in kinds.slots):
+def _about_growth(found: Iterable[_PolicySlots]) -> Iterator[str]:
+    """Yield that no trial grows, where trials could: the next policies have what one leaves free."""
+    if any(slot.max_workers is not None for given in found for slot in given.slots):
         yield "beside other kinds of slots a trial keeps the fewest of its workers: what it could grow into is theirs"
 
 

@@ -159,7 +159,7 @@ def build_policy(data: object) -> ResourcePolicy:
 
 
 def _build(data: object) -> ResourcePolicy:
-    kinds = {cls.__name__: cls for cls in _kinds_below(ResourcePolicy) if not isabstract(cls)}
+    kinds = {cls.__name__: cls for cls in _subclasses_of(ResourcePolicy) if not isabstract(cls)}
     if not isinstance(data, dict):
         raise InvalidResourcesError(f"a policy must be a mapping with a 'kind', got {kind_of(data)}")
     fields = dict(data)
@@ -171,8 +171,8 @@ def _build(data: object) -> ResourcePolicy:
     return policy
 
 
-def _kinds_below(cls: type[Any]) -> list[type[Any]]:
-    return [kind for subclass in cls.__subclasses__() for kind in (subclass, *_kinds_below(subclass))]
+def _subclasses_of(cls: type[Any]) -> list[type[Any]]:
+    return [each for subclass in cls.__subclasses__() for each in (subclass, *_subclasses_of(subclass))]
 
 
 def _no_devices(amounts: dict[str, float]) -> dict[str, float]:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.reading import read_data, read_value
-from tune_policies.kuberay.nodes.catalog import NodeCatalog
+from tune_policies.kuberay.design.catalog import NodeCatalog
 from tune_policies.plan.decision import Decision
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.policies.benchmarked import BenchmarkedPolicy
@@ -25,7 +25,7 @@ _IN_FILES: Final[dict[tuple[str, str], tuple[str, type[Value]]]] = {
     (GpuMemoryPolicy.__name__, "profile"): ("profile", GpuMemoryProfile),
     (BenchmarkedPolicy.__name__, "decision"): ("decision", Decision),
 }
-"""The fields, by kind of policy and name, that a file may hold: what it is called, and its class."""
+"""The fields whose value may stand in a file of its own, by ``kind`` of policy and name: its name and class."""
 
 
 def load_policy(path: str | Path) -> ResourcePolicy:

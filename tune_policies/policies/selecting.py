@@ -1,4 +1,4 @@
-"""Some nodes only: by label, or without some."""
+"""Plans on some nodes only, chosen by label or by exclusion."""
 
 from ipaddress import ip_address
 from typing import Any, Final
@@ -66,7 +66,7 @@ class SelectingPolicy(WrappingPolicy):
         return plan.on_nodes(selector) if plan.topology is None else _of_slices(plan, capacity, chosen)
 
     def _excluded(self, capacity: ClusterCapacity) -> tuple[list[str], list[str]]:
-        """Return the nodes to keep off, and of what is to be excluded and is not there a note each."""
+        """Return the nodes to exclude, and a note for each name to exclude that no node has."""
         if not self.exclude_nodes and not self.exclude_head:
             return [], []
         heads = [node.node_id for node in capacity.nodes if node.is_head]
@@ -91,7 +91,7 @@ def _plain(name: str) -> str:
 
 
 def _of_slices(plan: TrialPlan, capacity: ClusterCapacity, chosen: ClusterCapacity) -> TrialPlan:
-    """Return a plan on whole TPU slices, which Ray Train reserves by itself, if it could reserve no other.
+    """Return a plan on whole TPU slices, if Ray Train, which reserves them by itself, could take no excluded slice.
 
     Raises:
         InfeasibleRequestError: Slices are left out, and Train takes no label selector that would keep it off them.

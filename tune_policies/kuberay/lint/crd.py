@@ -21,7 +21,7 @@ from tune_policies.kuberay.manifests.file_text import read_text
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten, suggest
 
-_KINDS = {
+_JSON_TYPES = {
     "array": "a list",
     "boolean": "true or false",
     "integer": "a whole number",
@@ -36,7 +36,7 @@ _KEPT = frozenset(
 )
 _RANGES = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 _DEFINITION: Final = "CustomResourceDefinition"
-_ROOM: Final = 10
+_TIMES_LARGER: Final = 10
 """A definition is a megabyte, and `kubectl get crd` writes all that a cluster has."""
 
 
@@ -116,8 +116,8 @@ def _definitions(file: FilePath, _: int) -> tuple[tuple[str, Mapping[str, Any]],
 
 def _manifests(file: FilePath) -> Iterator[dict[str, Any]]:
     """Yield the manifests of a file, also of a list; other files of a chart have none, as some are no YAML."""
-    text = read_text(file, _ROOM)
-    for document in read_documents(text, str(file), _ROOM) if _DEFINITION in text else ():
+    text = read_text(file, _TIMES_LARGER)
+    for document in read_documents(text, str(file), _TIMES_LARGER) if _DEFINITION in text else ():
         data = document.data
         items = data.get("items") if isinstance(data, dict) and str(data.get("kind")).endswith("List") else None
         yield from (each for each in (items if isinstance(items, list) else [data]) if isinstance(each, dict))
@@ -177,8 +177,8 @@ def _explain(error: ValidationError) -> Iterator[tuple[Path, str]]:
                 if key not in error.instance:
                     yield path, f"{name} lacks the field {key!r}"
         case "type":
-            kinds = wanted if isinstance(wanted, list) else [wanted]
-            yield path, f"{name} must be {' or '.join(_KINDS[kind] for kind in kinds)}, got {got}"
+            types = wanted if isinstance(wanted, list) else [wanted]
+            yield path, f"{name} must be {' or '.join(_JSON_TYPES[each] for each in types)}, got {got}"
         case "enum":
             choices = [str(each) for each in wanted]
             yield path, f"{name} must be one of {', '.join(choices)}, got {got}{suggest(str(error.instance), choices)}"
@@ -228,8 +228,8 @@ def _add_kubernetes_own(schema: Mapping[str, Any], found: dict[str, Any]) -> Non
         found.pop("anyOf", None)
         found["type"] = ["integer", "string"]
     if schema.get("nullable") and "type" in found:
-        kinds = found["type"] if isinstance(found["type"], list) else [found["type"]]
-        found["type"] = [*kinds, "null"]
+        types = found["type"] if isinstance(found["type"], list) else [found["type"]]
+        found["type"] = [*types, "null"]
     if schema.get("type") == "integer" and schema.get("format") in _RANGES:
         least, most = _RANGES[schema["format"]]
         found["minimum"] = max(least, schema.get("minimum", least))

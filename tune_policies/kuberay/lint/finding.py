@@ -1,4 +1,4 @@
-"""How findings look on the shell: a line that editors understand, then why it matters and what to do."""
+"""A finding, and how it looks on the shell: a line that editors understand, then why it matters and what to do."""
 
 import json
 from collections.abc import Iterator, Sequence

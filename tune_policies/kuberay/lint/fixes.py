@@ -149,8 +149,8 @@ def _patched(
     places = _places(text, before)
     patched = list(text)
     operations = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-    for kind, first, end, new_first, new_end in reversed(operations):
-        if kind == "equal":
+    for tag, first, end, new_first, new_end in reversed(operations):
+        if tag == "equal":
             continue
         near = first - 1 if first == end else first  # what is added is written as the line above it
         if near not in places or (first < end and places.get(end - 1) != places[first] + end - 1 - first):

@@ -1,4 +1,4 @@
-"""Reads files and asks all rules; what cannot be read is a finding like any other."""
+"""Reads files and asks all rules. A file that cannot be read is a finding like any other."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -7,7 +7,6 @@ from pathlib import Path as FilePath
 
 from tune_policies.files.yaml_documents import Document, DocumentError, Path, read_documents
 from tune_policies.kuberay.lint.crd import CrdSet
-from tune_policies.kuberay.lint.field_names import misspelled_fields
 from tune_policies.kuberay.lint.finding import Edit, Finding
 from tune_policies.kuberay.lint.rule import DocumentRule, Found, ReaderRule, Rule, document_type
 from tune_policies.kuberay.lint.rules import (
@@ -20,6 +19,7 @@ from tune_policies.kuberay.lint.rules import (
     WRONG_FIELD,
 )
 from tune_policies.kuberay.lint.rules.cluster_parts import at
+from tune_policies.kuberay.lint.rules.field_names import misspelled_fields
 from tune_policies.kuberay.manifests.clusters_in_document import check_name, clusters_in, manifests_in, name_of
 from tune_policies.kuberay.manifests.file_text import read_text
 from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, FieldProblem
@@ -120,7 +120,7 @@ def _edits_of(problem: FieldProblem, document: Document, written: list[str]) -> 
 
 
 def _asked_of_definitions(document: Document, crds: CrdSet | None, known: set[Path]) -> _Said:
-    """Check fields by the definitions of their kind; where there are none, by the names that are known here."""
+    """Check fields by the definition of the document's type; without one, by the names that are known here."""
     for top, manifest in manifests_in(document):
         is_defined = crds is not None and document_type(manifest) in crds.kinds
         rule = AGAINST_DEFINITION if is_defined else MISSPELLED

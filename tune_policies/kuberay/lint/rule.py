@@ -1,4 +1,4 @@
-"""How a rule is written, and what it is given: a cluster, or a document of a type that it names."""
+"""What a rule is: a row with a function that checks a cluster, or a document of the types that the row names."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What is wrong with the fields of a part of a manifest, in words that name the way out."""
+"""Reads a part of a manifest by its model, and says what is wrong with its fields and what to write instead."""
 
 import json
 import re

@@ -17,18 +17,18 @@ GZIP: Final = b"\x1f\x8b"
 _MAX_BYTES: Final = MAX_CHARACTERS  # UTF-8 has no fewer bytes than characters
 
 
-def read_text(path: str | FilePath, room: int = 1) -> str:
+def read_text(path: str | FilePath, times: int = 1) -> str:
     """Return the text of a file, unpacked if it is gzipped.
 
     Args:
         path: The file; ``-`` is what is piped in.
-        room: How many times as large as a manifest it may be.
+        times: How many times as large as a manifest it may be.
 
     Raises:
         DocumentError: It is too long unpacked, is no text in UTF-8, or does not unpack.
         InvalidResourcesError: It cannot be read, or is too long.
     """
-    source, max_bytes = str(path), _MAX_BYTES * room
+    source, max_bytes = str(path), _MAX_BYTES * times
     data = _piped_in(max_bytes) if source == "-" else read_bytes(path, max_bytes=max_bytes)
     if data.startswith(GZIP) and len(data) <= max_bytes:
         data = _unpacked(data, source, max_bytes)

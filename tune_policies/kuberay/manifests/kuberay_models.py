@@ -155,7 +155,7 @@ class ClusterInFile(NamedTuple):
 
     Attributes:
         document: Where it stands.
-        kind: ``"RayCluster"``, ``"RayJob"``, ``"RayService"`` or ``"values"``.
+        document_type: ``"RayCluster"``, ``"RayJob"``, ``"RayService"`` or ``"values"``.
         manifest: The whole document.
         metadata: Of the document.
         spec: Of the cluster.
@@ -166,7 +166,7 @@ class ClusterInFile(NamedTuple):
     """
 
     document: Document
-    kind: str
+    document_type: str
     manifest: Manifest
     metadata: Metadata
     spec: RayClusterSpec

@@ -1,4 +1,4 @@
-"""Turns a cluster that was read into what a plan goes by: what Ray counts on each node, and how many there may be."""
+"""Loads a cluster file as a ``ClusterSpec``: what Ray counts on each node, and how many nodes there may be."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,8 +9,11 @@ from typing import Final, TypeVar
 from tune_policies.cluster.capacity import GpuDevice
 from tune_policies.cluster.ray_totals import accelerator_type_of, to_resources
 from tune_policies.files.yaml_documents import Document, read_documents
+from tune_policies.kuberay.design.catalog import NodeCatalog, parts_of_gpus
+from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.kuberay.manifests.cluster_yaml import (
     ClusterYaml,
+    InstanceTypes,
     YamlNodeType,
     assumptions,
     is_cluster_yaml,
@@ -21,11 +24,8 @@ from tune_policies.kuberay.manifests.cluster_yaml import (
 from tune_policies.kuberay.manifests.clusters_in_document import check_name, clusters_in, manifests_in, name_of
 from tune_policies.kuberay.manifests.file_text import read_text
 from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, FieldProblem, HeadGroup, WorkerGroupSpec
-from tune_policies.kuberay.manifests.machines import Machines
 from tune_policies.kuberay.manifests.ray_counts import device_type, ray_counts, slice_shape
 from tune_policies.kuberay.manifests.start_command import says_cpus, started_counts
-from tune_policies.kuberay.nodes.catalog import NodeCatalog, parts_of_gpus
-from tune_policies.kuberay.nodes.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Resources
 from tune_policies.values.sanitize import one_line
@@ -134,10 +134,10 @@ def yaml_to_cluster_spec(
             "max_workers is missing: write how many worker nodes there may be (Ray has no default for this provider)"
         )
     most = cluster.max_workers
-    machines = Machines(provider_of(cluster.model_dump()), catalog)
+    instance_types = InstanceTypes(provider_of(cluster.model_dump()), catalog)
     workers = {name: each for name, each in types.items() if name != head or each.max_workers}
-    head_unknown = machines.why_unknown(head, types[head])
-    unknown = [why for name, each in workers.items() if (why := machines.why_unknown(name, each))]
+    head_unknown = instance_types.why_unknown(head, types[head])
+    unknown = [why for name, each in workers.items() if (why := instance_types.why_unknown(name, each))]
     if head_unknown is not None and not (most and workers):
         unknown.append(head_unknown)
     if unknown:
@@ -145,11 +145,11 @@ def yaml_to_cluster_spec(
     minutes = cluster.idle_timeout_minutes
     return ClusterSpec(
         name=cluster.cluster_name or "cluster",
-        head=_resources(head, {} if head_unknown else machines.amounts(types[head], is_head=True)),
-        groups=tuple(_node_type(name, each, machines.amounts(each), most) for name, each in workers.items()),
+        head=_resources(head, {} if head_unknown else instance_types.amounts(types[head], is_head=True)),
+        groups=tuple(_node_type(name, each, instance_types.amounts(each), most) for name, each in workers.items()),
         max_nodes=most,
         idle_timeout_s=None if minutes is None else minutes * _MINUTE_S,
-        assumptions=(*assumptions, *machines.assumptions(workers), *([HEAD_UNKNOWN] if head_unknown else [])),
+        assumptions=(*assumptions, *instance_types.assumptions(workers), *([HEAD_UNKNOWN] if head_unknown else [])),
     )
 
 

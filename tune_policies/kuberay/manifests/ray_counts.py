@@ -1,4 +1,4 @@
-"""What Ray's autoscaler counts on a node of a KubeRay group, which is what a plan must go by.
+"""What Ray's autoscaler counts on a node of a KubeRay group. Policies plan on these amounts.
 
 By the precedence of ``ray.autoscaler._private.kuberay.autoscaling_config`` (Ray 2.60): the group's ``resources``, then
 ``rayStartParams``, then the limits of the pod's first container, then its requests. All amounts are whole.

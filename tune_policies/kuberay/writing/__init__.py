@@ -1,16 +1,21 @@
-"""Writes a cluster that was planned as a file: for KubeRay, for its chart, or for Ray's own launcher."""
+"""Writes the design of a cluster as a file: for KubeRay, for its chart, or for Ray's own launcher."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from tune_policies.kuberay.design.design_cluster import ClusterDesign
+from tune_policies.kuberay.design.device_plugins import devices_of, type_selector
 from tune_policies.kuberay.manifests.shell_quoting import check_resource_name
-from tune_policies.kuberay.nodes.cluster_plan import ClusterPlan
-from tune_policies.kuberay.nodes.device_plugins import devices_of, type_selector
 from tune_policies.kuberay.writing.block_yaml import Path, to_block_yaml
-from tune_policies.kuberay.writing.chart_values import helm_values, room_in_helm_values
-from tune_policies.kuberay.writing.cluster_yaml import cluster_yaml, room_in_cluster_yaml
+from tune_policies.kuberay.writing.chart_values import helm_values, optional_fields_of_helm_values
+from tune_policies.kuberay.writing.cluster_yaml import cluster_yaml, optional_fields_of_cluster_yaml
 from tune_policies.kuberay.writing.options import WriteOptions
-from tune_policies.kuberay.writing.ray_cluster import has_nvidia, node_selector, ray_cluster, room_in_ray_cluster
+from tune_policies.kuberay.writing.ray_cluster import (
+    has_nvidia,
+    node_selector,
+    optional_fields_of_ray_cluster,
+    ray_cluster,
+)
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten_names
 
@@ -22,36 +27,40 @@ _IN_RAYS_IMAGES: Final = {"NVIDIA GPU", "Google TPU"}
 _WRITERS = {"kuberay": ray_cluster, "kuberay-helm": helm_values, "cluster-yaml": cluster_yaml}
 
 
-def write_cluster(plan: ClusterPlan, options: WriteOptions | None = None) -> str:
-    """Return the text of a file; the same for the same plan. Comments in it are room for what no plan knows.
+def write_cluster(design: ClusterDesign, options: WriteOptions | None = None) -> str:
+    """Return the text of a file; the same for the same design. Comments in it have fields that the user may fill in.
 
     Raises:
-        InvalidResourcesError: Who reads the file could not run the cluster; the message says why.
+        InvalidResourcesError: KubeRay or Ray could not run such a cluster; the message says why.
     """
     options = options or WriteOptions()
-    for node in (plan.head, *(group.node_type for group in plan.groups)):
+    for node in (design.head, *(group.node_type for group in design.groups)):
         for name in node.custom:
             check_resource_name(name)
-    _check_that_labels_are_seen(plan, options)
-    _check_that_ray_knows_the_tpus(plan, options)
-    data = _WRITERS[options.format](plan, options)
-    return to_block_yaml(data, _comments(plan, options), _room(plan, options))
+    _check_that_labels_are_seen(design, options)
+    _check_that_ray_knows_the_tpus(design, options)
+    data = _WRITERS[options.format](design, options)
+    return to_block_yaml(data, _comments(design, options), _optional_fields(design, options))
 
 
-def _room(plan: ClusterPlan, options: WriteOptions) -> dict[Path, Iterable[str]]:
+def _optional_fields(design: ClusterDesign, options: WriteOptions) -> dict[Path, Iterable[str]]:
     if options.format == "cluster-yaml":
-        return room_in_cluster_yaml(options)
-    return room_in_helm_values(plan) if options.format == "kuberay-helm" else room_in_ray_cluster(plan, options)
+        return optional_fields_of_cluster_yaml(options)
+    return (
+        optional_fields_of_helm_values(design)
+        if options.format == "kuberay-helm"
+        else optional_fields_of_ray_cluster(design, options)
+    )
 
 
-def _check_that_labels_are_seen(plan: ClusterPlan, options: WriteOptions) -> None:
-    labelled = next((group.node_type for group in plan.groups if group.node_type.labels), None)
+def _check_that_labels_are_seen(design: ClusterDesign, options: WriteOptions) -> None:
+    labelled = next((group.node_type for group in design.groups if group.node_type.labels), None)
     if labelled is not None and options.format == "kuberay" and not options.ray_starts_with_labels:
         raise InvalidResourcesError(
             f"node type {labelled.name!r} has labels, with which Ray {options.ray_version} does not start on "
             "Kubernetes: take Ray 2.45 or newer, or take the labels out of the catalogue"
         )
-    if not any(slot.label_selector for slot in plan.trials.slots):
+    if not any(slot.label_selector for slot in design.trials.slots):
         return
     if options.format == "kuberay-helm":
         raise InvalidResourcesError(
@@ -65,8 +74,8 @@ def _check_that_labels_are_seen(plan: ClusterPlan, options: WriteOptions) -> Non
         )
 
 
-def _check_that_ray_knows_the_tpus(plan: ClusterPlan, options: WriteOptions) -> None:
-    newest = next((group for group in plan.groups if group.node_type.accelerator_type == "TPU-V7X"), None)
+def _check_that_ray_knows_the_tpus(design: ClusterDesign, options: WriteOptions) -> None:
+    newest = next((group for group in design.groups if group.node_type.accelerator_type == "TPU-V7X"), None)
     if newest is not None and options.format != "cluster-yaml" and not options.ray_reads_group_fields:
         raise InvalidResourcesError(
             f"the autoscaler of Ray {options.ray_version} ends at a group of TPU-V7X, as {newest.node_type.name!r} is: "
@@ -74,13 +83,13 @@ def _check_that_ray_knows_the_tpus(plan: ClusterPlan, options: WriteOptions) -> 
         )
 
 
-def _comments(plan: ClusterPlan, options: WriteOptions) -> Iterator[str]:
-    yield f"Written by tune-policies: a Ray cluster for {plan.num_trials} trials."
-    yield from plan.reasons
-    nodes = [group.node_type for group in plan.groups]
+def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
+    yield f"Written by tune-policies: a Ray cluster for {design.num_trials} trials."
+    yield from design.reasons
+    nodes = [group.node_type for group in design.groups]
     if options.format == "cluster-yaml":
         yield "provider and node_config are the cloud's: fill in what is missing."
-        if empty := [node.name for node in (plan.head, *nodes) if not node.node_config]:
+        if empty := [node.name for node in (design.head, *nodes) if not node.node_config]:
             yield (
                 f"Nothing tells the cloud which machines are {shorten_names(empty)}: name them in node_config, such as "
                 "{InstanceType: g6.xlarge}."
@@ -110,7 +119,7 @@ def _comments(plan: ClusterPlan, options: WriteOptions) -> Iterator[str]:
     yield "Lines behind # are room for what no plan knows: fill in what you need, in each group."
     if options.job is not None:
         yield "Nodes and their files go when the job has ended: let storage_path be in a bucket or on a volume."
-    if any(group.num_hosts > 1 for group in plan.groups):
+    if any(group.num_hosts > 1 for group in design.groups):
         yield "Slices of several hosts need the Ray operator add-on of GKE, which numbers the hosts."
     if options.format == "kuberay-helm" and any(node.labels for node in nodes):
         yield "The chart has no place for Ray's node labels, so these are left out."

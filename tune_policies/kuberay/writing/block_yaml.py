@@ -35,26 +35,26 @@ _BlockDumper.add_representer(str, _represent_text)
 
 
 def to_block_yaml(
-    data: Mapping[str, Any], comments: Iterable[str] = (), room: Mapping[Path, Iterable[str]] | None = None
+    data: Mapping[str, Any], comments: Iterable[str] = (), optional: Mapping[Path, Iterable[str]] | None = None
 ) -> str:
     """Return the text of one document.
 
     Args:
         data: Mappings, lists, texts, numbers, truth values.
         comments: What stands above it, a paragraph each.
-        room: Lines of YAML that the reader may want, by the path of the part above which each stands as a comment, as
-            deep as that part.
+        optional: Lines of YAML that the reader may want, by the path of a part. They stand above the part as comments,
+            as deep as the part.
     """
     body = yaml.dump(data, Dumper=_BlockDumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
-    if room:
-        body = _with_room(body, room)
+    if optional:
+        body = _with_comments_above(body, optional)
     return "".join(f"{line}\n" for paragraph in comments for line in _comment(paragraph)) + body
 
 
-def _with_room(body: str, room: Mapping[Path, Iterable[str]]) -> str:
+def _with_comments_above(body: str, optional: Mapping[Path, Iterable[str]]) -> str:
     root = yaml.compose(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     lines = body.split("\n")
-    above = sorted(((_position(root, path), texts) for path, texts in room.items()), key=lambda each: each[0])
+    above = sorted(((_position(root, path), texts) for path, texts in optional.items()), key=lambda each: each[0])
     for (line, column), texts in reversed(above):
         lines[line:line] = [f"{' ' * column}# {text}" for text in texts]
     return "\n".join(lines)

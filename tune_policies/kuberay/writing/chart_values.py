@@ -1,4 +1,4 @@
-"""A plan as values for KubeRay's chart ``ray-cluster``.
+"""The design of a cluster as values for KubeRay's chart ``ray-cluster``.
 
 The chart has no field for a group's ``resources`` and ``labels`` (https://github.com/ray-project/kuberay/pull/4550), so
 amounts that Ray does not see go through ``rayStartParams``. What it calls ``resources`` is the container's.
@@ -7,24 +7,24 @@ amounts that Ray does not see go through ``rayStartParams``. What it calls ``res
 from collections.abc import Iterable
 from typing import Any
 
-from tune_policies.kuberay.nodes.cluster_plan import ClusterPlan
+from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.writing.block_yaml import Path
 from tune_policies.kuberay.writing.options import WriteOptions
-from tune_policies.kuberay.writing.ray_cluster import as_start_params, ray_cluster, room_in_pods
+from tune_policies.kuberay.writing.ray_cluster import as_start_params, optional_fields_of_pods, ray_cluster
 
 
-def helm_values(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
+def helm_values(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
     """Return the chart's values.
 
     Raises:
         InvalidResourcesError: KubeRay could not run it.
     """
-    manifest = ray_cluster(plan, options)
+    manifest = ray_cluster(design, options)
     spec = manifest["spec"]
     head = spec["headGroupSpec"]
     head_fields = ("rayVersion", "enableInTreeAutoscaling", "autoscalerOptions")
     return {
-        "fullnameOverride": plan.name,
+        "fullnameOverride": design.name,
         "image": _image(head),
         "head": {field: spec[field] for field in head_fields} | _group_values(head),
         # The chart's own group: what is needed stands below, by name.
@@ -44,12 +44,12 @@ def helm_values(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
     }
 
 
-def room_in_helm_values(plan: ClusterPlan) -> dict[Path, Iterable[str]]:
-    """Return what may be filled in, by the path of the part above which it stands; of the groups, in the first."""
-    room: dict[Path, Iterable[str]] = {("head",): ("imagePullSecrets: [{name: registry}]",)}
-    for group in (("head",), ("additionalWorkerGroups", plan.groups[0].node_type.name)):
-        room |= room_in_pods(group, group)
-    return room
+def optional_fields_of_helm_values(design: ClusterDesign) -> dict[Path, Iterable[str]]:
+    """Return what the user may fill in, by the path of the part above which it stands; for groups, of the first."""
+    optional: dict[Path, Iterable[str]] = {("head",): ("imagePullSecrets: [{name: registry}]",)}
+    for group in (("head",), ("additionalWorkerGroups", design.groups[0].node_type.name)):
+        optional |= optional_fields_of_pods(group, group)
+    return optional
 
 
 def _group_values(group: dict[str, Any]) -> dict[str, Any]:

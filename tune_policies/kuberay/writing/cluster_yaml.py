@@ -1,4 +1,4 @@
-"""A plan as cluster YAML for Ray's own launcher (``ray up``).
+"""The design of a cluster as cluster YAML for Ray's own launcher (``ray up``).
 
 After https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html. What it leaves out, Ray takes
 from the defaults of the provider.
@@ -8,36 +8,36 @@ from collections.abc import Iterable
 from typing import Any
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
+from tune_policies.kuberay.design.catalog import NodeType
+from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.manifests.shell_quoting import quoted
-from tune_policies.kuberay.nodes.catalog import NodeType
-from tune_policies.kuberay.nodes.cluster_plan import ClusterPlan
 from tune_policies.kuberay.writing.block_yaml import Path
 from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.kuberay.writing.ray_cluster import check_group_names, ray_labels
 from tune_policies.values.errors import InvalidResourcesError
 
 
-def cluster_yaml(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
+def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
     """Return the configuration of Ray's launcher.
 
     Raises:
         InvalidResourcesError: The launcher could not start it: a name comes twice, or nodes come several at once.
     """
-    check_group_names(plan, plan.head.name)
-    for group in plan.groups:
+    check_group_names(design, design.head.name)
+    for group in design.groups:
         if group.num_hosts > 1:
             raise InvalidResourcesError(
                 f"the group {group.node_type.name!r} has nodes that come {group.num_hosts} at once, which Ray's "
                 "launcher does not do: write a manifest (format 'kuberay')"
             )
     return {
-        "cluster_name": plan.name,
-        "max_workers": sum(group.max_nodes for group in plan.groups),
-        "idle_timeout_minutes": plan.idle_timeout_s / 60,
+        "cluster_name": design.name,
+        "max_workers": sum(group.max_nodes for group in design.groups),
+        "idle_timeout_minutes": design.idle_timeout_s / 60,
         "provider": options.provider,
         **_software(options),
-        "head_node_type": plan.head.name,
-        "available_node_types": {plan.head.name: _head(plan.head)}
+        "head_node_type": design.head.name,
+        "available_node_types": {design.head.name: _head(design.head)}
         | {
             group.node_type.name: {
                 "min_workers": group.min_nodes,
@@ -46,19 +46,19 @@ def cluster_yaml(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
                 "labels": ray_labels(group.node_type),
                 "node_config": group.node_type.node_config,
             }
-            for group in plan.groups
+            for group in design.groups
         },
     }
 
 
-def room_in_cluster_yaml(options: WriteOptions) -> dict[Path, Iterable[str]]:
+def optional_fields_of_cluster_yaml(options: WriteOptions) -> dict[Path, Iterable[str]]:
     """Return what may be filled in, by the path of the part above which it stands."""
-    room: dict[Path, Iterable[str]] = {
+    optional: dict[Path, Iterable[str]] = {
         ("head_node_type",): ("file_mounts: {~/code: .}  # the folder of your program, on every node",)
     }
     if options.image is None:  # which would have the packages
-        room["setup_commands", 0] = ("- pip install --requirement ~/code/requirements.txt",)
-    return room
+        optional["setup_commands", 0] = ("- pip install --requirement ~/code/requirements.txt",)
+    return optional
 
 
 def _software(options: WriteOptions) -> dict[str, Any]:

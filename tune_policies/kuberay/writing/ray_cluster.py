@@ -1,4 +1,4 @@
-"""Pods of Ray's nodes: each fills a node of its type, and shows Ray what the plan counts on."""
+"""The design of a cluster as a RayCluster or RayJob: each pod fills a node of its type, and tells Ray what it has."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -7,10 +7,11 @@ import yaml
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
+from tune_policies.kuberay.design.catalog import NodeType, Toleration
+from tune_policies.kuberay.design.cluster_spec import DesignedGroup
+from tune_policies.kuberay.design.design_cluster import ClusterDesign
+from tune_policies.kuberay.design.device_plugins import Platform, devices_of, gpu_node_label, type_selector
 from tune_policies.kuberay.manifests.shell_quoting import quoted_amounts
-from tune_policies.kuberay.nodes.catalog import NodeType, Toleration
-from tune_policies.kuberay.nodes.cluster_plan import ClusterPlan, PlannedGroup
-from tune_policies.kuberay.nodes.device_plugins import Platform, devices_of, gpu_node_label, type_selector
 from tune_policies.kuberay.writing.block_yaml import Path
 from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.values.errors import InvalidResourcesError
@@ -94,7 +95,7 @@ def _off_gpu_nodes(node_type: NodeType, platform: Platform | None) -> dict[str, 
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [has_none]}}}
 
 
-def room_in_pods(pod: Path, container: Path) -> dict[Path, Iterable[str]]:
+def optional_fields_of_pods(pod: Path, container: Path) -> dict[Path, Iterable[str]]:
     """Return what a platform's owner may fill in, by the path of the part above which it stands.
 
     Args:
@@ -171,21 +172,21 @@ _KEPT_AFTER_JOB_S: Final = 300
 """So long one can still look at the dashboard."""
 
 
-def ray_cluster(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
-    """Return the manifest of a plan: a RayCluster, or with ``options.job`` a RayJob.
+def ray_cluster(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
+    """Return the manifest of a design: a RayCluster, or with ``options.job`` a RayJob.
 
     Raises:
         InvalidResourcesError: KubeRay could not run it: a name, an amount, or devices that Kubernetes does not know.
     """
     kind = "RayCluster" if options.job is None else "RayJob"
-    if kind == "RayJob" and len(plan.name) > _LONGEST_JOB_NAME:
+    if kind == "RayJob" and len(design.name) > _LONGEST_JOB_NAME:
         raise InvalidResourcesError(
-            f"the name {plan.name!r} has {len(plan.name)} characters, and a RayJob's may have {_LONGEST_JOB_NAME}: "
+            f"the name {design.name!r} has {len(design.name)} characters, and a RayJob's may have {_LONGEST_JOB_NAME}: "
             "choose a shorter one"
         )
-    metadata = {"name": plan.name} | ({} if options.namespace is None else {"namespace": options.namespace})
+    metadata = {"name": design.name} | ({} if options.namespace is None else {"namespace": options.namespace})
     manifest = {"apiVersion": "ray.io/v1", "kind": kind, "metadata": metadata}
-    spec = ray_cluster_spec(plan, options)
+    spec = ray_cluster_spec(design, options)
     if options.job is None:
         return manifest | {"spec": spec}
     brings = options.runtime_env and {"runtimeEnvYAML": yaml.safe_dump(options.runtime_env, sort_keys=False)}
@@ -200,10 +201,10 @@ def ray_cluster(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
     }
 
 
-def room_in_ray_cluster(plan: ClusterPlan, options: WriteOptions) -> dict[Path, Iterable[str]]:
-    """Return what may be filled in, by the path of the part above which it stands; of the groups, in the first."""
+def optional_fields_of_ray_cluster(design: ClusterDesign, options: WriteOptions) -> dict[Path, Iterable[str]]:
+    """Return what the user may fill in, by the path of the part above which it stands; for groups, of the first."""
     spec: Path = ("spec",) if options.job is None else ("spec", "rayClusterSpec")
-    room: dict[Path, Iterable[str]] = {
+    optional: dict[Path, Iterable[str]] = {
         ("metadata", "name"): (
             "labels: {kueue.x-k8s.io/queue-name: trials}",
             'annotations: {kueue.x-k8s.io/elastic-job: "true"}  # or Kueue takes no cluster with an autoscaler',
@@ -211,45 +212,47 @@ def room_in_ray_cluster(plan: ClusterPlan, options: WriteOptions) -> dict[Path, 
     }
     for group in (("headGroupSpec",), ("workerGroupSpecs", 0)):
         pod = (*spec, *group, "template", "spec")
-        room |= room_in_pods(pod, (*pod, "containers", 0))
-        room[(*pod, "containers")] = ("imagePullSecrets: [{name: registry}]",)
-    return room
+        optional |= optional_fields_of_pods(pod, (*pod, "containers", 0))
+        optional[(*pod, "containers")] = ("imagePullSecrets: [{name: registry}]",)
+    return optional
 
 
-def ray_cluster_spec(plan: ClusterPlan, options: WriteOptions) -> dict[str, Any]:
+def ray_cluster_spec(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
     """Return the specification of the cluster.
 
     Raises:
         InvalidResourcesError: KubeRay could not run it.
     """
-    check_group_names(plan, _HEAD_GROUP)
-    is_beside_nvidia = any(has_nvidia(group.node_type) for group in plan.groups)
+    check_group_names(design, _HEAD_GROUP)
+    is_beside_nvidia = any(has_nvidia(group.node_type) for group in design.groups)
     return {
         "rayVersion": options.ray_version,
         "enableInTreeAutoscaling": True,
-        "autoscalerOptions": {"version": "v2", "idleTimeoutSeconds": plan.idle_timeout_s},
+        "autoscalerOptions": {"version": "v2", "idleTimeoutSeconds": design.idle_timeout_s},
         "headGroupSpec": {
             "rayStartParams": {"num-cpus": "0"},  # no trial takes the room of Ray's own processes
-            "template": pod_template(plan.head, options, container="ray-head", is_beside_nvidia=is_beside_nvidia),
+            "template": pod_template(design.head, options, container="ray-head", is_beside_nvidia=is_beside_nvidia),
         },
-        "workerGroupSpecs": [_worker_group(group, options, is_beside_nvidia=is_beside_nvidia) for group in plan.groups],
+        "workerGroupSpecs": [
+            _worker_group(group, options, is_beside_nvidia=is_beside_nvidia) for group in design.groups
+        ],
     }
 
 
-def check_group_names(plan: ClusterPlan, head: str) -> None:
+def check_group_names(design: ClusterDesign, head: str) -> None:
     """Check that each group has a name of its own.
 
     Raises:
         InvalidResourcesError: Two groups, or a group and the head, have the same.
     """
-    names = [head, *(group.node_type.name for group in plan.groups)]
+    names = [head, *(group.node_type.name for group in design.groups)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidResourcesError(
             f"each group needs a name of its own, but {twice[0]!r} comes twice, or is the head's"
         )
 
 
-def _worker_group(group: PlannedGroup, options: WriteOptions, *, is_beside_nvidia: bool) -> dict[str, Any]:
+def _worker_group(group: DesignedGroup, options: WriteOptions, *, is_beside_nvidia: bool) -> dict[str, Any]:
     node_type = group.node_type
     unseen = unseen_amounts(node_type)
     spec: dict[str, Any] = {
@@ -278,7 +281,7 @@ def ray_labels(node_type: NodeType) -> dict[str, str]:
     return typed | node_type.labels
 
 
-def replicas(group: PlannedGroup, nodes: int) -> int:
+def replicas(group: DesignedGroup, nodes: int) -> int:
     """Return how many replicas have so many nodes.
 
     Raises:

@@ -7,10 +7,10 @@ differ. What KubeRay's operator says by itself, and what does not concern trials
 from tune_policies.kuberay.lint.rule import DocumentRule, ReaderRule, Rule, RuleSet
 from tune_policies.kuberay.lint.rules import (
     autoscaling,
-    chart,
     cluster_yaml,
     cpus_and_memory,
     devices,
+    field_names,
     gpu_visibility,
     images,
     jobs,
@@ -79,7 +79,7 @@ RULES: RuleSet = (
     *jobs.RULES,
     *kueue.RULES,
     *cluster_yaml.RULES,
-    *chart.RULES,
+    *field_names.RULES,
 )
 """All others, in the order in which they are asked."""
 

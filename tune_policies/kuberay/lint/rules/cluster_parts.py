@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel
 
 from tune_policies.files.yaml_documents import Path
+from tune_policies.kuberay.design.device_plugins import ray_resource
 from tune_policies.kuberay.manifests.kuberay_models import (
     ClusterInFile,
     Container,
@@ -19,7 +20,6 @@ from tune_policies.kuberay.manifests.kuberay_models import (
     WorkerGroupSpec,
 )
 from tune_policies.kuberay.manifests.quantities import parse_quantity
-from tune_policies.kuberay.nodes.device_plugins import ray_resource
 from tune_policies.values.errors import InvalidResourcesError
 
 _OPERATOR = "https://github.com/ray-project/kuberay/blob/master/ray-operator"

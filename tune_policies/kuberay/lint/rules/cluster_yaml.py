@@ -16,7 +16,7 @@ from tune_policies.kuberay.lint.rule import CLUSTER_YAML, DocumentRule, Found
 from tune_policies.kuberay.lint.rules.cluster_parts import extra, mapping
 from tune_policies.kuberay.lint.rules.devices import SPELLINGS
 from tune_policies.kuberay.lint.rules.images import has_cuda
-from tune_policies.kuberay.lint.rules.machines import MACHINES_SOURCE, machine_called
+from tune_policies.kuberay.lint.rules.nodes import MACHINES_SOURCE, machine_called
 from tune_policies.kuberay.manifests.cluster_yaml import (
     FILLS_RESOURCES,
     LOCAL,

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from tune_policies.files.plain_data import parse_json
 from tune_policies.files.yaml_documents import Path
+from tune_policies.kuberay.design.device_plugins import ray_resource
 from tune_policies.kuberay.lint.finding import Edit
 from tune_policies.kuberay.lint.rule import Found, Rule, RuleSet
 from tune_policies.kuberay.lint.rules.cluster_parts import (
@@ -23,7 +24,6 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
 from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, HeadGroup, Quantity
 from tune_policies.kuberay.manifests.shell_quoting import is_resource_name, quoted_amounts
 from tune_policies.kuberay.manifests.start_command import read_start_resources
-from tune_policies.kuberay.nodes.device_plugins import ray_resource
 from tune_policies.values.value import shorten, suggest
 
 _SHM: Final = "/dev/shm"  # noqa: S108 - a place in the pods

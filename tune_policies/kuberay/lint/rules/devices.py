@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
+from tune_policies.kuberay.design.device_plugins import ray_resource
 from tune_policies.kuberay.lint.finding import Edit
 from tune_policies.kuberay.lint.rule import VALUES, Found, Rule, RuleSet
 from tune_policies.kuberay.lint.rules.cluster_parts import (
@@ -17,7 +18,6 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
 )
 from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, HeadGroup
 from tune_policies.kuberay.manifests.ray_counts import ray_counts
-from tune_policies.kuberay.nodes.device_plugins import ray_resource
 from tune_policies.values.errors import InvalidResourcesError
 
 _KUBERNETES: Final = "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources"
@@ -100,7 +100,7 @@ def _tell(
     is_chips = key in _NEURON_CHIPS
     what = f"the cores of its {amount} Neuron chips (two each on Inf2 and Trn1)" if is_chips else f"the {amount}"
     version = ray_version_of(cluster)
-    if cluster.kind == VALUES or (version is not None and version < READS_GROUP_FIELDS):
+    if cluster.document_type == VALUES or (version is not None and version < READS_GROUP_FIELDS):
         return f"write {what} as {resource} in JSON under rayStartParams, resources", ()
     if is_chips:
         return f"write {what} as {resource} in the group's resources, beside groupName and template", ()

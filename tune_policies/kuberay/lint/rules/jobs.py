@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from tune_policies.files.plain_data import parse_data, parse_json
 from tune_policies.files.yaml_documents import Document, Path
+from tune_policies.kuberay.design.device_plugins import ray_resource
 from tune_policies.kuberay.lint.rule import (
     RAY_CRON_JOB,
     RAY_JOB,
@@ -19,7 +20,6 @@ from tune_policies.kuberay.lint.rules.cluster_parts import API, Group, at, exact
 from tune_policies.kuberay.manifests.clusters_in_document import clusters_in
 from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, HeadGroup
 from tune_policies.kuberay.manifests.ray_counts import ray_counts
-from tune_policies.kuberay.nodes.device_plugins import ray_resource
 from tune_policies.values.errors import InvalidResourcesError
 
 _SERVE: Final = "https://docs.ray.io/en/latest/serve/api/doc/ray.serve.schema.RayActorOptionsSchema.html"

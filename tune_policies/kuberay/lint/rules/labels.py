@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPES
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
+from tune_policies.kuberay.design.device_plugins import ray_resource
 from tune_policies.kuberay.lint.finding import Edit
 from tune_policies.kuberay.lint.rule import VALUES, Found, Rule, RuleSet
 from tune_policies.kuberay.lint.rules.cluster_parts import (
@@ -22,7 +23,6 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     workers_of,
 )
 from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, HeadGroup
-from tune_policies.kuberay.nodes.device_plugins import ray_resource
 from tune_policies.values.value import suggest
 
 _TAKES_PAIRS: Final = (2, 45)
@@ -132,7 +132,7 @@ def _labels_in_start_params(cluster: ClusterInFile) -> Iterator[Found]:
         pairs = [pair.split("=") for pair in text.strip("\"'").split(",")]
         labels = {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
         is_clear = not group.labels and len(labels) == len(pairs) and all(map(is_label_key, labels))
-        is_clear = is_clear and cluster.kind != VALUES  # the chart has no place for a group's labels
+        is_clear = is_clear and cluster.document_type != VALUES  # the chart has no place for a group's labels
         yield Found(
             where,
             f"{name} has its labels {text!r} in rayStartParams",
@@ -150,8 +150,8 @@ def _label_syntax(cluster: ClusterInFile) -> Iterator[Found]:
                 message = f"{name} has the label {key} with {value!r}, which is no value of a label for Kubernetes"
             else:
                 continue
-            way_out = "use at most 63 letters, digits, '-', '_' and '.', with a letter or a digit at both ends"
-            yield Found((*path, "labels", key), message, way_out)
+            hint = "use at most 63 letters, digits, '-', '_' and '.', with a letter or a digit at both ends"
+            yield Found((*path, "labels", key), message, hint)
 
 
 RULES: RuleSet = (

@@ -1,13 +1,13 @@
-"""Which kinds of slots finish trials for the least money, by what benchmarks measured."""
+"""Chooses the slots in which trials cost the least, as benchmarks measured."""
 
 import math
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.kuberay.nodes.catalog import NodeType
-from tune_policies.kuberay.nodes.cheapest_nodes import NodeChoice, NodePool, Units, choose_nodes
-from tune_policies.kuberay.nodes.nodes_by_slot import Share, kinds_of
+from tune_policies.kuberay.design.catalog import NodeType
+from tune_policies.kuberay.design.cheapest_nodes import NodeChoice, NodePool, Units, choose_nodes
+from tune_policies.kuberay.design.nodes_by_slot import Share, policies_by_slot
 from tune_policies.plan.decision import Decision, DeviceTimes, Objective, SizeDecision
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
@@ -82,11 +82,11 @@ class _Candidate(NamedTuple):
 
 
 class MeasuredChoice(NamedTuple):
-    """Which of a policy's choices is taken, and what its kinds of slots are to hold.
+    """Which of a policy's choices is taken, and how many trials each of its slot types is to hold.
 
     Attributes:
         policy: The choice.
-        shares: The best kind has all trials; what it cannot hold goes to the others, in this order.
+        shares: The best slot type has all trials; those for which it has no room go to the others, in this order.
         pool: The node types on which trials were measured.
         reasons: A sentence each.
     """
@@ -100,9 +100,9 @@ class MeasuredChoice(NamedTuple):
 def choose_by_decision(
     policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured
 ) -> MeasuredChoice | None:
-    """Return the kinds of slots in which a trial costs the least; ``None``: there is nothing to choose from.
+    """Return the slots in which a trial costs the least; ``None``: there is nothing to choose from.
 
-    Without prices the decision's own answer counts: what costs less, if it has prices, or else ends sooner.
+    Without prices the decision's own answer counts: the device that costs less, if it has prices, else the faster.
     """
     comparable = measured.pool(pool)
     candidates = list(_candidates(policy, comparable, num_trials, measured))
@@ -129,16 +129,16 @@ def choose_by_decision(
 
 def _candidates(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured) -> Iterator[_Candidate]:
     for choice in policy.choices:
-        for kind in kinds_of(choice):
+        for inner in policies_by_slot(choice):
             try:
-                nodes = choose_nodes(kind, pool, pool.most, num_trials)
+                nodes = choose_nodes(inner, pool, pool.most, num_trials)
             except InfeasibleRequestError:
                 continue
             times = measured.times(nodes.plan.slots[0])
             if times is not None:
                 price = pool.price_per_hour(nodes.units)
                 per_trial = None if price is None else price / nodes.num_trials * times.trial_s / 3600
-                yield _Candidate(choice, kind, nodes, times, per_trial)
+                yield _Candidate(choice, inner, nodes, times, per_trial)
 
 
 def _about_share(candidates: list[_Candidate], measured: Measured) -> Iterator[str]:

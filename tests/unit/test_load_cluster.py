@@ -4,9 +4,9 @@ import pytest
 import yaml
 
 from tune_policies import InvalidResourcesError, NodeCatalog, NodeType, Resources
+from tune_policies.kuberay.design.cluster_spec import WorkerGroup
 from tune_policies.kuberay.manifests.load_cluster import load_cluster
 from tune_policies.kuberay.manifests.ray_counts import device_type
-from tune_policies.kuberay.nodes.cluster_spec import WorkerGroup
 
 
 def pod(selector=None, **limits):

@@ -175,7 +175,11 @@ def chart():
 def test_values_of_the_chart_are_read_as_the_cluster_that_it_makes_of_them(chart):
     groups = [(group.groupName, group.minReplicas, group.maxReplicas) for group in chart.spec.workerGroupSpecs]
 
-    assert (chart.kind, chart.metadata.name, groups) == ("values", "mine", [("a100", 0, 3), ("workergroup", 2, 4)])
+    assert (chart.document_type, chart.metadata.name, groups) == (
+        "values",
+        "mine",
+        [("a100", 0, 3), ("workergroup", 2, 4)],
+    )
 
 
 def test_the_chart_fills_in_its_defaults_key_by_key(chart):

@@ -15,8 +15,8 @@ from tune_policies import (
     InfeasibleRequestError,
     NodeType,
 )
-from tune_policies.kuberay.nodes.catalog import HEAD
-from tune_policies.kuberay.nodes.cheapest_nodes import NodePool, choose_nodes
+from tune_policies.kuberay.design.catalog import HEAD
+from tune_policies.kuberay.design.cheapest_nodes import NodePool, choose_nodes
 
 prices = st.none() | st.integers(1, 9)
 

@@ -1,7 +1,8 @@
-"""Finds names of fields with a slip of the pen, among those that decide what Ray sees of a cluster.
+"""Rules for names of fields: those of KubeRay with a slip of the pen, and those that its chart does not know.
 
-The API server refuses an unknown field or drops it without a word. To know all fields takes the definitions; a name
-that is nearly one of these fields is wrong in any case. No field of the official definitions is taken for a slip.
+The API server refuses an unknown field or drops it without a word. Only the definitions have all fields. But a name
+that is nearly one of the fields below, which decide what Ray sees of a cluster, is wrong in any case. No field of the
+official definitions is taken for a slip.
 """
 
 import difflib
@@ -11,7 +12,18 @@ from typing import Any, Final, NamedTuple
 from pydantic import BaseModel
 
 from tune_policies.files.yaml_documents import Document, Path
-from tune_policies.kuberay.lint.rule import RAY_CLUSTER, RAY_CRON_JOB, RAY_JOB, RAY_SERVICE, document_type
+from tune_policies.kuberay.lint.rule import (
+    RAY_CLUSTER,
+    RAY_CRON_JOB,
+    RAY_JOB,
+    RAY_SERVICE,
+    VALUES,
+    DocumentRule,
+    Found,
+    document_type,
+)
+from tune_policies.kuberay.lint.rules.cluster_parts import mapping
+from tune_policies.kuberay.manifests.chart_values import unknown_keys
 from tune_policies.kuberay.manifests.kuberay_models import (
     AutoscalerOptions,
     Container,
@@ -98,3 +110,20 @@ def _meant(name: str, fields: frozenset[str]) -> str | None:
 
 def _plain(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
+
+
+def _unknown_key(document: Document) -> Iterator[Found]:
+    for path, near in unknown_keys(dict(mapping(document.data))):
+        yield Found(path, f"{path[-1]} is nothing that the chart reads{near}", "leave it out, or correct the name")
+
+
+RULES: Final = (
+    DocumentRule(
+        "chart-key-unknown",
+        "note",
+        "Helm passes over values that no template names. Known are the keys of the chart's versions up to 1.7.",
+        "https://github.com/ray-project/kuberay/tree/v1.7.0/helm-chart/ray-cluster",
+        (VALUES,),
+        _unknown_key,
+    ),
+)

@@ -1,26 +1,113 @@
-"""From a policy and the nodes that one can have to the worker groups that its trials need."""
+"""Designs a cluster: the worker groups that a policy's trials need, of the nodes that there could be."""
 
+import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from tune_policies.kuberay.nodes.catalog import HEAD, NodeCatalog
-from tune_policies.kuberay.nodes.cheapest_nodes import NodePool, Units, held
-from tune_policies.kuberay.nodes.cluster_plan import ClusterPlan
-from tune_policies.kuberay.nodes.default_node_types import default_catalog
-from tune_policies.kuberay.nodes.measured_choice import Measured, choose_by_decision
-from tune_policies.kuberay.nodes.nodes_by_slot import nodes_for, shares_of
+from pydantic import AfterValidator, Field
+
+from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType
+from tune_policies.kuberay.design.cheapest_nodes import NodePool, Units, workers_in_unit
+from tune_policies.kuberay.design.cluster_spec import ClusterSpec, DesignedGroup
+from tune_policies.kuberay.design.default_node_types import default_catalog
+from tune_policies.kuberay.design.measured_choice import Measured, choose_by_decision
+from tune_policies.kuberay.design.nodes_by_slot import nodes_for, shares_of
 from tune_policies.placement.layout import RemainingCapacity
 from tune_policies.placement.packing import largest
 from tune_policies.plan.decision import Decision
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import check_count
-from tune_policies.values.value import counted, shorten_names
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.resources import PositiveCount, Resources, check_count
+from tune_policies.values.sanitize import one_line
+from tune_policies.values.value import Value, counted, shorten, shorten_names
+
+_CLUSTER_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")
 
 
-def plan_cluster(
+def _name(name: str) -> str:
+    if not _CLUSTER_NAME.fullmatch(name):
+        raise InvalidResourcesError(
+            # KubeRay puts the names of its pods and services together from it.
+            f"name {shorten(name)} must have small letters, digits and '-', a letter first, and at most 53 of them"
+        )
+    return name
+
+
+class ClusterDesign(Value):
+    """The cluster that a policy's trials need.
+
+    Attributes:
+        name: Of the cluster: a DNS label of at most 53 characters.
+        head: The head node.
+        groups: At least one for each slot type.
+        trials: The plan of the trials on it.
+        num_trials: How many trials are to run.
+        idle_timeout_s: After so many seconds without work a node goes.
+        price_per_hour: Of all nodes at their most, with the head where its price is told; ``None``: that of some worker
+            is not known.
+        hours: How long all the trials take, as benchmarks measured; ``None``: not known.
+        currency: Of the price.
+        reasons: How it came about, a sentence each.
+    """
+
+    name: Annotated[str, AfterValidator(_name)]
+    head: NodeType
+    groups: tuple[DesignedGroup, ...] = Field(min_length=1)
+    trials: TrialPlan
+    num_trials: PositiveCount
+    idle_timeout_s: Annotated[int, Field(ge=0)] = 60
+    price_per_hour: float | None = None
+    hours: float | None = None
+    currency: str = "USD"
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> ClusterSpec:
+        """The cluster as a file of it is to be read again. Its head has host memory, for Train drivers, and no CPU."""
+        return ClusterSpec(
+            name=self.name,
+            head=Resources(memory_bytes=self.head.memory_bytes),
+            groups=tuple(group.spec for group in self.groups),
+            idle_timeout_s=self.idle_timeout_s,
+        )
+
+    @property
+    def price(self) -> float | None:
+        """What all the trials cost together, if every node stays until the last of them ends; ``None``: not known."""
+        return None if self.price_per_hour is None or self.hours is None else self.price_per_hour * self.hours
+
+    def explain(self) -> str:
+        """Return the design as text: the groups, how many trials run on them, what limits them, the cost, and why."""
+        most = self.trials.min_concurrent_trials
+        least = "none" if all(group.min_nodes == 0 for group in self.groups) else "some"
+        limit = "" if most >= self.num_trials else f"; limited by {self.trials.limited_by}"
+        lines = [
+            f"{most} of {counted(self.num_trials, 'trial')} at once at the most, {least} at the least{limit}",
+            *(f"  {group}" for group in self.groups),
+            *(f"  each trial: {slot}" for slot in self.trials.slots),
+            self._cost(),
+        ]
+        return "\n".join(
+            map(one_line, [*lines, *(f"  - {reason}" for reason in (*self.reasons, *self.trials.reasons))])
+        )
+
+    def _cost(self) -> str:
+        if self.price_per_hour is None:
+            return "what it costs is not known: give each node type its price_per_hour"
+        head = "with the head" if self.head.price_per_hour is not None else "without the head, whose price is not told"
+        text = f"at most {_money(self.price_per_hour)} {self.currency} an hour, {head}"
+        if self.price is None:
+            return text
+        return f"{text}; all trials take {self.hours:.2g} h and cost {_money(self.price)} {self.currency}"
+
+
+def _money(amount: float) -> str:
+    return f"{amount:.2f}" if amount >= 0.1 or amount == 0 else f"{amount:.2g}"
+
+
+def design_cluster(
     policy: ResourcePolicy,
     catalog: NodeCatalog | None,
     num_trials: int,
@@ -29,18 +116,19 @@ def plan_cluster(
     workload: str | None = None,
     size: float | None = None,
     name: str = "tune",
-) -> ClusterPlan:
-    """Return the worker groups on which ``num_trials`` trials run at once, or as many as policy and catalogue allow.
+) -> ClusterDesign:
+    """Design the worker groups on which ``num_trials`` trials run at once, or as many as policy and catalogue allow.
 
-    They are the cheapest by the prices of the catalogue; without prices, as few nodes as hold the trials. Of several
-    kinds of slots each has its share of the trials, and its own cheapest nodes. All groups scale from zero.
+    They are the cheapest by the prices of the catalogue; without prices, as few nodes as hold the trials. Where the
+    policy has slots of several types, each type has its share of the trials and its own cheapest nodes. All groups
+    scale from zero.
 
     Args:
         policy: What a trial gets. Of several choices the first counts of which a trial fits.
         catalog: The nodes that there could be; ``None``: nodes that suit the policy.
         num_trials: How many trials are to run at once.
-        decision: What benchmarks measured. Where the policy has choices or kinds on GPU and CPU, those count in which
-            a trial costs the least.
+        decision: What benchmarks measured. Where the policy has slots or choices on GPU and CPU, trials go where a
+            trial costs the least.
         workload: For which of the decision's workloads; ``None``: for the only one.
         size: For trials of which size; ``None``: of the largest that was measured.
         name: Of the cluster: a DNS label.
@@ -65,7 +153,7 @@ def plan_cluster(
         for each, units in chosen.units.items()
     )
     trial_s = None if measured is None else measured.trial_s(plan, pool, chosen.units)
-    return ClusterPlan(
+    return ClusterDesign(
         name=name,
         head=pool.head,
         groups=groups,
@@ -150,7 +238,7 @@ def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str,
         on_nodes, left = left.allocate(slot)
         if slot.num_workers:
             for name, number in units.items():
-                counts[name] += held(pool.unit(name), slot) * number // slot.num_workers
+                counts[name] += workers_in_unit(pool.unit(name), slot) * number // slot.num_workers
         for node_id, count in on_nodes.items():
             if node_id is not None:
                 counts[node_id.rpartition("-")[0]] += count
@@ -187,7 +275,7 @@ def _by_price(plan: TrialPlan, pool: NodePool, chosen: _Chosen) -> Iterator[str]
     slot = plan.slots[0]
     prices = []
     for name, node_type in pool.node_types.items():
-        places = held(pool.unit(name), slot) / max(1, slot.num_workers)
+        places = workers_in_unit(pool.unit(name), slot) / max(1, slot.num_workers)
         if places and node_type.price_per_hour is not None:
             prices.append((node_type.price_per_hour * node_type.num_hosts / places, name))
     if len(prices) > 1:

@@ -1,4 +1,4 @@
-"""The node catalogue: which kinds of nodes there could be, as the user writes them down, and what each costs."""
+"""The node catalogue: the node types that there could be, as the user writes them down, and what each costs."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -112,7 +112,7 @@ class Toleration(Value):
 
 
 class NodeType(Value):
-    """One kind of node.
+    """One type of node.
 
     Attributes:
         name: Its name, also of the worker group: a DNS label.
@@ -228,7 +228,7 @@ class NodeType(Value):
 
 
 class NodeCatalog(Value):
-    """All kinds of nodes that there could be.
+    """All node types that there could be.
 
     Attributes:
         node_types: Each with a name of its own.

@@ -11,7 +11,7 @@ from tune_policies import (
     MixedPolicy,
     NodeCatalog,
     NodeType,
-    plan_cluster,
+    design_cluster,
 )
 
 
@@ -42,7 +42,7 @@ policies = one_kind | st.tuples(one_kind, sized_by_the_user(st.just(0))).map(Mix
 @given(policy=policies, catalog=catalogs, num_trials=st.integers(1, 40))
 def test_as_many_trials_run_at_once_as_the_plan_says(policy, catalog, num_trials):
     try:
-        plan = plan_cluster(policy, catalog, num_trials)
+        plan = design_cluster(policy, catalog, num_trials)
     except InfeasibleRequestError:
         return
 

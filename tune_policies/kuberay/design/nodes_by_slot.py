@@ -1,9 +1,9 @@
-"""The nodes for all kinds of slots of a policy together."""
+"""The cheapest nodes for a policy whose plan has several types of slots, such as quarter GPUs and CPUs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tune_policies.kuberay.nodes.cheapest_nodes import NodeChoice, NodePool, Units, choose_nodes, trimmed
+from tune_policies.kuberay.design.cheapest_nodes import NodeChoice, NodePool, Units, choose_nodes, trimmed
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.benchmarked import BenchmarkedPolicy
@@ -13,11 +13,11 @@ from tune_policies.values.errors import InfeasibleRequestError
 
 
 class Share(NamedTuple):
-    """Trials of one kind.
+    """How many of the trials the slots of one type are to hold.
 
     Attributes:
-        policy: Plans that kind alone.
-        num_trials: How many of them are to run at once; 0: only what other kinds cannot hold.
+        policy: Plans slots of that type alone.
+        num_trials: How many trials are to run there at once; 0: only those that other slots cannot hold.
     """
 
     policy: ResourcePolicy
@@ -25,10 +25,10 @@ class Share(NamedTuple):
 
 
 def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
-    """Return what each kind of slots is to hold, the best kind first.
+    """Return how many trials each type of slots is to hold, the best type first.
 
-    A mixed policy's kinds share the trials by their speeds, or evenly where these are not known. Where a trial's config
-    decides, any kind may have to hold all of them.
+    The slots of a mixed policy share the trials by their speeds, or evenly where these are not known. Where a trial's
+    config decides, each type may have to hold all trials.
     """
     if isinstance(policy, MixedPolicy):
         parts = divided(num_trials, policy.speeds or (1.0,) * len(policy.policies))
@@ -43,13 +43,13 @@ def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
     return (Share(policy, num_trials),)
 
 
-def kinds_of(policy: ResourcePolicy) -> tuple[ResourcePolicy, ...]:
-    """Return a policy for each kind of slots, the best first."""
+def policies_by_slot(policy: ResourcePolicy) -> tuple[ResourcePolicy, ...]:
+    """Return a policy for each type of slots, the best first."""
     return tuple(share.policy for share in shares_of(policy, 0))
 
 
 def divided(number: int, weights: Sequence[float]) -> list[int]:
-    """Return ``number`` in whole parts by weight, each at least 1 where there are enough; what is left to the first."""
+    """Divide ``number`` into whole parts by weight, each at least 1 where there are enough; the first get the rest."""
     least = [1 if at < number else 0 for at in range(len(weights))]
     free = number - sum(least)
     parts = [one + int(free * weight / sum(weights)) for one, weight in zip(least, weights, strict=True)]
@@ -58,25 +58,25 @@ def divided(number: int, weights: Sequence[float]) -> list[int]:
     return parts
 
 
-class KindNodes(NamedTuple):
-    """Nodes for trials of several kinds.
+class NodesForSlots(NamedTuple):
+    """Nodes that hold the trials in slots of several types.
 
     Attributes:
-        units: How many of each type.
-        notes: What is to be said of it, a sentence each.
+        units: How many units of each node type.
+        notes: What the user should know, a sentence each.
     """
 
     units: dict[str, int]
     notes: tuple[str, ...] = ()
 
 
-def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, num_trials: int) -> KindNodes:
-    """Return the cheapest nodes on which the kinds hold their shares of ``num_trials`` trials.
+def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, num_trials: int) -> NodesForSlots:
+    """Return the cheapest nodes on which each type of slots holds its share of ``num_trials`` trials.
 
-    What one kind cannot hold, the others do, the best first.
+    Trials for which one type has no room go to the others, the best first.
 
     Raises:
-        InfeasibleRequestError: Not even one trial of any kind fits.
+        InfeasibleRequestError: Not even one trial fits.
     """
     filling = _Filling(shares, pool)
     for at, share in enumerate(shares):
@@ -87,21 +87,21 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
         raise next(iter(filling.errors.values()))
     notes = tuple(f"no nodes for {type(shares[at].policy).__name__}: {e}" for at, e in filling.errors.items())
     units = filling.units()
-    if len(shares) == 1 or filling.total > num_trials:  # with more, each holds all trials, as their configs decide
-        return KindNodes(units, notes)
+    if len(shares) == 1 or filling.total > num_trials:  # more: each type holds all trials, as configs decide
+        return NodesForSlots(units, notes)
     chosen = [choice for _, choice in sorted(filling.choices.items())]
     together = pool.plan(policy, units)
     if together is not None and _has_all(together, chosen):
         fewer = _without_spare(policy, together, units, pool, chosen)
-        return KindNodes(_without_unused(policy, fewer, pool, num_trials), notes)
+        return NodesForSlots(_without_unused(policy, fewer, pool, num_trials), notes)
     rest = [share for at, share in enumerate(shares) if not filling.has_workers(at)]
     if len(rest) == len(shares):
-        return KindNodes(_without_unused(policy, units, pool, num_trials), notes)
+        return NodesForSlots(_without_unused(policy, units, pool, num_trials), notes)
     error = _kept_to_nodes(policy)
     if not rest:
         raise error
     found = nodes_for(policy, rest, pool, num_trials)
-    return KindNodes(found.units, (*notes, *found.notes, str(error)))
+    return NodesForSlots(found.units, (*notes, *found.notes, str(error)))
 
 
 def _has_all(plan: TrialPlan, chosen: Sequence[NodeChoice]) -> bool:
@@ -113,12 +113,12 @@ def _kept_to_nodes(policy: ResourcePolicy) -> InfeasibleRequestError:
         f"Train workers beside other kinds of slots, as {type(policy).__name__} has them",
         "such workers are kept to nodes by their identifiers, which nodes that are still to come do not have",
         "nodes that are there",
-        "Plan a cluster for each kind by itself.",
+        "Design a cluster for each of its policies by itself.",
     )
 
 
 class _Filling:
-    """Nodes that are chosen for one share after the other; each is told by its place."""
+    """Chooses nodes for one share after the other. A share is known by its index."""
 
     def __init__(self, shares: Sequence[Share], pool: NodePool) -> None:
         self._shares = shares
@@ -159,7 +159,7 @@ class _Filling:
 def _without_spare(
     policy: ResourcePolicy, plan: TrialPlan, units: Units, pool: NodePool, chosen: Sequence[NodeChoice]
 ) -> dict[str, int]:
-    """Return fewer units where one kind also fits on what another leaves, and each still holds what it is to hold."""
+    """Drop units where slots of one type also fit on the nodes of another, and each type still holds its share."""
     least = [min(slot.max_concurrent_trials, of.num_trials) for slot, of in zip(plan.slots, chosen, strict=True)]
 
     def holds(fewer: Units) -> bool:
@@ -172,7 +172,7 @@ def _without_spare(
 
 
 def _without_unused(policy: ResourcePolicy, units: Units, pool: NodePool, num_trials: int) -> dict[str, int]:
-    """Return fewer units with which so many trials get the same: the better kinds may have room for all of them."""
+    """Drop units without which so many trials get the same: the better slots may have room for all of them."""
 
     def slots(some: Units) -> tuple[TrialSlot, ...]:
         plan = pool.plan(policy, some)

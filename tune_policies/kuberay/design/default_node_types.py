@@ -1,8 +1,9 @@
-"""Default node types: nodes that suit a policy, where nobody has said which there could be.
+"""Default node types: nodes that suit a policy, for users without a catalogue.
 
 The policy says what a trial needs by its plan for the smallest node on which one runs. The default nodes are the
-smallest that leave nothing idle: for trials with devices one device, or as many as a worker has; for trials on CPUs up
-to 16 CPUs. Memory is 4 GiB for each CPU, which clouds sell as general purpose, or more where trials ask for more.
+smallest that leave nothing idle. For trials with devices, a node has one device, or as many as a worker has. For trials
+on CPUs, it has up to 16 CPUs. It has 4 GiB of memory for each CPU, which clouds sell as general purpose, or more where
+trials ask for more.
 """
 
 import math
@@ -12,8 +13,8 @@ from typing import Final, NamedTuple
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, DEVICE_RESOURCES, gpu_memory_of_type
 from tune_policies.cluster.tpu_slices import SliceShape
-from tune_policies.kuberay.nodes.catalog import NodeCatalog, NodeType
-from tune_policies.kuberay.nodes.nodes_by_slot import kinds_of
+from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.design.nodes_by_slot import policies_by_slot
 from tune_policies.placement.smallest_node import plan_on_smallest_node
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.accelerator import AcceleratorPolicy
@@ -33,7 +34,7 @@ _CPU_NODE: Final = 16
 
 _BYTES_PER_CPU: Final = 4 * GIB
 
-_WAY_OUT: Final = "give a catalogue of the nodes that there could be"
+_HINT: Final = "give a catalogue of the nodes that there could be"
 """A program passes it as ``catalog``, and the command takes it as ``--nodes``."""
 
 
@@ -66,8 +67,8 @@ def default_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalo
         InvalidResourcesError: It cannot be told; the message says why.
     """
     node_types: dict[str, NodeType] = {}
-    for kind in kinds_of(policy.choices[0]):
-        node_type = _node_type(_worker(kind), num_trials)
+    for inner in policies_by_slot(policy.choices[0]):
+        node_type = _node_type(_worker(inner), num_trials)
         while node_types.get(node_type.name, node_type) != node_type:
             node_type = node_type.model_copy(update={"name": f"{node_type.name}-b"})
         node_types[node_type.name] = node_type
@@ -88,17 +89,17 @@ def _worker(policy: ResourcePolicy) -> _Worker:
             if policy.gpu_memory is None:  # a profile: what fits one device is what fits
                 return _Worker(policy.cpus, "GPU", 1, _one_type(policy.accelerator_type), custom=policy.custom)
         case SelectingPolicy() if policy.label_selector:
-            raise InvalidResourcesError(f"which nodes have the labels of a SelectingPolicy is not known: {_WAY_OUT}")
+            raise InvalidResourcesError(f"which nodes have the labels of a SelectingPolicy is not known: {_HINT}")
         case WrappingPolicy():
             return _worker(policy.inner.choices[0])
     plan = plan_on_smallest_node(policy)
     if plan is None:
-        raise InvalidResourcesError(f"which nodes suit a {type(policy).__name__} is not known: {_WAY_OUT}")
+        raise InvalidResourcesError(f"which nodes suit a {type(policy).__name__} is not known: {_HINT}")
     return _worker_of(plan.slots[0])
 
 
 def _worker_of(slot: TrialSlot) -> _Worker:
-    """Return what a trial has on the smallest node; no CPUs beside devices: as many as the nodes have."""
+    """Return what a trial has on the smallest node. No CPUs beside devices means as many as the nodes have."""
     custom = dict(slot.worker.custom)
     resource = next((name for name in slot.worker.ticks if name in DEVICE_RESOURCES), None)
     devices = slot.worker.gpus if resource == "GPU" else custom.pop(str(resource), 0)
@@ -118,7 +119,7 @@ def _check_memory(policy: ResourcePolicy, needed: int | None, accelerator_type: 
         named = f"of {accelerator_type!r}" if accelerator_type else "of GPUs without a type"
         raise InvalidResourcesError(
             f"{type(policy).__name__} goes by GPU memory, and that {named} is not known: name an accelerator_type such "
-            f"as 'A100', or {_WAY_OUT}"
+            f"as 'A100', or {_HINT}"
         )
     if has < needed:
         larger = sorted(name for name in ACCELERATOR_TYPES if (gpu_memory_of_type(name) or 0) >= needed)

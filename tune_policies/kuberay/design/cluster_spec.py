@@ -1,4 +1,4 @@
-"""A cluster as its file describes it: the head, and groups of workers that grow and shrink. What a plan goes by."""
+"""A cluster as its file describes it: the head, and worker groups that grow and shrink. Policies plan on it."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Self
@@ -7,9 +7,10 @@ from pydantic import Field, model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.cluster.tpu_slices import POD_TYPE, SLICE_NAME, TOPOLOGIES, TOPOLOGY, WORKER_ID, SliceShape
+from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Count, PositiveCount, Resources
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, counted
 
 
 class WorkerGroup(Value):
@@ -93,6 +94,50 @@ class WorkerGroup(Value):
         }
         custom = {**self.resources.custom, **({shape.head_resource: 1} if host == 0 else {})}
         return {"labels": {**labels, **self.labels}, "resources": self.resources.replaced(custom=custom)}
+
+
+class DesignedGroup(Value):
+    """A worker group of a cluster that was designed: nodes of one type of the catalogue.
+
+    Attributes:
+        node_type: Their type.
+        min_nodes: So many are always there.
+        max_nodes: So many may be there.
+        start_nodes: So many are there at first.
+        num_hosts: Nodes that come and go together.
+        trials_at_once: How many trials all of its nodes hold.
+    """
+
+    node_type: NodeType
+    min_nodes: Count = 0
+    max_nodes: PositiveCount
+    start_nodes: Count = 0
+    num_hosts: PositiveCount = 1
+    trials_at_once: Count = 0
+
+    def __str__(self) -> str:
+        device = "" if self.node_type.accelerator_type is None else f" ({self.node_type.accelerator_type})"
+        nodes = f"{self.node_type.name}: {self.min_nodes} to {counted(self.max_nodes, 'node')}"
+        slices = "" if self.num_hosts == 1 else f" in slices of {self.num_hosts}"
+        trials = counted(self.trials_at_once, "trial")
+        return f"{nodes}{slices} with {self.node_type.resources}{device}, for {trials}"
+
+    @property
+    def spec(self) -> WorkerGroup:
+        """The group as a file of it is to be read again."""
+        return WorkerGroup(
+            name=self.node_type.name,
+            resources=self.node_type.resources,
+            min_nodes=self.min_nodes,
+            max_nodes=self.max_nodes,
+            start_nodes=self.start_nodes,
+            num_hosts=self.num_hosts,
+            accelerator_type=self.node_type.accelerator_type,
+            labels=self.node_type.ray_labels,
+            gpu_parts=self.node_type.gpu_parts,
+            topology=self.node_type.topology,
+            price_per_hour=self.node_type.price_per_hour,
+        )
 
 
 class ClusterSpec(Value):

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 from tune_policies.cluster.accelerator_families import FAMILIES
 from tune_policies.cluster.accelerators import families_of
 from tune_policies.cluster.tpu_slices import TOPOLOGIES, SliceShape
-from tune_policies.kuberay.nodes.catalog import NodeType
+from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import Value
 

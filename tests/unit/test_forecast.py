@@ -10,9 +10,9 @@ from tune_policies import (
     InvalidResourcesError,
     Resources,
 )
-from tune_policies.kuberay.nodes.catalog import NodeCatalog, NodeType
-from tune_policies.kuberay.nodes.cluster_spec import ClusterSpec, WorkerGroup
-from tune_policies.kuberay.nodes.forecast import plan_for_cluster
+from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
+from tune_policies.kuberay.design.forecast import forecast_trials
 
 POLICY = GpuPolicy(gpus=0.25, cpus=2)
 
@@ -34,54 +34,54 @@ HEAD = NodeType(name="head", cpus=2, memory_bytes=2**30, price_per_hour=0.5)
 
 
 def test_trials_run_on_the_nodes_that_are_always_there_and_on_those_that_come():
-    outlook = plan_for_cluster(POLICY, cluster(group(min_nodes=1)))
+    forecast = forecast_trials(POLICY, cluster(group(min_nodes=1)))
 
-    stages = [(stage.trials_at_once, stage.nodes) for stage in (outlook.at_minimum, outlook.at_maximum)]
+    stages = [(stage.trials_at_once, stage.nodes) for stage in (forecast.at_minimum, forecast.at_maximum)]
     assert stages == [(4, {"gpu": 1}), (16, {"gpu": 4})]
 
 
 def test_where_nothing_is_always_there_it_is_said_why_no_trial_runs():
-    minimum = plan_for_cluster(POLICY, cluster()).at_minimum
+    minimum = forecast_trials(POLICY, cluster()).at_minimum
 
     assert (minimum.trials_at_once, minimum.nodes) == (0, {"gpu": 0})
     assert "one needs 2 CPU, 0.25 GPU" in minimum.why_not
 
 
 def test_a_cluster_without_an_autoscaler_stays_as_it_starts():
-    outlook = plan_for_cluster(POLICY, cluster(group(start_nodes=2), is_autoscaling=False))
+    forecast = forecast_trials(POLICY, cluster(group(start_nodes=2), is_autoscaling=False))
 
-    assert outlook.at_minimum == outlook.at_maximum
-    assert (outlook.at_maximum.trials_at_once, outlook.at_maximum.nodes) == (8, {"gpu": 2})
+    assert forecast.at_minimum == forecast.at_maximum
+    assert (forecast.at_maximum.trials_at_once, forecast.at_maximum.nodes) == (8, {"gpu": 2})
 
 
 def test_the_most_nodes_of_all_groups_together_are_kept():
-    outlook = plan_for_cluster(POLICY, cluster(group("a"), group("b"), max_nodes=5))
+    forecast = forecast_trials(POLICY, cluster(group("a"), group("b"), max_nodes=5))
 
-    assert (outlook.at_maximum.trials_at_once, sum(outlook.at_maximum.nodes.values())) == (20, 5)
+    assert (forecast.at_maximum.trials_at_once, sum(forecast.at_maximum.nodes.values())) == (20, 5)
 
 
 def test_fewer_trials_need_fewer_nodes():
-    outlook = plan_for_cluster(POLICY, cluster(), num_trials=6)
+    forecast = forecast_trials(POLICY, cluster(), num_trials=6)
 
-    assert (outlook.for_trials.trials_at_once, outlook.for_trials.nodes) == (6, {"gpu": 2})
+    assert (forecast.for_trials.trials_at_once, forecast.for_trials.nodes) == (6, {"gpu": 2})
 
 
 @pytest.mark.parametrize("num_trials", [None, 0, 16, 99])
 def test_as_many_trials_as_run_at_the_maximum_are_no_case_of_their_own(num_trials):
-    assert plan_for_cluster(POLICY, cluster(), num_trials=num_trials).for_trials is None
+    assert forecast_trials(POLICY, cluster(), num_trials=num_trials).for_trials is None
 
 
 def test_costs_are_those_of_the_head_and_of_the_nodes_that_trials_need():
     catalog = NodeCatalog(node_types=(node_type("gpu", price_per_hour=1.25),), head=HEAD, currency="EUR")
 
-    outlook = plan_for_cluster(POLICY, cluster(), catalog=catalog, num_trials=6)
+    forecast = forecast_trials(POLICY, cluster(), catalog=catalog, num_trials=6)
 
-    stages = (outlook.at_minimum, outlook.for_trials, outlook.at_maximum)
-    assert ([stage.price_per_hour for stage in stages], outlook.currency) == ([0.5, 3.0, 5.5], "EUR")
+    stages = (forecast.at_minimum, forecast.for_trials, forecast.at_maximum)
+    assert ([stage.price_per_hour for stage in stages], forecast.currency) == ([0.5, 3.0, 5.5], "EUR")
 
 
 def test_without_a_catalogue_no_costs_are_told():
-    assert plan_for_cluster(POLICY, cluster()).at_maximum.price_per_hour is None
+    assert forecast_trials(POLICY, cluster()).at_maximum.price_per_hour is None
 
 
 @pytest.mark.parametrize(
@@ -103,28 +103,28 @@ def test_without_a_catalogue_no_costs_are_told():
 def test_a_group_costs_what_its_node_type_costs(types, price):
     catalog = NodeCatalog(node_types=tuple(types), head=HEAD.model_copy(update={"price_per_hour": 0.0}))
 
-    outlook = plan_for_cluster(POLICY, cluster(group(accelerator_type="L4", max_nodes=1)), catalog=catalog)
+    forecast = forecast_trials(POLICY, cluster(group(accelerator_type="L4", max_nodes=1)), catalog=catalog)
 
-    assert outlook.at_maximum.price_per_hour == price
-    assert any("no price for 'gpu'" in caution for caution in outlook.cautions) == (price is None)
+    assert forecast.at_maximum.price_per_hour == price
+    assert any("no price for 'gpu'" in caution for caution in forecast.cautions) == (price is None)
 
 
 def test_a_head_without_a_price_is_said_to_be_left_out():
     catalog = NodeCatalog(node_types=(node_type("gpu", price_per_hour=1.25),))
 
-    outlook = plan_for_cluster(POLICY, cluster(), catalog=catalog)
+    forecast = forecast_trials(POLICY, cluster(), catalog=catalog)
 
-    assert (outlook.at_minimum.price_per_hour, outlook.at_maximum.price_per_hour) == (None, 5.0)
-    assert outlook.cautions == ("the head is not in the price, as the catalogue has none for it",)
+    assert (forecast.at_minimum.price_per_hour, forecast.at_maximum.price_per_hour) == (None, 5.0)
+    assert forecast.cautions == ("the head is not in the price, as the catalogue has none for it",)
 
 
 @pytest.mark.parametrize("is_counted", [True, False])
 def test_a_type_that_the_autoscaler_does_not_find_is_cautioned_of(is_counted):
     wanted = GpuPolicy(accelerator_type="L4")
 
-    outlook = plan_for_cluster(wanted, cluster(group(accelerator_type="L4", is_type_counted=is_counted)))
+    forecast = forecast_trials(wanted, cluster(group(accelerator_type="L4", is_type_counted=is_counted)))
 
-    assert any("does not find in group 'gpu'" in caution for caution in outlook.cautions) != is_counted
+    assert any("does not find in group 'gpu'" in caution for caution in forecast.cautions) != is_counted
 
 
 def test_slices_come_as_a_whole():
@@ -133,26 +133,26 @@ def test_slices_come_as_a_whole():
         "tpu", resources=host, accelerator_type="TPU-V6E", topology="4x4", num_hosts=4, max_nodes=8, start_nodes=8
     )
 
-    outlook = plan_for_cluster(AcceleratorPolicy(resource="TPU", amount=4), cluster(slices), num_trials=3)
+    forecast = forecast_trials(AcceleratorPolicy(resource="TPU", amount=4), cluster(slices), num_trials=3)
 
-    stages = [(stage.trials_at_once, stage.nodes) for stage in (outlook.at_maximum, outlook.for_trials)]
+    stages = [(stage.trials_at_once, stage.nodes) for stage in (forecast.at_maximum, forecast.for_trials)]
     assert stages == [(8, {"tpu": 8}), (3, {"tpu": 4})]
 
 
 def test_where_not_one_trial_fits_at_the_maximum_it_is_infeasible():
     with pytest.raises(InfeasibleRequestError, match="short of GPU"):
-        plan_for_cluster(GpuPolicy(gpus=2), cluster())
+        forecast_trials(GpuPolicy(gpus=2), cluster())
 
 
 def test_a_cluster_of_more_nodes_than_there_are_is_refused():
     with pytest.raises(InvalidResourcesError, match="20000 nodes at the least"):
-        plan_for_cluster(CpuPolicy(), cluster(group(min_nodes=20_000, max_nodes=20_000)))
+        forecast_trials(CpuPolicy(), cluster(group(min_nodes=20_000, max_nodes=20_000)))
 
 
 def test_a_group_without_a_limit_is_counted_up_to_ten_thousand_nodes():
-    outlook = plan_for_cluster(CpuPolicy(cpus=8), cluster(group(max_nodes=2147483647)))
+    forecast = forecast_trials(CpuPolicy(cpus=8), cluster(group(max_nodes=2147483647)))
 
-    assert outlook.at_maximum.trials_at_once == 10_000
+    assert forecast.at_maximum.trials_at_once == 10_000
 
 
 @pytest.mark.parametrize(
@@ -163,6 +163,6 @@ def test_a_group_without_a_limit_is_counted_up_to_ten_thousand_nodes():
     ],
 )
 def test_what_some_trials_need_is_said_in_nodes(num_trials, expected):
-    outlook = plan_for_cluster(POLICY, cluster(group(min_nodes=2)), num_trials=num_trials)
+    forecast = forecast_trials(POLICY, cluster(group(min_nodes=2)), num_trials=num_trials)
 
-    assert expected in outlook.explain().splitlines()
+    assert expected in forecast.explain().splitlines()

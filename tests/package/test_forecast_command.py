@@ -1,4 +1,4 @@
-"""`tune-policies plan --cluster`, as a user types it: status, stdout and stderr."""
+"""`tune-policies plan --cluster FILE`, as a user types it: status, stdout and stderr."""
 
 import gzip
 import io
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tune_policies import cli
+from tune_policies.cli.main import main
 
 MANIFEST = """
 apiVersion: ray.io/v1
@@ -50,7 +50,7 @@ def plan(tmp_path, monkeypatch, capsys):
         of_cluster = [] if cluster is None else ["--cluster", cluster]
         monkeypatch.setattr(sys, "argv", ["tune-policies", "plan", policy.name, *of_cluster, *arguments])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main()
         return Done(ended.value.code, *capsys.readouterr())
 
     return run

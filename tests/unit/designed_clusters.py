@@ -8,9 +8,10 @@ from tests.clusters import nodes
 from tune_policies import GpuPolicy
 from tune_policies.cluster.accelerator_families import FAMILIES
 from tune_policies.cluster.tpu_slices import SliceShape
-from tune_policies.kuberay.nodes.catalog import HEAD, NodeType, Toleration
-from tune_policies.kuberay.nodes.cluster_plan import ClusterPlan, PlannedGroup
-from tune_policies.kuberay.nodes.device_plugins import DEVICE_PLUGINS
+from tune_policies.kuberay.design.catalog import HEAD, NodeType, Toleration
+from tune_policies.kuberay.design.cluster_spec import DesignedGroup
+from tune_policies.kuberay.design.design_cluster import ClusterDesign
+from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS
 
 TRIALS = GpuPolicy(gpus=0.25).plan(nodes((8, 1)))
 
@@ -26,11 +27,11 @@ SLICES = [
 ]
 
 
-def a_plan(*node_types, **fields):
+def a_design(*node_types, **fields):
     """A plan of up to three nodes of each type; of one with a GPU, unless others are named."""
     of_types = node_types or (gpu_type(),)
-    fields.setdefault("groups", tuple(PlannedGroup(node_type=each, max_nodes=3) for each in of_types))
-    return ClusterPlan(**{"name": "tune", "head": HEAD, "trials": TRIALS, "num_trials": 12, **fields})
+    fields.setdefault("groups", tuple(DesignedGroup(node_type=each, max_nodes=3) for each in of_types))
+    return ClusterDesign(**{"name": "tune", "head": HEAD, "trials": TRIALS, "num_trials": 12, **fields})
 
 
 def without_labels(plan):
@@ -104,7 +105,7 @@ def groups(draw, name):
         chips = SliceShape(node_type.topology, node_type.accelerator_type).chips
         hosts = chips // int(node_type.custom["TPU"])
     least, start, most = sorted(draw(st.tuples(*[st.integers(0, 50)] * 3)))
-    return PlannedGroup(
+    return DesignedGroup(
         node_type=node_type,
         min_nodes=least * hosts,
         start_nodes=start * hosts,
@@ -120,7 +121,7 @@ def cluster_plans(draw, hosts=None):
     of_group = [
         groups(name) if hosts is None else groups(name).filter(lambda one: one.num_hosts == hosts) for name in names
     ]
-    return ClusterPlan(
+    return ClusterDesign(
         name=draw(st.sampled_from(["tune", "n", "trials-of-1-day-and-a-half"])),
         head=HEAD,
         groups=tuple(draw(group) for group in of_group),

@@ -1,4 +1,4 @@
-"""What a policy's trials can expect of a cluster before it exists: how many run at the minimum and at the maximum."""
+"""Forecasts a policy's trials on a cluster before it exists: how many run at its minimum and at its maximum."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -8,8 +8,8 @@ from pydantic import Field
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.kuberay.nodes.catalog import NodeCatalog, NodeType
-from tune_policies.kuberay.nodes.cluster_spec import ClusterSpec, WorkerGroup
+from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
+from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.policy import ResourcePolicy
@@ -24,7 +24,7 @@ _MOST_NODES: Final = 10_000
 
 
 class Stage(Value):
-    """The cluster with so many nodes.
+    """What runs on the cluster while it has so many nodes.
 
     Attributes:
         nodes: Workers by their group.
@@ -44,16 +44,16 @@ class Stage(Value):
         return 0 if self.plan is None else self.plan.max_concurrent_trials
 
 
-class ClusterOutlook(Value):
-    """What a policy's trials can expect of a cluster.
+class TrialForecast(Value):
+    """How many of a policy's trials run on a cluster, with which nodes, and what these cost.
 
     Attributes:
         cluster: Its name.
         at_minimum: With the nodes that are always there.
         at_maximum: With all that the autoscaler adds for trials.
-        for_trials: With those that the trials need that were asked for, where these are fewer; ``None``: they are not.
+        for_trials: With the nodes that the wanted number of trials needs; ``None``: it needs as many as the maximum.
         currency: Of the prices.
-        cautions: What could come otherwise, a sentence each.
+        cautions: What may turn out differently, a sentence each.
     """
 
     cluster: str
@@ -64,7 +64,7 @@ class ClusterOutlook(Value):
     cautions: tuple[str, ...] = ()
 
     def explain(self) -> str:
-        """Return the outlook as text."""
+        """Return the forecast as text."""
         least, most, some = self.at_minimum, self.at_maximum, self.for_trials
         lines = [] if least == most else [f"at the minimum ({self._nodes(least)}): {_trials(least)}"]
         lines.append(f"at the maximum ({self._nodes(most)}): {_trials(most)}")
@@ -89,10 +89,10 @@ def _as_text(plan: TrialPlan) -> list[str]:
     return plan.model_copy(update={"nodes_to_add": {}}).explain().splitlines()
 
 
-def plan_for_cluster(
+def forecast_trials(
     policy: ResourcePolicy, cluster: ClusterSpec, *, catalog: NodeCatalog | None = None, num_trials: int | None = None
-) -> ClusterOutlook:
-    """Return how many trials run on a cluster at its minimum and at its maximum, and what it costs.
+) -> TrialForecast:
+    """Forecast how many trials run on a cluster at its minimum and at its maximum, and what it costs.
 
     Args:
         policy: Decides what a trial gets.
@@ -122,7 +122,7 @@ def plan_for_cluster(
     except InfeasibleRequestError as error:
         at_minimum = stage(None, f"as one needs {error.asked}, but {error.offered}")
     is_less = num_trials is not None and 0 < num_trials < most.max_concurrent_trials
-    return ClusterOutlook(
+    return TrialForecast(
         cluster=cluster.name,
         at_minimum=at_minimum,
         at_maximum=at_maximum,
@@ -180,7 +180,7 @@ def _with_nodes(cluster: ClusterSpec, numbers: Mapping[str, int]) -> ClusterCapa
 def _fewest(
     policy: ResourcePolicy, cluster: ClusterSpec, group: WorkerGroup, numbers: Mapping[str, int], num_trials: int
 ) -> int:
-    """Return the fewest nodes of a group with which as many trials run, the other groups being what they are."""
+    """Return the fewest nodes of one group with which as many trials run, while the other groups stay as they are."""
 
     def holds(number: int) -> bool:
         try:

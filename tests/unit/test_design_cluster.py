@@ -8,7 +8,7 @@ from tune_policies import (
     AutoscalingPolicy,
     BenchmarkedPolicy,
     CappedPolicy,
-    ClusterPlan,
+    ClusterDesign,
     CpuPolicy,
     EvenSplitPolicy,
     FirstFeasiblePolicy,
@@ -21,7 +21,7 @@ from tune_policies import (
     NodeType,
     ReservingPolicy,
     SelectingPolicy,
-    plan_cluster,
+    design_cluster,
 )
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.policies.wrappers import plan_first_feasible
@@ -79,7 +79,7 @@ def groups(plan):
     ],
 )
 def test_the_groups_are_the_cheapest_that_hold_all_trials(policy, expected):
-    plan = plan_cluster(policy, catalog(L4, FOUR_L4, A100, CPU, SLICE), 16)
+    plan = design_cluster(policy, catalog(L4, FOUR_L4, A100, CPU, SLICE), 16)
 
     assert groups(plan) == expected
 
@@ -87,7 +87,7 @@ def test_the_groups_are_the_cheapest_that_hold_all_trials(policy, expected):
 def test_each_kind_of_slots_has_its_groups():
     policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
 
-    plan = plan_cluster(policy, catalog(L4, CPU), 64)
+    plan = design_cluster(policy, catalog(L4, CPU), 64)
 
     assert groups(plan) == {"cpu": 4, "l4": 8}
     assert [slot.max_concurrent_trials for slot in plan.trials.slots] == [32, 32]
@@ -97,29 +97,29 @@ def test_no_node_is_for_a_kind_whose_trials_find_room_with_a_better_one():
     """Four GPUs come in one node, and two trials need no more."""
     policy = MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2))
 
-    assert groups(plan_cluster(policy, catalog(FOUR_L4, CPU), 2)) == {"l4-4": 1}
+    assert groups(design_cluster(policy, catalog(FOUR_L4, CPU), 2)) == {"l4-4": 1}
 
 
 def test_kinds_that_take_each_others_room_get_no_more_nodes_than_the_trials_need():
     """The first kind takes all CPUs, so that there is no second one."""
-    assert groups(plan_cluster(MixedPolicy(CpuPolicy(), CpuPolicy()), catalog(CPU), 16)) == {"cpu": 1}
+    assert groups(design_cluster(MixedPolicy(CpuPolicy(), CpuPolicy()), catalog(CPU), 16)) == {"cpu": 1}
 
 
 def test_kinds_share_the_trials_by_their_speeds():
     policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2), speeds=(3, 1))
 
-    assert groups(plan_cluster(policy, catalog(L4, CPU), 64)) == {"cpu": 2, "l4": 12}
+    assert groups(design_cluster(policy, catalog(L4, CPU), 64)) == {"cpu": 2, "l4": 12}
 
 
 def test_what_one_kind_cannot_hold_the_others_do():
     policy = MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2))
     scarce = L4.model_copy(update={"max_nodes": 4})
 
-    assert groups(plan_cluster(policy, catalog(scarce, CPU), 64)) == {"cpu": 8, "l4": 4}
+    assert groups(design_cluster(policy, catalog(scarce, CPU), 64)) == {"cpu": 8, "l4": 4}
 
 
 def test_a_kind_for_which_there_are_no_nodes_is_left_out_and_the_plan_says_so():
-    plan = plan_cluster(MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2)), catalog(CPU), 64)
+    plan = design_cluster(MixedPolicy(GpuPolicy(), CpuPolicy(cpus=2)), catalog(CPU), 64)
 
     assert groups(plan) == {"cpu": 8}
     assert any(reason.startswith("no nodes for GpuPolicy") for reason in plan.reasons)
@@ -130,23 +130,23 @@ def test_train_workers_beside_other_kinds_wait_for_nodes_that_are_there(num_tria
     """Ray is kept to nodes by their identifiers then, and these have none yet."""
     policy = MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(cpus=2))
 
-    plan = plan_cluster(policy, catalog(L4, CPU), num_trials)
+    plan = design_cluster(policy, catalog(L4, CPU), num_trials)
 
     assert groups(plan) == {"cpu": num_nodes}
-    assert any("Plan a cluster for each kind by itself" in reason for reason in plan.reasons)
+    assert any("Design a cluster for each of its policies by itself" in reason for reason in plan.reasons)
 
 
 def test_only_train_workers_of_several_kinds_are_refused():
     policy = MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(num_workers=2))
 
-    with pytest.raises(InfeasibleRequestError, match="Plan a cluster for each kind by itself"):
-        plan_cluster(policy, catalog(L4, CPU), 16)
+    with pytest.raises(InfeasibleRequestError, match="Design a cluster for each of its policies by itself"):
+        design_cluster(policy, catalog(L4, CPU), 16)
 
 
 def test_where_configs_decide_each_kind_has_room_for_all_trials():
     policy = BenchmarkedPolicy(a_decision("L4"), gpu=GpuPolicy(gpus=0.25, cpus=1), cpu=CpuPolicy(cpus=2))
 
-    plan = plan_cluster(policy, catalog(L4, CPU), 64)
+    plan = design_cluster(policy, catalog(L4, CPU), 64)
 
     assert groups(plan) == {"cpu": 8, "l4": 16}
     assert plan.trials.min_concurrent_trials == 64
@@ -165,7 +165,7 @@ def test_where_configs_decide_each_kind_has_room_for_all_trials():
     [pytest.param(256, {"l4": 16}, id="large trials on GPUs"), pytest.param(16, {"cpu": 8}, id="small ones on CPUs")],
 )
 def test_a_decision_puts_trials_where_each_costs_the_least(policy, size, expected):
-    plan = plan_cluster(policy, catalog(L4, CPU), 64, decision=a_decision("L4"), size=size)
+    plan = design_cluster(policy, catalog(L4, CPU), 64, decision=a_decision("L4"), size=size)
 
     assert groups(plan) == expected
 
@@ -174,7 +174,7 @@ def test_a_decision_says_nothing_of_gpus_of_other_types():
     """By the price an L4 would be the cheapest, if it were as fast as the A100."""
     policy = FirstFeasiblePolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
 
-    plan = plan_cluster(policy, catalog(L4, A100, CPU), 64, decision=a_decision("A100"))
+    plan = design_cluster(policy, catalog(L4, A100, CPU), 64, decision=a_decision("A100"))
 
     assert groups(plan) == {"cpu": 8}
     assert "left out, as it was measured on A100 only: l4" in plan.reasons
@@ -184,7 +184,7 @@ def test_without_prices_a_decision_goes_by_its_own_answer():
     policy = FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=2))
     free = [each.model_copy(update={"price_per_hour": None}) for each in (L4, CPU)]
 
-    plan = plan_cluster(policy, catalog(*free), 8, decision=a_decision("L4"), size=16)
+    plan = design_cluster(policy, catalog(*free), 8, decision=a_decision("L4"), size=16)
 
     assert groups(plan) == {"cpu": 1}
 
@@ -193,7 +193,7 @@ def test_with_a_decision_the_plan_says_what_all_trials_cost():
     decision = a_decision("L4")
     trial_s = decision.workloads[0].sizes[-1].gpu.trial_s
 
-    plan = plan_cluster(GpuPolicy(), catalog(L4), 64, decision=decision)
+    plan = design_cluster(GpuPolicy(), catalog(L4), 64, decision=decision)
 
     assert plan.hours == pytest.approx(trial_s / 3600)
     assert plan.price == pytest.approx(64 * 0.7 * trial_s / 3600)
@@ -201,13 +201,13 @@ def test_with_a_decision_the_plan_says_what_all_trials_cost():
 
 def test_a_workload_that_was_not_decided_is_refused():
     with pytest.raises(InvalidResourcesError, match="nothing was decided for 'mpl'; did you mean 'mlp'"):
-        plan_cluster(GpuPolicy(), catalog(L4), 64, decision=a_decision(), workload="mpl")
+        design_cluster(GpuPolicy(), catalog(L4), 64, decision=a_decision(), workload="mpl")
 
 
 @pytest.mark.parametrize("size", [0, -3, float("nan"), float("inf")])
 def test_a_size_that_no_trial_has_is_refused(size):
     with pytest.raises(InvalidResourcesError, match="size must be above 0"):
-        plan_cluster(GpuPolicy(), catalog(L4), 64, decision=a_decision(), size=size)
+        design_cluster(GpuPolicy(), catalog(L4), 64, decision=a_decision(), size=size)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_size_that_no_trial_has_is_refused(size):
     ],
 )
 def test_a_decision_that_decides_nothing_says_so(policy, node_types):
-    plan = plan_cluster(policy, catalog(*node_types), 8, decision=a_decision("L4"))
+    plan = design_cluster(policy, catalog(*node_types), 8, decision=a_decision("L4"))
 
     assert "what was measured decides nothing here" in " ".join(plan.reasons)
 
@@ -226,7 +226,7 @@ def test_a_decision_that_decides_nothing_says_so(policy, node_types):
 def test_without_prices_as_few_nodes_as_hold_the_trials():
     free = [each.model_copy(update={"price_per_hour": None}) for each in (L4, FOUR_L4)]
 
-    plan = plan_cluster(GpuPolicy(), catalog(*free), 64)
+    plan = design_cluster(GpuPolicy(), catalog(*free), 64)
 
     assert groups(plan) == {"l4-4": 16}
     assert plan.price_per_hour is None
@@ -235,7 +235,7 @@ def test_without_prices_as_few_nodes_as_hold_the_trials():
 def test_a_node_without_a_price_comes_after_those_that_have_one():
     unknown = FOUR_L4.model_copy(update={"price_per_hour": None})
 
-    plan = plan_cluster(GpuPolicy(), catalog(L4.model_copy(update={"max_nodes": 60}), unknown), 64)
+    plan = design_cluster(GpuPolicy(), catalog(L4.model_copy(update={"max_nodes": 60}), unknown), 64)
 
     assert groups(plan) == {"l4": 60, "l4-4": 1}
     assert plan.price_per_hour is None
@@ -244,30 +244,30 @@ def test_a_node_without_a_price_comes_after_those_that_have_one():
 def test_the_price_is_that_of_all_nodes_with_the_head():
     head = node_type("boss", 4, price=0.2)
 
-    assert plan_cluster(GpuPolicy(), catalog(L4, head=head), 10).price_per_hour == pytest.approx(7.2)
+    assert design_cluster(GpuPolicy(), catalog(L4, head=head), 10).price_per_hour == pytest.approx(7.2)
 
 
 def test_where_the_catalogue_has_too_few_nodes_as_many_trials_run_as_they_hold():
-    plan = plan_cluster(GpuPolicy(), catalog(L4.model_copy(update={"max_nodes": 3})), 64)
+    plan = design_cluster(GpuPolicy(), catalog(L4.model_copy(update={"max_nodes": 3})), 64)
 
     assert groups(plan) == {"l4": 3}
     assert "3 of 64 trials run at once, as there are no more such nodes; the others wait" in plan.reasons
 
 
 def test_every_group_scales_from_zero():
-    plan = plan_cluster(CpuPolicy(), catalog(CPU), 64)
+    plan = design_cluster(CpuPolicy(), catalog(CPU), 64)
 
     assert [(group.min_nodes, group.start_nodes) for group in plan.groups] == [(0, 0)]
 
 
 def test_groups_of_slices_say_how_many_hosts_come_together():
-    (group,) = plan_cluster(ON_SLICES, catalog(SLICE), 3).groups
+    (group,) = design_cluster(ON_SLICES, catalog(SLICE), 3).groups
 
     assert (group.num_hosts, group.max_nodes, group.trials_at_once) == (4, 12, 3)
 
 
 def test_slices_that_are_always_there_are_found_by_a_plan():
-    spec = plan_cluster(ON_SLICES, catalog(SLICE), 3).spec
+    spec = design_cluster(ON_SLICES, catalog(SLICE), 3).spec
     (group,) = spec.groups
     always = spec.model_copy(update={"groups": (group.model_copy(update={"min_nodes": 8}),)})
 
@@ -276,26 +276,26 @@ def test_slices_that_are_always_there_are_found_by_a_plan():
 
 def test_what_no_node_holds_is_refused_with_what_the_nodes_have():
     with pytest.raises(InfeasibleRequestError, match="with every node that can be had, the largest node offers 16 CPU"):
-        plan_cluster(CpuPolicy(cpus=32), catalog(CPU), 4)
+        design_cluster(CpuPolicy(cpus=32), catalog(CPU), 4)
 
 
 def test_too_few_nodes_allowed_for_one_trial_are_refused():
     policy = AutoscalingPolicy(GpuPolicy(num_workers=4), max_nodes_to_add=3)
 
     with pytest.raises(InfeasibleRequestError, match="Set max_nodes_to_add to 4 or more"):
-        plan_cluster(policy, catalog(L4), 4)
+        design_cluster(policy, catalog(L4), 4)
 
 
 @pytest.mark.parametrize("num_trials", [0, -1, 1.5, True])
 def test_the_number_of_trials_is_a_whole_number_above_zero(num_trials):
     with pytest.raises(InvalidResourcesError, match="num_trials must be a whole number"):
-        plan_cluster(CpuPolicy(), catalog(CPU), num_trials)
+        design_cluster(CpuPolicy(), catalog(CPU), num_trials)
 
 
 @pytest.mark.parametrize("name", ["Mine", "1st", "a_b", "a" * 54, ""])
 def test_the_name_is_one_that_kuberay_takes(name):
     with pytest.raises(InvalidResourcesError, match="at most 53"):
-        plan_cluster(CpuPolicy(), catalog(CPU), 4, name=name)
+        design_cluster(CpuPolicy(), catalog(CPU), 4, name=name)
 
 
 def kind_of(policy):
@@ -317,7 +317,7 @@ SEVERAL = [
 
 @pytest.mark.parametrize("policy", SEVERAL, ids=kind_of)
 def test_the_trials_fit_the_cluster_that_the_file_will_describe(policy):
-    plan = plan_cluster(policy, catalog(L4, FOUR_L4, A100, CPU), 10)
+    plan = design_cluster(policy, catalog(L4, FOUR_L4, A100, CPU), 10)
 
     found = AutoscalingPolicy(CappedPolicy(policy, 10)).plan(plan.spec.capacity)
 
@@ -334,7 +334,7 @@ def at_once(policy, spec):
 
 @pytest.mark.parametrize("policy", [each for each in SEVERAL if not isinstance(each, MixedPolicy)], ids=kind_of)
 def test_one_node_less_is_not_enough(policy):
-    spec = plan_cluster(policy, catalog(L4, FOUR_L4, A100, CPU), 10).spec
+    spec = design_cluster(policy, catalog(L4, FOUR_L4, A100, CPU), 10).spec
 
     for group in spec.groups:
         fewer = group.model_copy(update={"max_nodes": group.max_nodes - 1})
@@ -345,17 +345,17 @@ def test_one_node_less_is_not_enough(policy):
 def test_a_plan_is_the_same_whatever_the_order_of_the_catalogue():
     policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
 
-    assert plan_cluster(policy, catalog(L4, CPU, A100), 9) == plan_cluster(policy, catalog(A100, CPU, L4), 9)
+    assert design_cluster(policy, catalog(L4, CPU, A100), 9) == design_cluster(policy, catalog(A100, CPU, L4), 9)
 
 
 def test_a_plan_survives_json():
-    plan = plan_cluster(GpuPolicy(gpus=0.25), catalog(L4, CPU), 9)
+    plan = design_cluster(GpuPolicy(gpus=0.25), catalog(L4, CPU), 9)
 
-    assert ClusterPlan.from_json(plan.to_json()) == plan
+    assert ClusterDesign.from_json(plan.to_json()) == plan
 
 
 def test_a_plan_explains_itself():
-    plan = plan_cluster(GpuPolicy(gpus=0.25, cpus=1), catalog(L4, FOUR_L4), 64)
+    plan = design_cluster(GpuPolicy(gpus=0.25, cpus=1), catalog(L4, FOUR_L4), 64)
 
     assert plan.explain().splitlines()[:7] == [
         "64 of 64 trials at once at the most, none at the least",
@@ -402,7 +402,7 @@ class NeverPlans(ResourcePolicy):
     ],
 )
 def test_without_a_catalogue_nodes_suit_the_policy(policy, name, resources):
-    (group,) = plan_cluster(policy, None, 16).groups
+    (group,) = design_cluster(policy, None, 16).groups
 
     assert group.node_type.name == name
     assert str(group.node_type.resources) == f"{resources} of host memory"
@@ -428,8 +428,8 @@ def test_without_a_catalogue_nodes_suit_the_policy(policy, name, resources):
 )
 def test_without_a_catalogue_what_cannot_be_told_is_refused(policy, message):
     with pytest.raises(InvalidResourcesError, match=message):
-        plan_cluster(policy, None, 64)
+        design_cluster(policy, None, 64)
 
 
 def test_a_policy_of_the_users_own_is_planned_with_a_catalogue():
-    assert groups(plan_cluster(PolicyOfAUser(), catalog(CPU), 64)) == {"cpu": 4}
+    assert groups(design_cluster(PolicyOfAUser(), catalog(CPU), 64)) == {"cpu": 4}

@@ -1,8 +1,8 @@
-"""The cheapest nodes on which so many trials of one kind run at once.
+"""The cheapest nodes on which so many trials in slots of one type run at once.
 
 What a trial reserves may depend on the nodes: its CPUs on the node with the fewest for each GPU, its share on the GPU
-with the least memory. So the slots that the policy makes on some sets of node types are taken in turn, for each the
-cheapest cover is found, and the policy itself says whether the trials fit there.
+with the least memory. So this module asks the policy for its slots on some sets of node types. For each slot it finds
+the cheapest nodes that hold the trials, and then the policy itself says whether the trials fit these nodes.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -15,9 +15,9 @@ from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.tpu_slices import TOPOLOGY
-from tune_policies.kuberay.nodes.catalog import NodeType
-from tune_policies.kuberay.nodes.cluster_plan import PlannedGroup
-from tune_policies.kuberay.nodes.knapsack import Kind, cheapest_cover
+from tune_policies.kuberay.design.catalog import NodeType
+from tune_policies.kuberay.design.cluster_spec import DesignedGroup
+from tune_policies.kuberay.design.knapsack import Item, cheapest_cover
 from tune_policies.placement.packing import count_workers, largest, request_of
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
@@ -64,14 +64,14 @@ class NodePool(NamedTuple):
         """Return the nodes of one unit."""
         return tuple(self.group(name, 1).spec.nodes(self.node_types[name].num_hosts, is_expected=True))
 
-    def group(self, name: str, units: int) -> PlannedGroup:
-        """Return the worker group that so many units are."""
+    def group(self, name: str, units: int) -> DesignedGroup:
+        """Return the worker group of so many units."""
         node_type = self.node_types[name]
         hosts = node_type.num_hosts
-        return PlannedGroup(node_type=node_type, max_nodes=units * hosts, num_hosts=hosts)
+        return DesignedGroup(node_type=node_type, max_nodes=units * hosts, num_hosts=hosts)
 
     def capacity(self, units: Units, *, is_expected: bool = True) -> ClusterCapacity:
-        """Return the cluster with so many units, which are still to be added unless ``is_expected`` is false."""
+        """Return the cluster with so many units. They are still to be added, unless ``is_expected`` is false."""
         head = NodeCapacity(node_id="head", resources=Resources(memory_bytes=self.head.memory_bytes), is_head=True)
         groups = (self.group(name, number) for name, number in sorted(units.items()) if number)
         nodes = (node for group in groups for node in group.spec.nodes(group.max_nodes, is_expected=is_expected))
@@ -87,7 +87,7 @@ class NodePool(NamedTuple):
     def cost(self, name: str, *, uses_devices: bool) -> tuple[int, ...]:
         """Return what a unit costs, what counts most first.
 
-        Those are nodes without a price where others have one, the price, devices that stand idle, and nodes.
+        The parts are: nodes without a price where others have one, the price, idle devices, and nodes.
         """
         node_type = self.node_types[name]
         price = node_type.price_per_hour
@@ -112,11 +112,11 @@ _PAIRED: Final = 8
 """Of more node types than that, pairs are not tried one by one."""
 
 _SPARE: Final = (0, 1, 2, 4, 8, 16, 32, 64)
-"""By how many workers a cover is made larger until the policy finds it large enough: some leave something free."""
+"""Workers for which there is room beside the trials, until the policy is content: some leave something free."""
 
 
 class NodeChoice(NamedTuple):
-    """Nodes for trials of one kind.
+    """Nodes for trials in slots of one type.
 
     Attributes:
         units: How many of each type.
@@ -133,7 +133,7 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
     """Return the cheapest nodes on which ``num_trials`` run at once, or as many as can.
 
     Args:
-        policy: Of one kind of slots.
+        policy: Its plans have slots of one type.
         pool: The node types.
         most: How many units there can be of each.
         num_trials: How many trials.
@@ -154,11 +154,11 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
 
 
 def _of_one_kind_of_gpu(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> Iterator[NodeChoice]:
-    kinds: dict[Hashable, dict[str, int]] = {}
+    by_gpu: dict[Hashable, dict[str, int]] = {}
     for name, number in most.items():
         parts = pool.node_types[name].gpu_parts
-        kinds.setdefault(parts and parts[0], {})[name] = number
-    for alike in kinds.values() if len(kinds) > 1 else ():
+        by_gpu.setdefault(parts and parts[0], {})[name] = number
+    for alike in by_gpu.values() if len(by_gpu) > 1 else ():
         with suppress(InfeasibleRequestError):
             yield _of_all(policy, pool, alike, num_trials)
 
@@ -176,7 +176,7 @@ def _of_all(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
 
 
 def _enough(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> tuple[dict[str, int], TrialPlan]:
-    """Return numbers of units that are enough, or where nothing is, all that help, and the plan on them.
+    """Return enough units and the plan on them. If no number is enough, return all units that help.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
@@ -242,8 +242,10 @@ def _covers(pool: NodePool, most: Units, slots: Sequence[TrialSlot], target: int
             continue
         seen.append(_alike(slot))
         costs = {name: pool.cost(name, uses_devices=_uses_devices(slot)) for name in most}
-        kinds = [Kind(name, held(pool.unit(name), slot), number, costs[name]) for name, number in most.items()]
-        units = cheapest_cover(kinds, target * request_of(slot).processes + spare)
+        items = [
+            Item(name, workers_in_unit(pool.unit(name), slot), number, costs[name]) for name, number in most.items()
+        ]
+        units = cheapest_cover(items, target * request_of(slot).processes + spare)
         if units is not None:
             found[tuple(units.items())] = _cost(units, pool, uses_devices=_uses_devices(slot))
     return [dict(units) for units, _ in sorted(found.items(), key=lambda each: (each[1], each[0]))]
@@ -259,8 +261,8 @@ def _alike(slot: TrialSlot) -> TrialSlot:
     return slot.of_fixed_size().model_copy(update={"max_concurrent_trials": 1})
 
 
-def held(unit: Sequence[NodeCapacity], slot: TrialSlot) -> int:
-    """Return how many workers of ``slot`` a unit holds, where Ray may place them there."""
+def workers_in_unit(unit: Sequence[NodeCapacity], slot: TrialSlot) -> int:
+    """Return how many workers of ``slot`` Ray may place on a unit."""
     is_selected = matcher(slot.label_selector)
     usable = [node for node in unit if is_selected(node.ray_labels) and _has_memory(node, slot)]
     if slot.topology is not None:
@@ -294,7 +296,7 @@ def _holds(policy: ResourcePolicy, pool: NodePool, target: int, units: Units) ->
 
 
 def trimmed(units: Units, pool: NodePool, *, uses_devices: bool, holds: Callable[[Units], bool]) -> dict[str, int]:
-    """Return ``units`` without those that are not needed, the dearest first.
+    """Drop the units that are not needed, the dearest first.
 
     Args:
         units: With which it ``holds``.

@@ -1,0 +1,57 @@
+"""The cheapest set of things that hold so many."""
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tune_policies.kuberay.design.knapsack import Item, cheapest_cover
+
+
+def test_the_cheapest_set_may_be_mixed():
+    items = [Item("large", 8, 9, (70,)), Item("small", 1, 9, (10,))]
+
+    assert cheapest_cover(items, 10) == {"large": 1, "small": 2}
+
+
+def test_nothing_is_needed_for_nothing():
+    assert cheapest_cover([Item("a", 1, 1, (1,))], 0) == {}
+
+
+def test_what_all_together_do_not_hold_has_no_cover():
+    assert cheapest_cover([Item("a", 3, 2, (1,)), Item("b", 0, 9, (0,))], 7) is None
+
+
+def test_ties_go_to_the_first_name_whatever_the_order():
+    items = [Item("b", 2, 9, (3, 1)), Item("a", 2, 9, (3, 1))]
+
+    assert cheapest_cover(items, 4) == cheapest_cover(items[::-1], 4) == {"a": 2}
+
+
+def test_many_are_covered_in_no_time():
+    """Else this would be a search through a million numbers of each item."""
+    items = [Item("a", 7, 10**6, (9, 1)), Item("b", 3, 10**6, (4, 1)), Item("c", 1, 2, (1, 1))]
+
+    assert cheapest_cover(items, 1_000_001) == {"a": 142_857, "c": 2}
+
+
+items = st.lists(
+    st.tuples(st.integers(0, 4), st.integers(0, 12), st.tuples(st.integers(0, 9), st.integers(0, 3))), max_size=3
+).map(lambda rows: [Item(f"item-{i}", *row) for i, row in enumerate(rows)])
+
+
+@given(items=items, needed=st.integers(0, 90))
+def test_no_other_set_is_cheaper(items, needed):
+    found = cheapest_cover(items, needed)
+
+    def cost(counts):
+        return tuple(sum(number * item.cost[i] for number, item in zip(counts, items, strict=True)) for i in (0, 1))
+
+    numbers = product(*(range(item.most + 1) for item in items))
+    covers = [each for each in numbers if sum(n * item.holds for n, item in zip(each, items, strict=True)) >= needed]
+    assert (found is None) == (not covers)
+    if found is not None:
+        counts = [found.get(item.name, 0) for item in items]
+        assert sum(n * item.holds for n, item in zip(counts, items, strict=True)) >= needed
+        assert all(n <= item.most for n, item in zip(counts, items, strict=True))
+        assert cost(counts) == min(map(cost, covers))

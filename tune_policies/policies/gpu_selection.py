@@ -1,0 +1,220 @@
+"""Which GPUs a policy uses: all, those of one type, or those with enough memory, and how Ray is kept to them.
+
+Ray hands out any GPU unless it is told a device type or a label. So a selection that leaves GPUs out also says what to
+tell Ray, the simplest that sets its nodes apart.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Annotated, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator
+
+from tune_policies.cluster.accelerators import check_accelerator_type, check_type_of_resource
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
+from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, is_label_value, is_one_of
+from tune_policies.placement.packing import Request
+from tune_policies.placement.remaining import device_slots
+from tune_policies.plan.build_plan import build_plan
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.cpus_per_worker import about_nodes_without_cpus, cpus_that_strand_no_device, nodes_with_cpus
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import (
+    TICKS,
+    format_amount,
+    to_ticks,
+)
+from tune_policies.values.units import format_bytes
+from tune_policies.values.value import shorten
+
+
+def _wishes(value: object) -> object:
+    if isinstance(value, str | None):
+        return value
+    # An iterator would be read once, and the order of a set is nobody's wish.
+    if (
+        not isinstance(value, list | tuple)
+        or not value
+        or not all(isinstance(name, str) for name in value)
+        or len(set(value)) < len(value)
+    ):
+        raise InvalidResourcesError(
+            f"accelerator_type must be the name of a device type, or a list of such names, each once, the best first: "
+            f"got {shorten(value)}"
+        )
+    return tuple(value)
+
+
+def _known(wish: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    for name in (wish,) if isinstance(wish, str) else wish:
+        check_type_of_resource(check_accelerator_type(name), "GPU")
+    return wish
+
+
+AcceleratorTypes = Annotated[str | tuple[str, ...], BeforeValidator(_wishes), AfterValidator(_known)]
+"""A device type that Ray knows, such as ``"A100"``; or several, the best first."""
+
+
+class Selection(NamedTuple):
+    """GPU nodes to plan on.
+
+    Attributes:
+        groups: The nodes, by shape.
+        accelerator_type: The device type to tell Ray; ``None``: tell it none.
+        by_label: Whether to tell Ray the nodes by label, as no device type sets them apart from the other nodes.
+    """
+
+    groups: tuple[NodeGroup, ...]
+    accelerator_type: str | None = None
+    by_label: bool = False
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """GPU memory of the smallest device; ``None``: not known of all."""
+        memories = [node.smallest_gpu_memory_bytes for node, _ in self.groups]
+        known = [memory for memory in memories if memory is not None]
+        return min(known) if known and len(known) == len(memories) else None
+
+    def where(self, holds: Callable[[NodeCapacity], bool]) -> "Selection":
+        """Keep the nodes for which ``holds`` is true. The others must have no room for the work anyway."""
+        return self._replace(groups=tuple(group for group in self.groups if holds(group.node)))
+
+
+def plan_gpu_share(
+    capacity: ClusterCapacity, selection: Selection, request: Request, *, choose_cpus: bool, reasons: Iterable[str] = ()
+) -> TrialPlan:
+    """Return the plan for workers with a share of a GPU each, or whole ones, on the selected nodes.
+
+    The plan has no labels yet: see :func:`with_labels`.
+
+    Args:
+        capacity: The cluster.
+        selection: The nodes to use.
+        request: What a trial needs, without what the selection adds.
+        choose_cpus: Give each worker as many CPUs as strand no GPU.
+        reasons: What led here.
+
+    Raises:
+        InfeasibleRequestError: Not even one trial fits.
+    """
+    share_ticks, cpus = to_ticks(request.worker.gpus), request.worker.cpus
+    usable = selection.where(
+        lambda node: node.resources.cpus >= cpus and device_slots(node.amounts.get("GPU", 0), share_ticks) > 0
+    )
+    notes = list(reasons)
+    worker = request.worker
+    if choose_cpus and usable.groups:
+        worker = worker.replaced(cpus=cpus_that_strand_no_device(usable.groups, "GPU", share_ticks))
+        notes.append(f"{format_amount(worker.cpus)} CPU per worker, so that no GPU is left without CPUs")
+        notes += about_nodes_without_cpus(usable.groups, "GPU", worker.cpus)
+        usable = usable.where(lambda node: node.resources.cpus >= worker.cpus)
+    memory = share_of_gpu_memory(usable, share_ticks)
+    if share_ticks < TICKS and usable.groups:
+        notes.append(
+            "GPU memory was not read on every node, so each worker is held to its share of the device it gets"
+            if memory is None
+            else f"{format_bytes(memory)} of GPU memory per worker: its share of the smallest device in use"
+        )
+    if memory is not None and (unread := [group for group in usable.groups if group.node.devices is None]):
+        notes.append(f"GPU memory was not read, so it is that of the table of known types: {describe_gpus(unread)}")
+    changes = {"worker": worker, "accelerator_type": selection.accelerator_type, "gpu_memory_bytes": memory}
+    groups = selection.groups if selection.by_label else None
+    if choose_cpus and not usable.groups:  # no node has room for the share: look for what would work on nodes with CPUs
+        groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")
+    return build_plan(capacity, request.model_copy(update=changes), notes, groups=groups)
+
+
+def gpus_of_type(capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
+    """Return the nodes with GPUs; of one device type only, if it is given."""
+    return Selection(tuple(capacity.gpu_groups(accelerator_type)), accelerator_type)
+
+
+def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int) -> Iterator[Selection]:
+    """Yield selections of devices with so much memory, each once, those first that are the simplest to tell Ray.
+
+    They are: all usable GPUs, those of each type, and those that labels set apart.
+    """
+    choices = [usable]
+    if usable.accelerator_type is None:
+        names = sorted({node.accelerator_type for node, _ in usable.groups if node.accelerator_type})
+        of_types = (Selection(tuple(capacity.gpu_groups(name)), name) for name in names)
+        usable_shapes = {node.shape for node, _ in usable.groups}
+        choices += [choice.where(lambda node: node.shape in usable_shapes) for choice in of_types]
+    large = [group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least_bytes]
+    choices.append(select_gpus(capacity, large, usable.accelerator_type))
+    seen: set[frozenset[Hashable]] = set()
+    for choice in choices:
+        shapes = frozenset(node.shape for node, _ in choice.groups)
+        if shapes not in seen and (choice.memory_bytes or 0) >= least_bytes:
+            seen.add(shapes)
+            yield choice
+
+
+def select_gpus(
+    capacity: ClusterCapacity, groups: Iterable[NodeGroup], accelerator_type: str | None = None
+) -> Selection:
+    """Return a selection of these GPU nodes, with the simplest thing that keeps Ray off all other GPU nodes.
+
+    If there are no others, that is nothing but the type that the user wishes for. Else it is the one device type of the
+    nodes, or else labels. A list of node identifiers cannot name nodes that are still to be added, so these are
+    left out unless the label of their device type sets them apart.
+    """
+    groups = tuple(groups)
+    chosen = {node.shape for node, _ in groups}
+    others = {node.accelerator_type for node, _ in capacity.gpu_groups(accelerator_type) if node.shape not in chosen}
+    types = {node.accelerator_type for node, _ in groups}
+    if not others:
+        return Selection(groups, accelerator_type)
+    if len(types) == 1 and None not in types and not types & others:
+        return Selection(groups, types.pop())
+    if any(node.is_expected for node, _ in groups) and _types_that_tell(capacity, groups) is None:
+        alive = (group for group in groups if not group.node.is_expected)
+        return select_gpus(capacity, alive, accelerator_type)
+    return Selection(groups, accelerator_type, by_label=True)
+
+
+def _types_that_tell(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> set[str] | None:
+    """Return the device types that Ray's label gives to these nodes and to no others; ``None``: there are none such."""
+    groups = tuple(groups)
+    chosen = {node.shape for node, _ in groups}
+    others = (group for group in capacity.groups if group.node.shape not in chosen)
+    inside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(groups)}
+    outside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(others)}
+    names = {name for name in inside if name and is_label_value(name)}
+    return names if names == inside and not names & outside else None
+
+
+def with_labels(plan: TrialPlan, capacity: ClusterCapacity, selection: Selection) -> TrialPlan:
+    """Return the plan with the labels that keep Ray to the selected nodes, if it needs any."""
+    return plan.on_nodes(labels) if (labels := labels_of(capacity, selection)) else plan
+
+
+def labels_of(capacity: ClusterCapacity, selection: Selection) -> dict[str, str]:
+    """Return the conditions on labels that keep Ray to the selected nodes; empty: it needs none.
+
+    The label of device types comes first, as nodes that start later have it too. Where it does not set the nodes apart,
+    the selector lists the nodes.
+    """
+    if not selection.by_label:
+        return {}
+    if (types := _types_that_tell(capacity, selection.groups)) is not None:
+        return {ACCELERATOR_TYPE: is_one_of(types)}
+    return {NODE_ID: is_one_of(node.node_id for node in capacity.nodes_of(selection.groups))}
+
+
+def share_of_gpu_memory(selection: Selection, share_ticks: int) -> int | None:
+    """Return the GPU memory of such a share of the smallest device, in bytes; ``None``: some device is not known."""
+    smallest = selection.memory_bytes
+    # Not share_ticks / 10 000 of it: a third is 0.3333 to Ray, and the rest of the device would go to waste.
+    return None if smallest is None else smallest // max(1, TICKS // share_ticks)
+
+
+def describe_gpus(groups: Iterable[NodeGroup]) -> str:
+    """Return the GPUs of the nodes by type and memory: ``"4 A100 (80.0 GiB), 2 T4 (memory not read)"``."""
+    gpus: dict[tuple[str, int | None], int] = {}
+    for node, count in groups:
+        model = (node.accelerator_type or "unknown type", node.smallest_gpu_memory_bytes)
+        gpus[model] = gpus.get(model, 0) + count * (int(node.resources.gpus) or 1)
+    return ", ".join(
+        f"{count} {name} ({format_bytes(memory) if memory else 'memory not read'})"
+        for (name, memory), count in sorted(gpus.items(), key=str)
+    )
