@@ -97,7 +97,7 @@ def test_the_environment_alone_holds_a_process_as_well(framework):
     code = f"""
 import os
 from tune_policies.trainers import GpuMemoryLimit
-from tune_policies.probing.devices import read_gpus
+from tune_policies.probe.nvml import read_gpus
 total = read_gpus()[0]["memory_bytes"]
 os.environ |= GpuMemoryLimit("8GiB").environment({{"{framework}": "{module.__version__}"}}, total, os.environ)
 """

@@ -14,9 +14,9 @@ from ray import tune
 from tests.on_gpu.device import HOLD, holding, sees_a_gpu, used_bytes
 from tests.on_ray.rays import local_ray
 from tune_policies import GpuPolicy, MemoryLimitError, ProbeWarning, probe_cluster
+from tune_policies.probe.nvml import read_device_use
 from tune_policies.trainers import with_plan
 from tune_policies.trainers.gpu_memory.limits.share import GpuShare
-from tune_policies.trainers.gpu_memory.usage.device_use import read_device_use
 from tune_policies.trainers.gpu_memory.usage.free_memory import wait_for_room
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 

@@ -12,7 +12,6 @@ from tune_policies import MemoryLimitError, ProbeError
 from tune_policies.trainers import gpu_memory_usage, peak_gpu_memory_bytes
 from tune_policies.trainers.gpu_memory.limits.overhead import SAFE_DEFAULT
 from tune_policies.trainers.gpu_memory.limits.share import Enforcement, GpuShare
-from tune_policies.trainers.gpu_memory.usage import device_use as nvml
 from tune_policies.trainers.gpu_memory.usage.free_memory import wait_for_room
 from tune_policies.trainers.gpu_memory.usage.leaks import is_too_much_to_keep
 from tune_policies.trainers.gpu_memory.usage.trial_memory_stats import open_account, warn_of_silence
@@ -34,9 +33,7 @@ def counts(tmp_path, monkeypatch):
     monkeypatch.setenv("STAND_IN_NVML", str(path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.trial_memory_stats._account", None)
-    nvml._nvml.cache_clear()
     yield path
-    nvml._nvml.cache_clear()
     for name in NAMES:
         sys.modules.pop(name, None)
 

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from tune_policies.probe.nvml import read_gpus
+from tune_policies.probe.nvml import NvmlError, read_gpus
 from tune_policies.values.errors import MemoryLimitError
 from tune_policies.values.units import GIB, MIB
 
@@ -151,7 +151,7 @@ def is_mig() -> bool:
 def _visible_device() -> str:
     """Return the UUID of the one visible device, or its number after ``CUDA_VISIBLE_DEVICES``."""
     try:
-        uuids = [str(gpu["uuid"]) for gpu in read_gpus()]
-    except Exception:  # noqa: BLE001 - NVML's errors have no base that can be named without NVML
+        uuids = [gpu["uuid"] for gpu in read_gpus()]
+    except NvmlError:
         uuids = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     return uuids[0] if uuids and uuids[0].startswith(("GPU-", "MIG-")) else "0"

@@ -4,7 +4,6 @@ A child process for each framework works on the GPU, says what its allocator hol
 for it beyond that is the overhead.
 """
 
-import contextlib
 import datetime
 import json
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tune_policies.files.child_python import child_python
-from tune_policies.probe.nvml import read_gpus
+from tune_policies.probe.nvml import NvmlError, read_device_use, read_gpus
 from tune_policies.values.units import MIB
 
 _CHILD: Final = Path(__file__).with_name("overhead_child.py")
@@ -39,11 +38,11 @@ def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float, model: str)
     """
     names = tuple(frameworks)
     try:
-        uuid = next((str(gpu["uuid"]) for gpu in read_gpus() if gpu["name"] == model), None)
+        uuid = next((gpu["uuid"] for gpu in read_gpus() if gpu["name"] == model), None)
         if uuid is None:
             return [{"framework": name, "error": "the GPU is not there any more"} for name in names]
         idle_bytes, _ = _read_use(uuid, None)
-    except Exception as error:  # noqa: BLE001 - whatever the driver raised: it is reported with its framework
+    except NvmlError as error:
         return [{"framework": name, "error": f"the GPU cannot be read: {error}"} for name in names]
     return [{"framework": name, **_measure(name, uuid, model, idle_bytes, timeout_s)} for name in names]
 
@@ -60,7 +59,7 @@ def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: 
             timeout_s=timeout_s,
             environ={"CUDA_VISIBLE_DEVICES": uuid},  # CUDA may number the devices otherwise than the driver
         )
-    except Exception as error:  # noqa: BLE001 - whatever the driver raised: it is reported with its framework
+    except NvmlError as error:
         return {"error": f"the GPU cannot be read: {error}"}
     if isinstance(said, str) or read is None:
         return {"error": str(said)}
@@ -151,23 +150,8 @@ def overhead_fields(
 
 
 def _read_use(uuid: str, pid: int | None) -> tuple[int, int | None]:
-    """Return the bytes in use on a GPU, and those of a process; ``None``: the driver does not know it.
-
-    In a container the driver may count processes by the machine's numbers, not by the container's.
-    """
-    try:
-        import pynvml
-    except ImportError:
-        from ray._private.thirdparty import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        of_process = None
-        with contextlib.suppress(pynvml.NVMLError):
-            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                if process.pid == pid:
-                    of_process = process.usedGpuMemory
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used), of_process
-    finally:
-        pynvml.nvmlShutdown()
+    """Return the bytes in use on a GPU, and those of a process; ``None``: the driver does not know it."""
+    for device in read_device_use():
+        if device.uuid == uuid:
+            return device.used_bytes, None if pid is None else device.bytes_by_process.get(pid)
+    raise NvmlError(f"{uuid} is not there any more")

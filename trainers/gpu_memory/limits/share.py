@@ -1,6 +1,5 @@
 """A process's share of a GPU, what holds the process to it, and what the limiters of all frameworks do alike."""
 
-import os
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -10,7 +9,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from tune_policies.probe.nvml import read_gpus
+from tune_policies.probe.nvml import NvmlError, are_gpus_hidden, read_gpus
 from tune_policies.values.errors import MemoryLimitError
 from tune_policies.values.resources import TICKS, Bytes, UsedBytes, to_ticks
 from tune_policies.values.value import Value
@@ -39,11 +38,11 @@ def has_gpu_plugin() -> bool:
 
 
 def _is_gpu_in_sight() -> bool:
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):  # CUDA then shows none
+    if are_gpus_hidden():
         return False
     try:
         return bool(read_gpus())
-    except Exception:  # noqa: BLE001 - NVML's errors have no base that can be named without NVML
+    except NvmlError:
         return _AMD_DEVICE.exists()
 
 
@@ -197,12 +196,12 @@ class Holding:
             MemoryLimitError: Neither says.
         """
         try:
-            device = min(read_gpus(), key=lambda gpu: int(str(gpu["memory_bytes"])))
-        except Exception as error:  # NVML's errors have no base that can be named without NVML
+            device = min(read_gpus(), key=lambda gpu: gpu["memory_bytes"])
+        except (NvmlError, ValueError) as error:  # it cannot be read, or lists none
             if self.share.memory_bytes is not None:
                 return int(self.share.memory_bytes / self.share.fraction) + 1, None
             raise MemoryLimitError(
                 "the plan does not state a worker's GPU memory, and the device cannot be read here: "
                 f"{error}. Install nvidia-ml-py on the node and plan again"
             ) from error
-        return int(str(device["memory_bytes"])), str(device["name"])
+        return device["memory_bytes"], device["name"]

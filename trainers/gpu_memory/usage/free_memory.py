@@ -4,13 +4,13 @@ import os
 import time
 from typing import Final
 
+from tune_policies.probe.nvml import DeviceUse, NvmlError, read_device_use
 from tune_policies.values.errors import MemoryLimitError, ProbeError
 from tune_policies.values.units import format_bytes
 
 from ..limits.enforcement import current_enforcement
 from ..limits.share import Enforcement, GpuShare
 from .counters import read_counters
-from .device_use import DeviceUse, read_device_use
 
 ROOM_TIMEOUT_S: Final = 30.0
 """How long a device may take to get back the memory of a process that has just ended."""
@@ -39,7 +39,7 @@ def wait_for_room(share: GpuShare | None, *, timeout_s: float = ROOM_TIMEOUT_S) 
     while True:
         try:
             devices = read_device_use()
-        except ProbeError:
+        except NvmlError:
             return
         full = next((device for device in devices if not _has_room(device, share)), None)
         if full is None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tune_policies.files.storage import put_text
 from tune_policies.oom import classify_oom
+from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, read_device_use
 from tune_policies.tune.usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage, worker_file
 from tune_policies.values.errors import ProbeError
 
@@ -19,7 +20,6 @@ from ..limits.enforcement import checked_enforcement, require_limit
 from ..limits.overhead import SAFE_DEFAULT
 from ..limits.share import Enforcement, SharedDevice
 from .counters import FrameworkMemory, Kind, read_counters
-from .device_use import DeviceUse, bytes_of_process, read_device_use
 from .trial_memory_stats import Account, current_account, held_bytes, warn_of_silence
 
 _KINDS: Final[tuple[Kind, Kind]] = ("allocated", "reserved")
@@ -191,8 +191,8 @@ def _device_use(device: SharedDevice) -> tuple[list[DeviceUse], str]:
         return [], f"only the driver of NVIDIA's GPUs is asked, not that of the {device}"
     try:
         return read_device_use(), ""
-    except ProbeError as error:
-        return [], str(error)
+    except NvmlError as error:
+        return [], f"the driver cannot be asked how full the GPU is: {error}"
 
 
 def _process_bytes(
