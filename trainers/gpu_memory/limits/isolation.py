@@ -16,7 +16,7 @@ from tune_policies.values.errors import MemoryLimitError
 from tune_policies.values.units import GIB, MIB
 
 from .environment import PROCESS_ENVIRONMENT
-from .share import Holding
+from .share import LimiterContext
 
 MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREADS_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -29,21 +29,21 @@ _UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
 """CUDA opens this device when it starts in a process; NVML does not."""
 
 
-def isolate_by_mps(holding: Holding) -> None:
+def isolate_by_mps(context: LimiterContext) -> None:
     """Let MPS hold this process to its share too, where a daemon answers; else write down why it does not."""
-    reason = ask_mps_daemon() or _start_on_device(holding)
+    reason = ask_mps_daemon() or _start_on_device(context)
     if reason is None:
-        holding.record.isolation = "mps"
+        context.report.isolation = "mps"
     else:
-        holding.record.warn(f"MPS does not hold this process, its frameworks' own limits do: {reason}")
+        context.report.warn(f"MPS does not hold this process, its frameworks' own limits do: {reason}")
 
 
-def _start_on_device(holding: Holding) -> str | None:
+def _start_on_device(context: LimiterContext) -> str | None:
     try:
-        total_bytes, _ = holding.read_device()
+        total_bytes, _ = context.read_device()
     except MemoryLimitError as error:
         return str(error)
-    return start_mps(holding.share.fraction, holding.share.bytes_of(total_bytes))
+    return start_mps(context.share.fraction, context.share.bytes_of(total_bytes))
 
 
 def start_mps(fraction: float, memory_bytes: int) -> str | None:

@@ -1,4 +1,4 @@
-"""The account of a trial: what is counted over it from its start on, in the process that runs it."""
+"""What is counted over a trial from its start on, in the process that runs it."""
 
 import functools
 import warnings
@@ -12,8 +12,8 @@ from .counters import FrameworkMemory, Kind, read_counters, release_unused, rese
 
 
 @dataclass
-class Account:
-    """What is kept over one trial beside the frameworks' own counters.
+class TrialMemoryStats:
+    """What is counted over one trial beside the frameworks' own counters.
 
     Attributes:
         gpus: The devices that Ray gave it.
@@ -22,7 +22,7 @@ class Account:
         seen_ooms: Allocations that were refused when each framework was last asked, by its own count.
         num_ooms: Those of this trial.
         peaks: The highest that was read, by kind and framework.
-        warnings: What its records say beside what holds the process.
+        warnings: What its results warn of, beside those of its limits.
     """
 
     gpus: float
@@ -44,22 +44,22 @@ class Account:
             self.seen_ooms[name] = memory.num_ooms
 
 
-_account: Account | None = None
+_stats: TrialMemoryStats | None = None
 """Of the process, as its share is."""
 
 
-def current_account() -> Account | None:
-    """Return the account of the trial that this process runs; ``None``: no plan was applied to it, or it has no GPU."""
-    return _account
+def current_stats() -> TrialMemoryStats | None:
+    """Return the counts of the trial that this process runs; ``None``: no plan was applied to it, or it has no GPU."""
+    return _stats
 
 
-def open_account(gpus: float, device: SharedDevice = "GPU") -> None:
-    """Begin to count for a trial that Ray gave so many devices; what an earlier one left in this process is let go.
+def begin_stats(gpus: float, device: SharedDevice = "GPU") -> None:
+    """Begin to count for a trial that Ray gave so many devices, and free what an earlier one left in this process.
 
-    What cannot be let go, as something still refers to it, is counted as left over.
+    What something still refers to cannot be freed: it counts as left over.
     """
-    global _account
-    _account = Account(gpus=gpus, device=device)
+    global _stats
+    _stats = TrialMemoryStats(gpus=gpus, device=device)
     try:
         release_unused()
         reset_peaks()
@@ -67,33 +67,33 @@ def open_account(gpus: float, device: SharedDevice = "GPU") -> None:
     except ProbeError as error:
         warn_of_silence(str(error))
         return
-    _account.left_over_bytes = held_bytes(now)
-    _account.count_ooms(now)
-    _account.num_ooms = 0  # those were an earlier trial's
+    _stats.left_over_bytes = held_bytes(now)
+    _stats.count_ooms(now)
+    _stats.num_ooms = 0  # those were an earlier trial's
 
 
-def forgive_left_over() -> None:
-    """Begin the peaks anew, with what the process holds now: a class has been reset, and what it keeps is its own."""
-    if _account is None:
+def rebase_stats() -> None:
+    """Begin the peaks anew from what the process holds now: a class was reset, and what it keeps is its own."""
+    if _stats is None:
         return
     try:
         release_unused()
         reset_peaks()
     except ProbeError as error:
         warn_of_silence(str(error))
-    _account.left_over_bytes = 0
-    _account.peaks.clear()
+    _stats.left_over_bytes = 0
+    _stats.peaks.clear()
 
 
 def add_warnings(messages: Iterable[str]) -> None:
-    """Let the trial's further records say these, too, each once."""
-    if _account is not None:
-        _account.warnings = list(dict.fromkeys([*_account.warnings, *messages]))
+    """Add warnings to the trial's further results, each once."""
+    if _stats is not None:
+        _stats.warnings = list(dict.fromkeys([*_stats.warnings, *messages]))
 
 
 def has_warnings() -> bool:
-    """Return whether the trial's last record says something that no result of it may have said."""
-    return _account is not None and bool(_account.warnings)
+    """Return whether there is a warning that no result of the trial may have said."""
+    return _stats is not None and bool(_stats.warnings)
 
 
 def held_bytes(counters: Mapping[str, FrameworkMemory] | None = None) -> int:

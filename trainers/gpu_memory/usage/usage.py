@@ -16,11 +16,11 @@ from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, rea
 from tune_policies.tune.usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage, worker_file
 from tune_policies.values.errors import ProbeError
 
-from ..limits.enforcement import checked_enforcement, require_limit
+from ..limits.enforcement import rechecked_limit_report, require_limit
 from ..limits.overhead import SAFE_DEFAULT
-from ..limits.share import Enforcement, SharedDevice
+from ..limits.share import LimitReport, SharedDevice
 from .counters import FrameworkMemory, Kind, read_counters
-from .trial_memory_stats import Account, current_account, held_bytes, warn_of_silence
+from .trial_memory_stats import TrialMemoryStats, current_stats, held_bytes, warn_of_silence
 
 _KINDS: Final[tuple[Kind, Kind]] = ("allocated", "reserved")
 
@@ -50,41 +50,41 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
     Raises:
         ProbeError: A framework does not answer.
     """
-    account = current_account()
-    if account is None:
+    stats = current_stats()
+    if stats is None:
         return None
     counters = read_counters()
-    peaks = _peaks(account, counters)
-    enforcement = checked_enforcement() or Enforcement()
+    peaks = _peaks(stats, counters)
+    report = rechecked_limit_report() or LimitReport()
     sources = {f"peak_{kind}_bytes": _sources(counters, kind) for kind in _KINDS}
-    devices, problem = _device_use(account.device)
-    process_bytes, sources["process_bytes"] = _process_bytes(devices, problem, enforcement, held_bytes(counters))
-    overhead_bytes, sources["overhead_bytes"] = _overhead(process_bytes, counters, enforcement)
-    share_bytes = enforcement.share_bytes if account.gpus < 1 else None
+    devices, problem = _device_use(stats.device)
+    process_bytes, sources["process_bytes"] = _process_bytes(devices, problem, report, held_bytes(counters))
+    overhead_bytes, sources["overhead_bytes"] = _overhead(process_bytes, counters, report)
+    share_bytes = report.share_bytes if stats.gpus < 1 else None
     peak_reserved = peaks.get("reserved")
     most = [process_bytes] if process_bytes is not None else []
     if peak_reserved is not None and overhead_bytes is not None:
         most.append(peak_reserved + overhead_bytes)
     share_kept = max(most) <= share_bytes if most and share_bytes is not None else None
     if share_kept is not None:
-        sources["share_kept"] = _what_share_kept_rests_on(most, process_bytes, enforcement)
-    account.count_ooms(counters)
+        sources["share_kept"] = _what_share_kept_rests_on(most, process_bytes, report)
+    stats.count_ooms(counters)
     return GpuMemoryUsage(
         pid=os.getpid(),
-        gpus=account.gpus,
+        gpus=stats.gpus,
         device_bytes=min((device.total_bytes for device in devices), default=None),
         share_bytes=share_bytes,
-        limit_bytes=dict(enforcement.limit_bytes),
+        limit_bytes=dict(report.limit_bytes),
         peak_allocated_bytes=peaks.get("allocated"),
         peak_reserved_bytes=peak_reserved,
         process_bytes=process_bytes,
         overhead_bytes=overhead_bytes,
-        num_ooms=account.num_ooms,
+        num_ooms=stats.num_ooms,
         share_kept=share_kept,
-        left_over_bytes=account.left_over_bytes,
-        isolation=enforcement.isolation,
-        not_enforceable=tuple(enforcement.not_enforceable),
-        warnings=(*enforcement.warnings, *account.warnings),
+        left_over_bytes=stats.left_over_bytes,
+        isolation=report.isolation,
+        not_enforceable=tuple(report.not_enforceable),
+        warnings=(*report.warnings, *stats.warnings),
         sources={name: text for name, text in sources.items() if text},
     )
 
@@ -131,18 +131,18 @@ def noted_on_oom() -> Iterator[None]:
 
 
 def _note(error: Exception) -> None:
-    account = current_account()
-    if account is None:
+    stats = current_stats()
+    if stats is None:
         return
     found = classify_oom(error)
     if found.kind != "accelerator":
         return
-    before = account.num_ooms
+    before = stats.num_ooms
     usage = usage_if_known()
-    if account.num_ooms == before:  # not by the framework: most count none, torch not those of cuBLAS, cuDNN and MPS
-        account.num_ooms += 1
+    if stats.num_ooms == before:  # not by the framework: most count none, torch not those of cuBLAS, cuDNN and MPS
+        stats.num_ooms += 1
     if usage is not None:
-        usage = usage.model_copy(update={"num_ooms": account.num_ooms})
+        usage = usage.model_copy(update={"num_ooms": stats.num_ooms})
         error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
         _keep_notes_in_copies(error)
 
@@ -162,18 +162,18 @@ def _warn_of_own_key() -> None:
     )
 
 
-def _peaks(account: Account, counters: Mapping[str, FrameworkMemory]) -> dict[Kind, int]:
+def _peaks(stats: TrialMemoryStats, counters: Mapping[str, FrameworkMemory]) -> dict[Kind, int]:
     """Return the peaks over all frameworks, never below those of an earlier report.
 
     CuPy only tells what it holds now, and the user's own code may reset a framework's peaks.
     """
     for kind in _KINDS:
-        highest = account.peaks.setdefault(kind, {})
+        highest = stats.peaks.setdefault(kind, {})
         for name, memory in counters.items():
             peak = memory.peak_bytes(kind)
             if peak is not None:
                 highest[name] = max(peak, highest.get(name, 0))
-    allocated, reserved = (account.peaks[kind] for kind in _KINDS)
+    allocated, reserved = (stats.peaks[kind] for kind in _KINDS)
     if reserved:
         reserved = {**allocated, **reserved}  # of a framework that does not tell, at least what its tensors took
     return {kind: sum(peaks.values()) for kind, peaks in zip(_KINDS, (allocated, reserved), strict=True) if peaks}
@@ -195,14 +195,12 @@ def _device_use(device: SharedDevice) -> tuple[list[DeviceUse], str]:
         return [], f"the driver cannot be asked how full the GPU is: {error}"
 
 
-def _process_bytes(
-    devices: list[DeviceUse], problem: str, enforcement: Enforcement, held: int
-) -> tuple[int | None, str]:
+def _process_bytes(devices: list[DeviceUse], problem: str, report: LimitReport, held: int) -> tuple[int | None, str]:
     """Return what the driver counts for this process, and how it is known, or why not."""
     if not devices:
         return None, f"not known: {problem or 'the process sees no GPU'}"
-    if enforcement.isolation in ("mps", "mig"):
-        return None, f"not known: under {enforcement.isolation.upper()} the driver does not count by process"
+    if report.isolation in ("mps", "mig"):
+        return None, f"not known: under {report.isolation.upper()} the driver does not count by process"
     found = bytes_of_process(devices)
     if found is None:
         return None, "not known: the driver does not list this process, as in a container or before it uses the GPU"
@@ -213,24 +211,22 @@ def _process_bytes(
 
 
 def _overhead(
-    process_bytes: int | None, counters: Mapping[str, FrameworkMemory], enforcement: Enforcement
+    process_bytes: int | None, counters: Mapping[str, FrameworkMemory], report: LimitReport
 ) -> tuple[int | None, str]:
     reserved = [memory.reserved_bytes for memory in counters.values()]
     if process_bytes is not None and reserved and None not in reserved:
         return process_bytes - sum(each or 0 for each in reserved), "the process by NVML less what the allocators hold"
-    if enforcement.overhead_bytes:
-        names = [
-            f"{name}: {enforcement.overhead_sources.get(name, SAFE_DEFAULT)}" for name in enforcement.overhead_bytes
-        ]
-        return enforcement.overhead_of(enforcement.overhead_bytes), "; ".join(names)
+    if report.overhead_bytes:
+        names = [f"{name}: {report.overhead_sources.get(name, SAFE_DEFAULT)}" for name in report.overhead_bytes]
+        return report.overhead_of(report.overhead_bytes), "; ".join(names)
     return None, ""
 
 
-def _what_share_kept_rests_on(most: list[int], process_bytes: int | None, enforcement: Enforcement) -> str:
+def _what_share_kept_rests_on(most: list[int], process_bytes: int | None, report: LimitReport) -> str:
     if process_bytes is not None:
         beside = "the reserved peak and the overhead, and " if len(most) > 1 else ""
         return f"{beside}the process by NVML"
-    sources = [enforcement.overhead_sources.get(name, SAFE_DEFAULT) for name in enforcement.overhead_bytes]
+    sources = [report.overhead_sources.get(name, SAFE_DEFAULT) for name in report.overhead_bytes]
     return ASSUMED if SAFE_DEFAULT in sources else "the reserved peak and the overhead"
 
 
