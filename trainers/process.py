@@ -23,8 +23,7 @@ from .gpu_memory.limits.overhead import NOTHING_MEASURED, Overheads, load_overhe
 from .gpu_memory.limits.share import GpuShare, SharedDevice
 from .gpu_memory.usage.free_memory import wait_for_free_memory
 from .gpu_memory.usage.leaks import end_gpu_processes, mark_processes
-from .gpu_memory.usage.trial_memory_stats import add_warnings, begin_stats
-from .gpu_memory.usage.usage import noted_on_oom
+from .gpu_memory.usage.trial_usage import add_warnings, begin_stats, noted_on_oom
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",  # Ray sets this one: to 1 in a trial that names GPUs and no CPUs

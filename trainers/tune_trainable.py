@@ -27,8 +27,15 @@ from tune_policies.values.units import format_bytes
 from .gpu_memory.limits.enforcement import current_limit_report
 from .gpu_memory.usage.counters import release_unused
 from .gpu_memory.usage.leaks import end_gpu_processes, is_too_much_to_keep
-from .gpu_memory.usage.trial_memory_stats import add_warnings, has_warnings, held_bytes, rebase_stats
-from .gpu_memory.usage.usage import RunFolder, noted_on_oom, with_usage
+from .gpu_memory.usage.trial_usage import (
+    RunFolder,
+    add_warnings,
+    has_warnings,
+    held_bytes,
+    noted_on_oom,
+    rebase_stats,
+    with_usage,
+)
 from .process import LimitOptions, ProcessSetup, limit_options, set_up_before
 
 SLOT_KEY: Final = "slot"

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from tune_policies.probe.nvml import GpuCounters
 from tune_policies.trainers.gpu_memory.usage.counters import read_counters
 from tune_policies.trainers.gpu_memory.usage.leaks import end_gpu_processes
-from tune_policies.trainers.gpu_memory.usage.usage import peak_gpu_memory_bytes
+from tune_policies.trainers.gpu_memory.usage.trial_usage import peak_gpu_memory_bytes
 from tune_policies.trainers.process import ProcessSetup
 from tune_policies.values.errors import ProbeError
 

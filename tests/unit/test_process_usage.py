@@ -14,8 +14,7 @@ from tune_policies.trainers.gpu_memory.limits.overhead import SAFE_DEFAULT
 from tune_policies.trainers.gpu_memory.limits.share import GpuShare, LimitReport
 from tune_policies.trainers.gpu_memory.usage.free_memory import wait_for_free_memory
 from tune_policies.trainers.gpu_memory.usage.leaks import is_too_much_to_keep
-from tune_policies.trainers.gpu_memory.usage.trial_memory_stats import begin_stats, warn_of_silence
-from tune_policies.trainers.gpu_memory.usage.usage import noted_on_oom, with_usage
+from tune_policies.trainers.gpu_memory.usage.trial_usage import begin_stats, noted_on_oom, warn_of_silence, with_usage
 from tune_policies.tune.usage.gpu_memory_usage import ASSUMED
 
 GIB = 2**30
@@ -32,7 +31,7 @@ def counts(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("STAND_IN_NVML", str(path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.trial_memory_stats._stats", None)
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.trial_usage._stats", None)
     yield path
     for name in NAMES:
         sys.modules.pop(name, None)
@@ -202,7 +201,7 @@ def test_the_record_says_whether_its_overhead_was_only_assumed(cupy, monkeypatch
     report = LimitReport(
         share_bytes=4 * GIB, overhead_bytes={"cupy": MIB}, overhead_sources={"cupy": source}, isolation="framework"
     )
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.usage.rechecked_limit_report", lambda: report)
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.trial_usage.rechecked_limit_report", lambda: report)
     begin_stats(0.25)
     held = cupy.empty(GIB)
 
@@ -214,7 +213,7 @@ def test_the_record_says_whether_its_overhead_was_only_assumed(cupy, monkeypatch
 
 def test_the_drivers_count_alone_tells_whether_the_share_was_kept(counts, monkeypatch):
     report = LimitReport(share_bytes=4 * GIB)
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.usage.rechecked_limit_report", lambda: report)
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.trial_usage.rechecked_limit_report", lambda: report)
     state_counts(counts, total=16 * GIB, free=11 * GIB, processes={"self": 5 * GIB})
     begin_stats(0.25)
 
