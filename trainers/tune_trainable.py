@@ -173,8 +173,8 @@ def with_plan(
             PLAN_ATTRIBUTE: under_plan.plan,
             "__doc__": trainable.__doc__,
         }
-        accounted = type(trainable.__name__, (_ClassUnderPlan, trainable), changes)
-        return tune.with_resources(accounted, resources)
+        with_usage_added = type(trainable.__name__, (_ClassUnderPlan, trainable), changes)
+        return tune.with_resources(with_usage_added, resources)
     if inspect.isclass(trainable) or not callable(trainable):
         raise InvalidResourcesError(
             f"a trainable is a function of a config or a subclass of ray.tune.Trainable, got {trainable!r}"

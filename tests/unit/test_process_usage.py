@@ -14,7 +14,12 @@ from tune_policies.trainers.gpu_memory.limits.overhead import SAFE_DEFAULT
 from tune_policies.trainers.gpu_memory.limits.share import GpuShare, LimitReport
 from tune_policies.trainers.gpu_memory.usage.free_memory import wait_for_free_memory
 from tune_policies.trainers.gpu_memory.usage.leaks import is_too_much_to_keep
-from tune_policies.trainers.gpu_memory.usage.trial_usage import begin_stats, noted_on_oom, warn_of_silence, with_usage
+from tune_policies.trainers.gpu_memory.usage.trial_usage import (
+    begin_stats,
+    noted_on_oom,
+    warn_usage_unknown,
+    with_usage,
+)
 from tune_policies.tune.usage.gpu_memory_usage import ASSUMED
 
 GIB = 2**30
@@ -177,7 +182,7 @@ def test_no_trial_fails_because_its_framework_does_not_answer(torch_stats, monke
 
     begin_stats(1)
     monkeypatch.setattr(sys.modules["torch"].cuda, "memory_stats", lost)
-    warn_of_silence.cache_clear()
+    warn_usage_unknown.cache_clear()
 
     with pytest.warns(UserWarning, match="torch cannot be asked about its GPU memory: CUDA error: an ill") as warned:
         results = [with_usage({"loss": 1}), with_usage({"loss": 2})]

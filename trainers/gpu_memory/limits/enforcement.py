@@ -19,7 +19,7 @@ from .limiters.jax_limiter import jax_still_holds, limit_jax
 from .limiters.tensorflow_limiter import limit_tensorflow, tensorflow_still_holds
 from .limiters.torch_limiter import limit_torch, torch_still_holds
 from .overhead import NOTHING_MEASURED, Overheads
-from .share import GpuShare, LimiterContext, LimitReport, SharedDevice, may_see_gpu
+from .share import GpuShare, LimiterContext, LimitReport, SharedDevice, other_gpu_frameworks
 
 _LIMITERS: Final[dict[str, Callable[[Any, LimiterContext], bool]]] = {
     "torch": limit_torch,
@@ -103,7 +103,7 @@ class _ActiveLimits:
         """
         device = self.context.share.device
         missing = self._missing_gpu(names)
-        if missing and not (device == "GPU" and may_see_gpu(self.without_gpu)):
+        if missing and not (device == "GPU" and other_gpu_frameworks(self.without_gpu)):
             raise self._no_visible_gpu(missing[0])
 
     def require(self) -> None:

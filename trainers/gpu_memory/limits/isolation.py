@@ -30,7 +30,7 @@ _UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
 
 
 def isolate_by_mps(context: LimiterContext) -> None:
-    """Let MPS hold this process to its share too, where a daemon answers; else write down why it does not."""
+    """Let MPS limit this process too, if a daemon answers; else report why it does not."""
     reason = ask_mps_daemon() or _start_on_device(context)
     if reason is None:
         context.report.isolation = "mps"
@@ -71,9 +71,8 @@ def start_mps(fraction: float, memory_bytes: int) -> str | None:
 def mps_variables(fraction: float, memory_bytes: int, device: str) -> dict[str, str]:
     """Return MPS's variables for a client.
 
-    The memory is the whole share: unlike a framework, MPS counts everything. Of the threads it gets twice the share,
-    which is what NVIDIA recommends (100 % / 0.5 n for n clients): an equal part each would leave idle what others do
-    not use at the moment.
+    The memory is the whole share: unlike a framework, MPS counts everything. Of the threads a client gets twice its
+    share, as NVIDIA recommends (100 % / 0.5 n for n clients): with equal parts, those of an idle client stay unused.
 
     Args:
         fraction: The process's share of the device.

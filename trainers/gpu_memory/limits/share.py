@@ -21,7 +21,7 @@ _FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "cupy")
 _AMD_DEVICE: Final = Path("/dev/kfd")
 
 
-def may_see_gpu(imported: Container[str]) -> list[str]:
+def other_gpu_frameworks(imported: Container[str]) -> list[str]:
     """Return the installed frameworks outside ``imported`` that may see this process's GPU.
 
     Only their import tells whether PyTorch and TensorFlow are builds for the CPU.

@@ -22,9 +22,9 @@ from tune_policies.values.errors import ProbeError
 from ..limits.enforcement import rechecked_limit_report, require_limit
 from ..limits.overhead import SAFE_DEFAULT
 from ..limits.share import LimitReport, SharedDevice
-from .counters import FrameworkMemory, Kind, read_counters, release_unused, reset_peaks
+from .counters import FrameworkMemory, MemoryKind, read_counters, release_unused, reset_peaks
 
-_KINDS: Final[tuple[Kind, Kind]] = ("allocated", "reserved")
+_KINDS: Final[tuple[MemoryKind, MemoryKind]] = ("allocated", "reserved")
 
 
 @dataclass
@@ -46,7 +46,7 @@ class TrialMemoryStats:
     left_over_bytes: int = 0
     seen_ooms: dict[str, int] = field(default_factory=dict)
     num_ooms: int = 0
-    peaks: dict[Kind, dict[str, int]] = field(default_factory=dict)
+    peaks: dict[MemoryKind, dict[str, int]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     def count_ooms(self, counters: Mapping[str, FrameworkMemory]) -> None:
@@ -61,12 +61,7 @@ class TrialMemoryStats:
 
 
 _stats: TrialMemoryStats | None = None
-"""Of the process, as its share is."""
-
-
-def current_stats() -> TrialMemoryStats | None:
-    """Return the counts of the trial that this process runs; ``None``: no plan was applied to it, or it has no GPU."""
-    return _stats
+"""Of the trial that this process runs; ``None``: no plan was applied to it, or it has no GPU."""
 
 
 def begin_stats(gpus: float, device: SharedDevice = "GPU") -> None:
@@ -81,7 +76,7 @@ def begin_stats(gpus: float, device: SharedDevice = "GPU") -> None:
         reset_peaks()
         now = read_counters()
     except ProbeError as error:
-        warn_of_silence(str(error))
+        warn_usage_unknown(str(error))
         return
     _stats.left_over_bytes = held_bytes(now)
     _stats.count_ooms(now)
@@ -96,7 +91,7 @@ def rebase_stats() -> None:
         release_unused()
         reset_peaks()
     except ProbeError as error:
-        warn_of_silence(str(error))
+        warn_usage_unknown(str(error))
     _stats.left_over_bytes = 0
     _stats.peaks.clear()
 
@@ -122,7 +117,7 @@ def held_bytes(counters: Mapping[str, FrameworkMemory] | None = None) -> int:
 
 
 @functools.cache  # each reason once a process, not at each report
-def warn_of_silence(reason: str) -> None:
+def warn_usage_unknown(reason: str) -> None:
     """Say that what the trial used is not known."""
     warnings.warn(f"what the trial used is not known: {reason}", stacklevel=2)
 
@@ -152,7 +147,7 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
     Raises:
         ProbeError: A framework does not answer.
     """
-    stats = current_stats()
+    stats = _stats
     if stats is None:
         return None
     counters = read_counters()
@@ -191,12 +186,12 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
     )
 
 
-def usage_if_known() -> GpuMemoryUsage | None:
+def _usage_if_known() -> GpuMemoryUsage | None:
     """Return :func:`gpu_memory_usage`; where a framework does not answer, ``None`` and a warning, once."""
     try:
         return gpu_memory_usage()
     except ProbeError as error:
-        warn_of_silence(str(error))
+        warn_usage_unknown(str(error))
         return None
 
 
@@ -210,7 +205,7 @@ def with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
         MemoryLimitError: The process could not be held to its share.
     """
     require_limit()
-    usage = usage_if_known()
+    usage = _usage_if_known()
     if usage is None or not isinstance(metrics, dict):
         return metrics
     if GPU_MEMORY_KEY in metrics:
@@ -233,14 +228,14 @@ def noted_on_oom() -> Iterator[None]:
 
 
 def _note(error: Exception) -> None:
-    stats = current_stats()
+    stats = _stats
     if stats is None:
         return
     found = classify_oom(error)
     if found.kind != "accelerator":
         return
     before = stats.num_ooms
-    usage = usage_if_known()
+    usage = _usage_if_known()
     if stats.num_ooms == before:  # not by the framework: most count none, torch not those of cuBLAS, cuDNN and MPS
         stats.num_ooms += 1
     if usage is not None:
@@ -264,7 +259,7 @@ def _warn_of_own_key() -> None:
     )
 
 
-def _peaks(stats: TrialMemoryStats, counters: Mapping[str, FrameworkMemory]) -> dict[Kind, int]:
+def _peaks(stats: TrialMemoryStats, counters: Mapping[str, FrameworkMemory]) -> dict[MemoryKind, int]:
     """Return the peaks over all frameworks, never below those of an earlier report.
 
     CuPy only tells what it holds now, and the user's own code may reset a framework's peaks.
@@ -281,7 +276,7 @@ def _peaks(stats: TrialMemoryStats, counters: Mapping[str, FrameworkMemory]) -> 
     return {kind: sum(peaks.values()) for kind, peaks in zip(_KINDS, (allocated, reserved), strict=True) if peaks}
 
 
-def _sources(counters: Mapping[str, FrameworkMemory], kind: Kind) -> str:
+def _sources(counters: Mapping[str, FrameworkMemory], kind: MemoryKind) -> str:
     known = [memory.how for memory in counters.values() if memory.peak_bytes(kind) is not None]
     silent = [name for name, memory in counters.items() if memory.peak_bytes(kind) is None]
     instead = ", what its tensors took counts" if kind == "reserved" and known else ""
@@ -332,7 +327,7 @@ def _what_share_kept_rests_on(most: list[int], process_bytes: int | None, report
     return ASSUMED if SAFE_DEFAULT in sources else "the reserved peak and the overhead"
 
 
-_TOLD: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "num_ooms", "share_kept", "warnings")
+_WRITTEN: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "num_ooms", "share_kept", "warnings")
 """What is worth another write: storage may be far away, and a report a second is nothing unusual."""
 
 
@@ -353,8 +348,8 @@ class RunFolder:
 
     def keep(self) -> None:
         """Write down what this process has used so far, if there is news; what cannot be written is a warning."""
-        usage = usage_if_known()
-        if usage is None or _news(usage) == _news(self._written):
+        usage = _usage_if_known()
+        if usage is None or _worth_writing(usage) == _worth_writing(self._written):
             return
         self._written = usage
         text = json.dumps({GPU_MEMORY_KEY: usage.model_dump(mode="json")})
@@ -366,5 +361,5 @@ class RunFolder:
             warnings.warn(f"what the worker used is not kept in {file}: {error}", stacklevel=2)
 
 
-def _news(usage: GpuMemoryUsage | None) -> list[Any]:
-    return [getattr(usage, name, None) for name in _TOLD] if usage else []
+def _worth_writing(usage: GpuMemoryUsage | None) -> list[Any]:
+    return [getattr(usage, name, None) for name in _WRITTEN] if usage else []
