@@ -75,7 +75,6 @@ def nvmlInit(): _state()
 def nvmlShutdown(): pass
 def nvmlDeviceGetCount(): return _state()["devices"]
 def nvmlDeviceGetHandleByIndex(index): return index
-def nvmlDeviceGetHandleByUUID(uuid): return int(uuid[4:])
 def nvmlDeviceGetName(handle): return "Stand-in"
 def nvmlDeviceGetUUID(handle): return f"GPU-{handle}"
 def nvmlDeviceGetMemoryInfo(handle):

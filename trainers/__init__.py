@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .gpu_memory.limits.overhead import Overheads, load_overheads
     from .gpu_memory.sizing.estimate import GpuMemoryEstimate, estimate_gpu_memory
     from .gpu_memory.sizing.measure import measure_gpu_memory, plan_by_measuring
-    from .gpu_memory.usage.usage import gpu_memory_usage, peak_gpu_memory_bytes
+    from .gpu_memory.usage.trial_usage import gpu_memory_usage, peak_gpu_memory_bytes
     from .train.boosting_trainers import build_lightgbm_trainer, build_xgboost_trainer
     from .train.jax_trainer import build_jax_trainer
     from .train.oom_retry_fit import fit_escalating
@@ -57,10 +57,10 @@ _MODULES = {
     "calibrate_gpu_overhead": ".gpu_memory.limits.calibration",
     "estimate_gpu_memory": ".gpu_memory.sizing.estimate",
     "fit_escalating": ".train.oom_retry_fit",
-    "gpu_memory_usage": ".gpu_memory.usage.usage",
+    "gpu_memory_usage": ".gpu_memory.usage.trial_usage",
     "load_overheads": ".gpu_memory.limits.overhead",
     "measure_gpu_memory": ".gpu_memory.sizing.measure",
-    "peak_gpu_memory_bytes": ".gpu_memory.usage.usage",
+    "peak_gpu_memory_bytes": ".gpu_memory.usage.trial_usage",
     "plan_by_measuring": ".gpu_memory.sizing.measure",
     "with_plan": ".tune_trainable",
     "with_deadlock_check": ".deadlock_watch.watch",

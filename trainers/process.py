@@ -21,10 +21,9 @@ from tune_policies.values.value import Value
 from .gpu_memory.limits.enforcement import enforce, note_whole_devices
 from .gpu_memory.limits.overhead import NOTHING_MEASURED, Overheads, load_overheads
 from .gpu_memory.limits.share import GpuShare, SharedDevice
-from .gpu_memory.usage.free_memory import wait_for_room
+from .gpu_memory.usage.free_memory import wait_for_free_memory
 from .gpu_memory.usage.leaks import end_gpu_processes, mark_processes
-from .gpu_memory.usage.trial_memory_stats import add_warnings, open_account
-from .gpu_memory.usage.usage import noted_on_oom
+from .gpu_memory.usage.trial_usage import add_warnings, begin_stats, noted_on_oom
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",  # Ray sets this one: to 1 in a trial that names GPUs and no CPUs
@@ -108,10 +107,10 @@ class ProcessSetup(Value):
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         amount = assigned.get(device, planned)
         mark_processes()
-        open_account(amount, device)
+        begin_stats(amount, device)
         share = self._share(device, planned, amount) if amount < 1 else None
         if device == "GPU":  # NVML knows no NPU
-            wait_for_room(share)
+            wait_for_free_memory(share)
         if share is not None:
             enforce(
                 share,

@@ -24,11 +24,18 @@ from tune_policies.ray_compat.unpickled_once import UnpickledOnce
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.units import format_bytes
 
-from .gpu_memory.limits.enforcement import current_enforcement
+from .gpu_memory.limits.enforcement import current_limit_report
 from .gpu_memory.usage.counters import release_unused
 from .gpu_memory.usage.leaks import end_gpu_processes, is_too_much_to_keep
-from .gpu_memory.usage.trial_memory_stats import add_warnings, forgive_left_over, has_warnings, held_bytes
-from .gpu_memory.usage.usage import RunFolder, noted_on_oom, with_usage
+from .gpu_memory.usage.trial_usage import (
+    RunFolder,
+    add_warnings,
+    has_warnings,
+    held_bytes,
+    noted_on_oom,
+    rebase_stats,
+    with_usage,
+)
 from .process import LimitOptions, ProcessSetup, limit_options, set_up_before
 
 SLOT_KEY: Final = "slot"
@@ -166,8 +173,8 @@ def with_plan(
             PLAN_ATTRIBUTE: under_plan.plan,
             "__doc__": trainable.__doc__,
         }
-        accounted = type(trainable.__name__, (_ClassUnderPlan, trainable), changes)
-        return tune.with_resources(accounted, resources)
+        with_usage_added = type(trainable.__name__, (_ClassUnderPlan, trainable), changes)
+        return tune.with_resources(with_usage_added, resources)
     if inspect.isclass(trainable) or not callable(trainable):
         raise InvalidResourcesError(
             f"a trainable is a function of a config or a subclass of ray.tune.Trainable, got {trainable!r}"
@@ -261,7 +268,7 @@ class _ClassUnderPlan(_UnderPlan):
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
         add_warnings(end_gpu_processes())
-        _keep_warnings(self._storage)  # before the next trial begins an account of its own
+        _keep_warnings(self._storage)  # before the next trial begins its own
         return super().reset(*args, **kwargs)
 
     def reset_config(self, new_config: Any) -> bool:
@@ -270,10 +277,10 @@ class _ClassUnderPlan(_UnderPlan):
         What the object itself keeps on the device is its own affair, and no leak.
         """
         self._under_plan.set_up(new_config, self.trial_resources)
-        forgive_left_over()
+        rebase_stats()
         with noted_on_oom():
             is_reset = bool(super().reset_config(new_config))
-        forgive_left_over()
+        rebase_stats()
         return is_reset
 
 
@@ -284,11 +291,11 @@ class _FunctionUnderPlan(_UnderPlan):
         storage = self._storage
         try:
             return super().reset(*args, **kwargs)
-        finally:  # a function that was stopped ends in there; the next one's account begins in its own thread
+        finally:  # a function that was stopped ends in there; the next one begins in its own thread
             _keep_warnings(storage)
 
     def reset_config(self, new_config: Any) -> bool:
-        share_bytes = getattr(current_enforcement(), "share_bytes", None)
+        share_bytes = getattr(current_limit_report(), "share_bytes", None)
         is_reset = bool(super().reset_config(new_config))
         self._unfit = _why_unfit(share_bytes)
         return is_reset

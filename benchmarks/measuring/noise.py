@@ -3,25 +3,17 @@
 Each process reads its own host, so that on a cluster of several the right ones are read.
 """
 
-import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
-from ..record.run_set import NoiseReading
+from tune_policies.probe.nvml import GpuCounters
 
-_THROTTLED_BY: Final = {
-    0x04: "power cap",
-    0x08: "hardware slowdown",
-    0x20: "temperature, by software",
-    0x40: "temperature, by hardware",
-    0x80: "power brake",
-}
-"""NVML's reasons for a clock that is held down, without those that are the user's own settings, or an idle GPU."""
+from ..record.run_set import NoiseReading
 
 
 class NoiseCounters(NamedTuple):
@@ -53,6 +45,7 @@ def read_noise() -> NoiseCounters:
     times = psutil.cpu_times()
     names = ("user", "nice", "system", "irq", "softirq", "steal")
     own = psutil.Process()
+    gpus = GpuCounters.visible()
     return NoiseCounters(
         host=platform.node(),
         at_s=time.time(),
@@ -60,7 +53,7 @@ def read_noise() -> NoiseCounters:
         own_s=dict(_cpu_times([own, *own.children(recursive=True)])),
         throttled_s=_throttled_s(),
         cpu_mhz=_cpu_mhz(),
-        gpu_throttled=throttle_reasons(),
+        gpu_throttled=() if gpus is None else gpus.throttled(),
     )
 
 
@@ -158,56 +151,3 @@ def _throttled_in(folder: Path) -> float | None:
         return int(counts["throttled_time"]) / 1e9 if "throttled_time" in counts else None
     except (OSError, ValueError):
         return None
-
-
-class Gpus:
-    """What NVML says of the GPUs that this process sees, as far as it says something.
-
-    Args:
-        uuids: Their names for NVML.
-    """
-
-    def __init__(self, uuids: Iterable[str]) -> None:
-        try:
-            import pynvml  # package nvidia-ml-py
-        except ImportError:
-            from ray._private.thirdparty import pynvml  # every Ray wheel carries a copy
-
-        self._nvml = pynvml
-        pynvml.nvmlInit()
-        self._handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
-
-    @classmethod
-    def visible(cls) -> "Gpus | None":
-        """Return the GPUs that this process sees; ``None``: it sees none, or nobody tells."""
-        from tune_policies.probe.nvml import read_gpus
-
-        if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-            return None  # they are hidden from it
-        try:
-            uuids = [str(gpu["uuid"]) for gpu in read_gpus()]
-            return cls(uuids) if uuids else None
-        except Exception:  # noqa: BLE001  # NVML's errors have no base that can be named without NVML
-            return None
-
-    def energy_j(self) -> float | None:
-        """Return what they used since the driver was loaded; ``None``: one of them does not count it."""
-        used = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
-        return None if used is None else sum(used) / 1000
-
-    def throttled(self) -> tuple[str, ...]:
-        """Return why their clocks are held down just now."""
-        masks = self._ask(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons) or []
-        return tuple(reason for bit, reason in _THROTTLED_BY.items() if any(int(mask) & bit for mask in masks))
-
-    def _ask(self, question: Callable[[Any], Any]) -> list[Any] | None:
-        try:
-            return [question(handle) for handle in self._handles]
-        except self._nvml.NVMLError:  # a MIG device, an older GPU or driver
-            return None
-
-
-def throttle_reasons() -> tuple[str, ...]:
-    """Return why the clocks of the GPUs that this process sees are held down just now; empty: they are not."""
-    gpus = Gpus.visible()
-    return () if gpus is None else gpus.throttled()

@@ -14,15 +14,16 @@ from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+from tune_policies.probe.nvml import GpuCounters
 from tune_policies.trainers.gpu_memory.usage.counters import read_counters
 from tune_policies.trainers.gpu_memory.usage.leaks import end_gpu_processes
-from tune_policies.trainers.gpu_memory.usage.usage import peak_gpu_memory_bytes
+from tune_policies.trainers.gpu_memory.usage.trial_usage import peak_gpu_memory_bytes
 from tune_policies.trainers.process import ProcessSetup
 from tune_policies.values.errors import ProbeError
 
 from ..record.run_set import Phase
 from ..workloads.registry import load_workload
-from .noise import Gpus, NoiseCounters, read_noise
+from .noise import NoiseCounters, read_noise
 from .timing_core import BlockTimer, steps_of_block, wait_for_devices
 from .workload import Steps, checked_loss, checked_steps
 
@@ -160,7 +161,7 @@ class WorkloadProcess:
     _steps: Steps
     _timers: dict[Phase, BlockTimer]
     _num_done: int = 0
-    _gpus: Gpus | None = None
+    _gpus: GpuCounters | None = None
     _gpu_use_is_unknown: bool = False
 
     def begin(self) -> tuple[int, str]:
@@ -216,7 +217,7 @@ class WorkloadProcess:
             # Those that come with the benchmarks ask their libraries themselves.
             is_sure = _has_used(task.device)
             self._gpu_use_is_unknown = ":" in task.workload and not is_sure
-            self._gpus = Gpus.visible()
+            self._gpus = GpuCounters.visible()
         num_threads = int(os.environ["OMP_NUM_THREADS"])  # as the setup has set it
         phases = {Phase.TRANSFERS: steps.with_transfers, Phase.COMPUTE: steps.compute}
         self._timers = {

@@ -7,12 +7,13 @@ left out.
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tune_policies.probe.doctor.node_reader import cgroup_memory_bytes, host_memory_bytes, installed_versions
 from tune_policies.probe.node_facts import read_usable_cpus
+from tune_policies.probe.nvml import NvmlError, read_driver
 
 from .environment import Environment, GpuFacts
 
@@ -25,9 +26,6 @@ _OTHER_BUILDS: Final = {"tensorflow": ("tensorflow-cpu",), "xgboost": ("xgboost-
 """Distributions that hold the same package under another name."""
 
 _GIT_TIMEOUT_S: Final = 5
-
-_SM_CLOCK: Final = 1
-"""NVML's number for the clock of a GPU's processors, ``NVML_CLOCK_SM``."""
 
 
 def read_environment(packages: Iterable[str] = PACKAGES) -> Environment:
@@ -79,38 +77,10 @@ def _git(*arguments: str) -> str | None:
 
 def _gpus() -> tuple[GpuFacts, ...]:
     try:
-        import pynvml  # package nvidia-ml-py
-    except ImportError:
-        try:
-            from ray._private.thirdparty import pynvml  # every Ray wheel carries a copy
-        except ImportError:
-            return ()
-
-    def told(function: str, *arguments: object) -> Any:
-        """Return the driver's answer; ``None``: it, or the binding, does not know."""
-        try:
-            answer = getattr(pynvml, function)(*arguments)
-        except (pynvml.NVMLError, AttributeError):
-            return None
-        return answer.decode() if isinstance(answer, bytes) else answer
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:  # there is no driver
+        found = read_driver()
+    except NvmlError:  # there is no driver
         return ()
-    try:
-        return tuple(_gpu(index, told) for index in range(told("nvmlDeviceGetCount") or 0))
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _gpu(index: int, told: Callable[..., Any]) -> GpuFacts:
-    gpu = told("nvmlDeviceGetHandleByIndex", index)
-    limit_mw = told("nvmlDeviceGetEnforcedPowerLimit", gpu)
-    return GpuFacts(
-        name=told("nvmlDeviceGetName", gpu) or "GPU",
-        memory_bytes=getattr(told("nvmlDeviceGetMemoryInfo", gpu), "total", None),
-        driver=told("nvmlSystemGetDriverVersion"),
-        max_clock_mhz=told("nvmlDeviceGetMaxClockInfo", gpu, _SM_CLOCK),
-        power_limit_w=None if limit_mw is None else limit_mw / 1000,
+    fields = ("name", "memory_bytes", "max_clock_mhz", "power_limit_w")
+    return tuple(
+        GpuFacts(driver=found["driver_version"], **{field: gpu[field] for field in fields}) for gpu in found["gpus"]
     )

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
-from tune_policies.trainers.gpu_memory.usage.device_use import read_device_use
+from tune_policies.probe.nvml import read_device_use
 
 HOLD = """
 import sys, time, torch
@@ -34,7 +34,7 @@ def sees_a_gpu(framework):
 
 def used_bytes():
     """Return what is used of this process's devices by the driver's count, whoever uses it."""
-    return sum(device.total_bytes - device.free_bytes for device in read_device_use())
+    return sum(device.used_bytes for device in read_device_use())
 
 
 @contextmanager

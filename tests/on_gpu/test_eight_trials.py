@@ -11,8 +11,8 @@ from ray import tune
 from tests.on_gpu.device import used_bytes
 from tests.on_ray.rays import local_ray
 from tune_policies import EscalatingScheduler, GpuPolicy, ProbeWarning, classify_oom, probe_cluster
+from tune_policies.probe.nvml import read_device_use
 from tune_policies.trainers import with_plan
-from tune_policies.trainers.gpu_memory.usage.device_use import read_device_use
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(600)]
 

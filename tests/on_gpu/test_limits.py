@@ -71,8 +71,8 @@ LIFT = {
     "cupy": "cupy.get_default_memory_pool().set_limit(size=2**40)",
 }
 SAY = """
-from tune_policies.trainers.gpu_memory.limits.enforcement import checked_enforcement
-print(*checked_enforcement().limit_bytes)
+from tune_policies.trainers.gpu_memory.limits.enforcement import rechecked_limit_report
+print(*rechecked_limit_report().limit_bytes)
 """
 
 

@@ -10,8 +10,8 @@ from tests import models
 from tests.on_gpu.device import used_bytes
 from tests.on_ray.rays import local_ray
 from tune_policies import GpuPolicy, ProbeWarning, probe_cluster
+from tune_policies.probe.nvml import bytes_of_process, read_device_use
 from tune_policies.trainers import estimate_gpu_memory, measure_gpu_memory, plan_by_measuring, with_plan
-from tune_policies.trainers.gpu_memory.usage.device_use import bytes_of_process, read_device_use
 
 pytestmark = pytest.mark.gpu
 

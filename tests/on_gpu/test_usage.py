@@ -14,10 +14,10 @@ from ray import tune
 from tests.on_gpu.device import HOLD, holding, sees_a_gpu, used_bytes
 from tests.on_ray.rays import local_ray
 from tune_policies import GpuPolicy, MemoryLimitError, ProbeWarning, probe_cluster
+from tune_policies.probe.nvml import read_device_use
 from tune_policies.trainers import with_plan
 from tune_policies.trainers.gpu_memory.limits.share import GpuShare
-from tune_policies.trainers.gpu_memory.usage.device_use import read_device_use
-from tune_policies.trainers.gpu_memory.usage.free_memory import wait_for_room
+from tune_policies.trainers.gpu_memory.usage.free_memory import wait_for_free_memory
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 
 pytestmark = pytest.mark.gpu
@@ -151,6 +151,6 @@ def test_a_device_that_others_hold_is_not_started_on(plan):
 
     with holding(2 * plan.gpu_memory_bytes):
         with pytest.raises(MemoryLimitError, match="less than the share of"):
-            wait_for_room(GpuShare(fraction=0.75, memory_bytes=int(total * 0.75)), timeout_s=1)
+            wait_for_free_memory(GpuShare(fraction=0.75, memory_bytes=int(total * 0.75)), timeout_s=1)
         with pytest.raises(MemoryLimitError, match="less than the 80%"):
-            wait_for_room(None, timeout_s=1)
+            wait_for_free_memory(None, timeout_s=1)

@@ -24,10 +24,10 @@ def nvmlInit(): pass
 def nvmlShutdown(): pass
 def nvmlDeviceGetCount(): return int((HERE / "gpus").read_text())
 def nvmlDeviceGetHandleByIndex(index): return index
-def nvmlDeviceGetHandleByUUID(uuid): return 0
 def nvmlDeviceGetName(handle): return "Stand-in GPU"
 def nvmlDeviceGetUUID(handle): return "GPU-0"
-def nvmlDeviceGetMemoryInfo(handle): return SimpleNamespace(total=2**34, used=int((HERE / "used").read_text()))
+def nvmlDeviceGetMemoryInfo(handle):
+    return SimpleNamespace(total=2**34, free=2**34 - int((HERE / "used").read_text()))
 def nvmlDeviceGetComputeRunningProcesses(handle): return []
 """
 CUPY = f"""

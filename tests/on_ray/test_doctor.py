@@ -14,6 +14,7 @@ import torch
 
 from tests.on_ray.rays import cluster_of, local_ray
 from tune_policies import InvalidResourcesError, ProbeError
+from tune_policies.probe import nvml
 from tune_policies.probe.doctor import cluster_reader, node_reader
 from tune_policies.probe.doctor.cluster_reader import examine
 
@@ -176,15 +177,19 @@ def test_a_deadline_must_be_above_zero():
 
 def test_a_node_needs_nothing_but_ray_to_be_read_and_imports_no_framework(tmp_path):
     """The task travels by value, so a node without this package reads itself as well."""
-    ray.cloudpickle.register_pickle_by_value(node_reader)
+    modules = (nvml, node_reader)
+    for module in modules:
+        ray.cloudpickle.register_pickle_by_value(module)
     try:
         (tmp_path / "task").write_bytes(ray.cloudpickle.dumps(node_reader.read_node))
     finally:
-        ray.cloudpickle.unregister_pickle_by_value(node_reader)
+        for module in modules:
+            ray.cloudpickle.unregister_pickle_by_value(module)
     code = (
         "import pickle, sys, importlib.util; assert importlib.util.find_spec('tune_policies') is None\n"
         "facts = pickle.load(open(sys.argv[1], 'rb'))()\n"
         "assert not {'torch', 'tensorflow', 'jax'} & sys.modules.keys()\n"
+        "assert facts.get('gpus') or 'NVML' in facts['nvml_error'], facts\n"
         "print(facts['versions']['torch'])"
     )
     # Without `site` an editable install is not found, but what lies in site-packages is.

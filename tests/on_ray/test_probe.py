@@ -29,8 +29,7 @@ from tune_policies import (
     Resources,
     probe_cluster,
 )
-from tune_policies.probe import node_facts
-from tune_policies.probe import nvml as devices
+from tune_policies.probe import node_facts, nvml
 from tune_policies.probe.doctor.cluster_reader import examine
 from tune_policies.ray_compat import gcs as cluster_state
 from tune_policies.ray_compat.connection import find_ray, last_error
@@ -343,7 +342,7 @@ def test_a_deadline_must_be_above_zero(timeout_s):
 
 def test_a_node_needs_nothing_but_ray_to_be_read(tmp_path):
     """The task travels by value: a node without this package gets as far as NVML."""
-    modules = (devices, node_facts)
+    modules = (nvml, node_facts)
     for module in modules:
         ray.cloudpickle.register_pickle_by_value(module)
     try:

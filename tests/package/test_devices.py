@@ -1,11 +1,11 @@
-"""What the probe lists of a node's GPUs; a stand-in has the part of NVML that the reader asks."""
+"""What the only reader of NVML says of GPUs; a stand-in has the part of NVML that it asks."""
 
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tune_policies.probe.nvml import read_gpus
+from tune_policies.probe.nvml import GpuCounters, NvmlError, read_device_use, read_driver, read_gpus
 
 GIB = 2**30
 
@@ -53,7 +53,7 @@ class Nvml(ModuleType):
         return gpu["name"]
 
     def nvmlDeviceGetMemoryInfo(self, gpu):  # noqa: N802
-        return SimpleNamespace(total=gpu["memory"])
+        return SimpleNamespace(total=gpu["memory"], used=GIB, free=gpu["memory"] - GIB)
 
     def nvmlDeviceGetUUID(self, gpu):  # noqa: N802
         return gpu["uuid"].encode()  # older bindings give bytes
@@ -129,8 +129,91 @@ def test_a_selection_that_names_nothing_is_an_error(nvml, monkeypatch):
     nvml(*split())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-z")
 
-    with pytest.raises(LookupError, match="CUDA_VISIBLE_DEVICES=MIG-z names none of the GPUs"):
+    with pytest.raises(NvmlError, match="CUDA_VISIBLE_DEVICES=MIG-z names none of the GPUs"):
         read_gpus()
+
+
+def test_the_driver_tells_of_whole_gpus_also_where_they_are_cut_or_hidden(nvml, monkeypatch):
+    nvml(*split())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
+
+    told = [(gpu["uuid"], gpu["memory_bytes"] // GIB, gpu["is_mig"]) for gpu in read_driver()["gpus"]]
+
+    assert told == [("GPU-a", 40, False), ("GPU-b", 40, True)]
+
+
+def test_what_the_driver_does_not_tell_is_not_known(nvml):
+    nvml({**A100, "uuid": "GPU-a"})
+
+    driver = read_driver()
+
+    assert (driver["driver_version"], driver["cuda_version"]) == (None, None)
+    assert (driver["gpus"][0]["max_clock_mhz"], driver["gpus"][0]["power_limit_w"]) == (None, None)
+
+
+@pytest.mark.parametrize("read", [read_gpus, read_driver, read_device_use, GpuCounters], ids=lambda read: read.__name__)
+@pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"])
+def test_no_error_of_the_binding_leaves_the_reader_and_nvml_is_closed(nvml, monkeypatch, function, read):
+    nvml(*split())
+    binding, opened = sys.modules["pynvml"], []
+    monkeypatch.setattr(binding, "nvmlInit", lambda: opened.append(1))
+    monkeypatch.setattr(binding, "nvmlShutdown", opened.pop)
+
+    def refuse(*_):
+        raise Nvml.NVMLError("Driver Not Loaded")
+
+    read()  # what asks often leaves NVML open the first time
+    opened.clear()
+    monkeypatch.setattr(binding, function, refuse)
+
+    with pytest.raises(NvmlError, match=r"^Driver Not Loaded$"):
+        read()
+    assert opened == []
+
+
+def test_without_a_binding_the_error_says_what_to_install(monkeypatch):
+    for name in ("pynvml", "ray._private.thirdparty", "ray._private.thirdparty.pynvml"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+    with pytest.raises(NvmlError, match="there is no NVML binding: pip install nvidia-ml-py"):
+        read_gpus()
+
+
+@pytest.mark.parametrize("visible", ["", "-1", "GPU-z"], ids=["hidden", "hidden by number", "named wrongly"])
+def test_a_process_that_sees_no_gpu_has_no_counters(nvml, monkeypatch, visible):
+    nvml(*split())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    assert GpuCounters.visible() is None
+
+
+class CountingNvml(Nvml):
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu):  # noqa: N802
+        if "energy_mj" not in gpu:
+            raise self.NVMLError("Not Supported")
+        return gpu["energy_mj"]
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu):  # noqa: N802
+        return gpu["throttled_by"]
+
+
+def test_energy_is_the_sum_of_the_visible_gpus_and_each_reason_of_a_low_clock_is_told(nvml, monkeypatch):
+    first = {**A100, "uuid": "GPU-a", "energy_mj": 1500, "throttled_by": 0x01 | 0x04}  # idle is no reason
+    second = {**A100, "uuid": "GPU-b", "energy_mj": 500, "throttled_by": 0x40}
+    hidden = {**A100, "uuid": "GPU-c", "energy_mj": 10**6, "throttled_by": 0x80}
+    monkeypatch.setitem(sys.modules, "pynvml", CountingNvml([first, second, hidden]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+
+    counters = GpuCounters.visible()
+
+    assert (counters.energy_j(), counters.throttled()) == (2.0, ("power cap", "temperature, by hardware"))
+
+
+def test_the_energy_is_not_known_where_one_gpu_does_not_count_it(nvml, monkeypatch):
+    gpus = [{**A100, "uuid": "GPU-a", "energy_mj": 1500}, {**A100, "uuid": "GPU-b"}]
+    monkeypatch.setitem(sys.modules, "pynvml", CountingNvml(gpus))
+
+    assert GpuCounters.visible().energy_j() is None
 
 
 class NewerNvml(Nvml):

@@ -10,7 +10,7 @@ import pytest
 from tests.stand_ins import state_counts, write_stand_ins
 
 ENFORCE = """
-from tune_policies.trainers.gpu_memory.limits.enforcement import current_enforcement, enforce
+from tune_policies.trainers.gpu_memory.limits.enforcement import current_limit_report, enforce
 from tune_policies.trainers.gpu_memory.limits.share import GpuShare
 enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
 """
@@ -47,7 +47,7 @@ def test_frameworks_that_others_bring_along_or_that_know_no_limit_are_written_do
     (tmp_path / "xgboost.py").write_text("")
     code = f"""{ENFORCE}
 import cupy, jax, xgboost, dataclasses, json
-first = current_enforcement()
+first = current_limit_report()
 jax.numpy.ones(1).block_until_ready()
 second = enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
 print(json.dumps([dataclasses.asdict(first), dataclasses.asdict(second)]))
@@ -97,13 +97,13 @@ def test_a_later_share_takes_the_place_of_an_earlier_one(when, tmp_path):
     """The next trial in the same process, for a framework that is imported before or after. CuPy is a stand-in here."""
     (tmp_path / "cupy.py").write_text(GPU_CUPY)
     enforce = """
-from tune_policies.trainers.gpu_memory.limits.enforcement import current_enforcement, enforce
+from tune_policies.trainers.gpu_memory.limits.enforcement import current_limit_report, enforce
 from tune_policies.trainers.gpu_memory.limits.share import GpuShare
 enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
 {before}
 enforce(GpuShare(fraction=0.25, memory_bytes=4 * 2**30))
 import cupy
-print(cupy.POOL.limit == current_enforcement().limit_bytes["cupy"] == 4 * 2**30 - int(0.85 * 2**30))
+print(cupy.POOL.limit == current_limit_report().limit_bytes["cupy"] == 4 * 2**30 - int(0.85 * 2**30))
 """
 
     done = run(enforce.format(before="import cupy" if when == "before" else ""), tmp_path)
@@ -124,7 +124,7 @@ def test_two_frameworks_on_one_share_are_told_of(tmp_path):
         "    set_logical_device_configuration=lambda _, wanted: limits.extend(wanted))\n"
     )
 
-    done = run(f"{ENFORCE}import jax, cupy, tensorflow; print(*current_enforcement().warnings, sep='|')", tmp_path)
+    done = run(f"{ENFORCE}import jax, cupy, tensorflow; print(*current_limit_report().warnings, sep='|')", tmp_path)
 
     assert done.stdout.strip() == ("cupy and tensorflow are each held to the share, together they may take more"), (
         done.stderr
@@ -140,13 +140,13 @@ backends = SimpleNamespace()
 
 AT_A_RESULT = """
 from tune_policies.trainers.gpu_memory.limits.enforcement import (
-    checked_enforcement, current_enforcement, enforce, note_whole_devices, require_limit
+    rechecked_limit_report, current_limit_report, enforce, note_whole_devices, require_limit
 )
 from tune_policies.trainers.gpu_memory.limits.share import GpuShare
 enforce(GpuShare(fraction=0.5, memory_bytes={share}))
 {work}
 require_limit()
-print(checked_enforcement().isolation, *checked_enforcement().warnings, sep="|")
+print(rechecked_limit_report().isolation, *rechecked_limit_report().warnings, sep="|")
 """
 
 
@@ -171,7 +171,7 @@ def test_a_torch_for_the_cpu_may_stand_beside_a_framework_that_is_held(order, be
 
 
 def test_a_torch_for_the_cpu_alone_fails_at_the_first_result(beside_a_gpu):
-    done = beside_a_gpu("import torch; print(*current_enforcement().warnings)")
+    done = beside_a_gpu("import torch; print(*current_limit_report().warnings)")
 
     assert done.stdout.strip() == "torch sees no GPU"
     assert "MemoryLimitError: Ray gave this process a share of a GPU, but torch sees no GPU" in done.stderr
@@ -181,7 +181,7 @@ def test_a_refusal_that_was_caught_is_written_down_and_raised_at_the_next_result
     work = """
 try: import cupy
 except Exception: pass
-print(*current_enforcement().warnings)
+print(*current_limit_report().warnings)
 """
 
     done = beside_a_gpu(work, share=2**28)
@@ -220,11 +220,11 @@ def test_a_share_of_an_npu_is_held_once_its_package_gives_torch_the_npus(tmp_pat
     """PyTorch is real, and sees no device until then, which is no error here; torch_npu is a stand-in."""
     (tmp_path / "torch_npu.py").write_text(NPU_TORCH)
     code = """
-from tune_policies.trainers.gpu_memory.limits.enforcement import current_enforcement, enforce
+from tune_policies.trainers.gpu_memory.limits.enforcement import current_limit_report, enforce
 from tune_policies.trainers.gpu_memory.limits.share import GpuShare
 enforce(GpuShare(fraction=0.25, device="NPU"))
 import torch, torch_npu
-print(torch_npu.fractions == {0: (2**34 - int(0.85 * 2**30)) / 2**36}, current_enforcement().warnings)
+print(torch_npu.fractions == {0: (2**34 - int(0.85 * 2**30)) / 2**36}, current_limit_report().warnings)
 """
 
     done = run(code, tmp_path)

@@ -99,6 +99,17 @@ def test_imports_point_from_benchmarks_to_trainers_to_tune_policies_by_names_tha
     assert found == allowed
 
 
+def test_one_module_alone_talks_to_nvml():
+    files = [path for package in PACKAGES for path in modules(package)]
+    found = {
+        name_of(path)
+        for path in files
+        if any("pynvml" in name.split(".") for name in imported(path, at_run_time_only=False))
+    }
+
+    assert found == {"tune_policies.probe.nvml"}
+
+
 def test_no_import_goes_round_in_a_circle_not_even_a_delayed_one():
     files = {name_of(path): path for package in PACKAGES for path in modules(package)}
     needed = {name: targets(path) & files.keys() - {name} for name, path in files.items()}

@@ -11,7 +11,7 @@ import pytest
 
 from tune_policies.trainers.gpu_memory.limits import isolation
 from tune_policies.trainers.gpu_memory.limits.environment import OwnEnvironment
-from tune_policies.trainers.gpu_memory.limits.share import GpuShare, Holding
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare, LimiterContext
 
 GIB = 2**30
 ROOT = Path(__file__).parents[2]
@@ -79,12 +79,12 @@ def test_a_daemon_that_is_not_there_is_a_warning_in_the_result(control, program,
     if program:
         control(program)
 
-    held = Holding(GpuShare(fraction=0.25, memory_bytes=20 * GIB))
+    held = LimiterContext(GpuShare(fraction=0.25, memory_bytes=20 * GIB))
 
     isolation.isolate_by_mps(held)
 
-    assert held.record.isolation is None
-    assert held.record.warnings[0].startswith(
+    assert held.report.isolation is None
+    assert held.report.warnings[0].startswith(
         f"MPS does not hold this process, its frameworks' own limits do: {reason}"
     )
     assert variables() == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": None, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": None}
@@ -97,12 +97,12 @@ def test_a_daemon_that_is_not_there_is_a_warning_in_the_result(control, program,
 def test_a_share_of_a_device_that_cannot_be_read_is_not_held_by_mps(control, program, reason):
     if program:
         control(program)
-    held = Holding(GpuShare(fraction=0.25))
+    held = LimiterContext(GpuShare(fraction=0.25))
 
     isolation.isolate_by_mps(held)
 
-    assert held.record.isolation is None
-    assert reason in held.record.warnings[0]
+    assert held.report.isolation is None
+    assert reason in held.report.warnings[0]
 
 
 def test_a_daemon_that_hangs_is_waited_for_until_the_deadline_only(control):

@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tune_policies.probe import nvml
 from tune_policies.probe.doctor import node_reader
 from tune_policies.probe.doctor.facts import NodeFacts
 
@@ -35,8 +37,10 @@ def packages(tmp_path):
             (tmp_path / path).write_text(text)
 
         def frameworks(self):
-            """Read by a Python that finds nothing but these packages."""
-            command = [sys.executable, "-S", "-P", node_reader.__file__]
+            """Read by a Python that finds nothing but these packages, and the two modules that travel."""
+            for module in (nvml, node_reader):
+                self.file(f"{module.__name__.replace('.', '/')}.py", Path(module.__file__).read_text())
+            command = [sys.executable, "-S", "-P", "-m", node_reader.__name__]
             env = {"PYTHONPATH": str(tmp_path)}
             done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
             facts = NodeFacts.from_dict({"name": "a", **json.loads(done.stdout)})

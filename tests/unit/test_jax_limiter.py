@@ -14,7 +14,7 @@ from tune_policies.trainers.gpu_memory.limits import share as prospects
 from tune_policies.trainers.gpu_memory.limits.environment import OwnEnvironment
 from tune_policies.trainers.gpu_memory.limits.limiters import jax_limiter
 from tune_policies.trainers.gpu_memory.limits.limiters.jax_limiter import jax_still_holds, limit_jax
-from tune_policies.trainers.gpu_memory.limits.share import GpuShare, Holding
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare, LimiterContext
 
 GIB = 2**30
 
@@ -53,7 +53,7 @@ def jax(monkeypatch):
 
 def jax_share(gib=4.85):
     """The device cannot be read, so its 16 GiB follow from the plan: 4.85 GiB are 0.303125 of it."""
-    return Holding(GpuShare(fraction=gib / 16, memory_bytes=int(gib * GIB)))
+    return LimiterContext(GpuShare(fraction=gib / 16, memory_bytes=int(gib * GIB)))
 
 
 def test_jax_is_held_by_the_environment_before_it_starts(jax):
@@ -61,7 +61,7 @@ def test_jax_is_held_by_the_environment_before_it_starts(jax):
 
     assert limit_jax(jax(), held)
     assert (os.environ["XLA_CLIENT_MEM_FRACTION"], os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"]) == ("0.250000", "false")
-    assert held.record.limit_bytes["jax"] == pytest.approx(4 * GIB, rel=1e-5)
+    assert held.report.limit_bytes["jax"] == pytest.approx(4 * GIB, rel=1e-5)
 
 
 def test_a_jax_that_has_started_is_too_late(jax):
@@ -112,7 +112,7 @@ def test_memory_for_jaxs_collectives_is_told_of(jax, monkeypatch):
 
     limit_jax(jax(), held)
 
-    assert held.record.warnings[0].startswith("XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB sets memory aside")
+    assert held.report.warnings[0].startswith("XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB sets memory aside")
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ def test_an_allocator_that_takes_no_fraction_for_a_limit_voids_jaxs(jax, allocat
 def test_a_variable_that_was_changed_before_jax_starts_voids_its_limit(jax, name, value, monkeypatch):
     held = jax_share()
     limit_jax(jax(), held)
-    held_at_first = jax_still_holds(jax(), held.record.limit_bytes["jax"])
+    held_at_first = jax_still_holds(jax(), held.report.limit_bytes["jax"])
     monkeypatch.setenv(name, value)
 
-    assert (held_at_first, jax_still_holds(jax(), held.record.limit_bytes["jax"])) == (True, False)
+    assert (held_at_first, jax_still_holds(jax(), held.report.limit_bytes["jax"])) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -152,4 +152,4 @@ def test_a_jax_that_has_started_says_itself_whether_it_is_held(jax, bytes_limit,
     held = jax_share()
     limit_jax(jax(), held)
 
-    assert jax_still_holds(jax(has_started=True, bytes_limit=bytes_limit), held.record.limit_bytes["jax"]) == expected
+    assert jax_still_holds(jax(has_started=True, bytes_limit=bytes_limit), held.report.limit_bytes["jax"]) == expected

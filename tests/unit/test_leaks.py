@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tune_policies.probe.nvml import DeviceUse
 from tune_policies.trainers.gpu_memory.usage import leaks
-from tune_policies.trainers.gpu_memory.usage.device_use import DeviceUse
 
 
 @pytest.fixture

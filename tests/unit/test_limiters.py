@@ -15,7 +15,7 @@ from tune_policies.trainers.gpu_memory.limits.limiters.tensorflow_limiter import
 )
 from tune_policies.trainers.gpu_memory.limits.limiters.torch_limiter import limit_torch, torch_still_holds
 from tune_policies.trainers.gpu_memory.limits.overhead import MeasuredOverhead, Overheads
-from tune_policies.trainers.gpu_memory.limits.share import GpuShare, Holding
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare, LimiterContext
 
 GIB = 2**30
 TOTAL = 16 * GIB
@@ -38,7 +38,7 @@ OVERHEADS = Overheads(
 
 
 def holding(on_void_limit="raise", share=5 * GIB):
-    return Holding(GpuShare(fraction=0.3333, memory_bytes=share), OVERHEADS, on_void_limit)
+    return LimiterContext(GpuShare(fraction=0.3333, memory_bytes=share), OVERHEADS, on_void_limit)
 
 
 class BackEnd:
@@ -110,16 +110,16 @@ def test_each_back_end_of_torch_is_held_to_a_fraction_of_its_device(name):
 
     assert limit_torch(torch(**{name: back_end}), held)
     assert back_end.fractions == {0: 0.25}
-    assert held.record.limit_bytes == {"torch": 4 * GIB}
+    assert held.report.limit_bytes == {"torch": 4 * GIB}
 
 
 def test_a_share_is_never_more_than_its_part_of_what_the_framework_has_of_the_device():
     back_end = BackEnd()
-    held = Holding(GpuShare(fraction=0.25, memory_bytes=5 * GIB), OVERHEADS)
+    held = LimiterContext(GpuShare(fraction=0.25, memory_bytes=5 * GIB), OVERHEADS)
 
     limit_torch(torch(cuda=back_end), held)
 
-    assert (held.record.share_bytes, held.record.limit_bytes) == (4 * GIB, {"torch": 3 * GIB})
+    assert (held.report.share_bytes, held.report.limit_bytes) == (4 * GIB, {"torch": 3 * GIB})
 
 
 def test_what_holds_is_written_down_with_the_source_of_the_overhead():
@@ -127,10 +127,10 @@ def test_what_holds_is_written_down_with_the_source_of_the_overhead():
 
     limit_torch(torch(cuda=BackEnd()), held)
 
-    assert held.record.share_bytes == 5 * GIB
-    assert held.record.overhead_bytes == {"torch": GIB}
-    assert held.record.overhead_sources == {"torch": "measured on 2026-07-01 (H200, torch 2.13.0, by process)"}
-    assert held.record.isolation == "framework"
+    assert held.report.share_bytes == 5 * GIB
+    assert held.report.overhead_bytes == {"torch": GIB}
+    assert held.report.overhead_sources == {"torch": "measured on 2026-07-01 (H200, torch 2.13.0, by process)"}
+    assert held.report.isolation == "framework"
 
 
 @pytest.mark.parametrize(("fraction", "expected"), [(None, True), (0.125, True), (1.0, False)])
@@ -140,11 +140,11 @@ def test_a_fraction_that_was_raised_later_holds_no_more(fraction, expected):
     if fraction:
         back_end.set_per_process_memory_fraction(fraction, 0)
 
-    assert torch_still_holds(torch(cuda=back_end), held.record.limit_bytes["torch"]) == expected
+    assert torch_still_holds(torch(cuda=back_end), held.report.limit_bytes["torch"]) == expected
 
 
 def test_apples_back_end_is_held_to_a_fraction_of_what_metal_recommends():
-    apple, held = Apple(), Holding(GpuShare(fraction=0.585))
+    apple, held = Apple(), LimiterContext(GpuShare(fraction=0.585))
 
     assert limit_torch(torch(mps=apple), held)
     assert apple.fraction == pytest.approx(0.5)
@@ -160,14 +160,14 @@ def test_a_smaller_fraction_that_the_user_set_for_torch_is_kept(monkeypatch):
 
     limit_torch(torch(cuda=back_end), held)
 
-    assert (back_end.fractions, held.record.limit_bytes) == ({0: 0.125}, {"torch": 2 * GIB})
+    assert (back_end.fractions, held.report.limit_bytes) == ({0: 0.125}, {"torch": 2 * GIB})
 
 
 def test_a_back_end_of_an_older_torch_is_not_enforceable():
     held = holding()
 
     assert limit_torch(torch(xpu=OldBackEnd()), held)
-    assert (held.record.not_enforceable, held.record.limit_bytes) == (["torch.xpu"], {})
+    assert (held.report.not_enforceable, held.report.limit_bytes) == (["torch.xpu"], {})
 
 
 def test_a_torch_that_holds_more_than_its_budget_is_too_late():
@@ -184,8 +184,8 @@ def test_a_void_limit_is_a_warning_in_the_result_where_the_user_insists():
     held = holding(on_void_limit="warn")
 
     assert limit_torch(torch(cuda=BackEnd(allocator="pluggable")), held)
-    assert held.record.warnings == ["torch's allocator 'pluggable' knows no limit: use the native one"]
-    assert (held.record.limit_bytes, held.record.isolation) == ({}, None)
+    assert held.report.warnings == ["torch's allocator 'pluggable' knows no limit: use the native one"]
+    assert (held.report.limit_bytes, held.report.isolation) == ({}, None)
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "cupy"])
@@ -194,7 +194,7 @@ def test_a_void_limit_is_not_claimed(framework, monkeypatch):
     held = holding(on_void_limit="warn")
 
     assert limit_tensorflow(tensorflow(), held) if framework == "tensorflow" else limit_cupy(cupy(allocator=1), held)
-    assert (held.record.limit_bytes, held.record.isolation, len(held.record.warnings)) == ({}, None, 1)
+    assert (held.report.limit_bytes, held.report.isolation, len(held.report.warnings)) == ({}, None, 1)
 
 
 def test_cudas_asynchronous_allocator_keeps_torchs_limit_with_a_remark():
@@ -202,8 +202,8 @@ def test_cudas_asynchronous_allocator_keeps_torchs_limit_with_a_remark():
 
     limit_torch(torch(cuda=BackEnd(allocator="cudaMallocAsync")), held)
 
-    assert held.record.limit_bytes == {"torch": 4 * GIB}
-    assert "cudaMallocAsync limits what tensors use" in held.record.warnings[0]
+    assert held.report.limit_bytes == {"torch": 4 * GIB}
+    assert "cudaMallocAsync limits what tensors use" in held.report.warnings[0]
 
 
 class TensorFlowConfig:
@@ -245,7 +245,7 @@ def test_tensorflow_is_held_by_a_logical_device():
 
     assert limit_tensorflow(module, held)
     assert [each.memory_limit for each in module.config.limits] == [4 * 1024]
-    assert held.record.limit_bytes == {"tensorflow": 4 * GIB}
+    assert held.report.limit_bytes == {"tensorflow": 4 * GIB}
 
 
 def test_the_same_share_again_is_no_error_after_tensorflow_has_started():
@@ -254,7 +254,7 @@ def test_the_same_share_again_is_no_error_after_tensorflow_has_started():
     module.config.started = True
 
     assert limit_tensorflow(module, held)
-    assert held.record.limit_bytes == {"tensorflow": 4 * GIB}
+    assert held.report.limit_bytes == {"tensorflow": 4 * GIB}
 
 
 def test_a_tensorflow_that_has_started_is_too_late():
@@ -267,7 +267,7 @@ def test_growth_that_tensorflow_drops_is_told():
 
     limit_tensorflow(tensorflow(growth=True), held)
 
-    assert held.record.warnings[0].startswith("TensorFlow drops set_memory_growth beside a memory limit")
+    assert held.report.warnings[0].startswith("TensorFlow drops set_memory_growth beside a memory limit")
 
 
 def test_cudas_asynchronous_allocator_voids_tensorflows_limit(monkeypatch):
@@ -284,7 +284,7 @@ def test_a_logical_device_that_was_made_larger_later_holds_no_more(megabytes, ex
     if megabytes:
         module.config.limits = [SimpleNamespace(memory_limit=megabytes)]
 
-    assert tensorflow_still_holds(module, held.record.limit_bytes["tensorflow"]) == expected
+    assert tensorflow_still_holds(module, held.report.limit_bytes["tensorflow"]) == expected
 
 
 def test_an_allocator_without_a_limit_that_was_set_later_voids_tensorflows(monkeypatch):
@@ -292,7 +292,7 @@ def test_an_allocator_without_a_limit_that_was_set_later_voids_tensorflows(monke
     limit_tensorflow(module, held)
     monkeypatch.setenv("TF_GPU_ALLOCATOR", "cuda_malloc_async")
 
-    assert not tensorflow_still_holds(module, held.record.limit_bytes["tensorflow"])
+    assert not tensorflow_still_holds(module, held.report.limit_bytes["tensorflow"])
 
 
 class CupyCuda:
@@ -352,7 +352,7 @@ def test_cupys_pool_is_held_to_its_budget_or_to_the_users_own_smaller_limit(own,
     module, held = cupy(), holding()
 
     assert limit_cupy(module, held)
-    assert (module.cuda.limit, held.record.limit_bytes) == (expected, {"cupy": expected})
+    assert (module.cuda.limit, held.report.limit_bytes) == (expected, {"cupy": expected})
 
 
 def test_a_cupy_that_holds_more_than_its_budget_is_too_late():
@@ -381,7 +381,7 @@ def test_a_pool_whose_limit_was_lifted_later_holds_no_more(limit, expected):
     if limit is not None:
         module.cuda.set_limit(size=limit)
 
-    assert cupy_still_holds(module, held.record.limit_bytes["cupy"]) == expected
+    assert cupy_still_holds(module, held.report.limit_bytes["cupy"]) == expected
 
 
 def test_a_pool_that_was_replaced_later_holds_no_more():
@@ -389,4 +389,4 @@ def test_a_pool_that_was_replaced_later_holds_no_more():
     limit_cupy(module, held)
     module.cuda.allocator = print
 
-    assert not cupy_still_holds(module, held.record.limit_bytes["cupy"])
+    assert not cupy_still_holds(module, held.report.limit_bytes["cupy"])

@@ -11,12 +11,15 @@ from tests.stand_ins import state_counts, write_stand_ins
 from tune_policies import MemoryLimitError, ProbeError
 from tune_policies.trainers import gpu_memory_usage, peak_gpu_memory_bytes
 from tune_policies.trainers.gpu_memory.limits.overhead import SAFE_DEFAULT
-from tune_policies.trainers.gpu_memory.limits.share import Enforcement, GpuShare
-from tune_policies.trainers.gpu_memory.usage import device_use as nvml
-from tune_policies.trainers.gpu_memory.usage.free_memory import wait_for_room
+from tune_policies.trainers.gpu_memory.limits.share import GpuShare, LimitReport
+from tune_policies.trainers.gpu_memory.usage.free_memory import wait_for_free_memory
 from tune_policies.trainers.gpu_memory.usage.leaks import is_too_much_to_keep
-from tune_policies.trainers.gpu_memory.usage.trial_memory_stats import open_account, warn_of_silence
-from tune_policies.trainers.gpu_memory.usage.usage import noted_on_oom, with_usage
+from tune_policies.trainers.gpu_memory.usage.trial_usage import (
+    begin_stats,
+    noted_on_oom,
+    warn_usage_unknown,
+    with_usage,
+)
 from tune_policies.tune.usage.gpu_memory_usage import ASSUMED
 
 GIB = 2**30
@@ -33,10 +36,8 @@ def counts(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("STAND_IN_NVML", str(path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.trial_memory_stats._account", None)
-    nvml._nvml.cache_clear()
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.trial_usage._stats", None)
     yield path
-    nvml._nvml.cache_clear()
     for name in NAMES:
         sys.modules.pop(name, None)
 
@@ -55,7 +56,7 @@ def test_without_an_account_nothing_is_said(cupy):
 
 def test_whole_gpus_have_no_share(counts, cupy):
     state_counts(counts, total=16 * GIB, free=13 * GIB, processes={"self": 3 * GIB})
-    open_account(1)
+    begin_stats(1)
     held = cupy.empty(2 * GIB)
 
     usage = gpu_memory_usage()
@@ -80,7 +81,7 @@ def test_whole_gpus_have_no_share(counts, cupy):
 def test_where_the_driver_cannot_say_the_reason_stands_in_the_record(counts, cupy, processes, why):
     if processes is not None:
         state_counts(counts, total=16 * GIB, free=15 * GIB, processes=processes)
-    open_account(1)
+    begin_stats(1)
     held = cupy.empty(2 * GIB)
 
     usage = gpu_memory_usage()
@@ -90,7 +91,7 @@ def test_where_the_driver_cannot_say_the_reason_stands_in_the_record(counts, cup
 
 
 def test_a_peak_stays_when_the_pool_gives_its_memory_back(cupy):
-    open_account(1)
+    begin_stats(1)
     held = cupy.empty(2 * GIB)
     gpu_memory_usage()
     del held
@@ -102,7 +103,7 @@ def test_a_peak_stays_when_the_pool_gives_its_memory_back(cupy):
 def test_a_new_account_lets_go_what_nobody_holds_and_counts_what_is_left(cupy):
     kept, gone = cupy.empty(GIB), cupy.empty(3 * GIB)
     del gone
-    open_account(1)
+    begin_stats(1)
 
     usage = gpu_memory_usage()
 
@@ -111,7 +112,7 @@ def test_a_new_account_lets_go_what_nobody_holds_and_counts_what_is_left(cupy):
 
 
 def test_an_error_of_gpu_memory_carries_the_record_and_any_other_does_not(cupy):
-    open_account(1)
+    begin_stats(1)
     with pytest.raises(MemoryError) as ran_out, noted_on_oom():
         cupy.empty(20 * GIB)
     with pytest.raises(ValueError, match="memory") as other, noted_on_oom():
@@ -152,14 +153,14 @@ def run_out(message):
     ],
 )
 def test_an_error_that_torchs_own_counter_leaves_out_is_counted(torch_stats, message):
-    open_account(1)
+    begin_stats(1)
     run_out(message)
 
     assert gpu_memory_usage().num_ooms == 1
 
 
 def test_an_error_that_torch_counts_is_counted_once(torch_stats):
-    open_account(1)
+    begin_stats(1)
     torch_stats["num_ooms"] += 1
     run_out("CUDA out of memory. Tried to allocate 2.00 GiB")
 
@@ -167,7 +168,7 @@ def test_an_error_that_torch_counts_is_counted_once(torch_stats):
 
 
 def test_a_counter_that_the_user_resets_begins_at_0_again(torch_stats):
-    open_account(1)
+    begin_stats(1)
     torch_stats["num_ooms"] = 0
     before = gpu_memory_usage().num_ooms
     torch_stats["num_ooms"] = 2
@@ -179,14 +180,14 @@ def test_no_trial_fails_because_its_framework_does_not_answer(torch_stats, monke
     def lost(device):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    open_account(1)
+    begin_stats(1)
     monkeypatch.setattr(sys.modules["torch"].cuda, "memory_stats", lost)
-    warn_of_silence.cache_clear()
+    warn_usage_unknown.cache_clear()
 
     with pytest.warns(UserWarning, match="torch cannot be asked about its GPU memory: CUDA error: an ill") as warned:
         results = [with_usage({"loss": 1}), with_usage({"loss": 2})]
     run_out("CUDA out of memory. Tried to allocate 2.00 GiB")
-    open_account(1)
+    begin_stats(1)
 
     assert (results, len(warned)) == ([{"loss": 1}, {"loss": 2}], 1)
     with pytest.raises(ProbeError):
@@ -202,11 +203,11 @@ def test_no_trial_fails_because_its_framework_does_not_answer(torch_stats, monke
     ],
 )
 def test_the_record_says_whether_its_overhead_was_only_assumed(cupy, monkeypatch, source, basis):
-    enforcement = Enforcement(
+    report = LimitReport(
         share_bytes=4 * GIB, overhead_bytes={"cupy": MIB}, overhead_sources={"cupy": source}, isolation="framework"
     )
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.usage.checked_enforcement", lambda: enforcement)
-    open_account(0.25)
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.trial_usage.rechecked_limit_report", lambda: report)
+    begin_stats(0.25)
     held = cupy.empty(GIB)
 
     usage = gpu_memory_usage()
@@ -216,10 +217,10 @@ def test_the_record_says_whether_its_overhead_was_only_assumed(cupy, monkeypatch
 
 
 def test_the_drivers_count_alone_tells_whether_the_share_was_kept(counts, monkeypatch):
-    enforcement = Enforcement(share_bytes=4 * GIB)
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.usage.checked_enforcement", lambda: enforcement)
+    report = LimitReport(share_bytes=4 * GIB)
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.trial_usage.rechecked_limit_report", lambda: report)
     state_counts(counts, total=16 * GIB, free=11 * GIB, processes={"self": 5 * GIB})
-    open_account(0.25)
+    begin_stats(0.25)
 
     usage = gpu_memory_usage()
 
@@ -228,7 +229,7 @@ def test_the_drivers_count_alone_tells_whether_the_share_was_kept(counts, monkey
 
 def test_the_gpus_of_a_node_say_nothing_of_its_other_devices(counts, cupy):
     state_counts(counts, total=16 * GIB, free=13 * GIB, processes={"self": 3 * GIB})
-    open_account(0.5, "NPU")
+    begin_stats(0.5, "NPU")
 
     usage = gpu_memory_usage()
 
@@ -243,7 +244,7 @@ def test_a_device_with_room_for_the_share_is_started_on_at_once(counts, free_gib
     """A little less counts as room, too: the driver keeps some of the device for itself."""
     state_counts(counts, total=16 * GIB, free=int(free_gib * GIB))
 
-    wait_for_room(QUARTER, timeout_s=0)
+    wait_for_free_memory(QUARTER, timeout_s=0)
 
 
 def test_a_full_device_is_an_error_that_names_who_holds_it(counts):
@@ -251,7 +252,7 @@ def test_a_full_device_is_an_error_that_names_who_holds_it(counts):
     began = time.monotonic()
 
     with pytest.raises(MemoryLimitError) as error:
-        wait_for_room(QUARTER, timeout_s=0.2)
+        wait_for_free_memory(QUARTER, timeout_s=0.2)
 
     assert 0.2 <= time.monotonic() - began < 5
     assert str(error.value) == (
@@ -264,43 +265,43 @@ def test_the_smallest_share_finds_a_full_device_full(counts):
     state_counts(counts, total=16 * GIB, free=GIB // 4)
 
     with pytest.raises(MemoryLimitError, match="less than the share of 512 MiB"):
-        wait_for_room(GpuShare(fraction=1 / 32, memory_bytes=GIB // 2), timeout_s=0)
+        wait_for_free_memory(GpuShare(fraction=1 / 32, memory_bytes=GIB // 2), timeout_s=0)
 
 
 def test_a_share_of_a_larger_device_needs_no_more_than_its_part_of_this_one(counts):
     state_counts(counts, total=8 * GIB, free=2 * GIB)
 
-    wait_for_room(QUARTER, timeout_s=0)
+    wait_for_free_memory(QUARTER, timeout_s=0)
 
 
 def test_memory_that_comes_back_in_time_is_waited_for(counts, monkeypatch):
     state_counts(counts, total=16 * GIB, free=0)
     monkeypatch.setattr(time, "sleep", lambda seconds: state_counts(counts, total=16 * GIB, free=16 * GIB))
 
-    wait_for_room(QUARTER, timeout_s=5)
+    wait_for_free_memory(QUARTER, timeout_s=5)
 
 
 def test_what_this_process_holds_itself_counts_as_its_room(counts):
     state_counts(counts, total=16 * GIB, free=2 * GIB, processes={str(os.getpid()): 2 * GIB})
 
-    wait_for_room(QUARTER, timeout_s=0)
+    wait_for_free_memory(QUARTER, timeout_s=0)
 
 
 @pytest.mark.parametrize("processes", [{}, {"999999": 3 * GIB}], ids=["nobody is listed", "by the host's numbers"])
 def test_what_its_frameworks_hold_counts_where_the_driver_does_not_list_this_process(
     counts, cupy, monkeypatch, processes
 ):
-    before = Enforcement(overhead_bytes={"cupy": GIB // 2})
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.free_memory.current_enforcement", lambda: before)
+    before = LimitReport(overhead_bytes={"cupy": GIB // 2})
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.free_memory.current_limit_report", lambda: before)
     state_counts(counts, total=16 * GIB, free=3 * GIB // 2, processes=processes)
     held = cupy.empty(2 * GIB)
 
-    wait_for_room(QUARTER, timeout_s=0)
+    wait_for_free_memory(QUARTER, timeout_s=0)
     del held
     cupy.get_default_memory_pool().free_all_blocks()
 
     with pytest.raises(MemoryLimitError):
-        wait_for_room(QUARTER, timeout_s=0)
+        wait_for_free_memory(QUARTER, timeout_s=0)
 
 
 def test_tensorflow_holds_its_whole_limit_once_it_runs(counts, monkeypatch):
@@ -311,20 +312,20 @@ def test_tensorflow_holds_its_whole_limit_once_it_runs(counts, monkeypatch):
     context = SimpleNamespace(context_safe=lambda: SimpleNamespace(_initialized=True))
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
     monkeypatch.setitem(sys.modules, "tensorflow.python.eager.context", context)
-    before = Enforcement(limit_bytes={"tensorflow": 3 * GIB}, overhead_bytes={"tensorflow": GIB})
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.free_memory.current_enforcement", lambda: before)
+    before = LimitReport(limit_bytes={"tensorflow": 3 * GIB}, overhead_bytes={"tensorflow": GIB})
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.free_memory.current_limit_report", lambda: before)
     state_counts(counts, total=16 * GIB, free=0)
 
-    wait_for_room(QUARTER, timeout_s=0)
+    wait_for_free_memory(QUARTER, timeout_s=0)
 
 
 def test_a_whole_device_is_started_on_when_others_hold_little_of_it(counts):
     state_counts(counts, total=16 * GIB, free=13 * GIB)
-    wait_for_room(None, timeout_s=0)
+    wait_for_free_memory(None, timeout_s=0)
     state_counts(counts, total=16 * GIB, free=12 * GIB, processes={"77": 4 * GIB})
 
     with pytest.raises(MemoryLimitError, match=r"12 GiB free of 16 GiB, less than the 80% that.* process 77 \(4 GiB\)"):
-        wait_for_room(None, timeout_s=0)
+        wait_for_free_memory(None, timeout_s=0)
 
 
 def test_a_full_device_is_none_to_start_on_where_the_driver_lists_no_processes(counts, monkeypatch):
@@ -337,11 +338,11 @@ def test_a_full_device_is_none_to_start_on_where_the_driver_lists_no_processes(c
     state_counts(counts, total=16 * GIB, free=GIB)
 
     with pytest.raises(MemoryLimitError, match="Held by: processes that the driver does not list"):
-        wait_for_room(QUARTER, timeout_s=0)
+        wait_for_free_memory(QUARTER, timeout_s=0)
 
 
 def test_a_device_that_cannot_be_read_is_taken_as_it_is(counts):
-    wait_for_room(QUARTER, timeout_s=0)
+    wait_for_free_memory(QUARTER, timeout_s=0)
 
 
 @pytest.mark.parametrize(

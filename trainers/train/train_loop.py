@@ -12,7 +12,7 @@ from tune_policies.tune.task_watch import watch_tasks
 from tune_policies.values.errors import InvalidResourcesError
 
 from ..deadlock_watch.watch import with_deadlock_watch
-from ..gpu_memory.usage.usage import RunFolder, with_usage
+from ..gpu_memory.usage.trial_usage import RunFolder, with_usage
 from ..process import LimitOptions, ProcessSetup, set_up_before
 from ..tune_trainable import plan_of_trial, reserved_for_trial
 

@@ -4,7 +4,7 @@
 and returns plain data.
 """
 
-from tune_policies.probe.nvml import read_gpus
+from tune_policies.probe.nvml import NvmlError, read_gpus
 
 
 def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:
@@ -21,8 +21,8 @@ def read_node(*, with_gpus: bool, session: str | None) -> dict[str, object]:
     if with_gpus:
         try:
             facts["gpus"] = read_gpus()
-        except Exception as error:  # noqa: BLE001 - whatever the driver raised: the node still counts
-            facts["gpu_error"] = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
+        except NvmlError as error:  # the node still counts
+            facts["gpu_error"] = str(error)
     if session is not None:
         facts["monitor"] = read_monitor(session)
     return facts

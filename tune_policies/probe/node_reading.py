@@ -10,8 +10,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_policies.cluster.capacity import NodeCapacity
-from tune_policies.probe import node_facts
-from tune_policies.probe import nvml as devices
+from tune_policies.probe import node_facts, nvml
 
 Facts = dict[str, JsonValue]
 """What ``node_facts.read_node`` returns."""
@@ -28,7 +27,7 @@ def read_nodes(
         deadline: When to stop waiting, by ``time.monotonic``.
     """
     # By value, so that a node needs nothing but Ray.
-    for module in (devices, node_facts):
+    for module in (nvml, node_facts):
         ray.cloudpickle.register_pickle_by_value(module)
     try:
         read = ray.remote(num_cpus=0, max_retries=0)(node_facts.read_node)
@@ -39,7 +38,7 @@ def read_nodes(
             for node in nodes
         }
     finally:
-        for module in (devices, node_facts):
+        for module in (nvml, node_facts):
             ray.cloudpickle.unregister_pickle_by_value(module)
     found: dict[str, Facts] = {}
     failures: dict[str, str] = {}

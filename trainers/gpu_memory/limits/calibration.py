@@ -1,21 +1,43 @@
-"""Measures what frameworks use of a GPU outside their allocators, on each GPU model of the cluster."""
+"""Measures what frameworks use of a GPU outside their allocators, on each GPU model of the cluster.
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+On the node, a child process for each framework works on the GPU, says what its allocator holds, and waits; what the
+driver counts for it beyond that is the overhead.
+"""
+
+import datetime
+import json
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_policies.cluster.capacity import NodeCapacity
+from tune_policies.files.child_python import child_python
+from tune_policies.probe.nvml import NvmlError, read_device_use, read_gpus
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
+from tune_policies.values.units import MIB
 from tune_policies.values.value import suggest
 
 from .overhead import MeasuredOverhead, Overheads, save_overheads
-from .overhead_measurement import measure_on_this_gpu
 
 _FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "cupy")
+
+_CHILD: Final = Path(__file__).with_name("overhead_child.py")
+
+_NOISE_BYTES: Final = 16 * MIB
+"""How far what is in use on an idle device goes up and down."""
+
+_Read = TypeVar("_Read")
 
 
 def calibrate_gpu_overhead(frameworks: Iterable[str] | None = None, *, timeout_s: float = 300.0) -> Overheads:
@@ -106,3 +128,132 @@ def _measure_on(place: Place, model: str, names: Sequence[str], timeout_s: float
     except RayError as error:
         raise ProbeError(f"{model} could not be measured: {str(error).strip().splitlines()[-1]}") from error
     return found
+
+
+def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float, model: str) -> list[dict[str, Any]]:
+    """Return for each framework the fields of a ``MeasuredOverhead``, or its name and an ``error``.
+
+    Args:
+        frameworks: Their names.
+        timeout_s: How long each may take.
+        model: The GPU's name; of several visible ones, the first of that name is measured on.
+    """
+    names = tuple(frameworks)
+    try:
+        uuid = next((gpu["uuid"] for gpu in read_gpus() if gpu["name"] == model), None)
+        if uuid is None:
+            return [{"framework": name, "error": "the GPU is not there any more"} for name in names]
+        idle_bytes, _ = _read_use(uuid, None)
+    except NvmlError as error:
+        return [{"framework": name, "error": f"the GPU cannot be read: {error}"} for name in names]
+    return [{"framework": name, **_measure(name, uuid, model, idle_bytes, timeout_s)} for name in names]
+
+
+def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: float) -> dict[str, Any]:
+    if find_spec(framework) is None:
+        return {"error": "it is not installed on the node"}
+    command = child_python(str(_CHILD), framework)
+    try:
+        used_before = use_once_settled(lambda: _read_use(uuid, None)[0], idle_bytes)
+        said, read = run_while_it_holds(
+            command,
+            lambda pid: _read_use(uuid, pid),
+            timeout_s=timeout_s,
+            environ={"CUDA_VISIBLE_DEVICES": uuid},  # CUDA may number the devices otherwise than the driver
+        )
+    except NvmlError as error:
+        return {"error": f"the GPU cannot be read: {error}"}
+    if isinstance(said, str) or read is None:
+        return {"error": str(said)}
+    used_now, process_bytes = read
+    return overhead_fields(said, model, used_before=used_before, used_now=used_now, process_bytes=process_bytes)
+
+
+def use_once_settled(
+    read_bytes: Callable[[], int], idle_bytes: int, *, timeout_s: float = 10.0, poll_s: float = 0.2
+) -> int:
+    """Return what is in use on a device once the memory of the process before has come back, or time is up.
+
+    Args:
+        read_bytes: Reads what is in use, in bytes.
+        idle_bytes: What was in use before that process.
+        timeout_s: How long to wait for it.
+        poll_s: How often to look.
+    """
+    deadline = time.monotonic() + timeout_s
+    while (used := read_bytes()) > idle_bytes + _NOISE_BYTES and time.monotonic() < deadline:
+        time.sleep(poll_s)
+    return used
+
+
+def run_while_it_holds(
+    command: Sequence[str], read: Callable[[int], _Read], *, timeout_s: float, environ: Mapping[str, str]
+) -> tuple[dict[str, Any], _Read] | tuple[str, None]:
+    """Run a child that prints a line of JSON and waits, and return what it says and what ``read`` reads meanwhile.
+
+    Args:
+        command: How to start the child.
+        read: What to read while the child waits, given its process number.
+        timeout_s: When to end a child that says nothing.
+        environ: The child's variables beside those of this process.
+
+    Returns:
+        What the child says and what was read, or why it says nothing.
+    """
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(  # noqa: S603 - the caller's own command
+            command,
+            env={**os.environ, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as child,
+    ):
+        deadline = threading.Timer(timeout_s, child.kill)
+        deadline.start()
+        try:
+            # A framework may print, too.
+            line = next((line for line in child.stdout or () if line.startswith("{")), None)
+            if line is not None:
+                return json.loads(line), read(child.pid)
+            errors.seek(0)
+            why = [line.strip() for line in errors.read().splitlines() if line.strip()]
+            was_ended = child.wait() < 0
+        finally:
+            deadline.cancel()
+            child.kill()  # all was said and read
+    return why[-1] if why and not was_ended else f"no answer within {timeout_s:g} s", None
+
+
+def overhead_fields(
+    said: Mapping[str, Any], gpu_model: str, *, used_before: int, used_now: int, process_bytes: int | None
+) -> dict[str, Any]:
+    """Return fields of a ``MeasuredOverhead``, or an ``error``, from what the child and the driver say.
+
+    Args:
+        said: The child's ``version`` and ``reserved_bytes``.
+        gpu_model: The GPU's name.
+        used_before: Bytes in use on the device before the child started.
+        used_now: The same while it holds its memory; right only where nobody else uses the device.
+        process_bytes: What the driver counts for the child; ``None``: it does not say.
+    """
+    held = used_now - used_before if process_bytes is None else process_bytes
+    if held < said["reserved_bytes"]:
+        return {"error": "the driver counts less than its allocator holds: measure while nobody else uses the GPU"}
+    return {
+        "gpu_model": gpu_model,
+        "version": said["version"],
+        "overhead_bytes": held - said["reserved_bytes"],
+        "measured_on": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "how": "device" if process_bytes is None else "process",
+    }
+
+
+def _read_use(uuid: str, pid: int | None) -> tuple[int, int | None]:
+    """Return the bytes in use on a GPU, and those of a process; ``None``: the driver does not know it."""
+    for device in read_device_use():
+        if device.uuid == uuid:
+            return device.used_bytes, None if pid is None else device.bytes_by_process.get(pid)
+    raise NvmlError(f"{uuid} is not there any more")

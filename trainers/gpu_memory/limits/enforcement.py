@@ -1,7 +1,6 @@
-"""Holds the frameworks of this process to its share of a GPU, as soon as each is there.
+"""Limits the frameworks of this process to its share of a GPU.
 
-Nobody names the framework: one that is imported already is limited at once, one that the user's code imports later
-at the end of that import.
+Nobody names the framework: one that is imported already is limited at once, another at the end of its import.
 """
 
 import sys
@@ -20,11 +19,11 @@ from .limiters.jax_limiter import jax_still_holds, limit_jax
 from .limiters.tensorflow_limiter import limit_tensorflow, tensorflow_still_holds
 from .limiters.torch_limiter import limit_torch, torch_still_holds
 from .overhead import NOTHING_MEASURED, Overheads
-from .share import Enforcement, GpuShare, Holding, SharedDevice, could_see_gpu
+from .share import GpuShare, LimiterContext, LimitReport, SharedDevice, other_gpu_frameworks
 
-_LIMITERS: Final[dict[str, Callable[[Any, Holding], bool]]] = {
+_LIMITERS: Final[dict[str, Callable[[Any, LimiterContext], bool]]] = {
     "torch": limit_torch,
-    "torch_npu": lambda _, holding: limit_torch(sys.modules["torch"], holding),  # it gives PyTorch its NPUs
+    "torch_npu": lambda _, context: limit_torch(sys.modules["torch"], context),  # it gives PyTorch its NPUs
     "tensorflow": limit_tensorflow,
     "jax": limit_jax,
     "cupy": limit_cupy,
@@ -39,8 +38,8 @@ _STILL_HOLDS: Final[dict[str, Callable[[Any, int], bool]]] = {
 """Whether the limit in bytes that was set is still in force, by framework."""
 
 _MUST_SEE: Final[dict[SharedDevice, tuple[str, ...]]] = {"GPU": ("torch", "tensorflow"), "NPU": ("torch_npu",)}
-"""Frameworks for which it is an error that they see no such device. Others come along with them where they are
-installed (``import tensorflow`` imports JAX), so that they see none says nothing about the framework in use."""
+"""Frameworks that must see the device. Others come along with them where they are installed (``import tensorflow``
+imports JAX): that those see none says nothing about the framework in use."""
 
 _NOT_ENFORCEABLE: Final = {
     "numba.cuda": "numba",
@@ -52,47 +51,49 @@ _NOT_ENFORCEABLE: Final = {
 
 
 @dataclass
-class _InForce:
-    """The share to which this process is held now.
+class _ActiveLimits:
+    """The limits of this process, and the frameworks that have met them.
 
     Attributes:
-        holding: What the limiters work with.
-        held: Frameworks that use the device.
-        blind: Frameworks that were imported and see none.
-        refusal: Why a framework could not be held. The user's code, or a library, may have caught the error.
+        context: What the limiters work with.
+        with_gpu: Imported frameworks that see the device; they are limited.
+        without_gpu: Imported frameworks that see none.
+        refusal: Why a framework could not be limited. The user's code, or a library, may have caught the error.
     """
 
-    holding: Holding
-    held: set[str] = field(default_factory=set)
-    blind: set[str] = field(default_factory=set)
+    context: LimiterContext
+    with_gpu: set[str] = field(default_factory=set)
+    without_gpu: set[str] = field(default_factory=set)
     refusal: str | None = None
 
     def limit(self, name: str) -> None:
-        """Hold a framework that has been imported to the share, if it sees the GPU.
+        """Limit an imported framework to the share, if it sees the device.
 
         Raises:
-            MemoryLimitError: It cannot be held.
+            MemoryLimitError: It cannot be limited.
         """
-        record = self.holding.record
+        report = self.context.report
         try:
-            sees_device = _LIMITERS[name](sys.modules[name], self.holding)
+            sees_device = _LIMITERS[name](sys.modules[name], self.context)
         except MemoryLimitError as error:
             self.refusal = str(error)
-            record.warn(self.refusal)
+            report.warn(self.refusal)
             raise
         if not sees_device:
-            self.blind.add(name)
-            if not self.held:
-                record.warn(f"{name} sees no {self.holding.share.device}")
+            self.without_gpu.add(name)
+            if not self.with_gpu:
+                report.warn(f"{name} sees no {self.context.share.device}")
             return
-        self.held.add(name.removesuffix("_npu"))
-        # Something uses the GPU; that what it has brought along does not is of no interest any more.
-        record.warnings = [text for text in record.warnings if " sees no " not in text]
-        if len(self.held) > 1:
-            record.warn(f"{' and '.join(sorted(self.held))} are each held to the share, together they may take more")
+        self.with_gpu.add(name.removesuffix("_npu"))
+        # The framework in use sees the device: what it has brought along need not.
+        report.warnings = [text for text in report.warnings if " sees no " not in text]
+        if len(self.with_gpu) > 1:
+            report.warn(
+                f"{' and '.join(sorted(self.with_gpu))} are each held to the share, together they may take more"
+            )
 
-    def check_sight(self, names: Iterable[str]) -> None:
-        """Refuse to go on where nothing will hold the process, as its frameworks see no GPU and no other could.
+    def require_visible_gpu(self, names: Iterable[str]) -> None:
+        """Refuse to go on if the frameworks see no device, and none that is still to be imported may see it.
 
         Args:
             names: What has just been imported.
@@ -100,95 +101,96 @@ class _InForce:
         Raises:
             MemoryLimitError: No framework sees one.
         """
-        device = self.holding.share.device
-        if self._blind_of(names) and not (device == "GPU" and could_see_gpu(self.blind)):
-            raise self._no_sight(self._blind_of(names)[0])
+        device = self.context.share.device
+        missing = self._missing_gpu(names)
+        if missing and not (device == "GPU" and other_gpu_frameworks(self.without_gpu)):
+            raise self._no_visible_gpu(missing[0])
 
     def require(self) -> None:
-        """Refuse to go on where something is not held.
+        """Refuse to go on if a framework is not limited.
 
         Raises:
-            MemoryLimitError: A framework was refused, or none sees a GPU.
+            MemoryLimitError: A framework could not be limited, or none sees a GPU.
         """
         if self.refusal is not None:
             raise MemoryLimitError(self.refusal)
-        blind = self._blind_of(sorted(self.blind))
-        if blind:
-            raise self._no_sight(blind[0])
+        missing = self._missing_gpu(sorted(self.without_gpu))
+        if missing:
+            raise self._no_visible_gpu(missing[0])
 
-    def _blind_of(self, names: Iterable[str]) -> list[str]:
-        """Return those of ``names`` whose blindness leaves the process without anything that holds it."""
-        if self.held:
+    def _missing_gpu(self, names: Iterable[str]) -> list[str]:
+        """Return those of ``names`` that must see the device and do not; none if another framework sees it."""
+        if self.with_gpu:
             return []
-        return [name for name in names if name in self.blind and name in _MUST_SEE[self.holding.share.device]]
+        return [name for name in names if name in self.without_gpu and name in _MUST_SEE[self.context.share.device]]
 
-    def _no_sight(self, name: str) -> MemoryLimitError:
-        device = self.holding.share.device
+    def _no_visible_gpu(self, name: str) -> MemoryLimitError:
+        device = self.context.share.device
         return MemoryLimitError(
             f"Ray gave this process a share of a {device}, but {name} sees no {device}, so nothing can hold it "
             f"to its share: install a {name} that is built for the {device} and its driver, or plan with "
             "CpuPolicy"
         )
 
-    def look_again(self) -> None:
-        """Write down which limits hold no more: the user's code may have lifted them since."""
-        record = self.holding.record
-        for name, limit_bytes in list(record.limit_bytes.items()):
+    def recheck(self) -> None:
+        """Report which limits hold no more: the user's code may have lifted them since."""
+        report = self.context.report
+        for name, limit_bytes in list(report.limit_bytes.items()):
             try:
                 still_holds = _STILL_HOLDS[name](sys.modules[name], limit_bytes)
             except Exception:  # noqa: BLE001, S112 - after some errors a device answers nothing but errors
                 continue
             if not still_holds:
-                record.release(name)
-                record.warn(f"the limit of {name} was lifted or replaced after it was set, so it holds no more")
+                report.release(name)
+                report.warn(f"the limit of {name} was lifted or replaced after it was set, so it holds no more")
 
     def note(self, framework: str) -> None:
-        """Write down that a framework which knows no limit is in use."""
-        if framework not in self.holding.record.not_enforceable:
-            self.holding.record.not_enforceable.append(framework)
+        """Report a framework in use that knows no limit."""
+        if framework not in self.context.report.not_enforceable:
+            self.context.report.not_enforceable.append(framework)
 
 
-_in_force: _InForce | None = None
-_record: Enforcement | None = None
+_active: _ActiveLimits | None = None
+_report: LimitReport | None = None
 _is_watching_imports = False
 
 
-def current_enforcement() -> Enforcement | None:
-    """Return what holds this process to its share now; ``None``: nothing was asked to."""
-    return _record
+def current_limit_report() -> LimitReport | None:
+    """Return what limits this process, as it was set; ``None``: no plan was applied."""
+    return _report
 
 
-def checked_enforcement() -> Enforcement | None:
-    """Return what still holds this process to its share; ``None``: nothing was asked to.
+def rechecked_limit_report() -> LimitReport | None:
+    """Return what still limits this process; ``None``: no plan was applied.
 
-    A limit that was lifted or replaced since it was set leaves the record, with a warning there. Never raises.
+    A limit that was lifted or replaced since it was set leaves the report, with a warning there. Never raises.
     """
-    if _in_force is not None:
-        _in_force.look_again()
-    return current_enforcement()
+    if _active is not None:
+        _active.recheck()
+    return current_limit_report()
 
 
 def require_limit() -> None:
-    """Refuse to go on where this process could not be held to its share; to be asked at each result.
+    """Refuse to go on if this process is not limited to its share; call it at each result.
 
     Raises:
         MemoryLimitError: A limit was refused, whoever caught the error, or none of the imported frameworks sees the
             GPU.
     """
-    if _in_force is not None:
-        _in_force.require()
+    if _active is not None:
+        _active.require()
 
 
-def note_whole_devices() -> Enforcement:
-    """Write down that this process has whole devices now, and no neighbour there.
+def note_whole_devices() -> LimitReport:
+    """Report that this process has whole devices now, and no neighbour there.
 
-    No framework is held from now on; a limit that one has got for an earlier trial in the process stays as it was set.
-    A MIG device is a whole one that its GPU holds to its size.
+    No framework is limited from now on; the limit of an earlier trial in the process stays. A MIG device is a whole
+    one, to whose size its GPU holds the process.
     """
-    global _in_force, _record
-    _in_force = None
-    _record = Enforcement(isolation="mig" if is_mig() else None)
-    return _record
+    global _active, _report
+    _active = None
+    _report = LimitReport(isolation="mig" if is_mig() else None)
+    return _report
 
 
 def enforce(
@@ -197,14 +199,12 @@ def enforce(
     overheads: Overheads = NOTHING_MEASURED,
     isolation: Literal["mps"] | None = None,
     on_void_limit: Literal["raise", "warn"] = "raise",
-) -> Enforcement:
-    """Hold every framework of this process to ``share``, now or when it is imported.
+) -> LimitReport:
+    """Limit every framework of this process to ``share``, now or when it is imported.
 
-    A framework that sees no GPU uses no GPU memory, so it is let be where another one is held already, or could be
-    when it is imported. Where none could, the GPU that Ray gave is out of everybody's reach: an error, unless the
-    framework is one that others bring along.
-    Each framework is held to the share by itself. A later call, for the next trial in the same process, takes the
-    place of this one.
+    Each framework is limited to the share by itself. A framework that sees no GPU uses no GPU memory: that is fine if
+    another one sees it, or may see it once it is imported. If none can, the GPU that Ray gave is of no use, which is an
+    error. A later call, for the next trial in the same process, replaces this one.
 
     Args:
         share: What the process may use.
@@ -213,24 +213,24 @@ def enforce(
         on_void_limit: What to do about a setting that turns a limit into none: an error, or a warning in the result.
 
     Returns:
-        What holds, filled further as frameworks are imported.
+        What limits the process; imports of frameworks add to it.
 
     Raises:
         MemoryLimitError: The limit could not be applied. The import of a framework may raise it later.
     """
-    global _in_force, _record
-    record = _record = Enforcement(share_bytes=share.memory_bytes)
-    in_force = _in_force = _InForce(Holding(share, overheads, on_void_limit, record))
+    global _active, _report
+    report = _report = LimitReport(share_bytes=share.memory_bytes)
+    active = _active = _ActiveLimits(LimiterContext(share, overheads, on_void_limit, report))
     if isolation == "mps":  # first of all: it must be there before CUDA starts
-        isolate_by_mps(in_force.holding)
+        isolate_by_mps(active.context)
     present = [name for name in _LIMITERS if name in sys.modules]
     for name in present:
-        in_force.limit(name)
-    in_force.check_sight(present)
+        active.limit(name)
+    active.require_visible_gpu(present)
     for module in _NOT_ENFORCEABLE.keys() & sys.modules.keys():
-        in_force.note(_NOT_ENFORCEABLE[module])
+        active.note(_NOT_ENFORCEABLE[module])
     _watch_imports()
-    return record
+    return report
 
 
 def _watch_imports() -> None:
@@ -245,11 +245,11 @@ def _watch_imports() -> None:
 
 
 def _limit_late(module: ModuleType) -> None:
-    if _in_force is not None:
-        _in_force.limit(module.__name__)
-        _in_force.check_sight([module.__name__])
+    if _active is not None:
+        _active.limit(module.__name__)
+        _active.require_visible_gpu([module.__name__])
 
 
 def _note_late(module: ModuleType) -> None:
-    if _in_force is not None:
-        _in_force.note(_NOT_ENFORCEABLE[module.__name__])
+    if _active is not None:
+        _active.note(_NOT_ENFORCEABLE[module.__name__])

@@ -11,12 +11,12 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from tune_policies.probe.nvml import read_gpus
+from tune_policies.probe.nvml import NvmlError, read_gpus
 from tune_policies.values.errors import MemoryLimitError
 from tune_policies.values.units import GIB, MIB
 
 from .environment import PROCESS_ENVIRONMENT
-from .share import Holding
+from .share import LimiterContext
 
 MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREADS_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -29,21 +29,21 @@ _UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
 """CUDA opens this device when it starts in a process; NVML does not."""
 
 
-def isolate_by_mps(holding: Holding) -> None:
-    """Let MPS hold this process to its share too, where a daemon answers; else write down why it does not."""
-    reason = ask_mps_daemon() or _start_on_device(holding)
+def isolate_by_mps(context: LimiterContext) -> None:
+    """Let MPS limit this process too, if a daemon answers; else report why it does not."""
+    reason = ask_mps_daemon() or _start_on_device(context)
     if reason is None:
-        holding.record.isolation = "mps"
+        context.report.isolation = "mps"
     else:
-        holding.record.warn(f"MPS does not hold this process, its frameworks' own limits do: {reason}")
+        context.report.warn(f"MPS does not hold this process, its frameworks' own limits do: {reason}")
 
 
-def _start_on_device(holding: Holding) -> str | None:
+def _start_on_device(context: LimiterContext) -> str | None:
     try:
-        total_bytes, _ = holding.read_device()
+        total_bytes, _ = context.read_device()
     except MemoryLimitError as error:
         return str(error)
-    return start_mps(holding.share.fraction, holding.share.bytes_of(total_bytes))
+    return start_mps(context.share.fraction, context.share.bytes_of(total_bytes))
 
 
 def start_mps(fraction: float, memory_bytes: int) -> str | None:
@@ -71,9 +71,8 @@ def start_mps(fraction: float, memory_bytes: int) -> str | None:
 def mps_variables(fraction: float, memory_bytes: int, device: str) -> dict[str, str]:
     """Return MPS's variables for a client.
 
-    The memory is the whole share: unlike a framework, MPS counts everything. Of the threads it gets twice the share,
-    which is what NVIDIA recommends (100 % / 0.5 n for n clients): an equal part each would leave idle what others do
-    not use at the moment.
+    The memory is the whole share: unlike a framework, MPS counts everything. Of the threads a client gets twice its
+    share, as NVIDIA recommends (100 % / 0.5 n for n clients): with equal parts, those of an idle client stay unused.
 
     Args:
         fraction: The process's share of the device.
@@ -151,7 +150,7 @@ def is_mig() -> bool:
 def _visible_device() -> str:
     """Return the UUID of the one visible device, or its number after ``CUDA_VISIBLE_DEVICES``."""
     try:
-        uuids = [str(gpu["uuid"]) for gpu in read_gpus()]
-    except Exception:  # noqa: BLE001 - NVML's errors have no base that can be named without NVML
+        uuids = [gpu["uuid"] for gpu in read_gpus()]
+    except NvmlError:
         uuids = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     return uuids[0] if uuids and uuids[0].startswith(("GPU-", "MIG-")) else "0"

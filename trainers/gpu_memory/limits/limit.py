@@ -1,7 +1,7 @@
 """A worker's share of GPU memory, in the terms of each framework.
 
 A framework limits its own allocator only. The device context, loaded kernels, library handles and communication
-buffers come on top, so what it is told is the share less those: budget = share - overhead.
+buffers come on top: budget = share - overhead.
 """
 
 import math

@@ -1,7 +1,7 @@
 """What a framework uses of a GPU outside its own allocator: measured where it was, else a safe default.
 
-The device context, loaded kernels, library handles and communication buffers are not counted by a framework's limit, so
-they are taken off the share first. Measurements are kept in one small file for each user of a machine.
+A framework's limit does not count the device context, loaded kernels, library handles and communication buffers: they
+are taken off the share first. Measurements are kept in one small file for each user of a machine.
 """
 
 import os

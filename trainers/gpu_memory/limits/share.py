@@ -1,6 +1,5 @@
-"""A process's share of a GPU, what holds the process to it, and what the limiters of all frameworks do alike."""
+"""A process's share of a GPU, the report of what limits it, and what the limiters of all frameworks do alike."""
 
-import os
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -10,7 +9,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from tune_policies.probe.nvml import read_gpus
+from tune_policies.probe.nvml import NvmlError, are_gpus_hidden, read_gpus
 from tune_policies.values.errors import MemoryLimitError
 from tune_policies.values.resources import TICKS, Bytes, UsedBytes, to_ticks
 from tune_policies.values.value import Value
@@ -22,13 +21,13 @@ _FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "cupy")
 _AMD_DEVICE: Final = Path("/dev/kfd")
 
 
-def could_see_gpu(imported: Container[str]) -> list[str]:
-    """Return the frameworks outside ``imported`` that are installed and could see this process's GPU.
+def other_gpu_frameworks(imported: Container[str]) -> list[str]:
+    """Return the installed frameworks outside ``imported`` that may see this process's GPU.
 
-    Whether PyTorch and TensorFlow are builds for the CPU only shows when they are imported.
+    Only their import tells whether PyTorch and TensorFlow are builds for the CPU.
     """
     absent = [name for name in _FRAMEWORKS if name not in imported and find_spec(name) is not None]
-    if not absent or not _is_gpu_in_sight():
+    if not absent or not _is_gpu_visible():
         return []
     return [name for name in absent if name != "jax" or has_gpu_plugin()]
 
@@ -38,12 +37,12 @@ def has_gpu_plugin() -> bool:
     return any(plugin.name.startswith(("xla_cuda", "xla_rocm")) for plugin in entry_points(group="jax_plugins"))
 
 
-def _is_gpu_in_sight() -> bool:
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):  # CUDA then shows none
+def _is_gpu_visible() -> bool:
+    if are_gpus_hidden():
         return False
     try:
         return bool(read_gpus())
-    except Exception:  # noqa: BLE001 - NVML's errors have no base that can be named without NVML
+    except NvmlError:
         return _AMD_DEVICE.exists()
 
 
@@ -77,20 +76,20 @@ class GpuShare(Value):
     def bytes_of(self, total_bytes: int) -> int:
         """Return the share of a device with that memory.
 
-        What a plan states may be a part of more than the trial can have of this device: it may be a smaller one.
+        The plan's bytes are an upper bound: this device may be smaller than the one that was planned for.
         """
         return min(self.memory_bytes or int(total_bytes * self.fraction), total_bytes // self.num_parts)
 
 
 @dataclass
-class Enforcement:
-    """What holds this process to its share, as far as its frameworks have been imported so far.
+class LimitReport:
+    """What limits this process to its share; each import of a framework adds to it.
 
     Attributes:
         share_bytes: The share; ``None`` until a device's size is known.
         limit_bytes: What each framework's allocator was limited to.
-        overhead_bytes: What was left for each framework's use outside its allocator.
-        overhead_is_of_process: Whether each of those is the process's as a whole, from a profile: they do not add up.
+        overhead_bytes: What each framework's limit leaves for its use outside its allocator.
+        overhead_is_of_process: Whether each of those is the whole process's, from a profile: they do not add up.
         overhead_sources: Where each overhead is from: measured, with on what and when, or the safe default.
         not_enforceable: Frameworks in use that know no limit.
         isolation: ``"mps"``, ``"mig"`` or ``"framework"``; ``None``: nothing holds the process yet.
@@ -107,7 +106,7 @@ class Enforcement:
     warnings: list[str] = field(default_factory=list)
 
     def overhead_of(self, frameworks: Iterable[str]) -> int:
-        """Return what was left in all for what these frameworks use outside their allocators."""
+        """Return what the limits leave in all for these frameworks' use outside their allocators."""
         amounts = [self.overhead_bytes.get(name, 0) for name in frameworks]
         return max(amounts, default=0) if self.overhead_is_of_process else sum(amounts)
 
@@ -117,20 +116,20 @@ class Enforcement:
             self.warnings.append(message)
 
     def release(self, framework: str) -> None:
-        """Take back that a framework is held."""
+        """Report that a framework is limited no more."""
         del self.limit_bytes[framework]
         if not self.limit_bytes and self.isolation == "framework":
             self.isolation = None
 
 
 @dataclass(frozen=True)
-class Holding:
-    """What a framework's limiter works with: the share, the overheads, and where it writes down what it did."""
+class LimiterContext:
+    """What a framework's limiter works with: the share, the overheads, and the report of what it did."""
 
     share: GpuShare
     overheads: Overheads = NOTHING_MEASURED
     on_void_limit: Literal["raise", "warn"] = "raise"
-    record: Enforcement = field(default_factory=Enforcement)
+    report: LimitReport = field(default_factory=LimitReport)
 
     def limit(
         self,
@@ -141,52 +140,52 @@ class Holding:
         gpu_model: str | None,
         compute_capability: tuple[int, int] | None = None,
     ) -> GpuMemoryLimit:
-        """Return the limit of a framework on a device, and write down its overhead."""
+        """Return the limit of a framework on a device, and report its overhead."""
         overhead, source = self.overheads.bytes_for(gpu_model, framework, version, compute_capability)
         share = self.share.bytes_of(total_bytes())
         if self.share.overhead_bytes is not None:
-            self.record.overhead_is_of_process = True
+            self.report.overhead_is_of_process = True
             beside = max(self.share.overhead_bytes, overhead)
-            # With more than the plan has counted, the share would be too small for what was measured to fit it; and
-            # where a library only brings a framework along, its import must not fail.
+            # A larger overhead than the profile's would shrink the budget below what was measured to fit. And the
+            # import of a framework that a library only brings along must not fail.
             if self._was_measured(framework, version) or beside >= share:
                 overhead, source = self.share.overhead_bytes, "as the plan has counted by its profile"
             else:
                 overhead = beside
-        self.record.share_bytes = share
-        self.record.overhead_bytes[framework] = overhead
-        self.record.overhead_sources[framework] = source
+        self.report.share_bytes = share
+        self.report.overhead_bytes[framework] = overhead
+        self.report.overhead_sources[framework] = source
         return GpuMemoryLimit(share, overhead_bytes={framework: overhead})
 
     def _was_measured(self, framework: str, version: str | None) -> bool:
-        """Return whether the share was measured with this framework, as far as is known; warn of a difference."""
+        """Return whether the share was measured with this framework, or may have been; warn of a difference."""
         measured_with = self.share.measured_with
         if not measured_with:  # the profile does not tell
             return True
         with_version = measured_with.get(framework)
         if with_version is None:
-            self.record.warn(f"the share was measured without {framework}, which may need more: measure again")
+            self.report.warn(f"the share was measured without {framework}, which may need more: measure again")
         elif with_version != version:
-            self.record.warn(
+            self.report.warn(
                 f"the share was measured with {framework} {with_version}, and this is {version}, which may need more "
                 "or less: measure again"
             )
         return with_version is not None
 
-    def hold(self, framework: str, limit_bytes: int) -> None:
-        """Write down that a framework is held to ``limit_bytes`` now."""
-        self.record.limit_bytes[framework] = limit_bytes
-        self.record.isolation = self.record.isolation or "framework"
+    def note_limit(self, framework: str, limit_bytes: int) -> None:
+        """Report that a framework is limited to ``limit_bytes`` now."""
+        self.report.limit_bytes[framework] = limit_bytes
+        self.report.isolation = self.report.isolation or "framework"
 
     def void(self, message: str) -> None:
-        """Refuse a setting that turns a limit into none, or write it down where the user insists: then nothing holds.
+        """Refuse a setting that makes a limit void; if the user insists on it, only warn.
 
         Raises:
             MemoryLimitError: The user does not insist.
         """
         if self.on_void_limit == "raise":
             raise MemoryLimitError(f'{message}. Pass on_void_limit="warn" to run without a limit that holds')
-        self.record.warn(message)
+        self.report.warn(message)
 
     def read_device(self) -> tuple[int, str | None]:
         """Return the visible device's total memory in bytes and its model, by NVML and without a CUDA context.
@@ -197,12 +196,12 @@ class Holding:
             MemoryLimitError: Neither says.
         """
         try:
-            device = min(read_gpus(), key=lambda gpu: int(str(gpu["memory_bytes"])))
-        except Exception as error:  # NVML's errors have no base that can be named without NVML
+            device = min(read_gpus(), key=lambda gpu: gpu["memory_bytes"])
+        except (NvmlError, ValueError) as error:  # it cannot be read, or lists none
             if self.share.memory_bytes is not None:
                 return int(self.share.memory_bytes / self.share.fraction) + 1, None
             raise MemoryLimitError(
                 "the plan does not state a worker's GPU memory, and the device cannot be read here: "
                 f"{error}. Install nvidia-ml-py on the node and plan again"
             ) from error
-        return int(str(device["memory_bytes"])), str(device["name"])
+        return device["memory_bytes"], device["name"]

@@ -14,15 +14,13 @@ from ray.tune.result import RESULT_DUPLICATE
 from ray.tune.trainable import wrap_function
 
 from tune_policies.oom import classify_oom
-from tune_policies.probe.nvml import read_gpus
-from tune_policies.values.errors import ProbeError
+from tune_policies.probe.nvml import NvmlError, bytes_of_process, read_device_use, read_gpus
 from tune_policies.values.resources import Bytes, Count, UsedBytes
 from tune_policies.values.sanitize import redacted
 from tune_policies.values.value import Value
 
 from ..limits.overhead import Overheads
 from ..usage.counters import FrameworkMemory, read_counters
-from ..usage.device_use import bytes_of_process, read_device_use
 
 MEASURED: Final = "measured"
 """The one key of the config that Tune sees: the number of the config that is measured, and the config itself."""
@@ -205,7 +203,7 @@ def _peak(name: str, memory: FrameworkMemory) -> int:
 
 def _process_bytes(held_bytes: int) -> int | None:
     """Return what the driver counts for this process; ``None``: it does not know it."""
-    with suppress(ProbeError):
+    with suppress(NvmlError):
         found = bytes_of_process(read_device_use())
         # Less than its allocators hold is the count of another process, one that the host numbers so.
         return found if found is not None and found >= held_bytes else None
@@ -214,6 +212,6 @@ def _process_bytes(held_bytes: int) -> int | None:
 
 def _gpu() -> dict[str, Any]:
     """Return the name and memory of this process's GPU; nothing, where the driver cannot be asked."""
-    with suppress(Exception):  # NVML's errors have no base that can be named without NVML
-        return dict(read_gpus()[0])
+    with suppress(NvmlError, IndexError):
+        return read_gpus()[0]
     return {}

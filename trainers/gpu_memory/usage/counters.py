@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 
 from tune_policies.values.errors import ProbeError
 
-Kind = Literal["allocated", "reserved"]
+MemoryKind = Literal["allocated", "reserved"]
 
 _T = TypeVar("_T")
 
@@ -37,7 +37,7 @@ class FrameworkMemory:
     num_ooms: int | None
     how: str
 
-    def peak_bytes(self, kind: Kind) -> int | None:
+    def peak_bytes(self, kind: MemoryKind) -> int | None:
         """Return the peak of what was allocated, or reserved; ``None``: it does not tell."""
         return self.peak_allocated_bytes if kind == "allocated" else self.peak_reserved_bytes
 

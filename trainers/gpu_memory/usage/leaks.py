@@ -8,10 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from tune_policies.values.errors import ProbeError
+from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, read_device_use
 from tune_policies.values.units import MIB, format_bytes
-
-from .device_use import DeviceUse, bytes_of_process, read_device_use
 
 _MARK: Final = "TUNE_POLICIES_TRIAL"
 """The variable by which a process is known that a trial has started and whose parents have ended since.
@@ -53,7 +51,7 @@ def end_gpu_processes() -> list[str]:
     children = {child.pid: child for child in _psutil().Process().children(recursive=True)}
     try:
         devices = read_device_use()
-    except ProbeError:
+    except NvmlError:
         return []  # nobody can tell which of them hold memory
     listed = {pid for device in devices for pid in device.bytes_by_process}
     if not _names_processes_as_here(listed):

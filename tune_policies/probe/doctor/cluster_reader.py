@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.files.child_python import child_python
+from tune_policies.probe import nvml
 from tune_policies.probe.doctor import node_reader
 from tune_policies.probe.doctor.facts import NodeFacts, RayCounts
 from tune_policies.probe.doctor.findings import Diagnosis
@@ -60,7 +61,7 @@ def examine(address: str | None = None, *, timeout_s: float = 30.0) -> Diagnosis
 
 def _read_this_machine(timeout_s: float) -> NodeFacts:
     # In a process of its own, because a driver that hangs cannot be interrupted.
-    command = child_python(str(node_reader.__file__))
+    command = child_python("-m", node_reader.__name__)
     name = "this machine"
     try:
         done = subprocess.run(command, timeout=timeout_s, check=True, capture_output=True, text=True)  # noqa: S603
@@ -90,7 +91,8 @@ def _read_cluster(timeout_s: float) -> tuple[NodeFacts, ...]:
 def _read_nodes(node_ids: list[str], timeout_s: float) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Return the facts of each node, and why the others were not read."""
     # By value, so that a node needs nothing but Ray. It stays registered for as long as tasks are made.
-    ray.cloudpickle.register_pickle_by_value(node_reader)
+    for module in (nvml, node_reader):
+        ray.cloudpickle.register_pickle_by_value(module)
     facts: dict[str, dict[str, Any]] = {}
     failures: dict[str, str] = {}
     running: dict[Any, tuple[str, float]] = {}  # task → node and deadline
@@ -116,7 +118,8 @@ def _read_nodes(node_ids: list[str], timeout_s: float) -> tuple[dict[str, dict[s
                 ray.cancel(task, force=True)
                 failures[node_id] = f"no answer within {timeout_s:g} s"
     finally:
-        ray.cloudpickle.unregister_pickle_by_value(node_reader)
+        for module in (nvml, node_reader):
+            ray.cloudpickle.unregister_pickle_by_value(module)
     return facts, failures
 
 

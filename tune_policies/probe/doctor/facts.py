@@ -13,16 +13,16 @@ class Gpu(Value):
         index: Its number on the node, from 0.
         name: The model.
         uuid: The driver's identifier.
-        memory_bytes: Total GPU memory.
-        used_bytes: What is in use of it, by whomever.
+        memory_bytes: Total GPU memory; ``None``: the driver does not tell.
+        used_bytes: What is in use of it, by whomever; ``None``: the driver does not tell.
         is_mig: Whether it is cut into MIG devices.
     """
 
     index: int
     name: str
     uuid: str
-    memory_bytes: int
-    used_bytes: int
+    memory_bytes: int | None = None
+    used_bytes: int | None = None
     is_mig: bool = False
 
 

@@ -118,11 +118,12 @@ def check_mig(node: NodeFacts) -> Iterator[Finding]:
 def check_used_memory(node: NodeFacts) -> Iterator[Finding]:
     """GPU memory in use, although Ray has given no GPU away."""
     # A driver by itself holds some hundred MiB; a large GPU's a little more.
-    used = [gpu for gpu in node.gpus or () if gpu.used_bytes > max(GIB, gpu.memory_bytes // 50)]
+    read = [(gpu.index, gpu.used_bytes or 0, gpu.memory_bytes or 0) for gpu in node.gpus or ()]
+    used = [each for each in read if each[1] > max(GIB, each[2] // 50)]
     if not used or (node.ray is not None and node.ray.gpus_in_use != 0):
         return
     amounts = ", ".join(
-        f"{format_bytes(gpu.used_bytes)} of {format_bytes(gpu.memory_bytes)} on GPU {gpu.index}" for gpu in used
+        f"{format_bytes(in_use)} of {format_bytes(total)} on GPU {index}" for index, in_use, total in used
     )
     way_out = "see whose they are with `nvidia-smi` and end them, or hide those GPUs from Ray by CUDA_VISIBLE_DEVICES"
     if node.ray is None:

@@ -1,7 +1,8 @@
 """Reads the facts of the machine it runs on.
 
-It runs on other nodes, where this package may be missing, and as a program of its own: it needs nothing but Python,
-returns plain data, and imports no framework, which would cost seconds and GPU memory. What cannot be read is left out.
+It travels with ``probe.nvml`` to nodes where this package may be missing, and is a program of its own. It needs
+nothing but Python, returns plain data, and imports no framework, which would cost seconds and GPU memory. What cannot
+be read is left out.
 """
 
 import importlib.metadata
@@ -12,6 +13,8 @@ import platform
 import re
 import sys
 from pathlib import Path
+
+from tune_policies.probe.nvml import NvmlError, read_driver
 
 # What must agree between nodes, because values travel between them.
 _PACKAGES = ("ray", "torch", "tensorflow", "jax", "numpy", "tune-policies")
@@ -113,48 +116,12 @@ def _has_cudnn(installed: dict[str, str]) -> bool:
 
 def _nvidia() -> dict[str, object]:
     try:
-        import pynvml  # package nvidia-ml-py
-    except ImportError:
-        try:
-            # Every Ray wheel carries a copy.
-            from ray._private.thirdparty import pynvml
-        except ImportError:
-            return {"nvml_error": "there is no NVML binding: pip install nvidia-ml-py"}
-
-    def text(value: object) -> str:
-        return value.decode() if isinstance(value, bytes) else str(value)
-
-    def is_mig(handle: object) -> bool:
-        try:
-            return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
-        except pynvml.NVMLError:  # a device without MIG
-            return False
-
-    try:
-        pynvml.nvmlInit()
-        try:
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-            memories = [pynvml.nvmlDeviceGetMemoryInfo(handle) for handle in handles]
-            cuda = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
-            return {
-                "driver_version": text(pynvml.nvmlSystemGetDriverVersion()),
-                "cuda_version": f"{cuda // 1000}.{cuda % 1000 // 10}",
-                "gpus": [
-                    {
-                        "index": index,
-                        "name": text(pynvml.nvmlDeviceGetName(handle)),
-                        "uuid": text(pynvml.nvmlDeviceGetUUID(handle)),
-                        "memory_bytes": int(memory.total),
-                        "used_bytes": int(memory.used),
-                        "is_mig": is_mig(handle),
-                    }
-                    for index, (handle, memory) in enumerate(zip(handles, memories, strict=True))
-                ],
-            }
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError as error:
+        found = read_driver()
+    except NvmlError as error:
         return {"nvml_error": str(error)}
+    # The clock and the power limit are not checked.
+    fields = ("index", "name", "uuid", "memory_bytes", "used_bytes", "is_mig")
+    return {**found, "gpus": [{field: gpu[field] for field in fields} for gpu in found["gpus"]]}
 
 
 def _num_nvidia_on_pci() -> int:

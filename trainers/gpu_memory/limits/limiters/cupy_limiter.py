@@ -7,10 +7,10 @@ from tune_policies.values.errors import MemoryLimitError
 from tune_policies.values.units import format_bytes
 
 from ..environment import CUPY_VARIABLE, cupy_own_limit
-from ..share import Holding
+from ..share import LimiterContext
 
 
-def limit_cupy(cupy: Any, holding: Holding) -> bool:
+def limit_cupy(cupy: Any, context: LimiterContext) -> bool:
     """Hold CuPy to its share; return whether it sees a GPU at all.
 
     Raises:
@@ -19,17 +19,17 @@ def limit_cupy(cupy: Any, holding: Holding) -> bool:
     if not cupy.cuda.is_available():
         return False
     if cupy.cuda.get_allocator() != cupy.get_default_memory_pool().malloc:
-        holding.void("CuPy's default memory pool was replaced, and with it its limit: keep the default allocator")
+        context.void("CuPy's default memory pool was replaced, and with it its limit: keep the default allocator")
         return True
     for device in range(cupy.cuda.runtime.getDeviceCount()):
-        _limit_device(cupy, device, holding)
+        _limit_device(cupy, device, context)
     return True
 
 
-def _limit_device(cupy: Any, device: int, holding: Holding) -> None:
+def _limit_device(cupy: Any, device: int, context: LimiterContext) -> None:
     properties = cupy.cuda.runtime.getDeviceProperties(device)
     total = int(properties["totalGlobalMem"])
-    limit = holding.limit("cupy", cupy.__version__, total_bytes=lambda: total, gpu_model=properties["name"].decode())
+    limit = context.limit("cupy", cupy.__version__, total_bytes=lambda: total, gpu_model=properties["name"].decode())
     budget = limit.cupy_limit_bytes()
     # The call below would lift what the user's own variable says.
     budget = min(budget, cupy_own_limit(total, os.environ) or budget)
@@ -48,7 +48,7 @@ def _limit_device(cupy: Any, device: int, holding: Holding) -> None:
                 f"{format_bytes(budget)}: put nothing on the GPU before the trial starts"
             )
         pool.set_limit(size=budget)
-    holding.hold("cupy", budget)
+    context.note_limit("cupy", budget)
 
 
 def cupy_still_holds(cupy: Any, limit_bytes: int) -> bool:

@@ -12,13 +12,13 @@ from ..environment import (
     jax_variables,
     why_jax_is_void,
 )
-from ..share import Holding, has_gpu_plugin
+from ..share import LimiterContext, has_gpu_plugin
 
 _TOLERANCE: Final = 1.05
 """XLA takes the fraction of what CUDA calls the device's total, which may differ by what the driver keeps."""
 
 
-def limit_jax(jax: Any, holding: Holding) -> bool:
+def limit_jax(jax: Any, context: LimiterContext) -> bool:
     """Hold JAX to its share; return whether it sees a GPU at all.
 
     Raises:
@@ -29,10 +29,10 @@ def limit_jax(jax: Any, holding: Holding) -> bool:
         return False
     void = _why_void(jax)
     if void is not None:
-        holding.void(void)
+        context.void(void)
         return True
-    total, model = holding.read_device()
-    limit = holding.limit("jax", jax.__version__, total_bytes=lambda: total, gpu_model=model)
+    total, model = context.read_device()
+    limit = context.limit("jax", jax.__version__, total_bytes=lambda: total, gpu_model=model)
     variables = jax_variables(limit.jax_fraction(total), jax.__version__, PROCESS_ENVIRONMENT.of_user())
     # Equal where the trial before this one, in the same process, had the same share.
     if has_started and any(os.environ.get(name) != value for name, value in variables.items()):
@@ -41,9 +41,9 @@ def limit_jax(jax: Any, holding: Holding) -> bool:
             "touch no GPU before the trial starts, and do not reuse actors"
         )
     if os.environ.get(JAX_COLLECTIVE_VARIABLE):
-        holding.record.warn(f"{JAX_COLLECTIVE_VARIABLE} sets memory aside that JAX's limit does not count")
+        context.report.warn(f"{JAX_COLLECTIVE_VARIABLE} sets memory aside that JAX's limit does not count")
     PROCESS_ENVIRONMENT.write(variables)
-    holding.hold("jax", int(float(variables[jax_fraction_variable(variables)]) * total))
+    context.note_limit("jax", int(float(variables[jax_fraction_variable(variables)]) * total))
     return True
 
 

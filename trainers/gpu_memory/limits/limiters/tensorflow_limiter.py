@@ -6,10 +6,10 @@ from typing import Any
 from tune_policies.values.errors import MemoryLimitError
 from tune_policies.values.units import MIB
 
-from ..share import Holding
+from ..share import LimiterContext
 
 
-def limit_tensorflow(tensorflow: Any, holding: Holding) -> bool:
+def limit_tensorflow(tensorflow: Any, context: LimiterContext) -> bool:
     """Hold TensorFlow to its share; return whether it sees a GPU at all.
 
     Raises:
@@ -17,28 +17,28 @@ def limit_tensorflow(tensorflow: Any, holding: Holding) -> bool:
     """
     devices = tensorflow.config.list_physical_devices("GPU")
     if devices and os.environ.get("TF_GPU_ALLOCATOR") == "cuda_malloc_async":
-        holding.void("TF_GPU_ALLOCATOR=cuda_malloc_async turns TensorFlow's memory limit into none: unset it")
+        context.void("TF_GPU_ALLOCATOR=cuda_malloc_async turns TensorFlow's memory limit into none: unset it")
         return True
     for device in devices:
-        _limit_device(tensorflow, device, holding)
+        _limit_device(tensorflow, device, context)
     return bool(devices)
 
 
-def _limit_device(tensorflow: Any, device: Any, holding: Holding) -> None:
+def _limit_device(tensorflow: Any, device: Any, context: LimiterContext) -> None:
     config = tensorflow.config
     details = config.experimental.get_device_details(device)
     capability = details.get("compute_capability")
-    limit = holding.limit(
+    limit = context.limit(
         "tensorflow",
         tensorflow.__version__,
-        total_bytes=lambda: holding.read_device()[0],
+        total_bytes=lambda: context.read_device()[0],
         gpu_model=details.get("device_name"),
         compute_capability=capability,
     )
     megabytes = limit.tensorflow_memory_limit_mb(capability)
     if config.experimental.get_memory_growth(device):
         # The limit holds; TensorFlow works out the growth only where there is no logical device (eager/context.py).
-        holding.record.warn(
+        context.report.warn(
             "TensorFlow drops set_memory_growth beside a memory limit, and takes its budget at once: "
             "set TF_FORCE_GPU_ALLOW_GROWTH=true instead"
         )
@@ -52,7 +52,7 @@ def _limit_device(tensorflow: Any, device: Any, holding: Holding) -> None:
                 "tensorflow's runtime has started, so its memory can no longer be limited: "
                 "touch no GPU before the trial starts, and do not reuse actors"
             ) from error
-    holding.hold("tensorflow", megabytes * MIB)
+    context.note_limit("tensorflow", megabytes * MIB)
 
 
 def tensorflow_still_holds(tensorflow: Any, limit_bytes: int) -> bool:

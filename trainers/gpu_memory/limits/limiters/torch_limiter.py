@@ -7,7 +7,7 @@ from tune_policies.values.errors import MemoryLimitError
 from tune_policies.values.units import MIB, format_bytes
 
 from ..environment import torch_own_fraction
-from ..share import Holding
+from ..share import LimiterContext
 
 _BACK_ENDS: Final = ("cuda", "xpu", "npu")
 """Modules of ``torch`` that have ``set_per_process_memory_fraction`` alike; ROCm is ``cuda`` too."""
@@ -16,7 +16,7 @@ _ROUNDING_BYTES: Final = MIB
 """How far a fraction that is read back may be from the bytes that it was meant for."""
 
 
-def limit_torch(torch: Any, holding: Holding) -> bool:
+def limit_torch(torch: Any, context: LimiterContext) -> bool:
     """Hold PyTorch to its share; return whether it sees a GPU at all.
 
     Raises:
@@ -26,21 +26,21 @@ def limit_torch(torch: Any, holding: Holding) -> bool:
     available = {name: module for name, module in back_ends.items() if module is not None and module.is_available()}
     for name, module in available.items():
         if not hasattr(module, "set_per_process_memory_fraction"):  # XPU before PyTorch 2.10
-            holding.record.not_enforceable.append(f"torch.{name}")
+            context.report.not_enforceable.append(f"torch.{name}")
             continue
-        if name == "cuda" and not _has_limited_allocator(torch, holding):
+        if name == "cuda" and not _has_limited_allocator(torch, context):
             continue
         for device in range(module.device_count()):
-            _limit_device(torch, module, device, holding)
+            _limit_device(torch, module, device, context)
     if available:
         return True
-    return _limit_apple(torch, holding)
+    return _limit_apple(torch, context)
 
 
-def _limit_device(torch: Any, module: Any, device: int, holding: Holding) -> None:
+def _limit_device(torch: Any, module: Any, device: int, context: LimiterContext) -> None:
     properties = module.get_device_properties(device)
     total = int(properties.total_memory)
-    limit = holding.limit("torch", torch.__version__, total_bytes=total.__int__, gpu_model=properties.name)
+    limit = context.limit("torch", torch.__version__, total_bytes=total.__int__, gpu_model=properties.name)
     fraction = min(limit.torch_fraction(total), torch_own_fraction(torch.__version__, os.environ))
     budget = int(fraction * total)
     reserved = module.memory_reserved(device)
@@ -50,34 +50,34 @@ def _limit_device(torch: Any, module: Any, device: int, holding: Holding) -> Non
             f"{format_bytes(budget)}: put nothing on the GPU before the trial starts"
         )
     module.set_per_process_memory_fraction(fraction, device)
-    holding.hold("torch", budget)
+    context.note_limit("torch", budget)
 
 
-def _has_limited_allocator(torch: Any, holding: Holding) -> bool:
+def _has_limited_allocator(torch: Any, context: LimiterContext) -> bool:
     match torch.cuda.get_allocator_backend():
         case "native":
             pass
         case "cudaMallocAsync" | "hipMallocAsync" as backend:
             # It refuses a request above the limit (CUDAMallocAsyncAllocator.cpp), but counts what is in use, while
             # the driver's pool keeps what was freed.
-            holding.record.warn(
+            context.report.warn(
                 f"torch's allocator {backend} limits what tensors use; what the driver's pool keeps may be more"
             )
         case other:
-            holding.void(f"torch's allocator {other!r} knows no limit: use the native one")
+            context.void(f"torch's allocator {other!r} knows no limit: use the native one")
             return False
     return True
 
 
-def _limit_apple(torch: Any, holding: Holding) -> bool:
+def _limit_apple(torch: Any, context: LimiterContext) -> bool:
     back_end = getattr(torch.backends, "mps", None)
     if back_end is None or not back_end.is_available():
         return False
     total = int(torch.mps.recommended_max_memory())
-    limit = holding.limit("torch", torch.__version__, total_bytes=total.__int__, gpu_model=None)
+    limit = context.limit("torch", torch.__version__, total_bytes=total.__int__, gpu_model=None)
     fraction = limit.torch_mps_fraction(total)
     torch.mps.set_per_process_memory_fraction(fraction)
-    holding.hold("torch", int(fraction * total))
+    context.note_limit("torch", int(fraction * total))
     return True
 
 

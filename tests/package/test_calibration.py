@@ -7,10 +7,11 @@ import pytest
 
 from tests.stand_ins import state_counts, write_stand_ins
 from tune_policies import GpuDevice, NodeCapacity, Resources
-from tune_policies.trainers.gpu_memory.limits.calibration import Place, places_of_models
-from tune_policies.trainers.gpu_memory.limits.overhead_measurement import (
+from tune_policies.trainers.gpu_memory.limits.calibration import (
+    Place,
     measure_on_this_gpu,
     overhead_fields,
+    places_of_models,
     run_while_it_holds,
     use_once_settled,
 )

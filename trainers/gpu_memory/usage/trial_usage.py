@@ -1,4 +1,7 @@
-"""What this process has used of its share of GPU memory."""
+"""What this process's trial has used of its share of GPU memory.
+
+Counted from the trial's start on; said in each result, in the error of a trial that ran out, and in the run's folder.
+"""
 
 import contextlib
 import copyreg
@@ -6,23 +9,117 @@ import functools
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tune_policies.files.storage import put_text
 from tune_policies.oom import classify_oom
+from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, read_device_use
 from tune_policies.tune.usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage, worker_file
 from tune_policies.values.errors import ProbeError
 
-from ..limits.enforcement import checked_enforcement, require_limit
+from ..limits.enforcement import rechecked_limit_report, require_limit
 from ..limits.overhead import SAFE_DEFAULT
-from ..limits.share import Enforcement, SharedDevice
-from .counters import FrameworkMemory, Kind, read_counters
-from .device_use import DeviceUse, bytes_of_process, read_device_use
-from .trial_memory_stats import Account, current_account, held_bytes, warn_of_silence
+from ..limits.share import LimitReport, SharedDevice
+from .counters import FrameworkMemory, MemoryKind, read_counters, release_unused, reset_peaks
 
-_KINDS: Final[tuple[Kind, Kind]] = ("allocated", "reserved")
+_KINDS: Final[tuple[MemoryKind, MemoryKind]] = ("allocated", "reserved")
+
+
+@dataclass
+class TrialMemoryStats:
+    """What is counted over one trial beside the frameworks' own counters.
+
+    Attributes:
+        gpus: The devices that Ray gave it.
+        device: Ray's name of them.
+        left_over_bytes: What an earlier trial had left in the process.
+        seen_ooms: Allocations that were refused when each framework was last asked, by its own count.
+        num_ooms: Those of this trial.
+        peaks: The highest that was read, by kind and framework.
+        warnings: What its results warn of, beside those of its limits.
+    """
+
+    gpus: float
+    device: SharedDevice = "GPU"
+    left_over_bytes: int = 0
+    seen_ooms: dict[str, int] = field(default_factory=dict)
+    num_ooms: int = 0
+    peaks: dict[MemoryKind, dict[str, int]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def count_ooms(self, counters: Mapping[str, FrameworkMemory]) -> None:
+        """Add what the frameworks have counted since they were last asked."""
+        for name, memory in counters.items():
+            if memory.num_ooms is None:
+                continue
+            seen = self.seen_ooms.get(name, 0)
+            # The user's own code may reset torch's counter; then it began at 0 again.
+            self.num_ooms += memory.num_ooms - seen if memory.num_ooms >= seen else memory.num_ooms
+            self.seen_ooms[name] = memory.num_ooms
+
+
+_stats: TrialMemoryStats | None = None
+"""Of the trial that this process runs; ``None``: no plan was applied to it, or it has no GPU."""
+
+
+def begin_stats(gpus: float, device: SharedDevice = "GPU") -> None:
+    """Begin to count for a trial that Ray gave so many devices, and free what an earlier one left in this process.
+
+    What something still refers to cannot be freed: it counts as left over.
+    """
+    global _stats
+    _stats = TrialMemoryStats(gpus=gpus, device=device)
+    try:
+        release_unused()
+        reset_peaks()
+        now = read_counters()
+    except ProbeError as error:
+        warn_usage_unknown(str(error))
+        return
+    _stats.left_over_bytes = held_bytes(now)
+    _stats.count_ooms(now)
+    _stats.num_ooms = 0  # those were an earlier trial's
+
+
+def rebase_stats() -> None:
+    """Begin the peaks anew from what the process holds now: a class was reset, and what it keeps is its own."""
+    if _stats is None:
+        return
+    try:
+        release_unused()
+        reset_peaks()
+    except ProbeError as error:
+        warn_usage_unknown(str(error))
+    _stats.left_over_bytes = 0
+    _stats.peaks.clear()
+
+
+def add_warnings(messages: Iterable[str]) -> None:
+    """Add warnings to the trial's further results, each once."""
+    if _stats is not None:
+        _stats.warnings = list(dict.fromkeys([*_stats.warnings, *messages]))
+
+
+def has_warnings() -> bool:
+    """Return whether there is a warning that no result of the trial may have said."""
+    return _stats is not None and bool(_stats.warnings)
+
+
+def held_bytes(counters: Mapping[str, FrameworkMemory] | None = None) -> int:
+    """Return what the frameworks of this process hold now, as far as they tell.
+
+    Raises:
+        ProbeError: A framework does not answer.
+    """
+    return sum(memory.held_bytes for memory in (read_counters() if counters is None else counters).values())
+
+
+@functools.cache  # each reason once a process, not at each report
+def warn_usage_unknown(reason: str) -> None:
+    """Say that what the trial used is not known."""
+    warnings.warn(f"what the trial used is not known: {reason}", stacklevel=2)
 
 
 def peak_gpu_memory_bytes() -> int | None:
@@ -50,51 +147,51 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
     Raises:
         ProbeError: A framework does not answer.
     """
-    account = current_account()
-    if account is None:
+    stats = _stats
+    if stats is None:
         return None
     counters = read_counters()
-    peaks = _peaks(account, counters)
-    enforcement = checked_enforcement() or Enforcement()
+    peaks = _peaks(stats, counters)
+    report = rechecked_limit_report() or LimitReport()
     sources = {f"peak_{kind}_bytes": _sources(counters, kind) for kind in _KINDS}
-    devices, problem = _device_use(account.device)
-    process_bytes, sources["process_bytes"] = _process_bytes(devices, problem, enforcement, held_bytes(counters))
-    overhead_bytes, sources["overhead_bytes"] = _overhead(process_bytes, counters, enforcement)
-    share_bytes = enforcement.share_bytes if account.gpus < 1 else None
+    devices, problem = _device_use(stats.device)
+    process_bytes, sources["process_bytes"] = _process_bytes(devices, problem, report, held_bytes(counters))
+    overhead_bytes, sources["overhead_bytes"] = _overhead(process_bytes, counters, report)
+    share_bytes = report.share_bytes if stats.gpus < 1 else None
     peak_reserved = peaks.get("reserved")
     most = [process_bytes] if process_bytes is not None else []
     if peak_reserved is not None and overhead_bytes is not None:
         most.append(peak_reserved + overhead_bytes)
     share_kept = max(most) <= share_bytes if most and share_bytes is not None else None
     if share_kept is not None:
-        sources["share_kept"] = _what_share_kept_rests_on(most, process_bytes, enforcement)
-    account.count_ooms(counters)
+        sources["share_kept"] = _what_share_kept_rests_on(most, process_bytes, report)
+    stats.count_ooms(counters)
     return GpuMemoryUsage(
         pid=os.getpid(),
-        gpus=account.gpus,
+        gpus=stats.gpus,
         device_bytes=min((device.total_bytes for device in devices), default=None),
         share_bytes=share_bytes,
-        limit_bytes=dict(enforcement.limit_bytes),
+        limit_bytes=dict(report.limit_bytes),
         peak_allocated_bytes=peaks.get("allocated"),
         peak_reserved_bytes=peak_reserved,
         process_bytes=process_bytes,
         overhead_bytes=overhead_bytes,
-        num_ooms=account.num_ooms,
+        num_ooms=stats.num_ooms,
         share_kept=share_kept,
-        left_over_bytes=account.left_over_bytes,
-        isolation=enforcement.isolation,
-        not_enforceable=tuple(enforcement.not_enforceable),
-        warnings=(*enforcement.warnings, *account.warnings),
+        left_over_bytes=stats.left_over_bytes,
+        isolation=report.isolation,
+        not_enforceable=tuple(report.not_enforceable),
+        warnings=(*report.warnings, *stats.warnings),
         sources={name: text for name, text in sources.items() if text},
     )
 
 
-def usage_if_known() -> GpuMemoryUsage | None:
+def _usage_if_known() -> GpuMemoryUsage | None:
     """Return :func:`gpu_memory_usage`; where a framework does not answer, ``None`` and a warning, once."""
     try:
         return gpu_memory_usage()
     except ProbeError as error:
-        warn_of_silence(str(error))
+        warn_usage_unknown(str(error))
         return None
 
 
@@ -108,7 +205,7 @@ def with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
         MemoryLimitError: The process could not be held to its share.
     """
     require_limit()
-    usage = usage_if_known()
+    usage = _usage_if_known()
     if usage is None or not isinstance(metrics, dict):
         return metrics
     if GPU_MEMORY_KEY in metrics:
@@ -131,18 +228,18 @@ def noted_on_oom() -> Iterator[None]:
 
 
 def _note(error: Exception) -> None:
-    account = current_account()
-    if account is None:
+    stats = _stats
+    if stats is None:
         return
     found = classify_oom(error)
     if found.kind != "accelerator":
         return
-    before = account.num_ooms
-    usage = usage_if_known()
-    if account.num_ooms == before:  # not by the framework: most count none, torch not those of cuBLAS, cuDNN and MPS
-        account.num_ooms += 1
+    before = stats.num_ooms
+    usage = _usage_if_known()
+    if stats.num_ooms == before:  # not by the framework: most count none, torch not those of cuBLAS, cuDNN and MPS
+        stats.num_ooms += 1
     if usage is not None:
-        usage = usage.model_copy(update={"num_ooms": account.num_ooms})
+        usage = usage.model_copy(update={"num_ooms": stats.num_ooms})
         error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
         _keep_notes_in_copies(error)
 
@@ -162,24 +259,24 @@ def _warn_of_own_key() -> None:
     )
 
 
-def _peaks(account: Account, counters: Mapping[str, FrameworkMemory]) -> dict[Kind, int]:
+def _peaks(stats: TrialMemoryStats, counters: Mapping[str, FrameworkMemory]) -> dict[MemoryKind, int]:
     """Return the peaks over all frameworks, never below those of an earlier report.
 
     CuPy only tells what it holds now, and the user's own code may reset a framework's peaks.
     """
     for kind in _KINDS:
-        highest = account.peaks.setdefault(kind, {})
+        highest = stats.peaks.setdefault(kind, {})
         for name, memory in counters.items():
             peak = memory.peak_bytes(kind)
             if peak is not None:
                 highest[name] = max(peak, highest.get(name, 0))
-    allocated, reserved = (account.peaks[kind] for kind in _KINDS)
+    allocated, reserved = (stats.peaks[kind] for kind in _KINDS)
     if reserved:
         reserved = {**allocated, **reserved}  # of a framework that does not tell, at least what its tensors took
     return {kind: sum(peaks.values()) for kind, peaks in zip(_KINDS, (allocated, reserved), strict=True) if peaks}
 
 
-def _sources(counters: Mapping[str, FrameworkMemory], kind: Kind) -> str:
+def _sources(counters: Mapping[str, FrameworkMemory], kind: MemoryKind) -> str:
     known = [memory.how for memory in counters.values() if memory.peak_bytes(kind) is not None]
     silent = [name for name, memory in counters.items() if memory.peak_bytes(kind) is None]
     instead = ", what its tensors took counts" if kind == "reserved" and known else ""
@@ -191,18 +288,16 @@ def _device_use(device: SharedDevice) -> tuple[list[DeviceUse], str]:
         return [], f"only the driver of NVIDIA's GPUs is asked, not that of the {device}"
     try:
         return read_device_use(), ""
-    except ProbeError as error:
-        return [], str(error)
+    except NvmlError as error:
+        return [], f"the driver cannot be asked how full the GPU is: {error}"
 
 
-def _process_bytes(
-    devices: list[DeviceUse], problem: str, enforcement: Enforcement, held: int
-) -> tuple[int | None, str]:
+def _process_bytes(devices: list[DeviceUse], problem: str, report: LimitReport, held: int) -> tuple[int | None, str]:
     """Return what the driver counts for this process, and how it is known, or why not."""
     if not devices:
         return None, f"not known: {problem or 'the process sees no GPU'}"
-    if enforcement.isolation in ("mps", "mig"):
-        return None, f"not known: under {enforcement.isolation.upper()} the driver does not count by process"
+    if report.isolation in ("mps", "mig"):
+        return None, f"not known: under {report.isolation.upper()} the driver does not count by process"
     found = bytes_of_process(devices)
     if found is None:
         return None, "not known: the driver does not list this process, as in a container or before it uses the GPU"
@@ -213,28 +308,26 @@ def _process_bytes(
 
 
 def _overhead(
-    process_bytes: int | None, counters: Mapping[str, FrameworkMemory], enforcement: Enforcement
+    process_bytes: int | None, counters: Mapping[str, FrameworkMemory], report: LimitReport
 ) -> tuple[int | None, str]:
     reserved = [memory.reserved_bytes for memory in counters.values()]
     if process_bytes is not None and reserved and None not in reserved:
         return process_bytes - sum(each or 0 for each in reserved), "the process by NVML less what the allocators hold"
-    if enforcement.overhead_bytes:
-        names = [
-            f"{name}: {enforcement.overhead_sources.get(name, SAFE_DEFAULT)}" for name in enforcement.overhead_bytes
-        ]
-        return enforcement.overhead_of(enforcement.overhead_bytes), "; ".join(names)
+    if report.overhead_bytes:
+        names = [f"{name}: {report.overhead_sources.get(name, SAFE_DEFAULT)}" for name in report.overhead_bytes]
+        return report.overhead_of(report.overhead_bytes), "; ".join(names)
     return None, ""
 
 
-def _what_share_kept_rests_on(most: list[int], process_bytes: int | None, enforcement: Enforcement) -> str:
+def _what_share_kept_rests_on(most: list[int], process_bytes: int | None, report: LimitReport) -> str:
     if process_bytes is not None:
         beside = "the reserved peak and the overhead, and " if len(most) > 1 else ""
         return f"{beside}the process by NVML"
-    sources = [enforcement.overhead_sources.get(name, SAFE_DEFAULT) for name in enforcement.overhead_bytes]
+    sources = [report.overhead_sources.get(name, SAFE_DEFAULT) for name in report.overhead_bytes]
     return ASSUMED if SAFE_DEFAULT in sources else "the reserved peak and the overhead"
 
 
-_TOLD: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "num_ooms", "share_kept", "warnings")
+_WRITTEN: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "num_ooms", "share_kept", "warnings")
 """What is worth another write: storage may be far away, and a report a second is nothing unusual."""
 
 
@@ -255,8 +348,8 @@ class RunFolder:
 
     def keep(self) -> None:
         """Write down what this process has used so far, if there is news; what cannot be written is a warning."""
-        usage = usage_if_known()
-        if usage is None or _news(usage) == _news(self._written):
+        usage = _usage_if_known()
+        if usage is None or _worth_writing(usage) == _worth_writing(self._written):
             return
         self._written = usage
         text = json.dumps({GPU_MEMORY_KEY: usage.model_dump(mode="json")})
@@ -268,5 +361,5 @@ class RunFolder:
             warnings.warn(f"what the worker used is not kept in {file}: {error}", stacklevel=2)
 
 
-def _news(usage: GpuMemoryUsage | None) -> list[Any]:
-    return [getattr(usage, name, None) for name in _TOLD] if usage else []
+def _worth_writing(usage: GpuMemoryUsage | None) -> list[Any]:
+    return [getattr(usage, name, None) for name in _WRITTEN] if usage else []
