@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tune_policies.policies.policy import ResourcePolicy
     from tune_policies.policies.policy_file import load_catalog, load_decision, load_policy
     from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
-    from tune_policies.tune.oom_retry_scheduler import EscalatingScheduler
+    from tune_policies.tune.oom_retry_scheduler import OomRetryScheduler
     from tune_policies.tune.policy_scheduler import PolicyScheduler
     from tune_policies.tune.run_plan import PlanChange
     from tune_policies.tune.usage.policy_callback import PolicyCallback
@@ -68,7 +68,6 @@ __all__ = [
     "ClusterSpec",
     "CpuPolicy",
     "Decision",
-    "EscalatingScheduler",
     "EvenSplitPolicy",
     "FirstFeasiblePolicy",
     "GpuDevice",
@@ -85,6 +84,7 @@ __all__ = [
     "NodeCatalog",
     "NodeType",
     "NodeTypeCapacity",
+    "OomRetryScheduler",
     "OutOfMemory",
     "PlanChange",
     "PolicyCallback",
@@ -128,7 +128,6 @@ _MODULES: Final = {
     "ClusterSpec": "kuberay.nodes.cluster_spec",
     "CpuPolicy": "policies",
     "Decision": "plan.decision",
-    "EscalatingScheduler": "tune.oom_retry_scheduler",
     "EvenSplitPolicy": "policies",
     "FirstFeasiblePolicy": "policies",
     "GpuDevice": "cluster.capacity",
@@ -145,6 +144,7 @@ _MODULES: Final = {
     "NodeCatalog": "kuberay.nodes.catalog",
     "NodeType": "kuberay.nodes.catalog",
     "NodeTypeCapacity": "cluster.capacity",
+    "OomRetryScheduler": "tune.oom_retry_scheduler",
     "OutOfMemory": "oom",
     "PlanChange": "tune.run_plan",
     "PolicyCallback": "tune.usage.policy_callback",

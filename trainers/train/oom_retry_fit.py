@@ -25,7 +25,7 @@ class _Trainer(Protocol):
         """Train, and return the result."""
 
 
-def fit_escalating(
+def fit_with_oom_retry(
     build_trainer: Callable[[TrialPlan], _Trainer],
     plan: TrialPlan,
     *,
@@ -93,5 +93,5 @@ def _check_trainer(trainer: object) -> None:
         raise InvalidResourcesError(
             f"the trainer has FailureConfig(max_failures={max_failures}), so Ray Train retries workers that ran out of "
             "memory with the share that was too small: leave it at 0; to retry other failures, call "
-            "fit_escalating again with the same name and storage"
+            "fit_with_oom_retry again with the same name and storage"
         )

@@ -119,7 +119,7 @@ class TrialMemory(Value):
 
 def recall(trial: Trial) -> TrialMemory:
     """Return what ``trial`` remembers, also from before it was restored."""
-    text = getattr(trial, "escalation_memory", None)
+    text = getattr(trial, "oom_history", None)
     try:
         return TrialMemory() if text is None else TrialMemory.from_json(text)
     except InvalidResourcesError as error:  # saved by another version of this
@@ -130,5 +130,5 @@ def recall(trial: Trial) -> TrialMemory:
 def remember(trial: Trial, memory: TrialMemory) -> None:
     """Have ``trial`` remember ``memory``, also once it is restored."""
     # Tune saves all attributes of a trial as JSON, with the experiment.
-    trial.escalation_memory = memory.to_json()
+    trial.oom_history = memory.to_json()
     trial.invalidate_json_state()

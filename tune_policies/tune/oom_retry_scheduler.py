@@ -1,7 +1,7 @@
-"""A Tune scheduler that gives a trial that ran out of memory more, and lets it go on from its checkpoint.
+"""A Tune scheduler that retries a trial that ran out of memory with more, from its latest checkpoint.
 
-What is next is decided in ``escalation``, and for whom in ``lessons``; how Tune's trials are told is in
-``tune_trials``.
+``oom_retry`` decides how much a retry gets, and ``oom_history`` which other trials need as much.
+``ray_compat.tune_controller`` changes Tune's trials.
 """
 
 import logging
@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 _READ_TIMEOUT_S: Final = 10.0
 
 
-class EscalatingScheduler(SchedulerAround):
+class OomRetryScheduler(SchedulerAround):
     """A Tune scheduler around another: a trial that ran out of memory goes back with more.
 
     It resumes from its latest checkpoint with a larger share of a GPU, or more host memory. That counts as no failure:
