@@ -20,7 +20,7 @@ from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.ray_compat.tune_controller import (
     TuneQueue,
-    adopt,
+    install_failure_hook,
     plan_of_trainable,
     remember_slot,
     save_experiment,
@@ -33,12 +33,12 @@ from .node_watch import lost_node
 from .run_plan import PlanChange, RunPlan, check_seconds
 from .slot_assignment import Seat, free_slots
 from .trial_durations import RunPace
-from .wrapping_scheduler import SchedulerAround, schedulers_in
+from .wrapping_scheduler import WrappingScheduler, nested_schedulers
 
 _logger = logging.getLogger(__name__)
 
 
-class PolicyScheduler(SchedulerAround):
+class PolicyScheduler(WrappingScheduler):
     """A Tune scheduler around another: each trial gets a slot of the plan as one becomes free, the better kind first.
 
     Use it with ``with_plan(trainable, plan)``, and without ``max_concurrent_trials``: the plan says how many trials run
@@ -136,7 +136,7 @@ class PolicyScheduler(SchedulerAround):
             _check_none_changes_resources(queue.scheduler)
             self._begin(queue)
             self._run_plan.begin()
-        adopt(trial, self, tune_controller)
+        install_failure_hook(trial, self, tune_controller)
         if trial not in self._ran_in and trial.latest_checkpoint_result is not None:  # it is restored
             slot = slot_before(trial)
             if slot is not None:
@@ -151,7 +151,7 @@ class PolicyScheduler(SchedulerAround):
             self._pace.finished(trial, seat.slot, time.monotonic())
         super().on_trial_complete(tune_controller, trial, result)
 
-    def goes_back(self, trial: Trial, error: object) -> bool:
+    def should_requeue(self, trial: Trial, error: object) -> bool:
         """Return whether a trial that failed was lost with its node."""
         node_id = lost_node(error)
         if node_id is None:
@@ -160,7 +160,7 @@ class PolicyScheduler(SchedulerAround):
         self._run_plan.lost(node_id)
         return True
 
-    def plan_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
+    def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
         """Leave what a trial gets as it is."""
         return planned
 
@@ -316,7 +316,7 @@ class PolicyScheduler(SchedulerAround):
 
 
 def _check_none_changes_resources(scheduler: TrialScheduler | None) -> None:
-    if any(isinstance(each, ResourceChangingScheduler) for each in schedulers_in(scheduler)):
+    if any(isinstance(each, ResourceChangingScheduler) for each in nested_schedulers(scheduler)):
         raise InvalidResourcesError(
             "ResourceChangingScheduler gives trials other resources while they run, and PolicyScheduler would put each "
             "back into its slot after every step: leave one of them out. ResourceChangingScheduler alone, with "
