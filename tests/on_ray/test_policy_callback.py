@@ -245,7 +245,7 @@ class Breaks:
     def slot_of(self, trial):
         raise RuntimeError("out of order")
 
-    def held_back(self):
+    def slots_left_idle(self):
         raise RuntimeError("out of order")
 
 

@@ -215,7 +215,7 @@ class Watching(tune.Callback):
         self.seen = []
 
     def on_step_end(self, iteration, trials, **info):
-        self.seen.append(self.scheduler.held_back())
+        self.seen.append(self.scheduler.slots_left_idle())
 
 
 def test_near_the_end_a_slow_slot_is_left_idle(tmp_path):

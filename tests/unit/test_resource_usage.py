@@ -319,7 +319,7 @@ class Planning:
     def slot_of(self, trial):
         return self.slots.get(trial.trial_id)
 
-    def held_back(self):
+    def slots_left_idle(self):
         return self.held
 
 

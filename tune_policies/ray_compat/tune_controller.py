@@ -17,7 +17,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.ray_compat.ray_objects import PLAN_ATTRIBUTE
 from tune_policies.ray_compat.unpickled_once import UnpickledOnce
-from tune_policies.tune.slot_assignment import num_slots
+from tune_policies.tune.slot_assignment import num_slots_for
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 
 _logger = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ def slots_taken(trial: Trial, slot: TrialSlot) -> int:
     asked = trial.placement_group_factory
     if planned_of(asked) is asked:
         return 1
-    return num_slots(bundles_of(asked)[0], bundles_of(slot.placement_group_factory())[0])
+    return num_slots_for(bundles_of(asked)[0], bundles_of(slot.placement_group_factory())[0])
 
 
 def request_instead(tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
@@ -277,15 +277,15 @@ class TuneQueue:
         """The trials that wait for their resources or their process."""
         return self._controller._pending_trials  # type: ignore[no-any-return]
 
-    def to_hold_back(self, held: AbstractSet[Trial], seated: AbstractSet[Trial]) -> list[Trial]:
+    def to_hold_back(self, held: AbstractSet[Trial], assigned: AbstractSet[Trial]) -> list[Trial]:
         """Return the waiting trials that Tune would start though they have no slot, in Tune's order.
 
         All of a run's waiting trials pass through here in each step: most are held already, and cost next to nothing.
         """
         listed = dict.fromkeys(
-            each for each in self._controller._pending_trials_list if each in self.pending and each not in seated
+            each for each in self._controller._pending_trials_list if each in self.pending and each not in assigned
         )
-        unlisted = self.pending - held - seated - listed.keys()
+        unlisted = self.pending - held - assigned - listed.keys()
         return [*listed, *sorted(unlisted, key=lambda trial: trial.trial_id)]
 
     @property

@@ -51,7 +51,7 @@ class Planner(Protocol):
     def slot_of(self, trial: Any) -> TrialSlot | None:
         """Return the slot that a trial has; ``None``: it has none."""
 
-    def held_back(self) -> dict[int, int]:
+    def slots_left_idle(self) -> dict[int, int]:
         """Return how many slots of each kind are left idle on purpose."""
 
 
@@ -157,7 +157,7 @@ class WatchedRun:
                 if trial.status == _TERMINATED:
                     self._tally.ended(trial_id, "cut_off")
         more = self._num_trials is None or self._num_trials > len(trials)
-        return Queue(num_waiting, num_paused, more, self._planner.held_back() if self._planner else {})
+        return Queue(num_waiting, num_paused, more, self._planner.slots_left_idle() if self._planner else {})
 
     def start(self, trial: Any, now_s: float) -> None:
         """Take note that ``trial`` runs, in a process of its own or in one that is used again."""
