@@ -18,7 +18,7 @@ from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
 from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError, OomRetryScheduler, PolicyCallback
 from tune_policies.trainers import as_trainable, with_plan
-from tune_policies.tune.usage.policy_callback import why_failed
+from tune_policies.tune.usage.policy_callback import classify_failure
 from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceUsage
 
 
@@ -270,7 +270,7 @@ def test_an_error_that_cannot_be_read_back_is_told_by_its_text(tmp_path):
     (tmp_path / "pickled").write_bytes(b"cut off")
     trial = SimpleNamespace(error_file=str(tmp_path / "text"), pickled_error_file=str(tmp_path / "pickled"))
 
-    assert why_failed(trial).kind == "accelerator"
+    assert classify_failure(trial).kind == "accelerator"
 
 
 @pytest.mark.parametrize(

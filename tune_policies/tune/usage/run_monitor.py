@@ -1,6 +1,6 @@
-"""Follows one run of Tune: reads its trials, counts, and puts the record together.
+"""Follows one run of Tune: reads its trials, meters what they use, and puts the record together.
 
-Tune's trials are read here, and nothing of Tune or Ray is imported. The clock is given with each call.
+This module reads Tune's trials, but imports nothing of Tune or Ray. Callers pass the time in.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import to_ticks
 
-from .idle_reasons import COUNTED, Holding, Queue, offer_of
-from .resource_meter import Account, NumByStatus, Tally
+from .idle_reasons import COUNTED_RESOURCES, TrialQueue, TrialReservation, available_resources
+from .resource_meter import ResourceMeter, StatusCounts, TrialOutcomes
 from .resource_usage import PlanInUse, ResourceUsage
 
 _PENDING: Final = "PENDING"
@@ -25,7 +25,7 @@ _TERMINATED: Final = "TERMINATED"
 _ERROR: Final = "ERROR"
 
 
-class Change(Protocol):
+class PlanUpdate(Protocol):
     """A change of the plan."""
 
     @property
@@ -37,156 +37,156 @@ class Change(Protocol):
         """Why it changed."""
 
 
-class Planner(Protocol):
+class PlanningScheduler(Protocol):
     """A scheduler with a plan that may change, such as ``PolicyScheduler``."""
 
     @property
     def plan(self) -> TrialPlan:
-        """The plan that holds."""
+        """The current plan."""
 
     @property
-    def changes(self) -> Sequence[Change]:
+    def changes(self) -> Sequence[PlanUpdate]:
         """All changes so far."""
 
     def slot_of(self, trial: Any) -> TrialSlot | None:
-        """Return the slot that a trial has; ``None``: it has none."""
+        """Return the slot of a trial; ``None``: it has none."""
 
     def slots_left_idle(self) -> dict[int, int]:
         """Return how many slots of each kind are left idle on purpose."""
 
 
-class WatchedRun:
-    """A run that is followed from its start, or from where it was restored.
+class RunMonitor:
+    """Follows a run from its start, or from where it was restored.
 
     Args:
         plan: The plan at its start.
-        planner: The scheduler that may change it; ``None``: it stays.
+        scheduler: The scheduler that may change the plan; ``None``: the plan stays.
         num_trials: How many trials there will be; ``None``: not known.
-        before: What was counted before the run was restored; ``None``: it is new.
+        before: What was counted before the run was restored; ``None``: the run is new.
     """
 
     def __init__(
-        self, plan: TrialPlan, planner: Planner | None, num_trials: int | None, before: ResourceUsage | None
+        self, plan: TrialPlan, scheduler: PlanningScheduler | None, num_trials: int | None, before: ResourceUsage | None
     ) -> None:
         self.plan = plan
-        self._planner = planner
+        self._scheduler = scheduler
         self._num_trials = num_trials
         self._cluster: ClusterCapacity | None = None
-        self._account, self._tally = Account(before), Tally(before)
+        self._meter, self._outcomes = ResourceMeter(before), TrialOutcomes(before)
         self._plans = list(before.plans) if before else []
         self._warnings = list(before.warnings) if before else []
-        self._num_changes = len(planner.changes) if planner else 0
-        self._queue = Queue()
-        self._known: set[str] = set()
+        self._num_changes = len(scheduler.changes) if scheduler else 0
+        self._queue = TrialQueue()
+        self._known_ids: set[str] = set()
         self._waiting: dict[str, Any] = {}
         self._running: dict[str, Any] = {}
         self._trials: Sequence[Any] = ()
-        self._follow(plan, "" if before is None else "the run was restored")
+        self._use_plan(plan, "" if before is None else "the run was restored")
 
-    def _follow(self, plan: TrialPlan, why: str) -> None:
+    def _use_plan(self, plan: TrialPlan, why: str) -> None:
         self.plan = plan
         text = plan.explain()
         if not self._plans or self._plans[-1].text != text:  # a run may be restored under the plan that it had
-            self._plans.append(PlanInUse(at_s=self._account.elapsed_s, why=why, text=text))
-        self._account.offer(offer_of(plan, self._cluster))
-        if any(slot.is_elastic for slot in plan.slots):  # how many there are, Train alone knows
+            self._plans.append(PlanInUse(at_s=self._meter.elapsed_s, why=why, text=text))
+        self._meter.set_available(available_resources(plan, self._cluster))
+        if any(slot.is_elastic for slot in plan.slots):  # Train alone knows how many there are
             self.warn("of trials whose Train workers may become more, only the fewest are counted")
 
     def read_cluster(self, cluster: ClusterCapacity, now_s: float) -> None:
-        """Take what the cluster has now."""
+        """Use what the cluster has from now on."""
         if self._cluster is None or cluster.nodes != self._cluster.nodes:
-            self._account.count_until(now_s)
+            self._meter.count_until(now_s)
             self._cluster = cluster
-            self._account.offer(offer_of(self.plan, cluster))
+            self._meter.set_available(available_resources(self.plan, cluster))
 
     def warn(self, text: str) -> None:
-        """Have the record say what could not be counted."""
+        """Add to the record what could not be counted."""
         if text not in self._warnings:
             self._warnings.append(text)
 
     def step(self, trials: Sequence[Any], now_s: float) -> Sequence[PlanInUse]:
-        """Look at the trials after a step of Tune; return the changes of the plan since the last."""
+        """Read the trials after a step of Tune; return how the plan changed since the last step."""
         self._find_new(trials)
         ended = [trial for trial in self._running.values() if trial.status != _RUNNING]
         num_plans = len(self._plans)
-        if self._planner and len(self._planner.changes) > self._num_changes:
-            self._account.count_until(now_s)
-            for change in self._planner.changes[self._num_changes :]:
-                self._follow(change.plan, change.why)
-            self._num_changes = len(self._planner.changes)
+        if self._scheduler and len(self._scheduler.changes) > self._num_changes:
+            self._meter.count_until(now_s)
+            for change in self._scheduler.changes[self._num_changes :]:
+                self._use_plan(change.plan, change.why)
+            self._num_changes = len(self._scheduler.changes)
         if ended:
-            self._account.count_until(now_s)
+            self._meter.count_until(now_s)
         for trial in ended:
-            self._leave(trial)
-        queue = self._look_at_queue(trials)
+            self._end_trial(trial)
+        queue = self._read_queue(trials)
         if queue != self._queue:
-            self._account.count_until(now_s)
-            self._account.queue(queue)
+            self._meter.count_until(now_s)
+            self._meter.set_queue(queue)
             self._queue = queue
         return self._plans[num_plans:]
 
     def _find_new(self, trials: Sequence[Any]) -> None:
         self._trials = trials
-        num_new = len(trials) - len(self._known)
-        for trial in reversed(trials):  # one that is retried goes to the end of Tune's list, too
+        num_new = len(trials) - len(self._known_ids)
+        for trial in reversed(trials):  # Tune puts new trials, and those that it retries, at the end of its list
             if num_new <= 0:
                 return
-            if trial.trial_id not in self._known:
-                self._known.add(trial.trial_id)
+            if trial.trial_id not in self._known_ids:
+                self._known_ids.add(trial.trial_id)
                 num_new -= 1
                 if trial.status in (_PENDING, _PAUSED):  # of a restored run some have ended
                     self._waiting[trial.trial_id] = trial
 
-    def _leave(self, trial: Any) -> None:
+    def _end_trial(self, trial: Any) -> None:
         del self._running[trial.trial_id]
-        self._account.end(trial.trial_id)
+        self._meter.end_trial(trial.trial_id)
         if trial.status in (_PENDING, _PAUSED):
             self._waiting[trial.trial_id] = trial
         elif trial.status == _TERMINATED:
-            self._tally.ended(trial.trial_id, "cut_off")  # unless Tune has said before how it ended
+            self._outcomes.record_end(trial.trial_id, "cut_off")  # unless Tune has said before how it ended
 
-    def _look_at_queue(self, trials: Sequence[Any]) -> Queue:
+    def _read_queue(self, trials: Sequence[Any]) -> TrialQueue:
         num_waiting = num_paused = 0
         for trial_id, trial in list(self._waiting.items()):
             if trial.status == _PENDING:
                 num_waiting += 1
             elif trial.status == _PAUSED:
                 num_paused += 1
-            elif trial.status != _RUNNING:  # one that starts is told before Tune says so
+            elif trial.status != _RUNNING:  # Tune tells of a start before it sets the status
                 del self._waiting[trial_id]
                 if trial.status == _TERMINATED:
-                    self._tally.ended(trial_id, "cut_off")
+                    self._outcomes.record_end(trial_id, "cut_off")
         more = self._num_trials is None or self._num_trials > len(trials)
-        return Queue(num_waiting, num_paused, more, self._planner.slots_left_idle() if self._planner else {})
+        return TrialQueue(num_waiting, num_paused, more, self._scheduler.slots_left_idle() if self._scheduler else {})
 
     def start(self, trial: Any, now_s: float) -> None:
-        """Take note that ``trial`` runs, in a process of its own or in one that is used again."""
-        self._account.count_until(now_s)
+        """Meter ``trial``, which starts in a new process or in a used one."""
+        self._meter.count_until(now_s)
         self._waiting.pop(trial.trial_id, None)
         self._running[trial.trial_id] = trial
         amounts = dict(trial.placement_group_factory.required_resources)
-        self._tally.started(trial.trial_id, amounts)
-        self._account.start(trial.trial_id, self._holding(trial, amounts))
+        self._outcomes.record_start(trial.trial_id, amounts)
+        self._meter.start_trial(trial.trial_id, self._reservation_of(trial, amounts))
 
-    def _holding(self, trial: Any, amounts: Mapping[str, float]) -> Holding:
-        ticks = {name: to_ticks(amount) for name, amount in amounts.items() if name in COUNTED and amount > 0}
+    def _reservation_of(self, trial: Any, amounts: Mapping[str, float]) -> TrialReservation:
+        ticks = {name: to_ticks(amount) for name, amount in amounts.items() if name in COUNTED_RESOURCES and amount > 0}
         text = ", ".join(f"{amount:g} {name}" for name, amount in sorted(amounts.items())) or "nothing"
         slot = self._slot_of(trial, ticks)
         if slot is None:
-            return Holding(None, text, None, ticks)
-        slot = _anywhere(slot)
-        if ticks == _of_trial(slot):  # else a scheduler raised it, or it was given other resources by hand
+            return TrialReservation(None, text, None, ticks)
+        slot = _without_node(slot)
+        if ticks == _trial_ticks(slot):  # else a scheduler raised it, or it was given other resources by hand
             text = str(slot)
         for name, each in slot.per_worker.ticks.items():
-            if name in COUNTED:
+            if name in COUNTED_RESOURCES:
                 ticks[name] = ticks.get(name, 0) + slot.num_workers * each
-        kinds = [_anywhere(each) for each in self.plan.slots]
+        kinds = [_without_node(each) for each in self.plan.slots]
         kind = kinds.index(slot) if slot in kinds else None
-        return Holding(kind, text, slot.accelerator_type or self._only_type(ticks), ticks)
+        return TrialReservation(kind, text, slot.accelerator_type or self._only_type(ticks), ticks)
 
     def _slot_of(self, trial: Any, ticks: Mapping[str, int]) -> TrialSlot | None:
-        if self._planner is not None:
-            return self._planner.slot_of(trial)
+        if self._scheduler is not None:
+            return self._scheduler.slot_of(trial)
         if self.plan.by_config is not None:
             try:
                 return self.plan.slot_for(trial.config)
@@ -194,7 +194,7 @@ class WatchedRun:
                 return self.plan.by_config.slots[-1]
         if len(self.plan.slots) == 1:
             return self.plan.slots[0]
-        return next((slot for slot in self.plan.slots if _of_trial(slot) == ticks), None)
+        return next((slot for slot in self.plan.slots if _trial_ticks(slot) == ticks), None)
 
     def _only_type(self, ticks: Mapping[str, int]) -> str | None:
         if self._cluster is None or not ticks.keys() - {"CPU"}:
@@ -203,38 +203,38 @@ class WatchedRun:
         return types.pop() if len(types) == 1 else None
 
     def complete(self, trial: Any, *, is_stopped: bool) -> None:
-        """Take note that ``trial`` came to its end, or was stopped before."""
+        """Record that ``trial`` finished, or was stopped early."""
         was_paused = trial.trial_id in self._waiting
-        self._tally.ended(trial.trial_id, "stopped_early" if is_stopped or was_paused else "finished")
+        self._outcomes.record_end(trial.trial_id, "stopped_early" if is_stopped or was_paused else "finished")
 
-    def fail(self, trial: Any, out_of_memory: OutOfMemory, *, goes_back: bool) -> None:
-        """Take note that ``trial`` failed."""
-        self._tally.failed(trial.trial_id, out_of_memory, goes_back=goes_back)
+    def fail(self, trial: Any, out_of_memory: OutOfMemory, *, is_requeued: bool) -> None:
+        """Record that ``trial`` failed."""
+        self._outcomes.record_failure(trial.trial_id, out_of_memory, is_requeued=is_requeued)
 
-    def refuse(self, trial: Any, process: object, num_so_far: int) -> None:
-        """Take note of how many allocations were refused to a process of ``trial`` so far."""
-        self._tally.refused(trial.trial_id, process, num_so_far)
+    def count_refused_allocations(self, trial: Any, process: object, num_so_far: int) -> None:
+        """Record how many allocations were refused so far to a process of ``trial``."""
+        self._outcomes.record_refused_allocations(trial.trial_id, process, num_so_far)
 
     def end(self, trials: Sequence[Any], now_s: float) -> None:
-        """Count to the end of the run, at which nothing runs any more."""
+        """Meter up to the end of the run."""
         self.step(trials, now_s)
-        self._account.count_until(now_s)
+        self._meter.count_until(now_s)
 
     def record(self, now_s: float, *, is_final: bool = False) -> ResourceUsage:
-        """Return what was counted up to now."""
-        self._account.count_until(now_s)
+        """Return the record of the run up to now."""
+        self._meter.count_until(now_s)
         status = [trial.status for trial in self._trials]
-        num_ended = NumByStatus(terminated=status.count(_TERMINATED), error=status.count(_ERROR))
+        num_ended = StatusCounts(terminated=status.count(_TERMINATED), error=status.count(_ERROR))
         others = len(status) - num_ended.terminated - num_ended.error
-        trials = self._tally.trials(num_ended.model_copy(update={"others": others}))
-        counted = self._account.record()
-        num_ran = trials.num_finished + trials.num_stopped_early + trials.num_failed + self._tally.num_begun
+        trials = self._outcomes.counts(num_ended.model_copy(update={"others": others}))
+        counted = self._meter.record()
+        num_ran = trials.num_finished + trials.num_stopped_early + trials.num_failed + self._outcomes.num_incomplete
         planned = None if self._num_trials is None else max(self._num_trials, len(status))
         return counted.model_copy(
             update={
                 "is_final": is_final,
                 "trials": trials,
-                "out_of_memory": self._tally.out_of_memory,
+                "out_of_memory": self._outcomes.out_of_memory,
                 "num_waves_planned": None if planned is None else self.plan.num_waves(planned),
                 "num_waves": -(-num_ran // max(1, counted.max_trials_at_once)),
                 "plans": tuple(self._plans),
@@ -243,12 +243,12 @@ class WatchedRun:
         )
 
 
-def _of_trial(slot: TrialSlot) -> dict[str, int]:
-    """Return what the trial itself holds in the slot, without its workers, in ticks."""
-    return {name: ticks for name, ticks in slot.trial.ticks.items() if name in COUNTED}
+def _trial_ticks(slot: TrialSlot) -> dict[str, int]:
+    """Return what the trial itself holds in ``slot``, without its workers, in ticks."""
+    return {name: ticks for name, ticks in slot.trial.ticks.items() if name in COUNTED_RESOURCES}
 
 
-def _anywhere(slot: TrialSlot) -> TrialSlot:
-    """Return the slot on any node, however many there are: a scheduler may have chosen the node for a trial."""
+def _without_node(slot: TrialSlot) -> TrialSlot:
+    """Return ``slot`` on any node, with a count of one: a scheduler may have chosen the node for a trial."""
     selector = {name: value for name, value in slot.label_selector.items() if name != NODE_ID}
     return slot.model_copy(update={"label_selector": selector, "max_concurrent_trials": 1})
