@@ -117,8 +117,8 @@ def families_of(resource: str) -> tuple[AcceleratorFamily, ...]:
 
 def _known(name: str, known: frozenset[str], what: str) -> str:
     if name not in known:
-        way_out = suggest(name, known) or f"; known: {', '.join(sorted(known))}"
-        raise InvalidResourcesError(f"unknown {what} {name!r}{way_out}")
+        hint = suggest(name, known) or f"; known: {', '.join(sorted(known))}"
+        raise InvalidResourcesError(f"unknown {what} {name!r}{hint}")
     return name
 
 

@@ -112,8 +112,8 @@ def check_topology(topology: str, accelerator_type: str) -> str:
     known = TOPOLOGIES[accelerator_type]
     if topology not in known:
         by_size = sorted(known, key=lambda name: (SliceShape(name, accelerator_type).chips, name))
-        way_out = suggest(topology, known) or f"; known: {', '.join(by_size)}"
-        raise InvalidResourcesError(f"{accelerator_type} has no slices of topology {topology!r}{way_out}")
+        hint = suggest(topology, known) or f"; known: {', '.join(by_size)}"
+        raise InvalidResourcesError(f"{accelerator_type} has no slices of topology {topology!r}{hint}")
     return topology
 
 

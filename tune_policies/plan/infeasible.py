@@ -58,12 +58,12 @@ def _no_such_type(groups: tuple[NodeGroup, ...], request: Request) -> Infeasible
     memory = request.gpu_memory_bytes or 0
     enough = [group for group in with_gpus if not memory or (group.node.smallest_gpu_memory_bytes or 0) >= memory]
     if not there:
-        way_out = "Ask for CPUs, or add"
+        hint = "Ask for CPUs, or add"
     elif count_trials(enough, request.model_copy(update={"accelerator_type": None})):
-        way_out = "Leave accelerator_type out, or name one that is there, or add"
+        hint = "Leave accelerator_type out, or name one that is there, or add"
     else:
-        way_out = "Ask for less of what is there, or add"
-    return InfeasibleRequestError(str(request), offered, str(request.accelerator_type), f"{way_out} such a node.")
+        hint = "Ask for less of what is there, or add"
+    return InfeasibleRequestError(str(request), offered, str(request.accelerator_type), f"{hint} such a node.")
 
 
 def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
@@ -115,8 +115,8 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
     if most is None:
         return f"Add a node with more {short_of}, or ask for less in every respect."
     if most == 0 and short_of in DEVICE_RESOURCES:
-        way_out = "CpuPolicy, or FirstFeasiblePolicy with a CpuPolicy last"
-        return f"Ask for no {short_of} ({way_out}), or add a {short_of} node."
+        hint = "CpuPolicy, or FirstFeasiblePolicy with a CpuPolicy last"
+        return f"Ask for no {short_of} ({hint}), or add a {short_of} node."
     if most == 0:
         return f"Ask for no {short_of}, or add a node with more."
     amount = format_request(most) + " of host memory" if short_of == "memory" else f"{_amount(most)} {short_of}"

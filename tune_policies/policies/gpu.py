@@ -175,8 +175,8 @@ class GpuPolicy(ResourcePolicy):
         request = self._request(self.gpus).model_copy(update=wish)
         if not (kinds := describe_gpus(gpus_of_type(capacity, self._one_type).groups)):
             return infeasible(capacity.groups, request)
-        way_out = "Ask for less, add larger GPUs, or install nvidia-ml-py on nodes whose memory was not read."
-        return InfeasibleRequestError(str(request), f"the GPUs there are {kinds}", "GPU memory", way_out)
+        hint = "Ask for less, add larger GPUs, or install nvidia-ml-py on nodes whose memory was not read."
+        return InfeasibleRequestError(str(request), f"the GPUs there are {kinds}", "GPU memory", hint)
 
 
 def plan_gpu_share(

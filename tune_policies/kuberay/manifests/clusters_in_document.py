@@ -114,8 +114,8 @@ def _in_manifest(document: Document, manifest: dict[str, Any], top: Path) -> Rea
 
 
 def _unknown_kind(kind: object, top: Path) -> list[FieldProblem]:
-    way_out = suggest(kind, _PLACES) if isinstance(kind, str) else ""
-    message = f"kind {shorten(kind)} is none of KubeRay's{way_out or ': it has ' + ', '.join(_PLACES)}"
+    hint = suggest(kind, _PLACES) if isinstance(kind, str) else ""
+    message = f"kind {shorten(kind)} is none of KubeRay's{hint or ': it has ' + ', '.join(_PLACES)}"
     return [FieldProblem(path=(*top, "kind"), message=message)]
 
 

@@ -150,8 +150,8 @@ def _label_syntax(cluster: ClusterInFile) -> Iterator[Found]:
                 message = f"{name} has the label {key} with {value!r}, which is no value of a label for Kubernetes"
             else:
                 continue
-            way_out = "use at most 63 letters, digits, '-', '_' and '.', with a letter or a digit at both ends"
-            yield Found((*path, "labels", key), message, way_out)
+            hint = "use at most 63 letters, digits, '-', '_' and '.', with a letter or a digit at both ends"
+            yield Found((*path, "labels", key), message, hint)
 
 
 RULES: RuleSet = (
