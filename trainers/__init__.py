@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .gpu_memory.usage.trial_usage import gpu_memory_usage, peak_gpu_memory_bytes
     from .train.boosting_trainers import build_lightgbm_trainer, build_xgboost_trainer
     from .train.jax_trainer import build_jax_trainer
-    from .train.oom_retry_fit import fit_escalating
+    from .train.oom_retry_fit import fit_with_oom_retry
     from .train.tensorflow_trainer import build_tensorflow_trainer
     from .train.torch_trainer import build_torch_trainer
     from .train_in_tune.as_trainable import as_trainable
@@ -34,7 +34,7 @@ __all__ = [
     "build_xgboost_trainer",
     "calibrate_gpu_overhead",
     "estimate_gpu_memory",
-    "fit_escalating",
+    "fit_with_oom_retry",
     "gpu_memory_usage",
     "load_overheads",
     "measure_gpu_memory",
@@ -56,7 +56,7 @@ _MODULES = {
     "build_xgboost_trainer": ".train.boosting_trainers",
     "calibrate_gpu_overhead": ".gpu_memory.limits.calibration",
     "estimate_gpu_memory": ".gpu_memory.sizing.estimate",
-    "fit_escalating": ".train.oom_retry_fit",
+    "fit_with_oom_retry": ".train.oom_retry_fit",
     "gpu_memory_usage": ".gpu_memory.usage.trial_usage",
     "load_overheads": ".gpu_memory.limits.overhead",
     "measure_gpu_memory": ".gpu_memory.sizing.measure",

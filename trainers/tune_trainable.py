@@ -19,7 +19,7 @@ from ray.tune.result import RESULT_DUPLICATE, TRIAL_INFO
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.ray_compat.ray_objects import PLAN_ATTRIBUTE
-from tune_policies.ray_compat.resume_safe_resources import OverSaved
+from tune_policies.ray_compat.resume_safe_resources import ResumeSafeResources
 from tune_policies.ray_compat.unpickled_once import UnpickledOnce
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.units import format_bytes
@@ -161,7 +161,7 @@ def with_plan(
     """
     if plan.by_config is not None:
         check_versions(plan.by_config.holds_for)
-    resources = OverSaved(
+    resources = ResumeSafeResources(
         plan.resources_per_trial if plan.by_config is None else functools.partial(resources_for, plan)
     )
     under_plan = _TrialSetup(UnpickledOnce(plan), UnpickledOnce(limit_options(isolation, on_void_limit)))

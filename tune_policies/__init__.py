@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tune_policies.policies.policy import ResourcePolicy
     from tune_policies.policies.policy_file import load_catalog, load_decision, load_policy
     from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
-    from tune_policies.tune.oom_retry_scheduler import EscalatingScheduler
+    from tune_policies.tune.oom_retry_scheduler import OomRetryScheduler
     from tune_policies.tune.policy_scheduler import PolicyScheduler
     from tune_policies.tune.run_plan import PlanChange
     from tune_policies.tune.usage.policy_callback import PolicyCallback
@@ -66,7 +66,6 @@ __all__ = [
     "ClusterSpec",
     "CpuPolicy",
     "Decision",
-    "EscalatingScheduler",
     "EvenSplitPolicy",
     "FirstFeasiblePolicy",
     "GpuDevice",
@@ -83,6 +82,7 @@ __all__ = [
     "NodeCatalog",
     "NodeType",
     "NodeTypeCapacity",
+    "OomRetryScheduler",
     "OutOfMemory",
     "PlanChange",
     "PolicyCallback",
@@ -126,7 +126,6 @@ _MODULES: Final = {
     "ClusterSpec": "kuberay.design.cluster_spec",
     "CpuPolicy": "policies",
     "Decision": "plan.decision",
-    "EscalatingScheduler": "tune.oom_retry_scheduler",
     "EvenSplitPolicy": "policies",
     "FirstFeasiblePolicy": "policies",
     "GpuDevice": "cluster.capacity",
@@ -143,6 +142,7 @@ _MODULES: Final = {
     "NodeCatalog": "kuberay.design.catalog",
     "NodeType": "kuberay.design.catalog",
     "NodeTypeCapacity": "cluster.capacity",
+    "OomRetryScheduler": "tune.oom_retry_scheduler",
     "OutOfMemory": "oom",
     "PlanChange": "tune.run_plan",
     "PolicyCallback": "tune.usage.policy_callback",

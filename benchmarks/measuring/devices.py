@@ -68,8 +68,8 @@ def parse_device(text: str) -> Device:
     resource = _RESOURCES.get(name.lower())
     if resource is None:
         known = [_NAMES.get(each, each) for each in _RESOURCES.values()]
-        way_out = suggest(name, known) or f"; known: {', '.join(known)}"
-        raise InvalidResourcesError(f"unknown device {text!r}{way_out}")
+        hint = suggest(name, known) or f"; known: {', '.join(known)}"
+        raise InvalidResourcesError(f"unknown device {text!r}{hint}")
     if not at:
         return Device(resource)
     if resource == "CPU":

@@ -10,7 +10,7 @@ from ray import tune
 
 from tests.on_gpu.device import used_bytes
 from tests.on_ray.rays import local_ray
-from tune_policies import EscalatingScheduler, GpuPolicy, ProbeWarning, classify_oom, probe_cluster
+from tune_policies import GpuPolicy, OomRetryScheduler, ProbeWarning, classify_oom, probe_cluster
 from tune_policies.probe.nvml import read_device_use
 from tune_policies.trainers import with_plan
 
@@ -129,7 +129,7 @@ def test_the_one_that_asks_for_twice_its_share_fails_alone_and_comes_back(plan, 
     trials = tune.run(
         with_plan(count_steps, plan),
         config={"bytes": tune.grid_search(wanted)},
-        scheduler=EscalatingScheduler(),
+        scheduler=OomRetryScheduler(),
         storage_path=str(tmp_path),
         verbose=0,
     ).trials

@@ -11,7 +11,7 @@ import ray
 from ray import tune
 
 from tests.on_ray.rays import local_ray
-from tune_policies import EscalatingScheduler
+from tune_policies import OomRetryScheduler
 
 
 def torch_error():
@@ -63,7 +63,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder, local_ray(num_cpus=4, num_gpus=2):
         trials = tune.run(
             run_out_once,
-            scheduler=EscalatingScheduler(),
+            scheduler=OomRetryScheduler(),
             config={"raises": tune.grid_search(list(ERRORS))},
             resources_per_trial={"cpu": 1, "gpu": 0.25},
             storage_path=folder,

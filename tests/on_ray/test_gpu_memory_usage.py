@@ -18,7 +18,7 @@ from tests.stand_ins import state_counts
 from tune_policies import ClusterCapacity, GpuDevice, GpuMemoryPolicy, Resources
 from tune_policies.trainers import gpu_memory_usage, with_plan
 from tune_policies.trainers.process import LimitOptions
-from tune_policies.trainers.train.train_loop import planned_arguments
+from tune_policies.trainers.train.train_loop import trainer_arguments
 from tune_policies.tune.usage.gpu_memory_of_run import read_usage
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 
@@ -334,7 +334,7 @@ def test_train_workers_say_it_in_their_reports_and_each_in_the_runs_folder(nvml,
     plan = GpuMemoryPolicy(gpu_memory="4GiB", num_workers=2, cpus=1).plan(CAPACITY)
     # Ray's trainer for any framework: the builders' own would import theirs, which see no GPU here.
     trainer = DataParallelTrainer(
-        **planned_arguments(
+        **trainer_arguments(
             train_loop, plan, LimitOptions(), {"run_config": ray.train.RunConfig(storage_path=str(tmp_path))}
         ),
         train_loop_config={},

@@ -8,11 +8,11 @@ from ray import tune
 
 from tune_policies import (
     ClusterCapacity,
-    EscalatingScheduler,
     GpuDevice,
     GpuMemoryMeasurement,
     GpuMemoryPolicy,
     GpuMemoryProfile,
+    OomRetryScheduler,
     Resources,
 )
 from tune_policies.trainers import with_plan
@@ -45,7 +45,7 @@ def test_a_trial_that_comes_back_with_more_has_the_limit_of_its_new_share(nvml, 
     profile = GpuMemoryProfile(measurements=(measured,))
     plan = GpuMemoryPolicy(profile=profile).plan(ClusterCapacity.of(NODE))
 
-    trial = run(use_six_gib, plan, tmp_path, EscalatingScheduler())
+    trial = run(use_six_gib, plan, tmp_path, OomRetryScheduler())
 
     used = trial.last_result["gpu_memory"]
     overhead = plan.slot_for({"width": 1}).gpu_overhead_bytes

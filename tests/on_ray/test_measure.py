@@ -28,7 +28,7 @@ from tune_policies import (
     Resources,
 )
 from tune_policies.trainers import measure_gpu_memory, plan_by_measuring, with_plan
-from tune_policies.trainers.train.train_loop import plan_of_run
+from tune_policies.trainers.train.train_loop import plan_for_run
 from tune_policies.trainers.tune_trainable import resources_for
 
 GIB = 2**30
@@ -175,7 +175,7 @@ def test_a_train_run_gets_what_its_config_needs(measured):
     error, _ = measured
     plan = GpuMemoryPolicy(profile=error.profile, num_workers=2).plan(CAPACITY)
 
-    of_config, of_any = plan_of_run(plan, {"batch": 8}), plan_of_run(plan, None)
+    of_config, of_any = plan_for_run(plan, {"batch": 8}), plan_for_run(plan, None)
 
     assert of_config.scaling_config().resources_per_worker["GPU"] == 0.2
     assert of_any.scaling_config().resources_per_worker["GPU"] == 0.3333

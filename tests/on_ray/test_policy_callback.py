@@ -16,9 +16,9 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialSch
 
 from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
-from tune_policies import CpuPolicy, EscalatingScheduler, GpuPolicy, InvalidResourcesError, PolicyCallback
+from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError, OomRetryScheduler, PolicyCallback
 from tune_policies.trainers import as_trainable, with_plan
-from tune_policies.tune.usage.policy_callback import why_failed
+from tune_policies.tune.usage.policy_callback import classify_failure
 from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceUsage
 
 
@@ -179,7 +179,7 @@ def runs_out(config):
 
 
 def test_memory_that_ran_out_is_told(tmp_path):
-    run(with_plan(runs_out, PLAN), tmp_path, PolicyCallback(PLAN), scheduler=EscalatingScheduler())
+    run(with_plan(runs_out, PLAN), tmp_path, PolicyCallback(PLAN), scheduler=OomRetryScheduler())
 
     usage = usage_of(tmp_path)
     assert usage.out_of_memory.model_dump(exclude_defaults=True) == {
@@ -245,7 +245,7 @@ class Breaks:
     def slot_of(self, trial):
         raise RuntimeError("out of order")
 
-    def held_back(self):
+    def slots_left_idle(self):
         raise RuntimeError("out of order")
 
 
@@ -270,7 +270,7 @@ def test_an_error_that_cannot_be_read_back_is_told_by_its_text(tmp_path):
     (tmp_path / "pickled").write_bytes(b"cut off")
     trial = SimpleNamespace(error_file=str(tmp_path / "text"), pickled_error_file=str(tmp_path / "pickled"))
 
-    assert why_failed(trial).kind == "accelerator"
+    assert classify_failure(trial).kind == "accelerator"
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ from tests.on_ray.rays import local_ray
 from tune_policies import (
     ClusterCapacity,
     CpuPolicy,
-    EscalatingScheduler,
     GpuPolicy,
     InvalidResourcesError,
     MixedPolicy,
+    OomRetryScheduler,
     PolicyScheduler,
     Resources,
     TrialPlan,
@@ -215,7 +215,7 @@ class Watching(tune.Callback):
         self.seen = []
 
     def on_step_end(self, iteration, trials, **info):
-        self.seen.append(self.scheduler.held_back())
+        self.seen.append(self.scheduler.slots_left_idle())
 
 
 def test_near_the_end_a_slow_slot_is_left_idle(tmp_path):
@@ -257,7 +257,7 @@ class RunsOut(Counting):
 def test_a_trial_that_ran_out_of_memory_gets_two_slots(tmp_path, is_outside):
     plan = TrialPlan(slots=plan_of(4).slots[:1], limited_by="GPU")
     scheduler = (
-        PolicyScheduler(EscalatingScheduler(), plan) if is_outside else EscalatingScheduler(PolicyScheduler(None, plan))
+        PolicyScheduler(OomRetryScheduler(), plan) if is_outside else OomRetryScheduler(PolicyScheduler(None, plan))
     )
 
     checkpoints = tune.CheckpointConfig(checkpoint_frequency=1)
@@ -373,7 +373,7 @@ def test_the_scheduler_inside_stops_trials_as_ever(tmp_path):
     "inner",
     [
         pytest.param(ResourceChangingScheduler, id="inside it"),
-        pytest.param(lambda: EscalatingScheduler(ResourceChangingScheduler()), id="deeper inside"),
+        pytest.param(lambda: OomRetryScheduler(ResourceChangingScheduler()), id="deeper inside"),
     ],
 )
 def test_a_scheduler_that_changes_resources_is_refused(inner):

@@ -15,7 +15,7 @@ from tests.on_ray.rays import local_ray
 from tune_policies import ClusterCapacity, CpuPolicy, ReservingPolicy, Resources
 from tune_policies.trainers import with_plan
 from tune_policies.trainers.process import LimitOptions
-from tune_policies.trainers.train.train_loop import planned_arguments
+from tune_policies.trainers.train.train_loop import trainer_arguments
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=2))
 TOLD = []
@@ -105,7 +105,7 @@ def read_the_shard_until_told(config):
 
 def test_a_train_run_with_a_dataset_for_which_no_cpu_is_left_says_so(tmp_path):
     plan = CpuPolicy(cpus=1, num_workers=2).plan(CAPACITY)
-    arguments = planned_arguments(
+    arguments = trainer_arguments(
         read_the_shard_until_told,
         plan,
         LimitOptions(),

@@ -17,7 +17,7 @@ from tune_policies.files.yaml_documents import read_scalar
 from tune_policies.kuberay.design.catalog import check_dns_label, parts_of_gpus
 from tune_policies.kuberay.lint.linting import lint_text
 from tune_policies.kuberay.manifests.quantities import parse_quantity
-from tune_policies.oom.signatures import recognise
+from tune_policies.oom.signatures import match_signature
 from tune_policies.probe.doctor.node_checks import is_older
 from tune_policies.ray_compat.connection import last_error
 from tune_policies.trainers.gpu_memory.limits.environment import parse_version, torch_setting
@@ -46,9 +46,9 @@ READERS = {
     "a number in YAML": lambda text: read_scalar(text, None, (True, False)),
     "a manifest": lambda text: lint_text(MANIFEST.format(text=text), "a.yaml"),
     "the message of an error": lambda text: [
-        recognise((name,), text) for name in ("RuntimeError", "jaxlib.xla_extension.XlaRuntimeError")
+        match_signature((name,), text) for name in ("RuntimeError", "jaxlib.xla_extension.XlaRuntimeError")
     ],
-    "the type of an error": lambda text: recognise((text, f"torch.{text}", f"numpy.{text}", f"cupy.{text}"), ""),
+    "the type of an error": lambda text: match_signature((text, f"torch.{text}", f"numpy.{text}", f"cupy.{text}"), ""),
     "a traceback": lambda text: classify_oom_text(f'Traceback (most recent call last):\n  File "a"\n{text}'),
     "a label": lambda text: (is_label_value(text), check_selector({text: text})),
     "the name of a node type": check_dns_label,

@@ -17,25 +17,25 @@ from tune_policies.tune.usage.idle_reasons import (
     PAUSED,
     SEARCH,
     STARTING,
-    Holding,
-    Kind,
-    Offer,
-    Queue,
-    offer_of,
-    why_idle,
+    AvailableResources,
+    SlotKind,
+    TrialQueue,
+    TrialReservation,
+    available_resources,
+    idle_by_reason,
 )
-from tune_policies.tune.usage.resource_meter import Account
+from tune_policies.tune.usage.resource_meter import ResourceMeter
 from tune_policies.tune.usage.resource_usage import ResourceUsage
-from tune_policies.tune.usage.watched_run import WatchedRun
+from tune_policies.tune.usage.run_monitor import RunMonitor
 
 ONE = 10_000
 NO_OOM = OutOfMemory(kind="none")
 GPU_OOM = OutOfMemory(kind="accelerator", framework="torch", cause="own_limit")
-TWO_GPUS = Offer({"GPU": 2 * ONE}, {}, (Kind(2, {"GPU": ONE}),))
+TWO_GPUS = AvailableResources({"GPU": 2 * ONE}, {}, (SlotKind(2, {"GPU": ONE}),))
 
 
-def holding(gpus=1, kind=0):
-    return Holding(kind, f"{gpus} GPU", None, {"GPU": int(gpus * ONE)})
+def reservation(gpus=1, kind=0):
+    return TrialReservation(kind, f"{gpus} GPU", None, {"GPU": int(gpus * ONE)})
 
 
 def trial(name, status="PENDING", **changes):
@@ -62,52 +62,56 @@ def finish(run, each, **kwargs):
 # Why some of the cluster is idle.
 
 amounts = st.dictionaries(st.sampled_from(["CPU", "GPU"]), st.integers(0, 8 * ONE), max_size=2)
-offers = st.builds(
-    Offer,
+available_resources_drawn = st.builds(
+    AvailableResources,
     total=amounts,
     unplanned=st.dictionaries(st.tuples(st.sampled_from(["CPU", "GPU"]), st.text(max_size=2)), st.integers(0, ONE)),
-    kinds=st.lists(st.builds(Kind, st.integers(1, 4), amounts), min_size=1, max_size=3).map(tuple),
+    kinds=st.lists(st.builds(SlotKind, st.integers(1, 4), amounts), min_size=1, max_size=3).map(tuple),
 )
-holdings = st.builds(Holding, st.none() | st.integers(0, 2), st.just("slot"), st.none(), amounts)
+reservations = st.builds(TrialReservation, st.none() | st.integers(0, 2), st.just("slot"), st.none(), amounts)
 queues = st.builds(
-    Queue, st.integers(0, 5), st.integers(0, 5), st.booleans(), st.dictionaries(st.integers(0, 2), st.integers(0, 3))
+    TrialQueue,
+    st.integers(0, 5),
+    st.integers(0, 5),
+    st.booleans(),
+    st.dictionaries(st.integers(0, 2), st.integers(0, 3)),
 )
 
 
-@given(offers, st.lists(holdings, max_size=5), queues)
-def test_what_is_idle_and_what_is_held_are_all_that_there_is(offer, running, queue):
+@given(available_resources_drawn, st.lists(reservations, max_size=5), queues)
+def test_what_is_idle_and_what_is_reserved_are_all_that_there_is(available, running, queue):
     held = Counter()
     for each in running:
         held.update(each.amounts)
     idle = Counter()
-    for (name, _), ticks in why_idle(offer, running, queue).items():
+    for (name, _), ticks in idle_by_reason(available, running, queue).items():
         idle[name] += ticks
 
-    assert idle == +Counter({name: max(0, ticks - held[name]) for name, ticks in offer.total.items()})
+    assert idle == +Counter({name: max(0, ticks - held[name]) for name, ticks in available.total.items()})
 
 
 @pytest.mark.parametrize(
     ("running", "queue", "reason"),
     [
-        ([], Queue(num_waiting=2), STARTING),
-        ([], Queue(num_paused=2), PAUSED),
-        ([], Queue(more_to_come=True), SEARCH),
-        ([], Queue(), NOTHING_RAN),
-        ([holding()], Queue(), LAST_RUNNING),
-        ([holding()], Queue(num_waiting=3, held_back={0: 1}), ON_PURPOSE),
-        ([holding(0.5), holding(0.5)], Queue(num_waiting=3), LESS_THAN_SLOT),
+        ([], TrialQueue(num_waiting=2), STARTING),
+        ([], TrialQueue(num_paused=2), PAUSED),
+        ([], TrialQueue(more_to_come=True), SEARCH),
+        ([], TrialQueue(), NOTHING_RAN),
+        ([reservation()], TrialQueue(), LAST_RUNNING),
+        ([reservation()], TrialQueue(num_waiting=3, left_idle={0: 1}), ON_PURPOSE),
+        ([reservation(0.5), reservation(0.5)], TrialQueue(num_waiting=3), LESS_THAN_SLOT),
     ],
 )
 def test_a_free_slot_has_one_reason(running, queue, reason):
-    found = why_idle(TWO_GPUS, running, queue)
+    found = idle_by_reason(TWO_GPUS, running, queue)
 
     assert found == {("GPU", reason): (2 - sum(each.amounts["GPU"] / ONE for each in running)) * ONE}
 
 
 def test_a_waiting_trial_starts_in_the_better_kind():
-    offer = Offer({"GPU": ONE, "CPU": ONE}, {}, (Kind(1, {"GPU": ONE}), Kind(1, {"CPU": ONE})))
+    available = AvailableResources({"GPU": ONE, "CPU": ONE}, {}, (SlotKind(1, {"GPU": ONE}), SlotKind(1, {"CPU": ONE})))
 
-    found = why_idle(offer, [], Queue(num_waiting=1))
+    found = idle_by_reason(available, [], TrialQueue(num_waiting=1))
 
     assert found == {("GPU", STARTING): ONE, ("CPU", LAST_RUNNING): ONE}
 
@@ -116,7 +120,7 @@ def test_what_the_plan_leaves_is_idle_for_the_reason_of_the_plan():
     capacity = nodes((8, 2), (8, 2))
     plan = CappedPolicy(inner=GpuPolicy(gpus=1, cpus=1), max_concurrent_trials=3).plan(capacity)
 
-    found = offer_of(plan, capacity)
+    found = available_resources(plan, capacity)
 
     assert found.unplanned["GPU", "not in the plan: held back by the cap max_concurrent_trials"] == ONE
     assert sum(ticks for (name, _), ticks in found.unplanned.items() if name == "CPU") == 13 * ONE
@@ -125,7 +129,7 @@ def test_what_the_plan_leaves_is_idle_for_the_reason_of_the_plan():
 def test_when_nodes_are_gone_what_the_plan_never_used_is_idle_as_it_was_limited():
     plan = CpuPolicy(cpus=2).plan(nodes((8, 1), (8, 0)))
 
-    found = offer_of(plan, nodes((8, 1)))
+    found = available_resources(plan, nodes((8, 1)))
 
     assert found.unplanned == {("GPU", "not in the plan: limited by CPU"): ONE}
 
@@ -133,14 +137,18 @@ def test_when_nodes_are_gone_what_the_plan_never_used_is_idle_as_it_was_limited(
 def test_train_workers_count_as_they_are_planned():
     plan = CpuPolicy(cpus=2, num_workers=2).plan(nodes((8, 0)))
 
-    assert offer_of(plan, None).kinds == (Kind(2, {"CPU": 4 * ONE}),)
+    assert available_resources(plan, None).kinds == (SlotKind(2, {"CPU": 4 * ONE}),)
 
 
-# The account.
+# The meter.
 
 steps = st.lists(
     st.tuples(
-        st.floats(0, 100), st.sampled_from(["start", "end", "queue", "offer"]), st.integers(0, 3), queues, offers
+        st.floats(0, 100),
+        st.sampled_from(["start", "end", "queue", "available"]),
+        st.integers(0, 3),
+        queues,
+        available_resources_drawn,
     ),
     max_size=20,
 )
@@ -148,62 +156,62 @@ steps = st.lists(
 
 @given(steps)
 def test_used_and_idle_add_up_to_the_capacity_times_the_time(steps):
-    account, now_s = Account(), 0.0
-    account.offer(TWO_GPUS)
-    for passed_s, what, number, queue, offer in steps:
+    meter, now_s = ResourceMeter(), 0.0
+    meter.set_available(TWO_GPUS)
+    for passed_s, what, number, queue, available in steps:
         now_s += passed_s
-        account.count_until(now_s)
+        meter.count_until(now_s)
         match what:
             case "start":
-                account.start(str(number), holding(kind=number))
+                meter.start_trial(str(number), reservation(kind=number))
             case "end":
-                account.end(str(number))
+                meter.end_trial(str(number))
             case "queue":
-                account.queue(queue)
-            case "offer":
-                account.offer(offer)
+                meter.set_queue(queue)
+            case "available":
+                meter.set_available(available)
 
-    for each in account.record().resources:
+    for each in meter.record().resources:
         assert each.used_hours + sum(idle.hours for idle in each.idle) == pytest.approx(each.total_hours)
 
 
 def test_a_gpu_that_two_trials_share_for_an_hour_is_one_gpu_hour():
-    account = Account()
-    account.offer(Offer({"GPU": ONE}, {}, (Kind(2, {"GPU": ONE // 2}),)))
-    account.start("a", holding(0.5))
-    account.start("b", holding(0.5))
-    account.count_until(3600)
+    meter = ResourceMeter()
+    meter.set_available(AvailableResources({"GPU": ONE}, {}, (SlotKind(2, {"GPU": ONE // 2}),)))
+    meter.start_trial("a", reservation(0.5))
+    meter.start_trial("b", reservation(0.5))
+    meter.count_until(3600)
 
-    usage = account.record()
+    usage = meter.record()
 
     assert [(each.used_hours, each.total_hours, each.idle) for each in usage.resources] == [(1.0, 1.0, ())]
     assert [(each.trial_hours, each.hours, each.num_starts) for each in usage.slots] == [(2.0, {"GPU": 1.0}, 2)]
 
 
 def test_without_time_nothing_is_used():
-    account = Account()
-    account.offer(TWO_GPUS)
-    account.start("a", holding())
+    meter = ResourceMeter()
+    meter.set_available(TWO_GPUS)
+    meter.start_trial("a", reservation())
 
-    assert account.record().resources == ()
+    assert meter.record().resources == ()
 
 
 @given(steps)
-def test_a_restored_account_goes_on_from_its_record(steps):
-    account = Account()
-    account.offer(TWO_GPUS)
-    account.start("a", holding())
-    account.count_until(sum(step[0] for step in steps))
-    record = account.record()
+def test_a_restored_meter_goes_on_from_its_record(steps):
+    meter = ResourceMeter()
+    meter.set_available(TWO_GPUS)
+    meter.start_trial("a", reservation())
+    meter.count_until(sum(step[0] for step in steps))
+    record = meter.record()
 
-    assert Account(ResourceUsage.from_json(record.to_json())).record() == record
+    assert ResourceMeter(ResourceUsage.from_json(record.to_json())).record() == record
 
 
 # A run.
 
 
 def test_a_paused_trial_uses_nothing():
-    run = WatchedRun(plan_of(), None, 1, None)
+    run = RunMonitor(plan_of(), None, 1, None)
     one = trial("a")
     begin(run, one, 10)
     one.status = "PAUSED"
@@ -215,7 +223,7 @@ def test_a_paused_trial_uses_nothing():
 
 
 def test_a_trial_that_goes_on_is_counted_again():
-    run = WatchedRun(plan_of(), None, 1, None)
+    run = RunMonitor(plan_of(), None, 1, None)
     one = trial("a")
     for now_s in (10, 100):
         begin(run, one, now_s)
@@ -229,7 +237,7 @@ def test_a_trial_that_goes_on_is_counted_again():
 
 
 def test_each_ending_is_counted_once():
-    run = WatchedRun(plan_of(), None, 6, None)
+    run = RunMonitor(plan_of(), None, 6, None)
     done, stopped, paused, failed, cut_off, _ = trials = [trial(name) for name in "abcdef"]
     for each in trials[:5]:
         begin(run, each, 0)
@@ -239,7 +247,7 @@ def test_each_ending_is_counted_once():
     finish(run, done)
     run.complete(stopped, is_stopped=True)
     finish(run, stopped)
-    run.fail(failed, NO_OOM, goes_back=False)
+    run.fail(failed, NO_OOM, is_requeued=False)
     failed.status, cut_off.status = "ERROR", "TERMINATED"
     run.end(trials, 2)
 
@@ -253,7 +261,7 @@ def test_each_ending_is_counted_once():
 
 
 def test_a_new_trial_is_found_although_another_went_to_the_end_of_the_list():
-    run = WatchedRun(plan_of(), None, None, None)
+    run = RunMonitor(plan_of(), None, None, None)
     a, b, new = trial("a"), trial("b"), trial("new")
     run.step([a, b], 0)
     for each in (a, b):
@@ -267,10 +275,10 @@ def test_a_new_trial_is_found_although_another_went_to_the_end_of_the_list():
 
 
 def test_a_trial_that_comes_back_with_more_was_raised():
-    run = WatchedRun(plan_of(1), None, 1, None)
+    run = RunMonitor(plan_of(1), None, 1, None)
     one = trial("a", gpus=0.5)
     begin(run, one, 0)
-    run.fail(one, GPU_OOM, goes_back=True)
+    run.fail(one, GPU_OOM, is_requeued=True)
     one.status = "PENDING"
     run.step([one], 1)
     one.placement_group_factory.required_resources = {"GPU": 1}
@@ -283,15 +291,15 @@ def test_a_trial_that_comes_back_with_more_was_raised():
 
 
 def test_refused_allocations_are_counted_by_process():
-    run = WatchedRun(plan_of(), None, 1, None)
+    run = RunMonitor(plan_of(), None, 1, None)
     for process, so_far in [(1, 1), (1, 3), (1, 3), (2, 1)]:
-        run.refuse(trial("a"), process, so_far)
+        run.count_refused_allocations(trial("a"), process, so_far)
 
     assert run.record(0).out_of_memory.num_refused_allocations == 4
 
 
 def test_waves_are_rounds_of_as_many_as_ran_at_once():
-    run = WatchedRun(plan_of(2), None, 5, None)
+    run = RunMonitor(plan_of(2), None, 5, None)
     trials = [trial(name) for name in "abcde"]
     for each in trials:
         begin(run, each, 0)
@@ -319,7 +327,7 @@ class Planning:
     def slot_of(self, trial):
         return self.slots.get(trial.trial_id)
 
-    def held_back(self):
+    def slots_left_idle(self):
         return self.held
 
 
@@ -329,7 +337,7 @@ CPU_SLOT = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=1)
 
 def test_use_is_counted_by_the_slot_that_the_scheduler_gave():
     planning = Planning(GPU_SLOT, CPU_SLOT)
-    run = WatchedRun(planning.plan, planning, 2, None)
+    run = RunMonitor(planning.plan, planning, 2, None)
     fast, slow = trial("fast"), trial("slow")
     slow.placement_group_factory.required_resources = {"CPU": 2}
     planning.slots = {"fast": GPU_SLOT, "slow": CPU_SLOT.on_nodes({"ray.io/node-id": "a" * 56})}
@@ -342,7 +350,7 @@ def test_use_is_counted_by_the_slot_that_the_scheduler_gave():
 
 
 def test_a_trial_with_more_or_less_than_its_slot_holds_is_told_by_what_it_has():
-    run = WatchedRun(TrialPlan(slots=(GPU_SLOT,), limited_by="GPU"), None, 1, None)
+    run = RunMonitor(TrialPlan(slots=(GPU_SLOT,), limited_by="GPU"), None, 1, None)
     begin(run, trial("raised", gpus=2), 0)
 
     (slot,) = run.record(3600).slots
@@ -354,7 +362,7 @@ def test_of_kinds_of_slots_a_trial_with_train_workers_is_in_its_own():
     with_workers = TrialSlot(
         trial=Resources(memory_bytes=1), max_concurrent_trials=1, num_workers=2, per_worker=Resources(cpus=1)
     )
-    run = WatchedRun(TrialPlan(slots=(GPU_SLOT, with_workers), limited_by="CPU"), None, 1, None)
+    run = RunMonitor(TrialPlan(slots=(GPU_SLOT, with_workers), limited_by="CPU"), None, 1, None)
     one = trial("a")
     one.placement_group_factory.required_resources = {"memory": 1}
     begin(run, one, 0)
@@ -366,7 +374,7 @@ def test_of_kinds_of_slots_a_trial_with_train_workers_is_in_its_own():
 
 def test_a_slot_that_is_left_idle_on_purpose_is_said():
     planning = Planning(GPU_SLOT, CPU_SLOT)
-    run = WatchedRun(planning.plan, planning, 2, None)
+    run = RunMonitor(planning.plan, planning, 2, None)
     fast, waits = trial("fast"), trial("waits")
     planning.slots, planning.held = {"fast": GPU_SLOT}, {1: 1}
     begin(run, fast, 0)
@@ -379,7 +387,7 @@ def test_a_slot_that_is_left_idle_on_purpose_is_said():
 
 def test_a_change_of_the_plan_is_told_once_and_followed():
     planning = Planning(GPU_SLOT)
-    run = WatchedRun(planning.plan, planning, 2, None)
+    run = RunMonitor(planning.plan, planning, 2, None)
     planning.change(
         TrialPlan(slots=(GPU_SLOT.model_copy(update={"max_concurrent_trials": 2}),), limited_by="GPU"), "grew"
     )
@@ -391,13 +399,13 @@ def test_a_change_of_the_plan_is_told_once_and_followed():
 
 
 def test_a_restored_run_goes_on_counting():
-    run = WatchedRun(plan_of(), None, 2, None)
+    run = RunMonitor(plan_of(), None, 2, None)
     done, waits = trial("done"), trial("waits")
     begin(run, done, 0)
     run.complete(done, is_stopped=True)
     done.status = "TERMINATED"
     run.step([done, waits], 10)
-    restored = WatchedRun(plan_of(), None, 2, run.record(10))
+    restored = RunMonitor(plan_of(), None, 2, run.record(10))
     begin(restored, waits, 0)
     finish(restored, waits)
     restored.step([done, waits], 5)
@@ -410,8 +418,8 @@ def test_a_restored_run_goes_on_counting():
 
 
 def test_a_run_that_is_restored_under_another_plan_says_so():
-    before = WatchedRun(plan_of(1), None, 2, None).record(10)
+    before = RunMonitor(plan_of(1), None, 2, None).record(10)
 
-    usage = WatchedRun(plan_of(2), None, 2, before).record(0)
+    usage = RunMonitor(plan_of(2), None, 2, before).record(0)
 
     assert [plan.why for plan in usage.plans] == ["", "the run was restored"]

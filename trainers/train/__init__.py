@@ -1,1 +1,1 @@
-"""Runs of Ray Train's trainers under a plan."""
+"""Builds Ray Train's trainers under a plan."""

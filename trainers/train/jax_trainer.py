@@ -13,16 +13,16 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 
 from ..process import limit_options
-from .train_loop import build_trainer, plan_of_run, with_worker_variables
+from .train_loop import build_trainer, plan_for_run, with_worker_env_vars
 
 
 @dataclass
 class ConnectedJaxConfig(JaxConfig):  # type: ignore[misc]  # Ray's classes are untyped
-    """Has several workers connected before their loops run, and leaves a single one alone."""
+    """Connects several workers before their loops run, and leaves a single worker alone."""
 
     @property
     def backend_cls(self) -> type[Backend]:
-        """What Ray calls when the workers are there."""
+        """The backend that Ray calls when the workers have started."""
         return _ConnectingBackend
 
 
@@ -32,7 +32,7 @@ class _ConnectingBackend(Backend):  # type: ignore[misc]
         if num_workers == 1:
             return
         address = worker_group.execute_single(0, _free_address)
-        ray.get(  # which ends in any case: JAX waits for the others for a limited time
+        ray.get(  # needs no timeout of its own: JAX waits for the others for a limited time
             [
                 worker_group.execute_single_async(rank, _connect, address, num_workers, rank)
                 for rank in range(num_workers)
@@ -64,8 +64,8 @@ def build_jax_trainer(
 ) -> JaxTrainer:
     """Return Ray's own ``JaxTrainer`` with the scaling config of ``plan``, its limits applied in each worker.
 
-    Several workers are one JAX, on CPUs too, where Ray leaves them apart; on GPUs each sees those that Ray gave it.
-    Import JAX in ``train_loop``, not before.
+    Several workers form one JAX system, on CPUs too, where Ray does not connect them. On GPUs, each worker sees those
+    that Ray gave it. Import JAX in ``train_loop``, not before.
 
     Args:
         train_loop: What each worker runs; takes the config, or nothing.
@@ -84,17 +84,17 @@ def build_jax_trainer(
         MemoryLimitError: In a worker: its GPU memory cannot be limited.
     """
     limits = limit_options(isolation, on_void_limit)
-    plan = plan_of_run(plan, train_loop_config)
+    plan = plan_for_run(plan, train_loop_config)
     if jax_config is None and not plan.use_tpu:
-        _check_devices(plan)
+        _check_no_shared_gpus(plan)
         jax_config = ConnectedJaxConfig()
         platform = "cuda" if plan.use_gpu else "cpu"
-        trainer_kwargs = with_worker_variables(trainer_kwargs, {"JAX_PLATFORMS": platform})
+        trainer_kwargs = with_worker_env_vars(trainer_kwargs, {"JAX_PLATFORMS": platform})
     trainer_kwargs = {**trainer_kwargs, "jax_config": jax_config}
     return build_trainer(JaxTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)
 
 
-def _check_devices(plan: TrialPlan) -> None:
+def _check_no_shared_gpus(plan: TrialPlan) -> None:
     if plan.shares_gpu and plan.most_workers > 1:
         raise InvalidResourcesError(
             f"{plan.most_workers} JAX workers with {plan.per_worker.gpus:g} GPU each share a device, but JAX connects "

@@ -1,4 +1,4 @@
-"""A Train run whose workers get more when they run out of memory."""
+"""Runs a Train run again with more memory for each worker when its workers run out."""
 
 import logging
 from collections.abc import Callable
@@ -25,25 +25,25 @@ class _Trainer(Protocol):
         """Train, and return the result."""
 
 
-def fit_escalating(
+def fit_with_oom_retry(
     build_trainer: Callable[[TrialPlan], _Trainer],
     plan: TrialPlan,
     *,
     growth: float = 2.0,
     max_gpus: float = 1.0,
 ) -> Result:
-    """Run a trainer; when its workers run out of memory, run it again with a larger share for each.
+    """Run a trainer; when its workers run out of memory, run it again with more for each.
 
-    Ray Train goes on from the latest checkpoint of a run that has the same name and storage, so give both:
-    ``RunConfig(name=…, storage_path=…)``. Without a name each run starts anew.
+    Ray Train resumes from the latest checkpoint of a run with the same name and storage, so give both:
+    ``RunConfig(name=…, storage_path=…)``. Without a name, each run starts anew.
 
-    The run's ``max_failures`` stays 0, as Ray Train would retry with the share that was too small. To retry other
-    failures, call this again, with the same name and storage.
+    Leave the run's ``max_failures`` at 0: Ray Train would retry with the share that was too small. To retry other
+    failures, call this function again with the same name and storage.
 
     Args:
         build_trainer: Returns the trainer for a plan, such as ``lambda plan: build_torch_trainer(loop, plan=plan)``.
         plan: The plan to begin with; it has Train workers.
-        growth: How many times as much a worker gets, rounded up to the next part that a GPU is divided into.
+        growth: The factor by which a worker's memory grows. A share is rounded up to the next equal part of a GPU.
         max_gpus: The most GPUs of a worker.
 
     Returns:
@@ -52,7 +52,7 @@ def fit_escalating(
     Raises:
         InfeasibleRequestError: The workers ran out of memory, and there is no more for them. Its cause is the error of
             the run.
-        InvalidResourcesError: The plan has no Train workers, or gives by config; ``growth`` is not above 1, or
+        InvalidResourcesError: The plan has no Train workers, or goes by configs; ``growth`` is not above 1, or
             ``max_gpus`` not above 0; the trainer has a ``max_failures``, or is of Ray Train's version 1.
         ProbeError: The workers ran out of memory, and the nodes cannot be read.
         Exception: Any other failure of the run, as Ray raised it.
@@ -93,5 +93,5 @@ def _check_trainer(trainer: object) -> None:
         raise InvalidResourcesError(
             f"the trainer has FailureConfig(max_failures={max_failures}), so Ray Train retries workers that ran out of "
             "memory with the share that was too small: leave it at 0; to retry other failures, call "
-            "fit_escalating again with the same name and storage"
+            "fit_with_oom_retry again with the same name and storage"
         )

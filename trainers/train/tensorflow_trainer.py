@@ -10,7 +10,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 
 from ..process import limit_options
-from .train_loop import build_trainer, plan_of_run, with_worker_variables
+from .train_loop import build_trainer, plan_for_run, with_worker_env_vars
 
 
 def build_tensorflow_trainer(
@@ -50,7 +50,7 @@ def build_tensorflow_trainer(
         MemoryLimitError: In a worker: its GPU memory cannot be limited.
     """
     limits = limit_options(isolation, on_void_limit)
-    plan = plan_of_run(plan, train_loop_config)
+    plan = plan_for_run(plan, train_loop_config)
     if keras_version not in (None, 2, 3):
         raise InvalidResourcesError(f"keras_version must be 2, 3 or None, got {keras_version!r}")
     if keras_version is None and plan.most_workers > 1:
@@ -58,7 +58,7 @@ def build_tensorflow_trainer(
         keras_version = 2
     if keras_version is not None:
         legacy = "1" if keras_version == 2 else "0"
-        trainer_kwargs = with_worker_variables(trainer_kwargs, {"TF_USE_LEGACY_KERAS": legacy})
+        trainer_kwargs = with_worker_env_vars(trainer_kwargs, {"TF_USE_LEGACY_KERAS": legacy})
     return build_trainer(TensorflowTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)
 
 

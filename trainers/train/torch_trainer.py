@@ -10,7 +10,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 
 from ..process import limit_options
-from .train_loop import build_trainer, plan_of_run
+from .train_loop import build_trainer, plan_for_run
 
 
 def build_torch_trainer(
@@ -44,7 +44,7 @@ def build_torch_trainer(
         MemoryLimitError: In a worker: its GPU memory cannot be limited.
     """
     limits = limit_options(isolation, on_void_limit)
-    plan = plan_of_run(plan, train_loop_config)
+    plan = plan_for_run(plan, train_loop_config)
     torch_config = _without_nccl_on_shared_gpus(torch_config or TorchConfig(), plan)
     trainer_kwargs = {**trainer_kwargs, "torch_config": torch_config}
     return build_trainer(TorchTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)

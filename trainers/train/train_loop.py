@@ -1,4 +1,4 @@
-"""What all of Ray's trainers are given from a plan, and where they are made."""
+"""Builds each of Ray's trainers from a plan: scaling config, worker setup, usage in reports, deadlock watch."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -35,11 +35,11 @@ def build_trainer(
         InfeasibleRequestError: The config is known to need more GPU memory than any device has.
     """
     check_train_v2(trainer)
-    plan = plan_of_run(plan, train_loop_config)
-    return trainer(**planned_arguments(train_loop, plan, limits, trainer_kwargs), train_loop_config=train_loop_config)
+    plan = plan_for_run(plan, train_loop_config)
+    return trainer(**trainer_arguments(train_loop, plan, limits, trainer_kwargs), train_loop_config=train_loop_config)
 
 
-def planned_arguments(
+def trainer_arguments(
     train_loop: Callable[..., Any], plan: TrialPlan, limits: LimitOptions, trainer_kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments of a trainer whose workers are set up by ``plan`` before ``train_loop`` runs.
@@ -50,7 +50,7 @@ def planned_arguments(
     if "scaling_config" in trainer_kwargs:
         raise InvalidResourcesError("scaling_config comes from the plan: change the policy instead")
     scaling_config = plan.scaling_config()
-    if reserved_for_trial() is None:  # else the program that runs Tune watches
+    if reserved_for_trial() is None:  # inside a trial, the program that runs Tune watches
         watch_tasks()
     setup = ProcessSetup.for_worker(plan.slots[0], limits)
 
@@ -58,36 +58,36 @@ def planned_arguments(
         setup.apply()
         add_usage_to_reports()
 
-    def at_end() -> None:
+    def keep_usage() -> None:
         folder = run_folder()
         if folder is not None:
             folder.keep()
 
     return {
         **trainer_kwargs,
-        "train_loop_per_worker": set_up_before(train_loop, set_up, at_end),
+        "train_loop_per_worker": set_up_before(train_loop, set_up, keep_usage),
         "scaling_config": scaling_config,
         "run_config": with_deadlock_watch(trainer_kwargs.get("run_config")),
     }
 
 
-def with_worker_variables(trainer_kwargs: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return a trainer's arguments with environment variables that each worker has from its start; the user's own win.
+def with_worker_env_vars(trainer_kwargs: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return a trainer's arguments with environment variables for each worker; the user's own variables win.
 
-    What sets up a process before the user's loop comes too late for them: by then Ray has imported the framework.
+    Workers need them from their start: before the user's loop runs, Ray has already imported the framework.
     """
     run_config = trainer_kwargs.get("run_config") or ray.train.RunConfig()
-    if not isinstance(run_config, RunConfig):  # what is wrong with it is said where the trainer is made
+    if not isinstance(run_config, RunConfig):  # the trainer itself will say what is wrong with it
         return trainer_kwargs
     runtime_env = dict(run_config.worker_runtime_env or {})
     runtime_env["env_vars"] = {**variables, **runtime_env.get("env_vars", {})}
     return {**trainer_kwargs, "run_config": replace(run_config, worker_runtime_env=runtime_env)}
 
 
-def plan_of_run(plan: TrialPlan, train_loop_config: dict[str, Any] | None) -> TrialPlan:
-    """Return the plan for a Train run with this config, in the slot of the trial that starts it.
+def plan_for_run(plan: TrialPlan, train_loop_config: dict[str, Any] | None) -> TrialPlan:
+    """Return the plan for a Train run with this config; in a trial of Tune, that of the trial's slot.
 
-    Without a config it is what is enough for every config that was measured.
+    Without a config, it is enough for every config that was measured.
 
     Raises:
         InfeasibleRequestError: The config is known to need more GPU memory than any device has.
@@ -97,10 +97,10 @@ def plan_of_run(plan: TrialPlan, train_loop_config: dict[str, Any] | None) -> Tr
 
 
 def add_usage_to_reports() -> None:
-    """Let what this worker used go with each ``ray.train.report``; where Ray has no place for it, reports stay plain.
+    """Add what this worker used to each ``ray.train.report``. With a Ray that has no such object, reports stay as is.
 
-    Ray Train has no public hook between a worker's report and the trainer. The object behind ``ray.train.report`` is
-    meant to be put in place by ``set_train_fn_utils`` before the user's function runs, as Ray itself does.
+    Ray Train has no public hook between a worker's report and the trainer. Ray itself sets the object behind
+    ``ray.train.report`` by ``set_train_fn_utils`` before the user's function runs.
     """
     try:
         from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
@@ -121,7 +121,7 @@ def add_usage_to_reports() -> None:
 
 
 def run_folder() -> RunFolder | None:
-    """Return where this worker's record is kept; ``None``: Ray does not tell, as in its local mode."""
+    """Return the folder for this worker's usage record; ``None``: Ray names none, as in its local mode."""
     try:
         context = ray.train.get_context()
         storage = context.get_storage()
@@ -135,7 +135,7 @@ def check_train_v2(trainer: Callable[..., Any]) -> None:
 
     Version 1 is itself a Tune run, and cannot be one trial of another.
     """
-    # Of JAX there is no older trainer, but the configs beside it are those of the version that is active.
+    # JaxTrainer has no version 1, so its module does not tell. The version of RunConfig does.
     if not trainer.__module__.startswith("ray.train.v2.") or ray.train.RunConfig is not RunConfig:
         raise InvalidResourcesError(
             "Ray Train version 1 is active: set RAY_TRAIN_V2_ENABLED=1 in the environment before Ray is imported"

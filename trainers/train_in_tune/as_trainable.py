@@ -1,4 +1,4 @@
-"""A Train run as a trainable for Tune: each trial builds a trainer, and its reports are the trial's results."""
+"""Makes a trainable for Tune of Train runs: each trial builds a trainer, whose reports are the trial's results."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,26 +20,26 @@ from ..deadlock_watch.watch import with_deadlock_check, with_run_config
 from ..process import name_of
 from ..train.train_loop import check_train_v2
 from ..tune_trainable import with_plan
-from .trial_run import EndsItsRun, ReportsToTrial, StartFromCheckpoint, begin_run
+from .trial_run import EndRunWithTrial, SendReportsToTrial, StartFromCheckpoint, begin_run
 
-_NAME_OF_NONE_GIVEN: Final = "ray_train_run-"
-"""How Ray's names begin that a ``RunConfig`` gets without one."""
+_GENERATED_NAME_PREFIX: Final = "ray_train_run-"
+"""The beginning of the name that Ray generates for a ``RunConfig`` without one."""
 
-_SNAPSHOT: Final = "checkpoint_manager_snapshot.json"
+_SNAPSHOT_FILE: Final = "checkpoint_manager_snapshot.json"
 
 
-def in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig:
+def run_config_in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig:
     """Return the run config with a folder that no other trial has.
 
-    Without name and storage path it is the trial's own folder, so that the checkpoints lie where Tune's would. A name
-    is kept as a folder in there; at a storage path of the user's there is a folder for each trial.
+    Without name and storage path, that is the trial's own folder, so that the checkpoints are where Tune's would be. A
+    name becomes a folder in the trial's. A storage path of the user's gets a folder for each trial.
 
     Args:
-        run_config: The user's; it is left untouched.
+        run_config: The user's run config, which is not changed.
         storage: Tune's storage of the trial.
 
     Raises:
-        InvalidResourcesError: Train is to delete checkpoints, of which Tune keeps the account.
+        InvalidResourcesError: Train is to delete checkpoints, but Tune decides which are kept.
     """
     num_to_keep = run_config.checkpoint_config.num_to_keep
     if num_to_keep is not None:
@@ -47,7 +47,7 @@ def in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig:
             f"the trainer has CheckpointConfig(num_to_keep={num_to_keep}), but in a trial its checkpoints are Tune's: "
             f"leave it out there, and give Tune tune.CheckpointConfig(num_to_keep={num_to_keep})"
         )
-    is_named = not run_config.name.startswith(_NAME_OF_NONE_GIVEN)
+    is_named = not run_config.name.startswith(_GENERATED_NAME_PREFIX)
     if run_config.storage_filesystem is None and run_config.storage_path in (
         DEFAULT_STORAGE_PATH,
         storage.storage_fs_path,
@@ -62,14 +62,14 @@ def in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig:
     return replace(run_config, name=f"{first}/{storage.trial_dir_name}")
 
 
-def forget_earlier_run(run_config: RunConfig) -> None:
-    """Remove Train's account of an earlier run in the same folder.
+def delete_earlier_snapshot(run_config: RunConfig) -> None:
+    """Delete Train's list of checkpoints of an earlier run in the same folder.
 
-    Tune says from which checkpoint a trial goes on, which may be another trial's, and has deleted some of those in the
-    account, without which Train would not start.
+    Tune has deleted some of these checkpoints, and without them Train would not start. Tune also says from which
+    checkpoint the trial resumes, which may be another trial's.
     """
     storage = run_config.storage_context
-    filesystem, path = storage.storage_filesystem, f"{storage.experiment_fs_path}/{_SNAPSHOT}"
+    filesystem, path = storage.storage_filesystem, f"{storage.experiment_fs_path}/{_SNAPSHOT_FILE}"
     if filesystem.get_file_info(path).is_file:
         filesystem.delete_file(path)
 
@@ -84,22 +84,23 @@ class _Trainer(Protocol):
 def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer], plan: TrialPlan) -> Any:
     """Return a trainable for ``tune.run`` and ``tune.Tuner`` whose trials are Train runs.
 
-    A trial holds the plan's share for a driver, builds its trainer and waits for it. Every report of the worker of
-    rank 0 is a result of the trial, with or without a checkpoint. Checkpoints are Tune's: its ``CheckpointConfig`` says
-    which are kept, and a trial that is retried or restored, or that exploits another, finds the one to go on from by
+    A trial reserves the plan's share for a driver, builds its trainer and waits for it. Every report of the worker of
+    rank 0 is a result of the trial, with or without a checkpoint. Tune's ``CheckpointConfig`` says which checkpoints
+    are kept. A trial that is retried or restored, or that exploits another, gets the checkpoint to resume from by
     ``ray.train.get_checkpoint()`` in the training loop. A trial that Tune stops ends its workers.
-    Also pass ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``): the drivers' own share
-    holds back no trial. A trial whose workers can never start beside the other drivers fails within seconds.
+
+    Also pass ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``): a driver's share is too
+    small to hold back other trials. A trial whose workers can never start beside other drivers fails within seconds.
 
     Args:
         build_trainer: Returns the trainer for a config: one of this package's, or any of Ray Train's version 2. Its
-            ``RunConfig`` should leave name and storage path out: the run's files are then in the trial's folder.
+            Leave name and storage path out of its ``RunConfig``: the run's files are then in the trial's folder.
         plan: The plan of a policy with ``num_workers`` of 1 or more.
 
     Raises:
         InvalidResourcesError: The plan has no Train workers. In the trial: ``build_trainer`` returned no trainer of Ray
             Train's version 2, or one that deletes checkpoints itself.
-        InfeasibleRequestError: In the trial: there is no room for its workers beside what the drivers hold.
+        InfeasibleRequestError: In the trial: its workers do not fit beside what the drivers hold.
         Exception: In the trial: what the training loop raised.
     """
     if plan.num_workers == 0:
@@ -113,19 +114,19 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer], plan: Tria
         _run_as_trial(build_trainer(config))
 
     trial.__name__ = name_of(build_trainer)  # Tune names trials after it
-    trial.__mixins__ = (EndsItsRun,)  # type: ignore[attr-defined]
+    trial.__mixins__ = (EndRunWithTrial,)  # type: ignore[attr-defined]
     return with_plan(trial, plan)
 
 
 def _run_as_trial(trainer: _Trainer) -> None:
-    check_train_v2(_rays_own_class(trainer))
+    check_train_v2(_ray_trainer_class(trainer))
     run = begin_run()
     error = run.fit(with_deadlock_check(_in_trial(trainer, run.queue)))
     if error is not None:
-        raise _users_error(error)
+        raise _unwrap_user_error(error)
 
 
-def _rays_own_class(trainer: object) -> type:
+def _ray_trainer_class(trainer: object) -> type:
     for cls in type(trainer).__mro__:
         if cls.__module__.startswith("ray.train."):
             return cls
@@ -133,21 +134,21 @@ def _rays_own_class(trainer: object) -> type:
 
 
 def _in_trial(trainer: _Trainer, queue: Queue) -> Any:
-    """Return the trainer with a folder of the trial's own, and what carries reports and checkpoints to and fro."""
-    # Ray's callback would report everything a second time.
+    """Return the trainer with a folder of the trial's own, and callbacks that pass reports and checkpoints."""
+    # Ray's TuneReportCallback would report everything a second time.
     of_user = [each for each in trainer.run_config.callbacks if not isinstance(each, TuneReportCallback)]
-    callbacks = [*of_user, ReportsToTrial(queue)]
+    callbacks = [*of_user, SendReportsToTrial(queue)]
     checkpoint = tune.get_checkpoint()
     if checkpoint is not None:
         callbacks.append(StartFromCheckpoint(checkpoint))
-    run_config = in_trial_folder(trainer.run_config, get_session().storage)
+    run_config = run_config_in_trial_folder(trainer.run_config, get_session().storage)
     run_config = replace(run_config, callbacks=callbacks)
-    forget_earlier_run(run_config)
+    delete_earlier_snapshot(run_config)
     return with_run_config(trainer, run_config)
 
 
-def _users_error(error: BaseException) -> BaseException:
-    """Return what the user's code raised, instead of what Ray Train wraps it in."""
+def _unwrap_user_error(error: BaseException) -> BaseException:
+    """Return what the user's code raised, without Ray Train's errors around it."""
     wrapped = getattr(error, "controller_failure", None)
     if isinstance(wrapped, ResourcePolicyError):
         return wrapped

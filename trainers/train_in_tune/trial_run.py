@@ -1,4 +1,4 @@
-"""A Train run that a Tune trial has started: its reports become the trial's results, and it ends with the trial."""
+"""Runs a Train run in a Tune trial: its reports become the trial's results, and it ends when the trial ends."""
 
 import os
 import sys
@@ -20,42 +20,42 @@ from ..deadlock_watch.occupancy import remove_groups
 
 
 @dataclass(frozen=True)
-class Started:
-    """The run's controller, with which its workers end."""
+class ControllerStarted:
+    """The run's controller has started; its workers end when it is ended."""
 
     controller: Any
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the worker of rank 0 reported once all had: Ray's own choice, too."""
+    """The report of the worker of rank 0, once all workers have reported. Ray's own callback takes that one too."""
 
     metrics: dict[str, Any]
     checkpoint: Checkpoint | None
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The last message: the run is over, with this error or with none."""
+class RunEnded:
+    """The last message: the run is over, with this error or without one."""
 
     error: BaseException | None
 
 
-class ReportsToTrial(ControllerCallback, ReportCallback):  # type: ignore[misc]  # Ray is not followed
+class SendReportsToTrial(ControllerCallback, ReportCallback):  # type: ignore[misc]  # Ray is not followed
     """Sends every report of the workers to the trial. Runs in the process of Train's controller."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        """Tell the trial whom to end."""
-        self._send(Started(ray.get_runtime_context().current_actor))
+        """Send the controller to the trial, which may have to end it."""
+        self._send(ControllerStarted(ray.get_runtime_context().current_actor))
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
-        """Send one report, and wait while the trial is not ready for it: workers must not run far ahead of Tune."""
+        """Send one report, and wait until the trial takes it: workers must not run far ahead of Tune."""
         self._send(Report(dict(metrics[0]), training_report.checkpoint))
 
-    def _send(self, message: Started | Report) -> None:
+    def _send(self, message: ControllerStarted | Report) -> None:
         try:
             self._queue.put(message)
         except RayError:
@@ -65,15 +65,15 @@ class ReportsToTrial(ControllerCallback, ReportCallback):  # type: ignore[misc] 
 class StartFromCheckpoint(WorkerCallback):  # type: ignore[misc]
     """Lets ``ray.train.get_checkpoint()`` return the checkpoint from which Tune starts the trial.
 
-    Ray Train knows no public way to begin a run from another's checkpoint. Runs in each worker. Workers that Train
-    starts again, by the run's own ``max_failures``, have a later one already.
+    Ray Train has no public way to begin a run from another run's checkpoint. Runs in each worker. Workers that Train
+    restarts, by the run's own ``max_failures``, already have a later checkpoint.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
 
     def after_init_train_context(self) -> None:
-        """Set it where the run has none of its own."""
+        """Set the checkpoint where the run has none of its own."""
         context = get_train_context()
         if context.checkpoint is None:
             context.checkpoint = self._checkpoint
@@ -82,8 +82,8 @@ class StartFromCheckpoint(WorkerCallback):  # type: ignore[misc]
 def report_to_tune(report: Report) -> None:
     """Make the report a result of the trial; wait until Tune lets the trial go on.
 
-    The checkpoint stays where Train has put it. ``tune.report`` would copy it into the trial's folder; the method below
-    is how Ray Train itself, in its version 1, handed over a checkpoint that is stored already.
+    The checkpoint stays where Train has put it, while ``tune.report`` would copy it into the trial's folder. Version 1
+    of Ray Train handed over stored checkpoints by the method that is called here.
 
     Raises:
         SystemExit: Tune has stopped the trial.
@@ -97,17 +97,17 @@ def report_to_tune(report: Report) -> None:
 
 
 _REPORT_INTERVAL: Final = "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"
-"""Ray's variable for how often Train's controller asks each worker how it is, and takes one report of it."""
-_QUESTIONS_PER_S: Final = 100
-_ABORT_S: Final = 5.0
-"""How long Train's controller may take to end its workers and itself; it is then killed."""
+"""Ray's variable for how often Train's controller polls each worker, and takes one report from it."""
+_POLLS_PER_S: Final = 100
+_ABORT_TIMEOUT_S: Final = 5.0
+"""How long Train's controller may take to end its workers and itself, before it is killed."""
 
 
 class TrialRun:
-    """The run of one trainer, in a thread of its own, so that the trial's own can report to Tune."""
+    """Runs one trainer in a thread of its own, so that the trial's thread can report to Tune."""
 
     def __init__(self) -> None:
-        # Started now, so that it is there when Train's controller is.
+        # ControllerStarted now, so that it is there when Train's controller is.
         self.queue = Queue(maxsize=1, actor_options={"num_cpus": 0})
         self._controller: Any = None
         self._is_over = False
@@ -122,8 +122,8 @@ class TrialRun:
         os.environ.setdefault(_REPORT_INTERVAL, f"{report_interval_s(trainer.scaling_config.num_workers):g}")
         threading.Thread(target=self._fit, args=(trainer,), daemon=True).start()
         try:
-            while not isinstance(message := self.queue.get(), Ended):
-                if isinstance(message, Started):
+            while not isinstance(message := self.queue.get(), RunEnded):
+                if isinstance(message, ControllerStarted):
                     self._controller = message.controller
                 else:
                     report_to_tune(message)
@@ -132,26 +132,26 @@ class TrialRun:
                 sys.exit(0)
             self.end()
             raise
-        if message.error is not None:  # maybe its controller died, and has left what it held
+        if message.error is not None:  # its controller may have died, and left what it held
             self.end()
         ray.kill(self.queue.actor)
         self._is_over = True
         return message.error
 
     def _fit(self, trainer: Any) -> None:
-        """Its end is the last message, as every report waits until it is taken."""
+        """Run the trainer, and send how it ended. That is the last message, as every report waits until it is taken."""
         error: BaseException | None = None
         try:
             trainer.fit()
         except BaseException as raised:  # noqa: BLE001  # it is raised in the trial's thread
             error = raised
         try:
-            self.queue.put(Ended(error))
+            self.queue.put(RunEnded(error))
         except RayError:
             return  # the trial was stopped, and nobody listens any more
 
     def end(self) -> None:
-        """End the run, its workers and what they hold, from any thread; nothing where it is over."""
+        """End the run and its workers, and free what they hold. Any thread may call it, also twice."""
         with self._lock:
             if self._is_over:
                 return
@@ -161,49 +161,49 @@ class TrialRun:
             return
         controller_id = self._controller._actor_id.hex()
         try:
-            remove_groups(controller_id, only_pending=True)  # while it waits for them, it hears nothing
-            # Train starts helpers that outlive a controller that is killed, so it is asked first.
-            ray.get(self._controller.abort.remote(), timeout=_ABORT_S)
+            remove_groups(controller_id, only_pending=True)  # while it waits for them, it handles no call
+            # Train starts helper actors that outlive a controller that is killed, so ask it to end first.
+            ray.get(self._controller.abort.remote(), timeout=_ABORT_TIMEOUT_S)
         except RayError:
-            pass  # its way to end, or it was too busy, or it is dead
+            pass  # an abort ends the actor, or the controller was too busy, or it is dead
         ray.kill(self._controller)
         remove_groups(controller_id)
 
 
 def report_interval_s(num_workers: int | tuple[int, int]) -> float:
-    """Return the seconds between two reports that Train may take: 0.1 for a few workers, Ray's own 2 for hundreds.
+    """Return the seconds between two reports that Train takes: 0.1 for a few workers, Ray's default of 2 for hundreds.
 
-    With Ray's own for all, a loop that reports more often waits, which a trial of Tune without Train does not.
+    With Ray's default, a loop that reports more often waits, which a trial of Tune without Train does not.
     """
     most = num_workers[1] if isinstance(num_workers, tuple) else num_workers
-    return min(2.0, max(0.1, most / _QUESTIONS_PER_S))
+    return min(2.0, max(0.1, most / _POLLS_PER_S))
 
 
 _current: TrialRun | None = None
-"""The run of the trial that this process serves now, or served last."""
+"""The Train run of the trial that this process runs, or ran last."""
 
 
 def begin_run() -> TrialRun:
-    """Return a new run, which ends with the trial of this process."""
+    """Return a new run, which ends with the trial that runs in this process."""
     global _current
     _current = TrialRun()
     return _current
 
 
-class EndsItsRun(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
-    """Stands in front of the trainable that Tune makes of a function: ends its run when Tune is done with the trial.
+class EndRunWithTrial(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
+    """A mixin for the trainable that Tune makes of a function: it ends the Train run when Tune is done with the trial.
 
-    Tune calls it while the function stands at a report, or once it has ended, and kills the process soon after: too
-    soon for the function's own thread to end what it has started.
+    Tune calls it while the function waits at a report, or once the function has ended. Soon after, Tune kills the
+    process: too soon for the function's own thread to end what it has started.
     """
 
     def cleanup(self) -> None:
-        """End the run when the trial's process is to end."""
+        """End the run before the trial's process ends."""
         _end_current()
         super().cleanup()
 
     def reset_config(self, new_config: Any) -> bool:
-        """End the run when another trial is to go on in this process."""
+        """End the run before another trial uses this process."""
         _end_current()
         return bool(super().reset_config(new_config))
 

@@ -172,13 +172,13 @@ def read_value(
         UnreadableFileError: It cannot be read.
         InvalidResourcesError: It holds something else.
     """
-    way_out = f"; {hint}" if hint else ""
+    ending = f"; {hint}" if hint else ""
     try:
         data = read_bytes(path, what=f"{what} file", max_bytes=max_bytes, by_others=by_others)
         return cls.from_dict(parse_data(decode(data, str(path)), str(path)))
     except UnreadableFileError as error:
-        raise UnreadableFileError(error.path, error.what, f"{error.reason}{way_out}", error.is_missing) from error
+        raise UnreadableFileError(error.path, error.what, f"{error.reason}{ending}", error.is_missing) from error
     except DocumentError as error:
-        raise DocumentError(error.source, error.line, f"{error.reason}{way_out}") from error
+        raise DocumentError(error.source, error.line, f"{error.reason}{ending}") from error
     except InvalidResourcesError as error:
-        raise InvalidResourcesError(f"{path} is no {what}: {error}{way_out}") from error
+        raise InvalidResourcesError(f"{path} is no {what}: {error}{ending}") from error

@@ -11,15 +11,15 @@ Cause = Literal["own_limit", "neighbour"]
 
 _SIZE: Final = r"(\d[\d,]{0,30}(?:\.\d{0,9})?) ?(bytes\b|[KMGTPE]i?B\b|[KMGTPE]\b|B\b)"
 _UNITS: Final = {unit: 1024**power for power, unit in enumerate("BKMGTPE")}
-_MOST: Final = 2**60
+_MAX_BYTES: Final = 2**60
 """More than any device has; without a limit, PyTorch's asynchronous allocator names one of 2^64 bytes."""
-_ROUNDING: Final = 2**24
-"""Three numbers, each rounded to 0.01 GiB, may be off by 15.4 MiB together; small ones by 0.5 % at most."""
+_MAX_ROUNDING_BYTES: Final = 2**24
+"""Three numbers, each rounded to 0.01 GiB, are off by 15.4 MiB together at most; small ones by 0.5 %."""
 
 
-def _pattern(*forms: str) -> re.Pattern[str]:
-    """Return a pattern of any of ``forms``, in which ``#`` stands for an amount."""
-    return re.compile("|".join(form.replace("#", _SIZE) for form in forms), re.IGNORECASE)
+def _pattern(*sentences: str) -> re.Pattern[str]:
+    """Return a pattern that matches any of ``sentences``, in which ``#`` stands for an amount."""
+    return re.compile("|".join(sentence.replace("#", _SIZE) for sentence in sentences), re.IGNORECASE)
 
 
 _ASKED: Final = _pattern(
@@ -69,7 +69,7 @@ def requested_bytes(text: str) -> int | None:
     if found := _SHAPE.search(text):
         sizes = [int(size) for size in re.findall(r"\d{1,18}", found[1])]
         item_bytes = _ITEM_BYTES.get(found[2])
-        return None if item_bytes is None else _sound(math.prod(sizes) * item_bytes) or None
+        return None if item_bytes is None else _plausible(math.prod(sizes) * item_bytes) or None
     return _amount(_ASKED, text) or None
 
 
@@ -81,15 +81,16 @@ def limit_bytes(text: str) -> int | None:
 def cause(text: str) -> Cause | None:
     """Return who had taken the memory, by the numbers in ``text``; ``None`` if they do not tell.
 
-    With a limit: what the process holds and what it asked for together pass it, or they do not, and then the device
-    itself was full. Without: the process alone would have fitted into the device.
+    Where the process has a limit, what it holds and what it asked for together may pass the limit: then the limit is
+    the cause. If they do not, others had filled the device. Without a limit, others had filled the device if the
+    process alone would have fitted into it.
     """
     asked, limit, free = requested_bytes(text), limit_bytes(text), _amount(_FREE, text)
     if asked is None:
         return None
     if limit is not None:
         held = sum(_amount(pattern, text) or 0 for pattern in _HELD)
-        if held + asked + min(_ROUNDING, limit // 200) > limit or (free is not None and free >= asked):
+        if held + asked + min(_MAX_ROUNDING_BYTES, limit // 200) > limit or (free is not None and free >= asked):
             return "own_limit"
         return "neighbour"
     total, in_use = _amount(_TOTAL, text), _amount(_IN_USE, text)
@@ -103,8 +104,8 @@ def _amount(pattern: re.Pattern[str], text: str) -> int | None:
     if found is None:
         return None
     number, unit = (value for value in found.groups() if value is not None)
-    return _sound(float(number.replace(",", "")) * _UNITS[unit[0].upper()])
+    return _plausible(float(number.replace(",", "")) * _UNITS[unit[0].upper()])
 
 
-def _sound(amount: float) -> int | None:
-    return int(amount) if amount < _MOST else None
+def _plausible(amount: float) -> int | None:
+    return int(amount) if amount < _MAX_BYTES else None

@@ -1,6 +1,6 @@
-"""The errors inside an error: causes, contexts, members of groups, and what Ray wraps.
+"""Finds the errors inside an error or a text: causes, contexts, members of groups, and what Ray wraps.
 
-Errors are foreign objects: their attributes, their text and even their type may raise, lead in circles or never end.
+Errors are foreign objects: their attributes, their text and even their type may raise, form circles or never end.
 """
 
 import re
@@ -10,20 +10,20 @@ from typing import Any, Final, NamedTuple, TypeGuard
 
 from tune_policies.oom.signatures import KILLED_BY_RAY, KILLED_BY_RAY_SENTENCE
 
-_MOST_ERRORS: Final = 10_000
-_MOST_CHARACTERS: Final = 100_000
+_MAX_ERRORS: Final = 10_000
+_MAX_CHARACTERS: Final = 100_000
 
-_WRAPPED: Final = ("cause", "controller_failure", "health_check_failure", "_base_exc")
+_WRAPPING_ATTRIBUTES: Final = ("cause", "controller_failure", "health_check_failure", "_base_exc")
 """Where Ray's RayTaskError and the errors of Ray Train keep the error that they wrap."""
 
 
-class Link(NamedTuple):
+class ChainedError(NamedTuple):
     """One error of a chain.
 
     Attributes:
-        depth: How many errors are around it.
+        depth: How many errors wrap it.
         types: The full names of its type and of that type's bases, built-in ones without a module.
-        text: Its message; of a very long one the beginning and the end.
+        text: Its message; the beginning and the end of a very long one.
     """
 
     depth: int
@@ -31,35 +31,36 @@ class Link(NamedTuple):
     text: str
 
 
-def links(error: object) -> Iterator[Link]:
-    """Yield ``error`` and each error inside it once, outer ones before inner ones; never raises."""
+def walk_errors(error: object) -> Iterator[ChainedError]:
+    """Yield ``error`` and each error inside it once, outer errors before inner ones; never raises."""
     waiting: list[tuple[int, object]] = [(0, error)]
     seen: dict[int, BaseException] = {}  # keeps them alive: an error made on the fly could get another's id
-    while waiting and len(seen) < _MOST_ERRORS:
+    while waiting and len(seen) < _MAX_ERRORS:
         depth, current = waiting.pop()
         # Not isinstance, which asks the object itself for its class.
         if id(current) in seen or not _is_error(current):
             continue
         seen[id(current)] = current
-        yield Link(depth, _types(current), _text(current))
-        waiting.extend((depth + 1, inner) for inner in reversed(_inner(current)))
+        yield ChainedError(depth, _types(current), _text(current))
+        waiting.extend((depth + 1, inner) for inner in reversed(_inner_errors(current)))
 
 
 def _is_error(value: object) -> TypeGuard[BaseException]:
     return issubclass(type(value), BaseException)
 
 
-def _inner(error: BaseException) -> list[object]:
-    cause = _read(error, "__cause__")
+def _inner_errors(error: BaseException) -> list[object]:
+    cause = _read_attribute(error, "__cause__")
     # As Python prints it: a cause hides the context, and so does "from None", which says that the context is no reason.
-    context = None if cause is not None or _read(error, "__suppress_context__") else _read(error, "__context__")
-    failures = _read(error, "worker_failures")  # of Ray Train's WorkerGroupError, by rank
+    hides_context = cause is not None or _read_attribute(error, "__suppress_context__")
+    context = None if hides_context else _read_attribute(error, "__context__")
+    failures = _read_attribute(error, "worker_failures")  # of Ray Train's WorkerGroupError, by rank
     return [
         *(cause, context),
-        *_members(_read(error, "exceptions")),
-        *(_read(error, name) for name in _WRAPPED),
+        *_members(_read_attribute(error, "exceptions")),
+        *(_read_attribute(error, name) for name in _WRAPPING_ATTRIBUTES),
         *_members(list(failures.values()) if type(failures) is dict else None),
-        *_members(_read(error, "args")),
+        *_members(_read_attribute(error, "args")),
     ]
 
 
@@ -67,7 +68,7 @@ def _members(values: object) -> tuple[object, ...] | list[object]:
     return values if type(values) is tuple or type(values) is list else ()
 
 
-def _read(owner: object, name: str) -> Any:
+def _read_attribute(owner: object, name: str) -> Any:
     try:
         return getattr(owner, name, None)
     except Exception:  # noqa: BLE001 - a foreign object may raise anything
@@ -83,16 +84,16 @@ def _types(error: BaseException) -> tuple[str, ...]:
 
 def _text(error: BaseException) -> str:
     try:
-        text = str(error) or str(_read(error, "message") or "")
+        text = str(error) or str(_read_attribute(error, "message") or "")
     except Exception:  # noqa: BLE001 - a foreign object may raise anything
         return ""
     return shortened(text)
 
 
 def shortened(text: str) -> str:
-    """Return ``text``; of a very long one the beginning and the end."""
-    half = _MOST_CHARACTERS // 2
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:half]}\n{text[-half:]}"
+    """Return ``text``, or the beginning and the end of a very long one."""
+    half = _MAX_CHARACTERS // 2
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:half]}\n{text[-half:]}"
 
 
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")

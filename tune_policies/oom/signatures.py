@@ -1,4 +1,4 @@
-"""What each framework raises when memory runs out, and how it differs from what only mentions memory.
+"""Knows what each framework raises when memory runs out, and tells that from errors that only mention memory.
 
 An error counts by its type, where the type has no other meaning, or by a sentence that only an allocator or a driver
 writes. The sentences are those of PyTorch 1.13 to 2.13 (``c10/cuda/CUDACachingAllocator.cpp`` and its like for XPU,
@@ -13,13 +13,13 @@ from typing import Final, Literal
 from tune_policies.oom.amounts import cause, limit_bytes, requested_bytes
 from tune_policies.oom.out_of_memory import OutOfMemory
 
-Kind = Literal["accelerator", "host"]
+MemoryKind = Literal["accelerator", "host"]
 
-_WRONG_CALLS: Final = frozenset(
+_PROGRAM_ERRORS: Final = frozenset(
     {"AssertionError", "AttributeError", "ImportError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError"}
     | {"NotImplementedError", "SyntaxError", "TypeError", "ValueError", "ZeroDivisionError"}
 )
-"""Errors of the program itself: what they say about memory is said by a person."""
+"""Errors of the program itself. A person wrote what they say about memory, so it proves nothing."""
 
 _FRAMEWORKS: Final = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax", "jaxlib": "jax", "cupy": "cupy"} | {
     "cupy_backends": "cupy",
@@ -41,10 +41,10 @@ may have happened."""
 
 _DEVICES: Final = r"(?:CUDA|HIP|XPU|NPU|MLU|GCU|MPS backend)"
 _NO_SENTENCE_BEFORE: Final = r"(?:^|[^\w\s]\s+|[^\w\s])"
-"""What may be before a message that is quoted: a colon or a bracket, not the words of another sentence."""
+"""What may stand before a quoted message: a colon or a bracket, but no words of another sentence."""
 _RESOURCE_EXHAUSTED: Final = r"(?:RESOURCE_EXHAUSTED|Resource exhausted): "
 
-_SENTENCES: Final[tuple[tuple[str, Kind, str | None], ...]] = (
+_SENTENCES: Final[tuple[tuple[str, MemoryKind, str | None], ...]] = (
     (rf"{_DEVICES} out of memory(?:[.,]? (?:\w+ )?[Tt]ried to allocate| \()", "accelerator", "torch"),
     (rf"{_NO_SENTENCE_BEFORE}{_DEVICES} out of memory\.?$", "accelerator", "torch"),
     (r"Allocation on device \S+ would exceed allowed memory\. \(out of memory\)", "accelerator", "torch"),
@@ -70,20 +70,20 @@ _SENTENCES: Final[tuple[tuple[str, Kind, str | None], ...]] = (
     (r"^\[Errno 12\] ", "host", "python"),
     (r"^std::bad_alloc$", "host", None),
 )
-"""What nobody else writes, with who writes it if the type of the error does not tell."""
+"""Sentences that nothing else writes, the memory that ran out, and the framework where the type does not tell."""
 
-_TENSORFLOW_MEMORY: Final = re.compile(
+_TENSORFLOW_OOM: Final = re.compile(
     r"OOM when allocating tensor|[Ff]ailed to allocate memory|[Oo]ut of memory|[Rr]an out of (?:GPU )?memory"
     r"|_ALLOC_FAILED|Dst tensor is not initialized"  # a copy to a GPU that has no room
 )
-_XLA_MEMORY: Final = re.compile(r"[Oo]ut of memory|OUT_OF_MEMORY|[Ff]ailed to allocate|[Rr]an out of memory in")
+_XLA_OOM: Final = re.compile(r"[Oo]ut of memory|OUT_OF_MEMORY|[Ff]ailed to allocate|[Rr]an out of memory in")
 _TENSORFLOW_HOST: Final = re.compile(r"by allocator (?:\w*cpu\b|\w*host)")
 _TENSORFLOW_DEVICE: Final = re.compile(r"by allocator|device:(?:GPU|TPU|XPU):")
 _CPU_DEVICE: Final = re.compile(r"device:CPU:")
 _ACCELERATOR_TEXT: Final = re.compile(r"\bCUDA|cudaError|\bHIP\b|hipError|\bRMM failure\b")
 
 
-def recognise(types: Sequence[str], text: str) -> OutOfMemory | None:
+def match_signature(types: Sequence[str], text: str) -> OutOfMemory | None:
     """Return what an error says about memory that ran out; ``None`` if it means something else.
 
     Args:
@@ -104,7 +104,7 @@ def recognise(types: Sequence[str], text: str) -> OutOfMemory | None:
     )
 
 
-def _by_type(types: Sequence[str], text: str) -> tuple[Kind, str | None] | None:
+def _by_type(types: Sequence[str], text: str) -> tuple[MemoryKind, str | None] | None:
     if any(_TORCH_OOM.fullmatch(name) for name in types):
         return "accelerator", "torch"
     if any(_CUPY_OOM.fullmatch(name) for name in types):
@@ -117,8 +117,8 @@ def _by_type(types: Sequence[str], text: str) -> tuple[Kind, str | None] | None:
     return None
 
 
-def _by_text(types: Sequence[str], text: str) -> tuple[Kind, str | None] | None:
-    if not types or types[0] in _WRONG_CALLS:
+def _by_text(types: Sequence[str], text: str) -> tuple[MemoryKind, str | None] | None:
+    if not types or types[0] in _PROGRAM_ERRORS:
         return None
     framework = next((_FRAMEWORKS[package] for name in types if (package := name.split(".")[0]) in _FRAMEWORKS), None)
     if framework == "tensorflow":
@@ -126,15 +126,15 @@ def _by_text(types: Sequence[str], text: str) -> tuple[Kind, str | None] | None:
     for sentence, kind, writer in _SENTENCES:
         if re.search(sentence, text, re.MULTILINE):
             return kind, framework or writer
-    if framework == "jax" and _XLA_MEMORY.search(text):
+    if framework == "jax" and _XLA_OOM.search(text):
         return ("host" if "host memory" in text else "accelerator"), "jax"
     return None
 
 
-def _tensorflow(types: Sequence[str], text: str) -> tuple[Kind, str] | None:
-    """Return the kind of an error of TensorFlow, whose ResourceExhaustedError means files, disks and messages too."""
+def _tensorflow(types: Sequence[str], text: str) -> tuple[MemoryKind, str] | None:
+    """Classify an error of TensorFlow. Its ResourceExhaustedError also means files, disks and messages."""
     exhausted = any(name.endswith(("ResourceExhaustedError", "InternalError")) for name in types)
-    if not exhausted or not _TENSORFLOW_MEMORY.search(text):
+    if not exhausted or not _TENSORFLOW_OOM.search(text):
         return None
     if _TENSORFLOW_HOST.search(text):
         return "host", "tensorflow"

@@ -97,14 +97,14 @@ def _check_reachable(address: str, timeout_s: float, local: str) -> None:
     the first try is made by a child process, which can be.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    way_out = (
+    hint = (
         f"check that Ray runs there (`ray start --head`), or name another address; 'local' {local}. "
         "Without an address, RAY_ADDRESS counts, and then what the last `ray start` on this machine left in "
         "ray_current_cluster"
     )
     if not (_is_host(host) and port.isascii() and port.isdigit() and len(port) <= len("65535")):
         raise InvalidResourcesError(
-            f"Ray address {address!r} is not host:port, ray://host:port, 'auto' or 'local': {way_out}"
+            f"Ray address {address!r} is not host:port, ray://host:port, 'auto' or 'local': {hint}"
         )
     deadline = time.monotonic() + timeout_s
     try:
@@ -113,11 +113,11 @@ def _check_reachable(address: str, timeout_s: float, local: str) -> None:
         child = child_python("-c", _CONNECT, address)
         subprocess.run(child, timeout=left, check=True, capture_output=True)  # noqa: S603
     except (OSError, OverflowError) as error:
-        raise ProbeError(f"no Ray answers at {address!r} ({error}): {way_out}") from error
+        raise ProbeError(f"no Ray answers at {address!r} ({error}): {hint}") from error
     except subprocess.TimeoutExpired as error:
         raise ProbeError(
             f"no answer from Ray at {address!r} within {timeout_s:g} s: give it longer (--timeout-s, or timeout_s in a "
-            f"program), or {way_out}"
+            f"program), or {hint}"
         ) from error
     except subprocess.CalledProcessError as error:
         raise ProbeError(f"Ray at {address!r} refuses the connection: {last_error(error.stderr)}") from error

@@ -1,7 +1,7 @@
-"""What a plan asks of Tune for a trial that Tune restores with resources from elsewhere.
+"""Resources of a trainable that also hold for trials that Tune restores with saved resources.
 
-Tune saves ``resources_per_trial`` with each trial and with those to come. Beside a trainable with resources of its own
-it refuses them, says so in its log only, and then begins the experiment anew, or waits for ever.
+Tune saves ``resources_per_trial`` with each trial and for those to come. A trainable with resources of its own does not
+go with them: Tune says so in its log only, and then begins the experiment anew, or waits for ever.
 """
 
 import inspect
@@ -18,10 +18,10 @@ from tune_policies.tune.task_watch import watch_tasks
 _Request = Callable[[Mapping[str, Any]], PlacementGroupFactory]
 
 
-class OverSaved:
+class ResumeSafeResources:
     """Resources as a function of a trial's config, which hold for a resumed experiment's trials too.
 
-    What the run at hand was given for all trials is still refused by Tune.
+    Tune still refuses ``resources_per_trial`` that the current run is given.
     """
 
     def __init__(self, resources: dict[str, float] | PlacementGroupFactory | _Request) -> None:
@@ -32,16 +32,16 @@ class OverSaved:
     def __call__(self, config: Mapping[str, Any]) -> PlacementGroupFactory:
         """Return what Tune reserves for a trial with this config. Tune asks in the program, as it adds the trial."""
         watch_tasks()
-        _forget_saved()
+        _drop_saved_resources()
         resources = self._resources.value
         return resources if isinstance(resources, PlacementGroupFactory) else resources(config)
 
 
-def _forget_saved() -> None:
-    """Let the trial that Tune is about to add have no resources but those of its trainable, if its run is resumed.
+def _drop_saved_resources() -> None:
+    """Drop the saved resources of the trial that Tune is about to add, if its run is resumed.
 
-    Tune asks the trainable with the trial's config alone, before any scheduler or callback hears of the trial. So it is
-    looked for where Tune adds it.
+    Tune passes the trainable only the trial's config, before any scheduler or callback hears of the trial. So this
+    function finds the trial in the frame in which Tune adds it.
     """
     frame = inspect.currentframe()
     while frame is not None and frame.f_code is not TuneController.add_trial.__code__:

@@ -17,93 +17,94 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.ray_compat.ray_objects import PLAN_ATTRIBUTE
 from tune_policies.ray_compat.unpickled_once import UnpickledOnce
-from tune_policies.tune.slot_assignment import num_slots
+from tune_policies.tune.slot_assignment import num_slots_for
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 
 _logger = logging.getLogger(__name__)
 
 
-class Adviser(Protocol):
-    """What a trial asks of a scheduler."""
+class FailureHook(Protocol):
+    """A scheduler that decides which failures of a trial do not count, and which resources the trial gets."""
 
-    def goes_back(self, trial: Trial, error: object) -> bool:
-        """Return whether a trial that failed goes back, and its failure does not count.
+    def should_requeue(self, trial: Trial, error: object) -> bool:
+        """Return whether Tune puts a failed trial back into its queue without counting the failure.
 
         Raises:
-            InfeasibleRequestError: It ran out of memory, and there is no more for it: it fails for good.
+            InfeasibleRequestError: The trial ran out of memory, and there is no more for it: it fails for good.
         """
 
-    def plan_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
-        """Return what a trial gets for which ``planned`` was meant."""
+    def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
+        """Return the resources that a trial gets where ``planned`` was asked for it."""
 
 
-class AdvisedTrial(Trial):  # type: ignore[misc]  # Ray has no types
-    """A trial of which schedulers say which failures do not count, and what it gets."""
+class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
+    """A trial that asks its failure hooks which failures count, and which resources it gets."""
 
     def handle_error(self, exc: Any = None) -> None:
-        """Count the failure, unless the trial goes back; where there is nothing for it, its error says so."""
+        """Count the failure, unless a hook requeues the trial. If a hook says why it cannot, add that to the error."""
         state = self.temporary_state
-        state.returned_by, state.why_not, state.was_saving = None, None, self.is_saving
+        state.requeued_by, state.why_not_requeued, state.was_saving = None, None, self.is_saving
         try:
             if self.status == Trial.RUNNING or self in state.controller._resetting_trials:
-                state.returned_by = next((each for each in state.advisers if each.goes_back(self, exc)), None)
+                state.requeued_by = next((each for each in state.hooks if each.should_requeue(self, exc)), None)
         except InfeasibleRequestError as error:
-            state.why_not = str(error)
-            _logger.error("%s ran out of memory and fails: %s", self, state.why_not)
-            _note(exc, state.why_not)
+            state.why_not_requeued = str(error)
+            _logger.error("%s ran out of memory and fails: %s", self, state.why_not_requeued)
+            _note(exc, state.why_not_requeued)
         except Exception:  # whatever it is, it must not end the other trials
-            _logger.exception("%s is left to Tune: whether it goes back could not be told", self)
+            _logger.exception("%s is left to Tune: no scheduler could tell whether to requeue it", self)
         num_failures = self.run_metadata.num_failures
         super().handle_error(exc)
-        if state.returned_by is None:
+        if state.requeued_by is None:
             state.has_failed = True
         else:
             self.run_metadata.num_failures = num_failures
-            _let_go_back(self, state.controller)
-        if state.why_not and self.error_file:
+            _undo_failure(self, state.controller)
+        if state.why_not_requeued and self.error_file:
             with Path(self.error_file).open("a") as file:
-                file.write(state.why_not + "\n")
+                file.write(state.why_not_requeued + "\n")
 
     def should_recover(self) -> bool:
-        """Return whether it goes back: as a scheduler says, or as Tune retries it."""
+        """Return whether a hook has requeued the trial, or Tune retries it."""
         state = self.temporary_state
-        return state.returned_by is not None or (state.why_not is None and bool(super().should_recover()))
+        return state.requeued_by is not None or (state.why_not_requeued is None and bool(super().should_recover()))
 
     def update_resources(self, resources: PlacementGroupFactory | dict[str, float]) -> None:
-        """Ask for ``resources``, as the schedulers change them."""
+        """Ask for ``resources``, as the hooks adjust them."""
         wanted = resource_dict_to_pg_factory(resources) if isinstance(resources, dict) else resources
-        for adviser in self.temporary_state.advisers:
-            wanted = adviser.plan_resources(self, wanted)
+        for hook in self.temporary_state.hooks:
+            wanted = hook.adjust_resources(self, wanted)
         super().update_resources(wanted)
 
 
-def adopt(trial: Trial, adviser: Adviser, tune_controller: Any) -> None:
-    """Let ``adviser`` say whether a failure of ``trial`` counts, and what the trial gets; beside others that do.
+def install_failure_hook(trial: Trial, hook: FailureHook, tune_controller: Any) -> None:
+    """Let ``hook`` decide which failures of ``trial`` count, and which resources it gets; several hooks may.
 
-    Tune asks the trial itself, before any scheduler hears of it, and counts by ``max_failures`` alone: a room for
-    failures that is large enough for us would give every other error free retries. A class is not saved with the trial,
-    so a restored trial is adopted anew, and ``temporary_state`` is what Tune never saves.
+    Tune asks the trial itself, before it tells any scheduler, and knows ``max_failures`` alone: raising that would give
+    all other errors free retries. Tune saves no class with a trial, so a restored trial needs its hook anew. It never
+    saves ``temporary_state``.
     """
     state = trial.temporary_state
-    if not isinstance(trial, AdvisedTrial):
-        trial.__class__ = AdvisedTrial
-        state.advisers, state.controller = [], unwrapped(tune_controller)
-        state.returned_by = state.why_not = None
+    if not isinstance(trial, HookedTrial):
+        trial.__class__ = HookedTrial
+        state.hooks, state.controller = [], unwrapped(tune_controller)
+        state.requeued_by = state.why_not_requeued = None
         state.was_saving = state.has_failed = False
-    if adviser not in state.advisers:
-        state.advisers.append(adviser)
+    if hook not in state.hooks:
+        state.hooks.append(hook)
 
 
-def returned_by(trial: Trial) -> Adviser | None:
-    """Return who let ``trial`` go back when it failed; ``None``: nobody, it is as Tune would have it."""
-    return trial.temporary_state.returned_by if isinstance(trial, AdvisedTrial) else None
+def requeued_by(trial: Trial) -> FailureHook | None:
+    """Return the hook that requeued ``trial`` after its last failure; ``None``: none did, and Tune decided."""
+    return trial.temporary_state.requeued_by if isinstance(trial, HookedTrial) else None
 
 
-def _let_go_back(trial: Trial, controller: Any) -> None:
-    """Undo what Tune noted of a failure that does not count. It has no public way for that.
+def _undo_failure(trial: Trial, controller: Any) -> None:
+    """Undo what Tune noted of a failure that does not count. Tune has no public way for that.
 
-    One in ``reset_config`` is that of a trial that waits, which Tune would not retry: it retries what runs, and has the
-    same steps for a trial whose process does not start. With ``fail_fast`` it stops at the first failure that it saw.
+    A trial that fails in ``reset_config`` is pending, and Tune retries only trials that run, so it becomes one. Tune
+    takes the same steps where a trial's process does not start. With ``fail_fast`` Tune stops at the first failure that
+    it has noted.
     """
     if trial.status == Trial.PENDING:
         controller._resetting_trials.discard(trial)
@@ -206,7 +207,7 @@ def slots_taken(trial: Trial, slot: TrialSlot) -> int:
     asked = trial.placement_group_factory
     if planned_of(asked) is asked:
         return 1
-    return num_slots(bundles_of(asked)[0], bundles_of(slot.placement_group_factory())[0])
+    return num_slots_for(bundles_of(asked)[0], bundles_of(slot.placement_group_factory())[0])
 
 
 def request_instead(tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
@@ -276,15 +277,15 @@ class TuneQueue:
         """The trials that wait for their resources or their process."""
         return self._controller._pending_trials  # type: ignore[no-any-return]
 
-    def to_hold_back(self, held: AbstractSet[Trial], seated: AbstractSet[Trial]) -> list[Trial]:
+    def to_hold_back(self, held: AbstractSet[Trial], assigned: AbstractSet[Trial]) -> list[Trial]:
         """Return the waiting trials that Tune would start though they have no slot, in Tune's order.
 
         All of a run's waiting trials pass through here in each step: most are held already, and cost next to nothing.
         """
         listed = dict.fromkeys(
-            each for each in self._controller._pending_trials_list if each in self.pending and each not in seated
+            each for each in self._controller._pending_trials_list if each in self.pending and each not in assigned
         )
-        unlisted = self.pending - held - seated - listed.keys()
+        unlisted = self.pending - held - assigned - listed.keys()
         return [*listed, *sorted(unlisted, key=lambda trial: trial.trial_id)]
 
     @property

@@ -1,4 +1,7 @@
-"""What trials that ran out of memory teach about others: which configs need as much."""
+"""Which trials need as much memory as one that ran out: a record for each time that a trial did.
+
+Two configs are alike by their memory settings: what of a config can decide how much memory its trial needs.
+"""
 
 import logging
 import math
@@ -12,38 +15,40 @@ from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Count
 from tune_policies.values.value import Value
 
-Traits = dict[str, bool | int | float | str | None]
-"""What of a trial's config may decide how much memory it needs, by its path in the config."""
+_logger = logging.getLogger(__name__)
+
+Setting = bool | int | float | str | None
+
+MemorySettings = dict[str, Setting]
+"""The entries of a config that can decide how much memory its trial needs, each by its path in the config."""
 
 
-def traits_of(config: Mapping[str, object], memory_keys: Sequence[str] | None = None) -> Traits:
-    """Return what of ``config`` may decide the memory that a trial needs.
+def memory_settings(config: Mapping[str, object], memory_keys: Sequence[str] | None = None) -> MemorySettings:
+    """Return the entries of ``config`` that can decide how much memory its trial needs.
 
-    Without ``memory_keys`` that is everything but fractions: a learning rate decides no memory, a batch size does, as
-    a float too, which some searches give.
+    Without ``memory_keys`` these are all entries but fractions. A learning rate decides no memory. A batch size does,
+    even as a float: some searchers give whole numbers as floats.
 
     Args:
         config: The trial's config.
-        memory_keys: The keys that count, those inside others as ``"model/width"``; ``None``: all but fractions.
+        memory_keys: The keys that count, such as ``"model/width"`` for a nested one; ``None``: all but fractions.
     """
-    traits = dict(_flatten("", config, keep_fractions=memory_keys is not None))
+    settings = dict(_flatten("", config, keep_fractions=memory_keys is not None))
     if memory_keys is None:
-        return traits
+        return settings
     return {
-        path: value for path, value in traits.items() if any(f"{path}/".startswith(f"{key}/") for key in memory_keys)
+        path: value for path, value in settings.items() if any(f"{path}/".startswith(f"{key}/") for key in memory_keys)
     }
 
 
-def _flatten(
-    path: str, value: object, *, keep_fractions: bool
-) -> Iterable[tuple[str, bool | int | float | str | None]]:
+def _flatten(path: str, value: object, *, keep_fractions: bool) -> Iterable[tuple[str, Setting]]:
     match value:
         case Mapping():
-            items = [(_printable(str(key)), each) for key, each in value.items()]
+            items = [(_encodable(str(key)), each) for key, each in value.items()]
         case list() | tuple():
             items = [(str(index), each) for index, each in enumerate(value)]
         case str():
-            return [(path, _printable(value))]
+            return [(path, _encodable(value))]
         case None | bool():
             return [(path, value)]
         case Integral():
@@ -55,80 +60,77 @@ def _flatten(
         case _:
             named = value if hasattr(value, "__qualname__") else type(value)
             return [(path, f"{getattr(named, '__module__', None)}.{named.__qualname__}")]
-    found: list[tuple[str, bool | int | float | str | None]] = []
+    found: list[tuple[str, Setting]] = []
     for key, each in items:
         found += _flatten(f"{path}/{key}" if path else key, each, keep_fractions=keep_fractions)
     return found
 
 
-def _printable(text: str) -> str:
-    """Return ``text`` as it can be saved: a path that is no UTF-8 has halves of characters in it."""
+def _encodable(text: str) -> str:
+    """Return ``text`` as UTF-8 can hold it: Python reads a path that is no UTF-8 with lone surrogates in it."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-class Lesson(Value):
-    """That a trial with such a config ran out of memory, and what it got then.
+class OomRecord(Value):
+    """A trial ran out of memory, and this is what its next try got.
 
     Attributes:
-        traits: What of its config may have decided it.
-        floor: What a config like it gets at least.
+        settings: The memory settings of its config.
+        floor: The least memory for a trial with such settings.
     """
 
-    traits: Traits
+    settings: MemorySettings
     floor: MemoryFloor
 
-    def is_about(self, traits: Traits) -> bool:
-        """Return whether a trial with ``traits`` needs as much: equal, and in whole numbers not smaller."""
-        both = self.traits.keys() & traits.keys()
-        # A float that is whole here and was a fraction there is no whole number: a dropout of 0.0 and one of 0.5.
-        others = [found[path] for found in (self.traits, traits) for path in found.keys() - both]
-        return all(isinstance(value, float) and value.is_integer() for value in others) and all(
-            _is_no_less(traits[path], self.traits[path]) for path in both
+    def applies_to(self, settings: MemorySettings) -> bool:
+        """Return whether a trial with ``settings`` needs as much: no number is smaller, and all else is equal."""
+        both = self.settings.keys() & settings.keys()
+        # A float that is whole in one config and a fraction in the other decides no memory: dropouts of 0.0 and 0.5.
+        in_one_only = [found[path] for found in (self.settings, settings) for path in found.keys() - both]
+        return all(isinstance(value, float) and value.is_integer() for value in in_one_only) and all(
+            _is_no_less(settings[path], self.settings[path]) for path in both
         )
 
 
-def _is_no_less(value: object, learned: object) -> bool:
-    if any(isinstance(each, bool) or not isinstance(each, int | float) for each in (value, learned)):
-        return type(value) is type(learned) and value == learned
-    return value >= learned  # type: ignore[operator, no-any-return]
+def _is_no_less(value: object, recorded: object) -> bool:
+    if any(isinstance(each, bool) or not isinstance(each, int | float) for each in (value, recorded)):
+        return type(value) is type(recorded) and value == recorded
+    return value >= recorded  # type: ignore[operator, no-any-return]
 
 
-def floor_for(traits: Traits, lessons: Iterable[Lesson]) -> MemoryFloor:
-    """Return what a trial with ``traits`` gets at least, by what other trials have taught."""
+def floor_for(settings: MemorySettings, records: Iterable[OomRecord]) -> MemoryFloor:
+    """Return the least memory for a trial with ``settings``: the most that any record about such a trial says."""
     floor = MemoryFloor()
-    for lesson in lessons:
-        if lesson.is_about(traits):
-            floor |= lesson.floor
+    for record in records:
+        if record.applies_to(settings):
+            floor |= record.floor
     return floor
 
 
-_logger = logging.getLogger(__name__)
-
-
-class TrialMemory(Value):
-    """What a trial remembers of running out.
+class TrialOomHistory(Value):
+    """How often one trial ran out of memory, and what it got then.
 
     Attributes:
-        lessons: What it got each time, and for which config.
-        num_same_share: How often it went back with the share that it had.
+        records: One for each retry with more memory.
+        num_same_share_retries: How many retries had the same share again, since the last one with more.
     """
 
-    lessons: tuple[Lesson, ...] = ()
-    num_same_share: Count = 0
+    records: tuple[OomRecord, ...] = ()
+    num_same_share_retries: Count = 0
 
 
-def recall(trial: Trial) -> TrialMemory:
-    """Return what ``trial`` remembers, also from before it was restored."""
-    text = getattr(trial, "escalation_memory", None)
+def load_history(trial: Trial) -> TrialOomHistory:
+    """Return the history of ``trial``, which may be from before Tune restored it."""
+    text = getattr(trial, "oom_history", None)
     try:
-        return TrialMemory() if text is None else TrialMemory.from_json(text)
-    except InvalidResourcesError as error:  # saved by another version of this
-        _logger.warning("what %s remembers cannot be read: %s", trial, error)
-        return TrialMemory()
+        return TrialOomHistory() if text is None else TrialOomHistory.from_json(text)
+    except InvalidResourcesError as error:  # another version of this package saved it
+        _logger.warning("cannot read how often %s ran out of memory, so it counts as never: %s", trial, error)
+        return TrialOomHistory()
 
 
-def remember(trial: Trial, memory: TrialMemory) -> None:
-    """Have ``trial`` remember ``memory``, also once it is restored."""
+def save_history(trial: Trial, history: TrialOomHistory) -> None:
+    """Save ``history`` with ``trial``, so that a restored trial has it."""
     # Tune saves all attributes of a trial as JSON, with the experiment.
-    trial.escalation_memory = memory.to_json()
+    trial.oom_history = history.to_json()
     trial.invalidate_json_state()

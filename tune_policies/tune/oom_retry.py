@@ -1,8 +1,8 @@
-"""What a trial that ran out of memory gets next: decisions only, no I/O.
+"""Decides how much memory a trial gets when it is retried after it ran out. Pure decisions, no I/O.
 
-A share of a GPU grows in equal parts 1/k, as the planner deals them, up to a whole GPU; from there in whole GPUs. Host
-memory grows in bytes. Both end at what the nodes of the cluster hold, since a trial that they cannot waits for ever.
-What is said of GPUs holds for each kind of device that several processes may share.
+A share of a GPU grows to the next equal part 1/k, as the planner divides GPUs, then to a whole GPU, then by whole GPUs.
+Host memory grows in bytes. Neither grows beyond what the nodes of the cluster have, or the trial would wait for ever.
+"GPU" stands here for every device that several processes can share.
 """
 
 import math
@@ -24,20 +24,20 @@ from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import Value
 
 SHARED_DEVICES: Final = frozenset(family.resource for family in FAMILIES if family.can_be_split)
-"""Ray's resources of which a trial may have a part; of the others it has whole devices, whose number stays."""
+"""Ray's names of the devices that trials can share. A trial's number of other devices, such as TPUs, never grows."""
 
-FIRST_MEMORY_BYTES: Final = 2 * GIB
-"""The host memory that a trial is taken to have used where neither a reservation nor the error tells."""
+ASSUMED_MEMORY_BYTES: Final = 2 * GIB
+"""The host memory that a trial counts as having used where neither its reservation nor its error says how much."""
 
-NUM_SAME_SHARE: Final = 2
-"""How often a trial goes back with the share that it had, because a neighbour had taken what it was to have."""
+MAX_SAME_SHARE_RETRIES: Final = 2
+"""How often a trial is retried with the same share, because another process had filled the GPU that they share."""
 
 
 class MemoryFloor(Value):
-    """What a trial gets at least of the resources that hold memory.
+    """The least memory that a trial gets.
 
     Attributes:
-        gpu_ticks: Of a GPU, or GPUs, in ticks, in each bundle that holds one.
+        gpu_ticks: GPUs, or the share of one, in each bundle that has any, in ticks.
         memory_bytes: Host memory in the first bundle, which is the trainable's own.
     """
 
@@ -45,7 +45,7 @@ class MemoryFloor(Value):
     memory_bytes: UsedBytes = 0
 
     def __or__(self, other: "MemoryFloor") -> "MemoryFloor":
-        """Return the floor that keeps both."""
+        """Return the larger amount of each."""
         return MemoryFloor(
             gpu_ticks=max(self.gpu_ticks, other.gpu_ticks), memory_bytes=max(self.memory_bytes, other.memory_bytes)
         )
@@ -55,20 +55,20 @@ class MemoryFloor(Value):
         memory = [f"{format_bytes(self.memory_bytes)} of host memory"] if self.memory_bytes else []
         return ", ".join(gpus + memory) or "no memory of its own"
 
-    def lift(self, bundles: Sequence[Bundle]) -> list[dict[str, float]]:
-        """Return ``bundles`` with no less memory than this; everything else stays."""
-        lifted = [dict(bundle) for bundle in bundles]
-        for bundle in lifted:
+    def apply_to(self, bundles: Sequence[Bundle]) -> list[dict[str, float]]:
+        """Return ``bundles`` with memory raised to at least this; all other amounts stay."""
+        raised = [dict(bundle) for bundle in bundles]
+        for bundle in raised:
             for device in SHARED_DEVICES & bundle.keys():
                 if 0 < to_ticks(bundle[device]) < self.gpu_ticks:
                     bundle[device] = from_ticks(self.gpu_ticks)
-        if lifted[0].get("memory", 0) < self.memory_bytes:
-            lifted[0]["memory"] = self.memory_bytes
-        return lifted
+        if raised[0].get("memory", 0) < self.memory_bytes:
+            raised[0]["memory"] = self.memory_bytes
+        return raised
 
 
 def floor_of(bundles: Sequence[Bundle]) -> MemoryFloor:
-    """Return the memory that ``bundles`` hold: of several shares the smallest."""
+    """Return the memory that ``bundles`` reserve. Where they have shares of several sizes, the smallest counts."""
     shares = [to_ticks(bundle[device]) for bundle in bundles for device in SHARED_DEVICES & bundle.keys()]
     return MemoryFloor(
         gpu_ticks=min((share for share in shares if share > 0), default=0),
@@ -84,22 +84,22 @@ def next_floor(
     max_gpus: float,
     nodes: Sequence[NodeCapacity],
 ) -> MemoryFloor:
-    """Return what a trial that ran out of memory gets next: more than it had.
+    """Return the memory for the next try of a trial that ran out: more than it had.
 
     Args:
         reservation: What it reserved.
         out_of_memory: What its error says; its kind is not ``"none"``.
-        growth: How many times as much it gets, rounded up to the next part that a GPU is divided into, as far as the
-            nodes hold that.
+        growth: The factor by which its memory grows. A share is rounded up to the next equal part of a GPU. Where the
+            nodes do not hold that much, the trial gets the most that they hold.
         max_gpus: The most GPUs in a bundle.
         nodes: The nodes of the cluster.
 
     Raises:
-        InfeasibleRequestError: It has as much as it may have, or as the nodes hold.
+        InfeasibleRequestError: It already has as much as ``max_gpus`` allows, or as the nodes hold.
     """
     had = floor_of(reservation.bundles)
     if out_of_memory.kind == "host":
-        return _next_memory(reservation, had, out_of_memory, growth, nodes)
+        return _next_host_memory(reservation, had, out_of_memory, growth, nodes)
     if not had.gpu_ticks:
         raise InfeasibleRequestError(
             asked="more GPU memory than it has",
@@ -112,7 +112,7 @@ def next_floor(
     wish = MemoryFloor(
         gpu_ticks=next_share(had.gpu_ticks, growth=growth, max_gpus=most, most_devices=most_devices) or 0
     )
-    floor = most_of(wish, reservation, nodes)
+    floor = largest_that_fits(wish, reservation, nodes)
     if not floor.gpu_ticks:
         limit = f"max_gpus={format_amount(max_gpus)}" if most == max_gpus else f"no node has more than {most:g} GPU"
         raise InfeasibleRequestError(
@@ -124,11 +124,11 @@ def next_floor(
     return floor
 
 
-def most_of(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequence[NodeCapacity]) -> MemoryFloor:
-    """Return as much of ``wish`` as ``nodes`` hold; nothing of what is no more than ``reservation`` has."""
+def largest_that_fits(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequence[NodeCapacity]) -> MemoryFloor:
+    """Return as much of ``wish`` as ``nodes`` hold; 0 of a resource where that is no more than ``reservation`` has."""
 
     def is_held_with(floor: MemoryFloor) -> bool:
-        return is_held(reservation.with_bundles(floor.lift(reservation.bundles)), nodes)
+        return is_held(reservation.with_bundles(floor.apply_to(reservation.bundles)), nodes)
 
     had = floor_of(reservation.bundles)
     shares = _shares_up_to(wish.gpu_ticks, had.gpu_ticks, _most_devices(reservation, nodes)) if had.gpu_ticks else ()
@@ -141,16 +141,16 @@ def most_of(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequence[NodeCap
     return MemoryFloor(gpu_ticks=share, memory_bytes=memory_bytes if memory_bytes > had.memory_bytes else 0)
 
 
-def allowed(
+def limit_floor(
     floor: MemoryFloor, reservation: BundleGroup, *, max_gpus: float, nodes: Sequence[NodeCapacity] | None
 ) -> MemoryFloor:
-    """Return what of a floor that was learned elsewhere is allowed here.
+    """Return ``floor``, cut to what ``max_gpus`` and the nodes allow.
 
-    Nodes that do not hold ``reservation`` itself tell nothing: those that will are not there yet.
+    The nodes limit nothing where they do not even hold ``reservation``: the nodes for it are still to come.
 
     Args:
-        floor: What was learned.
-        reservation: What the trial was planned to have.
+        floor: What another trial, or an earlier run, needed.
+        reservation: What the plan gives the trial.
         max_gpus: The most GPUs in a bundle.
         nodes: The nodes of the cluster; ``None``: not read.
     """
@@ -160,19 +160,19 @@ def allowed(
         return floor
     return (
         floor
-        if is_held(reservation.with_bundles(floor.lift(reservation.bundles)), nodes)
-        else most_of(floor, reservation, nodes)
+        if is_held(reservation.with_bundles(floor.apply_to(reservation.bundles)), nodes)
+        else largest_that_fits(floor, reservation, nodes)
     )
 
 
 def next_share(share_ticks: int, *, growth: float, max_gpus: float, most_devices: float) -> int | None:
-    """Return the share after ``share_ticks``, in ticks; ``None``: it is as large as it may be.
+    """Return the next larger share, in ticks; ``None``: ``share_ticks`` is the largest that is allowed.
 
     Args:
         share_ticks: The share that was too small.
-        growth: How many times as much the next one is at least, unless that is more than a GPU or than ``max_gpus``.
+        growth: The least factor between both, unless that passes a whole GPU or ``max_gpus``.
         max_gpus: The most GPUs.
-        most_devices: GPUs of the node that has the most.
+        most_devices: How many GPUs the node with the most GPUs has.
     """
     wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))
     if share_ticks >= TICKS:  # a share becomes a whole GPU before it becomes several
@@ -189,7 +189,7 @@ def _largest_share(max_gpus: float, most_devices: float) -> int:
 
 
 def _shares_up_to(most_ticks: int, above_ticks: int, most_devices: float) -> Iterator[int]:
-    """Yield the shares above ``above_ticks``, the largest first: ``most_ticks``, then whole GPUs, or parts of one."""
+    """Yield shares above ``above_ticks``, the largest first: ``most_ticks``, then whole GPUs, then equal parts."""
     share = most_ticks
     while share > above_ticks:
         yield share
@@ -206,16 +206,16 @@ def _most_devices(reservation: BundleGroup, nodes: Sequence[NodeCapacity]) -> fl
     return max((node.resources.ticks.get(device, 0) / TICKS for node in nodes for device in devices), default=0)
 
 
-def _next_memory(
+def _next_host_memory(
     reservation: BundleGroup,
     had: MemoryFloor,
     out_of_memory: OutOfMemory,
     growth: float,
     nodes: Sequence[NodeCapacity],
 ) -> MemoryFloor:
-    # A reservation holds nobody to it.
-    used = max(had.memory_bytes, out_of_memory.requested_bytes or 0) or FIRST_MEMORY_BYTES
-    floor = most_of(MemoryFloor(memory_bytes=math.ceil(used * growth)), reservation, nodes)
+    # Ray holds no process to the host memory that it reserved, so a trial may have used more.
+    used = max(had.memory_bytes, out_of_memory.requested_bytes or 0) or ASSUMED_MEMORY_BYTES
+    floor = largest_that_fits(MemoryFloor(memory_bytes=math.ceil(used * growth)), reservation, nodes)
     if not floor.memory_bytes:
         most = max((node.resources.memory_bytes or 0 for node in nodes), default=0)
         raise InfeasibleRequestError(
@@ -227,27 +227,30 @@ def _next_memory(
     return floor
 
 
-def what_next(
-    bundles: Sequence[Bundle], out_of_memory: OutOfMemory, num_same_share: int
-) -> Literal["leave", "same", "more"]:
-    """Return what becomes of a trial that failed: it is left to Tune, or goes back with the same, or with more.
+RetryDecision = Literal["leave_to_tune", "same_share", "more_memory"]
 
-    One that holds no GPU reports what others ran out of, such as its Train workers, whose share is not its own. So
-    does a driver of Train workers, whose own memory is a formality, of host memory. GPU memory
-    that a neighbour has taken is no reason for a larger share: within its own the trial had room. So it goes back with
-    the same. Where that does not help, more is the way to have fewer neighbours.
+
+def decide_retry(bundles: Sequence[Bundle], out_of_memory: OutOfMemory, num_same_share_retries: int) -> RetryDecision:
+    """Return whether a trial that failed is retried, and with what.
+
+    A trial without a GPU that reports GPU memory, and a Train driver that reports host memory, pass on an error of
+    another process, such as a Train worker. More memory for the trial itself would not help: Tune decides.
+
+    Where a neighbour had filled the device, the trial was within its share, so the same share may be enough next time.
+    If it is not, a larger share leaves room for fewer neighbours.
 
     Args:
         bundles: What the trial reserved.
         out_of_memory: What its error says.
-        num_same_share: How often it went back with the same share.
+        num_same_share_retries: How often it was retried with the same share.
     """
     holds_gpu = floor_of(bundles).gpu_ticks > 0
     is_driver = {name: amount for name, amount in bundles[0].items() if amount} == {"memory": DRIVER_BYTES}
-    is_anothers = {"none": True, "accelerator": not holds_gpu, "host": is_driver}
-    if is_anothers[out_of_memory.kind]:
-        return "leave"
-    return "same" if out_of_memory.cause == "neighbour" and num_same_share < NUM_SAME_SHARE else "more"
+    is_of_another_process = {"none": True, "accelerator": not holds_gpu, "host": is_driver}
+    if is_of_another_process[out_of_memory.kind]:
+        return "leave_to_tune"
+    may_keep_share = num_same_share_retries < MAX_SAME_SHARE_RETRIES
+    return "same_share" if out_of_memory.cause == "neighbour" and may_keep_share else "more_memory"
 
 
 def larger_plan(
@@ -255,24 +258,25 @@ def larger_plan(
 ) -> TrialPlan:
     """Return the plan with more memory for each Train worker, and as many trials at once as then fit.
 
-    Of a plan with several kinds of slots only the first is kept, which is the one that its workers have.
+    A plan with several kinds of slots keeps only the first: a Train run uses no other.
 
     Args:
         plan: A plan with Train workers.
         out_of_memory: What their error says; its kind is not ``"none"``.
-        growth: How many times as much each worker gets, rounded up to the next part that a GPU is divided into.
+        growth: The factor by which each worker's memory grows. A share is rounded up to the next equal part of a GPU.
         max_gpus: The most GPUs of a worker.
         nodes: The nodes of the cluster.
 
     Raises:
-        InfeasibleRequestError: The workers have as much as they may have, or the cluster does not hold more for all.
+        InfeasibleRequestError: The workers have as much as ``max_gpus`` allows, or the nodes do not hold all workers
+            with more.
     """
     slot = plan.slots[0]
     selects = matcher(slot.label_selector)
     nodes = [node for node in nodes if selects(node.ray_labels)]
-    bundle = _bundle(slot)
+    bundle = _worker_bundle(slot)
     floor = next_floor(BundleGroup([bundle]), out_of_memory, growth=growth, max_gpus=max_gpus, nodes=nodes)
-    larger = _lifted(slot, floor)
+    larger = _with_floor(slot, floor)
     request = Request(
         worker=larger.per_worker,
         num_workers=larger.num_workers,
@@ -292,11 +296,13 @@ def larger_plan(
     most, alone = room_to_grow(groups, request, at_once)
     changes = {"max_concurrent_trials": at_once, "max_workers": most, "max_workers_alone": alone}
     larger = larger.model_copy(update=changes)
-    reason = f"each worker ran out of memory with {floor_of([bundle])}, and now has {floor_of([_bundle(larger)])}"
+    reason = (
+        f"each worker ran out of memory with {floor_of([bundle])}, and now has {floor_of([_worker_bundle(larger)])}"
+    )
     return plan.model_copy(update={"slots": (larger,)}).with_reasons(reason)
 
 
-def _bundle(slot: TrialSlot) -> dict[str, float]:
+def _worker_bundle(slot: TrialSlot) -> dict[str, float]:
     worker = slot.per_worker
     bundle = {"CPU": worker.cpus, "GPU": worker.gpus, "memory": worker.memory_bytes or 0, **worker.custom}
     if slot.accelerator_type is not None:
@@ -304,7 +310,7 @@ def _bundle(slot: TrialSlot) -> dict[str, float]:
     return {name: amount for name, amount in bundle.items() if amount > 0}
 
 
-def _lifted(slot: TrialSlot, floor: MemoryFloor) -> TrialSlot:
+def _with_floor(slot: TrialSlot, floor: MemoryFloor) -> TrialSlot:
     worker, gpu_memory_bytes = slot.per_worker, slot.gpu_memory_bytes
     for device in sorted(SHARED_DEVICES & worker.ticks.keys()):
         had = worker.ticks[device]

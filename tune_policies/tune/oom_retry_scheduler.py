@@ -1,7 +1,7 @@
-"""A Tune scheduler that gives a trial that ran out of memory more, and lets it go on from its checkpoint.
+"""A Tune scheduler that retries a trial that ran out of memory with more, from its latest checkpoint.
 
-What is next is decided in ``escalation``, and for whom in ``lessons``; how Tune's trials are told is in
-``tune_trials``.
+``oom_retry`` decides how much a retry gets, and ``oom_history`` which other trials need as much.
+``ray_compat.tune_controller`` changes Tune's trials.
 """
 
 import logging
@@ -16,14 +16,14 @@ from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.oom import OutOfMemory, classify_oom
 from tune_policies.ray_compat.gcs import read_cluster_state
 from tune_policies.ray_compat.tune_controller import (
-    adopt,
     bundles_of,
     drop_change,
+    install_failure_hook,
     pending_change,
     planned_of,
     request_instead,
+    requeued_by,
     reservation_of,
-    returned_by,
     save_experiment,
     with_bundles,
 )
@@ -31,36 +31,37 @@ from tune_policies.values.errors import InvalidResourcesError, ProbeError
 from tune_policies.values.resources import check_gpus
 from tune_policies.values.units import is_number
 
-from .oom_history import Lesson, TrialMemory, floor_for, recall, remember, traits_of
-from .oom_retry import MemoryFloor, allowed, floor_of, next_floor, what_next
-from .wrapping_scheduler import SchedulerAround, schedulers_in
+from .oom_history import OomRecord, TrialOomHistory, floor_for, load_history, memory_settings, save_history
+from .oom_retry import MemoryFloor, decide_retry, floor_of, limit_floor, next_floor
+from .wrapping_scheduler import WrappingScheduler, nested_schedulers
 
 _logger = logging.getLogger(__name__)
 
 _READ_TIMEOUT_S: Final = 10.0
 
 
-class EscalatingScheduler(SchedulerAround):
-    """A Tune scheduler around another: a trial that ran out of memory goes back with more.
+class OomRetryScheduler(WrappingScheduler):
+    """Wraps a Tune scheduler, and retries a trial that ran out of memory with more.
 
-    It resumes from its latest checkpoint with a larger share of a GPU, or more host memory. That counts as no failure:
-    ``max_failures`` and ``fail_fast`` are for all other errors, and work for them as without this scheduler. The
-    scheduler inside does not see it either, except for HyperBand, and where a trial ran out as it saved a checkpoint.
+    The trial resumes from its latest checkpoint with a larger share of a GPU, or more host memory. That counts as no
+    failure: ``max_failures`` and ``fail_fast`` are for all other errors, and work for them as without this scheduler.
+    The inner scheduler is not told, with two exceptions: HyperBand is, and so is any other where the trial ran out
+    while it saved a checkpoint.
 
-    A config like one that ran out starts with what that one got: one that is equal but for fractions, and in whole
-    numbers not smaller. A restored experiment goes on with what it has learned, as far as that is there.
+    A trial with a config like one that ran out starts with what that one got. Configs are alike where no whole number
+    is smaller and all else but fractions is equal. A restored experiment keeps what earlier trials showed.
 
-    A trial that was within its own share when its neighbours had filled the GPU first goes back as it is, twice.
+    Where neighbours had filled the GPU and the trial was within its share, it is first retried twice as it is.
 
     Args:
         inner: The scheduler that decides everything else; ``None``: Tune's default, first come first served.
-        growth: How many times as much a trial gets, rounded up to the next part that a GPU is divided into.
-        max_gpus: The most GPUs of a trial. One that runs out with as many fails, and its error says so.
-        memory_keys: The keys of the config that decide how much memory a trial needs, those inside others as
-            ``"model/width"``; ``None``: all but fractions.
+        growth: The factor by which a trial's memory grows. A share is rounded up to the next equal part of a GPU.
+        max_gpus: The most GPUs of a trial. A trial that runs out with as many fails, and its error says so.
+        memory_keys: The keys of the config that decide how much memory a trial needs, such as ``"model/width"`` for a
+            nested one; ``None``: all but fractions.
 
     Raises:
-        InvalidResourcesError: ``growth`` is not above 1, or ``max_gpus`` no amount of GPUs above 0.
+        InvalidResourcesError: ``growth`` is not above 1, or ``max_gpus`` is no amount of GPUs above 0.
     """
 
     def __init__(
@@ -75,93 +76,95 @@ class EscalatingScheduler(SchedulerAround):
         self._growth = check_growth(growth)
         self._max_gpus = check_max_gpus(max_gpus)
         self._memory_keys = memory_keys
-        self._lessons: list[Lesson] = []
+        self._records: list[OomRecord] = []
         self._planned: dict[Trial, PlacementGroupFactory] = {}
-        self._has_learned = False
+        self._has_new_records = False
         self._nodes: Sequence[NodeCapacity] | None = None
         self._warned: set[Trial] = set()
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Give a trial that is new, or restored, what its config needs."""
-        if trial in self._planned:  # it goes back
+        """Give a new or restored trial the memory that its config is known to need."""
+        if trial in self._planned:  # it is requeued
             save_experiment(tune_controller)
             super().on_trial_add(tune_controller, trial)
             return
         resources = trial.placement_group_factory
-        # The scheduler inside sees what was planned: Ray's ResourceChangingScheduler takes no trials that differ.
+        # The inner scheduler sees what was planned: Ray's ResourceChangingScheduler takes no trials that differ.
         trial.update_resources(planned_of(resources))
         super().on_trial_add(tune_controller, trial)
-        self._adopt(tune_controller, trial, resources)
+        self._take_over_resources(tune_controller, trial, resources)
 
-    def _adopt(self, tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
+    def _take_over_resources(self, tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
         self._planned[trial] = planned_of(resources)
-        adopt(trial, self, tune_controller)
-        lessons = recall(trial).lessons
-        if resources != self._planned[trial]:
-            traits = traits_of(trial.config, self._memory_keys)
-            lessons = (*lessons, Lesson(traits=traits, floor=floor_of(bundles_of(resources))))
-        if lessons and self._nodes is None:
+        install_failure_hook(trial, self, tune_controller)
+        records = load_history(trial).records
+        if resources != self._planned[trial]:  # a restored trial that had more
+            settings = memory_settings(trial.config, self._memory_keys)
+            records = (*records, OomRecord(settings=settings, floor=floor_of(bundles_of(resources))))
+        if records and self._nodes is None:
             self._read_nodes()
-        self._learn(lessons)
+        self._add_records(records)
         trial.update_resources(self._planned[trial])
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Let a trial that ran out go back with more; any other is for the scheduler inside."""
-        if returned_by(trial) is self:
-            self._learn(recall(trial).lessons)
+        """Raise the resources of a trial that this scheduler requeued; tell the inner scheduler of any other error."""
+        if requeued_by(trial) is self:
+            self._add_records(load_history(trial).records)
             trial.update_resources(self._planned[trial])
         super().on_trial_error(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Let the scheduler inside decide; no trial pauses for resources that it already has, with more memory."""
+        """Let the inner scheduler decide, but pause no trial for resources that it already has, with more memory."""
         decision = super().on_trial_result(tune_controller, trial, result)
-        for scheduler in schedulers_in(self):
+        for scheduler in nested_schedulers(self):
             if isinstance(scheduler, ResourceChangingScheduler):
                 wanted = pending_change(scheduler, trial)
-                if wanted is not None and self._lifted(trial, wanted) == trial.placement_group_factory:
+                if wanted is not None and self._with_needed_memory(trial, wanted) == trial.placement_group_factory:
                     drop_change(scheduler, trial)
                     return str(TrialScheduler.CONTINUE)
         return decision
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Give waiting trials what has been learned since; the scheduler inside chooses."""
-        if self._lessons:
+        """Raise the resources of waiting trials by the newest records, then let the inner scheduler choose."""
+        if self._records:
             for trial in list(tune_controller.get_live_trials()):
-                # A trial that was paused may have got another's config.
-                if trial.status == Trial.PAUSED or (self._has_learned and trial.status == Trial.PENDING):
-                    self._request(tune_controller, trial)
-        self._has_learned = False
+                # A paused trial may have taken over another's config.
+                if trial.status == Trial.PAUSED or (self._has_new_records and trial.status == Trial.PENDING):
+                    self._update_request(tune_controller, trial)
+        self._has_new_records = False
         return super().choose_trial_to_run(tune_controller)
 
-    def plan_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
-        """Take ``planned`` as what ``trial`` was to have; return that, with what its config is known to need."""
+    def adjust_resources(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
+        """Keep ``planned`` as the trial's own resources, and return them with the memory that its config needs."""
         self._planned[trial] = planned
-        return self._lifted(trial, planned)
+        return self._with_needed_memory(trial, planned)
 
-    def goes_back(self, trial: Trial, error: object) -> bool:
-        """Return whether ``trial``, which failed, goes back for want of memory; it remembers what it ran out with.
+    def should_requeue(self, trial: Trial, error: object) -> bool:
+        """Return whether a failed trial ran out of memory and is retried; save with it how much it gets then.
 
         Raises:
-            InfeasibleRequestError: It ran out of memory, and there is no more for it.
+            InfeasibleRequestError: The trial ran out of memory, and there is no more for it.
         """
-        memory = self._next_memory(trial, error)
-        if memory is not None:
-            remember(trial, memory)
-        return memory is not None
+        history = self._history_after(trial, error)
+        if history is not None:
+            save_history(trial, history)
+        return history is not None
 
-    def _next_memory(self, trial: Trial, error: object) -> TrialMemory | None:
-        memory, out_of_memory = recall(trial), classify_oom(error)
-        match what_next(bundles_of(trial.placement_group_factory), out_of_memory, memory.num_same_share):
-            case "same":
-                _logger.warning("%s goes back with its share: its neighbours had filled the GPU", trial)
-                return memory.model_copy(update={"num_same_share": memory.num_same_share + 1})
-            case "more":
-                lesson = self._lesson(trial, out_of_memory)
-                return None if lesson is None else TrialMemory(lessons=(*memory.lessons, lesson))
-            case _:
+    def _history_after(self, trial: Trial, error: object) -> TrialOomHistory | None:
+        """Return the trial's history with its next retry; ``None``: it is not retried."""
+        history, out_of_memory = load_history(trial), classify_oom(error)
+        bundles = bundles_of(trial.placement_group_factory)
+        match decide_retry(bundles, out_of_memory, history.num_same_share_retries):
+            case "same_share":
+                _logger.warning("%s is retried with the same share: its neighbours had filled the GPU", trial)
+                return history.model_copy(update={"num_same_share_retries": history.num_same_share_retries + 1})
+            case "more_memory":
+                record = self._new_record(trial, out_of_memory)
+                return None if record is None else TrialOomHistory(records=(*history.records, record))
+            case "leave_to_tune":
                 return None
 
-    def _lesson(self, trial: Trial, out_of_memory: OutOfMemory) -> Lesson | None:
+    def _new_record(self, trial: Trial, out_of_memory: OutOfMemory) -> OomRecord | None:
         reservation = reservation_of(trial.placement_group_factory)
         nodes = self._read_nodes()
         if nodes is None:
@@ -172,47 +175,46 @@ class EscalatingScheduler(SchedulerAround):
             trial,
             "host" if out_of_memory.kind == "host" else "GPU",
             floor_of(reservation.bundles),
-            floor_of(floor.lift(reservation.bundles)),
+            floor_of(floor.apply_to(reservation.bundles)),
         )
-        return Lesson(traits=traits_of(trial.config, self._memory_keys), floor=floor)
+        return OomRecord(settings=memory_settings(trial.config, self._memory_keys), floor=floor)
 
     def _read_nodes(self) -> Sequence[NodeCapacity] | None:
         try:
             self._nodes = read_cluster_state(_READ_TIMEOUT_S).nodes
         except ProbeError as error:
-            _logger.warning("a trial needs more memory, but what there is could not be read: %s", error)
+            _logger.warning("a trial needs more memory, but the nodes could not be read: %s", error)
             return None
         return self._nodes
 
-    def _learn(self, lessons: Sequence[Lesson]) -> None:
-        new = [lesson for lesson in lessons if lesson not in self._lessons]
-        self._lessons += new
-        self._has_learned |= bool(new)
+    def _add_records(self, records: Sequence[OomRecord]) -> None:
+        new = [record for record in records if record not in self._records]
+        self._records += new
+        self._has_new_records |= bool(new)
 
-    def _lifted(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
+    def _with_needed_memory(self, trial: Trial, planned: PlacementGroupFactory) -> PlacementGroupFactory:
         bundles = bundles_of(planned)
         try:
-            lifted = self._floor(trial, planned).lift(bundles)
+            raised = self._needed_floor(trial, planned).apply_to(bundles)
         except Exception:  # a config may hold anything, and must not end the other trials
             if trial not in self._warned:
-                _logger.exception("%s gets what was planned: what its config needs could not be told", trial)
+                _logger.exception("%s gets what was planned: its config does not tell how much it needs", trial)
             self._warned.add(trial)
             return planned
-        return planned if lifted == bundles else with_bundles(planned, lifted)
+        return planned if raised == bundles else with_bundles(planned, raised)
 
-    def _floor(self, trial: Trial, planned: PlacementGroupFactory) -> MemoryFloor:
-        if not self._lessons:
+    def _needed_floor(self, trial: Trial, planned: PlacementGroupFactory) -> MemoryFloor:
+        if not self._records:
             return MemoryFloor()
-        learned = floor_for(traits_of(trial.config, self._memory_keys), self._lessons)
-        floor = allowed(learned, reservation_of(planned), max_gpus=self._max_gpus, nodes=self._nodes)
-        if floor != learned and trial not in self._warned:
-            _logger.warning("%s is known to need %s, of which %s is allowed here", trial, learned, floor)
+        needed = floor_for(memory_settings(trial.config, self._memory_keys), self._records)
+        floor = limit_floor(needed, reservation_of(planned), max_gpus=self._max_gpus, nodes=self._nodes)
+        if floor != needed and trial not in self._warned:
+            _logger.warning("%s is known to need %s, of which %s is allowed here", trial, needed, floor)
             self._warned.add(trial)
         return floor
 
-    def _request(self, tune_controller: Any, trial: Trial) -> None:
-        wanted = self._lifted(trial, self._planned[trial])
-        if wanted == trial.placement_group_factory:
+    def _update_request(self, tune_controller: Any, trial: Trial) -> None:
+        if self._with_needed_memory(trial, self._planned[trial]) == trial.placement_group_factory:
             return
         if trial.status == Trial.PENDING:
             request_instead(tune_controller, trial, self._planned[trial])

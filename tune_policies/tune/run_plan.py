@@ -1,4 +1,4 @@
-"""The plan of a run: where its slots are, and what takes its place as nodes come and go."""
+"""Keeps the plan of a run up to date as nodes come and go, and says where its slots are."""
 
 import logging
 import time
@@ -15,20 +15,20 @@ from tune_policies.values.units import is_number
 from tune_policies.values.value import Value
 
 from .node_watch import NodeWatch
-from .slot_assignment import Kinds
+from .slot_assignment import SlotKinds
 
 _logger = logging.getLogger(__name__)
 
-_LOST_S: Final = 60.0
-"""For how long a node with which a trial was lost gets none: by then Ray counts it as dead, or it answers again."""
+_AVOID_LOST_NODE_S: Final = 60.0
+"""How long a node that lost a trial gets no other. By then Ray counts the node as dead, or it answers again."""
 
 
 class PlanChange(Value):
-    """A plan that took the place of another while trials ran.
+    """A plan that replaced another while trials ran.
 
     Attributes:
         at_s: When, in seconds since 1970.
-        plan: What holds from then on; where no plan is possible, the last one that was.
+        plan: The plan from then on; where no plan is possible, the last one that was.
         why: What changed, in a sentence.
     """
 
@@ -38,10 +38,10 @@ class PlanChange(Value):
 
 
 class RunPlan:
-    """The plan of a run, which follows the nodes.
+    """The plan of a run, made anew as nodes come, go or change.
 
     Args:
-        plan: The first.
+        plan: The first plan.
         policy: Plans anew when nodes come, go or change; ``None``: the plan stays, on the nodes that there are.
         interval_s: How often the nodes are read, in seconds.
         wait_for_nodes_s: For how long there may be no plan, in seconds.
@@ -54,45 +54,45 @@ class RunPlan:
         self, plan: TrialPlan, policy: ResourcePolicy | None, *, interval_s: float, wait_for_nodes_s: float
     ) -> None:
         self.plan = _check_plan(plan)
-        self.kinds = Kinds(plan.slots)
+        self.kinds = SlotKinds(plan.slots)
         self.changes: list[PlanChange] = []
         self.factories: dict[tuple[int, str | None], PlacementGroupFactory] = {}
-        self._places: tuple[Placement, ...] | None = None
+        self._placements: tuple[Placement, ...] | None = None
         self._policy = policy
         self._watch = NodeWatch(interval_s, probes=policy is not None)
         self._capacity: ClusterCapacity | None = None
-        self._had_a_run = False
-        self._is_for_others = False
+        self._had_earlier_run = False
+        self._is_for_other_nodes = False
         self._lost_nodes: dict[str, float] = {}
         self._wait_for_nodes_s = wait_for_nodes_s
-        self._impossible: InfeasibleRequestError | None = None
-        self._impossible_since_s = 0.0
+        self._infeasible: InfeasibleRequestError | None = None
+        self._infeasible_since_s = 0.0
 
     def begin(self) -> None:
-        """Begin with a run; what an earlier one knew of the nodes may not be so any more."""
-        self._had_a_run = self._capacity is not None
-        self._places = self._capacity = self._impossible = None
+        """Begin a run, and forget what an earlier run knew of the nodes."""
+        self._had_earlier_run = self._capacity is not None
+        self._placements = self._capacity = self._infeasible = None
         self._lost_nodes = {}
 
     @property
-    def places(self) -> list[Placement]:
-        """Where the slots are, those of the better kinds first; none on nodes with which trials were just lost."""
-        since_s = time.monotonic() - _LOST_S
+    def placements(self) -> list[Placement]:
+        """Where the slots are, the better kinds first; without the nodes that have just lost a trial."""
+        since_s = time.monotonic() - _AVOID_LOST_NODE_S
         lost = {node_id for node_id, at_s in self._lost_nodes.items() if at_s > since_s}
-        return [place for place in self._places or () if place.node_id not in lost]
+        return [placement for placement in self._placements or () if placement.node_id not in lost]
 
     @property
-    def overdue(self) -> InfeasibleRequestError | None:
-        """Why there is no plan, once that has been so for too long; ``None``: there is one, or one may still come."""
-        waited_s = time.monotonic() - self._impossible_since_s
-        return self._impossible if waited_s > self._wait_for_nodes_s else None
+    def timeout_error(self) -> InfeasibleRequestError | None:
+        """The error with which the run ends: no plan has been possible for too long; ``None``: the run goes on."""
+        waited_s = time.monotonic() - self._infeasible_since_s
+        return self._infeasible if waited_s > self._wait_for_nodes_s else None
 
-    def lost(self, node_id: str) -> None:
-        """Take note that a node died, before Ray itself counts it as dead."""
+    def avoid_node(self, node_id: str) -> None:
+        """Give no trial to a node that just died: Ray takes seconds to count it as dead."""
         self._lost_nodes[node_id] = time.monotonic()
 
     def replan(self, plan: TrialPlan, why: str) -> None:
-        """Take ``plan`` from now on.
+        """Use ``plan`` from now on.
 
         Raises:
             InvalidResourcesError: The plan goes by configs.
@@ -101,40 +101,42 @@ class RunPlan:
         if plan != self.plan:
             _logger.info("%s: %s", why, plan.explain())
             self.plan = plan
-            self.kinds = Kinds(plan.slots)
+            self.kinds = SlotKinds(plan.slots)
             self.changes.append(PlanChange(at_s=time.time(), plan=plan, why=why))
-        self._impossible = None
-        self._places = None
+        self._infeasible = None
+        self._placements = None
 
     def follow_nodes(self, *, is_resumed: bool) -> bool:
-        """Bring the plan up to date with the nodes; whether the places are others than they were. Does not wait.
+        """Bring the plan up to date with the nodes; return whether placements were made anew. Does not wait.
 
         Args:
-            is_resumed: Whether the run is one that goes on, for whose nodes the policy has not planned perhaps.
+            is_resumed: Whether Tune resumed the run. The policy may then have planned for other nodes.
         """
         if self._policy is not None or len(self.plan.slots) > 1:
             if self._capacity is None:
                 self._capacity = self._watch.read_now() or ClusterCapacity()
-                self._is_for_others = is_resumed or self._had_a_run
-                if self._is_for_others:
+                self._is_for_other_nodes = is_resumed or self._had_earlier_run
+                if self._is_for_other_nodes:
                     self._watch.forget()
             elif (capacity := self._watch.changed()) is not None:
                 self._plan_anew(capacity)
-        if self._places is not None:
+        if self._placements is not None:
             return False
-        self._places = () if self._impossible is not None else self._lay_out(self._capacity or ClusterCapacity())
+        self._placements = (
+            () if self._infeasible is not None else self._place_slots(self._capacity or ClusterCapacity())
+        )
         self.factories = {
-            (place.kind, place.node_id): self.plan.slots[place.kind].placement_group_factory(node_id=place.node_id)
-            for place in self._places
+            (each.kind, each.node_id): self.plan.slots[each.kind].placement_group_factory(node_id=each.node_id)
+            for each in self._placements
         }
         return True
 
     def _plan_anew(self, capacity: ClusterCapacity) -> None:
-        why = "the run goes on" if self._is_for_others else _what_changed(self._capacity, capacity)
-        self._capacity, self._is_for_others = capacity, False
-        self._places = None
+        why = "the run goes on" if self._is_for_other_nodes else _what_changed(self._capacity, capacity)
+        self._capacity, self._is_for_other_nodes = capacity, False
+        self._placements = None
         if self._policy is None:
-            self._impossible = None
+            self._infeasible = None
             return
         try:
             self.replan(self._policy.plan(capacity), why)
@@ -144,14 +146,14 @@ class RunPlan:
             _logger.exception("%s: the plan stays as it was, as the policy failed", why)
 
     def _wait_for_nodes(self, error: InfeasibleRequestError, why: str) -> None:
-        if self._impossible is None:
-            self._impossible_since_s = time.monotonic()
+        if self._infeasible is None:
+            self._infeasible_since_s = time.monotonic()
             text = f"{why}: no plan is possible, and nothing starts until nodes come: {error}"
             _logger.warning("%s", text)
             self.changes.append(PlanChange(at_s=time.time(), plan=self.plan, why=text))
-        self._impossible = error
+        self._infeasible = error
 
-    def _lay_out(self, capacity: ClusterCapacity) -> tuple[Placement, ...]:
+    def _place_slots(self, capacity: ClusterCapacity) -> tuple[Placement, ...]:
         slots = self.plan.slots
         if len(slots) == 1 or len(capacity.nodes) <= 1:
             return tuple(_anywhere(kind, slot.max_concurrent_trials) for kind, slot in enumerate(slots))
@@ -159,10 +161,10 @@ class RunPlan:
         to_come = [slot.max_concurrent_trials - layout.count(kind) for kind, slot in enumerate(slots)]
         # The autoscaler adds nodes for what is requested.
         anywhere = [_anywhere(kind, count) for kind, count in enumerate(to_come) if count and self.plan.nodes_to_add]
-        places = tuple(sorted((*layout.places, *anywhere), key=lambda place: place.kind))
-        if not places:
+        placements = tuple(sorted((*layout.places, *anywhere), key=lambda placement: placement.kind))
+        if not placements:
             self._wait_for_nodes(_none_fits(self.plan), "nodes went")
-        return places
+        return placements
 
 
 def _anywhere(kind: int, count: int) -> Placement:

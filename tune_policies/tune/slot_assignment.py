@@ -1,6 +1,6 @@
-"""Which place of a plan a trial gets: pure decisions, no Ray.
+"""Decides which slots of a plan are free, and which kinds of slots a trial may get. Pure decisions, no Ray.
 
-A place is where trials of one kind run: on one node, or, where nodes need not be told apart, anywhere.
+A placement says how many slots of one kind are on one node, or on any node where nodes need not be told apart.
 """
 
 from collections import Counter
@@ -13,19 +13,19 @@ from tune_policies.placement.layout import Placement
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.resources import to_ticks
 
-_HELD: Final = DEVICE_RESOURCES | {"CPU", "memory"}
-"""The resources of which a trial may have been given more than its slot has."""
+_COUNTED: Final = DEVICE_RESOURCES | {"CPU", "memory"}
+"""The resources of which a scheduler may give a trial more than its slot has."""
 
 
-class Seat(NamedTuple):
-    """Where a trial runs, or waits for Ray to start it.
+class SlotAssignment(NamedTuple):
+    """The slot in which a trial runs, or waits for Ray to start it.
 
     Attributes:
-        slot: What the trial was given.
-        kind: As which of the plan's kinds it counts; ``None``: as none of them.
-        node_id: The node that it was given on; ``None``: any.
-        num_slots: How many slots of the kind it takes: more than one where it was given more than one slot has.
-        has_started: Whether it runs.
+        slot: The slot, as it was when the trial got it.
+        kind: The index of its kind among the slots of the plan; ``None``: the plan has no such slot any more.
+        node_id: The node of the slot; ``None``: any.
+        num_slots: How many slots of the kind the trial takes: several where it has more than one slot holds.
+        has_started: Whether the trial runs.
     """
 
     slot: TrialSlot
@@ -36,7 +36,7 @@ class Seat(NamedTuple):
 
 
 class DeviceKind(NamedTuple):
-    """What a trial keeps when it is paused and resumed: the kind of devices, not how much of them."""
+    """The devices that a trial keeps when it is paused and resumed; how much of them it gets may change."""
 
     resources: frozenset[str]
     accelerator_type: str | None
@@ -44,49 +44,45 @@ class DeviceKind(NamedTuple):
 
 
 def device_kind(slot: TrialSlot) -> DeviceKind:
-    """Return the kind of devices that trials in ``slot`` run on; CPUs are one kind, too."""
+    """Return the kind of devices on which trials in ``slot`` run. CPUs alone are a kind of their own."""
     return DeviceKind(
         DEVICE_RESOURCES & slot.worker.ticks.keys(), slot.accelerator_type, format_selector(slot.label_selector)
     )
 
 
-def looks(slot: TrialSlot) -> TrialSlot:
-    """Return ``slot`` without how many there are and how fast they are: the same look means the same kind."""
-    return slot.model_copy(update={"max_concurrent_trials": 1, "speed": None})
+def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssignment]) -> list[int]:
+    """Return how many slots of each placement are free.
 
+    A trial takes a slot of the placement that it was assigned. Where the plan has changed and has fewer slots there, it
+    takes one of the same kind elsewhere. A trial of a kind that the plan has no more takes no slot: Ray then lets
+    others wait until it has ended.
 
-def free_slots(places: Sequence[Placement], seats: Iterable[Seat]) -> list[int]:
-    """Return how many slots each place has free.
-
-    Trials count where they are; what does not fit there, as a plan has changed since, counts elsewhere. What is of no
-    kind of the plan takes no slot; Ray then lets a trial wait until it has ended.
-
-    While a trial that takes several slots has not started, its place gives no slot to others: what is free there must
-    come together on one device first.
+    A placement gives no slot to others while a trial that takes several of its slots has not started: that many must
+    become free on one device.
     """
-    free = [place.count for place in places]
-    where = {(place.kind, place.node_id): index for index, place in enumerate(places)}
+    free = [placement.count for placement in placements]
+    index_of = {(placement.kind, placement.node_id): index for index, placement in enumerate(placements)}
     blocked: set[int] = set()
     elsewhere: Counter[int] = Counter()
-    for seat in seats:
-        if seat.kind is None:
+    for assignment in assignments:
+        if assignment.kind is None:
             continue
-        index = where.get((seat.kind, seat.node_id))
-        here = 0 if index is None else min(seat.num_slots, free[index])
+        index = index_of.get((assignment.kind, assignment.node_id))
+        here = 0 if index is None else min(assignment.num_slots, free[index])
         if index is not None:
             free[index] -= here
-            if seat.num_slots > 1 and not seat.has_started:
+            if assignment.num_slots > 1 and not assignment.has_started:
                 blocked.add(index)
-        elsewhere[seat.kind] += seat.num_slots - here
-    for index, place in enumerate(places):
-        taken = min(elsewhere[place.kind], free[index])
+        elsewhere[assignment.kind] += assignment.num_slots - here
+    for index, placement in enumerate(placements):
+        taken = min(elsewhere[placement.kind], free[index])
         free[index] -= taken
-        elsewhere[place.kind] -= taken
+        elsewhere[placement.kind] -= taken
     return [0 if index in blocked else count for index, count in enumerate(free)]
 
 
-class Kinds:
-    """The kinds of slots of a plan, by which slots of this and of earlier plans are compared.
+class SlotKinds:
+    """The kinds of slots of a plan, with which slots of earlier plans are matched.
 
     Args:
         slots: The slots of the plan.
@@ -94,35 +90,44 @@ class Kinds:
 
     def __init__(self, slots: Sequence[TrialSlot]) -> None:
         self.slots = tuple(slots)
-        self._found: dict[int, tuple[TrialSlot, int | None, tuple[int, ...]]] = {}
+        self._matches: dict[int, tuple[TrialSlot, int | None, tuple[int, ...]]] = {}
 
-    def of(self, slot: TrialSlot) -> int | None:
-        """Return as which kind a trial counts that was given ``slot``; ``None``: none is like it.
+    def kind_of(self, slot: TrialSlot) -> int | None:
+        """Return the kind as which a trial in ``slot`` counts; ``None``: the plan has none like it.
 
-        It is the kind of the same look, else one of the same devices: the trial still holds what it was given.
+        That is the kind with the same resources and labels, else one with the same devices: a trial from before the
+        plan changed still holds what it was given.
         """
-        return self._find(slot)[0]
+        return self._match(slot)[0]
 
-    def allowed(self, kept: TrialSlot | None) -> tuple[int, ...]:
-        """Return the kinds in which a trial may run that ran in ``kept`` before; ``None``: it has not, or may move.
+    def allowed_kinds(self, last_slot: TrialSlot | None) -> tuple[int, ...]:
+        """Return the kinds in which a trial may run: those with the devices of ``last_slot``.
 
-        Where the plan has no such devices any more, for instance as their node died, any kind will do.
+        Where the plan has no such devices any more, for instance because their node died, all kinds are allowed.
+
+        Args:
+            last_slot: The slot in which the trial ran last; ``None``: it has not run, or may move to other devices.
         """
-        return tuple(range(len(self.slots))) if kept is None else self._find(kept)[1]
+        return tuple(range(len(self.slots))) if last_slot is None else self._match(last_slot)[1]
 
-    def _find(self, slot: TrialSlot) -> tuple[int | None, tuple[int, ...]]:
-        """Compare once for each object: slots are few, and asked for in each step of a run."""
-        if id(slot) not in self._found:
-            same_look = [i for i, each in enumerate(self.slots) if looks(each) == looks(slot)]
+    def _match(self, slot: TrialSlot) -> tuple[int | None, tuple[int, ...]]:
+        """Compare once for each object: slots are few, and each step of a run asks for them."""
+        if id(slot) not in self._matches:
+            alike = _without_count_and_speed(slot)
+            same_slot = [i for i, each in enumerate(self.slots) if _without_count_and_speed(each) == alike]
             same_devices = [i for i, each in enumerate(self.slots) if device_kind(each) == device_kind(slot)]
-            kind = next(iter([*same_look, *same_devices]), None)
-            self._found[id(slot)] = slot, kind, tuple(same_devices or range(len(self.slots)))
-        return self._found[id(slot)][1:]
+            kind = next(iter([*same_slot, *same_devices]), None)
+            self._matches[id(slot)] = slot, kind, tuple(same_devices or range(len(self.slots)))
+        return self._matches[id(slot)][1:]
 
 
-def num_slots(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -> int:
-    """Return how many slots hold what a trial reserves, both by Ray's names of the resources."""
-    return max((_ratio(reserved[name], of_slot.get(name, 0)) for name in _HELD & reserved.keys()), default=1)
+def _without_count_and_speed(slot: TrialSlot) -> TrialSlot:
+    return slot.model_copy(update={"max_concurrent_trials": 1, "speed": None})
+
+
+def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -> int:
+    """Return how many slots hold what a trial reserves. Both are amounts by Ray's names of the resources."""
+    return max((_ratio(reserved[name], of_slot.get(name, 0)) for name in _COUNTED & reserved.keys()), default=1)
 
 
 def _ratio(amount: float, of_slot: float) -> int:

@@ -1,4 +1,4 @@
-"""A Tune scheduler around another, which may let failed trials go back without their failures being counted."""
+"""The base of a Tune scheduler that wraps another, and that may requeue failed trials without counting the failure."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, HyperBandScheduler, TrialScheduler
 
-from tune_policies.ray_compat.tune_controller import returned_by
+from tune_policies.ray_compat.tune_controller import requeued_by
 
 
-class SchedulerAround(TrialScheduler):  # type: ignore[misc]  # Ray has no types
-    """Leaves all decisions to the scheduler inside, and keeps from it the failures that do not count.
+class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no types
+    """Leaves all decisions to the inner scheduler, and hides from it the failures that do not count.
 
     Args:
         inner: The scheduler that decides everything else; ``None``: Tune's default, first come first served.
@@ -19,40 +19,40 @@ class SchedulerAround(TrialScheduler):  # type: ignore[misc]  # Ray has no types
     def __init__(self, inner: TrialScheduler | None) -> None:
         super().__init__()
         self._inner = inner or FIFOScheduler()
-        self._returning: set[Trial] = set()
+        self._requeued: set[Trial] = set()
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Pass on a trial, unless the scheduler inside was not told that it had failed."""
-        if trial in self._returning:
-            self._returning.remove(trial)
+        """Pass on a trial, unless it is requeued after a failure of which the inner scheduler was not told."""
+        if trial in self._requeued:
+            self._requeued.remove(trial)
         else:
             self._inner.on_trial_add(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Pass on that a trial failed, unless it goes back and this scheduler has decided so."""
-        # Tune saves a trial that reached a milestone of HyperBand, whose brackets know no trial that has the result of
-        # a milestone, and waits. As for any trial that Tune retries, they forget it and take it in anew.
-        is_kept_from_inner = returned_by(trial) is self and not (
+        """Pass on that a trial failed, unless this scheduler has requeued it."""
+        # HyperBand's brackets cannot hold a trial that waits again after its milestone, at which Tune saves it. So they
+        # hear of the failure, drop the trial and add it anew, as for every trial that Tune retries.
+        is_hidden = requeued_by(trial) is self and not (
             trial.temporary_state.was_saving
-            or any(isinstance(each, HyperBandScheduler) for each in schedulers_in(self))
+            or any(isinstance(each, HyperBandScheduler) for each in nested_schedulers(self))
         )
-        if is_kept_from_inner:
-            self._returning.add(trial)
+        if is_hidden:
+            self._requeued.add(trial)
         else:
             self._inner.on_trial_error(tune_controller, trial)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Let the scheduler inside choose."""
+        """Let the inner scheduler choose."""
         return self._inner.choose_trial_to_run(tune_controller)
 
     @property
     def metric(self) -> str | None:
-        """The metric that the scheduler inside reads."""
+        """The metric that the inner scheduler reads."""
         return self._inner.metric  # type: ignore[no-any-return]
 
     @property
     def supports_buffered_results(self) -> bool:
-        """Whether the scheduler inside takes several results at once."""
+        """Whether the inner scheduler takes several results at once."""
         return bool(self._inner.supports_buffered_results)
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
@@ -60,7 +60,7 @@ class SchedulerAround(TrialScheduler):  # type: ignore[misc]  # Ray has no types
         return bool(self._inner.set_search_properties(metric, mode, **spec))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Let the scheduler inside decide what becomes of a trial."""
+        """Let the inner scheduler decide whether a trial continues, pauses or stops."""
         return str(self._inner.on_trial_result(tune_controller, trial, result))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
@@ -72,21 +72,21 @@ class SchedulerAround(TrialScheduler):  # type: ignore[misc]  # Ray has no types
         self._inner.on_trial_remove(tune_controller, trial)
 
     def debug_string(self) -> str:
-        """Say what Tune prints of a scheduler."""
+        """Return what Tune prints about the inner scheduler."""
         return str(self._inner.debug_string())
 
     def save(self, checkpoint_path: str) -> None:
-        """Save the scheduler inside; what is known of trials is saved with them."""
+        """Save the inner scheduler. What this one knows is saved with the trials."""
         self._inner.save(checkpoint_path)
 
     def restore(self, checkpoint_path: str) -> None:
-        """Restore the scheduler inside."""
+        """Restore the inner scheduler."""
         self._inner.restore(checkpoint_path)
 
 
-def schedulers_in(scheduler: TrialScheduler | None) -> Iterator[TrialScheduler]:
-    """Yield a scheduler and those inside it, the outermost first."""
+def nested_schedulers(scheduler: TrialScheduler | None) -> Iterator[TrialScheduler]:
+    """Yield a scheduler and the schedulers that it wraps, the outermost first."""
     while scheduler is not None:
         yield scheduler
-        # Ray's own that is around another, ResourceChangingScheduler, has no public name for it.
+        # Ray's ResourceChangingScheduler wraps another too, and has no public name for it.
         scheduler = getattr(scheduler, "_inner", None) or getattr(scheduler, "_base_scheduler", None)

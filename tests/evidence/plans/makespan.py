@@ -26,9 +26,9 @@ from tune_policies.benchmarks.environment import describe_machine, own_command
 from tune_policies.benchmarks.timing import spread
 from tune_policies.cli.terminal import TextConsole, TextTable
 from tune_policies.trainers import with_plan
-from tune_policies.tune.trial_durations import Pace
+from tune_policies.tune.trial_durations import TrialDurations
 
-from .pool_simulation import Kind, least_makespan, simulate
+from .pool_simulation import SlotKind, least_makespan, simulate
 
 _NUM_GPUS: Final = 2
 _NUM_CPUS: Final = 16
@@ -139,7 +139,7 @@ def run_arm(arm: Arm, sizes: Sizes) -> Run:
     """Run the trials on the Ray that this program is connected to."""
     plan = _plan(arm, sizes.slowdown)
     # What is switched off here is the one decision in which naive mixing differs.
-    never_idle = patch("tune_policies.tune.trial_durations.leave_idle", return_value=False)
+    never_idle = patch("tune_policies.tune.trial_durations.should_idle", return_value=False)
     decision = never_idle if arm is Arm.NAIVE else nullcontext()
     # What Tune says of a run is no part of the result.
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, decision, redirect_stdout(sys.stderr):
@@ -174,11 +174,11 @@ def _plan(arm: Arm, slowdown: float) -> TrialPlan:
     return MixedPolicy(_GPU_SLOTS, _CPU_SLOTS, speeds=speeds).plan(capacity)
 
 
-def _kinds(slowdown: float) -> list[Kind]:
-    return [Kind(slot.max_concurrent_trials, slot.speed or 1) for slot in _plan(Arm.POLICY, slowdown).slots]
+def _kinds(slowdown: float) -> list[SlotKind]:
+    return [SlotKind(slot.max_concurrent_trials, slot.speed or 1) for slot in _plan(Arm.POLICY, slowdown).slots]
 
 
-def _simulated(sizes: Sizes, kinds: list[Kind]) -> Table:
+def _simulated(sizes: Sizes, kinds: list[SlotKind]) -> Table:
     """Return the ratios of simulated makespans to the bound: the mean, and the largest, for each way and spread."""
     lengths: dict[str, Callable[[random.Random], float]] = {
         "all of one length": lambda _: 1,
@@ -201,11 +201,11 @@ def _simulated(sizes: Sizes, kinds: list[Kind]) -> Table:
     return table
 
 
-def _simulate(arm: Arm, work: list[float], kinds: list[Kind]) -> float:
+def _simulate(arm: Arm, work: list[float], kinds: list[SlotKind]) -> float:
     if arm is Arm.GPU_ONLY:
-        return simulate(work, kinds[:1], pace=None)
+        return simulate(work, kinds[:1], durations=None)
     speeds = [kind.speed if arm is Arm.POLICY else None for kind in kinds]
-    return simulate(work, kinds, pace=None if arm is Arm.NAIVE else Pace(speeds))
+    return simulate(work, kinds, durations=None if arm is Arm.NAIVE else TrialDurations(speeds))
 
 
 def _table(title: str, *headings: str) -> Table:

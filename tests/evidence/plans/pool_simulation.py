@@ -1,6 +1,6 @@
 """Runs of a pool with several kinds of slots, without Ray: who starts when, and when the last one ends.
 
-The scheduler's own decisions are made here (``leave_idle``), with trials of any lengths, in no time.
+The scheduler's own decisions are made here (``should_idle``), with trials of any lengths, in no time.
 """
 
 import heapq
@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from tune_policies.tune.trial_durations import Pace, Running, leave_idle
+from tune_policies.tune.trial_durations import RunningTrial, TrialDurations, should_idle
 
 
-class Kind(NamedTuple):
+class SlotKind(NamedTuple):
     """One kind of slot: how many there are, and how much work one does in a second."""
 
     num_slots: int
     speed: float
 
 
-def simulate(work: Sequence[float], kinds: Sequence[Kind], *, pace: Pace | None) -> float:
+def simulate(work: Sequence[float], kinds: Sequence[SlotKind], *, durations: TrialDurations | None) -> float:
     """Return when the last trial ends, in seconds, where each takes a slot as it becomes free.
 
     Args:
         work: How much each trial has to do, in the order in which they start.
         kinds: The slots, the best kind first.
-        pace: What is known of the kinds before; it learns from the run. ``None``: a slot is taken whenever it is free.
+        durations: What is known of the kinds before; the run adds to it. ``None``: every free slot is taken at once.
     """
     waiting = list(reversed(work))
     running: list[tuple[float, int, int]] = []  # when it ends, its number, its kind
@@ -34,9 +34,11 @@ def simulate(work: Sequence[float], kinds: Sequence[Kind], *, pace: Pace | None)
     def may_start(kind: int) -> bool:
         if len([None for of, _ in started.values() if of == kind]) == kinds[kind].num_slots:
             return False
-        now = [Running(kind=of, elapsed_s=now_s - since_s) for of, since_s in started.values()]
+        if durations is None:
+            return True
+        now = [RunningTrial(kind=of, elapsed_s=now_s - since_s) for of, since_s in started.values()]
         slots = [each.num_slots for each in kinds]
-        return pace is None or not leave_idle(kind, pace=pace, slots=slots, running=now, num_waiting=len(waiting))
+        return not should_idle(kind, durations=durations, slots=slots, running=now, num_waiting=len(waiting))
 
     while waiting or running:
         while waiting and (kind := next((kind for kind in range(len(kinds)) if may_start(kind)), None)) is not None:
@@ -45,12 +47,12 @@ def simulate(work: Sequence[float], kinds: Sequence[Kind], *, pace: Pace | None)
             heapq.heappush(running, (now_s + waiting.pop() / kinds[kind].speed, number, kind))
         now_s, number, kind = heapq.heappop(running)
         _, since_s = started.pop(number)
-        if pace is not None:
-            pace.finished(kind, now_s - since_s)
+        if durations is not None:
+            durations.add(kind, now_s - since_s)
     return now_s
 
 
-def least_makespan(work: Sequence[float], kinds: Sequence[Kind]) -> float:
+def least_makespan(work: Sequence[float], kinds: Sequence[SlotKind]) -> float:
     """Return a time in which no way to run the trials is done, in seconds.
 
     The ``i`` longest trials use ``i`` slots at the most, so they take at least as long as the ``i`` fastest slots need

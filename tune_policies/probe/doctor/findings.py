@@ -24,13 +24,13 @@ class Finding(Value):
     Attributes:
         severity: How bad it is.
         what: What was found.
-        way_out: What to do about it.
+        hint: What to do about it.
         nodes: Where, by the names of the nodes.
     """
 
     severity: Severity
     what: str
-    way_out: str
+    hint: str
     nodes: tuple[str, ...] = ()
 
 
@@ -57,10 +57,10 @@ def merge(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return equal findings of many nodes as one, the problems first."""
     nodes: dict[tuple[Severity, str, str], list[str]] = {}
     for found in findings:
-        nodes.setdefault((found.severity, found.what, found.way_out), []).extend(found.nodes)
+        nodes.setdefault((found.severity, found.what, found.hint), []).extend(found.nodes)
     merged = [
-        Finding(severity=severity, what=what, way_out=way_out, nodes=tuple(sorted(set(names))))
-        for (severity, what, way_out), names in nodes.items()
+        Finding(severity=severity, what=what, hint=hint, nodes=tuple(sorted(set(names))))
+        for (severity, what, hint), names in nodes.items()
     ]
     return tuple(sorted(merged, key=lambda found: found.severity is Severity.NOTE))
 
@@ -77,7 +77,7 @@ def diagnosis_view(diagnosis: Diagnosis) -> RenderableType:
     for finding in diagnosis.findings:
         severity = Text(finding.severity, style="bold red" if finding.severity is Severity.PROBLEM else "bold")
         rows.add_row(severity, _where(finding, diagnosis) + finding.what)
-        rows.add_row("", f"-> {finding.way_out}")
+        rows.add_row("", f"-> {finding.hint}")
     counts = [
         counted(number, severity)
         for severity in Severity

@@ -61,8 +61,8 @@ def check_count(node: NodeFacts) -> Iterator[Finding]:
     """GPUs that are hidden, counted but missing, or not counted."""
     if not node.gpus:
         if node.gpus is not None and node.declared_gpus and not _is_of_another_vendor(node):
-            way_out = "start Ray there without --num-gpus, or give the container its GPUs"
-            yield _problem(node, f"{_ray_counts(node)} that do not exist: NVIDIA's driver lists none", way_out)
+            hint = "start Ray there without --num-gpus, or give the container its GPUs"
+            yield _problem(node, f"{_ray_counts(node)} that do not exist: NVIDIA's driver lists none", hint)
         return
     visible = _visible(node)
     if visible is None:  # by MIG devices, which Ray may count or not
@@ -75,11 +75,11 @@ def check_count(node: NodeFacts) -> Iterator[Finding]:
     if node.ray is None:
         return
     if node.declared_gpus > visible:
-        way_out = f"start Ray there without --num-gpus, or with --num-gpus={visible}"
-        yield _problem(node, f"{_ray_counts(node)}, but only {visible} can be used", way_out)
+        hint = f"start Ray there without --num-gpus, or with --num-gpus={visible}"
+        yield _problem(node, f"{_ray_counts(node)}, but only {visible} can be used", hint)
     elif node.declared_gpus < visible:
-        way_out = "fine if the others are not for Ray; else start Ray there without --num-gpus"
-        yield _note(node, f"{_ray_counts(node)} of the {visible} that can be used", way_out)
+        hint = "fine if the others are not for Ray; else start Ray there without --num-gpus"
+        yield _note(node, f"{_ray_counts(node)} of the {visible} that can be used", hint)
 
 
 def check_frameworks(node: NodeFacts) -> Iterator[Finding]:
@@ -125,11 +125,11 @@ def check_used_memory(node: NodeFacts) -> Iterator[Finding]:
     amounts = ", ".join(
         f"{format_bytes(in_use)} of {format_bytes(total)} on GPU {index}" for index, in_use, total in used
     )
-    way_out = "see whose they are with `nvidia-smi` and end them, or hide those GPUs from Ray by CUDA_VISIBLE_DEVICES"
+    hint = "see whose they are with `nvidia-smi` and end them, or hide those GPUs from Ray by CUDA_VISIBLE_DEVICES"
     if node.ray is None:
-        yield _note(node, f"processes hold GPU memory: {amounts}", way_out)
+        yield _note(node, f"processes hold GPU memory: {amounts}", hint)
     elif node.ray.gpus:
-        yield _problem(node, f"Ray has given no GPU away, but processes hold GPU memory: {amounts}", way_out)
+        yield _problem(node, f"Ray has given no GPU away, but processes hold GPU memory: {amounts}", hint)
 
 
 def check_cpus(node: NodeFacts) -> Iterator[Finding]:
@@ -184,12 +184,12 @@ NODE_CHECKS: Final[tuple[Check, ...]] = (
 )
 
 
-def _problem(node: NodeFacts, what: str, way_out: str) -> Finding:
-    return Finding(severity=Severity.PROBLEM, what=what, way_out=way_out, nodes=(node.name,))
+def _problem(node: NodeFacts, what: str, hint: str) -> Finding:
+    return Finding(severity=Severity.PROBLEM, what=what, hint=hint, nodes=(node.name,))
 
 
-def _note(node: NodeFacts, what: str, way_out: str) -> Finding:
-    return Finding(severity=Severity.NOTE, what=what, way_out=way_out, nodes=(node.name,))
+def _note(node: NodeFacts, what: str, hint: str) -> Finding:
+    return Finding(severity=Severity.NOTE, what=what, hint=hint, nodes=(node.name,))
 
 
 def _ray_counts(node: NodeFacts) -> str:
@@ -289,7 +289,7 @@ def _differing_versions(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
         yield Finding(
             severity=Severity.NOTE if package in _MAY_DIFFER else Severity.PROBLEM,
             what=f"{package} differs between nodes: {listed}",
-            way_out="install one version everywhere, best by one image for all nodes",
+            hint="install one version everywhere, best by one image for all nodes",
             nodes=tuple(name for _, names in versions_with_nodes[1:] for name in names),
         )
 
@@ -307,5 +307,5 @@ def _no_gpus(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
         yield Finding(
             severity=Severity.NOTE,
             what="no GPUs here: trials run on CPUs",
-            way_out="nothing to do, unless there should be some",
+            hint="nothing to do, unless there should be some",
         )

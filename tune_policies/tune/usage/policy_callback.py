@@ -1,4 +1,7 @@
-"""The callback that tells Tune's users what a run uses: hooks, a clock and a cluster; it counts nothing itself."""
+"""A Tune callback that prints and writes what a run uses.
+
+It has the clock, the threads and the files; ``run_monitor`` follows the run.
+"""
 
 import functools
 import logging
@@ -27,7 +30,7 @@ from tune_policies.values.value import shorten
 
 from .resource_report import resource_usage_view
 from .resource_usage import USAGE_FILE, PlanInUse, ResourceUsage
-from .watched_run import Planner, WatchedRun
+from .run_monitor import PlanningScheduler, RunMonitor
 
 _logger = logging.getLogger(__name__)
 
@@ -42,40 +45,40 @@ _STATE_KEY: Final = "resource_usage"
 _Hook = TypeVar("_Hook", bound=Callable[..., None])
 
 
-def _never_ends_the_run(hook: _Hook) -> _Hook:
-    """Let an error of ``hook`` be said once, instead of ending the user's run."""
+def _never_fails_the_run(hook: _Hook) -> _Hook:
+    """Log an error of ``hook`` and call it no more, instead of ending the user's run."""
 
     @functools.wraps(hook)
     def guarded(self: "PolicyCallback", *args: Any, **kwargs: Any) -> None:
-        if hook.__name__ in self._broken:
+        if hook.__name__ in self._failed_hooks:
             return
         try:
             hook(self, *args, **kwargs)
         except Exception as error:
-            self._broken.add(hook.__name__)
+            self._failed_hooks.add(hook.__name__)
             if self._run is not None:
                 self._run.warn(f"the counts are not complete, as {hook.__name__} failed: {error}")
-            _logger.exception("what the run uses is not counted as a whole any more: %s failed", hook.__name__)
+            _logger.exception("the counts of what the run uses are not complete: %s failed", hook.__name__)
 
     return guarded  # type: ignore[return-value]
 
 
 class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
-    """Says what a run of Tune uses: the plan at its start, each change of it, and at the end what was used.
+    """Prints what a run of Tune uses: the plan at its start, each change of the plan, and at the end what was used.
 
-    At the end, and while the run goes on every ten seconds, the same stands in ``resource_usage.json`` in the
-    experiment's folder (of several experiments in one run, in that of the first trial's). A restored run goes on
-    counting. Nothing that goes wrong here ends the run.
+    It also writes this to ``resource_usage.json`` in the experiment's folder, at the end and every ten seconds. Where a
+    run has several experiments, that is the folder of the first trial's. A restored run goes on counting. Nothing that
+    goes wrong here ends the run.
 
     Args:
-        plan: The plan of a policy, under which the trials run.
+        plan: The policy's plan under which the trials run.
         scheduler: The ``PolicyScheduler`` of the run, whose plan may change; ``None``: the plan stays.
 
     Raises:
         InvalidResourcesError: ``plan`` is no plan, or ``scheduler`` has none.
     """
 
-    def __init__(self, plan: TrialPlan, scheduler: Planner | None = None) -> None:
+    def __init__(self, plan: TrialPlan, scheduler: PlanningScheduler | None = None) -> None:
         if not isinstance(plan, TrialPlan):
             raise InvalidResourcesError(f"plan must be the TrialPlan of a policy, got {shorten(plan)}")
         if scheduler is not None and not hasattr(scheduler, "changes"):
@@ -86,47 +89,47 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._plan = plan
         self._scheduler = scheduler
         self._before: ResourceUsage | None = None
-        self._forget_run()
+        self._reset_run()
 
-    def _forget_run(self) -> None:
-        self._run: WatchedRun | None = None
-        self._broken: set[str] = set()
-        self._reading: Background[ClusterCapacity] = Background()
-        self._writing: Background[None] = Background()
+    def _reset_run(self) -> None:
+        self._run: RunMonitor | None = None
+        self._failed_hooks: set[str] = set()
+        self._reading: BackgroundTask[ClusterCapacity] = BackgroundTask()
+        self._writing: BackgroundTask[None] = BackgroundTask()
         self._began_s = self._next_read_s = self._next_write_s = 0.0
         self._storage: Any = None
-        self._are_functions: dict[str, bool] = {}
+        self._function_trainables: dict[str, bool] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a Tuner saves: threads and counts are of one run, of which :meth:`get_state` tells."""
+        """Return what a ``Tuner`` saves, without threads. :meth:`get_state` returns the counts of the run."""
         return {"_plan": self._plan, "_scheduler": self._scheduler, "_before": self._before}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget_run()
+        self._reset_run()
 
     # The run.
 
-    @_never_ends_the_run
+    @_never_fails_the_run
     def setup(
         self, stop: Any = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: Any
     ) -> None:
         """Print the plan, and begin to count."""
-        self._forget_run()
+        self._reset_run()
         self._began_s = time.monotonic()
         plan = self._plan if self._scheduler is None else self._scheduler.plan
         finite = total_num_samples is not None and 0 < total_num_samples < math.inf
         num_trials = int(total_num_samples) if finite and total_num_samples else None
         before, self._before = self._before, None
-        self._run = WatchedRun(plan, self._scheduler, num_trials, before)
+        self._run = RunMonitor(plan, self._scheduler, num_trials, before)
         self._read_cluster(0.0)
         self._reading.wait(_READ_TIMEOUT_S)
         self._read_cluster(0.0)
         TextConsole().print(plan.explain(), soft_wrap=True, highlight=False)
 
-    @_never_ends_the_run
+    @_never_fails_the_run
     def on_step_end(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
-        """Look at the trials, and now and then at the cluster."""
+        """Read the trials, and every few seconds the cluster."""
         if self._run is None:
             return
         now_s = self._now_s()
@@ -140,9 +143,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             self._next_write_s = now_s + _WRITE_EVERY_S
             self._write(self._run.record(now_s))
 
-    @_never_ends_the_run
+    @_never_fails_the_run
     def on_experiment_end(self, trials: Sequence[Any], **info: Any) -> None:
-        """Print what was used, and write it down."""
+        """Print what was used, and write it to the file."""
         if self._run is None:
             return
         now_s = self._now_s()
@@ -175,14 +178,14 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         failure = self._writing.take()
         if isinstance(failure, Exception) and self._run is not None:
             self._run.warn(f"{USAGE_FILE} could not be written: {failure}")
-        self._writing.start(writer(self._storage, usage.to_json()))
+        self._writing.start(usage_writer(self._storage, usage.to_json()))
 
     def _write_at_end(self, usage: ResourceUsage) -> None:
         deadline_s = time.monotonic() + _END_TIMEOUT_S
         self._writing.wait(_END_TIMEOUT_S)
         while self._writing.take() is not None:  # how earlier tries went does not matter any more
             pass
-        self._writing.start(writer(self._storage, usage.to_json()))
+        self._writing.start(usage_writer(self._storage, usage.to_json()))
         is_done = self._writing.wait(max(0.1, deadline_s - time.monotonic()))
         failure = self._writing.take()
         if not is_done or failure is not None:
@@ -191,49 +194,49 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     # The trials.
 
-    @_never_ends_the_run
+    @_never_fails_the_run
     def on_trial_start(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
-        """Count a trial from now on, also one that goes on or gets the process of another."""
+        """Count a trial from now on, whether it is new, resumes, or gets the process of another."""
         if self._run is not None:
             self._run.start(trial, self._now_s())
 
-    @_never_ends_the_run
+    @_never_fails_the_run
     def on_trial_result(
         self, iteration: int, trials: Sequence[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """See in a result whether its trial was stopped, and which allocations it was refused."""
+        """Read from a result whether its trial was stopped, and how many allocations it was refused."""
         if self._run is None:
             return
-        # A function ends without a further result: one that says "done" is of a trial that is stopped.
-        if result.get("done") and self._is_function(trial) and not _meets_its_end(trial, result):
+        # A function trainable ends without a last result, so a result that says "done" is of a trial that is stopped.
+        if result.get("done") and self._is_function(trial) and not _meets_stop_criterion(trial, result):
             self._run.complete(trial, is_stopped=True)
         usage = result.get(GPU_MEMORY_KEY)
         if isinstance(usage, dict) and isinstance(usage.get("num_ooms"), int):
-            self._run.refuse(trial, usage.get("pid"), usage["num_ooms"])
+            self._run.count_refused_allocations(trial, usage.get("pid"), usage["num_ooms"])
 
-    @_never_ends_the_run
+    @_never_fails_the_run
     def on_trial_complete(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a trial that has ended well."""
         if self._run is not None:
             self._run.complete(trial, is_stopped=False)
 
-    @_never_ends_the_run
+    @_never_fails_the_run
     def on_trial_recover(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
-        """Count a failure of a trial that goes back."""
+        """Count a failure of a trial that is requeued."""
         if self._run is not None:
-            self._run.fail(trial, why_failed(trial), goes_back=True)
+            self._run.fail(trial, classify_failure(trial), is_requeued=True)
 
-    @_never_ends_the_run
+    @_never_fails_the_run
     def on_trial_error(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a trial that has failed."""
         if self._run is not None:
-            self._run.fail(trial, why_failed(trial), goes_back=False)
+            self._run.fail(trial, classify_failure(trial), is_requeued=False)
 
     def _is_function(self, trial: Any) -> bool:
         name = trial.trainable_name
-        if name not in self._are_functions:  # to look it up is to unpickle the trainable
-            self._are_functions[name] = issubclass(trial.get_trainable_cls(), FunctionTrainable)
-        return self._are_functions[name]
+        if name not in self._function_trainables:  # to look it up is to unpickle the trainable
+            self._function_trainables[name] = issubclass(trial.get_trainable_cls(), FunctionTrainable)
+        return self._function_trainables[name]
 
     # What a restored run goes on with.
 
@@ -259,30 +262,30 @@ def _read_nodes() -> ClusterCapacity:
     return ClusterCapacity(nodes=state.nodes, draining=state.draining)
 
 
-def _meets_its_end(trial: Any, result: dict[str, Any]) -> bool:
+def _meets_stop_criterion(trial: Any, result: dict[str, Any]) -> bool:
     """Return whether the user's own ``stop={…}`` says that the trial is done."""
     return any(name in result and result[name] >= end for name, end in trial.stopping_criterion.items())
 
 
-def why_failed(trial: Any) -> OutOfMemory:
+def classify_failure(trial: Any) -> OutOfMemory:
     """Return what the latest error of ``trial`` says about memory.
 
-    Tune writes it to two files on this machine, of which the one with the error itself may be of an earlier failure.
+    Tune writes the error to two files on this machine. The file with the pickled error may be of an earlier failure.
     """
     file = trial.error_file
     text = read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").rpartition("Failure #")[2] if file else ""
-    error = _unpickled(trial.pickled_error_file)
+    error = _unpickle_error(trial.pickled_error_file)
     if error is not None and str(error) in text:
         return classify_oom(error)
     return classify_oom_text(text)
 
 
-def _unpickled(file: str | None) -> BaseException | None:
+def _unpickle_error(file: str | None) -> BaseException | None:
     if not file:
         return None
     try:
         error = ray.cloudpickle.loads(read_bytes(file, max_bytes=MAX_RECORD_BYTES))
-    except Exception:  # noqa: BLE001  # a class of the user's may not be there, or not be made for this
+    except Exception:  # noqa: BLE001  # the user's class may be missing here, or not made for pickling
         return None
     return error if isinstance(error, BaseException) else None
 
@@ -290,8 +293,8 @@ def _unpickled(file: str | None) -> BaseException | None:
 T = TypeVar("T")
 
 
-class Background(Generic[T]):
-    """One piece of work at a time, in a thread of its own that does not keep the program alive."""
+class BackgroundTask(Generic[T]):
+    """Runs one piece of work at a time, in a thread that does not keep the program alive."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -303,7 +306,7 @@ class Background(Generic[T]):
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, work: Callable[[], T]) -> bool:
-        """Begin ``work``; return whether there was no other in its way."""
+        """Begin ``work`` unless other work still runs; return whether it began."""
         if self.is_busy:
             return False
 
@@ -318,21 +321,21 @@ class Background(Generic[T]):
         return True
 
     def take(self) -> T | Exception | None:
-        """Return an answer that was not taken yet, or the error instead of it; ``None``: there is none."""
+        """Return the next answer, or the error instead of it; ``None``: there is none."""
         try:
             return self._answers.get_nowait()
         except Empty:
             return None
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the work that runs; return whether it ended in time."""
+        """Wait for the work; return whether it ended in time."""
         if self._thread is not None:
             self._thread.join(timeout_s)
         return not self.is_busy
 
 
-def writer(storage: Any, text: str) -> Callable[[], None]:
-    """Return what writes ``text`` into an experiment's folder, of which Ray's ``storage`` of any of its trials tells.
+def usage_writer(storage: Any, text: str) -> Callable[[], None]:
+    """Return a function that writes ``text`` into an experiment's folder: that of Ray's ``storage`` of any trial in it.
 
     A reader finds the old file or the new one, never a part.
     """

@@ -1,7 +1,7 @@
-"""Counts what trials used of a cluster and what stood idle, from what happened and when.
+"""Meters what trials use of a cluster and what stands idle, and counts how trials end.
 
-Time is counted in whole milliseconds and amounts in ticks, so that all that was used and all that was idle add up
-to all that there was, exactly.
+Time is counted in whole milliseconds and amounts in ticks, so that what was used and what was idle add up exactly to
+what there was.
 """
 
 from collections import Counter
@@ -12,10 +12,10 @@ from tune_policies.oom import OutOfMemory
 from tune_policies.values.resources import TICKS
 from tune_policies.values.value import Value
 
-from .idle_reasons import Holding, Offer, Queue, why_idle
+from .idle_reasons import AvailableResources, TrialQueue, TrialReservation, idle_by_reason
 from .resource_usage import IdleHours, OutOfMemoryCounts, ResourceHours, ResourceUsage, SlotHours, TrialCounts
 
-_PER_HOUR: Final = TICKS * 3_600_000
+_TICK_MS_PER_HOUR: Final = TICKS * 3_600_000
 """Ticks times milliseconds in one unit times one hour."""
 _MS_PER_HOUR: Final = 3_600_000
 
@@ -23,13 +23,13 @@ _Slot = tuple[str, str | None]
 """A kind of slot as text, and its device type."""
 
 
-class Account:
-    """What was used and what was idle, up to the last moment that was counted.
+class ResourceMeter:
+    """Meters what is used and what is idle.
 
-    What is told holds from the moment that was counted last; so count up to the moment of a change before it is told.
+    Each change counts from the last moment that was metered: call :meth:`count_until` before you report a change.
 
     Args:
-        before: What was counted before the run was restored; ``None``: it is new.
+        before: What was metered before the run was restored; ``None``: the run is new.
     """
 
     def __init__(self, before: ResourceUsage | None = None) -> None:
@@ -49,66 +49,66 @@ class Account:
             self._trial_ms[slot] += round(each.trial_hours * _MS_PER_HOUR)
             self._starts[slot] += each.num_starts
         self._max_at_once = before.max_trials_at_once
-        self._offer = Offer({}, {}, ())
-        self._queue = Queue()
-        self._running: dict[str, Holding] = {}
+        self._available = AvailableResources({}, {}, ())
+        self._queue = TrialQueue()
+        self._running: dict[str, TrialReservation] = {}
         self._rates: tuple[Counter[str], Counter[tuple[str, str]]] | None = None
 
     @property
     def elapsed_s(self) -> float:
-        """What was counted, in seconds, with what was before the run was restored."""
+        """How long the run was metered, in seconds, with the time before it was restored."""
         return (self._began_ms + self._now_ms) / 1000
 
     def count_until(self, now_s: float) -> None:
-        """Count the time up to ``now_s``, in seconds since this account began; not back."""
+        """Meter the time up to ``now_s``, in seconds since this meter began. An earlier time changes nothing."""
         passed = max(0, round(now_s * 1000) - self._now_ms)
         if not passed:
             return
         self._now_ms += passed
         if self._rates is None:
-            self._rates = self._rates_now()
+            self._rates = self._current_rates()
         total, idle = self._rates
         for name, ticks in total.items():
             self._total[name] += ticks * passed
         for part, ticks in idle.items():
             self._idle[part] += ticks * passed
-        for holding in self._running.values():
-            slot = (holding.slot, holding.accelerator_type)
+        for reservation in self._running.values():
+            slot = (reservation.slot, reservation.accelerator_type)
             self._trial_ms[slot] += passed
-            for name, ticks in holding.amounts.items():
+            for name, ticks in reservation.amounts.items():
                 self._used[slot, name] += ticks * passed
 
-    def offer(self, offer: Offer) -> None:
-        """Tell what there is to use from now on."""
-        self._offer, self._rates = offer, None
+    def set_available(self, available: AvailableResources) -> None:
+        """Set what trials can use from now on."""
+        self._available, self._rates = available, None
 
-    def queue(self, queue: Queue) -> None:
-        """Tell which trials do not run."""
+    def set_queue(self, queue: TrialQueue) -> None:
+        """Set which trials do not run from now on."""
         if queue != self._queue:
             self._queue, self._rates = queue, None
 
-    def start(self, trial_id: str, holding: Holding) -> None:
-        """Tell that a trial runs, and what it holds."""
-        self._running[trial_id] = holding
-        self._starts[holding.slot, holding.accelerator_type] += 1
+    def start_trial(self, trial_id: str, reservation: TrialReservation) -> None:
+        """Meter a trial that runs, and what it reserves."""
+        self._running[trial_id] = reservation
+        self._starts[reservation.slot, reservation.accelerator_type] += 1
         self._max_at_once = max(self._max_at_once, len(self._running))
         self._rates = None
 
-    def end(self, trial_id: str) -> None:
-        """Tell that a trial runs no more, if it did."""
+    def end_trial(self, trial_id: str) -> None:
+        """Stop metering a trial, if it was metered."""
         if self._running.pop(trial_id, None) is not None:
             self._rates = None
 
-    def _rates_now(self) -> tuple[Counter[str], Counter[tuple[str, str]]]:
+    def _current_rates(self) -> tuple[Counter[str], Counter[tuple[str, str]]]:
         running = self._running.values()
         held: Counter[str] = Counter()
-        for holding in running:
-            held.update(holding.amounts)
-        # A trial that still runs on a node that was read as gone has what it has.
-        return Counter(self._offer.total) | held, why_idle(self._offer, running, self._queue)
+        for reservation in running:
+            held.update(reservation.amounts)
+        # A trial may still run on a node that was read as gone: what it holds is there.
+        return Counter(self._available.total) | held, idle_by_reason(self._available, running, self._queue)
 
     def record(self) -> ResourceUsage:
-        """Return what was counted; the rest of the value is for others to fill in."""
+        """Return what was metered; callers fill in the rest of the value."""
         return ResourceUsage(
             elapsed_s=self.elapsed_s,
             resources=tuple(
@@ -122,14 +122,18 @@ class Account:
         idle = [(-ticks, reason) for (resource, reason), ticks in self._idle.items() if resource == name and ticks]
         return ResourceHours(
             resource=name,
-            total_hours=self._total[name] / _PER_HOUR,
-            used_hours=sum(ticks for (_, used), ticks in self._used.items() if used == name) / _PER_HOUR,
-            idle=tuple(IdleHours(reason=reason, hours=-negated / _PER_HOUR) for negated, reason in sorted(idle)),
+            total_hours=self._total[name] / _TICK_MS_PER_HOUR,
+            used_hours=sum(ticks for (_, used), ticks in self._used.items() if used == name) / _TICK_MS_PER_HOUR,
+            idle=tuple(
+                IdleHours(reason=reason, hours=-negated / _TICK_MS_PER_HOUR) for negated, reason in sorted(idle)
+            ),
         )
 
     def _slot(self, slot: _Slot) -> SlotHours:
         used = {
-            name: ticks / _PER_HOUR for (where, name), ticks in sorted(self._used.items(), key=str) if where == slot
+            name: ticks / _TICK_MS_PER_HOUR
+            for (where, name), ticks in sorted(self._used.items(), key=str)
+            if where == slot
         }
         return SlotHours(
             slot=slot[0],
@@ -141,18 +145,18 @@ class Account:
 
 
 def _ticks(hours: float) -> int:
-    return round(hours * _PER_HOUR)
+    return round(hours * _TICK_MS_PER_HOUR)
 
 
-Ending = Literal["finished", "stopped_early", "failed", "cut_off"]
+Outcome = Literal["finished", "stopped_early", "failed", "cut_off"]
 """How a trial ends."""
 
 
-class Tally:
-    """What became of the trials of a run.
+class TrialOutcomes:
+    """Counts how the trials of a run end, and how often memory runs out.
 
     Args:
-        before: What was counted before the run was restored; ``None``: it is new.
+        before: What was counted before the run was restored; ``None``: the run is new.
     """
 
     def __init__(self, before: ResourceUsage | None = None) -> None:
@@ -160,29 +164,29 @@ class Tally:
         self._before = before.trials
         self._num_retries = before.trials.num_retries
         self._out_of_memory = before.out_of_memory
-        self._endings: dict[str, Ending] = {}
+        self._outcome_of: dict[str, Outcome] = {}
         self._amounts: dict[str, Mapping[str, float]] = {}
         self._ran_out_with: dict[str, Mapping[str, float]] = {}
         self._refused: dict[tuple[str, object], int] = {}
 
-    def started(self, trial_id: str, amounts: Mapping[str, float]) -> None:
-        """Count a start with so much; one with more than the trial had when its memory ran out as raised, too."""
-        self._endings.pop(trial_id, None)
+    def record_start(self, trial_id: str, amounts: Mapping[str, float]) -> None:
+        """Record a start with ``amounts``. It counts as raised where they are more than when memory ran out."""
+        self._outcome_of.pop(trial_id, None)
         had = self._ran_out_with.pop(trial_id, None)
         if had is not None and any(amount > had.get(name, 0) for name, amount in amounts.items()):
             self._add(num_raised=1)
         self._amounts[trial_id] = amounts
 
-    def ended(self, trial_id: str, ending: Ending) -> None:
-        """Count an end, of which the first is true."""
-        self._endings.setdefault(trial_id, ending)
+    def record_end(self, trial_id: str, outcome: Outcome) -> None:
+        """Record how a trial ended. The first record of a trial counts, until it starts again."""
+        self._outcome_of.setdefault(trial_id, outcome)
 
-    def failed(self, trial_id: str, out_of_memory: OutOfMemory, *, goes_back: bool) -> None:
-        """Count a failure, for want of memory or not."""
-        if goes_back:
+    def record_failure(self, trial_id: str, out_of_memory: OutOfMemory, *, is_requeued: bool) -> None:
+        """Record a failure, for want of memory or not."""
+        if is_requeued:
             self._num_retries += 1
         else:
-            self.ended(trial_id, "failed")
+            self.record_end(trial_id, "failed")
         if out_of_memory.kind == "none":
             return
         self._ran_out_with[trial_id] = self._amounts.get(trial_id, {})
@@ -192,8 +196,8 @@ class Tally:
             num_neighbours=int(out_of_memory.cause == "neighbour"),
         )
 
-    def refused(self, trial_id: str, process: object, num_so_far: int) -> None:
-        """Count the allocations that were refused to one process of a trial, which says how many there were so far."""
+    def record_refused_allocations(self, trial_id: str, process: object, num_so_far: int) -> None:
+        """Record how many allocations were refused so far to one process of a trial."""
         known = self._refused.get((trial_id, process), 0)
         if num_so_far > known:
             self._refused[trial_id, process] = num_so_far
@@ -211,33 +215,33 @@ class Tally:
         return self._out_of_memory
 
     @property
-    def num_begun(self) -> int:
-        """How many trials have begun and not come to an end of their own."""
-        return sum(self._endings.get(trial_id, "cut_off") == "cut_off" for trial_id in self._amounts)
+    def num_incomplete(self) -> int:
+        """How many trials have started and not come to an end of their own."""
+        return sum(self._outcome_of.get(trial_id, "cut_off") == "cut_off" for trial_id in self._amounts)
 
-    def trials(self, num_by_status: "NumByStatus") -> TrialCounts:
-        """Return what became of the trials, of which Tune says how many have which status.
+    def counts(self, status_counts: "StatusCounts") -> TrialCounts:
+        """Return how many trials ended in which way.
 
-        Which of those that Tune calls terminated were stopped early, or cut off, was told here; of a restored run also
-        before, as their record says. The others finished.
+        Tune's status does not tell which terminated trials were stopped early or cut off. Those recorded here, and in
+        a restored run those of its earlier record, were. The others finished.
         """
-        endings = list(self._endings.values())
-        cut_off = min(self._before.num_cut_off + endings.count("cut_off"), num_by_status.terminated)
-        stopped_early = self._before.num_stopped_early + endings.count("stopped_early")
-        terminated = num_by_status.terminated - cut_off
+        outcomes = list(self._outcome_of.values())
+        cut_off = min(self._before.num_cut_off + outcomes.count("cut_off"), status_counts.terminated)
+        stopped_early = self._before.num_stopped_early + outcomes.count("stopped_early")
+        terminated = status_counts.terminated - cut_off
         stopped_early = min(stopped_early, terminated)
         return TrialCounts(
             num_finished=terminated - stopped_early,
             num_stopped_early=stopped_early,
-            num_failed=num_by_status.error,
+            num_failed=status_counts.error,
             num_cut_off=cut_off,
-            num_unfinished=num_by_status.others,
+            num_unfinished=status_counts.others,
             num_retries=self._num_retries,
         )
 
 
-class NumByStatus(Value):
-    """How many trials there are by what Tune says of them."""
+class StatusCounts(Value):
+    """How many trials have each of Tune's statuses."""
 
     terminated: int = 0
     error: int = 0

@@ -10,7 +10,7 @@ from tests.clusters import GIB, gpu_node
 from tune_policies import InfeasibleRequestError
 from tune_policies.oom import OutOfMemory
 from tune_policies.placement.remaining import DRIVER_BYTES, BundleGroup, is_held
-from tune_policies.tune.oom_retry import MemoryFloor, allowed, floor_of, next_floor, next_share, what_next
+from tune_policies.tune.oom_retry import MemoryFloor, decide_retry, floor_of, limit_floor, next_floor, next_share
 from tune_policies.values.resources import TICKS, to_ticks
 
 ACCELERATOR = OutOfMemory(kind="accelerator")
@@ -20,7 +20,7 @@ NODES = (gpu_node("a", gpus=4, cpus=8, memory_gib=64),)
 
 def after(bundle, out_of_memory=ACCELERATOR, *, growth=2.0, max_gpus=1.0, nodes=NODES):
     floor = next_floor(BundleGroup([bundle]), out_of_memory, growth=growth, max_gpus=max_gpus, nodes=nodes)
-    return floor.lift([bundle])[0]
+    return floor.apply_to([bundle])[0]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_every_bundle_that_holds_a_gpu_grows():
 
     floor = next_floor(BundleGroup(bundles), ACCELERATOR, growth=2, max_gpus=1, nodes=NODES)
 
-    assert floor.lift(bundles) == [{"CPU": 1}, {"GPU": 0.5}, {"GPU": 0.5, "CPU": 1}]
+    assert floor.apply_to(bundles) == [{"CPU": 1}, {"GPU": 0.5}, {"GPU": 0.5, "CPU": 1}]
 
 
 @pytest.mark.parametrize(
@@ -101,48 +101,48 @@ def test_host_memory_ends_at_the_largest_node():
 
 
 @pytest.mark.parametrize(
-    ("out_of_memory", "num_same_share", "expected"),
+    ("out_of_memory", "num_same_share_retries", "expected"),
     [
-        (OutOfMemory(kind="none"), 0, "leave"),
-        (ACCELERATOR, 0, "more"),
-        (HOST, 0, "more"),
-        (OutOfMemory(kind="accelerator", cause="own_limit"), 0, "more"),
-        (OutOfMemory(kind="accelerator", cause="neighbour"), 1, "same"),
-        (OutOfMemory(kind="accelerator", cause="neighbour"), 2, "more"),
+        (OutOfMemory(kind="none"), 0, "leave_to_tune"),
+        (ACCELERATOR, 0, "more_memory"),
+        (HOST, 0, "more_memory"),
+        (OutOfMemory(kind="accelerator", cause="own_limit"), 0, "more_memory"),
+        (OutOfMemory(kind="accelerator", cause="neighbour"), 1, "same_share"),
+        (OutOfMemory(kind="accelerator", cause="neighbour"), 2, "more_memory"),
     ],
 )
 def test_memory_that_a_neighbour_took_brings_a_larger_share_only_when_the_same_does_not_help(
-    out_of_memory, num_same_share, expected
+    out_of_memory, num_same_share_retries, expected
 ):
-    assert what_next([{"GPU": 0.25}], out_of_memory, num_same_share) == expected
+    assert decide_retry([{"GPU": 0.25}], out_of_memory, num_same_share_retries) == expected
 
 
-@pytest.mark.parametrize(("out_of_memory", "expected"), [(ACCELERATOR, "leave"), (HOST, "more")])
+@pytest.mark.parametrize(("out_of_memory", "expected"), [(ACCELERATOR, "leave_to_tune"), (HOST, "more_memory")])
 def test_a_trial_without_a_gpu_has_no_share_that_could_be_too_small(out_of_memory, expected):
-    assert what_next([{"CPU": 1}], out_of_memory, 0) == expected
+    assert decide_retry([{"CPU": 1}], out_of_memory, 0) == expected
 
 
 @pytest.mark.parametrize(
     ("bundles", "expected"),
     [
-        ([{"memory": DRIVER_BYTES}], "leave"),
-        ([{"CPU": 0, "memory": DRIVER_BYTES}], "leave"),
-        ([{"memory": 2 * DRIVER_BYTES}], "more"),
-        ([{"CPU": 1, "memory": DRIVER_BYTES}], "more"),
-        ([{}], "more"),
+        ([{"memory": DRIVER_BYTES}], "leave_to_tune"),
+        ([{"CPU": 0, "memory": DRIVER_BYTES}], "leave_to_tune"),
+        ([{"memory": 2 * DRIVER_BYTES}], "more_memory"),
+        ([{"CPU": 1, "memory": DRIVER_BYTES}], "more_memory"),
+        ([{}], "more_memory"),
     ],
 )
 def test_a_driver_of_train_workers_gets_no_more_of_its_host_memory_which_is_a_formality(bundles, expected):
-    assert what_next(bundles, HOST, 0) == expected
+    assert decide_retry(bundles, HOST, 0) == expected
 
 
 def test_a_share_that_was_asked_for_in_between_is_left_alone_where_it_is_enough():
-    assert MemoryFloor(gpu_ticks=to_ticks(0.5)).lift([{"GPU": 0.7}]) == [{"GPU": 0.7}]
+    assert MemoryFloor(gpu_ticks=to_ticks(0.5)).apply_to([{"GPU": 0.7}]) == [{"GPU": 0.7}]
 
 
 def grown(bundles, *, out_of_memory=ACCELERATOR, max_gpus=1.0, nodes=NODES, **where):
     floor = next_floor(BundleGroup(bundles, **where), out_of_memory, growth=2.0, max_gpus=max_gpus, nodes=nodes)
-    return floor.lift(bundles)
+    return floor.apply_to(bundles)
 
 
 def test_an_npu_is_shared_and_grows_as_a_gpu():
@@ -152,7 +152,7 @@ def test_an_npu_is_shared_and_grows_as_a_gpu():
 
 
 def test_whole_devices_stay_as_many_as_they_are():
-    assert what_next([{"TPU": 4}], ACCELERATOR, 0) == "leave"
+    assert decide_retry([{"TPU": 4}], ACCELERATOR, 0) == "leave_to_tune"
 
 
 ONE, TWO = gpu_node("a", gpus=1, labels={"zone": "x"}), gpu_node("b", gpus=2)
@@ -221,10 +221,10 @@ def test_where_the_growth_does_not_fit_it_is_as_much_as_fits():
         pytest.param(2, None, {"GPU": 2, "memory": 8 * GIB}, id="nodes that were not read"),
     ],
 )
-def test_of_what_was_learned_elsewhere_a_trial_gets_what_is_allowed_here(max_gpus, nodes, expected):
-    learned, planned = MemoryFloor(gpu_ticks=4 * TICKS, memory_bytes=8 * GIB), [{"GPU": 0.25}]
+def test_of_the_memory_that_another_trial_needed_a_trial_gets_what_is_allowed_here(max_gpus, nodes, expected):
+    needed, planned = MemoryFloor(gpu_ticks=4 * TICKS, memory_bytes=8 * GIB), [{"GPU": 0.25}]
 
-    floor = allowed(learned, BundleGroup(planned), max_gpus=max_gpus, nodes=nodes)
+    floor = limit_floor(needed, BundleGroup(planned), max_gpus=max_gpus, nodes=nodes)
 
-    assert floor.lift(planned) == [expected]
-    assert floor_of(floor.lift(planned)) == floor
+    assert floor.apply_to(planned) == [expected]
+    assert floor_of(floor.apply_to(planned)) == floor

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from tests.clusters import GIB
-from tune_policies.tune.oom_history import Lesson, floor_for, traits_of
+from tune_policies.tune.oom_history import OomRecord, floor_for, memory_settings
 from tune_policies.tune.oom_retry import MemoryFloor
 
 CONFIG = {"batch_size": 64, "lr": 0.1, "kind": "cnn", "layers": [128, 64], "model": {"width": 512, "dropout": 0.5}}
-LESSON = Lesson(traits=traits_of(CONFIG), floor=MemoryFloor(gpu_ticks=5000))
+RECORD = OomRecord(settings=memory_settings(CONFIG), floor=MemoryFloor(gpu_ticks=5000))
 
 
 @pytest.mark.parametrize(
@@ -37,42 +37,42 @@ LESSON = Lesson(traits=traits_of(CONFIG), floor=MemoryFloor(gpu_ticks=5000))
     ],
 )
 def test_a_config_like_one_that_ran_out_needs_as_much(changes, gpus):
-    floor = floor_for(traits_of({**CONFIG, **changes}), [LESSON])
+    floor = floor_for(memory_settings({**CONFIG, **changes}), [RECORD])
 
-    assert floor.lift([{"GPU": 0.25}]) == [{"GPU": gpus}]
+    assert floor.apply_to([{"GPU": 0.25}]) == [{"GPU": gpus}]
 
 
 def test_only_the_keys_that_are_named_count():
     keys = ["batch_size", "model/width"]
-    lesson = Lesson(traits=traits_of(CONFIG, keys), floor=MemoryFloor(gpu_ticks=5000))
+    record = OomRecord(settings=memory_settings(CONFIG, keys), floor=MemoryFloor(gpu_ticks=5000))
 
     other = {"batch_size": 64, "seed": 3, "model": {"width": 512, "kind": "other"}}
-    assert floor_for(traits_of(other, keys), [lesson]).gpu_ticks == 5000
-    assert floor_for(traits_of({**other, "batch_size": 32}, keys), [lesson]).gpu_ticks == 0
+    assert floor_for(memory_settings(other, keys), [record]).gpu_ticks == 5000
+    assert floor_for(memory_settings({**other, "batch_size": 32}, keys), [record]).gpu_ticks == 0
 
 
 def test_a_fraction_counts_where_its_key_is_named():
-    assert traits_of({"width": 1.5, "lr": 0.1}, ["width"]) == {"width": 1.5}
+    assert memory_settings({"width": 1.5, "lr": 0.1}, ["width"]) == {"width": 1.5}
 
 
-def test_of_several_lessons_the_largest_holds():
-    more = LESSON.model_copy(update={"floor": MemoryFloor(gpu_ticks=10000, memory_bytes=GIB)})
+def test_of_several_records_the_largest_holds():
+    more = RECORD.model_copy(update={"floor": MemoryFloor(gpu_ticks=10000, memory_bytes=GIB)})
 
-    assert floor_for(traits_of(CONFIG), [more, LESSON]) == more.floor
+    assert floor_for(memory_settings(CONFIG), [more, RECORD]) == more.floor
 
 
 def test_what_is_no_plain_data_counts_by_its_name():
     config = {"f": max, "partial": functools.partial(max), "object": np.zeros(3), "nan": math.nan, 1: "one"}
 
-    traits = traits_of(config)
+    settings = memory_settings(config)
 
-    assert traits == {
+    assert settings == {
         "f": "builtins.max",
         "partial": "functools.partial",
         "object": "numpy.ndarray",
         "1": "one",
     }
-    assert Lesson.from_json(Lesson(traits=traits, floor=MemoryFloor()).to_json()).traits == traits
+    assert OomRecord.from_json(OomRecord(settings=settings, floor=MemoryFloor()).to_json()).settings == settings
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_what_is_no_plain_data_counts_by_its_name():
         pytest.param({"path": "\udc80", "\udc81": 1}, id="a path that is no UTF-8"),
     ],
 )
-def test_a_lesson_survives_json(config):
-    lesson = Lesson(traits=traits_of(config), floor=MemoryFloor(gpu_ticks=5000))
+def test_a_record_survives_json(config):
+    record = OomRecord(settings=memory_settings(config), floor=MemoryFloor(gpu_ticks=5000))
 
-    restored = Lesson.from_json(lesson.to_json())
+    restored = OomRecord.from_json(record.to_json())
 
-    assert restored == lesson
-    assert restored.is_about(traits_of(config))
+    assert restored == record
+    assert restored.applies_to(memory_settings(config))

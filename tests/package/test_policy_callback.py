@@ -7,7 +7,7 @@ import pyarrow.fs
 import pytest
 from rich.console import Console
 
-from tune_policies.tune.usage.policy_callback import Background, writer
+from tune_policies.tune.usage.policy_callback import BackgroundTask, usage_writer
 from tune_policies.tune.usage.resource_report import resource_usage_view
 from tune_policies.tune.usage.resource_usage import (
     USAGE_FILE,
@@ -34,13 +34,13 @@ def test_the_latest_record_takes_the_place_of_the_one_before(filesystem, tmp_pat
     (tmp_path / "run").mkdir()
 
     for text in ("a record that is longer", "the last"):
-        writer(storage, text)()
+        usage_writer(storage, text)()
 
     assert [(file.name, file.read_text()) for file in (tmp_path / "run").iterdir()] == [(USAGE_FILE, "the last")]
 
 
 def test_one_piece_of_work_is_done_at_a_time():
-    background, may_end = Background(), threading.Event()
+    background, may_end = BackgroundTask(), threading.Event()
     begun = [background.start(may_end.wait), background.start(may_end.wait)]
     in_time = background.wait(0.01)
     may_end.set()
@@ -55,7 +55,7 @@ def test_one_piece_of_work_is_done_at_a_time():
 
 
 def test_an_error_of_the_work_is_its_answer():
-    background = Background()
+    background = BackgroundTask()
     background.start(lambda: 1 // 0)
     background.wait(10)
 

@@ -22,7 +22,7 @@ from ray.tune.schedulers import (
 )
 
 from tests.on_ray.rays import local_ray
-from tune_policies import EscalatingScheduler, Resources, TrialPlan, TrialSlot
+from tune_policies import OomRetryScheduler, Resources, TrialPlan, TrialSlot
 from tune_policies.trainers import with_plan
 
 SHARE = 0.25
@@ -109,7 +109,7 @@ CAME_BACK = ("1 at 0.25", "2 at 0.25", "out of memory", "2 at 0.5", "3 at 0.5", 
 def test_of_12_trials_5_run_out_and_go_on_where_they_stopped(tmp_path):
     inner = ASHAScheduler(metric="loss", mode="min", max_t=9, grace_period=NUM_STEPS)
 
-    trials = run(tmp_path, EscalatingScheduler(inner), [SMALL] * 7 + [LARGE] * 5, at_once=12)
+    trials = run(tmp_path, OomRetryScheduler(inner), [SMALL] * 7 + [LARGE] * 5, at_once=12)
 
     assert [trial.status for trial in trials] == ["TERMINATED"] * 12
     assert notes(tmp_path) == {UNTOUCHED: 7, CAME_BACK: 5}
@@ -131,7 +131,7 @@ def test_a_scheduler_inside_that_changes_resources_changes_them_once_also_where_
     inner = ResourceChangingScheduler(None, half_a_cpu_from_the_second_step_on)
 
     trials = run(
-        tmp_path, EscalatingScheduler(inner), [LARGE] * 2, trainable=train_and_note_starts, max_concurrent_trials=1
+        tmp_path, OomRetryScheduler(inner), [LARGE] * 2, trainable=train_and_note_starts, max_concurrent_trials=1
     )
 
     assert [trial.placement_group_factory.required_resources for trial in trials] == [{"CPU": 0.5, "GPU": 0.5}] * 2
@@ -146,7 +146,7 @@ def test_a_scheduler_inside_that_changes_resources_changes_them_once_also_where_
 def test_the_scheduler_inside_does_not_notice(tmp_path):
     inner = MedianStoppingRule(metric="loss", mode="min", grace_period=NUM_STEPS)
 
-    trials = run(tmp_path, EscalatingScheduler(inner), [SMALL, LARGE], at_once=2)
+    trials = run(tmp_path, OomRetryScheduler(inner), [SMALL, LARGE], at_once=2)
 
     assert [trial.status for trial in trials] == ["TERMINATED"] * 2
     assert notes(tmp_path) == {UNTOUCHED: 1, CAME_BACK: 1}
@@ -200,7 +200,7 @@ def test_a_trial_that_takes_over_anothers_config_gets_the_share_that_this_needs(
 
     trials = tune.run(
         Training,
-        scheduler=EscalatingScheduler(inner),
+        scheduler=OomRetryScheduler(inner),
         config={"folder": str(tmp_path / "notes"), "lr": 0.1, "trial": tune.grid_search([SMALL, LARGE])},
         resources_per_trial={"cpu": 1, "gpu": SHARE},
         checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
@@ -221,7 +221,7 @@ def test_a_trial_that_runs_out_in_a_used_process_goes_back_and_stops_no_run(tmp_
     """Tune has it wait while the process gets its config, and with fail_fast would end the run."""
     trials = run(
         tmp_path,
-        EscalatingScheduler(),
+        OomRetryScheduler(),
         [SMALL, {**SMALL, "resets": True}],
         Training,
         resources_per_trial={"cpu": 4, "gpu": SHARE},
@@ -266,7 +266,7 @@ def test_hyperband_takes_in_anew_a_trial_that_ran_out_at_a_milestone(tmp_path):
         {"num_steps": 4, **more} for more in ({"loss": 9, "runs_out": True}, {"loss": 1}, {"loss": 1, "waits_at": 3})
     ]
 
-    trials = run(tmp_path, EscalatingScheduler(inner), first + second, Saving)
+    trials = run(tmp_path, OomRetryScheduler(inner), first + second, Saving)
 
     assert [trial.status for trial in trials] == ["TERMINATED"] * 6
     assert sorted((trial.last_result["loss"], trial.last_result["training_iteration"]) for trial in trials) == [
@@ -280,7 +280,7 @@ def test_a_config_like_one_that_ran_out_starts_with_the_larger_share(tmp_path):
     """Also where Tune had requested resources for the waiting trials already."""
     trials = run(
         tmp_path,
-        EscalatingScheduler(),
+        OomRetryScheduler(),
         [LARGE, {"batch_size": 256}, SMALL],
         resources_per_trial={"cpu": 4, "gpu": SHARE},
     )
@@ -335,7 +335,7 @@ def test_other_errors_are_left_to_tune(tmp_path, caplog):
     """Each trial has a config of its own, so that none learns from another."""
     trials = run(
         tmp_path,
-        EscalatingScheduler(),
+        OomRetryScheduler(),
         [{"failures": failures, "name": name} for name, (failures, _, _) in FAILURES.items()],
         fail,
         max_failures=1,
@@ -397,10 +397,10 @@ TO_BE_INTERRUPTED = [LARGE, {"batch_size": 256}, SMALL]
 def run_twice_by_tune_run(tmp_path):
     resources = {"cpu": 4, "gpu": SHARE}
     callbacks = [InterruptAt(tmp_path / "marker")]
-    run(tmp_path, EscalatingScheduler(), TO_BE_INTERRUPTED, resources_per_trial=resources, callbacks=callbacks)
+    run(tmp_path, OomRetryScheduler(), TO_BE_INTERRUPTED, resources_per_trial=resources, callbacks=callbacks)
 
     resources = {"cpu": 3, "gpu": SHARE}
-    return run(tmp_path, EscalatingScheduler(), TO_BE_INTERRUPTED, resources_per_trial=resources, resume=True)
+    return run(tmp_path, OomRetryScheduler(), TO_BE_INTERRUPTED, resources_per_trial=resources, resume=True)
 
 
 def run_twice_by_tuner(tmp_path):
@@ -412,7 +412,7 @@ def run_twice_by_tuner(tmp_path):
     tune.Tuner(
         trainable(4),
         param_space={"folder": str(tmp_path / "notes"), "at_once": 1, "trial": tune.grid_search(TO_BE_INTERRUPTED)},
-        tune_config=tune.TuneConfig(scheduler=EscalatingScheduler()),
+        tune_config=tune.TuneConfig(scheduler=OomRetryScheduler()),
         run_config=tune.RunConfig(
             name="run", storage_path=str(tmp_path), callbacks=[InterruptAt(tmp_path / "marker")], verbose=0
         ),

@@ -13,7 +13,7 @@ from ray.train.v2.api.exceptions import WorkerGroupError
 from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
 from tune_policies import GpuPolicy, InfeasibleRequestError, InvalidResourcesError, TrialPlan
-from tune_policies.trainers import fit_escalating
+from tune_policies.trainers import fit_with_oom_retry
 
 PLAN = GpuPolicy(gpus=0.25, cpus=1, num_workers=1).plan(nodes((4, 2)))
 
@@ -49,7 +49,7 @@ def fit(tmp_path, plan=PLAN, **config):
             run_config=RunConfig(name="run", storage_path=str(tmp_path)),
         )
 
-    return fit_escalating(build, plan)
+    return fit_with_oom_retry(build, plan)
 
 
 def notes(tmp_path):
@@ -79,7 +79,7 @@ def test_a_run_that_ray_train_would_retry_with_the_same_share_is_refused(max_fai
     run_config = RunConfig(failure_config=FailureConfig(max_failures=max_failures))
 
     with pytest.raises(InvalidResourcesError, match=rf"max_failures={max_failures}\).*leave it at 0"):
-        fit_escalating(lambda plan: DataParallelTrainer(train, run_config=run_config), PLAN)
+        fit_with_oom_retry(lambda plan: DataParallelTrainer(train, run_config=run_config), PLAN)
 
 
 def test_a_trainer_of_version_1_which_redoes_steps_is_refused():
@@ -87,7 +87,7 @@ def test_a_trainer_of_version_1_which_redoes_steps_is_refused():
     derived = type("Derived", (version_1,), {})
 
     with pytest.raises(InvalidResourcesError, match="RAY_TRAIN_V2_ENABLED=1"):
-        fit_escalating(lambda plan: derived(), PLAN)
+        fit_with_oom_retry(lambda plan: derived(), PLAN)
 
 
 def test_any_other_failure_is_raised_as_it_was():
@@ -98,7 +98,7 @@ def test_any_other_failure_is_raised_as_it_was():
     error = WorkerGroupError("a worker failed", {0: ValueError("no memory of it")})
 
     with pytest.raises(WorkerGroupError) as raised:
-        fit_escalating(lambda plan: Failing(), PLAN)
+        fit_with_oom_retry(lambda plan: Failing(), PLAN)
 
     assert raised.value is error
 
@@ -107,7 +107,7 @@ def test_a_plan_without_train_workers_is_refused():
     plan: TrialPlan = GpuPolicy(gpus=0.25).plan(nodes((4, 2)))
 
     with pytest.raises(InvalidResourcesError, match="num_workers=0"):
-        fit_escalating(lambda plan: None, plan)
+        fit_with_oom_retry(lambda plan: None, plan)
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,4 @@ def test_a_plan_without_train_workers_is_refused():
 )
 def test_what_makes_no_sense_is_refused(arguments, message):
     with pytest.raises(InvalidResourcesError, match=message):
-        fit_escalating(lambda plan: None, PLAN, **arguments)
+        fit_with_oom_retry(lambda plan: None, PLAN, **arguments)

@@ -6,55 +6,55 @@ from hypothesis import strategies as st
 
 from tune_policies import Resources, TrialSlot
 from tune_policies.placement.layout import Placement
-from tune_policies.tune.slot_assignment import Kinds, Seat, free_slots, num_slots
+from tune_policies.tune.slot_assignment import SlotAssignment, SlotKinds, free_slots, num_slots_for
 
 GPU = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4)
 HALF = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=2)
 CPU = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=3)
 L4 = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4, accelerator_type="L4")
-PLACES = (
+PLACEMENTS = (
     Placement(kind=0, node_id="a", count=4),
     Placement(kind=0, node_id="b", count=2),
     Placement(kind=1, node_id="b", count=3),
 )
 
 
-def seat(kind, node_id, *, num_slots=1, has_started=True):
-    return Seat(CPU if kind == 1 else GPU, kind, node_id, num_slots, has_started)
+def assigned(kind, node_id, *, num_slots=1, has_started=True):
+    return SlotAssignment(CPU if kind == 1 else GPU, kind, node_id, num_slots, has_started)
 
 
 def test_every_slot_is_free_where_nothing_runs():
-    assert free_slots(PLACES, []) == [4, 2, 3]
+    assert free_slots(PLACEMENTS, []) == [4, 2, 3]
 
 
 def test_a_trial_takes_a_slot_where_it_is():
-    assert free_slots(PLACES, [seat(0, "b"), seat(1, "b"), seat(1, "b")]) == [4, 1, 1]
+    assert free_slots(PLACEMENTS, [assigned(0, "b"), assigned(1, "b"), assigned(1, "b")]) == [4, 1, 1]
 
 
 def test_a_trial_that_no_longer_fits_where_it_is_takes_a_slot_of_its_kind_elsewhere():
-    assert free_slots(PLACES, [seat(0, "b")] * 3) == [3, 0, 3]
+    assert free_slots(PLACEMENTS, [assigned(0, "b")] * 3) == [3, 0, 3]
 
 
 def test_a_trial_on_a_node_that_the_plan_does_not_name_takes_a_slot_of_its_kind():
-    assert free_slots(PLACES, [seat(0, "gone"), seat(0, None)]) == [2, 2, 3]
+    assert free_slots(PLACEMENTS, [assigned(0, "gone"), assigned(0, None)]) == [2, 2, 3]
 
 
 def test_a_trial_of_no_kind_of_the_plan_takes_no_slot():
-    assert free_slots(PLACES, [seat(None, "a")]) == [4, 2, 3]
+    assert free_slots(PLACEMENTS, [assigned(None, "a")]) == [4, 2, 3]
 
 
 def test_a_trial_that_was_given_more_takes_several_slots():
-    assert free_slots(PLACES, [seat(0, "a", num_slots=2)]) == [2, 2, 3]
+    assert free_slots(PLACEMENTS, [assigned(0, "a", num_slots=2)]) == [2, 2, 3]
 
 
 def test_where_a_trial_waits_for_several_slots_nobody_else_is_given_one():
-    assert free_slots(PLACES, [seat(0, "a", num_slots=2, has_started=False)]) == [0, 2, 3]
+    assert free_slots(PLACEMENTS, [assigned(0, "a", num_slots=2, has_started=False)]) == [0, 2, 3]
 
 
 @given(
-    seats=st.lists(
+    assignments=st.lists(
         st.builds(
-            Seat,
+            SlotAssignment,
             st.just(GPU),
             st.sampled_from([0, 1, None]),
             st.sampled_from(["a", "b", "gone", None]),
@@ -64,12 +64,12 @@ def test_where_a_trial_waits_for_several_slots_nobody_else_is_given_one():
         max_size=12,
     )
 )
-def test_no_more_slots_are_free_than_the_trials_leave(seats):
-    free = free_slots(PLACES, seats)
+def test_no_more_slots_are_free_than_the_trials_leave(assignments):
+    free = free_slots(PLACEMENTS, assignments)
 
     for kind, total in ((0, 6), (1, 3)):
-        taken = sum(each.num_slots for each in seats if each.kind == kind)
-        of_kind = [count for count, place in zip(free, PLACES, strict=True) if place.kind == kind]
+        taken = sum(each.num_slots for each in assignments if each.kind == kind)
+        of_kind = [count for count, place in zip(free, PLACEMENTS, strict=True) if place.kind == kind]
         assert all(count >= 0 for count in of_kind)
         assert sum(of_kind) <= max(0, total - taken)
 
@@ -86,7 +86,7 @@ def test_no_more_slots_are_free_than_the_trials_leave(seats):
     ],
 )
 def test_a_trial_of_an_earlier_plan_counts_as_the_kind_that_is_like_its_slot(slot, kind):
-    assert Kinds((GPU, CPU)).of(slot) == kind
+    assert SlotKinds((GPU, CPU)).kind_of(slot) == kind
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_trial_of_an_earlier_plan_counts_as_the_kind_that_is_like_its_slot(slo
     ],
 )
 def test_a_trial_keeps_its_kind_of_devices(kept, kinds):
-    assert Kinds((GPU, HALF, CPU)).allowed(kept) == kinds
+    assert SlotKinds((GPU, HALF, CPU)).allowed_kinds(kept) == kinds
 
 
 @pytest.mark.parametrize(
@@ -115,4 +115,4 @@ def test_a_trial_keeps_its_kind_of_devices(kept, kinds):
     ],
 )
 def test_a_trial_takes_as_many_slots_as_hold_what_it_was_given(reserved, of_slot, expected):
-    assert num_slots(reserved, of_slot) == expected
+    assert num_slots_for(reserved, of_slot) == expected

@@ -1,0 +1,208 @@
+"""How long trials take in each kind of slot, and when a slow slot is better left idle."""
+
+import itertools
+import pickle
+import random
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.evidence.plans.pool_simulation import SlotKind, least_makespan, simulate
+from tune_policies.tune.trial_durations import RunningTrial, TrialDurations, should_idle
+
+kinds = st.lists(
+    st.builds(SlotKind, st.integers(1, 4), st.sampled_from([0.1, 0.25, 0.3, 0.5, 0.7, 1, 3])), min_size=1, max_size=3
+)
+FAST, SLOW = 0, 1
+
+
+def durations_of(*seconds, speeds=None, times=1):
+    durations = TrialDurations(speeds or [None] * len(seconds))
+    for kind, each in enumerate(seconds):
+        for _ in range(times if each is not None else 0):
+            durations.add(kind, each)
+    return durations
+
+
+def is_left_idle(kind=SLOW, *, durations, slots=(2, 2), running=((FAST, 0), (FAST, 0)), num_waiting=1):
+    now = [RunningTrial(kind=of, elapsed_s=elapsed_s) for of, elapsed_s in running]
+    return should_idle(kind, durations=durations, slots=slots, running=now, num_waiting=num_waiting)
+
+
+def informed(slots):
+    """Durations that say exactly how long trials of work 1 take."""
+    return durations_of(*(1 / kind.speed for kind in slots))
+
+
+def shortest_run(num_trials, slots):
+    """The makespan of the best of all ways to put equal trials of work 1 on the slots, which are all tried."""
+    speeds = [kind.speed for kind in slots for _ in range(kind.num_slots)]
+    shared = itertools.combinations_with_replacement(range(len(speeds)), num_trials)
+    return min(max(chosen.count(i) / speeds[i] for i in set(chosen)) for chosen in shared)
+
+
+@given(st.integers(1, 6), kinds.filter(lambda slots: sum(kind.num_slots for kind in slots) <= 8))
+def test_with_trials_of_known_length_the_run_is_the_shortest_of_all(num_trials, slots):
+    slots = sorted(slots, key=lambda kind: -kind.speed)
+
+    found = simulate([1] * num_trials, slots, durations=informed(slots))
+
+    assert found == pytest.approx(shortest_run(num_trials, slots))
+
+
+@given(st.integers(1, 200), kinds)
+def test_with_trials_of_known_length_no_way_is_shorter_than_the_least_makespan(num_trials, slots):
+    slots = sorted(slots, key=lambda kind: -kind.speed)
+    work = [1] * num_trials
+
+    found = simulate(work, slots, durations=informed(slots))
+
+    assert found == pytest.approx(least_makespan(work, slots))
+    assert found <= simulate(work, slots, durations=None) + 1e-9
+    assert found <= simulate(work, slots[:1], durations=None) + 1e-9
+
+
+def test_with_speeds_given_a_run_of_equal_trials_is_never_longer_than_on_the_best_kind_alone_or_on_all_kinds():
+    """From the first trial on, at any number of trials, of any length, at any speeds and numbers of slots."""
+    rng = random.Random(0)
+    ratios, to_least = [], []
+    for _ in range(1000):
+        slots = [SlotKind(rng.randint(1, 12), 10 ** rng.uniform(-3, 3)) for _ in range(rng.randint(2, 4))]
+        work = [10 ** rng.uniform(-3, 5)] * int(10 ** rng.uniform(0, 2.3))
+        best = max(slots, key=lambda kind: kind.speed)
+
+        found = simulate(work, slots, durations=TrialDurations([kind.speed for kind in slots]))
+
+        ratios.append(found / min(simulate(work, [best], durations=None), simulate(work, slots, durations=None)))
+        to_least.append(found / least_makespan(work, slots))
+    assert max(ratios) <= 1 + 1e-9
+    assert max(to_least) <= 1 + 1e-9  # it is the shortest that there is
+
+
+def test_before_a_trial_has_ended_kinds_are_compared_by_their_speeds():
+    """Sixteen trials are done by eight fast slots in two rounds, before one in a slow slot is."""
+    assert is_left_idle(durations=TrialDurations([10, 1]), slots=(8, 4), running=[(FAST, 3600)] * 8, num_waiting=8)
+    assert not is_left_idle(durations=TrialDurations([10, 1]), slots=(8, 4), running=[(FAST, 3600)] * 8, num_waiting=80)
+
+
+def test_speeds_hold_until_a_trial_has_ended_in_a_kind_that_has_one():
+    durations = durations_of(None, None, 5, speeds=[10, 1, None])
+
+    assert is_left_idle(durations=durations, slots=(2, 2, 2))
+
+
+@given(st.lists(st.floats(0.5, 2), min_size=1, max_size=30), kinds, st.booleans())
+def test_every_trial_runs_and_no_run_beats_the_least_makespan(work, slots, knows_speeds):
+    speeds = [kind.speed if knows_speeds else None for kind in slots]
+
+    found = simulate(work, slots, durations=TrialDurations(speeds))
+
+    assert found >= least_makespan(work, slots) - 1e-9
+
+
+def test_near_the_end_a_slot_that_ends_last_is_left_idle():
+    assert is_left_idle(durations=durations_of(1, 10), num_waiting=2)
+
+
+def test_while_many_wait_a_slow_slot_is_used():
+    assert not is_left_idle(durations=durations_of(1, 10), num_waiting=20)
+
+
+@pytest.mark.parametrize(
+    "durations", [TrialDurations([2, 1]), durations_of(1, None, speeds=[2, 1])], ids=["none has ended", "one has"]
+)
+def test_where_a_search_has_no_end_every_slot_is_used_and_that_is_told_at_once(durations):
+    assert not should_idle(1, durations=durations, slots=[1, 1], running=[], num_waiting=sys.maxsize)
+
+
+def test_a_slow_slot_that_ends_before_the_others_is_used_at_the_end_too():
+    assert not is_left_idle(durations=durations_of(4, 5), num_waiting=2, running=((FAST, 0), (FAST, 0)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "durations", "num_waiting"),
+    [
+        pytest.param(FAST, durations_of(1, 10), 1, id="of the fastest kind"),
+        pytest.param(SLOW, durations_of(1, None), 1, id="of a kind whose durations are not known"),
+        pytest.param(SLOW, durations_of(None, 10), 1, id="where no other duration is known"),
+        pytest.param(SLOW, durations_of(1, 1), 1, id="of a kind as fast as the others"),
+        pytest.param(SLOW, durations_of(1, 10), 0, id="for which no trial waits"),
+    ],
+)
+def test_no_slot_is_left_idle(kind, durations, num_waiting):
+    assert not is_left_idle(kind, durations=durations, num_waiting=num_waiting)
+
+
+def test_no_slot_is_left_idle_for_slots_that_are_not_there():
+    assert not is_left_idle(durations=durations_of(1, 10), slots=(0, 2), running=())
+
+
+def test_a_trial_that_hangs_is_not_counted_on():
+    assert not is_left_idle(durations=durations_of(1, 10), slots=(1, 2), running=((FAST, 1000),), num_waiting=1)
+
+
+def test_a_trial_that_is_nearly_done_makes_room_soon():
+    late = is_left_idle(durations=durations_of(6, 10), slots=(1, 2), running=((FAST, 5.5),), num_waiting=1)
+    early = is_left_idle(durations=durations_of(6, 10), slots=(1, 2), running=((FAST, 0),), num_waiting=1)
+
+    assert (late, early) == (True, False)
+
+
+def test_where_slots_were_taken_away_the_next_trials_to_end_make_no_room():
+    left = is_left_idle(durations=durations_of(6, 10), slots=(1, 2), running=((FAST, 5.5), (FAST, 0)), num_waiting=1)
+
+    assert not left
+
+
+def test_where_lengths_differ_a_slow_slot_is_left_idle_earlier():
+    """A long trial there would end far behind all others."""
+    equal, mixed = TrialDurations([1, 0.25]), TrialDurations([1, 0.25])
+    for seconds in [1] * 9:
+        equal.add(FAST, seconds)
+    for seconds in [0.1] * 3 + [1] * 3 + [4] * 3:
+        mixed.add(FAST, seconds)
+
+    answers = [is_left_idle(durations=durations, num_waiting=9) for durations in (equal, mixed)]
+
+    assert answers == [False, True]
+
+
+def test_the_typical_duration_is_the_median_of_what_was_measured():
+    durations = TrialDurations([None])
+    for seconds in (2, 1, 100):
+        durations.add(0, seconds)
+
+    assert durations.typical_s(0) == 2
+
+
+def test_the_duration_of_a_kind_that_ran_none_follows_from_the_speeds():
+    durations = durations_of(2, 8, None, speeds=[10, None, 1])
+
+    assert [durations.typical_s(kind) for kind in range(3)] == [2, 8, 20]
+
+
+def test_the_duration_of_a_kind_that_ran_few_follows_from_the_speeds():
+    durations = durations_of(2, None, speeds=[10, 1], times=9)
+    durations.add(1, 4)
+
+    assert durations.typical_s(1) == 20
+
+
+def test_the_duration_of_a_kind_that_ran_many_is_what_was_measured():
+    assert durations_of(2, 4, speeds=[10, 1], times=9).typical_s(1) == 4
+
+
+def test_without_a_trial_that_ended_nothing_is_known_in_seconds():
+    assert TrialDurations([10, 1]).typical_s(0) is None
+
+
+def test_a_trial_that_took_no_time_has_a_duration():
+    assert is_left_idle(durations=durations_of(0, 10), num_waiting=1000)
+
+
+def test_durations_survive_pickling():
+    durations = pickle.loads(pickle.dumps(durations_of(1, 2)))
+
+    assert durations.typical_s(1) == 2

@@ -1,0 +1,254 @@
+"""Follows one run of Tune: reads its trials, meters what they use, and puts the record together.
+
+This module reads Tune's trials, but imports nothing of Tune or Ray. Callers pass the time in.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.labels import NODE_ID
+from tune_policies.oom import OutOfMemory
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.resources import to_ticks
+
+from .idle_reasons import COUNTED_RESOURCES, TrialQueue, TrialReservation, available_resources
+from .resource_meter import ResourceMeter, StatusCounts, TrialOutcomes
+from .resource_usage import PlanInUse, ResourceUsage
+
+_PENDING: Final = "PENDING"
+_PAUSED: Final = "PAUSED"
+_RUNNING: Final = "RUNNING"
+_TERMINATED: Final = "TERMINATED"
+_ERROR: Final = "ERROR"
+
+
+class PlanUpdate(Protocol):
+    """A change of the plan."""
+
+    @property
+    def plan(self) -> TrialPlan:
+        """The plan from then on."""
+
+    @property
+    def why(self) -> str:
+        """Why it changed."""
+
+
+class PlanningScheduler(Protocol):
+    """A scheduler with a plan that may change, such as ``PolicyScheduler``."""
+
+    @property
+    def plan(self) -> TrialPlan:
+        """The current plan."""
+
+    @property
+    def changes(self) -> Sequence[PlanUpdate]:
+        """All changes so far."""
+
+    def slot_of(self, trial: Any) -> TrialSlot | None:
+        """Return the slot of a trial; ``None``: it has none."""
+
+    def slots_left_idle(self) -> dict[int, int]:
+        """Return how many slots of each kind are left idle on purpose."""
+
+
+class RunMonitor:
+    """Follows a run from its start, or from where it was restored.
+
+    Args:
+        plan: The plan at its start.
+        scheduler: The scheduler that may change the plan; ``None``: the plan stays.
+        num_trials: How many trials there will be; ``None``: not known.
+        before: What was counted before the run was restored; ``None``: the run is new.
+    """
+
+    def __init__(
+        self, plan: TrialPlan, scheduler: PlanningScheduler | None, num_trials: int | None, before: ResourceUsage | None
+    ) -> None:
+        self.plan = plan
+        self._scheduler = scheduler
+        self._num_trials = num_trials
+        self._cluster: ClusterCapacity | None = None
+        self._meter, self._outcomes = ResourceMeter(before), TrialOutcomes(before)
+        self._plans = list(before.plans) if before else []
+        self._warnings = list(before.warnings) if before else []
+        self._num_changes = len(scheduler.changes) if scheduler else 0
+        self._queue = TrialQueue()
+        self._known_ids: set[str] = set()
+        self._waiting: dict[str, Any] = {}
+        self._running: dict[str, Any] = {}
+        self._trials: Sequence[Any] = ()
+        self._use_plan(plan, "" if before is None else "the run was restored")
+
+    def _use_plan(self, plan: TrialPlan, why: str) -> None:
+        self.plan = plan
+        text = plan.explain()
+        if not self._plans or self._plans[-1].text != text:  # a run may be restored under the plan that it had
+            self._plans.append(PlanInUse(at_s=self._meter.elapsed_s, why=why, text=text))
+        self._meter.set_available(available_resources(plan, self._cluster))
+        if any(slot.is_elastic for slot in plan.slots):  # Train alone knows how many there are
+            self.warn("of trials whose Train workers may become more, only the fewest are counted")
+
+    def read_cluster(self, cluster: ClusterCapacity, now_s: float) -> None:
+        """Use what the cluster has from now on."""
+        if self._cluster is None or cluster.nodes != self._cluster.nodes:
+            self._meter.count_until(now_s)
+            self._cluster = cluster
+            self._meter.set_available(available_resources(self.plan, cluster))
+
+    def warn(self, text: str) -> None:
+        """Add to the record what could not be counted."""
+        if text not in self._warnings:
+            self._warnings.append(text)
+
+    def step(self, trials: Sequence[Any], now_s: float) -> Sequence[PlanInUse]:
+        """Read the trials after a step of Tune; return how the plan changed since the last step."""
+        self._find_new(trials)
+        ended = [trial for trial in self._running.values() if trial.status != _RUNNING]
+        num_plans = len(self._plans)
+        if self._scheduler and len(self._scheduler.changes) > self._num_changes:
+            self._meter.count_until(now_s)
+            for change in self._scheduler.changes[self._num_changes :]:
+                self._use_plan(change.plan, change.why)
+            self._num_changes = len(self._scheduler.changes)
+        if ended:
+            self._meter.count_until(now_s)
+        for trial in ended:
+            self._end_trial(trial)
+        queue = self._read_queue(trials)
+        if queue != self._queue:
+            self._meter.count_until(now_s)
+            self._meter.set_queue(queue)
+            self._queue = queue
+        return self._plans[num_plans:]
+
+    def _find_new(self, trials: Sequence[Any]) -> None:
+        self._trials = trials
+        num_new = len(trials) - len(self._known_ids)
+        for trial in reversed(trials):  # Tune puts new trials, and those that it retries, at the end of its list
+            if num_new <= 0:
+                return
+            if trial.trial_id not in self._known_ids:
+                self._known_ids.add(trial.trial_id)
+                num_new -= 1
+                if trial.status in (_PENDING, _PAUSED):  # of a restored run some have ended
+                    self._waiting[trial.trial_id] = trial
+
+    def _end_trial(self, trial: Any) -> None:
+        del self._running[trial.trial_id]
+        self._meter.end_trial(trial.trial_id)
+        if trial.status in (_PENDING, _PAUSED):
+            self._waiting[trial.trial_id] = trial
+        elif trial.status == _TERMINATED:
+            self._outcomes.record_end(trial.trial_id, "cut_off")  # unless Tune has said before how it ended
+
+    def _read_queue(self, trials: Sequence[Any]) -> TrialQueue:
+        num_waiting = num_paused = 0
+        for trial_id, trial in list(self._waiting.items()):
+            if trial.status == _PENDING:
+                num_waiting += 1
+            elif trial.status == _PAUSED:
+                num_paused += 1
+            elif trial.status != _RUNNING:  # Tune tells of a start before it sets the status
+                del self._waiting[trial_id]
+                if trial.status == _TERMINATED:
+                    self._outcomes.record_end(trial_id, "cut_off")
+        more = self._num_trials is None or self._num_trials > len(trials)
+        return TrialQueue(num_waiting, num_paused, more, self._scheduler.slots_left_idle() if self._scheduler else {})
+
+    def start(self, trial: Any, now_s: float) -> None:
+        """Meter ``trial``, which starts in a new process or in a used one."""
+        self._meter.count_until(now_s)
+        self._waiting.pop(trial.trial_id, None)
+        self._running[trial.trial_id] = trial
+        amounts = dict(trial.placement_group_factory.required_resources)
+        self._outcomes.record_start(trial.trial_id, amounts)
+        self._meter.start_trial(trial.trial_id, self._reservation_of(trial, amounts))
+
+    def _reservation_of(self, trial: Any, amounts: Mapping[str, float]) -> TrialReservation:
+        ticks = {name: to_ticks(amount) for name, amount in amounts.items() if name in COUNTED_RESOURCES and amount > 0}
+        text = ", ".join(f"{amount:g} {name}" for name, amount in sorted(amounts.items())) or "nothing"
+        slot = self._slot_of(trial, ticks)
+        if slot is None:
+            return TrialReservation(None, text, None, ticks)
+        slot = _without_node(slot)
+        if ticks == _trial_ticks(slot):  # else a scheduler raised it, or it was given other resources by hand
+            text = str(slot)
+        for name, each in slot.per_worker.ticks.items():
+            if name in COUNTED_RESOURCES:
+                ticks[name] = ticks.get(name, 0) + slot.num_workers * each
+        kinds = [_without_node(each) for each in self.plan.slots]
+        kind = kinds.index(slot) if slot in kinds else None
+        return TrialReservation(kind, text, slot.accelerator_type or self._only_type(ticks), ticks)
+
+    def _slot_of(self, trial: Any, ticks: Mapping[str, int]) -> TrialSlot | None:
+        if self._scheduler is not None:
+            return self._scheduler.slot_of(trial)
+        if self.plan.by_config is not None:
+            try:
+                return self.plan.slot_for(trial.config)
+            except InfeasibleRequestError:
+                return self.plan.by_config.slots[-1]
+        if len(self.plan.slots) == 1:
+            return self.plan.slots[0]
+        return next((slot for slot in self.plan.slots if _trial_ticks(slot) == ticks), None)
+
+    def _only_type(self, ticks: Mapping[str, int]) -> str | None:
+        if self._cluster is None or not ticks.keys() - {"CPU"}:
+            return None
+        types = {node.accelerator_type for node, _ in self._cluster.groups if node.accelerator_type}
+        return types.pop() if len(types) == 1 else None
+
+    def complete(self, trial: Any, *, is_stopped: bool) -> None:
+        """Record that ``trial`` finished, or was stopped early."""
+        was_paused = trial.trial_id in self._waiting
+        self._outcomes.record_end(trial.trial_id, "stopped_early" if is_stopped or was_paused else "finished")
+
+    def fail(self, trial: Any, out_of_memory: OutOfMemory, *, is_requeued: bool) -> None:
+        """Record that ``trial`` failed."""
+        self._outcomes.record_failure(trial.trial_id, out_of_memory, is_requeued=is_requeued)
+
+    def count_refused_allocations(self, trial: Any, process: object, num_so_far: int) -> None:
+        """Record how many allocations were refused so far to a process of ``trial``."""
+        self._outcomes.record_refused_allocations(trial.trial_id, process, num_so_far)
+
+    def end(self, trials: Sequence[Any], now_s: float) -> None:
+        """Meter up to the end of the run."""
+        self.step(trials, now_s)
+        self._meter.count_until(now_s)
+
+    def record(self, now_s: float, *, is_final: bool = False) -> ResourceUsage:
+        """Return the record of the run up to now."""
+        self._meter.count_until(now_s)
+        status = [trial.status for trial in self._trials]
+        num_ended = StatusCounts(terminated=status.count(_TERMINATED), error=status.count(_ERROR))
+        others = len(status) - num_ended.terminated - num_ended.error
+        trials = self._outcomes.counts(num_ended.model_copy(update={"others": others}))
+        counted = self._meter.record()
+        num_ran = trials.num_finished + trials.num_stopped_early + trials.num_failed + self._outcomes.num_incomplete
+        planned = None if self._num_trials is None else max(self._num_trials, len(status))
+        return counted.model_copy(
+            update={
+                "is_final": is_final,
+                "trials": trials,
+                "out_of_memory": self._outcomes.out_of_memory,
+                "num_waves_planned": None if planned is None else self.plan.num_waves(planned),
+                "num_waves": -(-num_ran // max(1, counted.max_trials_at_once)),
+                "plans": tuple(self._plans),
+                "warnings": tuple(self._warnings),
+            }
+        )
+
+
+def _trial_ticks(slot: TrialSlot) -> dict[str, int]:
+    """Return what the trial itself holds in ``slot``, without its workers, in ticks."""
+    return {name: ticks for name, ticks in slot.trial.ticks.items() if name in COUNTED_RESOURCES}
+
+
+def _without_node(slot: TrialSlot) -> TrialSlot:
+    """Return ``slot`` on any node, with a count of one: a scheduler may have chosen the node for a trial."""
+    selector = {name: value for name, value in slot.label_selector.items() if name != NODE_ID}
+    return slot.model_copy(update={"label_selector": selector, "max_concurrent_trials": 1})
