@@ -1,5 +1,6 @@
 """A report as one HTML page, or as Markdown with its figures beside it. All that comes from data is escaped."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -139,7 +140,8 @@ def write_report(
             written, or is one of the others.
     """
     sources = [each for each in (file, decision, packing) if each is not None]
-    if output.resolve() in (each.resolve() for each in sources):
+    # Of a link to itself realpath says nothing; who reads or writes it does.
+    if os.path.realpath(output) in map(os.path.realpath, sources):
         raise InvalidResourcesError(f"{output} is what the report is made of, and would be lost: name another output")
     if images is None:
         check_new(output, force=force)

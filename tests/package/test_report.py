@@ -359,9 +359,16 @@ def test_the_command_refuses_what_it_cannot_do_with_a_way_out(run_file, tmp_path
     wrong.write_text("{}")
     other = tmp_path / "other.json"
     write_run_set(small(), other)
+    loop = tmp_path / "loop.json"
+    loop.symlink_to(loop)
+    link = tmp_path / "link.json"
+    link.symlink_to(run_file)
     before = run_file.read_text()
     page = tmp_path / "report.html"
     cases = {
+        f"cannot read the run set {loop}": (loop, "--output", page),
+        f"{link} is what the report is made of": (run_file, "--output", link),
+        f"{loop} is there already": (run_file, "--output", loop),
         "cannot read the run set": (tmp_path / "none.json", "--output", page),
         "is what the report is made of": (run_file, "--output", run_file),
         "it is a folder": (run_file, "--output", tmp_path),
