@@ -204,3 +204,16 @@ def test_a_pace_survives_pickling():
     pace = pickle.loads(pickle.dumps(pace_of(1, 2)))
 
     assert pace.seconds(1) == 2
+
+
+speeds = st.none() | st.floats(min_value=0, max_value=1e11, exclude_min=True) | st.sampled_from([5e-324, 1e-300, 1e11])
+
+
+@given(st.lists(speeds, min_size=2, max_size=3), st.data())
+def test_whatever_speeds_are_given_there_is_an_answer(given_speeds, data):
+    seen = [data.draw(st.none() | st.floats(0, 1e9)) for _ in given_speeds]
+    pace = pace_of(*seen, speeds=given_speeds)
+    slots = [2] * len(given_speeds)
+
+    for kind in range(len(slots)):
+        leave_idle(kind, pace=pace, slots=slots, running=[], num_waiting=data.draw(st.integers(0, 50)))

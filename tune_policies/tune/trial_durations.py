@@ -52,7 +52,7 @@ class Pace:
         _, reference = max((len(times) if self._speeds[other] else 0, -other) for other, times in enumerate(self._seen))
         there, its_speed = self._seen[-reference], self._speeds[-reference]
         if len(here) < _ENOUGH and speed is not None and its_speed is not None and there:
-            return _median(there) * its_speed / speed
+            return max(_SHORTEST_S, _median(there) * its_speed / speed)
         return _median(here) if here else None
 
     def relative(self, kind: int) -> float | None:
