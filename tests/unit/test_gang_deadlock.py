@@ -1,6 +1,6 @@
 """Which Train runs wait for ever, from what a cluster has and what holds on."""
 
-from itertools import product
+from itertools import compress, product
 
 import pytest
 from hypothesis import given
@@ -21,8 +21,9 @@ CPU = 10_000
 GPU = 10_000
 
 
-def node(name="a", cpus=2, gpus=0, **labels):
-    return NodeTotals(node_id=name, amounts={"CPU": cpus * CPU, "GPU": gpus * GPU}, labels=labels)
+def node(name="a", cpus=2, gpus=0, *, may_go=False, **labels):
+    amounts = {"CPU": cpus * CPU, "GPU": gpus * GPU}
+    return NodeTotals(node_id=name, amounts=amounts, labels=labels, may_go=may_go)
 
 
 def driver(cpus=1, on="a"):
@@ -159,6 +160,18 @@ def test_nodes_of_any_type_may_come_within_the_limit_of_all():
     assert stuck(ClusterOccupancy(nodes=(node(),), waiting=(gpu_run,), node_types=types, max_nodes_to_add=1)) == ["one"]
 
 
+def test_an_idle_node_may_make_room_for_one_that_is_needed():
+    """An autoscaler that may add no more takes idle nodes away, and adds others then."""
+    nodes = (node("head"), node("a", may_go=True), node("b", may_go=True))
+    gpu_run = run("one", needs=gang(2, gpus=1), share=driver(on="head"))
+    of_gpus = {"node_types": (addable("gpu", 2, gpus=1),), "max_nodes_to_add": 0}
+    server = Reservation(node_id="b", amounts={"CPU": CPU}, holder="actor Server")
+
+    assert stuck(ClusterOccupancy(nodes=nodes, waiting=(gpu_run,), **of_gpus)) == []
+    assert stuck(ClusterOccupancy(nodes=nodes, waiting=(gpu_run,), permanent=(server,), **of_gpus)) == ["one"]
+    assert stuck(ClusterOccupancy(nodes=nodes[:2], waiting=(gpu_run,), **of_gpus)) == ["one"]
+
+
 def test_a_node_that_can_be_added_has_one_unit_of_its_device_type():
     worker = {"CPU": 1, "accelerator_type:T4": 10}  # of which Ray asks for 0.001 for each worker
     type_of = NodeTypeCapacity(name="t4", resources=Resources(cpus=1), accelerator_type="T4", max_nodes_to_add=1)
@@ -191,6 +204,12 @@ def test_the_error_says_what_could_be_added():
     assert "nodes that can be added: 2 gpu with 4 CPU, 1 GPU, at most 5 together" in error.offered
     assert error.suggestion.startswith("Ask for num_workers=2, or add nodes")
 
+    full = view.model_copy(update={"nodes": (node(may_go=True),), "max_nodes_to_add": 0})
+    error = deadlock_error(full, one)
+
+    assert "2 gpu with 4 CPU, 1 GPU, at most 0 together and one for each idle node that goes, of 1" in error.offered
+    assert error.suggestion.startswith("Ask for num_workers=1, or add nodes")
+
 
 gangs = st.builds(
     gang,
@@ -210,7 +229,10 @@ def views(draw):
         addable(f"type-{i}", draw(st.integers(0, 3)), **draw(sizes), **draw(zones))
         for i in range(draw(st.integers(1, 3)))
     )
-    nodes = tuple(node(name, **draw(sizes), **draw(zones)) for name in ("a", "b")[: draw(st.integers(0, 2))])
+    nodes = tuple(
+        node(name, **draw(sizes), **draw(zones), may_go=draw(st.booleans()))
+        for name in ("a", "b")[: draw(st.integers(0, 2))]
+    )
     runs = tuple(
         run(str(i), i, draw(gangs), draw(st.sampled_from([(), driver(), driver(on="b")])))
         for i in range(draw(st.integers(1, 3)))
@@ -221,15 +243,19 @@ def views(draw):
 
 
 def mixes(view):
-    """The view with each mix of nodes added that the limits allow."""
-    for counts in product(*(range(each.max_nodes_to_add + 1) for each in view.node_types)):
-        if view.max_nodes_to_add is None or sum(counts) <= view.max_nodes_to_add:
-            added = tuple(
-                NodeTotals(node_id=f"{each.name}+{i}", amounts=each.amounts, labels=each.labels)
-                for each, count in zip(view.node_types, counts, strict=True)
-                for i in range(count)
-            )
-            yield ClusterOccupancy(nodes=(*view.nodes, *added), waiting=view.waiting)
+    """The view with each mix of nodes gone, of those without a driver, and added that the limits allow."""
+    with_driver = {share.node_id for run in view.waiting for share in run.driver}
+    is_kept = [(True, False) if each.may_go and each.node_id not in with_driver else (True,) for each in view.nodes]
+    for kept in product(*is_kept):
+        most = None if view.max_nodes_to_add is None else view.max_nodes_to_add + kept.count(False)
+        for counts in product(*(range(each.max_nodes_to_add + 1) for each in view.node_types)):
+            if most is None or sum(counts) <= most:
+                added = tuple(
+                    NodeTotals(node_id=f"{each.name}+{i}", amounts=each.amounts, labels=each.labels)
+                    for each, count in zip(view.node_types, counts, strict=True)
+                    for i in range(count)
+                )
+                yield ClusterOccupancy(nodes=(*compress(view.nodes, kept), *added), waiting=view.waiting)
 
 
 @given(views())

@@ -288,8 +288,9 @@ def test_slots_that_are_to_run_by_config_are_refused():
         (lambda: MixedPolicy(policies=()), "needs at least one policy"),
         (lambda: MixedPolicy(ON_CPUS, policies=(ON_CPUS,)), "give the policies one way"),
         (lambda: MixedPolicy(ON_CPUS, speeds=(1, 2)), "speeds has a number for each policy, got 2 for 1"),
-        (lambda: MixedPolicy(ON_CPUS, speeds=(0,)), "must be a finite number above 0, got 0"),
-        (lambda: MixedPolicy(ON_CPUS, speeds=("fast",)), "must be a finite number above 0, got 'fast'"),
+        (lambda: MixedPolicy(ON_CPUS, speeds=(0,)), "must be a number above 0, at most 1e.11, got 0"),
+        (lambda: MixedPolicy(ON_CPUS, speeds=("fast",)), "must be a number above 0, at most 1e.11, got 'fast'"),
+        (lambda: MixedPolicy(ON_CPUS, speeds=(1e300,)), "must be a number above 0, at most 1e.11, got 1e"),
     ],
 )
 def test_a_wrong_field_is_refused(build, message):

@@ -206,3 +206,18 @@ def test_durations_survive_pickling():
     durations = pickle.loads(pickle.dumps(durations_of(1, 2)))
 
     assert durations.typical_s(1) == 2
+
+
+speeds_given = (
+    st.none() | st.floats(min_value=0, max_value=1e11, exclude_min=True) | st.sampled_from([5e-324, 1e-300, 1e11])
+)
+
+
+@given(st.lists(speeds_given, min_size=2, max_size=3), st.data())
+def test_whatever_speeds_are_given_there_is_an_answer(speeds, data):
+    measured = [data.draw(st.none() | st.floats(0, 1e9)) for _ in speeds]
+    durations = durations_of(*measured, speeds=speeds)
+    slots = [2] * len(speeds)
+
+    for kind in range(len(slots)):
+        should_idle(kind, durations=durations, slots=slots, running=[], num_waiting=data.draw(st.integers(0, 50)))

@@ -17,6 +17,7 @@ from ray.core.generated.gcs_pb2 import ActorTableData, PlacementGroupTableData
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.ray_totals import HEAD_RESOURCE
 from tune_policies.placement.deadlock import ClusterOccupancy, Gang, NodeTotals, Reservation, WaitingRun
 from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
 from tune_policies.ray_compat.gcs import read_cluster_state
@@ -111,7 +112,8 @@ def _nodes() -> Iterable[NodeTotals]:
     for node in ray.nodes():
         if node["Alive"]:
             amounts = {"memory": 0} | ray_ticks(node["Resources"])  # Ray leaves out what a node has none of
-            yield NodeTotals(node_id=node["NodeID"], amounts=amounts, labels=node.get("Labels") or {})
+            labels, is_head = node.get("Labels") or {}, HEAD_RESOURCE in amounts
+            yield NodeTotals(node_id=node["NodeID"], amounts=amounts, labels=labels, may_go=not is_head)
 
 
 def _gang(pending: list[Any]) -> Gang | None:

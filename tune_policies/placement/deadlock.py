@@ -24,11 +24,19 @@ from tune_policies.values.value import Value
 
 
 class NodeTotals(Value):
-    """A node, with everything that Ray counts of it, used or not."""
+    """A node, with everything that Ray counts of it, used or not.
+
+    Attributes:
+        node_id: Ray's identifier.
+        amounts: How much it has of what.
+        labels: Ray's node labels.
+        may_go: Whether an autoscaler may take it away once it is idle, and so add another in its place.
+    """
 
     node_id: str
     amounts: Amounts
     labels: dict[str, str] = Field(default_factory=dict)
+    may_go: bool = False
 
 
 class Reservation(Value):
@@ -121,28 +129,38 @@ def stuck_runs(view: ClusterOccupancy) -> tuple[WaitingRun, ...]:
 def most_workers(gang: Gang, view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> int:
     """Return how many of the gang's workers fit what is left of the nodes and the best mix of nodes that may come.
 
-    Each run is asked for by itself: an autoscaler takes idle nodes away again, and adds others for the next.
+    Each run is asked for by itself: an autoscaler takes idle nodes away again, and adds others for the next. How many
+    idle nodes it always keeps is not known, so each of them may make room for one that holds more.
     """
     is_selected = matcher(gang.label_selector)
-    slots = [
-        nodes[node.node_id].slots(gang.worker, gang.num_workers)
+    slots = {
+        node.node_id: nodes[node.node_id].slots(gang.worker, gang.num_workers)
         for node in view.nodes
         if is_selected({NODE_ID: node.node_id, **node.labels})
-    ]
+    }
+    leaving = _leaving(view, nodes)
+    staying = [number for node_id, number in slots.items() if node_id not in leaving]
     of_type = {
         each.name: RemainingNode(each.amounts).slots(gang.worker, gang.num_workers)
         for each in view.node_types
         if each.max_nodes_to_add and is_selected(each.as_node().ray_labels)
     }
+    limits = {each.name: each.max_nodes_to_add for each in view.node_types} | dict.fromkeys(leaving, 1)
+    holds = of_type | {node_id: slots.get(node_id, 0) for node_id in leaving}
     # Nodes that hold the most come first, so no other mix holds more.
-    by_use = sorted(filter(of_type.__getitem__, of_type), key=lambda name: (-of_type[name], name))
-    limits = {each.name: each.max_nodes_to_add for each in view.node_types}
-    added = nodes_within_limits(limits, by_use, view.max_nodes_to_add)
+    by_use = sorted(filter(holds.__getitem__, holds), key=lambda name: (-holds[name], name))
+    most = None if view.max_nodes_to_add is None else view.max_nodes_to_add + len(leaving)
+    chosen = nodes_within_limits(limits, by_use, most)
     if gang.strategy == "STRICT_PACK":
-        return max([*slots, *(of_type[name] for name in added)], default=0)
+        return max([*staying, *(holds[name] for name in chosen)], default=0)
     if gang.strategy == "STRICT_SPREAD":
-        return sum(1 for each in slots if each) + sum(added.values())
-    return sum(slots) + sum(of_type[name] * number for name, number in added.items())
+        return sum(1 for each in staying if each) + sum(chosen.values())
+    return sum(staying) + sum(holds[name] * number for name, number in chosen.items())
+
+
+def _leaving(view: ClusterOccupancy, nodes: Mapping[str, RemainingNode]) -> set[str]:
+    """Return the nodes that an autoscaler may take away, as nothing holds on there."""
+    return {node.node_id for node in view.nodes if node.may_go and nodes[node.node_id].is_idle}
 
 
 def deadlock_error(view: ClusterOccupancy, run: WaitingRun) -> InfeasibleRequestError:
@@ -152,8 +170,9 @@ def deadlock_error(view: ClusterOccupancy, run: WaitingRun) -> InfeasibleRequest
     nodes = view.remaining(stuck)
     sums = [_sum(node, nodes[node.node_id], view, stuck, gang) for node in view.nodes]
     shown = sums[:_SHOWN] + ([f"and {len(sums) - _SHOWN} more nodes"] if len(sums) > _SHOWN else [])
-    if view.max_nodes_to_add != 0 and any(each.max_nodes_to_add for each in view.node_types):
-        shown.append(_addable(view, gang))
+    num_leaving = len(_leaving(view, nodes))
+    if (view.max_nodes_to_add != 0 or num_leaving) and any(each.max_nodes_to_add for each in view.node_types):
+        shown.append(_addable(view, gang, num_leaving))
     empty = most_workers(gang, view, view.model_copy(update={"permanent": ()}).remaining(()))
     fits = most_workers(gang, view, nodes)
     return InfeasibleRequestError(
@@ -183,8 +202,8 @@ def _sum(node: NodeTotals, left: RemainingNode, view: ClusterOccupancy, stuck: I
     return f"node {node.node_id[:8]}: {has}{''.join(parts)}{f' = {rest}' if parts else ''}"
 
 
-def _addable(view: ClusterOccupancy, gang: Gang) -> str:
-    """Return what could be added at the most: "at most 2 more: 2 gpu with 4 CPU, 1 GPU each"."""
+def _addable(view: ClusterOccupancy, gang: Gang, num_leaving: int) -> str:
+    """Return what could be added at the most: "2 gpu with 4 CPU, 1 GPU, at most 2 together"."""
     names = [name for name in gang.worker if not name.startswith(ACCELERATOR_TYPE_PREFIX)]
     types = [
         f"{each.max_nodes_to_add} {each.name} with "
@@ -193,6 +212,8 @@ def _addable(view: ClusterOccupancy, gang: Gang) -> str:
         if each.max_nodes_to_add
     ]
     together = "" if view.max_nodes_to_add is None else f", at most {view.max_nodes_to_add} together"
+    if together and num_leaving:
+        together += f" and one for each idle node that goes, of {num_leaving}"
     return f"nodes that can be added: {', '.join(types[:_SHOWN])}{together}"
 
 

@@ -79,6 +79,12 @@ class RemainingNode:
             if name in DEVICE_RESOURCES
         }
         self._held: Counter[str] = Counter()
+        self._num_holders = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is held on it."""
+        return self._num_holders == 0
 
     def amount(self, name: str) -> int:
         """Return how much is left of a resource; 0 too where it is not known."""
@@ -111,6 +117,7 @@ class RemainingNode:
         self._add(amounts, -1)
 
     def _add(self, amounts: Mapping[str, int], sign: int) -> None:
+        self._num_holders += sign
         for name, ticks in amounts.items():
             if name in self._devices:
                 self._held[name] += sign * ticks

@@ -54,7 +54,7 @@ class TrialDurations:
         )
         there, its_speed = self._measured_s[-reference], self._speeds[-reference]
         if len(here) < _ENOUGH_TRIALS and speed is not None and its_speed is not None and there:
-            return _median(there) * its_speed / speed
+            return max(_SHORTEST_S, _median(there) * its_speed / speed)
         return _median(here) if here else None
 
     def by_speed(self, kind: int) -> float | None:

@@ -142,7 +142,9 @@ def _used_bytes(value: object, info: ValidationInfo) -> int:
 
 def _speed(value: object, info: ValidationInfo) -> float:
     if not is_number(value) or not 0 < value <= MOST:
-        raise InvalidResourcesError(f"{info.field_name} must be a finite number above 0, got {shorten(value)}")
+        raise InvalidResourcesError(
+            f"{info.field_name} must be a number above 0, at most {MOST:.0e}, got {shorten(value)}"
+        )
     return float(value)
 
 
