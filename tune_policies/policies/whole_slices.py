@@ -146,11 +146,11 @@ def _too_few_slices(
         f"{request} on {slices} whole {shape.topology} {'slice' if slices == 1 else 'slices'}",
         f"the cluster has {there or 'no'} intact {'slice' if there == 1 else 'slices'} that can hold them{why}",
         "TPU slices",
-        _way_out(capacity, wanted, there),
+        _hint(capacity, wanted, there),
     )
 
 
-def _way_out(capacity: ClusterCapacity, wanted: SliceRequest, usable: int) -> str:
+def _hint(capacity: ClusterCapacity, wanted: SliceRequest, usable: int) -> str:
     shape = wanted.shape
     if usable:
         return f"Ask for num_workers={usable * wanted.workers_per_slice}, or add slices."

@@ -37,7 +37,7 @@ def parse_quantity(quantity: str | float) -> Fraction:
     text = _as_text(quantity)
     found = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None:
-        raise InvalidResourcesError(f"{shorten(quantity)} is no amount of Kubernetes{_way_out(text)}")
+        raise InvalidResourcesError(f"{shorten(quantity)} is no amount of Kubernetes{_hint(text)}")
     number = Fraction(found["number"])
     return number * (Fraction(10) ** int(found["exponent"]) if found["exponent"] else _FACTORS[found["unit"] or ""])
 
@@ -67,7 +67,7 @@ def _as_text(quantity: object) -> str:
             raise InvalidResourcesError(f"{shorten(quantity)} is no amount")
 
 
-def _way_out(text: str) -> str:
+def _hint(text: str) -> str:
     if text.strip().startswith("-"):
         return ": it must be 0 or above"
     if without := re.fullmatch(r"\s*([\d.]+)\s*([KkMGTPE]i?)[Bb]?\s*", text):
