@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tune_policies import InvalidResourcesError
 from tune_policies.tune.usage.gpu_memory_advice import HEADROOM, advise, needed_bytes
-from tune_policies.tune.usage.gpu_memory_of_run import RunUsage, TrialUsage, most, read_usage
+from tune_policies.tune.usage.gpu_memory_of_run import RunUsage, TrialUsage, merge_usages, read_usage
 from tune_policies.tune.usage.gpu_memory_report import usage_view
 from tune_policies.tune.usage.gpu_memory_usage import ASSUMED, GpuMemoryUsage, worker_file
 
@@ -197,7 +197,7 @@ def test_what_is_no_run_is_named(tmp_path, name, message):
 
 @given(st.lists(st.builds(used, st.integers(0, 20), share_kept=st.sampled_from([True, False, None])), min_size=1))
 def test_the_most_is_never_below_any_and_one_broken_share_is_a_broken_one(usages):
-    whole = most(usages)
+    whole = merge_usages(usages)
 
     assert whole.peak_reserved_bytes == max(usage.peak_reserved_bytes for usage in usages)
     assert (whole.share_kept is False) == any(usage.share_kept is False for usage in usages)

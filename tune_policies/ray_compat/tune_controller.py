@@ -356,7 +356,7 @@ class TuneQueue:
                 self._controller._actor_cache.decrease_max(resources, -more)
 
     def view(self, is_shown: Callable[[Trial], bool]) -> "QueueView":
-        """Return what the scheduler inside is shown: the same, without the waiting trials that may not start now."""
+        """Return the controller for the inner scheduler, without the waiting trials that may not start now."""
         return QueueView(self._controller._wrapped(), is_shown)
 
 

@@ -1,6 +1,6 @@
 """Watches the nodes of the cluster beside a Tune run, and tells whether a trial was lost with its node.
 
-Tune's loop must not wait for Ray, so whatever is read here is read in a thread of its own, and has a deadline.
+Tune's loop must not wait for Ray, so this module reads in a thread of its own, with a deadline.
 """
 
 import logging
@@ -22,7 +22,7 @@ from tune_policies.values.errors import ProbeError
 _logger = logging.getLogger(__name__)
 
 _READ_TIMEOUT_S: Final = 10.0
-_VERDICT_TIMEOUT_S: Final = 5.0
+_LOST_NODE_TIMEOUT_S: Final = 5.0
 _CONNECT_TIMEOUT_S: Final = 2.0
 
 
@@ -31,8 +31,8 @@ class NodeWatch:
 
     Args:
         interval_s: How often the nodes are read, in seconds.
-        probes: Whether a change is followed by a full probe, which also reads devices on the nodes; else what Ray's GCS
-            says is enough.
+        probes: Whether each change starts a full probe, which also reads the devices on the nodes. Otherwise the watch
+            returns what Ray's GCS says.
     """
 
     def __init__(self, interval_s: float, *, probes: bool) -> None:
@@ -44,7 +44,7 @@ class NodeWatch:
         self._reader: threading.Thread | None = None
 
     def read_now(self) -> ClusterCapacity | None:
-        """Return the nodes as they are, from which on changes are told; ``None``: they could not be read in time."""
+        """Return the nodes now, against which later changes are told; ``None``: they could not be read in time."""
         try:
             capacity = ClusterCapacity(nodes=read_cluster_state(_READ_TIMEOUT_S).nodes)
         except ProbeError as error:
@@ -54,11 +54,11 @@ class NodeWatch:
         return capacity
 
     def forget(self) -> None:
-        """Tell of the nodes as of a change when they are read next."""
+        """Count the next reading of the nodes as a change."""
         self._known = None
 
     def changed(self) -> ClusterCapacity | None:
-        """Return the cluster, once for each change that was seen since; ``None``: none was. Does not wait."""
+        """Return the cluster once for each change of its nodes; ``None``: none since the last call. Does not wait."""
         found = self._take_answer()
         if found is not None:
             self._known, capacity = found
@@ -89,7 +89,7 @@ class NodeWatch:
             _logger.warning("the nodes of the cluster could not be read, and will be again: %s", error)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what Tune saves of a scheduler: neither a thread nor what it reads."""
+        """Return what Tune saves of a scheduler: neither the thread nor its answers."""
         return {**self.__dict__, "_answers": None, "_reader": None}
 
 
@@ -103,22 +103,22 @@ def _signature(capacity: ClusterCapacity) -> Hashable:
 def lost_node(error: object) -> str | None:
     """Return the identifier of the dead node with which a trial was lost; ``None``: its node lives, or is not known.
 
-    Ray takes seconds to count a killed node as dead (``health_check_period_ms`` and its like), while its trials fail at
-    once. So where Ray still counts on the node, its raylet is called: one that is dead does not answer.
+    Ray takes seconds to count a killed node as dead (``health_check_period_ms`` and its like), while the node's trials
+    fail at once. So where Ray still counts the node as alive, this calls its raylet: a dead one does not answer.
     """
     actor_id = getattr(error, "actor_id", None)
     if not isinstance(error, RayActorError) or not actor_id:
         return None
-    return _within(_VERDICT_TIMEOUT_S, lambda: _dead_node_of(actor_id))
+    return _call_with_timeout(_LOST_NODE_TIMEOUT_S, lambda: _dead_node_of(actor_id))
 
 
-def _within(timeout_s: float, read: Callable[[], str | None]) -> str | None:
+def _call_with_timeout(timeout_s: float, read: Callable[[], str | None]) -> str | None:
     answers: SimpleQueue[str | None] = SimpleQueue()
 
     def answer() -> None:
         try:
             answers.put(read())
-        except Exception as error:  # noqa: BLE001  # then the failure counts, as it does without this
+        except Exception as error:  # noqa: BLE001  # the failure then counts, as without this scheduler
             _logger.warning("whether a trial was lost with its node could not be told: %s", error)
             answers.put(None)
 
@@ -132,17 +132,19 @@ def _within(timeout_s: float, read: Callable[[], str | None]) -> str | None:
 
 def _dead_node_of(actor_id: str) -> str | None:
     # Ray's error names the node in words only, and only once Ray counts it as dead. The state API asks the dashboard,
-    # which may not run; this is what it asks itself.
+    # which may not run. The dashboard itself asks by this function.
     from ray._private.state import actors
 
     node_id = actors(actor_id).get("Address", {}).get("NodeID")
     node = next((each for each in ray.nodes() if each["NodeID"] == node_id), None)
     if node is None:
         return None
-    return None if node["Alive"] and _answers(node["NodeManagerAddress"], node["NodeManagerPort"]) else node["NodeID"]
+    return (
+        None if node["Alive"] and _is_reachable(node["NodeManagerAddress"], node["NodeManagerPort"]) else node["NodeID"]
+    )
 
 
-def _answers(address: str, port: int) -> bool:
+def _is_reachable(address: str, port: int) -> bool:
     try:
         with socket.create_connection((address, port), timeout=_CONNECT_TIMEOUT_S):
             return True

@@ -1,9 +1,9 @@
-"""Which tasks wait because a run's placement groups have reserved what they need.
+"""Warns of tasks that wait because a run's placement groups have reserved what they need.
 
-A trial of Tune, and a worker of Train, has its resources in a placement group. Ray Data starts its tasks outside of all
-groups, and so does whoever gives a task a scheduling strategy of its own. Where the groups hold every CPU, such tasks
-wait until a trial ends; and where the trials wait for their data, for ever. (Of tasks that a trial starts inside its
-own group, Ray says itself that nothing is left there.)
+A trial of Tune, and a worker of Train, has its resources in a placement group. Tasks of Ray Data run outside of all
+groups, and so do tasks with a scheduling strategy of their own. Where the groups hold every CPU, such tasks wait until
+a trial ends. If the trials wait for their data, that is for ever. Ray itself warns of tasks that a trial starts inside
+its own group.
 """
 
 import atexit
@@ -25,20 +25,20 @@ Amounts = Mapping[str, float]
 """What a node has, or a task needs, by Ray's names."""
 
 _GROUP: Final = re.compile(r"(.+)_group_([0-9a-f]{36})")
-"""What a node says of all bundles of one group together; of one bundle, its number stands before the identifier."""
+"""A node's resource for all bundles of one group. That of one bundle has its number before the identifier."""
 
-_PATIENCE_S: Final = 5.0
-"""How long tasks must have waited, in every reading, before it is said. The end of a trial frees room for a moment."""
+_MIN_WAIT_S: Final = 5.0
+"""How long tasks wait, in every reading, before a warning. Where a trial ends, tasks may start within a moment."""
 
 _REPEAT_S: Final = 60.0
-"""Said again so often, as Ray does of what waits: the next run of the program may be another."""
+"""How often the warning is repeated, as Ray does for what waits: the program may have begun another run."""
 
 
 def starved_requests(nodes: Sequence[Amounts], waiting: Iterable[Amounts], job_id: str) -> list[Amounts]:
-    """Return what waits for resources that this program's groups have reserved.
+    """Return the requests that wait for resources which this program's groups have reserved.
 
-    What would fit beside all groups merely waits for its turn, and what fits on no node even without this program's
-    waits for others, or for a node to be added.
+    A request that fits beside all groups only waits for its turn. A request that fits on no node even without this
+    program's groups waits for other programs, or for a new node.
 
     Args:
         nodes: The total resources of each alive node, those of groups among them.
@@ -71,19 +71,19 @@ def _holds(ticks: Mapping[str, int], request: Amounts) -> bool:
 
 
 class StarvedTasks:
-    """For how long tasks have been starved, and what was said of it; the clock is given with each reading."""
+    """Knows how long tasks have been starved, and when it warned of them. Callers pass the time in."""
 
     def __init__(self) -> None:
         self._since_s: dict[frozenset[tuple[str, float]], float] = {}
-        self._told_s: dict[frozenset[tuple[str, float]], float] = {}
+        self._warned_s: dict[frozenset[tuple[str, float]], float] = {}
 
     def read(self, starved: Iterable[Amounts], now_s: float) -> list[str]:
-        """Take a reading; return what is to be said now: of each kind of task once a minute."""
+        """Add a reading; return the warnings that are due: one a minute for each kind of task."""
         kinds = {frozenset(request.items()): request for request in starved}
         self._since_s = {kind: self._since_s.get(kind, now_s) for kind in kinds}
-        due = [kind for kind, since_s in self._since_s.items() if now_s - since_s >= _PATIENCE_S]
-        new = [kind for kind in due if now_s - self._told_s.get(kind, -_REPEAT_S) >= _REPEAT_S]
-        self._told_s.update(dict.fromkeys(new, now_s))
+        due = [kind for kind, since_s in self._since_s.items() if now_s - since_s >= _MIN_WAIT_S]
+        new = [kind for kind in due if now_s - self._warned_s.get(kind, -_REPEAT_S) >= _REPEAT_S]
+        self._warned_s.update(dict.fromkeys(new, now_s))
         return [_message(kinds[kind], now_s - self._since_s[kind]) for kind in new]
 
 
@@ -102,28 +102,28 @@ _logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 2.0
 _READ_TIMEOUT_S: Final = 10.0
-_IDLE_S: Final = 600.0
-"""So long after the last group of the program the watch ends; trials may wait for others until they get theirs."""
-_END_S: Final = 2.0
+_WATCH_ON_S: Final = 600.0
+"""How long the watch goes on after the program's last group is gone: new trials may wait for other programs' groups."""
+_JOIN_TIMEOUT_S: Final = 2.0
 
 _lock = threading.Lock()
 _watch: "_TaskWatch | None" = None
 
 
 def watch_tasks() -> None:
-    """Begin to watch as a run begins, or is about to; nothing where that is done already. Does not wait."""
+    """Begin to watch as a run begins, or extend a watch that runs already. Does not wait."""
     global _watch
     with _lock:
-        if _watch is None or not _watch.keeps_on():
+        if _watch is None or not _watch.extend():
             _watch = _TaskWatch()
             _watch.start()
 
 
 def _end_watch() -> None:
-    """End it before the interpreter ends: a thread that is in Ray's own code then ends the process with an error."""
+    """End the watch before the interpreter ends: a thread inside Ray's code would end the process with an error."""
     if _watch is not None:
         _watch.stop.set()
-        _watch.join(_END_S)
+        _watch.join(_JOIN_TIMEOUT_S)
 
 
 atexit.register(_end_watch)
@@ -133,11 +133,11 @@ class _TaskWatch(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="tune-policies-task-watch", daemon=True)
         self.stop = threading.Event()
-        self._needed_until_s = time.monotonic() + _IDLE_S
+        self._needed_until_s = time.monotonic() + _WATCH_ON_S
 
-    def keeps_on(self) -> bool:
-        """Watch on for a while; ``False``: it has ended."""
-        self._needed_until_s = time.monotonic() + _IDLE_S
+    def extend(self) -> bool:
+        """Watch on for a while; return ``False`` if the watch has ended."""
+        self._needed_until_s = time.monotonic() + _WATCH_ON_S
         return self.is_alive() and not self.stop.is_set()
 
     def run(self) -> None:
@@ -151,7 +151,7 @@ class _TaskWatch(threading.Thread):
                 continue
             try:
                 if not self._read(tasks):
-                    tasks = StarvedTasks()  # the next run is told anew
+                    tasks = StarvedTasks()  # warn anew in the next run
             except Exception as error:  # noqa: BLE001  # Ray is busy, or ends just now: no reason to trouble the run
                 _logger.debug("which tasks wait could not be read: %s", error)
 
@@ -165,7 +165,7 @@ class _TaskWatch(threading.Thread):
         alive = [node for node in state.node_states if node.status != NodeStatus.DEAD]
         if not any(name.endswith(job_id) and "_group_" in name for node in alive for name in node.total_resources):
             return False
-        self._needed_until_s = time.monotonic() + _IDLE_S
+        self._needed_until_s = time.monotonic() + _WATCH_ON_S
         waiting = [dict(each.request.resources_bundle) for each in state.pending_resource_requests]
         if autoscaling.pending_instance_requests or autoscaling.pending_instances:
             waiting = []  # nodes for them are on their way

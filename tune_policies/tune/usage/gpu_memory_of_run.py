@@ -1,8 +1,8 @@
-"""What each trial of a run used of its GPU memory, from the folder that Ray Tune or Ray Train wrote.
+"""Reads what each trial of a run used of its GPU memory, from the folder that Ray Tune or Ray Train wrote.
 
-A trial has one record for all its results: the most of what grows, and the last of what is stated. One that was started
-again with a larger share has a record for each share, as a figure says nothing about another share. Files that were cut
-off as their run ended, and lines that are no record, are passed over.
+A trial gets one record for all its results: the most of each figure that grows, and the last of all others. A trial
+that was started again with a larger share gets a record for each share. Files that were cut off as their run ended, and
+lines that are no record, are skipped.
 """
 
 import json
@@ -23,10 +23,16 @@ _RESULTS: Final = "result.json"
 _ERROR: Final = "error.txt"
 _TRIAL_FILES: Final = (_RESULTS, _ERROR, "params.json")
 _TRAIN_RESULTS: Final = "checkpoint_manager_snapshot.json"
-_GROWING: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "process_bytes", "overhead_bytes", "left_over_bytes")
+_GROWING_FIELDS: Final = (
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "process_bytes",
+    "overhead_bytes",
+    "left_over_bytes",
+)
 
 
-_TIME: Final = re.compile(r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d$")
+_TIME_SUFFIX: Final = re.compile(r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d$")
 
 
 class TrialUsage(Value):
@@ -68,8 +74,8 @@ def read_usage(folder: Path) -> RunUsage:
         raise InvalidResourcesError(f"{folder} is no folder: name the one that a run of Tune or Train wrote")
     if not _is_trial(folder) and (any(folder.glob(WORKER_FILES)) or (folder / _TRAIN_RESULTS).is_file()):
         # The folders in it are checkpoints. Ray keeps the metrics of those alone, and of the first worker.
-        reported = [*_reported_with_checkpoints(folder / _TRAIN_RESULTS), *_of_processes(folder)]
-        return RunUsage(trials=(_trial(folder.resolve().name, reported),))
+        reported = [*_usages_in_checkpoints(folder / _TRAIN_RESULTS), *_usages_in_worker_files(folder)]
+        return RunUsage(trials=(_trial_usage(folder.resolve().name, reported),))
     trials = [child for child in sorted(folder.iterdir()) if _is_trial(child)]
     if not trials and _is_trial(folder):
         trials = [folder]
@@ -77,13 +83,13 @@ def read_usage(folder: Path) -> RunUsage:
         raise InvalidResourcesError(
             f"{folder} holds no results of Tune or Train: name the folder of the run, which has a folder for each trial"
         )
-    return RunUsage(trials=tuple(_trial(trial.resolve().name, _reported(trial)) for trial in trials))
+    return RunUsage(trials=tuple(_trial_usage(trial.resolve().name, _usages_of_trial(trial)) for trial in trials))
 
 
-def most(found: Sequence[GpuMemoryUsage]) -> GpuMemoryUsage:
-    """Return one record for all of one share: the most of what grows, and else the last."""
+def merge_usages(found: Sequence[GpuMemoryUsage]) -> GpuMemoryUsage:
+    """Return one record for several with the same share: the most of each figure that grows, the last of all others."""
     changes: dict[str, Any] = {}
-    for name in _GROWING:
+    for name in _GROWING_FIELDS:
         amounts = [amount for amount in (getattr(usage, name) for usage in found) if amount is not None]
         changes[name] = max(amounts, default=None)
     kept = [usage.share_kept for usage in found if usage.share_kept is not None]
@@ -94,7 +100,7 @@ def most(found: Sequence[GpuMemoryUsage]) -> GpuMemoryUsage:
 
 
 def _num_ooms(usages: Sequence[GpuMemoryUsage]) -> int:
-    """Return the events of all processes: a trial that was started again had several, and each counts its own."""
+    """Return the sum over all processes: a trial that was started again had several, and each counts its own."""
     of_process: dict[int | None, int] = defaultdict(int)
     for usage in usages:
         of_process[usage.pid] = max(of_process[usage.pid], usage.num_ooms)
@@ -105,37 +111,37 @@ def _is_trial(folder: Path) -> bool:
     return folder.is_dir() and any((folder / name).is_file() for name in _TRIAL_FILES)
 
 
-def _trial(name: str, usages: Iterable[GpuMemoryUsage]) -> TrialUsage:
+def _trial_usage(name: str, usages: Iterable[GpuMemoryUsage]) -> TrialUsage:
     by_share: dict[float, list[GpuMemoryUsage]] = defaultdict(list)
     for usage in usages:
         by_share[usage.gpus or 0].append(usage)
-    found = [most(by_share[gpus]) for gpus in sorted(by_share)]
+    found = [merge_usages(by_share[gpus]) for gpus in sorted(by_share)]
     largest = found.pop() if found else None
-    return TrialUsage(name=_TIME.sub("", name), usage=largest, of_smaller_shares=tuple(found))
+    return TrialUsage(name=_TIME_SUFFIX.sub("", name), usage=largest, of_smaller_shares=tuple(found))
 
 
-def _reported(trial: Path) -> Iterator[GpuMemoryUsage]:
+def _usages_of_trial(trial: Path) -> Iterator[GpuMemoryUsage]:
     for line in _lines(trial / _ERROR):
         _, note, record = line.partition(USAGE_NOTE)
         if note:
-            yield from _records(_parsed(record))
+            yield from _records(_parse_json(record))
     for line in _lines(trial / _RESULTS):
-        result = _parsed(line)
+        result = _parse_json(line)
         yield from _records(result.get(GPU_MEMORY_KEY) if isinstance(result, dict) else None)
-    yield from _of_processes(trial)
+    yield from _usages_in_worker_files(trial)
 
 
-def _reported_with_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:
-    snapshot = _parsed("\n".join(_lines(file)))
+def _usages_in_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:
+    snapshot = _parse_json("\n".join(_lines(file)))
     results = snapshot.get("checkpoint_results") if isinstance(snapshot, dict) else None
     for result in results if isinstance(results, list) else []:
         metrics = result.get("metrics") if isinstance(result, dict) else None
         yield from _records(metrics.get(GPU_MEMORY_KEY) if isinstance(metrics, dict) else None)
 
 
-def _of_processes(folder: Path) -> Iterator[GpuMemoryUsage]:
+def _usages_in_worker_files(folder: Path) -> Iterator[GpuMemoryUsage]:
     for file in sorted(folder.glob(WORKER_FILES)):
-        found = _parsed("\n".join(_lines(file)))
+        found = _parse_json("\n".join(_lines(file)))
         yield from _records(found.get(GPU_MEMORY_KEY) if isinstance(found, dict) else None)
 
 
@@ -148,7 +154,7 @@ def _lines(file: Path) -> list[str]:
         return []
 
 
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)  # a result may hold what JSON does not know, such as Infinity
     except (ValueError, RecursionError):

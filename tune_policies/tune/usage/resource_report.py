@@ -12,7 +12,7 @@ from .resource_usage import OutOfMemoryCounts, ResourceUsage, TrialCounts
 
 def resource_usage_view(usage: ResourceUsage) -> RenderableType:
     """Return the tables and lines that are printed at the end."""
-    return Group(_resources(usage), *_slots(usage), *_idle(usage), *(line(text) for text in _notes(usage)))
+    return Group(_resources(usage), *_slots(usage), *_idle(usage), *(line(text) for text in _summary_lines(usage)))
 
 
 def _resources(usage: ResourceUsage) -> RenderableType:
@@ -45,7 +45,7 @@ def _idle(usage: ResourceUsage) -> Iterator[RenderableType]:
         yield from ("", table)
 
 
-def _notes(usage: ResourceUsage) -> Iterator[str]:
+def _summary_lines(usage: ResourceUsage) -> Iterator[str]:
     yield ""
     yield f"- trials: {_trials(usage.trials)}"
     yield f"- out of memory: {_out_of_memory(usage.out_of_memory)}"
