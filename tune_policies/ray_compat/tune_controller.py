@@ -99,6 +99,11 @@ def returned_by(trial: Trial) -> Adviser | None:
     return trial.temporary_state.returned_by if isinstance(trial, AdvisedTrial) else None
 
 
+def was_saving(trial: Trial) -> bool:
+    """Return whether ``trial``, whose failure was just handled, was saving its state, which Tune forgets then."""
+    return bool(trial.temporary_state.was_saving)
+
+
 def _let_go_back(trial: Trial, controller: Any) -> None:
     """Undo what Tune noted of a failure that does not count. It has no public way for that.
 
@@ -163,6 +168,11 @@ def with_bundles(resources: PlacementGroupFactory, bundles: Sequence[Mapping[str
 def planned_of(resources: PlacementGroupFactory) -> PlacementGroupFactory:
     """Return the request that ``resources`` was made of by ``with_bundles``; else itself."""
     return getattr(resources, "planned", resources)
+
+
+def scheduler_inside(scheduler: TrialScheduler) -> TrialScheduler | None:
+    """Return the scheduler around which Ray's ``ResourceChangingScheduler`` is, which has no public name for it."""
+    return getattr(scheduler, "_base_scheduler", None)
 
 
 def pending_change(scheduler: ResourceChangingScheduler, trial: Trial) -> PlacementGroupFactory | None:

@@ -6,7 +6,7 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, HyperBandScheduler, TrialScheduler
 
-from tune_policies.ray_compat.tune_controller import returned_by
+from tune_policies.ray_compat.tune_controller import returned_by, scheduler_inside, was_saving
 
 
 class SchedulerAround(TrialScheduler):  # type: ignore[misc]  # Ray has no types
@@ -33,8 +33,7 @@ class SchedulerAround(TrialScheduler):  # type: ignore[misc]  # Ray has no types
         # Tune saves a trial that reached a milestone of HyperBand, whose brackets know no trial that has the result of
         # a milestone, and waits. As for any trial that Tune retries, they forget it and take it in anew.
         is_kept_from_inner = returned_by(trial) is self and not (
-            trial.temporary_state.was_saving
-            or any(isinstance(each, HyperBandScheduler) for each in schedulers_in(self))
+            was_saving(trial) or any(isinstance(each, HyperBandScheduler) for each in schedulers_in(self))
         )
         if is_kept_from_inner:
             self._returning.add(trial)
@@ -88,5 +87,4 @@ def schedulers_in(scheduler: TrialScheduler | None) -> Iterator[TrialScheduler]:
     """Yield a scheduler and those inside it, the outermost first."""
     while scheduler is not None:
         yield scheduler
-        # Ray's own that is around another, ResourceChangingScheduler, has no public name for it.
-        scheduler = getattr(scheduler, "_inner", None) or getattr(scheduler, "_base_scheduler", None)
+        scheduler = getattr(scheduler, "_inner", None) or scheduler_inside(scheduler)
