@@ -32,9 +32,10 @@ test-gpu: install
 	$(BIN)/python -m pytest -m gpu
 
 # What is relied on of Ray beside its documented API, on another version of it: make test-ray RAY=2.50.0
-# The packages of their own have the pinned versions, but for Ray; of frameworks PyTorch alone.
+# It has an environment of its own: the pinned versions of all but Ray, and of the frameworks PyTorch alone.
 test-ray: .venv-ray-$(RAY)/installed
-	RAY_TRAIN_V2_ENABLED=1 .venv-ray-$(RAY)/bin/python -m pytest -m ray_border
+	RAY_TRAIN_V2_ENABLED=1 .venv-ray-$(RAY)/bin/python -m pytest -m "ray_border and not slow" \
+		$$(grep --recursive --files-with-matches --include '*.py' 'mark.ray_border' tests)
 
 .venv-ray-$(RAY)/installed: pyproject.toml constraints.txt
 	test -n "$(RAY)" || { echo "say which Ray: make test-ray RAY=2.50.0"; exit 1; }

@@ -1,7 +1,7 @@
 """Asks Ray's autoscaler, without running it, how it reads a RayCluster and what it would launch.
 
-Both are private to Ray; there is no public way. This module alone calls them, so that a new Ray fails here. What Ray
-makes of a foreign text can be any error: each comes out as a ``ValueError``.
+Both are private to Ray; there is no public way. This module alone calls them, so that a new Ray fails here. They
+are the same in Ray 2.50 and 2.60. What Ray makes of a foreign text can be any error: each is made a ``ValueError``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -2,7 +2,8 @@
 
 The GCS holds the state of a cluster, with or without an autoscaler. What an autoscaler *could* add is not there: v1
 leaves the names and numbers of what it started under a key, v2 reports what is pending, and the configuration that
-``report_cluster_config`` would take is reported by neither (seen with Ray 2.60).
+``report_cluster_config`` would take is reported by neither (seen with Ray 2.60). The messages are the same in
+Ray 2.50 and 2.60.
 """
 
 import json

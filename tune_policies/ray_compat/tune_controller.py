@@ -1,4 +1,9 @@
-"""How one of Tune's trials fails without being counted, and how it asks for other resources."""
+"""How one of Tune's trials fails without being counted, asks for other resources, and is held back.
+
+A scheduler can choose which waiting trial runs next, and has no public way to anything else of these: it is given a
+controller that hides its lists, and Tune requests resources for waiting trials ahead of time. What is touched of
+Tune's own is the same in Ray 2.50 and 2.60.
+"""
 
 import logging
 from collections import Counter
@@ -81,8 +86,9 @@ def adopt(trial: Trial, adviser: Adviser, tune_controller: Any) -> None:
     """Let ``adviser`` say whether a failure of ``trial`` counts, and what the trial gets; beside others that do.
 
     Tune asks the trial itself, before any scheduler hears of it, and counts by ``max_failures`` alone: a room for
-    failures that is large enough for us would give every other error free retries. A class is not saved with the trial,
-    so a restored trial is adopted anew, and ``temporary_state`` is what Tune never saves.
+    failures that is large enough for us would give every other error free retries. Neither a scheduler nor a callback
+    is asked, and methods put on the object itself would be saved with it. A class is not saved with the trial, so a
+    restored trial is adopted anew, and ``temporary_state`` is what Tune never saves.
     """
     state = trial.temporary_state
     if not isinstance(trial, AdvisedTrial):
