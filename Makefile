@@ -6,7 +6,7 @@ comma := ,
 # TensorFlow brings the CUDA libraries only when it is asked to.
 EXTRAS := all$(if $(shell command -v nvidia-smi),$(comma)tensorflow-gpu)
 
-.PHONY: install demo test test-all test-gpu check bench clean
+.PHONY: install demo test test-all test-gpu test-ray check bench clean
 
 install: .venv/installed
 
@@ -31,6 +31,20 @@ test-all: install
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu
 
+# What is relied on of Ray beside its documented API, on another version of it: make test-ray RAY=2.50.0
+# It has an environment of its own: the pinned versions of all but Ray, and of the frameworks PyTorch alone.
+test-ray: .venv-ray-$(RAY)/installed
+	RAY_TRAIN_V2_ENABLED=1 .venv-ray-$(RAY)/bin/python -m pytest -m "ray_border and not slow" \
+		$$(grep --recursive --files-with-matches --include '*.py' 'mark.ray_border' tests)
+
+.venv-ray-$(RAY)/installed: pyproject.toml constraints.txt
+	test -n "$(RAY)" || { echo "say which Ray: make test-ray RAY=2.50.0"; exit 1; }
+	test -x .venv-ray-$(RAY)/bin/pip || $(PYTHON) -m venv --clear .venv-ray-$(RAY)
+	grep --invert-match '^ray==' constraints.txt > .venv-ray-$(RAY)/constraints.txt
+	.venv-ray-$(RAY)/bin/python -m pip install --quiet --constraint .venv-ray-$(RAY)/constraints.txt \
+		--editable '.[torch,search,test]' 'ray[tune,train]==$(RAY)'
+	touch $@
+
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -40,5 +54,5 @@ bench: install
 	$(BIN)/python -m tests.evidence planning
 
 clean:
-	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-ray-* build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,7 +3,6 @@
 import functools
 import inspect
 import logging
-import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -13,13 +12,18 @@ from typing import Any, Final, Literal, NamedTuple
 
 import ray
 from ray import tune
-from ray.exceptions import RayActorError
-from ray.tune.result import RESULT_DUPLICATE, TRIAL_INFO
 
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.ray_compat.ray_objects import PLAN_ATTRIBUTE
 from tune_policies.ray_compat.resume_safe_resources import ResumeSafeResources
+from tune_policies.ray_compat.tune_trial import (
+    add_mixin,
+    is_duplicate,
+    reserved_by_config,
+    storage_of,
+    to_be_replaced,
+)
 from tune_policies.ray_compat.unpickled_once import UnpickledOnce
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.units import format_bytes
@@ -181,11 +185,9 @@ def with_plan(
         )
 
     function = set_up_before(trainable, under_plan.set_up_thread)
-    # Tune has no public place between what a function reports and its result. The class that it makes of a function
-    # inherits from these, and `tune.with_parameters` and `tune.with_resources` keep them.
     changes = {"_under_plan": under_plan, PLAN_ATTRIBUTE: under_plan.plan}
     mixin = type("_FunctionUnderThisPlan", (_FunctionUnderPlan,), changes)
-    function.__mixins__ = (mixin, *getattr(trainable, "__mixins__", ()))  # type: ignore[attr-defined]
+    add_mixin(function, mixin, before=trainable)
     return tune.with_resources(function, resources)
 
 
@@ -232,8 +234,8 @@ class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
 
     def step(self) -> dict[str, Any]:
         result: dict[str, Any] = super().step()
-        # A wrong one is Ray's to refuse. A duplicate only says that the trial has ended; Tune takes no metrics from it.
-        if not isinstance(result, dict) or RESULT_DUPLICATE in result:
+        # A wrong one is Ray's to refuse.
+        if not isinstance(result, dict) or is_duplicate(result):
             return result
         return {SLOT_KEY: str(self._under_plan.slot_of(self.config, self.trial_resources)), **with_usage(result)}
 
@@ -243,14 +245,13 @@ class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         finally:
             _join_function()
             add_warnings(end_gpu_processes())
-            _keep_warnings(self._storage)
+            _keep_warnings(storage_of(self))
 
 
 class _ClassUnderPlan(_UnderPlan):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         config = args[0] if args else kwargs.get("config")
-        trial = (config or {}).get(TRIAL_INFO)
-        self._under_plan.set_up(config, None if trial is None else trial.trial_resources)
+        self._under_plan.set_up(config, reserved_by_config(config))
         with noted_on_oom():
             super().__init__(*args, **kwargs)
 
@@ -268,7 +269,7 @@ class _ClassUnderPlan(_UnderPlan):
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
         add_warnings(end_gpu_processes())
-        _keep_warnings(self._storage)  # before the next trial begins its own
+        _keep_warnings(storage_of(self))  # before the next trial begins its own
         return super().reset(*args, **kwargs)
 
     def reset_config(self, new_config: Any) -> bool:
@@ -288,7 +289,7 @@ class _FunctionUnderPlan(_UnderPlan):
     _unfit: str | None = None
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
-        storage = self._storage
+        storage = storage_of(self)
         try:
             return super().reset(*args, **kwargs)
         finally:  # a function that was stopped ends in there; the next one begins in its own thread
@@ -302,7 +303,7 @@ class _FunctionUnderPlan(_UnderPlan):
 
     def step(self) -> dict[str, Any]:
         if self._unfit is not None:
-            raise _to_be_replaced(self._unfit)
+            raise to_be_replaced(self._unfit)
         return super().step()
 
 
@@ -334,13 +335,3 @@ def _why_unfit(share_bytes: int | None) -> str | None:
     if not is_too_much_to_keep(left_over_bytes, share_bytes):
         return None
     return f"it still holds {format_bytes(left_over_bytes)} of GPU memory of an earlier trial"
-
-
-def _to_be_replaced(reason: str) -> RayActorError:
-    """Return the error upon which Tune ends this process and runs its trial in a new one.
-
-    Tune knows one reason to take another process for a trial without counting a failure: its node was taken away
-    (``preempted``). Where ``reset`` fails instead, or the process ends in it, Tune counts a failure, or waits for ever
-    for the trial to be reset; so the error comes with the first step after it.
-    """
-    return RayActorError(None, f"process {os.getpid()} is replaced by a new one: {reason}", False, True)

@@ -98,6 +98,7 @@ def wait_until(holds, timeout_s=15):
     return holds()
 
 
+@pytest.mark.ray_border
 def test_every_report_is_a_result_in_its_order_and_checkpoints_are_tunes(tmp_path):
     def loop():
         for step in range(20):
@@ -134,6 +135,7 @@ def living_actors():
     return {each["ActorClassName"] for each in ray._private.state.actors().values() if each["State"] == "ALIVE"}
 
 
+@pytest.mark.ray_border
 def test_a_trial_that_tune_stops_ends_its_workers_at_once_and_leaves_nothing_behind(tmp_path):
     def loop():
         (tmp_path / "pid").write_text(str(os.getpid()))

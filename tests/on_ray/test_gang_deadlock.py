@@ -77,6 +77,7 @@ def test_an_actor_that_holds_on_is_named_in_the_sum(tmp_path):
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.ray_border
 def test_of_two_drivers_that_starve_each_other_one_fails_with_the_sum_and_the_other_trains(tmp_path):
     def trial(config):
         with_deadlock_check(trainer_for(tmp_path / str(config["x"]), report_once)).fit()
@@ -97,6 +98,7 @@ def test_of_two_drivers_that_starve_each_other_one_fails_with_the_sum_and_the_ot
     assert "max_concurrent_trials=1" in str(failed[0].get_error())
 
 
+@pytest.mark.ray_border
 def test_the_room_of_a_run_whose_controller_was_killed_is_free_again():
     def reserve(self):
         self.group = ray.util.placement_group([{"CPU": 2}])

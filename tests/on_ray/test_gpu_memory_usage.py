@@ -270,6 +270,7 @@ def test_a_little_that_is_left_is_said_in_the_next_result(one_after_the_other):
     assert usage["left_over_bytes"] == MIB
 
 
+@pytest.mark.ray_border
 def test_a_process_that_keeps_much_is_ended_and_no_trial_fails_of_it(one_after_the_other):
     (_, keeping, _), (trial, other, usage) = one_after_the_other[-2:]
 
@@ -330,6 +331,7 @@ def train_loop(config):
     del more
 
 
+@pytest.mark.ray_border
 def test_train_workers_say_it_in_their_reports_and_each_in_the_runs_folder(nvml, tmp_path):
     plan = GpuMemoryPolicy(gpu_memory="4GiB", num_workers=2, cpus=1).plan(CAPACITY)
     # Ray's trainer for any framework: the builders' own would import theirs, which see no GPU here.

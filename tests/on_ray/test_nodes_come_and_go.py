@@ -149,6 +149,7 @@ def go_on(config):
     tune.report({"score": 2})
 
 
+@pytest.mark.ray_border
 def test_when_a_node_dies_its_trials_finish_elsewhere_and_have_not_failed(tmp_path, cluster, add_node):
     stays, dies = add_node(num_cpus=1), add_node(num_cpus=1)
     policy = CpuPolicy(cpus=1)

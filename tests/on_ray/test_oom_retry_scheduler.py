@@ -106,6 +106,7 @@ UNTOUCHED = ("1 at 0.25", "2 at 0.25", "3 at 0.25", "4 at 0.25")
 CAME_BACK = ("1 at 0.25", "2 at 0.25", "out of memory", "2 at 0.5", "3 at 0.5", "4 at 0.5")
 
 
+@pytest.mark.ray_border
 def test_of_12_trials_5_run_out_and_go_on_where_they_stopped(tmp_path):
     inner = ASHAScheduler(metric="loss", mode="min", max_t=9, grace_period=NUM_STEPS)
 
@@ -127,6 +128,7 @@ def half_a_cpu_from_the_second_step_on(tune_controller, trial, result, scheduler
     return tune.PlacementGroupFactory([{**planned, "CPU": 0.5}])
 
 
+@pytest.mark.ray_border
 def test_a_scheduler_inside_that_changes_resources_changes_them_once_also_where_memory_was_raised(tmp_path):
     inner = ResourceChangingScheduler(None, half_a_cpu_from_the_second_step_on)
 
@@ -217,6 +219,7 @@ def test_a_trial_that_takes_over_anothers_config_gets_the_share_that_this_needs(
     }
 
 
+@pytest.mark.ray_border
 def test_a_trial_that_runs_out_in_a_used_process_goes_back_and_stops_no_run(tmp_path):
     """Tune has it wait while the process gets its config, and with fail_fast would end the run."""
     trials = run(

@@ -139,6 +139,7 @@ def kinds(folder):
     return found
 
 
+@pytest.mark.ray_border
 def test_processes_are_reused_within_their_slot(tmp_path):
     plan = plan_of()
 
@@ -254,6 +255,7 @@ class RunsOut(Counting):
 @pytest.mark.parametrize(
     "is_outside", [pytest.param(True, id="around it"), pytest.param(False, id="inside it", marks=pytest.mark.slow)]
 )
+@pytest.mark.ray_border
 def test_a_trial_that_ran_out_of_memory_gets_two_slots(tmp_path, is_outside):
     plan = TrialPlan(slots=plan_of(4).slots[:1], limited_by="GPU")
     scheduler = (

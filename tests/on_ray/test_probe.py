@@ -122,6 +122,7 @@ def drain(node, reason="DRAIN_NODE_REASON_PREEMPTION"):
 
 # At first the GCS still counts the drained node as one that takes work, and a task there is refused.
 @pytest.mark.filterwarnings("ignore:CPU limits are not known")
+@pytest.mark.ray_border
 def test_a_drained_node_takes_no_work_and_what_is_held_counts_as_in_use():
     with cluster_of({"num_cpus": 2}, {"num_cpus": 3, "resources": {"old": 1}}, {"num_cpus": 4}) as cluster:
         ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
@@ -161,6 +162,7 @@ def wait_for_runtime_environments(cluster):
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray's own
+@pytest.mark.ray_border
 def test_a_cluster_is_read_through_the_ray_client_of_the_program(monkeypatch):
     # A client's server is a process that imports all of Ray: on a busy machine that takes more than Ray's 30 s.
     monkeypatch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "150")
@@ -193,6 +195,7 @@ def test_a_gcs_that_answers_no_more_is_an_error_at_the_deadline():
             gcs.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.ray_border
 def test_a_cluster_is_probed_by_its_address_and_left_again():
     with cluster_of({"num_cpus": 2}, {"num_cpus": 3}) as cluster:
         capacity = probe_cluster(cluster.address)
@@ -268,6 +271,7 @@ def test_a_port_that_never_answers_is_an_error_at_the_deadline(silent_port):
         probe_cluster(f"127.0.0.1:{silent_port}", timeout_s=2)
 
 
+@pytest.mark.ray_border
 def test_the_address_of_a_cluster_that_died_is_an_error_at_once(closed_port, tmp_path, monkeypatch):
     """`ray start` leaves the address in a file, by which Ray goes where no other is named."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
@@ -373,6 +377,7 @@ HOSTILE = "a[bold]b[/red]\x1b[31m\n::add-mask::c\u202e"
 
 
 @pytest.mark.parametrize("command", ["probe", "doctor"])
+@pytest.mark.ray_border
 def test_nothing_of_the_working_folder_is_run_and_names_are_printed_as_text(
     tmp_path, environment_of_its_own, hostile_cluster, command
 ):

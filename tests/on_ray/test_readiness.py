@@ -91,6 +91,7 @@ def wait_until(holds, timeout_s=30):
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.ray_border
 def test_a_gpu_node_that_can_be_added_is_waited_for():
     plan, _ = timed(gpu_or_cpu("T4"))
 
@@ -116,6 +117,7 @@ def test_a_gpu_that_no_node_type_has_is_given_up_within_seconds(probe, why):
     assert asked_for() == {}
 
 
+@pytest.mark.ray_border
 def test_a_launch_that_fails_is_given_up_at_once_and_counts_against_no_later_request(cluster):
     cluster.launches(fails="fail")
     plan, seconds = timed(gpu_or_cpu("A100"))
@@ -193,6 +195,7 @@ def test_ctrl_c_releases_what_was_asked_for(cluster):
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.ray_border
 def test_nodes_are_asked_for_ahead_of_a_run_and_let_go_after_it():
     plan = CpuPolicy(cpus=3).plan(nodes((3, 0)))
 
@@ -256,6 +259,7 @@ def connected_to_v1(cluster_v1):
     ray.shutdown()
 
 
+@pytest.mark.ray_border
 def test_v1_adds_a_gpu_node_too(connected_to_v1):
     plan, _ = timed(gpu_or_cpu("T4"))
 
@@ -270,6 +274,7 @@ def test_v1_is_taken_at_its_silence_where_it_can_never_meet_a_request(connected_
     assert seconds < 10
 
 
+@pytest.mark.ray_border
 def test_v1_says_why_a_launch_failed(connected_to_v1):
     connected_to_v1.launches(fails="fail")
 

@@ -167,6 +167,7 @@ def restored_by_the_tuner(trainable, folder):
         "class by tune.run",
     ],
 )
+@pytest.mark.ray_border
 def test_what_is_unfinished_goes_on_under_the_new_plan(tmp_path, trainable, resumed):
     """From its checkpoint, with the new plan's resources, and as many at once as it has room for."""
     trials = {trial.config["fate"]: trial for trial in resumed(trainable, tmp_path)}

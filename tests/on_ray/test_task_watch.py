@@ -79,6 +79,7 @@ def run(trainable, plan, folder):
 
 
 @BOTH
+@pytest.mark.ray_border
 def test_trials_that_wait_for_tasks_for_which_they_left_no_cpu_say_so(tmp_path, trainable):
     run(trainable, CpuPolicy(cpus=1).plan(CAPACITY), tmp_path)
 

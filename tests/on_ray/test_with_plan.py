@@ -134,6 +134,7 @@ def test_the_tuner_takes_it_too(capacity, tmp_path):
     assert [result.metrics["threads"] for result in results] == ["3", "3"]
 
 
+@pytest.mark.ray_border
 def test_resources_per_trial_alone_is_what_tune_takes(capacity, tmp_path):
     plan = CpuPolicy(cpus=3).plan(capacity)
 
@@ -227,6 +228,7 @@ def test_a_scaling_config_needs_train_workers(capacity):
         CpuPolicy().plan(capacity).scaling_config()
 
 
+@pytest.mark.ray_border
 def test_a_scaling_config_takes_what_the_plan_does_not_set(capacity):
     plan = GpuPolicy(num_workers=2).plan(capacity)
 
@@ -238,6 +240,7 @@ def test_a_scaling_config_takes_what_the_plan_does_not_set(capacity):
         plan.scaling_config(num_workers=4)
 
 
+@pytest.mark.ray_border
 def test_a_scaling_config_names_the_device_type():
     node = ClusterCapacity.of(Resources(cpus=4, gpus=1)).nodes[0].model_copy(update={"accelerator_type": "A100"})
     plan = GpuPolicy(accelerator_type="A100", num_workers=1).plan(ClusterCapacity.of(node))

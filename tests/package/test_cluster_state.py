@@ -10,6 +10,8 @@ from tune_policies.cluster.ray_totals import HEAD_RESOURCE
 from tune_policies.probe.probe_cluster import _addable
 from tune_policies.ray_compat.gcs import to_cluster_state
 
+pytestmark = pytest.mark.ray_border
+
 
 def reply(*nodes, autoscaler_v2=False, pending=()):
     """Nodes are (address, node type, resources)."""

@@ -23,9 +23,9 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 # `make test` and `make test-all` are what runs this test, `make clean` would delete its environment, `make test-gpu`
-# has a machine of its own, and what `make demo` runs is run and looked at by tests/on_ray/test_examples.py: of these,
-# make is asked what it would do.
-DRY_RUN = ("make test", "make test-all", "make clean", "make test-gpu", "make demo")
+# has a machine of its own, `make test-ray` makes an environment with another Ray, and what `make demo` runs is run and
+# looked at by tests/on_ray/test_examples.py: of these, make is asked what it would do.
+DRY_RUN = ("make test", "make test-all", "make clean", "make test-gpu", "make demo", "make test-ray RAY=2.50.0")
 SHOWN = {"tune-policies bench": benchmarks, ".venv/bin/python -m tests.evidence": evidence}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_ITS_ENVIRONMENT = Path(sys.prefix) == ROOT / ".venv"

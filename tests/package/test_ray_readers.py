@@ -4,6 +4,8 @@ import pytest
 
 from tune_policies.ray_compat.autoscaler_config import nodes_launched, read_ray_cluster
 
+pytestmark = pytest.mark.ray_border
+
 
 def node_type(max_workers, min_workers=0, labels=None, **resources):
     return {"resources": resources, "min_workers": min_workers, "max_workers": max_workers, "labels": labels or {}}

@@ -4,7 +4,6 @@ The decision is ``tune_policies.placement.deadlock``'s. Here the cluster is read
 workers wait: in a thread of Train's controller, whose own thread is blocked meanwhile.
 """
 
-import copy
 import logging
 import threading
 import time
@@ -15,10 +14,15 @@ from typing import Any, Final
 import ray
 from ray.exceptions import RayError
 from ray.train import RunConfig
-from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
-from ray.train.v2.api.exceptions import ControllerError
 
 from tune_policies.placement.deadlock import ClusterOccupancy, Gang, NodeTotals, WaitingRun, deadlock_error, stuck_runs
+from tune_policies.ray_compat.train_run import (
+    ControllerCallback,
+    ControllerError,
+    WorkerGroupCallback,
+    with_run_config,
+    worker_amounts,
+)
 from tune_policies.values.errors import InfeasibleRequestError, ProbeError
 from tune_policies.values.resources import to_ticks
 
@@ -86,16 +90,6 @@ def with_deadlock_watch(run_config: RunConfig | None) -> RunConfig:
     if any(isinstance(each, DeadlockWatch) for each in run_config.callbacks):
         return run_config
     return replace(run_config, callbacks=[*run_config.callbacks, DeadlockWatch()])
-
-
-def with_run_config(trainer: Any, run_config: RunConfig) -> Any:
-    """Return a copy of a trainer with another run config, which Ray keeps in two places."""
-    changed = copy.copy(trainer)
-    changed.run_config = run_config
-    # `replace` would make the run another one: its identifier is not among the arguments.
-    changed.train_run_context = copy.copy(trainer.train_run_context)
-    object.__setattr__(changed.train_run_context, "run_config", run_config)
-    return changed
 
 
 class DeadlockWatch(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  # Ray is not followed
@@ -223,10 +217,9 @@ def gang_of(scaling_config: Any) -> Gang:
     """Return the workers that must start together: of an elastic run, the fewest."""
     num_workers = scaling_config.num_workers
     selector = getattr(scaling_config, "label_selector", None)
-    # What Ray itself asks for: with the default of a CPU or a GPU, and the device type.
-    amounts = scaling_config._resources_per_worker_not_none
+    amounts = worker_amounts(scaling_config)
     return Gang(
-        worker={name: int(each) if name == "memory" else to_ticks(each) for name, each in amounts.items() if each},
+        worker={name: int(each) if name == "memory" else to_ticks(each) for name, each in amounts.items()},
         num_workers=num_workers[0] if isinstance(num_workers, tuple) else num_workers,
         strategy=scaling_config.placement_strategy,
         label_selector=selector if isinstance(selector, dict) else {},  # a list has one for each worker

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import ray.train
-from ray.train.v2.api.config import RunConfig
 
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.ray_compat.train_run import RunConfig, add_to_reports, is_version_2
 from tune_policies.tune.task_watch import watch_tasks
 from tune_policies.values.errors import InvalidResourcesError
 
@@ -97,27 +97,15 @@ def plan_for_run(plan: TrialPlan, train_loop_config: dict[str, Any] | None) -> T
 
 
 def add_usage_to_reports() -> None:
-    """Add what this worker used to each ``ray.train.report``. With a Ray that has no such object, reports stay as is.
-
-    Ray Train has no public hook between a worker's report and the trainer. Ray itself sets the object behind
-    ``ray.train.report`` by ``set_train_fn_utils`` before the user's function runs.
-    """
-    try:
-        from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
-
-        utils = get_train_fn_utils()
-        report = utils.report
-    except (ImportError, AttributeError, RuntimeError):  # another Ray, or no worker
-        return
-
+    """Let what this worker used go with each ``ray.train.report``, or reports stay plain."""
     folder = run_folder()
 
-    def report_with_usage(metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def metrics_with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
         if folder is not None:
             folder.keep()
-        return report(with_usage(metrics), *args, **kwargs)
+        return with_usage(metrics)
 
-    utils.report = report_with_usage
+    add_to_reports(metrics_with_usage)
 
 
 def run_folder() -> RunFolder | None:
@@ -135,8 +123,7 @@ def check_train_v2(trainer: Callable[..., Any]) -> None:
 
     Version 1 is itself a Tune run, and cannot be one trial of another.
     """
-    # JaxTrainer has no version 1, so its module does not tell. The version of RunConfig does.
-    if not trainer.__module__.startswith("ray.train.v2.") or ray.train.RunConfig is not RunConfig:
+    if not is_version_2(trainer):
         raise InvalidResourcesError(
             "Ray Train version 1 is active: set RAY_TRAIN_V2_ENABLED=1 in the environment before Ray is imported"
         )

@@ -2,30 +2,31 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from ray import tune
 from ray.exceptions import RayError
 from ray.train import RunConfig
-from ray.train._internal.session import get_session
-from ray.train.constants import DEFAULT_STORAGE_PATH
-from ray.train.v2.api.exceptions import TrainingFailedError
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.queue import Queue
 
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.ray_compat.train_run import (
+    DEFAULT_STORAGE_PATH,
+    TrainingFailedError,
+    delete_earlier_snapshot,
+    error_in_worker,
+    is_named,
+    with_run_config,
+)
+from tune_policies.ray_compat.tune_trial import add_mixin, storage_of_session
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 
-from ..deadlock_watch.watch import with_deadlock_check, with_run_config
+from ..deadlock_watch.watch import with_deadlock_check
 from ..process import name_of
 from ..train.train_loop import check_train_v2
 from ..tune_trainable import with_plan
 from .trial_run import EndRunWithTrial, SendReportsToTrial, StartFromCheckpoint, begin_run
-
-_GENERATED_NAME_PREFIX: Final = "ray_train_run-"
-"""The beginning of the name that Ray generates for a ``RunConfig`` without one."""
-
-_SNAPSHOT_FILE: Final = "checkpoint_manager_snapshot.json"
 
 
 def run_config_in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig:
@@ -47,31 +48,18 @@ def run_config_in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig
             f"the trainer has CheckpointConfig(num_to_keep={num_to_keep}), but in a trial its checkpoints are Tune's: "
             f"leave it out there, and give Tune tune.CheckpointConfig(num_to_keep={num_to_keep})"
         )
-    is_named = not run_config.name.startswith(_GENERATED_NAME_PREFIX)
     if run_config.storage_filesystem is None and run_config.storage_path in (
         DEFAULT_STORAGE_PATH,
         storage.storage_fs_path,
     ):
         path, name = (
             (storage.trial_fs_path, run_config.name)
-            if is_named
+            if is_named(run_config)
             else (storage.experiment_fs_path, storage.trial_dir_name)
         )
         return replace(run_config, storage_path=path, storage_filesystem=storage.storage_filesystem, name=name)
-    first = run_config.name if is_named else storage.experiment_dir_name
+    first = run_config.name if is_named(run_config) else storage.experiment_dir_name
     return replace(run_config, name=f"{first}/{storage.trial_dir_name}")
-
-
-def delete_earlier_snapshot(run_config: RunConfig) -> None:
-    """Delete Train's list of checkpoints of an earlier run in the same folder.
-
-    Tune has deleted some of these checkpoints, and without them Train would not start. Tune also says from which
-    checkpoint the trial resumes, which may be another trial's.
-    """
-    storage = run_config.storage_context
-    filesystem, path = storage.storage_filesystem, f"{storage.experiment_fs_path}/{_SNAPSHOT_FILE}"
-    if filesystem.get_file_info(path).is_file:
-        filesystem.delete_file(path)
 
 
 class _Trainer(Protocol):
@@ -114,7 +102,7 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer], plan: Tria
         _run_as_trial(build_trainer(config))
 
     trial.__name__ = name_of(build_trainer)  # Tune names trials after it
-    trial.__mixins__ = (EndRunWithTrial,)  # type: ignore[attr-defined]
+    add_mixin(trial, EndRunWithTrial)
     return with_plan(trial, plan)
 
 
@@ -141,7 +129,7 @@ def _in_trial(trainer: _Trainer, queue: Queue) -> Any:
     checkpoint = tune.get_checkpoint()
     if checkpoint is not None:
         callbacks.append(StartFromCheckpoint(checkpoint))
-    run_config = run_config_in_trial_folder(trainer.run_config, get_session().storage)
+    run_config = run_config_in_trial_folder(trainer.run_config, storage_of_session())
     run_config = replace(run_config, callbacks=callbacks)
     delete_earlier_snapshot(run_config)
     return with_run_config(trainer, run_config)
@@ -154,7 +142,7 @@ def _unwrap_user_error(error: BaseException) -> BaseException:
         return wrapped
     failures = getattr(error, "worker_failures", None) or {}
     for rank in sorted(failures):
-        own = getattr(failures[rank], "_base_exc", failures[rank])  # before Ray 2.60 it is wrapped once more
+        own = error_in_worker(failures[rank])
         if isinstance(own, Exception) and not isinstance(own, RayError | TrainingFailedError):
             # As a note: Tune raises the cause of an error in its place.
             own.add_note(str(error))

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,11 +11,18 @@ import ray
 from ray import tune
 from ray.exceptions import RayError
 from ray.train import Checkpoint
-from ray.train._internal.session import _TrainingResult, get_session  # Tune's session, in spite of its place
-from ray.train.constants import CHECKPOINT_DIR_NAME
-from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback, WorkerCallback
-from ray.train.v2._internal.execution.context import get_train_context
 from ray.util.queue import Queue
+
+from tune_policies.ray_compat.train_run import (
+    REPORT_INTERVAL_VARIABLE,
+    ControllerCallback,
+    ReportCallback,
+    WorkerCallback,
+    abort_run,
+    run_id_of,
+    start_from_checkpoint,
+)
+from tune_policies.ray_compat.tune_trial import report_stored_checkpoint
 
 from ..deadlock_watch.occupancy import remove_groups
 
@@ -65,39 +73,32 @@ class SendReportsToTrial(ControllerCallback, ReportCallback):  # type: ignore[mi
 class StartFromCheckpoint(WorkerCallback):  # type: ignore[misc]
     """Lets ``ray.train.get_checkpoint()`` return the checkpoint from which Tune starts the trial.
 
-    Ray Train has no public way to begin a run from another run's checkpoint. Runs in each worker. Workers that Train
-    restarts, by the run's own ``max_failures``, already have a later checkpoint.
+    Runs in each worker. Workers that Train restarts, by the run's own ``max_failures``, have a later
+    checkpoint already.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
 
     def after_init_train_context(self) -> None:
-        """Set the checkpoint where the run has none of its own."""
-        context = get_train_context()
-        if context.checkpoint is None:
-            context.checkpoint = self._checkpoint
+        """Set it where the run has none of its own."""
+        start_from_checkpoint(self._checkpoint)
 
 
 def report_to_tune(report: Report) -> None:
     """Make the report a result of the trial; wait until Tune lets the trial go on.
 
-    The checkpoint stays where Train has put it, while ``tune.report`` would copy it into the trial's folder. Version 1
-    of Ray Train handed over stored checkpoints by the method that is called here.
+    A checkpoint stays where Train has put it.
 
     Raises:
         SystemExit: Tune has stopped the trial.
     """
     if report.checkpoint is None:
         tune.report(report.metrics)
-        return
-    name = report.checkpoint.path.rstrip("/").rpartition("/")[2]
-    metrics = {**report.metrics, CHECKPOINT_DIR_NAME: name}
-    get_session()._report_training_result(_TrainingResult(report.checkpoint, metrics))
+    else:
+        report_stored_checkpoint(report.metrics, report.checkpoint)
 
 
-_REPORT_INTERVAL: Final = "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"
-"""Ray's variable for how often Train's controller polls each worker, and takes one report from it."""
 _POLLS_PER_S: Final = 100
 _ABORT_TIMEOUT_S: Final = 5.0
 """How long Train's controller may take to end its workers and itself, before it is killed."""
@@ -119,7 +120,7 @@ class TrialRun:
         Raises:
             SystemExit: Tune has stopped the trial.
         """
-        os.environ.setdefault(_REPORT_INTERVAL, f"{report_interval_s(trainer.scaling_config.num_workers):g}")
+        os.environ.setdefault(REPORT_INTERVAL_VARIABLE, f"{report_interval_s(trainer.scaling_config.num_workers):g}")
         threading.Thread(target=self._fit, args=(trainer,), daemon=True).start()
         try:
             while not isinstance(message := self.queue.get(), RunEnded):
@@ -159,13 +160,10 @@ class TrialRun:
         ray.kill(self.queue.actor)
         if self._controller is None:
             return
-        controller_id = self._controller._actor_id.hex()
-        try:
+        controller_id = run_id_of(self._controller)
+        with suppress(RayError):
             remove_groups(controller_id, only_pending=True)  # while it waits for them, it handles no call
-            # Train starts helper actors that outlive a controller that is killed, so ask it to end first.
-            ray.get(self._controller.abort.remote(), timeout=_ABORT_TIMEOUT_S)
-        except RayError:
-            pass  # an abort ends the actor, or the controller was too busy, or it is dead
+            abort_run(self._controller, _ABORT_TIMEOUT_S)
         ray.kill(self._controller)
         remove_groups(controller_id)
 

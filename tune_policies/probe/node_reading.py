@@ -4,13 +4,13 @@ import time
 from collections.abc import Iterable
 
 import ray
-import ray.cloudpickle
 from pydantic import JsonValue
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.probe import node_facts, nvml
+from tune_policies.ray_compat.connection import sent_by_value
 
 Facts = dict[str, JsonValue]
 """What ``node_facts.read_node`` returns."""
@@ -26,10 +26,7 @@ def read_nodes(
         session: The cluster whose autoscaler is looked for at its head; ``None``: it is not.
         deadline: When to stop waiting, by ``time.monotonic``.
     """
-    # By value, so that a node needs nothing but Ray.
-    for module in (nvml, node_facts):
-        ray.cloudpickle.register_pickle_by_value(module)
-    try:
+    with sent_by_value(nvml, node_facts):  # so that a node needs nothing but Ray
         read = ray.remote(num_cpus=0, max_retries=0)(node_facts.read_node)
         tasks = {
             read.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False)).remote(
@@ -37,9 +34,6 @@ def read_nodes(
             ): node.node_id
             for node in nodes
         }
-    finally:
-        for module in (nvml, node_facts):
-            ray.cloudpickle.unregister_pickle_by_value(module)
     found: dict[str, Facts] = {}
     failures: dict[str, str] = {}
     if not tasks:

@@ -2,7 +2,7 @@
 
 Ray has a public way to ask (``request_resources``), and none to hear the answer. Autoscaler v2 reports to Ray's control
 store (GCS), where ``ray status`` reads it; v1 leaves a JSON text in Ray's internal key-value store. This module alone
-reads them.
+reads them. It is the same in Ray 2.50 and 2.60 unless said.
 """
 
 import inspect
@@ -27,6 +27,7 @@ from ray.experimental.internal_kv import _internal_kv_get
 
 from tune_policies.autoscaling.bundles import Bundle
 from tune_policies.autoscaling.launches import Launch, LaunchReport
+from tune_policies.ray_compat.connection import is_through_client
 from tune_policies.values.errors import ProbeError
 
 logger = logging.getLogger(__name__)
@@ -175,7 +176,7 @@ def find_autoscaler(wait_s: float = _FIRST_REPORT_S) -> Autoscaler | None:
     """
     if not ray.is_initialized():
         raise ProbeError("this program is not connected to a Ray: call ray.init() before")
-    if ray.util.client.ray.is_connected():
+    if is_through_client():
         logger.warning("through a Ray Client the autoscaler cannot be heard: no nodes are asked for")
         return None
     started_here = ray._private.worker._global_node

@@ -1,18 +1,32 @@
 """Asks Ray's autoscaler, without running it, how it reads a RayCluster and what it would launch.
 
-Both are private to Ray; there is no public way. This module alone calls them, so that a new Ray fails here. What Ray
-makes of a foreign text can be any error: each comes out as a ``ValueError``.
+Both are private to Ray; there is no public way. This module alone calls them, so that a new Ray fails here. They
+are the same in Ray 2.50 and 2.60. What Ray makes of a foreign text can be any error: each is made a ``ValueError``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 from tune_policies.cluster.labels import conditions_of
 
 _GROUP_DEFAULTS: Final = {"replicas": 0, "minReplicas": 0, "maxReplicas": 2147483647, "numOfHosts": 1}
 """What KubeRay's RayCluster definition fills in where a worker group says nothing."""
+
+
+def cluster_yaml_schema() -> Path | None:
+    """Return where the JSON schema of ``ray up``'s files is; ``None``: there is no Ray, or none that has one.
+
+    Ray checks a file by it, and documents the fields, not the schema. Imports no Ray. So since Ray 2.50.
+    """
+    spec = find_spec("ray")
+    if spec is None or spec.origin is None:
+        return None
+    file = Path(spec.origin).parent / "autoscaler" / "ray-schema.json"
+    return file if file.is_file() else None
 
 
 def read_ray_cluster(manifest: Mapping[str, Any]) -> dict[str, Any]:

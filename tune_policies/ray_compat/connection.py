@@ -6,13 +6,16 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import ModuleType
 from typing import Final
 
 import ray
+from ray import cloudpickle
 
 # Where a Ray runs on this machine there is no public way to ask.
 from ray._private import services
 from ray.job_config import JobConfig
+from ray.util.client import ray as ray_client
 
 from tune_policies.files.child_python import child_python
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
@@ -88,6 +91,31 @@ def connection(
         yield
     finally:
         ray.shutdown()
+
+
+def is_through_client() -> bool:
+    """Return whether the program reaches its cluster through a Ray Client (``ray://``), of which Ray asks itself so.
+
+    Then the GCS and its tables cannot be read from here, and there is no public question. So since Ray 2.50.
+    """
+    return bool(ray_client.is_connected())
+
+
+@contextmanager
+def sent_by_value(*modules: ModuleType) -> Iterator[None]:
+    """For the time of the block let tasks carry these modules, so that a node needs nothing but Ray to run them.
+
+    Ray's public way, ``py_modules`` of a runtime environment, sets up each node anew, in seconds, and where none was
+    asked for before, through an agent that a plain install may lack. The method is cloudpickle's own, of which Ray
+    ships a copy (2.50 and 2.60).
+    """
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def _check_reachable(address: str, timeout_s: float, local: str) -> None:

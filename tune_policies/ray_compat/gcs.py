@@ -2,11 +2,13 @@
 
 The GCS holds the state of a cluster, with or without an autoscaler. What an autoscaler *could* add is not there: v1
 leaves the names and numbers of what it started under a key, v2 reports what is pending, and the configuration that
-``report_cluster_config`` would take is reported by neither (seen with Ray 2.60).
+``report_cluster_config`` would take is reported by neither (seen with Ray 2.60). The messages are the same in
+Ray 2.50 and 2.60.
 """
 
 import json
 import re
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable
@@ -15,13 +17,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import ray
-import ray.cloudpickle
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 from ray.exceptions import RayError
-from ray.util.client import ray as ray_client
 
 from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.cluster.ray_totals import HEAD_RESOURCE, accelerator_type_of, in_use, to_resources
+from tune_policies.ray_compat.connection import is_through_client, sent_by_value
 from tune_policies.values.errors import ProbeError
 
 # The type of a node that nothing scales (format_readonly_node_type in ray.autoscaler._private.util): its own id.
@@ -60,12 +61,41 @@ def read_cluster_state(timeout_s: float) -> ClusterState:
         ProbeError: It does not answer within ``timeout_s`` seconds.
     """
     try:
-        status, report = _fetch_by_task(timeout_s) if ray_client.is_connected() else _fetch_by_thread(timeout_s)
+        status, report = _fetch_by_task(timeout_s) if is_through_client() else _fetch_by_thread(timeout_s)
     except (RayError, OSError, Empty) as error:
         why = str(error).strip() or f"no answer within {timeout_s:g} s"
         raise ProbeError(f"Ray went away while it was read: {why}. Probe again once it is back") from error
     reply = GetClusterStatusReply.FromString(status)
     return to_cluster_state(reply, json.loads(report or b"{}"))
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What the nodes of a cluster have, and what waits for it.
+
+    Attributes:
+        node_totals: Of each alive node, by Ray's names, those of placement groups among them.
+        waiting: The resources of each kind of task and actor that waits.
+        is_growing: Whether the autoscaler has nodes on their way.
+    """
+
+    node_totals: tuple[dict[str, float], ...]
+    waiting: tuple[dict[str, float], ...]
+    is_growing: bool
+
+
+def read_demand(timeout_s: float) -> Demand:
+    """Ask the GCS what waits. Not through a Ray Client; a call that hangs is the caller's own thread's.
+
+    Ray prints the same in ``ray status``, and has no public way to it.
+    """
+    reply = GetClusterStatusReply.FromString(fetch(ray.get_runtime_context().gcs_address, timeout_s)[0])
+    state, autoscaling = reply.cluster_resource_state, reply.autoscaling_state
+    return Demand(
+        node_totals=tuple(dict(each.total_resources) for each in state.node_states if each.status != NodeStatus.DEAD),
+        waiting=tuple(dict(each.request.resources_bundle) for each in state.pending_resource_requests),
+        is_growing=bool(autoscaling.pending_instance_requests or autoscaling.pending_instances),
+    )
 
 
 def fetch(gcs_address: str | None, timeout_s: float) -> tuple[bytes, bytes | None]:
@@ -83,12 +113,8 @@ def fetch(gcs_address: str | None, timeout_s: float) -> tuple[bytes, bytes | Non
 
 
 def _fetch_by_task(timeout_s: float) -> Any:
-    module = __import__(__name__, fromlist=["fetch"])
-    ray.cloudpickle.register_pickle_by_value(module)
-    try:
+    with sent_by_value(sys.modules[__name__]):
         task = ray.remote(num_cpus=0, max_retries=0)(fetch).remote(None, timeout_s)
-    finally:
-        ray.cloudpickle.unregister_pickle_by_value(module)
     return ray.get(task, timeout=timeout_s)
 
 

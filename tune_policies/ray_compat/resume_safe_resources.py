@@ -40,8 +40,10 @@ class ResumeSafeResources:
 def _drop_saved_resources() -> None:
     """Drop the saved resources of the trial that Tune is about to add, if its run is resumed.
 
-    Tune passes the trainable only the trial's config, before any scheduler or callback hears of the trial. So this
-    function finds the trial in the frame in which Tune adds it.
+    Tune asks the trainable (``default_resource_request``, which is public) with the trial's config alone, before any
+    scheduler or callback hears of the trial, and refuses what the trial has saved at once. To answer nothing would
+    leave the trial just that. So the trial is looked for where Tune adds it: on the interpreter's stack. Nothing is
+    written there, but to the trial. The same in Ray 2.50 and 2.60.
     """
     frame = inspect.currentframe()
     while frame is not None and frame.f_code is not TuneController.add_trial.__code__:

@@ -1,4 +1,9 @@
-"""How one of Tune's trials fails without being counted, and how it asks for other resources."""
+"""How one of Tune's trials fails without being counted, asks for other resources, and is held back.
+
+A scheduler can choose which waiting trial runs next, and has no public way to anything else of these: it is given a
+controller that hides its lists, and Tune requests resources for waiting trials ahead of time. What is touched of
+Tune's own is the same in Ray 2.50 and 2.60.
+"""
 
 import logging
 from collections import Counter
@@ -80,9 +85,10 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
 def install_failure_hook(trial: Trial, hook: FailureHook, tune_controller: Any) -> None:
     """Let ``hook`` decide which failures of ``trial`` count, and which resources it gets; several hooks may.
 
-    Tune asks the trial itself, before it tells any scheduler, and knows ``max_failures`` alone: raising that would give
-    all other errors free retries. Tune saves no class with a trial, so a restored trial needs its hook anew. It never
-    saves ``temporary_state``.
+    Tune asks the trial itself, before any scheduler hears of it, and counts by ``max_failures`` alone: a room for
+    failures that is large enough for us would give every other error free retries. Neither a scheduler nor a callback
+    is asked, and methods put on the object itself would be saved with it. A class is not saved with the trial, so a
+    restored trial needs its hook anew, and ``temporary_state`` is what Tune never saves.
     """
     state = trial.temporary_state
     if not isinstance(trial, HookedTrial):
@@ -97,6 +103,11 @@ def install_failure_hook(trial: Trial, hook: FailureHook, tune_controller: Any) 
 def requeued_by(trial: Trial) -> FailureHook | None:
     """Return the hook that requeued ``trial`` after its last failure; ``None``: none did, and Tune decided."""
     return trial.temporary_state.requeued_by if isinstance(trial, HookedTrial) else None
+
+
+def was_saving(trial: Trial) -> bool:
+    """Return whether ``trial``, whose failure was just handled, was saving its state, which Tune forgets then."""
+    return bool(trial.temporary_state.was_saving)
 
 
 def _undo_failure(trial: Trial, controller: Any) -> None:
@@ -164,6 +175,11 @@ def with_bundles(resources: PlacementGroupFactory, bundles: Sequence[Mapping[str
 def planned_of(resources: PlacementGroupFactory) -> PlacementGroupFactory:
     """Return the request that ``resources`` was made of by ``with_bundles``; else itself."""
     return getattr(resources, "planned", resources)
+
+
+def scheduler_inside(scheduler: TrialScheduler) -> TrialScheduler | None:
+    """Return the scheduler around which Ray's ``ResourceChangingScheduler`` is, which has no public name for it."""
+    return getattr(scheduler, "_base_scheduler", None)
 
 
 def pending_change(scheduler: ResourceChangingScheduler, trial: Trial) -> PlacementGroupFactory | None:

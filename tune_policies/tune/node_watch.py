@@ -17,6 +17,7 @@ from ray.exceptions import RayActorError
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.ray_compat.gcs import read_cluster_state
+from tune_policies.ray_compat.gcs_tables import node_of_actor
 from tune_policies.values.errors import ProbeError
 
 _logger = logging.getLogger(__name__)
@@ -131,11 +132,7 @@ def _call_with_timeout(timeout_s: float, read: Callable[[], str | None]) -> str 
 
 
 def _dead_node_of(actor_id: str) -> str | None:
-    # Ray's error names the node in words only, and only once Ray counts it as dead. The state API asks the dashboard,
-    # which may not run. The dashboard itself asks by this function.
-    from ray._private.state import actors
-
-    node_id = actors(actor_id).get("Address", {}).get("NodeID")
+    node_id = node_of_actor(actor_id)
     node = next((each for each in ray.nodes() if each["NodeID"] == node_id), None)
     if node is None:
         return None

@@ -15,10 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import ray
-from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
-from ray.util.client import ray as ray_client
 
-from tune_policies.ray_compat.gcs import fetch
+from tune_policies.ray_compat.connection import is_through_client
+from tune_policies.ray_compat.gcs import read_demand
 from tune_policies.values.resources import format_amount, to_ticks
 
 Amounts = Mapping[str, float]
@@ -147,7 +146,7 @@ class _TaskWatch(threading.Thread):
                 if time.monotonic() > self._needed_until_s:
                     self.stop.set()
                     return
-            if not ray.is_initialized() or ray_client.is_connected():  # a Ray Client cannot reach the GCS
+            if not ray.is_initialized() or is_through_client():  # a Ray Client cannot reach the GCS
                 continue
             try:
                 if not self._read(tasks):
@@ -157,19 +156,12 @@ class _TaskWatch(threading.Thread):
 
     def _read(self, tasks: StarvedTasks) -> bool:
         """Read once; return whether a run of the program goes on: it has groups."""
-        context = ray.get_runtime_context()
-        job_id = context.get_job_id()
-        status, _ = fetch(context.gcs_address, _READ_TIMEOUT_S)
-        reply = GetClusterStatusReply.FromString(status)
-        state, autoscaling = reply.cluster_resource_state, reply.autoscaling_state
-        alive = [node for node in state.node_states if node.status != NodeStatus.DEAD]
-        if not any(name.endswith(job_id) and "_group_" in name for node in alive for name in node.total_resources):
+        job_id = ray.get_runtime_context().get_job_id()
+        demand = read_demand(_READ_TIMEOUT_S)
+        if not any(name.endswith(job_id) and "_group_" in name for node in demand.node_totals for name in node):
             return False
         self._needed_until_s = time.monotonic() + _WATCH_ON_S
-        waiting = [dict(each.request.resources_bundle) for each in state.pending_resource_requests]
-        if autoscaling.pending_instance_requests or autoscaling.pending_instances:
-            waiting = []  # nodes for them are on their way
-        nodes = [dict(node.total_resources) for node in alive] if waiting else []
-        for text in tasks.read(starved_requests(nodes, waiting, job_id), time.monotonic()):
+        waiting = () if demand.is_growing else demand.waiting  # else nodes for them are on their way
+        for text in tasks.read(starved_requests(demand.node_totals, waiting, job_id), time.monotonic()):
             _logger.warning("%s", text)
         return True

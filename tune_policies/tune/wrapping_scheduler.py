@@ -6,7 +6,7 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, HyperBandScheduler, TrialScheduler
 
-from tune_policies.ray_compat.tune_controller import requeued_by
+from tune_policies.ray_compat.tune_controller import requeued_by, scheduler_inside, was_saving
 
 
 class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no types
@@ -33,8 +33,7 @@ class WrappingScheduler(TrialScheduler):  # type: ignore[misc]  # Ray has no typ
         # HyperBand's brackets cannot hold a trial that waits again after its milestone, at which Tune saves it. So they
         # hear of the failure, drop the trial and add it anew, as for every trial that Tune retries.
         is_hidden = requeued_by(trial) is self and not (
-            trial.temporary_state.was_saving
-            or any(isinstance(each, HyperBandScheduler) for each in nested_schedulers(self))
+            was_saving(trial) or any(isinstance(each, HyperBandScheduler) for each in nested_schedulers(self))
         )
         if is_hidden:
             self._requeued.add(trial)
@@ -88,5 +87,4 @@ def nested_schedulers(scheduler: TrialScheduler | None) -> Iterator[TrialSchedul
     """Yield a scheduler and the schedulers that it wraps, the outermost first."""
     while scheduler is not None:
         yield scheduler
-        # Ray's ResourceChangingScheduler wraps another too, and has no public name for it.
-        scheduler = getattr(scheduler, "_inner", None) or getattr(scheduler, "_base_scheduler", None)
+        scheduler = getattr(scheduler, "_inner", None) or scheduler_inside(scheduler)

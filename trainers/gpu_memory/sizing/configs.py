@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ray import tune
-from ray.tune.search.sample import Categorical, Domain, Integer, Quantized
-from ray.tune.search.variant_generator import generate_variants
-from ray.tune.trainable import wrap_function
 
 from tune_policies.plan.config_values import flat
+from tune_policies.ray_compat.search_space import draw, extremes, is_domain
+from tune_policies.ray_compat.tune_trial import class_of_function
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import check_count
 from tune_policies.values.value import shorten
@@ -55,7 +54,7 @@ def _given(configs: Any) -> Iterator[dict[str, Any]]:
 
 def _name_of_space(config: Mapping[str, Any]) -> str | None:
     for name, value in config.items():
-        if isinstance(value, Domain) or name == "grid_search":
+        if is_domain(value) or name == "grid_search":
             return str(name)
         if isinstance(value, Mapping) and (within := _name_of_space(value)) is not None:
             return str(name) if within == "grid_search" else f"{name}/{within}"
@@ -68,11 +67,7 @@ def _drawn(space: Mapping[str, Any], num_samples: int, seed: int) -> list[dict[s
     state = np.random.RandomState(seed)  # one for all draws: from a number each would draw the same
     spaces = [_with_whole_numbers(space, max), _with_whole_numbers(space, min), *[space] * num_samples]
     try:
-        return [
-            spec["config"]
-            for each in spaces[:num_samples]
-            for _, spec in generate_variants({"config": each}, random_state=state)
-        ]
+        return [config for each in spaces[:num_samples] for config in draw(each, state)]
     except Exception as error:  # whatever the user's own functions in it raise, or Tune of its domains
         raise InvalidResourcesError(
             f"no configs can be drawn from the search space: {type(error).__name__}: {error}"
@@ -90,20 +85,7 @@ def _with_whole_numbers(space: Any, choose: Callable[[list[int]], int]) -> Any:
         return {name: _with_whole_numbers(value, choose) for name, value in space.items()}
     if isinstance(space, list):
         return [_with_whole_numbers(value, choose) for value in space]
-    return choose(values) if (values := _extremes(space)) else space
-
-
-def _extremes(domain: Any) -> list[int]:
-    if isinstance(domain, Categorical):
-        values = list(domain.categories)
-        return values if all(isinstance(each, int) and not isinstance(each, bool) for each in values) else []
-    if not isinstance(domain, Integer):
-        return []
-    sampler = domain.get_sampler()
-    step = int(sampler.q) if isinstance(sampler, Quantized) else 1
-    if step > 1:  # of which the upper bound is one itself
-        return [-(-domain.lower // step) * step, domain.upper // step * step]
-    return [domain.lower, domain.upper - 1]
+    return choose(values) if (values := extremes(space)) else space
 
 
 def check_trainable(trainable: Any) -> None:
@@ -115,6 +97,6 @@ def check_trainable(trainable: Any) -> None:
         )
     if not is_class:
         try:
-            wrap_function(trainable)
+            class_of_function(trainable)
         except ValueError as error:  # it takes no config
             raise InvalidResourcesError(f"{shorten(trainable)} is no trainable: {error}") from error

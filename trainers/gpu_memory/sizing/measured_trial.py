@@ -10,11 +10,10 @@ from typing import Any, Final, Literal
 
 import ray
 from ray import tune
-from ray.tune.result import RESULT_DUPLICATE
-from ray.tune.trainable import wrap_function
 
 from tune_policies.oom import classify_oom
 from tune_policies.probe.nvml import NvmlError, bytes_of_process, read_device_use, read_gpus
+from tune_policies.ray_compat.tune_trial import class_of_function, is_duplicate
 from tune_policies.values.resources import Bytes, Count, UsedBytes
 from tune_policies.values.sanitize import redacted
 from tune_policies.values.value import Value
@@ -91,7 +90,7 @@ def measured_trial(
     trainable: Callable[..., Any] | type[tune.Trainable], recorder: Any, caps: Caps, overheads: Overheads
 ) -> type[tune.Trainable]:
     """Return a class of trials of ``trainable`` that measure themselves."""
-    cls = trainable if isinstance(trainable, type) else wrap_function(trainable)
+    cls = trainable if isinstance(trainable, type) else class_of_function(trainable)
     fields = {"_recorder": recorder, "_caps": caps, "_overheads": overheads}
     return type(f"measured_{getattr(trainable, '__name__', cls.__name__)}", (_Measured, cls), fields)
 
@@ -117,7 +116,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
     def step(self) -> dict[str, Any]:
         with self._failures_recorded():
             result: dict[str, Any] = super().step()
-        is_last = RESULT_DUPLICATE in result
+        is_last = is_duplicate(result)
         self._num_steps += not is_last
         if is_last or result.get("done"):
             self._record("finished")

@@ -11,7 +11,6 @@ from collections import Counter
 from typing import Any, Final
 
 import ray
-import ray.cloudpickle
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -22,7 +21,8 @@ from tune_policies.probe.doctor import node_reader
 from tune_policies.probe.doctor.facts import NodeFacts, RayCounts
 from tune_policies.probe.doctor.findings import Diagnosis
 from tune_policies.probe.doctor.node_checks import diagnose
-from tune_policies.ray_compat.connection import connection, find_ray
+from tune_policies.ray_compat.connection import connection, find_ray, is_through_client, sent_by_value
+from tune_policies.ray_compat.gcs_tables import free_by_node
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 
 _AT_ONCE: Final = 100
@@ -90,13 +90,10 @@ def _read_cluster(timeout_s: float) -> tuple[NodeFacts, ...]:
 
 def _read_nodes(node_ids: list[str], timeout_s: float) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Return the facts of each node, and why the others were not read."""
-    # By value, so that a node needs nothing but Ray. It stays registered for as long as tasks are made.
-    for module in (nvml, node_reader):
-        ray.cloudpickle.register_pickle_by_value(module)
     facts: dict[str, dict[str, Any]] = {}
     failures: dict[str, str] = {}
     running: dict[Any, tuple[str, float]] = {}  # task → node and deadline
-    try:
+    with sent_by_value(nvml, node_reader):  # so that a node needs nothing but Ray; for as long as tasks are made
         read = ray.remote(num_cpus=0, max_retries=0)(node_reader.read_node)
         waiting = list(node_ids)
         while waiting or running:
@@ -117,9 +114,6 @@ def _read_nodes(node_ids: list[str], timeout_s: float) -> tuple[dict[str, dict[s
                 node_id, _ = running.pop(task)
                 ray.cancel(task, force=True)
                 failures[node_id] = f"no answer within {timeout_s:g} s"
-    finally:
-        for module in (nvml, node_reader):
-            ray.cloudpickle.unregister_pickle_by_value(module)
     return facts, failures
 
 
@@ -143,10 +137,6 @@ def _counts(node: dict[str, Any], free_gpus: float | None) -> RayCounts:
 
 def _free_gpus() -> dict[str, float]:
     """Return the GPUs that are not reserved, by node. Through Ray Client it is not known."""
-    if ray.util.client.ray.is_connected():
+    if is_through_client():
         return {}
-    # Ray's public `available_resources` is a sum over the cluster.
-    from ray._private.state import available_resources_per_node
-
-    free: dict[str, dict[str, float]] = available_resources_per_node()
-    return {node_id: amounts.get("GPU", 0) for node_id, amounts in free.items()}
+    return {node_id: amounts.get("GPU", 0) for node_id, amounts in free_by_node().items()}

@@ -13,17 +13,16 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
-import ray
 from ray.tune import Callback
-from ray.tune.trainable.function_trainable import FunctionTrainable
 
 from tune_policies.cli.terminal import TextConsole
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.files.reading import MAX_RECORD_BYTES, read_bytes, read_text
+from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_bytes, read_text
 from tune_policies.files.storage import put_text
 from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.ray_compat.gcs import read_cluster_state
+from tune_policies.ray_compat.tune_trial import is_function_class, unpickled_error
 from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
@@ -235,7 +234,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def _is_function(self, trial: Any) -> bool:
         name = trial.trainable_name
         if name not in self._function_trainables:  # to look it up is to unpickle the trainable
-            self._function_trainables[name] = issubclass(trial.get_trainable_cls(), FunctionTrainable)
+            self._function_trainables[name] = is_function_class(trial.get_trainable_cls())
         return self._function_trainables[name]
 
     # What a restored run goes on with.
@@ -284,10 +283,9 @@ def _unpickle_error(file: str | None) -> BaseException | None:
     if not file:
         return None
     try:
-        error = ray.cloudpickle.loads(read_bytes(file, max_bytes=MAX_RECORD_BYTES))
-    except Exception:  # noqa: BLE001  # the user's class may be missing here, or not made for pickling
+        return unpickled_error(read_bytes(file, max_bytes=MAX_RECORD_BYTES))
+    except UnreadableFileError:
         return None
-    return error if isinstance(error, BaseException) else None
 
 
 T = TypeVar("T")

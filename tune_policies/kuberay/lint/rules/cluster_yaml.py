@@ -3,8 +3,6 @@
 import math
 from collections.abc import Iterator
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path as FilePath
 from typing import Any, Final
 
 from jsonschema import Draft7Validator, ValidationError
@@ -29,17 +27,18 @@ from tune_policies.kuberay.manifests.cluster_yaml import (
     provider_of,
     read_cluster_yaml,
 )
+from tune_policies.ray_compat.autoscaler_config import cluster_yaml_schema
 from tune_policies.values.value import shorten, suggest
 
 
 @cache
 def _validator() -> Draft7Validator | None:
     """Return a validator by Ray's schema; ``None``: there is no Ray, or it has none."""
-    spec = find_spec("ray")
-    if spec is None or spec.origin is None:
+    file = cluster_yaml_schema()
+    if file is None:
         return None
     try:
-        schema = read_data(FilePath(spec.origin).parent / "autoscaler" / "ray-schema.json")
+        schema = read_data(file)
     except UnreadableFileError:
         return None
     return Draft7Validator(schema)

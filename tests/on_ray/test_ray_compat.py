@@ -1,0 +1,345 @@
+"""The border with Ray, function by function: what a new Ray changes fails here by its name."""
+
+import ast
+import inspect
+import sys
+import time
+
+import pytest
+import ray
+from ray import tune
+from ray.train import ScalingConfig
+from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler
+from ray.util.placement_group import placement_group
+
+from tests.on_ray.rays import local_ray
+from tune_policies.ray_compat import resume_safe_resources, search_space, train_run, tune_controller, tune_trial
+from tune_policies.ray_compat.autoscaler_config import cluster_yaml_schema
+from tune_policies.ray_compat.connection import is_through_client, sent_by_value
+from tune_policies.ray_compat.gcs import read_cluster_state, read_demand
+from tune_policies.ray_compat.gcs_tables import (
+    free_by_node,
+    is_dead_actor_of,
+    living_actors,
+    node_of_actor,
+    placement_groups,
+    remove_group,
+)
+
+pytestmark = pytest.mark.ray_border
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_ray():
+    with local_ray(num_cpus=4):
+        yield
+
+
+def this_node():
+    return ray.get_runtime_context().get_node_id()
+
+
+def wait_until(condition, timeout_s=20):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@ray.remote(num_cpus=1)
+class Holder:
+    def __init__(self):
+        self.inner = None
+
+    def start(self):
+        self.inner = Holder.options(num_cpus=0.5).remote()
+        return ray.get(self.inner.own_id.remote())
+
+    def own_id(self):
+        return ray.get_runtime_context().get_actor_id()
+
+    def reserve(self):
+        group = placement_group([{"CPU": 0.5}], strategy="STRICT_PACK")
+        ray.get(group.ready())
+        return group.id.hex()
+
+
+# The GCS.
+
+
+def test_the_table_of_actors_says_what_each_holds_where_and_who_started_it():
+    outer = Holder.remote()
+    inner_id = ray.get(outer.start.remote())
+    outer_id = ray.get(outer.own_id.remote())
+    actors = {actor.actor_id: actor for actor in living_actors()}
+
+    assert actors[outer_id].class_name == "Holder"
+    assert actors[outer_id].module == __name__
+    assert actors[outer_id].job_id == ray.get_runtime_context().get_job_id()
+    assert actors[outer_id].node_id == node_of_actor(outer_id) == this_node()
+    assert actors[outer_id].resources == {"CPU": 1}
+    assert abs(actors[outer_id].started_at - time.time()) < 60
+    assert (actors[outer_id].group_id, actors[outer_id].is_detached) == ("", False)
+    assert actors[inner_id].owner_process_id == actors[outer_id].process_id != ""
+    assert free_by_node()[this_node()]["CPU"] == 2.5
+    ray.kill(outer)
+    wait_until(lambda: is_dead_actor_of("Holder", outer_id))
+    assert not is_dead_actor_of("Other", outer_id)
+    wait_until(lambda: free_by_node()[this_node()].get("CPU") == 4)
+
+
+def test_the_table_of_groups_says_whose_each_is_and_a_group_can_be_removed():
+    owner = Holder.remote()
+    group_id = ray.get(owner.reserve.remote())
+    waiting = placement_group([{"CPU": 100}])
+    groups = {group.group_id: group for group in placement_groups()}
+
+    assert groups[group_id].creator_id == ray.get(owner.own_id.remote())
+    assert (groups[group_id].is_created, groups[group_id].is_pending, groups[group_id].is_removed) == (1, 0, 0)
+    assert (groups[group_id].strategy, groups[group_id].is_detached) == ("STRICT_PACK", False)
+    assert [(each.resources, each.node_id) for each in groups[group_id].bundles] == [({"CPU": 0.5}, this_node())]
+    assert groups[waiting.id.hex()].is_pending
+    assert groups[waiting.id.hex()].creator_id == ""
+    remove_group(group_id)
+    remove_group(waiting.id.hex())
+    left = {group.group_id: group for group in placement_groups()}
+    assert all(left[each].is_removed for each in (group_id, waiting.id.hex()) if each in left)
+    ray.kill(owner)
+
+
+def test_the_status_of_the_cluster_says_its_nodes_and_what_waits():
+    state = read_cluster_state(10)
+    task = ray.remote(num_cpus=90)(lambda: None).remote()
+
+    assert [(node.node_id, node.resources.cpus, node.is_head) for node in state.nodes] == [(this_node(), 4, True)]
+    assert not state.has_autoscaler
+    wait_until(lambda: {"CPU": 90} in read_demand(10).waiting)
+    assert [node["CPU"] for node in read_demand(10).node_totals] == [4]
+    assert not read_demand(10).is_growing
+    ray.cancel(task)
+
+
+def test_a_program_beside_its_cluster_is_no_client():
+    assert not is_through_client()
+
+
+def test_a_module_that_is_sent_by_value_need_not_be_where_it_runs(tmp_path, monkeypatch):
+    (tmp_path / "here_alone.py").write_text("def answer():\n    return 42\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import here_alone
+
+    with sent_by_value(here_alone):
+        sent = ray.remote(here_alone.answer).remote()
+
+    assert ray.get(sent) == 42
+    with pytest.raises(Exception, match="here_alone"):
+        ray.get(ray.remote(num_cpus=0)(here_alone.answer).remote())
+
+
+def test_ray_ships_the_schema_of_its_cluster_files():
+    assert '"available_node_types"' in cluster_yaml_schema().read_text()
+
+
+# Tune.
+
+
+class Watching(FIFOScheduler):
+    def __init__(self):
+        super().__init__()
+        self.controller = self.trial = None
+
+    def on_trial_add(self, tune_controller_, trial):
+        self.controller, self.trial = tune_controller.unwrapped(tune_controller_), trial
+        super().on_trial_add(tune_controller_, trial)
+
+
+def report_once(config):
+    tune.report({"loss": 1})
+
+
+@pytest.fixture(scope="module")
+def watched(own_ray, tmp_path_factory):
+    scheduler = Watching()
+    tune.run(report_once, scheduler=scheduler, storage_path=str(tmp_path_factory.mktemp("runs")), verbose=0)
+    return scheduler
+
+
+def touched(module, names):
+    """The private members of Tune's objects that a module touches, by the names that its variables have."""
+    return sorted(
+        {
+            node.attr
+            for node in ast.walk(ast.parse(inspect.getsource(module)))
+            if isinstance(node, ast.Attribute) and node.attr[0] == "_" and ast.unparse(node.value) in names
+        }
+    )
+
+
+@pytest.mark.parametrize("name", touched(tune_controller, {"controller", "self._controller", "state.controller"}))
+def test_tunes_controller_has_what_is_touched(watched, name):
+    assert hasattr(watched.controller, name)
+
+
+@pytest.mark.parametrize("name", ["resumed", "search_alg", "get_trials", "checkpoint"])
+def test_tunes_controller_has_what_is_asked(watched, name):
+    assert hasattr(watched.controller, name)
+
+
+def test_tunes_trial_can_be_made_one_that_asks_schedulers(watched):
+    assert type(watched.trial.temporary_state).__name__ == "_TemporaryTrialState"
+    assert hasattr(watched.trial, "_default_placement_group_factory")
+    assert {"handle_error", "should_recover", "update_resources"} <= vars(type(watched.trial)).keys()
+    assert hasattr(watched.trial.run_metadata, "num_failures")
+
+
+def test_tune_adds_a_trial_where_its_saved_resources_are_forgotten():
+    controller = resume_safe_resources.TuneController
+
+    assert list(inspect.signature(controller.add_trial).parameters) == ["self", "trial"]
+    assert "self.add_trial(" in inspect.getsource(controller._requeue_restored_trials)
+    assert "create_placement_group_factory()" in inspect.getsource(controller.add_trial)
+
+
+def test_a_request_keeps_its_selectors_where_its_bundles_change():
+    asked = tune.PlacementGroupFactory([{"CPU": 1}], bundle_label_selector=[{"zone": "eu"}])
+    changed = tune_controller.with_bundles(asked, [{"CPU": 2}])
+
+    assert tune_controller.reservation_of(changed).selectors == [{"zone": "eu"}]
+    assert tune_controller.bundles_of(changed) == [{"CPU": 2}]
+    assert tune_controller.planned_of(changed) is asked
+
+
+def test_the_scheduler_inside_one_that_changes_resources_is_found():
+    inner = FIFOScheduler()
+
+    assert tune_controller.scheduler_inside(ResourceChangingScheduler(inner)) is inner
+    assert tune_controller.scheduler_inside(inner) is None
+
+
+def test_tune_makes_of_a_function_a_class_that_inherits_from_mixins():
+    class First(tune.Trainable):
+        pass
+
+    def function(config):
+        return None
+
+    tune_trial.add_mixin(function, First)
+    made = tune_trial.class_of_function(function)
+
+    assert issubclass(made, First)
+    assert tune_trial.is_function_class(made)
+    assert not tune_trial.is_function_class(First)
+
+
+def test_a_trial_knows_where_its_files_are_what_it_has_and_that_it_has_ended(tmp_path):
+    def function(config):
+        tune.report({"stored": tune_trial.storage_of_session().trial_fs_path})
+
+    class AsClass(tune.Trainable):
+        def __init__(self, config, *args, **kwargs):
+            self.before = tune_trial.reserved_by_config(config).bundles
+            super().__init__(config, *args, **kwargs)
+
+        def step(self):
+            return {"stored": tune_trial.storage_of(self).trial_fs_path, "before": self.before, "done": True}
+
+    of_function, of_class = (
+        tune.run(each, storage_path=str(tmp_path), resources_per_trial={"cpu": 2}, verbose=0).trials[0]
+        for each in (function, AsClass)
+    )
+
+    assert str(tmp_path) in of_function.last_result["stored"]
+    assert str(tmp_path) in of_class.last_result["stored"]
+    assert of_class.last_result["before"] == [{"CPU": 2}]
+    assert tune_trial.is_duplicate({"__duplicate__": True})
+
+
+def test_an_error_that_says_so_has_the_trial_run_in_another_process():
+    error = tune_trial.to_be_replaced("it holds too much")
+
+    assert error.preempted
+    assert "it holds too much" in str(error)
+
+
+def test_configs_are_drawn_and_the_ends_of_a_choice_are_known():
+    import numpy as np
+
+    space = {"size": tune.choice([1, 8]), "units": tune.randint(2, 9), "kind": tune.grid_search(["a", "b"])}
+
+    assert {each["kind"] for each in search_space.draw(space, np.random.RandomState(0))} == {"a", "b"}
+    assert search_space.is_domain(space["size"])
+    assert [search_space.extremes(space[name]) for name in ("size", "units")] == [[1, 8], [2, 8]]
+    assert search_space.extremes(tune.qrandint(3, 20, 4)) == [4, 20]
+    assert search_space.extremes(tune.uniform(0, 1)) == []
+
+
+# Train.
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    return DataParallelTrainer(
+        lambda: None,
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=train_run.RunConfig(storage_path=str(tmp_path)),
+    )
+
+
+def test_version_2_is_told_from_what_is_not(trainer):
+    assert train_run.is_version_2(type(trainer))
+    assert not train_run.is_version_2(tune.Trainable)
+
+
+def test_a_trainer_can_be_given_another_run_config(trainer, tmp_path):
+    other = train_run.RunConfig(name="mine", storage_path=str(tmp_path))
+    changed = train_run.with_run_config(trainer, other)
+
+    assert changed.run_config is changed.train_run_context.run_config is other
+    assert trainer.run_config is not other
+    assert changed.train_run_context.run_id == trainer.train_run_context.run_id
+    assert (train_run.is_named(other), train_run.is_named(trainer.run_config)) == (True, False)
+
+
+def test_what_ray_asks_for_a_worker_has_its_defaults():
+    assert train_run.worker_amounts(ScalingConfig(num_workers=1)) == {"CPU": 1}
+    assert train_run.worker_amounts(ScalingConfig(num_workers=1, use_gpu=True)) == {"GPU": 1}
+
+
+def test_the_account_of_an_earlier_run_is_where_ray_keeps_it(tmp_path):
+    run_config = train_run.RunConfig(name="again", storage_path=str(tmp_path))
+    account = tmp_path / "again" / "checkpoint_manager_snapshot.json"
+    account.parent.mkdir()
+    account.write_text("{}")
+
+    train_run.delete_earlier_snapshot(run_config)
+
+    assert not account.exists()
+
+
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [
+        (train_run.ControllerCallback, "after_controller_start"),
+        (train_run.ControllerCallback, "after_controller_state_update"),
+        (train_run.WorkerGroupCallback, "before_worker_group_start"),
+        (train_run.WorkerGroupCallback, "after_worker_group_start"),
+        (train_run.ReportCallback, "after_report"),
+        (train_run.WorkerCallback, "after_init_train_context"),
+    ],
+)
+def test_train_calls_what_the_callbacks_have(base, name):
+    assert callable(getattr(base, name))
+
+
+def test_trains_controller_has_the_name_and_the_end_that_are_asked_for():
+    from ray.train.v2._internal.execution.controller import TrainController
+
+    assert TrainController.__name__ == train_run.CONTROLLER_CLASS
+    assert callable(TrainController.abort)
+
+
+def test_outside_of_a_worker_reports_stay_plain():
+    assert train_run.add_to_reports(dict) is False
+    assert "ray.train.v2._internal.execution.train_fn_utils" in sys.modules

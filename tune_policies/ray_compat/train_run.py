@@ -1,0 +1,163 @@
+"""A run of Ray Train's version 2, from inside: its callbacks, its workers' reports, its files, and its end.
+
+The names of version 2 are taken from where they are defined: ``ray.train`` has them only where version 2 is active, and
+that one is told from the other is part of what is asked here. All of it is the same in Ray 2.50 and 2.60 unless said.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any, Final
+
+import ray
+import ray.train
+from ray.exceptions import RayError
+from ray.train import Checkpoint
+from ray.train.constants import DEFAULT_STORAGE_PATH
+from ray.train.v2._internal.constants import CHECKPOINT_MANAGER_SNAPSHOT_FILENAME, HEALTH_CHECK_INTERVAL_S_ENV_VAR
+from ray.train.v2._internal.execution.callback import (
+    ControllerCallback,
+    ReportCallback,
+    WorkerCallback,
+    WorkerGroupCallback,
+)
+from ray.train.v2._internal.execution.context import get_train_context
+from ray.train.v2.api.config import RunConfig
+from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError
+
+__all__ = [
+    "CONTROLLER_CLASS",
+    "DEFAULT_STORAGE_PATH",
+    "REPORT_INTERVAL_VARIABLE",
+    "ControllerCallback",
+    "ControllerError",
+    "ReportCallback",
+    "RunConfig",
+    "TrainingFailedError",
+    "WorkerCallback",
+    "WorkerGroupCallback",
+    "abort_run",
+    "add_to_reports",
+    "delete_earlier_snapshot",
+    "error_in_worker",
+    "is_named",
+    "is_version_2",
+    "run_id_of",
+    "start_from_checkpoint",
+    "with_run_config",
+    "worker_amounts",
+]
+# The callbacks: the public UserCallback hears of reports and failures alone, not of the controller's start, of a group
+# of workers that is about to start, nor of a worker before its loop.
+
+CONTROLLER_CLASS: Final = "TrainController"
+"""The class of a run's controller, by which its actor is known in Ray's tables."""
+
+REPORT_INTERVAL_VARIABLE: Final = HEALTH_CHECK_INTERVAL_S_ENV_VAR
+"""Ray's variable for how often Train's controller asks each worker how it is, and takes one report of it."""
+
+_NAME_OF_NONE_GIVEN: Final = "ray_train_run-"
+
+
+def is_version_2(trainer: Callable[..., Any]) -> bool:
+    """Return whether a trainer is of Ray Train's version 2, and that version is the active one.
+
+    Ray has no public question for either. Of JAX there is no older trainer, but the configs beside it are those of the
+    version that is active.
+    """
+    return trainer.__module__.startswith("ray.train.v2.") and ray.train.RunConfig is RunConfig
+
+
+def with_run_config(trainer: Any, run_config: RunConfig) -> Any:
+    """Return a copy of a trainer with another run config, which Ray keeps in two places.
+
+    No trainer has a public way to change one. To make it anew would ask for all arguments, of which Ray keeps not all.
+    """
+    changed = copy.copy(trainer)
+    changed.run_config = run_config
+    # `replace` would make the run another one: its identifier is not among the arguments.
+    changed.train_run_context = copy.copy(trainer.train_run_context)
+    object.__setattr__(changed.train_run_context, "run_config", run_config)
+    return changed
+
+
+def worker_amounts(scaling_config: Any) -> dict[str, float]:
+    """Return what Ray asks for a worker, by its names: with the default of a CPU or a GPU, and the device type.
+
+    The public field is ``None`` where the user gave nothing.
+    """
+    return {name: each for name, each in scaling_config._resources_per_worker_not_none.items() if each}
+
+
+def is_named(run_config: RunConfig) -> bool:
+    """Return whether a user has named the run. Ray fills in a name of its own, and does not say that it did."""
+    return not run_config.name.startswith(_NAME_OF_NONE_GIVEN)
+
+
+def delete_earlier_snapshot(run_config: RunConfig) -> None:
+    """Remove Train's account of an earlier run in the same folder, which Ray reads without being asked.
+
+    Tune says from which checkpoint a trial goes on, which may be another trial's, and has deleted some of those in the
+    account, without which Train would not start.
+    """
+    storage = run_config.storage_context
+    filesystem, path = (
+        storage.storage_filesystem,
+        f"{storage.experiment_fs_path}/{CHECKPOINT_MANAGER_SNAPSHOT_FILENAME}",
+    )
+    if filesystem.get_file_info(path).is_file:
+        filesystem.delete_file(path)
+
+
+def start_from_checkpoint(checkpoint: Checkpoint) -> None:
+    """Let ``ray.train.get_checkpoint()`` return ``checkpoint`` in this worker, where the run has none of its own.
+
+    Ray Train has no public way to begin a run from another's checkpoint.
+    """
+    context = get_train_context()
+    if context.checkpoint is None:
+        context.checkpoint = checkpoint
+
+
+def add_to_reports(change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
+    """Let ``change`` see the metrics of each ``ray.train.report`` of this worker, and return what is reported.
+
+    Ray Train has no public hook between a worker's report and the trainer. The object behind ``ray.train.report`` is
+    meant to be put in place by ``set_train_fn_utils`` before the user's function runs, as Ray itself does.
+
+    Returns:
+        Whether it will; ``False``: this is no worker, or another Ray, and reports stay plain.
+    """
+    try:
+        from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
+
+        utils = get_train_fn_utils()
+        report = utils.report
+    except (ImportError, AttributeError, RuntimeError):
+        return False
+
+    def report_changed(metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        return report(change(metrics), *args, **kwargs)
+
+    utils.report = report_changed
+    return True
+
+
+def error_in_worker(failure: Any) -> Any:
+    """Return what a worker's loop raised, of what a ``WorkerGroupError`` names. Ray 2.50 wraps it once more."""
+    return getattr(failure, "_base_exc", failure)
+
+
+def run_id_of(controller: Any) -> str:
+    """Return the identifier of a run's controller by its handle, of which Ray has no public question."""
+    return str(controller._actor_id.hex())
+
+
+def abort_run(controller: Any, timeout_s: float) -> None:
+    """Ask a run's controller to end its workers, its helpers and itself; wait so long for it at most.
+
+    It is what Ray calls upon an interrupt in ``fit``. A controller that is merely killed leaves its helpers.
+    """
+    try:
+        ray.get(controller.abort.remote(), timeout=timeout_s)
+    except RayError:
+        return  # its way to end, or it was too busy, or it is dead
