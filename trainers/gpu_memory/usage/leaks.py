@@ -12,10 +12,7 @@ from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, rea
 from tune_policies.values.units import MIB, format_bytes
 
 _MARK: Final = "TUNE_POLICIES_TRIAL"
-"""The variable by which a process is known that a trial has started and whose parents have ended since.
-
-It is in no process's environment but those that inherit it.
-"""
+"""The variable that marks the processes of a trial: they inherit it, and keep it when their parents have ended."""
 
 _END_TIMEOUT_S: Final = 5.0
 """How long a process may take to end by itself once it is asked to."""
