@@ -44,7 +44,7 @@ def plan(
     cluster: Annotated[
         Path | None,
         typer.Option(
-            help="Plan for the cluster of a KubeRay manifest, values of its chart or a cluster YAML, without Ray.",
+            help="Forecast trials on the cluster of a KubeRay manifest, of values of its chart or of a cluster YAML.",
             show_default=False,
         ),
     ] = None,

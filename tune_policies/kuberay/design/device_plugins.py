@@ -129,7 +129,7 @@ def ray_resource(key: str) -> str | None:
 
 
 GKE_TPU_TOPOLOGY: Final = "cloud.google.com/gke-tpu-topology"
-_GKE_TPU_TYPE: Final = "cloud.google.com/gke-tpu-accelerator"
+GKE_TPU_TYPE: Final = "cloud.google.com/gke-tpu-accelerator"
 _GKE_TPU_TYPES: Final = {
     "TPU-V4": "tpu-v4-podslice",
     "TPU-V5P": "tpu-v5p-slice",
@@ -286,7 +286,7 @@ def _tpu_selector(node_type: NodeType) -> dict[str, str]:
             f"node type {node_type.name!r}: no slice of {accelerator_type} is one host with {chips} chips; name the "
             "topology of the slices"
         )
-    return {_GKE_TPU_TYPE: _GKE_TPU_TYPES[accelerator_type], GKE_TPU_TOPOLOGY: topology}
+    return {GKE_TPU_TYPE: _GKE_TPU_TYPES[accelerator_type], GKE_TPU_TOPOLOGY: topology}
 
 
 def _topology_of_one_host(accelerator_type: str, chips: int) -> str | None:

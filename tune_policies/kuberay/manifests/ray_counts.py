@@ -14,13 +14,11 @@ from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.cluster.ray_totals import accelerator_type_of
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.files.plain_data import parse_json
+from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE
 from tune_policies.kuberay.manifests.kuberay_models import HeadGroup
 from tune_policies.kuberay.manifests.quantities import ray_amount
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
-
-GKE_TPU_TOPOLOGY: Final = "cloud.google.com/gke-tpu-topology"
-GKE_TPU_TYPE: Final = "cloud.google.com/gke-tpu-accelerator"
 
 TPU_TYPES: Final = {
     "tpu-v4-podslice": "TPU-V4",

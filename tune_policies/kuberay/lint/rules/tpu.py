@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from tune_policies.cluster.tpu_slices import TOPOLOGIES
+from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE
 from tune_policies.kuberay.lint.rule import Found, Rule, RuleSet
 from tune_policies.kuberay.lint.rules.cluster_parts import Group, exact, workers_of
 from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, WorkerGroupSpec
-from tune_policies.kuberay.manifests.ray_counts import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, TPU_TYPES
+from tune_policies.kuberay.manifests.ray_counts import TPU_TYPES
 from tune_policies.values.value import suggest
 
 _KEY: Final = "google.com/tpu"
