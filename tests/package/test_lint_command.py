@@ -73,7 +73,7 @@ def test_a_name_picks_one_of_several_clusters(two):
 
 
 def test_a_name_that_no_cluster_of_the_file_has_is_wrong_usage(two):
-    with pytest.raises(InvalidResourcesError, match=r"two\.yaml has no cluster 'three'.* It has 'one', 'two'"):
+    with pytest.raises(InvalidResourcesError, match=r"two\.yaml has no cluster 'three'\. It has 'one', 'two'"):
         run(two, "--name", "three")
 
 

@@ -91,7 +91,9 @@ def check_name(name: str, manifests: Iterable[Document], source: str) -> None:
     names = [found for each in manifests if (found := name_of(each))]
     if name not in names:
         listed = ", ".join(map(shorten, names)) or "none with a name"
-        raise InvalidResourcesError(f"{source} has no cluster {shorten(name)}{suggest(name, names)} It has {listed}")
+        raise InvalidResourcesError(
+            f"{source} has no cluster {shorten(name)}{suggest(name, names) or '.'} It has {listed}"
+        )
 
 
 def _without_kind(document: Document) -> Reading:
