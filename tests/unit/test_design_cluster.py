@@ -23,8 +23,8 @@ from tune_policies import (
     SelectingPolicy,
     design_cluster,
 )
+from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.policies.wrappers import plan_first_feasible
 
 
 def node_type(name, cpus, gpus=0, price=None, **fields):

@@ -3,13 +3,15 @@
 from tune_policies.policies.accelerator import AcceleratorPolicy
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.benchmarked import BenchmarkedPolicy
+from tune_policies.policies.capped import CappedPolicy
 from tune_policies.policies.cpu import CpuPolicy
 from tune_policies.policies.even_split import EvenSplitPolicy
+from tune_policies.policies.first_feasible import FirstFeasiblePolicy
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.mixed import MixedPolicy
+from tune_policies.policies.reserving import ReservingPolicy
 from tune_policies.policies.selecting import SelectingPolicy
-from tune_policies.policies.wrappers import CappedPolicy, FirstFeasiblePolicy, ReservingPolicy
 
 __all__ = [
     "AcceleratorPolicy",

@@ -15,11 +15,11 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.cpu import CpuPolicy
+from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.mixed import MixedPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, with_inner
-from tune_policies.policies.wrappers import plan_first_feasible
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import format_amount
 from tune_policies.values.value import shorten_names

@@ -10,6 +10,7 @@ from tune_policies.placement.packing import Request, equal_device_share
 from tune_policies.plan.infeasible import infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.cpus_per_worker import about_nodes_without_cpus, nodes_with_cpus
+from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
     Selection,
@@ -20,7 +21,6 @@ from tune_policies.policies.gpu_selection import (
     with_labels,
 )
 from tune_policies.policies.policy import ResourcePolicy, WantedCustom
-from tune_policies.policies.wrappers import plan_first_feasible
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,

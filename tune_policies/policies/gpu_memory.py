@@ -13,6 +13,7 @@ from tune_policies.plan.slots_by_config import Headroom
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.by_profile import plan_by_profile
 from tune_policies.policies.cpus_per_worker import nodes_with_cpus
+from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
     Selection,
@@ -24,7 +25,6 @@ from tune_policies.policies.gpu_selection import (
     with_labels,
 )
 from tune_policies.policies.policy import ResourcePolicy, WantedCustom
-from tune_policies.policies.wrappers import plan_first_feasible
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import TICKS, Amount, Bytes, PositiveCount, Resources, WorkerCount, from_ticks
 from tune_policies.values.units import format_bytes, format_request

@@ -12,8 +12,8 @@ from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.autoscaling import AutoscalingPolicy
+from tune_policies.policies.capped import CappedPolicy
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.policies.wrappers import CappedPolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import Count, Resources
 from tune_policies.values.sanitize import one_line

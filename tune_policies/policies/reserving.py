@@ -1,6 +1,5 @@
-"""Policies that wrap policies: try in turn, cap, leave room."""
+"""Room on each node that trials leave free, for what else runs there."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
@@ -8,98 +7,11 @@ from tune_policies.cluster.labels import NODE_ID, is_none_of
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.packing import request_of, workers_on_node
 from tune_policies.placement.remaining import subtract
-from tune_policies.placement.scale_up import fewest_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, WrappingPolicy
-from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.resources import TICKS, Amount, Bytes, Count, PositiveCount, Resources, to_ticks
-
-
-class FirstFeasiblePolicy(ResourcePolicy):
-    """The first of several policies that fits; the reasons say why the others did not.
-
-    ``FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=2))`` takes a GPU where there is one.
-
-    Attributes:
-        policies: The choices, the best first. At least one.
-
-    Raises:
-        InvalidResourcesError: A field is wrong, or there is no choice.
-    """
-
-    policies: tuple[InnerPolicy, ...]
-
-    def __init__(self, /, *choices: ResourcePolicy, **data: Any) -> None:
-        if choices and "policies" in data:
-            raise InvalidResourcesError("give the policies one way: as arguments, or as policies=(…)")
-        super().__init__(**({"policies": choices} if choices else data))
-        if not self.policies:
-            raise InvalidResourcesError("FirstFeasiblePolicy needs at least one policy to try")
-
-    @property
-    def choices(self) -> tuple[ResourcePolicy, ...]:
-        """What is tried in turn, without further choices inside."""
-        return tuple(choice for policy in self.policies for choice in policy.choices)
-
-    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        return plan_first_feasible(self.policies, capacity)
-
-
-def plan_first_feasible(policies: Iterable[ResourcePolicy], capacity: ClusterCapacity) -> TrialPlan:
-    """Return the plan of the first policy that fits; its reasons say why the ones before it did not.
-
-    Raises:
-        InfeasibleRequestError: None of them fits.
-    """
-    errors: list[InfeasibleRequestError] = []
-    notes: list[str] = []
-    for policy in policies:
-        try:
-            return policy.plan(capacity).with_reasons(*notes)
-        except InfeasibleRequestError as error:
-            errors.append(error)
-            notes.append(f"not {type(policy).__name__}: {error}")
-    if len(errors) == 1:
-        raise errors[0]
-    last = errors[-1]
-    raise InfeasibleRequestError(
-        " or else ".join(error.asked for error in errors),
-        last.offered,
-        " and ".join(dict.fromkeys(error.short_of for error in errors)),
-        last.suggestion,
-        tuple(errors),
-    )
-
-
-class CappedPolicy(WrappingPolicy):
-    """Never more trials at once than that. Pass ``max_concurrent_trials`` of the plan to Tune.
-
-    Attributes:
-        inner: The policy that decides everything else.
-        max_concurrent_trials: The most trials at once.
-
-    Raises:
-        InvalidResourcesError: A field is wrong.
-    """
-
-    max_concurrent_trials: PositiveCount
-
-    def __init__(self, /, *args: Any, **data: Any) -> None:
-        super().__init__(*args, **data)
-
-    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        plan = self.inner.plan(capacity)
-        capped = plan.capped(
-            self.max_concurrent_trials,
-            limited_by="max_concurrent_trials",
-            reasons=(f"{plan.max_concurrent_trials} would fit, but at most {self.max_concurrent_trials} may run",),
-        )
-        if capped == plan or not plan.nodes_to_add:
-            return capped
-        return capped.model_copy(update={"nodes_to_add": fewest_nodes(capped, capacity, plan.nodes_to_add)})
+from tune_policies.policies.policy import WrappingPolicy
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.resources import TICKS, Amount, Bytes, Count, Resources, to_ticks
 
 
 class ReservingPolicy(WrappingPolicy):

@@ -1,0 +1,38 @@
+"""No more trials at once than a number."""
+
+from typing import Any
+
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.placement.scale_up import fewest_nodes
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import WrappingPolicy
+from tune_policies.values.resources import PositiveCount
+
+
+class CappedPolicy(WrappingPolicy):
+    """Never more trials at once than that. Pass ``max_concurrent_trials`` of the plan to Tune.
+
+    Attributes:
+        inner: The policy that decides everything else.
+        max_concurrent_trials: The most trials at once.
+
+    Raises:
+        InvalidResourcesError: A field is wrong.
+    """
+
+    max_concurrent_trials: PositiveCount
+
+    def __init__(self, /, *args: Any, **data: Any) -> None:
+        super().__init__(*args, **data)
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        plan = self.inner.plan(capacity)
+        capped = plan.capped(
+            self.max_concurrent_trials,
+            limited_by="max_concurrent_trials",
+            reasons=(f"{plan.max_concurrent_trials} would fit, but at most {self.max_concurrent_trials} may run",),
+        )
+        if capped == plan or not plan.nodes_to_add:
+            return capped
+        return capped.model_copy(update={"nodes_to_add": fewest_nodes(capped, capacity, plan.nodes_to_add)})
