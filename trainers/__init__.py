@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from .gpu_memory.sizing.estimate import GpuMemoryEstimate, estimate_gpu_memory
     from .gpu_memory.sizing.measure import measure_gpu_memory, plan_by_measuring
     from .gpu_memory.usage.trial_usage import gpu_memory_usage, peak_gpu_memory_bytes
-    from .train.boosting_trainers import build_lightgbm_trainer, build_xgboost_trainer
     from .train.jax_trainer import build_jax_trainer
+    from .train.lightgbm_trainer import build_lightgbm_trainer
     from .train.oom_retry_fit import fit_with_oom_retry
     from .train.tensorflow_trainer import build_tensorflow_trainer
     from .train.torch_trainer import build_torch_trainer
+    from .train.xgboost_trainer import build_xgboost_trainer
     from .train_in_tune.as_trainable import as_trainable
     from .tune_trainable import with_plan
 
@@ -50,10 +51,10 @@ _MODULES = {
     "Overheads": ".gpu_memory.limits.overhead",
     "as_trainable": ".train_in_tune.as_trainable",
     "build_jax_trainer": ".train.jax_trainer",
-    "build_lightgbm_trainer": ".train.boosting_trainers",
+    "build_lightgbm_trainer": ".train.lightgbm_trainer",
     "build_tensorflow_trainer": ".train.tensorflow_trainer",
     "build_torch_trainer": ".train.torch_trainer",
-    "build_xgboost_trainer": ".train.boosting_trainers",
+    "build_xgboost_trainer": ".train.xgboost_trainer",
     "calibrate_gpu_overhead": ".gpu_memory.limits.calibration",
     "estimate_gpu_memory": ".gpu_memory.sizing.estimate",
     "fit_with_oom_retry": ".train.oom_retry_fit",

@@ -183,6 +183,38 @@ def test_importing_the_packages_imports_no_framework():
     assert done.returncode == 0, done.stderr
 
 
+WITHOUT_OTHERS = """
+import sys
+import tune_policies.trainers
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[2].split():
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Blocked())
+getattr(tune_policies.trainers, sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("builder", "others"),
+    [
+        ("build_torch_trainer", "tensorflow xgboost lightgbm jax"),
+        ("build_tensorflow_trainer", "torch xgboost lightgbm jax"),
+        ("build_xgboost_trainer", "torch tensorflow lightgbm jax"),
+        ("build_lightgbm_trainer", "torch tensorflow xgboost jax"),
+        ("build_jax_trainer", "torch tensorflow xgboost lightgbm"),
+    ],
+)
+def test_a_trainer_needs_no_other_framework(builder, others):
+    code = [sys.executable, "-c", WITHOUT_OTHERS, builder, others]
+
+    done = subprocess.run(code, capture_output=True, text=True, cwd=ROOT, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("package", [tune_policies, trainers], ids=lambda package: package.__name__)
 def test_everything_public_can_be_imported_and_is_listed_in_order(package):
     assert package.__all__ == sorted(package.__all__)
