@@ -1,4 +1,8 @@
-"""What is to be measured: groups of arms that are compared, and which of them a run that was ended still lacks."""
+"""What is measured, and when: groups of arms, their random turns, and what a run that was ended still lacks.
+
+What drifts in the machine meets all arms alike, as they take turns at random. The order follows from the seed, the
+round and the group alone, so a run that is resumed has the same order.
+"""
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence

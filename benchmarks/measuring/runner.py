@@ -1,4 +1,4 @@
-"""Measures one group of arms in one round: fresh processes, one start after the other, then turns block by block."""
+"""Runs all rounds of all groups, each in fresh processes that take turns, and hands out the record as it grows."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""What a workload returned, checked: it is a user's own, and what is wrong with it is said in its words."""
+"""What a workload is: a function that prepares steps of work on a device. What it returns is checked."""
 
 import math
 from collections.abc import Callable

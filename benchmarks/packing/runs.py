@@ -2,6 +2,9 @@
 
 Every arm runs the same trainings through Ray Tune, the start of their processes included; the order of the runs is
 random.
+
+Data and first weights come from a seed. The data are in host memory, and each batch is copied to the device, as a data
+loader does.
 """
 
 import random

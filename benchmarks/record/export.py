@@ -1,4 +1,4 @@
-"""A part of a run set: some workloads, devices and phases of it."""
+"""A run set for other programs, or a part of it: pyperf's files, and a table of all blocks."""
 
 import csv
 import io

@@ -2,6 +2,10 @@
 
 At its top stand pyperf's ``version``, ``benchmarks`` and ``metadata``, and ``tune_policies``, which pyperf passes over:
 the whole run set. It is read from there alone; what is pyperf's is a view of it.
+
+A benchmark of pyperf is an arm in a phase, a run of it is a process, and a value is the seconds of one step. What
+pyperf has no place for (order, failures, losses, missing devices) is in the run set only. The JSON schema is made
+from the values: ``python -m tune_policies.benchmarks.record.run_set_file`` writes it anew.
 """
 
 import io
@@ -35,10 +39,6 @@ def run_set_schema() -> dict[str, Any]:
 def schema_text() -> str:
     """Return the content of the shipped file."""
     return json.dumps(run_set_schema(), indent=2) + "\n"
-
-
-if __name__ == "__main__":
-    replace_file(SCHEMA_FILE, schema_text())
 
 
 Namer = Callable[[Arm, Phase], str]
@@ -257,3 +257,7 @@ def _what_else(data: object) -> str:
             "`python -m pyperf show` and `python -m pyperf compare_to` read it"
         )
     return f"is JSON, but no run set: it has no {KEY!r} at its top"
+
+
+if __name__ == "__main__":
+    replace_file(SCHEMA_FILE, schema_text())

@@ -1,4 +1,4 @@
-"""What the figures show of raw times: the middle of an arm, and how sure that is."""
+"""What the figures show of raw times, and how times and ratios are written for people."""
 
 import math
 import statistics

@@ -1,4 +1,8 @@
-"""Ray's ``JaxTrainer`` under a plan."""
+"""Ray's ``JaxTrainer`` under a plan.
+
+Ray's own back end does not connect workers on CPUs. On GPUs it lets every worker see the first devices of its node,
+so two workers of a node would compute on the same one.
+"""
 
 import socket
 from collections.abc import Callable

@@ -1,4 +1,9 @@
-"""Runs a Train run in a Tune trial: its reports become the trial's results, and it ends when the trial ends."""
+"""Runs a Train run in a Tune trial: its reports become the trial's results, and it ends when the trial ends.
+
+Ray has ``TuneReportCallback`` for reports. With it Tune reads them while the trial's function runs, so the last ones
+may be lost or come after the trial's end, and a checkpoint is only a path among the metrics. Here the trial's own
+thread takes the reports in order until the run has ended.
+"""
 
 import os
 import sys

@@ -1,6 +1,9 @@
 """Finds the errors inside an error or a text: causes, contexts, members of groups, and what Ray wraps.
 
 Errors are foreign objects: their attributes, their text and even their type may raise, form circles or never end.
+
+Of a text, only the lines on which a traceback names an error count, with what follows them up to the next frame. Source
+lines are indented, and the log around them may mention memory. A message may hold a line that looks like an error.
 """
 
 import re

@@ -244,7 +244,12 @@ def _constraints(constraints: Any) -> Counter[str]:
 
 
 def start_coordinator_here() -> None:
-    """Start the actor on this program's node, if this Ray has one and it does not run yet."""
+    """Start Ray Train's ``AutoscalingCoordinator`` on this program's node, if this Ray has one and it does not run yet.
+
+    A Train run starts it on the node of its driver and leaves it there. Where the driver is a trial on a worker node,
+    that node is never idle again. A cluster has one such actor, which stays where it was started first, and Ray has no
+    public way to say where.
+    """
     try:
         from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
             get_or_create_autoscaling_coordinator,

@@ -3,6 +3,9 @@
 A scheduler can choose which waiting trial runs next, and has no public way to anything else of these: it is given a
 controller that hides its lists, and Tune requests resources for waiting trials ahead of time. What is touched of
 Tune's own is the same in Ray 2.50 and 2.60.
+
+In each step Tune asks its scheduler for one trial, requests resources for every other waiting trial
+(``TuneController._maybe_add_actors``), and gives processes that are kept for reuse to trials with the same request.
 """
 
 import logging

@@ -1,6 +1,9 @@
 """Which trials need as much memory as one that ran out: a record for each time that a trial did.
 
 Two configs are alike by their memory settings: what of a config can decide how much memory its trial needs.
+
+A trial's record is kept in the trial itself. Tune saves it with the experiment, so it is there again when the
+experiment is restored.
 """
 
 import logging

@@ -4,6 +4,8 @@ A trial of Tune, and a worker of Train, has its resources in a placement group. 
 groups, and so do tasks with a scheduling strategy of their own. Where the groups hold every CPU, such tasks wait until
 a trial ends. If the trials wait for their data, that is for ever. Ray itself warns of tasks that a trial starts inside
 its own group.
+
+One thread in the driver calls Ray's GCS every two seconds, whatever the number of trials.
 """
 
 import atexit

@@ -1,6 +1,8 @@
 """Environment variables that limit a framework's allocator, merged with what the user has set in them.
 
 Pure: an environment goes in, the variables to set come out.
+
+A process may serve several trials: what was written for the last one must not be taken for the user's own wish.
 """
 
 import math

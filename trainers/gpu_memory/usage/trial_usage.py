@@ -1,6 +1,9 @@
 """What this process's trial has used of its share of GPU memory.
 
 Counted from the trial's start on; said in each result, in the error of a trial that ran out, and in the run's folder.
+
+The file in the run's folder is needed beside results: Ray keeps only the first Train worker's report, only with a
+checkpoint, and nobody knows beforehand which worker uses most. What comes up as a trial ends is too late for a result.
 """
 
 import contextlib

@@ -3,6 +3,8 @@
 What a trial reserves may depend on the nodes: its CPUs on the node with the fewest for each GPU, its share on the GPU
 with the least memory. So this module asks the policy for its slots on some sets of node types. For each slot it finds
 the cheapest nodes that hold the trials, and then the policy itself says whether the trials fit these nodes.
+
+Nodes are counted in units: a node, or all hosts of a TPU slice, which come and go together.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence

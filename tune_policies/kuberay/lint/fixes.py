@@ -1,7 +1,10 @@
-"""Changes a YAML text where it is told to, and keeps everything else as it is written.
+"""Makes the changes that findings bring, in a YAML text or its file, and keeps everything else as it is written.
 
 ruamel.yaml edits a document with its comments, but may write untouched lines in another form than they had. So only the
 lines that an edit changes are taken from it.
+
+What was changed is read again. A change that would do more than it says is not made, as where a part has an anchor that
+others use.
 """
 
 import difflib

@@ -2,6 +2,8 @@
 
 After ``prepare_config`` of ``ray.autoscaler._private.util``: at the top, what the file leaves out is as in the defaults
 of its provider; nothing is merged below the top.
+
+Field names are those of https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html.
 """
 
 import re

@@ -1,4 +1,7 @@
-"""The design of a cluster as a RayCluster or RayJob: each pod fills a node of its type, and tells Ray what it has."""
+"""The design of a cluster as a RayCluster or RayJob: each pod fills a node of its type, and tells Ray what it has.
+
+After KubeRay's API reference (https://ray-project.github.io/kuberay/reference/api/), for KubeRay 1.5 and later.
+"""
 
 from collections.abc import Iterable
 from typing import Any, Final

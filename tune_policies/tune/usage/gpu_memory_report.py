@@ -1,4 +1,4 @@
-"""A picture of what the trials of a run used against their shares. Needs matplotlib."""
+"""How the GPU memory of a run looks: a line and a bar for each trial on the shell, or a picture (by matplotlib)."""
 
 import io
 from pathlib import Path
