@@ -246,7 +246,7 @@ _MINIMUM: Final = {
     "10.1": "418.39",
     "10.0": "410.48",
 }
-"""The oldest NVIDIA driver for a CUDA version. From CUDA 11 on, a driver that runs one release of a major version runs all.
+"""The oldest NVIDIA driver for a CUDA version. From CUDA 11 on, a driver for one release of a major version runs all.
 
 Source: "CUDA Compatibility", tables 1 and 2 (Linux):
 https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html.
