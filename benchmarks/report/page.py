@@ -12,7 +12,7 @@ from tune_policies.files.reading import read_value
 from tune_policies.files.writing import check_new
 from tune_policies.plan.decision import Decision
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.sanitize import one_line, printable
+from tune_policies.values.sanitize import one_line
 
 from ..packing.packing_record import read_throughput
 from ..record.run_set_file import read_run_set, write_view
@@ -42,8 +42,8 @@ def html_page(content: Content) -> str:
 
 
 def _for_html(value: Any) -> Any:
-    """Return a text without what turns the direction of writing, or has no glyph; autoescaping does the rest."""
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Return a text in one line, without what turns the direction of writing; autoescaping does the rest."""
+    return one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _inline(picture: Picture) -> Markup:
@@ -113,7 +113,7 @@ def _fenced(text: str) -> Markup:
     longest = max((len(found) for found in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     # Within its fence nothing is markup.
-    return Markup(f"{fence}\n{printable(text)}\n{fence}")  # noqa: S704
+    return Markup(f"{fence}\n{one_line(text)}\n{fence}")  # noqa: S704
 
 
 def write_report(

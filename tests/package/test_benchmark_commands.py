@@ -85,7 +85,7 @@ def test_the_commands_are_the_same_by_every_way_in(program):
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: missing.json cannot be read: No such file or directory;")
+    assert done.stderr.startswith("error: cannot read the run set missing.json: No such file or directory;")
 
 
 def test_tune_policies_lists_the_benchmarks_among_its_commands():

@@ -171,9 +171,9 @@ COMMANDS = {
     "bench compare run.json run2.json --between HOSTILE cpu": (2, False),
     "bench decide run.json --steps-per-trial 9 --capacity capacity.json": (None, True),
     "bench decide run.json --steps-per-trial 9 --capacity capacity.json --prices prices.yaml": (2, True),
-    "bench report run.json --decision decision.json --packing packing.json --output report.html": (0, False),
-    "bench report run.json --packing packing.json --output md --format markdown": (0, False),
-    "bench plot run.json --output figure.svg": (0, False),
+    "bench report run.json --decision decision.json --packing packing.json --output report.html --force": (0, False),
+    "bench report run.json --packing packing.json --output md --format markdown --force": (0, False),
+    "bench plot run.json --output figure.svg --force": (0, False),
     "bench run HOSTILE": (2, True),
     "bench packing --workload HOSTILE": (2, True),
 }  # fmt: skip
@@ -207,9 +207,9 @@ def _check_is_text(text):
 @pytest.mark.parametrize("page", ["report.html", "md/report.md", "figure.svg"])
 def test_a_name_is_text_on_a_page_and_in_a_figure(folder, monkeypatch, page):
     line = {
-        "report.html": "report run.json --decision decision.json --packing packing.json --output report.html",
-        "md/report.md": "report run.json --packing packing.json --output md --format markdown",
-        "figure.svg": "plot run.json --output figure.svg",
+        "report.html": "report run.json --decision decision.json --packing packing.json --output report.html --force",
+        "md/report.md": "report run.json --packing packing.json --output md --format markdown --force",
+        "figure.svg": "plot run.json --output figure.svg --force",
     }[page]
 
     assert invoke(folder, monkeypatch, benchmarks, line).exit_code == 0

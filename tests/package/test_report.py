@@ -153,7 +153,8 @@ def test_names_become_no_markup_of_markdown(hostile_markdown):
     assert r"&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in outside_code
     assert r"\[a\](b)" in outside_code
     assert "\n# no heading" not in outside_code
-    assert code.startswith(f"\ntune-policies bench run {HOSTILE}\n```\n````\n")
+    # In one line, and within a fence that is longer than its own.
+    assert code.startswith(f"\ntune-policies bench run {HOSTILE}\\n```\n````\n")
 
 
 @pytest.mark.parametrize(

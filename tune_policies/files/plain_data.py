@@ -50,6 +50,9 @@ def parse_data(text: str, source: str) -> Any:
         raise DocumentError(
             source, first, f"a second document begins here, of {len(documents)}: give one file for each"
         )
+    for document in documents:
+        for path, line in document.repeated.items():  # with the same value: in a manifest that is only a note
+            raise DocumentError(source, line, f"the key {shorten(path[-1])} comes twice: only one can hold")
     return documents[0].data if documents else None
 
 
