@@ -209,5 +209,5 @@ def test_policies_may_be_inside_one_another_32_deep():
 def test_policies_that_are_nested_deeper_are_refused(depth):
     with pytest.raises(InvalidResourcesError, match="more than 32 policies are inside one another"):
         build_policy(nested(depth))
-    with pytest.raises(InvalidResourcesError, match=r"more than 32 policies are inside one another|recursion limit"):
+    with pytest.raises(InvalidResourcesError, match="more than 32 policies are inside one another"):
         CappedPolicy.from_json(json.dumps(nested(depth)))

@@ -1,7 +1,7 @@
 """Where a command's texts go: to streams that print whatever they are given, as text.
 
-``guarded_streams`` stands around a whole command. Within, ``print`` and Rich write through ``text_out``, a terminal
-that knows only ASCII gets escapes, and a stream that is closed fails where it is written to, and not before.
+``guarded_streams`` stands around a whole command. Within, ``print`` and Rich write through ``values.sanitize``, a
+terminal that knows only ASCII gets escapes, and a stream that is closed fails where it is written to, and not before.
 """
 
 import os

@@ -83,8 +83,6 @@ _MAX_PARTS: Final = 200_000
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML was built with it
 
-_MERGE: Final = "tag:yaml.org,2002:merge"
-
 
 class Document(NamedTuple):
     """One YAML document.

@@ -96,6 +96,8 @@ class ResourcePolicy(Value):
         except ValueError as error:
             if isinstance(error, InvalidResourcesError):
                 raise
+            if "recursion limit" in str(error):  # of the parser, which is deeper than policies may be
+                raise InvalidResourcesError(f"{cls.__name__}: {_TOO_DEEP}") from error
             raise InvalidResourcesError(f"{cls.__name__}: this is no JSON: {error}") from error
 
     @model_serializer(mode="wrap")
