@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .train.torch_trainer import build_torch_trainer
     from .train.xgboost_trainer import build_xgboost_trainer
     from .train_in_tune.as_trainable import as_trainable
+    from .tune_run import run, tuner
     from .tune_trainable import with_plan
 
 __all__ = [
@@ -41,6 +42,8 @@ __all__ = [
     "measure_gpu_memory",
     "peak_gpu_memory_bytes",
     "plan_by_measuring",
+    "run",
+    "tuner",
     "with_deadlock_check",
     "with_plan",
 ]
@@ -63,9 +66,15 @@ _MODULES = {
     "measure_gpu_memory": ".gpu_memory.sizing.measure",
     "peak_gpu_memory_bytes": ".gpu_memory.usage.trial_usage",
     "plan_by_measuring": ".gpu_memory.sizing.measure",
+    "run": ".tune_run",
+    "tuner": ".tune_run",
     "with_plan": ".tune_trainable",
     "with_deadlock_check": ".deadlock_watch.watch",
 }
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

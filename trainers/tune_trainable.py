@@ -8,14 +8,14 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Optional, TypeVar
 
 import ray
 from ray import tune
 
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.ray_compat.ray_objects import PLAN_ATTRIBUTE
+from tune_policies.ray_compat.ray_objects import PLAN_ATTRIBUTE, POLICY_ATTRIBUTE
 from tune_policies.ray_compat.resume_safe_resources import ResumeSafeResources
 from tune_policies.ray_compat.tune_trial import (
     add_mixin,
@@ -41,6 +41,10 @@ from .gpu_memory.usage.trial_usage import (
     with_usage,
 )
 from .process import LimitOptions, ProcessSetup, limit_options, set_up_before
+
+if TYPE_CHECKING:
+    # Each trial's process imports this module, and none of them plans.
+    from tune_policies.policies.policy import ResourcePolicy
 
 SLOT_KEY: Final = "slot"
 """The key under which each result of a trial says in which slot it ran."""
@@ -70,12 +74,17 @@ def slot_of_trial(plan: TrialPlan, config: Mapping[str, Any], reserved: Any) -> 
     return next((slot for slot in plan.slots if slot.placement_group_factory().bundles == bundles), plan.slots[0])
 
 
-def plan_of_trial(plan: TrialPlan) -> TrialPlan:
+PlanT = TypeVar("PlanT", bound="TrialPlan | ResourcePolicy")
+
+
+def plan_of_trial(plan: PlanT) -> PlanT | TrialPlan:
     """Return the plan of the slot in which the trial of this process runs; outside of Tune, ``plan`` itself."""
     given = slot_of_reservation(reserved_for_trial())
-    if plan.by_config is not None or given is None:
+    if given is None:
         return plan
-    return plan.model_copy(update={"slots": (given,)})
+    if not isinstance(plan, TrialPlan):
+        return TrialPlan(slots=(given,), limited_by="the trial's slot")
+    return plan if plan.by_config is not None else plan.model_copy(update={"slots": (given,)})
 
 
 def slot_of_reservation(reserved: Any) -> TrialSlot | None:
@@ -132,13 +141,16 @@ _function_thread: threading.Thread | None = None
 """The thread that runs the user's function in this process, or ran it last."""
 
 
+TrainableT = TypeVar("TrainableT", bound=Callable[..., Any] | type[tune.Trainable])
+
+
 def with_plan(
-    trainable: Callable[..., Any] | type[tune.Trainable],
-    plan: TrialPlan,
+    trainable: TrainableT,
+    plan: "TrialPlan | ResourcePolicy",
     *,
     isolation: Literal["mps"] | None = None,
     on_void_limit: Literal["raise", "warn"] = "raise",
-) -> Any:
+) -> TrainableT:
     """Return a new trainable for ``tune.run`` and ``tune.Tuner`` that runs under ``plan``.
 
     Each trial reserves the plan's resources, or where the plan goes by configs those of its own. Before the user's
@@ -146,27 +158,35 @@ def with_plan(
     of a GPU is held to its share of GPU memory.
     What a trial with GPUs used of their memory stands in each of its results under ``"gpu_memory"``, and in which slot
     it runs under ``"slot"``. With ``PolicyScheduler`` that is the one that it was given; else the plan's first.
-    Also pass ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``) where the plan is
-    capped, leaves room for others, or starts Train workers in its trials: resources alone do not hold those back.
+    ``tune_policies.run`` and ``tune_policies.tuner`` do this and all else that a plan needs. With Tune's own, also pass
+    ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``) where the plan is capped, leaves
+    room for others, or starts Train workers in its trials: resources alone do not hold those back, and such a run
+    is refused without it.
     What ``tune.with_resources`` gave the trainable before is replaced; around the result, it replaces the plan's own.
 
     Args:
         trainable: A function of a config, or a ``tune.Trainable`` class. It is left untouched.
-        plan: The plan of a policy.
+        plan: The plan of a policy; or a policy, which then plans on the program's cluster, as ``plan_on_cluster`` does.
         isolation: ``"mps"``: let NVIDIA's MPS daemon hold the trial too, where one answers.
         on_void_limit: What to do about a setting that turns the memory limit into none: an error, or a warning in the
             result.
 
     Raises:
         InvalidResourcesError: ``trainable`` is neither, or the plan goes by a decision that was measured with other
-            versions than are installed here.
+            versions than are installed here. As the run begins: it has no ``max_concurrent_trials``, and needs one.
         InfeasibleRequestError: In the trial: its config is known to need more than any GPU has.
         MemoryLimitError: In the trial: its GPU memory cannot be limited, or others hold the memory of its share.
     """
+    policy = _KeptHere(None if isinstance(plan, TrialPlan) else plan)
+    if not isinstance(plan, TrialPlan):
+        from tune_policies.probe.probe_cluster import plan_on_cluster
+
+        plan = plan_on_cluster(plan)
     if plan.by_config is not None:
         check_versions(plan.by_config.holds_for)
     resources = ResumeSafeResources(
-        plan.resources_per_trial if plan.by_config is None else functools.partial(resources_for, plan)
+        plan.resources_per_trial if plan.by_config is None else functools.partial(resources_for, plan),
+        max_concurrent_trials=plan.max_concurrent_trials if plan.needs_cap else None,
     )
     under_plan = _TrialSetup(UnpickledOnce(plan), UnpickledOnce(limit_options(isolation, on_void_limit)))
 
@@ -175,20 +195,40 @@ def with_plan(
         changes = {
             "_under_plan": under_plan,
             PLAN_ATTRIBUTE: under_plan.plan,
+            POLICY_ATTRIBUTE: policy,
             "__doc__": trainable.__doc__,
         }
         with_usage_added = type(trainable.__name__, (_ClassUnderPlan, trainable), changes)
-        return tune.with_resources(with_usage_added, resources)
+        class_under_plan: TrainableT = tune.with_resources(with_usage_added, resources)
+        return class_under_plan
     if inspect.isclass(trainable) or not callable(trainable):
         raise InvalidResourcesError(
             f"a trainable is a function of a config or a subclass of ray.tune.Trainable, got {trainable!r}"
         )
 
     function = set_up_before(trainable, under_plan.set_up_thread)
-    changes = {"_under_plan": under_plan, PLAN_ATTRIBUTE: under_plan.plan}
+    changes = {"_under_plan": under_plan, PLAN_ATTRIBUTE: under_plan.plan, POLICY_ATTRIBUTE: policy}
     mixin = type("_FunctionUnderThisPlan", (_FunctionUnderPlan,), changes)
     add_mixin(function, mixin, before=trainable)
-    return tune.with_resources(function, resources)
+    function_under_plan: TrainableT = tune.with_resources(function, resources)
+    return function_under_plan
+
+
+def plan_of(trainable: Any) -> TrialPlan | None:
+    """Return the plan with which ``with_plan`` made a trainable; ``None``: it did not."""
+    carried = _carried(trainable, PLAN_ATTRIBUTE)
+    return carried.value if isinstance(carried, UnpickledOnce) else None
+
+
+def policy_of(trainable: Any) -> Optional["ResourcePolicy"]:
+    """Return the policy that ``with_plan`` was given for a trainable; ``None``: it was given a plan, or none."""
+    kept = _carried(trainable, POLICY_ATTRIBUTE)
+    return kept.policy if isinstance(kept, _KeptHere) else None
+
+
+def _carried(trainable: Any, name: str) -> Any:
+    holders = (trainable, *getattr(trainable, "__mixins__", ()))
+    return next((found for each in holders if (found := getattr(each, name, None)) is not None), None)
 
 
 def resources_for(plan: TrialPlan, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
@@ -203,6 +243,15 @@ def resources_for(plan: TrialPlan, config: Mapping[str, Any]) -> tune.PlacementG
     except InfeasibleRequestError:
         slot = plan.slots[0] if plan.by_config is None else plan.by_config.slots[-1]
     return slot.placement_group_factory()
+
+
+class _KeptHere(NamedTuple):
+    """A policy that stays in the program: trials do not need it, and would import all policies for it."""
+
+    policy: Optional["ResourcePolicy"]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _KeptHere, (None,)
 
 
 def _users_own(config: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tune_policies.plan.trial_slot import TrialSlot
     from tune_policies.policies import (
         AcceleratorPolicy,
+        AutoPolicy,
         AutoscalingPolicy,
         BenchmarkedPolicy,
         CappedPolicy,
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     )
     from tune_policies.policies.policy import ResourcePolicy
     from tune_policies.policies.policy_file import load_catalog, load_decision, load_policy
-    from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
+    from tune_policies.probe.probe_cluster import ProbeWarning, plan_on_cluster, probe_cluster
+    from tune_policies.trainers import as_trainable, run, tuner, with_plan
     from tune_policies.tune.oom_retry_scheduler import OomRetryScheduler
     from tune_policies.tune.policy_scheduler import PolicyScheduler
     from tune_policies.tune.run_plan import PlanChange
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AcceleratorPolicy",
+    "AutoPolicy",
     "AutoscalingPolicy",
     "BenchmarkedPolicy",
     "CapacityRequest",
@@ -98,6 +101,7 @@ __all__ = [
     "TrialPlan",
     "TrialSlot",
     "WriteOptions",
+    "as_trainable",
     "classify_oom",
     "classify_oom_text",
     "design_cluster",
@@ -107,16 +111,21 @@ __all__ = [
     "load_cluster",
     "load_decision",
     "load_policy",
+    "plan_on_cluster",
     "plan_when_ready",
     "probe_cluster",
     "release_capacity",
     "request_capacity",
+    "run",
+    "tuner",
+    "with_plan",
     "write_cluster",
 ]
 
 
 _MODULES: Final = {
     "AcceleratorPolicy": "policies",
+    "AutoPolicy": "policies",
     "AutoscalingPolicy": "policies",
     "BenchmarkedPolicy": "policies",
     "CapacityRequest": "autoscaling.capacity_request",
@@ -158,6 +167,7 @@ _MODULES: Final = {
     "TrialPlan": "plan.trial_plan",
     "TrialSlot": "plan.trial_slot",
     "WriteOptions": "kuberay.writing.options",
+    "as_trainable": "trainers",
     "classify_oom": "oom",
     "classify_oom_text": "oom",
     "design_cluster": "kuberay.design.design_cluster",
@@ -167,13 +177,21 @@ _MODULES: Final = {
     "load_cluster": "kuberay.manifests.load_cluster",
     "load_decision": "policies.policy_file",
     "load_policy": "policies.policy_file",
+    "plan_on_cluster": "probe.probe_cluster",
     "plan_when_ready": "autoscaling.readiness",
     "probe_cluster": "probe.probe_cluster",
     "release_capacity": "autoscaling.capacity_request",
     "request_capacity": "autoscaling.capacity_request",
+    "run": "trainers",
+    "tuner": "trainers",
+    "with_plan": "trainers",
     "write_cluster": "kuberay.writing",
 }
 """The module of each name."""
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

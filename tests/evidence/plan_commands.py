@@ -112,3 +112,15 @@ def overhead(
     from .plans.overhead import Size, measure_overhead
 
     measure_overhead(arm or [*Arm], Size(trials, repetitions, reuse_actors))
+
+
+@app.command()
+def cold_start(
+    *,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of one run of each program, after one more.")] = 10,
+    trials: Annotated[list[int] | None, typer.Option(min=1, help="Only programs of so many trials.")] = None,
+) -> None:
+    """Time programs from start to end, cold: under a policy, and by hand."""
+    from .plans.cold_start import CASES, measure_cold_start
+
+    measure_cold_start([case for case in CASES if not trials or case.num_trials in trials], rounds)

@@ -4,6 +4,7 @@ import pytest
 
 from tests.clusters import GIB, gpu_node, nodes
 from tune_policies import (
+    AutoPolicy,
     AutoscalingPolicy,
     CappedPolicy,
     ClusterCapacity,
@@ -45,6 +46,42 @@ def test_the_choices_of_nested_policies_come_one_by_one():
 
     assert FirstFeasiblePolicy(gpu, FirstFeasiblePolicy(cpu, small)).choices == (gpu, cpu, small)
     assert cpu.choices == (cpu,)
+
+
+def test_or_tries_one_policy_after_the_other():
+    gpu, cpu, small = GpuPolicy(), CpuPolicy(cpus=4), CpuPolicy()
+
+    assert gpu | cpu == FirstFeasiblePolicy(gpu, cpu)
+    assert gpu | cpu | small == FirstFeasiblePolicy(gpu, cpu, small)
+    with pytest.raises(TypeError):
+        gpu | 4
+    with pytest.raises(TypeError):
+        (gpu | cpu) | 4
+
+
+def test_the_automatic_policy_takes_a_gpu_a_share_of_one_or_a_cpu():
+    gpus = ClusterCapacity.of(gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=16))
+
+    assert AutoPolicy().plan(gpus).trial.gpus == 1
+    assert AutoPolicy(gpu_memory="4GiB").plan(gpus).trial.gpus == 0.25
+    assert AutoPolicy(num_workers=2).plan(gpus).per_worker.gpus == 1
+    assert AutoPolicy().plan(ALIVE).trial == Resources(cpus=1)
+    assert any("not GpuPolicy" in reason for reason in AutoPolicy().plan(ALIVE).reasons)
+
+
+@pytest.mark.parametrize(
+    ("policy", "needs_cap"),
+    [
+        (CpuPolicy(), False),
+        (CappedPolicy(CpuPolicy(), 3), True),
+        (CappedPolicy(CpuPolicy(), 300), False),
+        (ReservingPolicy(CpuPolicy(), cpus=1), True),
+        (CpuPolicy(num_workers=2), True),
+    ],
+    ids=["resources", "capped", "capped above what fits", "reserving", "train workers"],
+)
+def test_a_plan_says_whether_resources_alone_hold_trials_back(policy, needs_cap):
+    assert policy.plan(ALIVE).needs_cap is needs_cap
 
 
 def test_a_policy_around_choices_is_around_each_of_them():

@@ -10,6 +10,7 @@ from tests.clusters import gpu_node
 from tests.decisions import a_decision
 from tune_policies import (
     AcceleratorPolicy,
+    AutoPolicy,
     AutoscalingPolicy,
     BenchmarkedPolicy,
     CappedPolicy,
@@ -43,6 +44,7 @@ PROFILE = GpuMemoryProfile(
 )
 POLICIES = [
     AcceleratorPolicy(resource="NPU", amount=0.3, num_workers=2),
+    AutoPolicy(gpu_memory="6GiB"),
     AutoscalingPolicy(GpuPolicy(gpus=0.5), max_nodes_to_add=3),
     BenchmarkedPolicy(a_decision("T4"), gpu=GpuPolicy(accelerator_type="T4"), cpu=CpuPolicy(cpus=2)),
     CpuPolicy(cpus=2, memory="2GiB", num_workers=2),

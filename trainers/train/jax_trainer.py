@@ -14,6 +14,7 @@ from ray.train.backend import Backend
 from ray.train.v2.jax import JaxConfig, JaxTrainer
 
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InvalidResourcesError
 
 from ..process import limit_options
@@ -59,7 +60,7 @@ def _connect(address: str, num_workers: int, rank: int) -> None:
 def build_jax_trainer(
     train_loop: Callable[..., Any],
     *,
-    plan: TrialPlan,
+    plan: TrialPlan | ResourcePolicy,
     train_loop_config: dict[str, Any] | None = None,
     jax_config: JaxConfig | None = None,
     isolation: Literal["mps"] | None = None,
@@ -73,7 +74,8 @@ def build_jax_trainer(
 
     Args:
         train_loop: What each worker runs; takes the config, or nothing.
-        plan: The plan of a policy with ``num_workers`` of 1 or more.
+        plan: The plan of a policy with ``num_workers`` of 1 or more; or that policy: in a trial it gives the trial's
+            slot, and elsewhere it plans on the program's cluster.
         train_loop_config: Passed to ``train_loop``; a plan that goes by configs goes by it.
         jax_config: How the workers are connected; ``None``: over the devices of the plan, on TPUs as Ray does.
         isolation: ``"mps"``: let NVIDIA's MPS daemon hold the workers too, where one answers.

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from ray.train.lightgbm import LightGBMTrainer
 
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy
 
 from ..process import limit_options
 from .train_loop import build_trainer
@@ -14,7 +15,7 @@ from .train_loop import build_trainer
 def build_lightgbm_trainer(
     train_loop: Callable[..., Any],
     *,
-    plan: TrialPlan,
+    plan: TrialPlan | ResourcePolicy,
     train_loop_config: dict[str, Any] | None = None,
     isolation: Literal["mps"] | None = None,
     on_void_limit: Literal["raise", "warn"] = "raise",
@@ -27,7 +28,8 @@ def build_lightgbm_trainer(
 
     Args:
         train_loop: What each worker runs; takes the config, or nothing.
-        plan: The plan of a policy with ``num_workers`` of 1 or more.
+        plan: The plan of a policy with ``num_workers`` of 1 or more; or that policy: in a trial it gives the trial's
+            slot, and elsewhere it plans on the program's cluster.
         train_loop_config: Passed to ``train_loop``; a plan that goes by configs goes by it.
         isolation: ``"mps"``: let NVIDIA's MPS daemon hold the workers, where one answers.
         on_void_limit: What to do about a setting that turns another framework's memory limit into none: an error, or a

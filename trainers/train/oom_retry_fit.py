@@ -8,6 +8,8 @@ from ray.train import Result
 
 from tune_policies.oom import classify_oom
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.probe.probe_cluster import plan_on_cluster
 from tune_policies.ray_compat.gcs import read_cluster_state
 from tune_policies.tune.oom_retry import larger_plan
 from tune_policies.tune.oom_retry_scheduler import check_growth, check_max_gpus
@@ -27,7 +29,7 @@ class _Trainer(Protocol):
 
 def fit_with_oom_retry(
     build_trainer: Callable[[TrialPlan], _Trainer],
-    plan: TrialPlan,
+    plan: TrialPlan | ResourcePolicy,
     *,
     growth: float = 2.0,
     max_gpus: float = 1.0,
@@ -42,7 +44,7 @@ def fit_with_oom_retry(
 
     Args:
         build_trainer: Returns the trainer for a plan, such as ``lambda plan: build_torch_trainer(loop, plan=plan)``.
-        plan: The plan to begin with; it has Train workers.
+        plan: The plan to begin with; it has Train workers. Or a policy, which then plans on the program's cluster.
         growth: The factor by which a worker's memory grows. A share is rounded up to the next equal part of a GPU.
         max_gpus: The most GPUs of a worker.
 
@@ -57,6 +59,8 @@ def fit_with_oom_retry(
         ProbeError: The workers ran out of memory, and the nodes cannot be read.
         Exception: Any other failure of the run, as Ray raised it.
     """
+    if isinstance(plan, ResourcePolicy):
+        plan = plan_on_cluster(plan)
     if plan.num_workers == 0:
         raise InvalidResourcesError("the plan has num_workers=0: give the policy num_workers=1 or more")
     if plan.by_config is not None:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from ray.train.tensorflow import TensorflowTrainer
 
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InvalidResourcesError
 
 from ..process import limit_options
@@ -16,7 +17,7 @@ from .train_loop import build_trainer, plan_for_run, with_worker_env_vars
 def build_tensorflow_trainer(
     train_loop: Callable[..., Any],
     *,
-    plan: TrialPlan,
+    plan: TrialPlan | ResourcePolicy,
     train_loop_config: dict[str, Any] | None = None,
     keras_version: Literal[2, 3] | None = None,
     isolation: Literal["mps"] | None = None,
@@ -33,7 +34,8 @@ def build_tensorflow_trainer(
 
     Args:
         train_loop: What each worker runs; takes the config, or nothing.
-        plan: The plan of a policy with ``num_workers`` of 1 or more.
+        plan: The plan of a policy with ``num_workers`` of 1 or more; or that policy: in a trial it gives the trial's
+            slot, and elsewhere it plans on the program's cluster.
         train_loop_config: Passed to ``train_loop``; a plan that goes by configs goes by it.
         keras_version: What ``tf.keras`` is in the workers. 3 is right for several workers whose loop does not call
             ``model.fit``; 2 needs ``tf_keras`` where the workers run, which is then not checked. ``None``: 2 for

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InvalidResourcesError
 
 from ..process import limit_options
@@ -16,7 +17,7 @@ from .train_loop import build_trainer, plan_for_run
 def build_torch_trainer(
     train_loop: Callable[..., Any],
     *,
-    plan: TrialPlan,
+    plan: TrialPlan | ResourcePolicy,
     train_loop_config: dict[str, Any] | None = None,
     torch_config: TorchConfig | None = None,
     isolation: Literal["mps"] | None = None,
@@ -29,7 +30,8 @@ def build_torch_trainer(
 
     Args:
         train_loop: What each worker runs; takes the config, or nothing.
-        plan: The plan of a policy with ``num_workers`` of 1 or more.
+        plan: The plan of a policy with ``num_workers`` of 1 or more; or that policy: in a trial it gives the trial's
+            slot, and elsewhere it plans on the program's cluster.
         train_loop_config: Passed to ``train_loop``; a plan that goes by configs goes by it.
         torch_config: The process group's settings; its backend may be left open.
         isolation: ``"mps"``: let NVIDIA's MPS daemon hold the workers too, where one answers.

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import ray.train
 
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.probe.probe_cluster import plan_on_cluster
 from tune_policies.ray_compat.train_run import RunConfig, add_to_reports, is_version_2
 from tune_policies.tune.task_watch import watch_tasks
 from tune_policies.values.errors import InvalidResourcesError
@@ -22,7 +24,7 @@ TrainerT = TypeVar("TrainerT")
 def build_trainer(
     trainer: Callable[..., TrainerT],
     train_loop: Callable[..., Any],
-    plan: TrialPlan,
+    plan: TrialPlan | ResourcePolicy,
     train_loop_config: dict[str, Any] | None,
     limits: LimitOptions,
     trainer_kwargs: dict[str, Any],
@@ -84,15 +86,18 @@ def with_worker_env_vars(trainer_kwargs: dict[str, Any], variables: Mapping[str,
     return {**trainer_kwargs, "run_config": replace(run_config, worker_runtime_env=runtime_env)}
 
 
-def plan_for_run(plan: TrialPlan, train_loop_config: dict[str, Any] | None) -> TrialPlan:
+def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, Any] | None) -> TrialPlan:
     """Return the plan for a Train run with this config; in a trial of Tune, that of the trial's slot.
 
+    A policy plans on the program's cluster, unless the trial has a slot already.
     Without a config, it is enough for every config that was measured.
 
     Raises:
         InfeasibleRequestError: The config is known to need more GPU memory than any device has.
     """
     plan = plan_of_trial(plan)
+    if isinstance(plan, ResourcePolicy):
+        plan = plan_on_cluster(plan)
     return plan if train_loop_config is None else plan.for_config(train_loop_config)
 
 

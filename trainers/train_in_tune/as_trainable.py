@@ -11,6 +11,7 @@ from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.queue import Queue
 
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.ray_compat.train_run import (
     DEFAULT_STORAGE_PATH,
     TrainingFailedError,
@@ -25,7 +26,7 @@ from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyErr
 from ..deadlock_watch.watch import with_deadlock_check
 from ..process import name_of
 from ..train.train_loop import check_train_v2
-from ..tune_trainable import with_plan
+from ..tune_trainable import plan_of, with_plan
 from .trial_run import EndRunWithTrial, SendReportsToTrial, StartFromCheckpoint, begin_run
 
 
@@ -69,7 +70,7 @@ class _Trainer(Protocol):
         """Train, and return the result."""
 
 
-def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer], plan: TrialPlan) -> Any:
+def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer], plan: TrialPlan | ResourcePolicy) -> Any:
     """Return a trainable for ``tune.run`` and ``tune.Tuner`` whose trials are Train runs.
 
     A trial reserves the plan's share for a driver, builds its trainer and waits for it. Every report of the worker of
@@ -77,13 +78,15 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer], plan: Tria
     are kept. A trial that is retried or restored, or that exploits another, gets the checkpoint to resume from by
     ``ray.train.get_checkpoint()`` in the training loop. A trial that Tune stops ends its workers.
 
-    Also pass ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``): a driver's share is too
-    small to hold back other trials. A trial whose workers can never start beside other drivers fails within seconds.
+    Run it by ``tune_policies.run`` or ``tune_policies.tuner``. With Tune's own, also pass
+    ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``): a driver's share is too small to
+    hold back other trials. A trial whose workers can never start beside other drivers fails within seconds.
 
     Args:
         build_trainer: Returns the trainer for a config: one of this package's, or any of Ray Train's version 2. Its
             Leave name and storage path out of its ``RunConfig``: the run's files are then in the trial's folder.
-        plan: The plan of a policy with ``num_workers`` of 1 or more.
+        plan: The plan of a policy with ``num_workers`` of 1 or more; or that policy, which then plans on the program's
+            cluster. Where ``build_trainer`` is given the policy too, it gets the plan of the trial's slot.
 
     Raises:
         InvalidResourcesError: The plan has no Train workers. In the trial: ``build_trainer`` returned no trainer of Ray
@@ -91,8 +94,6 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer], plan: Tria
         InfeasibleRequestError: In the trial: its workers do not fit beside what the drivers hold.
         Exception: In the trial: what the training loop raised.
     """
-    if plan.num_workers == 0:
-        raise InvalidResourcesError("the plan has num_workers=0: give the policy num_workers=1 or more")
     if not callable(build_trainer):
         raise InvalidResourcesError(
             f"build_trainer is a function of a config that returns a trainer, got {build_trainer!r}"
@@ -103,7 +104,11 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer], plan: Tria
 
     trial.__name__ = name_of(build_trainer)  # Tune names trials after it
     add_mixin(trial, EndRunWithTrial)
-    return with_plan(trial, plan)
+    trainable = with_plan(trial, plan)
+    made = plan_of(trainable)
+    if made is not None and made.num_workers == 0:
+        raise InvalidResourcesError("the plan has num_workers=0: give the policy num_workers=1 or more")
+    return trainable
 
 
 def _run_as_trial(trainer: _Trainer) -> None:

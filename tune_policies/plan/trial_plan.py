@@ -35,6 +35,7 @@ class TrialPlan(Value):
             empty: the alive nodes hold them.
         by_config: What each trial gets by its config, where that is known; the first of ``slots`` is then good for
             every config that was measured. ``None``: all trials get the same.
+        fewer_than_fit: Whether fewer trials may run at once than Ray would place by their resources alone.
     """
 
     slots: tuple[TrialSlot, ...] = Field(min_length=1)
@@ -42,6 +43,7 @@ class TrialPlan(Value):
     reasons: tuple[str, ...] = ()
     nodes_to_add: dict[str, PositiveCount] = Field(default_factory=dict)
     by_config: SlotsByProfile | SlotsByDecision | None = None
+    fewer_than_fit: bool = False
 
     @property
     def trial(self) -> Resources:
@@ -131,6 +133,11 @@ class TrialPlan(Value):
     @property
     def _num_places(self) -> int:
         return sum(slot.max_concurrent_trials for slot in self.slots)
+
+    @property
+    def needs_cap(self) -> bool:
+        """Whether a run needs ``max_concurrent_trials``: resources alone do not hold back what the plan holds back."""
+        return self.fewer_than_fit or self.num_workers > 0
 
     @property
     def resources_per_trial(self) -> "dict[str, float] | PlacementGroupFactory":
@@ -224,6 +231,7 @@ class TrialPlan(Value):
             "slots": tuple(slots),
             "limited_by": limited_by,
             "reasons": (*self.reasons, *reasons),
+            "fewer_than_fit": True,
         }
         if self.by_config is not None:
             changes["by_config"] = self.by_config.with_slots(lambda slot: slot.capped(max_concurrent_trials))

@@ -1,6 +1,7 @@
 """The policies, one module for each close family."""
 
 from tune_policies.policies.accelerator import AcceleratorPolicy
+from tune_policies.policies.auto import AutoPolicy
 from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.benchmarked import BenchmarkedPolicy
 from tune_policies.policies.capped import CappedPolicy
@@ -15,6 +16,7 @@ from tune_policies.policies.selecting import SelectingPolicy
 
 __all__ = [
     "AcceleratorPolicy",
+    "AutoPolicy",
     "AutoscalingPolicy",
     "BenchmarkedPolicy",
     "CappedPolicy",

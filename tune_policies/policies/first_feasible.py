@@ -12,7 +12,8 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 class FirstFeasiblePolicy(ResourcePolicy):
     """The first of several policies that fits; the reasons say why the others did not.
 
-    ``FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=2))`` takes a GPU where there is one.
+    ``FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=2))`` takes a GPU where there is one; so does
+    ``GpuPolicy() | CpuPolicy(cpus=2)``.
 
     Attributes:
         policies: The choices, the best first. At least one.
@@ -29,6 +30,10 @@ class FirstFeasiblePolicy(ResourcePolicy):
         super().__init__(**({"policies": choices} if choices else data))
         if not self.policies:
             raise InvalidResourcesError("FirstFeasiblePolicy needs at least one policy to try")
+
+    def __or__(self, other: ResourcePolicy) -> ResourcePolicy:
+        """Return the policy that tries ``other`` last, after all of these."""
+        return FirstFeasiblePolicy(*self.policies, other) if isinstance(other, ResourcePolicy) else NotImplemented
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:

@@ -66,6 +66,13 @@ class ResourcePolicy(Value):
         """The policies among which this one takes the first that fits: itself, unless it is one of choices."""
         return (self,)
 
+    def __or__(self, other: "ResourcePolicy") -> "ResourcePolicy":
+        """Return the policy that takes this one, or where that does not fit, ``other``: ``FirstFeasiblePolicy``."""
+        if not isinstance(other, ResourcePolicy):
+            return NotImplemented
+        # By name, as that class is made of this one; its package has imported it.
+        return build_policy({"kind": "FirstFeasiblePolicy", "policies": (self, other)})
+
     @classmethod
     def from_dict(cls, data: object) -> Self:
         """Build the policy from plain data, with or without its ``kind``.

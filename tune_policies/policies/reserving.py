@@ -58,6 +58,7 @@ class ReservingPolicy(WrappingPolicy):
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
             notes.append("host memory of some nodes is not known, so it may not be left free")
         plan = plan.with_slots(lambda slot: _kept_off_small_devices(slot, capacity)).with_reasons(*notes)
+        plan = plan.model_copy(update={"fewer_than_fit": True})
         if len(plan.slots) == 1:
             return plan
         # Several kinds have places of their own, and those are chosen on all of the cluster.

@@ -18,10 +18,12 @@ from ray.exceptions import RayError
 
 from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.probe.node_reading import Facts, read_nodes
 from tune_policies.probe.node_types import addable_node_types, addable_nodes, load_cluster_config
 from tune_policies.probe.sampling import NodeFacts, first_reads, group_kinds, second_reads, spread_facts, unread
-from tune_policies.ray_compat.connection import connection
+from tune_policies.ray_compat.connection import connect, connection
 from tune_policies.ray_compat.gcs import ClusterState, read_cluster_state
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 
@@ -85,6 +87,26 @@ def probe_cluster(
         max_nodes_to_add=max_nodes_to_add,
         read_at=datetime.now(UTC),
     )
+
+
+def plan_on_cluster(policy: ResourcePolicy, *, timeout_s: float = 30.0) -> TrialPlan:
+    """Plan on the cluster that the program's runs will use, and print the plan.
+
+    Where the program is not connected to a Ray, it connects as Tune and Train would, and stays connected: a run that
+    follows starts no second Ray, and finds the very capacity that was planned with.
+
+    Args:
+        policy: What to plan by.
+        timeout_s: As for ``probe_cluster``.
+
+    Raises:
+        InfeasibleRequestError: Not even one trial fits.
+        ProbeError: Ray cannot be reached in time, or has no alive node.
+    """
+    connect(timeout_s)
+    plan = policy.plan(probe_cluster(timeout_s=timeout_s))
+    print(plan.explain())
+    return plan
 
 
 @dataclass

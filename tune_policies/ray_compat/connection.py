@@ -93,6 +93,23 @@ def connection(
         ray.shutdown()
 
 
+def connect(timeout_s: float) -> None:
+    """Connect the program to the Ray that Tune and Train would use, and stay connected: one that runs, else a new one.
+
+    Raises:
+        ProbeError: None answers in time, or none can be started.
+    """
+    if ray.is_initialized():
+        return
+    found = find_ray(None)
+    if found is not None:
+        _check_reachable(found, timeout_s, "starts a Ray on this machine")
+    try:
+        ray.init()
+    except Exception as error:  # a Ray that does not start says so by a plain `Exception`
+        raise ProbeError(f"cannot connect to Ray, or start one: {error}") from error
+
+
 def is_through_client() -> bool:
     """Return whether the program reaches its cluster through a Ray Client (``ray://``), of which Ray asks itself so.
 

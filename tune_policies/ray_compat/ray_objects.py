@@ -16,6 +16,8 @@ _FIRST_WITH_SLICES: Final = (2, 60)
 
 PLAN_ATTRIBUTE: Final = "plan_of_trainable"
 """Under this name the class that Tune runs has the plan of ``with_plan``, as an ``UnpickledOnce``."""
+POLICY_ATTRIBUTE: Final = "policy_of_trainable"
+"""Under this name it has the policy that made the plan; ``None``: the plan was given."""
 
 
 def build_scaling_config(fields: dict[str, Any], **kwargs: Any) -> ScalingConfig:

@@ -18,6 +18,7 @@ from tune_policies.placement.layout import Placement
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.probe.probe_cluster import plan_on_cluster
 from tune_policies.ray_compat.tune_controller import (
     TuneQueue,
     install_failure_hook,
@@ -53,7 +54,7 @@ class PolicyScheduler(WrappingScheduler):
 
     Args:
         inner: The scheduler that decides everything else; ``None``: Tune's default, first come first served.
-        plan: The plan of a policy.
+        plan: The plan of a policy; or a policy, which then plans on the program's cluster, and anew as ``policy`` does.
         policy: Plans anew when nodes come, go or change; trials that run stay as they are. ``None``: the plan stays.
         may_move: Whether a trial that was paused or requeued may resume on another kind of devices.
         replan_interval_s: How often the nodes of the cluster are read, in seconds.
@@ -68,7 +69,7 @@ class PolicyScheduler(WrappingScheduler):
     def __init__(
         self,
         inner: TrialScheduler | None,
-        plan: TrialPlan,
+        plan: TrialPlan | ResourcePolicy,
         *,
         policy: ResourcePolicy | None = None,
         may_move: bool = False,
@@ -77,6 +78,9 @@ class PolicyScheduler(WrappingScheduler):
     ) -> None:
         super().__init__(inner)
         _check_none_changes_resources(inner)
+        if isinstance(plan, ResourcePolicy):
+            policy = policy or plan
+            plan = plan_on_cluster(plan)
         self._run_plan = RunPlan(
             plan,
             policy,
@@ -101,6 +105,11 @@ class PolicyScheduler(WrappingScheduler):
     def __getstate__(self) -> dict[str, Any]:
         """Return what a ``Tuner`` saves, without the queue of the run that goes on."""
         return {**self.__dict__, "_queue": None}
+
+    @property
+    def caps_trials(self) -> bool:
+        """Whether no run under this scheduler needs ``max_concurrent_trials``."""
+        return True
 
     @property
     def plan(self) -> TrialPlan:

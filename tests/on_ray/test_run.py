@@ -1,0 +1,205 @@
+"""A policy that goes straight in: one call runs Tune under it, and no way runs more trials than it has room for."""
+
+import time
+
+import pytest
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining, ResourceChangingScheduler
+
+from tests.on_ray.rays import local_ray
+from tune_policies import (
+    AutoPolicy,
+    CappedPolicy,
+    CpuPolicy,
+    GpuMemoryMeasurement,
+    GpuMemoryPolicy,
+    GpuMemoryProfile,
+    GpuPolicy,
+    InvalidResourcesError,
+    MixedPolicy,
+    PolicyScheduler,
+    ReservingPolicy,
+    as_trainable,
+    run,
+    tuner,
+    with_plan,
+)
+from tune_policies.trainers import build_torch_trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+
+ONE_AT_ONCE = CappedPolicy(CpuPolicy(cpus=0.5), max_concurrent_trials=1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray():
+    with local_ray(num_cpus=4, num_gpus=2):
+        yield
+
+
+def spans(config):
+    start = time.time()
+    time.sleep(0.3)
+    tune.report({"start": start, "end": time.time()})
+
+
+class Stepping(tune.Trainable):
+    def setup(self, config):
+        self.x = config.get("x", 0)
+
+    def step(self):
+        return {"loss": self.x / (self.iteration + 1), "done": self.iteration >= 3}
+
+    def save_checkpoint(self, checkpoint_dir):
+        return {"x": self.x}
+
+    def load_checkpoint(self, checkpoint):
+        self.x = checkpoint["x"]
+
+
+def most_at_once(frame):
+    starts = [(start, 1) for start in frame["start"]]
+    running, most = 0, 0
+    for _, change in sorted([*starts, *((end, -1) for end in frame["end"])]):
+        running += change
+        most = max(most, running)
+    return most
+
+
+def test_run_gives_each_trial_what_the_policy_says(tmp_path, capsys):
+    found = run(spans, AutoPolicy(), num_samples=3, storage_path=str(tmp_path), verbose=0)
+
+    assert set(found.dataframe()["slot"]) == {"2 CPU, 1 GPU"}
+    assert capsys.readouterr().out.count("2 trials at once, limited by GPU") == 1
+
+
+def test_run_uses_the_slots_of_all_kinds_without_another_word(tmp_path):
+    policy = MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=1))
+
+    frame = run(spans, policy, num_samples=8, storage_path=str(tmp_path), verbose=0).dataframe()
+
+    assert set(frame["slot"]) == {"1 CPU, 1 GPU", "1 CPU"}
+
+
+@pytest.mark.parametrize(
+    "policy", [ONE_AT_ONCE, ReservingPolicy(CpuPolicy(cpus=1), cpus=3)], ids=["capped", "reserving"]
+)
+def test_no_more_trials_run_than_the_policy_lets(policy, tmp_path):
+    frame = run(spans, policy, num_samples=3, storage_path=str(tmp_path), verbose=0).dataframe()
+
+    assert most_at_once(frame) == 1
+
+
+@pytest.mark.parametrize(
+    "policy", [ONE_AT_ONCE, ReservingPolicy(CpuPolicy(cpus=1), cpus=3)], ids=["capped", "reserving"]
+)
+def test_a_run_without_the_cap_that_it_needs_is_refused_before_anything_starts(policy, tmp_path):
+    with pytest.raises(InvalidResourcesError, match=r"run has no max_concurrent_trials: use tune_policies\.run"):
+        tune.run(with_plan(spans, policy), num_samples=3, storage_path=str(tmp_path), verbose=0)
+
+
+def test_a_cap_that_is_too_high_is_refused(tmp_path):
+    with pytest.raises(InvalidResourcesError, match="run has max_concurrent_trials=2"):
+        tune.run(
+            with_plan(spans, ONE_AT_ONCE), num_samples=3, max_concurrent_trials=2, storage_path=str(tmp_path), verbose=0
+        )
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [{"max_concurrent_trials": 1}, {"num_samples": 1}, {"scheduler": True}],
+    ids=["cap", "fewer trials", "scheduler"],
+)
+def test_a_run_that_cannot_start_too_many_is_not_refused(kwargs, tmp_path):
+    scheduler = {"scheduler": PolicyScheduler(None, ONE_AT_ONCE)} if kwargs.pop("scheduler", False) else {}
+    kwargs = {"num_samples": 2, "storage_path": str(tmp_path), "verbose": 0, **kwargs, **scheduler}
+
+    assert most_at_once(tune.run(with_plan(spans, ONE_AT_ONCE), **kwargs).dataframe()) == 1
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        "asynchyperband",
+        ASHAScheduler(max_t=4),
+        HyperBandScheduler(max_t=4),
+        PopulationBasedTraining(perturbation_interval=2, hyperparam_mutations={"x": tune.uniform(0, 1)}),
+    ],
+    ids=lambda scheduler: scheduler if isinstance(scheduler, str) else type(scheduler).__name__,
+)
+def test_the_tuner_keeps_the_users_scheduler(scheduler, tmp_path):
+    ready = tuner(
+        Stepping,
+        ONE_AT_ONCE,
+        param_space={"x": tune.uniform(0, 1)},
+        tune_config=tune.TuneConfig(num_samples=4, metric="loss", mode="min", scheduler=scheduler),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+    )
+
+    assert len(ready.fit()) == 4
+
+
+def test_beside_a_resource_changing_scheduler_tunes_own_cap_counts(tmp_path):
+    scheduler = ResourceChangingScheduler(resources_allocation_function=lambda *_: None)
+
+    frame = run(
+        spans, ONE_AT_ONCE, num_samples=2, scheduler=scheduler, storage_path=str(tmp_path), verbose=0
+    ).dataframe()
+
+    assert most_at_once(frame) == 1
+
+
+def test_a_profile_gives_each_trial_what_its_config_needs(tmp_path):
+    profile = GpuMemoryProfile(
+        measurements=[GpuMemoryMeasurement(config={"x": x}, total_bytes=x * 2**30) for x in (1, 2)]
+    )
+
+    with pytest.raises(InvalidResourcesError, match="not both"):
+        AutoPolicy(gpu_memory="1GiB", profile=profile)
+    # The logical GPUs here have no memory that could be read.
+    found = run(
+        spans,
+        GpuMemoryPolicy(profile=profile) | CpuPolicy(cpus=2),
+        config={"x": tune.grid_search([1, 2])},
+        storage_path=str(tmp_path),
+        verbose=0,
+    )
+    assert set(found.dataframe()["slot"]) == {"2 CPU"}
+
+
+def loop(config):
+    import ray.train
+
+    ray.train.report({"world": ray.train.get_context().get_world_size()})
+
+
+def test_train_runs_are_trials_by_their_policy_alone(tmp_path):
+    policy = CpuPolicy(cpus=1, num_workers=2)
+
+    trainable = as_trainable(lambda config: build_torch_trainer(loop, plan=policy), policy)
+    frame = run(trainable, num_samples=3, storage_path=str(tmp_path), verbose=0).dataframe()
+
+    assert list(frame["world"]) == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("trainable", "kwargs", "message"),
+    [
+        (spans, {}, "no plan yet: give a policy"),
+        (
+            spans,
+            {"policy": CpuPolicy(), "resources_per_trial": {"cpu": 1}},
+            "resources_per_trial comes from the policy",
+        ),
+        ("PPO", {"policy": CpuPolicy()}, "a trainable is a function"),
+    ],
+    ids=["no plan", "resources given twice", "a name"],
+)
+def test_what_cannot_run_says_why(trainable, kwargs, message):
+    with pytest.raises(InvalidResourcesError, match=message):
+        run(trainable, **kwargs)
+
+
+def test_a_trainable_has_one_plan():
+    with pytest.raises(InvalidResourcesError, match="has a plan already"):
+        run(with_plan(spans, CpuPolicy()), CpuPolicy())

@@ -1,0 +1,54 @@
+"""A GPU if there is one, else CPUs: for who has not chosen yet."""
+
+from typing import Self
+
+from pydantic import model_validator
+
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.cpu import CpuPolicy
+from tune_policies.policies.first_feasible import plan_first_feasible
+from tune_policies.policies.gpu import GpuPolicy
+from tune_policies.policies.gpu_memory import GpuMemoryPolicy
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import Bytes, WorkerCount
+
+
+class AutoPolicy(ResourcePolicy):
+    """A GPU for every trial if there is one, else one CPU.
+
+    A trial gets a whole GPU, or where you say how much GPU memory it needs, a share that holds it.
+
+    Attributes:
+        gpu_memory: GPU memory that one worker needs in all: bytes, or a text such as ``"6GiB"``; ``None``: not known.
+        profile: What was measured, config by config; ``None``: nothing was.
+        num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
+
+    Raises:
+        InvalidResourcesError: A field is wrong, or both ``gpu_memory`` and ``profile`` are given.
+    """
+
+    gpu_memory: Bytes | None = None
+    profile: GpuMemoryProfile | None = None
+    num_workers: WorkerCount = 0
+
+    @model_validator(mode="after")
+    def _must_have_at_most_one_size(self) -> Self:
+        if self.gpu_memory is not None and self.profile is not None:
+            raise InvalidResourcesError("AutoPolicy takes gpu_memory or profile, not both: leave one of them out")
+        return self
+
+    @property
+    def choices(self) -> tuple[ResourcePolicy, ...]:
+        """What is tried in turn: GPUs, then CPUs."""
+        if self.gpu_memory is None and self.profile is None:
+            gpus: ResourcePolicy = GpuPolicy(num_workers=self.num_workers)
+        else:
+            gpus = GpuMemoryPolicy(gpu_memory=self.gpu_memory, profile=self.profile, num_workers=self.num_workers)
+        return (gpus, CpuPolicy(num_workers=self.num_workers))
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        return plan_first_feasible(self.choices, capacity)
