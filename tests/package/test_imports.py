@@ -22,8 +22,8 @@ READ_OR_WRITE_FILES = {
     *("kuberay/manifests/file_text", "policies/policy_file"),
     *("tune/usage/gpu_memory_of_run", "tune/usage/gpu_memory_report", "tune/usage/policy_callback"),
 }
-PURE_FILES = {f"tune_policies.files.{name}" for name in ("child_python", "plain_data", "yaml_documents")}
-"""They open nothing."""
+PURE_FILES = {f"tune_policies.files.{name}" for name in ("child_python", "plain_data", "terminal", "yaml_documents")}
+"""They open no files."""
 FOREIGN = {"ray", "torch", "tensorflow", "jax", "cupy", "pynvml"}
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tune_policies.cli.options import Address, Force, Json, TimeoutS, ray_speaks_on_stderr
-from tune_policies.cli.terminal import TextConsole
+from tune_policies.files.terminal import TextConsole
 from tune_policies.probe.doctor.findings import diagnosis_view
 
 app = typer.Typer()

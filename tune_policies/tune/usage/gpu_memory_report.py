@@ -7,7 +7,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_policies.cli.terminal import empty_table, line
+from tune_policies.files.terminal import empty_table, line
 from tune_policies.files.writing import write_new
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line

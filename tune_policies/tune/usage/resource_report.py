@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 
-from tune_policies.cli.terminal import empty_table, line
+from tune_policies.files.terminal import empty_table, line
 from tune_policies.values.value import counted
 
 from .resource_usage import OutOfMemoryCounts, ResourceUsage, TrialCounts
