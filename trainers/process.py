@@ -18,12 +18,11 @@ from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.resources import Resources, to_ticks
 from tune_policies.values.value import Value
 
-from .gpu_memory.limits.enforcement import enforce, note_whole_devices
-from .gpu_memory.limits.overhead import NOTHING_MEASURED, Overheads, load_overheads
-from .gpu_memory.limits.share import GpuShare, SharedDevice
-from .gpu_memory.usage.free_memory import wait_for_free_memory
-from .gpu_memory.usage.leaks import end_gpu_processes, mark_processes
-from .gpu_memory.usage.trial_usage import add_warnings, begin_stats, noted_on_oom
+from .gpu_memory.enforcement import enforce, note_whole_devices
+from .gpu_memory.free_memory import end_gpu_processes, mark_processes, wait_for_free_memory
+from .gpu_memory.overhead import NOTHING_MEASURED, Overheads, load_overheads
+from .gpu_memory.share import GpuShare, SharedDevice
+from .gpu_memory.trial_usage import add_warnings, begin_stats, noted_on_oom
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",  # Ray sets this one: to 1 in a trial that names GPUs and no CPUs

@@ -30,10 +30,10 @@ ALLOWED = {
     ("tune_policies/ray_compat/autoscaler.py", "json.loads"): OF_RAY,
     ("tune_policies/probe/doctor/node_reader.py", "json.dump"): "to stdout, for the process that asked",
     ("tune_policies/probe/doctor/cluster_reader.py", "json.loads"): OF_A_CHILD,
-    ("trainers/gpu_memory/limits/calibration.py", "json.loads"): OF_A_CHILD,
-    ("trainers/gpu_memory/limits/calibration.py", "tempfile.TemporaryFile"): OF_A_CHILD,
+    ("trainers/gpu_memory/calibration.py", "json.loads"): OF_A_CHILD,
+    ("trainers/gpu_memory/calibration.py", "tempfile.TemporaryFile"): OF_A_CHILD,
     (
-        "tune_policies/tune/usage/gpu_memory_of_run.py",
+        "tune_policies/tune/usage/gpu_memory_usage.py",
         "json.loads",
     ): "results of Tune, which may hold Infinity, from a bounded file",
     (

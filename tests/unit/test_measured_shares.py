@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tests.clusters import gpu_node
 from tune_policies import ClusterCapacity, GpuMemoryMeasurement, GpuMemoryPolicy, GpuMemoryProfile
 from tune_policies.plan.gpu_memory_profile import safe_overhead_bytes
-from tune_policies.trainers.gpu_memory.limits.overhead import NOTHING_MEASURED, MeasuredOverhead, Overheads
-from tune_policies.trainers.gpu_memory.limits.share import GpuShare, LimiterContext
+from tune_policies.trainers.gpu_memory.overhead import NOTHING_MEASURED, MeasuredOverhead, Overheads
+from tune_policies.trainers.gpu_memory.share import GpuShare, LimiterContext
 
 GIB, MIB = 2**30, 2**20
 CAPACITY = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80, accelerator_type="A100"))  # the device's name too

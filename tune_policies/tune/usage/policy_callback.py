@@ -27,8 +27,7 @@ from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
-from .resource_report import resource_usage_view
-from .resource_usage import USAGE_FILE, PlanInUse, ResourceUsage
+from .resource_usage import USAGE_FILE, PlanInUse, ResourceUsage, resource_usage_view
 from .run_monitor import PlanningScheduler, RunMonitor
 
 _logger = logging.getLogger(__name__)

@@ -14,8 +14,15 @@ from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import to_ticks
 
-from .idle_reasons import COUNTED_RESOURCES, TrialQueue, TrialReservation, available_resources
-from .resource_meter import ResourceMeter, StatusCounts, TrialOutcomes
+from .resource_meter import (
+    COUNTED_RESOURCES,
+    ResourceMeter,
+    StatusCounts,
+    TrialOutcomes,
+    TrialQueue,
+    TrialReservation,
+    available_resources,
+)
 from .resource_usage import PlanInUse, ResourceUsage
 
 _PENDING: Final = "PENDING"

@@ -22,10 +22,10 @@ from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, rea
 from tune_policies.tune.usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage, worker_file
 from tune_policies.values.errors import ProbeError
 
-from ..limits.enforcement import rechecked_limit_report, require_limit
-from ..limits.overhead import SAFE_DEFAULT
-from ..limits.share import LimitReport, SharedDevice
 from .counters import FrameworkMemory, MemoryKind, read_counters, release_unused, reset_peaks
+from .enforcement import rechecked_limit_report, require_limit
+from .overhead import SAFE_DEFAULT
+from .share import LimitReport, SharedDevice
 
 _KINDS: Final[tuple[MemoryKind, MemoryKind]] = ("allocated", "reserved")
 

@@ -7,7 +7,7 @@ from ray.train.lightgbm import LightGBMTrainer
 
 from tune_policies.plan.trial_plan import TrialPlan
 
-from ..process import limit_options
+from .process import limit_options
 from .train_loop import build_trainer
 
 

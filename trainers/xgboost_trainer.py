@@ -7,7 +7,7 @@ from ray.train.xgboost import XGBoostTrainer
 
 from tune_policies.plan.trial_plan import TrialPlan
 
-from ..process import limit_options
+from .process import limit_options
 from .train_loop import build_trainer
 
 

@@ -9,7 +9,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 
-from ..process import limit_options
+from .process import limit_options
 from .train_loop import build_trainer, plan_for_run
 
 

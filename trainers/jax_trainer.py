@@ -16,7 +16,7 @@ from ray.train.v2.jax import JaxConfig, JaxTrainer
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 
-from ..process import limit_options
+from .process import limit_options
 from .train_loop import build_trainer, plan_for_run, with_worker_env_vars
 
 
