@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -246,15 +246,9 @@ A reading is one moment, in which one run may have ended and another not yet beg
 class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignore[misc]  # Ray is not followed
     """An ``InfeasibleRequestError`` that Ray Train passes on as it is: it wraps whatever is no error of its own."""
 
-    def __init__(self, asked: str, offered: str, short_of: str, suggestion: str, tried: Any = ()) -> None:
-        Exception.__init__(self, asked, offered, short_of, suggestion, tried)
-        self.asked, self.offered, self.short_of, self.suggestion, self.tried = (
-            asked,
-            offered,
-            short_of,
-            suggestion,
-            tried,
-        )
+    def __init__(self, *of_error: Any) -> None:
+        Exception.__init__(self, *of_error)  # Ray's own constructor takes another error
+        self.asked, self.offered, self.short_of, self.suggestion, self.tried = of_error
 
     @property
     def controller_failure(self) -> Exception:
@@ -263,9 +257,6 @@ class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignor
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), self.args)
-
-    def __str__(self) -> str:
-        return InfeasibleRequestError.__str__(self)
 
 
 def with_deadlock_check(trainer: Any) -> Any:
@@ -351,15 +342,17 @@ class _Wait:
         self.verdict: GangDeadlockError | None = None
         self._reader = reader
         self._nodes = nodes
+        self._stuck: list[str] = []
+        self._stuck_since_s = 0.0
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        patience, addable = Patience(self._reader.own_id), AddableNodes()
-        began = time.monotonic()
-        while not self.stop.wait(interval_s(time.monotonic() - began)):
+        addable, began_s = AddableNodes(), time.monotonic()
+        # Often at first, then less and less: a run may wait for hours while others train.
+        while not self.stop.wait(min(_LONGEST_INTERVAL_S, max(_INTERVAL_S, (time.monotonic() - began_s) / 20))):
             try:
                 remove_abandoned_groups()
-                error = find_deadlock(self._with_lost_nodes(self._reader.read()), patience, addable.added_to)
+                error = self._find_deadlock(addable)
                 if error is not None and not self.stop.is_set():
                     self.verdict = GangDeadlockError(*error.args)
                     remove_groups(self._reader.own_id, only_pending=True)  # ends the wait, in which nothing is called
@@ -367,54 +360,25 @@ class _Wait:
             except (RayError, ProbeError, OSError, RuntimeError) as failure:
                 _logger.debug("the cluster could not be read: %s", failure)
 
-    def _with_lost_nodes(self, view: ClusterOccupancy) -> ClusterOccupancy:
-        """Return the view with nodes that were there before: a run that lost one waits until it is replaced."""
+    def _find_deadlock(self, addable: AddableNodes) -> InfeasibleRequestError | None:
+        """Return why the workers can never start, once it is this run's turn to give way."""
+        view = self._reader.read()
+        # Nodes that were there before count: a run that lost one waits until it is replaced.
         self._nodes |= {node.node_id: node for node in view.nodes}
-        return view.model_copy(update={"nodes": tuple(self._nodes.values())})
-
-
-def interval_s(waited_s: float) -> float:
-    """Return the time between two readings: short at first; a run may wait for hours while others train."""
-    return min(_LONGEST_INTERVAL_S, max(_INTERVAL_S, waited_s / 20))
-
-
-class Patience:
-    """How long the same runs have been stuck, and whether it is this run's turn to give way."""
-
-    def __init__(self, run_id: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.run_id = run_id
-        self._clock = clock
-        self._seen: list[str] = []
-        self._since = 0.0
-
-    def is_over(self, stuck: tuple[WaitingRun, ...]) -> bool:
-        """Return whether it is over. The youngest run is the first, so that the others can have its driver's share."""
+        view = view.model_copy(update={"nodes": tuple(self._nodes.values())})
+        stuck = stuck_runs(view)
         ids = [run.run_id for run in stuck]
-        if ids != self._seen:
-            self._seen, self._since = ids, self._clock()
-        if self.run_id not in ids:
-            return False
-        num_younger = len(ids) - 1 - ids.index(self.run_id)
-        return self._clock() - self._since >= _PATIENCE_S * (1 + num_younger)
-
-
-def find_deadlock(
-    view: ClusterOccupancy, patience: Patience, grown: Callable[[ClusterOccupancy], ClusterOccupancy | None]
-) -> InfeasibleRequestError | None:
-    """Return the error of the run that ``patience`` is of, once it is over.
-
-    Args:
-        view: What was read just now.
-        patience: Of the run, over all readings.
-        grown: Returns the view with the nodes that could be added; ``None``: there may be some that are not known yet.
-    """
-    stuck = stuck_runs(view)
-    is_over = patience.is_over(stuck)
-    own = next((run for run in stuck if run.run_id == patience.run_id), None)
-    with_more = None if own is None else grown(view)  # asked before it is over, as the first answer takes a while
-    if not is_over or own is None or with_more is None:
-        return None
-    return deadlock_error(with_more, own) if own in stuck_runs(with_more) else None
+        if ids != self._stuck:
+            self._stuck, self._stuck_since_s = ids, time.monotonic()
+        own = next((run for run in stuck if run.run_id == self._reader.own_id), None)
+        if own is None:
+            return None
+        with_more = addable.added_to(view)  # asked before patience is over, as the first answer takes a while
+        # The youngest run gives way first, so that the others can have its driver's share.
+        patience_s = _PATIENCE_S * (len(ids) - ids.index(own.run_id))
+        if with_more is None or time.monotonic() - self._stuck_since_s < patience_s:
+            return None
+        return deadlock_error(with_more, own) if own in stuck_runs(with_more) else None
 
 
 def gang_of(scaling_config: Any) -> Gang:

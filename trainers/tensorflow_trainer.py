@@ -31,41 +31,23 @@ def build_tensorflow_trainer(
     TensorFlow's collectives use NCCL only where the strategy in ``train_loop`` asks for it by name
     (``CommunicationImplementation.NCCL``); workers that share a GPU must not.
 
-    Args:
-        train_loop: What each worker runs; takes the config, or nothing.
-        plan: The plan of a policy with ``num_workers`` of 1 or more.
-        train_loop_config: Passed to ``train_loop``; a plan that goes by configs goes by it.
-        keras_version: What ``tf.keras`` is in the workers. 3 is right for several workers whose loop does not call
-            ``model.fit``; 2 needs ``tf_keras`` where the workers run, which is then not checked. ``None``: 2 for
-            several workers, and for one what it is without Ray.
-        isolation: ``"mps"``: let NVIDIA's MPS daemon hold the workers too, where one answers.
-        on_void_limit: What to do about a setting that turns the memory limit into none: an error, or a warning in what
-            the worker reports.
-        **trainer_kwargs: Anything else that ``TensorflowTrainer`` takes.
-
-    Raises:
-        InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` name what the plan sets, several
-            workers need ``tf_keras``, which is not installed, or Ray Train is not its version 2.
-        InfeasibleRequestError: The config is known to need more GPU memory than any device has.
-        MemoryLimitError: In a worker: its GPU memory cannot be limited.
+    Arguments and errors are as for ``build_torch_trainer``, but for ``keras_version``: what ``tf.keras`` is in the
+    workers. 3 is right for several workers whose loop does not call ``model.fit``; 2 needs ``tf_keras`` where the
+    workers run, which is then not checked. ``None``: 2 for several workers, and for one what it is without Ray.
     """
     limits = limit_options(isolation, on_void_limit)
     plan = plan_for_run(plan, train_loop_config)
     if keras_version not in (None, 2, 3):
         raise InvalidResourcesError(f"keras_version must be 2, 3 or None, got {keras_version!r}")
     if keras_version is None and plan.most_workers > 1:
-        _check_tf_keras(plan)
+        if find_spec("tf_keras") is None:
+            raise InvalidResourcesError(
+                f"model.fit with {plan.most_workers} workers needs Keras 2, as that of Keras 3 fails there: pip "
+                "install tf_keras, of TensorFlow's version. For a loop that does not call model.fit pass "
+                "keras_version=3; for workers that have tf_keras where this program has not, keras_version=2"
+            )
         keras_version = 2
     if keras_version is not None:
         legacy = "1" if keras_version == 2 else "0"
         trainer_kwargs = with_worker_env_vars(trainer_kwargs, {"TF_USE_LEGACY_KERAS": legacy})
     return build_trainer(TensorflowTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)
-
-
-def _check_tf_keras(plan: TrialPlan) -> None:
-    if find_spec("tf_keras") is None:
-        raise InvalidResourcesError(
-            f"model.fit with {plan.most_workers} workers needs Keras 2, as that of Keras 3 fails there: pip install "
-            "tf_keras, of TensorFlow's version. For a loop that does not call model.fit pass keras_version=3; for "
-            "workers that have tf_keras where this program has not, keras_version=2"
-        )

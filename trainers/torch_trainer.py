@@ -45,20 +45,13 @@ def build_torch_trainer(
     """
     limits = limit_options(isolation, on_void_limit)
     plan = plan_for_run(plan, train_loop_config)
-    torch_config = _without_nccl_on_shared_gpus(torch_config or TorchConfig(), plan)
+    torch_config = torch_config or TorchConfig()
+    if plan.shares_gpu and torch_config.backend is None:
+        torch_config = replace(torch_config, backend="gloo")
+    elif plan.shares_gpu and "nccl" in torch_config.backend.lower():  # torch takes it in any case
+        raise InvalidResourcesError(
+            f"torch_config asks for backend {torch_config.backend!r}, but workers with {plan.per_worker.gpus:g} GPU "
+            "share a device, which NCCL refuses: leave the backend out, or plan whole GPUs"
+        )
     trainer_kwargs = {**trainer_kwargs, "torch_config": torch_config}
     return build_trainer(TorchTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)
-
-
-def _without_nccl_on_shared_gpus(config: TorchConfig, plan: TrialPlan) -> TorchConfig:
-    if not plan.shares_gpu:
-        return config
-    if config.backend is None:
-        return replace(config, backend="gloo")
-    if "nccl" in config.backend.lower():  # torch takes it in any case
-        raise InvalidResourcesError(
-            f"torch_config asks for backend {config.backend!r}, but workers with "
-            f"{plan.per_worker.gpus:g} GPU share a device, "
-            "which NCCL refuses: leave the backend out, or plan whole GPUs"
-        )
-    return config

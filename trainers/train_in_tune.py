@@ -41,7 +41,7 @@ from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyErr
 
 from .deadlock_watch import remove_groups, with_deadlock_check
 from .process import name_of
-from .train_loop import check_train_v2
+from .train_loop import check_train_v2, ray_trainer_class
 from .tune_trainable import with_plan
 
 
@@ -103,20 +103,6 @@ class StartFromCheckpoint(WorkerCallback):  # type: ignore[misc]
         start_from_checkpoint(self._checkpoint)
 
 
-def report_to_tune(report: Report) -> None:
-    """Make the report a result of the trial; wait until Tune lets the trial go on.
-
-    A checkpoint stays where Train has put it.
-
-    Raises:
-        SystemExit: Tune has stopped the trial.
-    """
-    if report.checkpoint is None:
-        tune.report(report.metrics)
-    else:
-        report_stored_checkpoint(report.metrics, report.checkpoint)
-
-
 _POLLS_PER_S: Final = 100
 _ABORT_TIMEOUT_S: Final = 5.0
 """How long Train's controller may take to end its workers and itself, before it is killed."""
@@ -138,14 +124,23 @@ class TrialRun:
         Raises:
             SystemExit: Tune has stopped the trial.
         """
-        os.environ.setdefault(REPORT_INTERVAL_VARIABLE, f"{report_interval_s(trainer.scaling_config.num_workers):g}")
+        # Ray's default of 2 s is for hundreds of workers: with it a loop that reports more often waits, which a trial
+        # of Tune without Train does not.
+        num_workers = trainer.scaling_config.num_workers
+        most = num_workers[1] if isinstance(num_workers, tuple) else num_workers
+        os.environ.setdefault(REPORT_INTERVAL_VARIABLE, f"{min(2.0, max(0.1, most / _POLLS_PER_S)):g}")
         threading.Thread(target=self._fit, args=(trainer,), daemon=True).start()
         try:
             while not isinstance(message := self.queue.get(), RunEnded):
                 if isinstance(message, ControllerStarted):
                     self._controller = message.controller
                 else:
-                    report_to_tune(message)
+                    # Waits until Tune lets the trial go on, or ends it by a SystemExit. A checkpoint stays where Train
+                    # has put it.
+                    if message.checkpoint is None:
+                        tune.report(message.metrics)
+                    else:
+                        report_stored_checkpoint(message.metrics, message.checkpoint)
         except RayError:
             if self._is_over:  # it was ended from outside
                 sys.exit(0)
@@ -186,24 +181,8 @@ class TrialRun:
         remove_groups(controller_id)
 
 
-def report_interval_s(num_workers: int | tuple[int, int]) -> float:
-    """Return the seconds between two reports that Train takes: 0.1 for a few workers, Ray's default of 2 for hundreds.
-
-    With Ray's default, a loop that reports more often waits, which a trial of Tune without Train does not.
-    """
-    most = num_workers[1] if isinstance(num_workers, tuple) else num_workers
-    return min(2.0, max(0.1, most / _POLLS_PER_S))
-
-
 _current: TrialRun | None = None
 """The Train run of the trial that this process runs, or ran last."""
-
-
-def begin_run() -> TrialRun:
-    """Return a new run, which ends with the trial that runs in this process."""
-    global _current
-    _current = TrialRun()
-    return _current
 
 
 class EndRunWithTrial(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
@@ -281,7 +260,7 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer], plan: Tria
     small to hold back other trials. A trial whose workers can never start beside other drivers fails within seconds.
 
     Args:
-        build_trainer: Returns the trainer for a config: one of this package's, or any of Ray Train's version 2. Its
+        build_trainer: Returns the trainer for a config: one of this package's, or any of Ray Train's version 2.
             Leave name and storage path out of its ``RunConfig``: the run's files are then in the trial's folder.
         plan: The plan of a policy with ``num_workers`` of 1 or more.
 
@@ -307,18 +286,15 @@ def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer], plan: Tria
 
 
 def _run_as_trial(trainer: _Trainer) -> None:
-    check_train_v2(_ray_trainer_class(trainer))
-    run = begin_run()
+    global _current
+    of_ray = ray_trainer_class(trainer)
+    if of_ray is None:
+        raise InvalidResourcesError(f"build_trainer must return a trainer of Ray Train, got {trainer!r}")
+    check_train_v2(of_ray)
+    run = _current = TrialRun()
     error = run.fit(with_deadlock_check(_in_trial(trainer, run.queue)))
     if error is not None:
         raise _unwrap_user_error(error)
-
-
-def _ray_trainer_class(trainer: object) -> type:
-    for cls in type(trainer).__mro__:
-        if cls.__module__.startswith("ray.train."):
-            return cls
-    raise InvalidResourcesError(f"build_trainer must return a trainer of Ray Train, got {trainer!r}")
 
 
 def _in_trial(trainer: _Trainer, queue: Queue) -> Any:

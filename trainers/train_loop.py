@@ -62,7 +62,14 @@ def trainer_arguments(
 
     def set_up(_: Any) -> None:
         setup.apply()
-        add_usage_to_reports()
+        folder = run_folder()
+
+        def metrics_with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
+            if folder is not None:
+                folder.keep()
+            return with_usage(metrics)
+
+        add_to_reports(metrics_with_usage)
 
     def keep_usage() -> None:
         folder = run_folder()
@@ -102,18 +109,6 @@ def plan_for_run(plan: TrialPlan, train_loop_config: dict[str, Any] | None) -> T
     return plan if train_loop_config is None else plan.for_config(train_loop_config)
 
 
-def add_usage_to_reports() -> None:
-    """Let what this worker used go with each ``ray.train.report``, or reports stay plain."""
-    folder = run_folder()
-
-    def metrics_with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
-        if folder is not None:
-            folder.keep()
-        return with_usage(metrics)
-
-    add_to_reports(metrics_with_usage)
-
-
 def run_folder() -> RunFolder | None:
     """Return the folder for this worker's usage record; ``None``: Ray names none, as in its local mode."""
     try:
@@ -122,6 +117,11 @@ def run_folder() -> RunFolder | None:
         return RunFolder(storage.storage_filesystem, storage.experiment_fs_path, context.get_world_rank())
     except (AttributeError, NotImplementedError, RuntimeError):
         return None
+
+
+def ray_trainer_class(trainer: object) -> type | None:
+    """Return the class of Ray Train's of which ``trainer`` is; ``None``: it is no trainer of Ray's."""
+    return next((cls for cls in type(trainer).__mro__ if cls.__module__.startswith("ray.train.")), None)
 
 
 def check_train_v2(trainer: Callable[..., Any]) -> None:
@@ -187,7 +187,15 @@ def fit_with_oom_retry(
     growth, max_gpus = check_growth(growth), check_max_gpus(max_gpus)
     while True:
         trainer = build_trainer(plan)
-        _check_trainer(trainer)
+        if (of_ray := ray_trainer_class(trainer)) is not None:
+            check_train_v2(of_ray)
+        failure_config = getattr(getattr(trainer, "run_config", None), "failure_config", None)
+        if max_failures := getattr(failure_config, "max_failures", 0):
+            raise InvalidResourcesError(
+                f"the trainer has FailureConfig(max_failures={max_failures}), so Ray Train retries workers that ran "
+                "out of memory with the share that was too small: leave it at 0; to retry other failures, call "
+                "fit_with_oom_retry again with the same name and storage"
+            )
         try:
             return trainer.fit()
         except Exception as error:
@@ -201,17 +209,3 @@ def fit_with_oom_retry(
                 raise infeasible from error
             _logger.warning("the workers ran out of memory: from %s to %s each", plan.per_worker, larger.per_worker)
             plan = larger
-
-
-def _check_trainer(trainer: object) -> None:
-    of_ray = next((cls for cls in type(trainer).__mro__ if cls.__module__.startswith("ray.train.")), None)
-    if of_ray is not None:
-        check_train_v2(of_ray)
-    failure_config = getattr(getattr(trainer, "run_config", None), "failure_config", None)
-    max_failures = getattr(failure_config, "max_failures", 0)
-    if max_failures != 0:
-        raise InvalidResourcesError(
-            f"the trainer has FailureConfig(max_failures={max_failures}), so Ray Train retries workers that ran out of "
-            "memory with the share that was too small: leave it at 0; to retry other failures, call "
-            "fit_with_oom_retry again with the same name and storage"
-        )

@@ -25,20 +25,7 @@ def build_xgboost_trainer(
     XGBoost takes as many threads as the plan gives CPUs, unless its parameter ``nthread`` says otherwise. It knows no
     limit of GPU memory: where workers share a GPU, what they report names it under ``not_enforceable``.
 
-    Args:
-        train_loop: What each worker runs; takes the config, or nothing.
-        plan: The plan of a policy with ``num_workers`` of 1 or more.
-        train_loop_config: Passed to ``train_loop``; a plan that goes by configs goes by it.
-        isolation: ``"mps"``: let NVIDIA's MPS daemon hold the workers, where one answers.
-        on_void_limit: What to do about a setting that turns another framework's memory limit into none: an error, or a
-            warning in what the worker reports.
-        **trainer_kwargs: Anything else that ``XGBoostTrainer`` takes.
-
-    Raises:
-        InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` name what the plan sets, or Ray Train
-            is not its version 2.
-        InfeasibleRequestError: The config is known to need more GPU memory than any device has.
-        MemoryLimitError: In a worker: the GPU memory of another framework cannot be limited.
+    Arguments and errors are as for ``build_torch_trainer``; the limits are those of other frameworks in the worker.
     """
     limits = limit_options(isolation, on_void_limit)
     return build_trainer(XGBoostTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)

@@ -8,8 +8,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Hashable
+from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import ray
 from ray.exceptions import RayActorError
@@ -35,6 +37,49 @@ _LOST_NODE_TIMEOUT_S: Final = 5.0
 _CONNECT_TIMEOUT_S: Final = 2.0
 
 
+T = TypeVar("T")
+
+
+class BackgroundTask(Generic[T]):
+    """Runs one piece of work at a time, in a thread that does not keep the program alive. A copy begins anew."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._answers: SimpleQueue[T | Exception] = SimpleQueue()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()  # Tune saves its schedulers; a thread cannot be
+
+    def start(self, work: Callable[[], T]) -> bool:
+        """Begin ``work`` unless other work still runs; return whether it began."""
+        if not self.wait(0):
+            return False
+
+        def run() -> None:
+            try:
+                self._answers.put(work())
+            except Exception as error:  # noqa: BLE001  # it is handed over where the answer is taken
+                self._answers.put(error)
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+        return True
+
+    def take(self) -> T | Exception | None:
+        """Return the next answer, or the error instead of it; ``None``: there is none."""
+        try:
+            return self._answers.get_nowait()
+        except Empty:
+            return None
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the work; return whether it ended in time."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+
 class NodeWatch:
     """Tells when nodes have come or gone, or have other totals than before.
 
@@ -49,17 +94,15 @@ class NodeWatch:
         self._probes = probes
         self._known: Hashable = None
         self._next_at_s = 0.0
-        self._answers: SimpleQueue[tuple[Hashable, ClusterCapacity]] | None = None
-        self._reader: threading.Thread | None = None
+        self._reading: BackgroundTask[tuple[Hashable, ClusterCapacity] | None] = BackgroundTask()
 
     def read_now(self) -> ClusterCapacity | None:
         """Return the nodes now, against which later changes are told; ``None``: they could not be read in time."""
         try:
-            capacity = ClusterCapacity(nodes=read_cluster_state(_READ_TIMEOUT_S).nodes)
+            self._known, capacity = _read_nodes()
         except ProbeError as error:
             _logger.warning("the nodes of the cluster could not be read: %s", error)
             return None
-        self._known = _signature(capacity)
         return capacity
 
     def forget(self) -> None:
@@ -68,45 +111,32 @@ class NodeWatch:
 
     def changed(self) -> ClusterCapacity | None:
         """Return the cluster once for each change of its nodes; ``None``: none since the last call. Does not wait."""
-        found = self._take_answer()
-        if found is not None:
-            self._known, capacity = found
-            return capacity
+        match self._reading.take():
+            case (known, capacity):
+                self._known = known
+                return capacity
+            case Exception() as error:  # the next reading may succeed
+                _logger.warning("the nodes of the cluster could not be read, and will be again: %s", error)
         now = time.monotonic()
-        is_reading = self._reader is not None and self._reader.is_alive()
-        if now >= self._next_at_s and not is_reading:
+        if now >= self._next_at_s and self._reading.start(partial(self._read, self._known)):
             self._next_at_s = now + self._interval_s
-            self._answers = SimpleQueue()
-            self._reader = threading.Thread(target=self._read, args=(self._answers, self._known), daemon=True)
-            self._reader.start()
         return None
 
-    def _take_answer(self) -> tuple[Hashable, ClusterCapacity] | None:
-        try:
-            return None if self._answers is None else self._answers.get_nowait()
-        except Empty:
+    def _read(self, known: Hashable) -> tuple[Hashable, ClusterCapacity] | None:
+        signature, capacity = _read_nodes()
+        if signature == known:
             return None
-
-    def _read(self, answers: "SimpleQueue[tuple[Hashable, ClusterCapacity]]", known: Hashable) -> None:
-        try:
-            capacity = ClusterCapacity(nodes=read_cluster_state(_READ_TIMEOUT_S).nodes)
-            signature = _signature(capacity)
-            if signature == known:
-                return
-            answers.put((signature, probe_cluster() if self._probes else capacity))
-        except Exception as error:  # noqa: BLE001  # a thread has nobody to raise to; the next reading may succeed
-            _logger.warning("the nodes of the cluster could not be read, and will be again: %s", error)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what Tune saves of a scheduler: neither the thread nor its answers."""
-        return {**self.__dict__, "_answers": None, "_reader": None}
+        return signature, probe_cluster() if self._probes else capacity
 
 
-def _signature(capacity: ClusterCapacity) -> Hashable:
-    return frozenset(
+def _read_nodes() -> tuple[Hashable, ClusterCapacity]:
+    """Return the nodes as Ray's GCS knows them, and what differs after any change of theirs."""
+    capacity = ClusterCapacity(nodes=read_cluster_state(_READ_TIMEOUT_S).nodes)
+    signature = frozenset(
         (node.node_id, tuple(sorted(node.resources.ticks.items())), tuple(sorted(node.labels.items())))
         for node in capacity.nodes
     )
+    return signature, capacity
 
 
 def lost_node(error: object) -> str | None:
@@ -118,25 +148,15 @@ def lost_node(error: object) -> str | None:
     actor_id = getattr(error, "actor_id", None)
     if not isinstance(error, RayActorError) or not actor_id:
         return None
-    return _call_with_timeout(_LOST_NODE_TIMEOUT_S, lambda: _dead_node_of(actor_id))
-
-
-def _call_with_timeout(timeout_s: float, read: Callable[[], str | None]) -> str | None:
-    answers: SimpleQueue[str | None] = SimpleQueue()
-
-    def answer() -> None:
-        try:
-            answers.put(read())
-        except Exception as error:  # noqa: BLE001  # the failure then counts, as without this scheduler
-            _logger.warning("whether a trial was lost with its node could not be told: %s", error)
-            answers.put(None)
-
-    threading.Thread(target=answer, daemon=True).start()
-    try:
-        return answers.get(timeout=timeout_s)
-    except Empty:
-        _logger.warning("whether a trial was lost with its node could not be told within %g s", timeout_s)
+    reading: BackgroundTask[str | None] = BackgroundTask()
+    reading.start(lambda: _dead_node_of(actor_id))
+    answer: str | Exception | None = TimeoutError(f"no answer within {_LOST_NODE_TIMEOUT_S:g} s")
+    if reading.wait(_LOST_NODE_TIMEOUT_S):
+        answer = reading.take()
+    if isinstance(answer, Exception):  # the failure then counts, as without this scheduler
+        _logger.warning("whether a trial was lost with its node could not be told: %s", answer)
         return None
+    return answer
 
 
 def _dead_node_of(actor_id: str) -> str | None:
@@ -144,17 +164,11 @@ def _dead_node_of(actor_id: str) -> str | None:
     node = next((each for each in ray.nodes() if each["NodeID"] == node_id), None)
     if node is None:
         return None
-    return (
-        None if node["Alive"] and _is_reachable(node["NodeManagerAddress"], node["NodeManagerPort"]) else node["NodeID"]
-    )
-
-
-def _is_reachable(address: str, port: int) -> bool:
-    try:
-        with socket.create_connection((address, port), timeout=_CONNECT_TIMEOUT_S):
-            return True
-    except OSError:
-        return False
+    if node["Alive"]:
+        address = node["NodeManagerAddress"], node["NodeManagerPort"]
+        with suppress(OSError), socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S):
+            return None  # its raylet answers
+    return str(node["NodeID"])
 
 
 _AVOID_LOST_NODE_S: Final = 60.0

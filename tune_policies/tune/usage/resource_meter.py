@@ -14,10 +14,8 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.oom import OutOfMemory
 from tune_policies.placement.idle import idle
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, to_ticks
-from tune_policies.values.value import Value
 
 from .resource_usage import IdleHours, OutOfMemoryCounts, ResourceHours, ResourceUsage, SlotHours, TrialCounts
 
@@ -41,16 +39,10 @@ class SlotKind(NamedTuple):
 
 
 class AvailableResources(NamedTuple):
-    """The resources that trials can use.
-
-    Attributes:
-        total: The cluster's amount of each resource that is counted, in ticks.
-        unplanned: The part of it that the plan does not use, by resource and reason, in ticks.
-        kinds: The kinds of slots of the plan.
-    """
+    """The resources that trials can use, in ticks, and the kinds of slots of the plan."""
 
     total: Mapping[str, int]
-    unplanned: Mapping[tuple[str, str], int]
+    unplanned: Mapping[tuple[str, str], int]  # the part that the plan does not use, by resource and reason
     kinds: tuple[SlotKind, ...]
 
 
@@ -88,12 +80,15 @@ class TrialQueue(NamedTuple):
 
 def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> AvailableResources:
     """Return what trials can use of ``cluster`` under ``plan``; where it is not known, the slots are all."""
-    kinds = tuple(SlotKind(slot.max_concurrent_trials, slot_ticks(slot)) for slot in plan.slots)
     planned: Counter[str] = Counter()
-    for kind in kinds:
-        planned.update({name: kind.num_slots * ticks for name, ticks in kind.needs.items()})
+    kinds = []
+    for slot in plan.slots:
+        needs = Counter(slot.trial.ticks)
+        needs.update({name: slot.num_workers * ticks for name, ticks in slot.per_worker.ticks.items()})
+        kinds.append(SlotKind(slot.max_concurrent_trials, _counted(needs)))
+        planned.update({name: slot.max_concurrent_trials * ticks for name, ticks in kinds[-1].needs.items()})
     if cluster is None:
-        return AvailableResources(dict(planned), {}, kinds)
+        return AvailableResources(dict(planned), {}, tuple(kinds))
     total: Counter[str] = Counter()
     for node, count in cluster.groups:
         total.update({name: count * ticks for name, ticks in _counted(node.resources.ticks).items()})
@@ -102,14 +97,7 @@ def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> Ava
     except InvalidResourcesError:  # the plan is for another cluster: nodes came or went, or are still to be added
         rows = [(name, f"limited by {plan.limited_by}", total[name] - planned[name]) for name in total]
     unplanned = {(name, f"not in the plan: {why}"): ticks for name, why, ticks in rows if name in total and ticks > 0}
-    return AvailableResources(dict(total), unplanned, kinds)
-
-
-def slot_ticks(slot: TrialSlot) -> dict[str, int]:
-    """Return what a trial in the slot holds with its workers, in ticks."""
-    needs = Counter(slot.trial.ticks)
-    needs.update({name: slot.num_workers * ticks for name, ticks in slot.per_worker.ticks.items()})
-    return _counted(needs)
+    return AvailableResources(dict(total), unplanned, tuple(kinds))
 
 
 def _counted(ticks: Mapping[str, int]) -> dict[str, int]:
@@ -261,7 +249,20 @@ class ResourceMeter:
             resources=tuple(
                 self._resource(name) for name in sorted(self._total, key=lambda name: (name != "CPU", name))
             ),
-            slots=tuple(self._slot(slot) for slot in self._starts),
+            slots=tuple(
+                SlotHours(
+                    slot=slot[0],
+                    accelerator_type=slot[1],
+                    num_starts=num_starts,
+                    trial_hours=self._trial_ms[slot] / _MS_PER_HOUR,
+                    hours={
+                        name: _hours(ticks)
+                        for (where, name), ticks in sorted(self._used.items(), key=str)
+                        if where == slot
+                    },
+                )
+                for slot, num_starts in self._starts.items()
+            ),
             max_trials_at_once=self._max_at_once,
         )
 
@@ -269,26 +270,14 @@ class ResourceMeter:
         idle = [(-ticks, reason) for (resource, reason), ticks in self._idle.items() if resource == name and ticks]
         return ResourceHours(
             resource=name,
-            total_hours=self._total[name] / _TICK_MS_PER_HOUR,
-            used_hours=sum(ticks for (_, used), ticks in self._used.items() if used == name) / _TICK_MS_PER_HOUR,
-            idle=tuple(
-                IdleHours(reason=reason, hours=-negated / _TICK_MS_PER_HOUR) for negated, reason in sorted(idle)
-            ),
+            total_hours=_hours(self._total[name]),
+            used_hours=_hours(sum(ticks for (_, used), ticks in self._used.items() if used == name)),
+            idle=tuple(IdleHours(reason=reason, hours=_hours(-negated)) for negated, reason in sorted(idle)),
         )
 
-    def _slot(self, slot: _Slot) -> SlotHours:
-        used = {
-            name: ticks / _TICK_MS_PER_HOUR
-            for (where, name), ticks in sorted(self._used.items(), key=str)
-            if where == slot
-        }
-        return SlotHours(
-            slot=slot[0],
-            accelerator_type=slot[1],
-            num_starts=self._starts[slot],
-            trial_hours=self._trial_ms[slot] / _MS_PER_HOUR,
-            hours=used,
-        )
+
+def _hours(tick_ms: int) -> float:
+    return tick_ms / _TICK_MS_PER_HOUR
 
 
 def _ticks(hours: float) -> int:
@@ -310,18 +299,18 @@ class TrialOutcomes:
         before = before or ResourceUsage()
         self._before = before.trials
         self._num_retries = before.trials.num_retries
-        self._out_of_memory = before.out_of_memory
+        self._ooms = Counter(before.out_of_memory.model_dump())
         self._outcome_of: dict[str, Outcome] = {}
         self._amounts: dict[str, Mapping[str, float]] = {}
         self._ran_out_with: dict[str, Mapping[str, float]] = {}
-        self._refused: dict[tuple[str, object], int] = {}
+        self._refused: Counter[tuple[str, object]] = Counter()
 
     def record_start(self, trial_id: str, amounts: Mapping[str, float]) -> None:
         """Record a start with ``amounts``. It counts as raised where they are more than when memory ran out."""
         self._outcome_of.pop(trial_id, None)
         had = self._ran_out_with.pop(trial_id, None)
         if had is not None and any(amount > had.get(name, 0) for name, amount in amounts.items()):
-            self._add(num_raised=1)
+            self._ooms["num_raised"] += 1
         self._amounts[trial_id] = amounts
 
     def record_end(self, trial_id: str, outcome: Outcome) -> None:
@@ -337,59 +326,41 @@ class TrialOutcomes:
         if out_of_memory.kind == "none":
             return
         self._ran_out_with[trial_id] = self._amounts.get(trial_id, {})
-        self._add(
-            num_gpu_errors=int(out_of_memory.kind == "accelerator"),
-            num_host_errors=int(out_of_memory.kind == "host"),
-            num_neighbours=int(out_of_memory.cause == "neighbour"),
-        )
+        self._ooms["num_gpu_errors" if out_of_memory.kind == "accelerator" else "num_host_errors"] += 1
+        self._ooms["num_neighbours"] += out_of_memory.cause == "neighbour"
 
     def record_refused_allocations(self, trial_id: str, process: object, num_so_far: int) -> None:
         """Record how many allocations were refused so far to one process of a trial."""
-        known = self._refused.get((trial_id, process), 0)
-        if num_so_far > known:
-            self._refused[trial_id, process] = num_so_far
-            self._add(num_refused_allocations=num_so_far - known)
-
-    def _add(self, **counts: int) -> None:
-        now = self._out_of_memory
-        self._out_of_memory = OutOfMemoryCounts(
-            **{**now.model_dump(), **{name: getattr(now, name) + count for name, count in counts.items()}}
-        )
+        more = num_so_far - self._refused[trial_id, process]
+        if more > 0:
+            self._refused[trial_id, process] += more
+            self._ooms["num_refused_allocations"] += more
 
     @property
     def out_of_memory(self) -> OutOfMemoryCounts:
         """How often memory ran out."""
-        return self._out_of_memory
+        return OutOfMemoryCounts(**self._ooms)
 
     @property
     def num_incomplete(self) -> int:
         """How many trials have started and not come to an end of their own."""
         return sum(self._outcome_of.get(trial_id, "cut_off") == "cut_off" for trial_id in self._amounts)
 
-    def counts(self, status_counts: "StatusCounts") -> TrialCounts:
-        """Return how many trials ended in which way.
+    def counts(self, statuses: Mapping[str, int]) -> TrialCounts:
+        """Return how many trials ended in which way, given how many have each of Tune's statuses.
 
-        Tune's status does not tell which terminated trials were stopped early or cut off. Those recorded here, and in
+        A status does not tell which terminated trials were stopped early or cut off. Those recorded here, and in
         a restored run those of its earlier record, were. The others finished.
         """
-        outcomes = list(self._outcome_of.values())
-        cut_off = min(self._before.num_cut_off + outcomes.count("cut_off"), status_counts.terminated)
-        stopped_early = self._before.num_stopped_early + outcomes.count("stopped_early")
-        terminated = status_counts.terminated - cut_off
-        stopped_early = min(stopped_early, terminated)
+        terminated, failed = statuses.get("TERMINATED", 0), statuses.get("ERROR", 0)
+        outcomes = Counter(self._outcome_of.values())
+        cut_off = min(self._before.num_cut_off + outcomes["cut_off"], terminated)
+        stopped_early = min(self._before.num_stopped_early + outcomes["stopped_early"], terminated - cut_off)
         return TrialCounts(
-            num_finished=terminated - stopped_early,
+            num_finished=terminated - cut_off - stopped_early,
             num_stopped_early=stopped_early,
-            num_failed=status_counts.error,
+            num_failed=failed,
             num_cut_off=cut_off,
-            num_unfinished=status_counts.others,
+            num_unfinished=sum(statuses.values()) - terminated - failed,
             num_retries=self._num_retries,
         )
-
-
-class StatusCounts(Value):
-    """How many trials have each of Tune's statuses."""
-
-    terminated: int = 0
-    error: int = 0
-    others: int = 0

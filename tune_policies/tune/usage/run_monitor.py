@@ -3,8 +3,9 @@
 This module reads Tune's trials, but imports nothing of Tune or Ray. Callers pass the time in.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import NODE_ID
@@ -17,7 +18,6 @@ from tune_policies.values.resources import to_ticks
 from .resource_meter import (
     COUNTED_RESOURCES,
     ResourceMeter,
-    StatusCounts,
     TrialOutcomes,
     TrialQueue,
     TrialReservation,
@@ -25,41 +25,13 @@ from .resource_meter import (
 )
 from .resource_usage import PlanInUse, ResourceUsage
 
+if TYPE_CHECKING:
+    from tune_policies.tune.policy_scheduler import PolicyScheduler
+
 _PENDING: Final = "PENDING"
 _PAUSED: Final = "PAUSED"
 _RUNNING: Final = "RUNNING"
 _TERMINATED: Final = "TERMINATED"
-_ERROR: Final = "ERROR"
-
-
-class PlanUpdate(Protocol):
-    """A change of the plan."""
-
-    @property
-    def plan(self) -> TrialPlan:
-        """The plan from then on."""
-
-    @property
-    def why(self) -> str:
-        """Why it changed."""
-
-
-class PlanningScheduler(Protocol):
-    """A scheduler with a plan that may change, such as ``PolicyScheduler``."""
-
-    @property
-    def plan(self) -> TrialPlan:
-        """The current plan."""
-
-    @property
-    def changes(self) -> Sequence[PlanUpdate]:
-        """All changes so far."""
-
-    def slot_of(self, trial: Any) -> TrialSlot | None:
-        """Return the slot of a trial; ``None``: it has none."""
-
-    def slots_left_idle(self) -> dict[int, int]:
-        """Return how many slots of each kind are left idle on purpose."""
 
 
 class RunMonitor:
@@ -73,7 +45,7 @@ class RunMonitor:
     """
 
     def __init__(
-        self, plan: TrialPlan, scheduler: PlanningScheduler | None, num_trials: int | None, before: ResourceUsage | None
+        self, plan: TrialPlan, scheduler: "PolicyScheduler | None", num_trials: int | None, before: ResourceUsage | None
     ) -> None:
         self.plan = plan
         self._scheduler = scheduler
@@ -230,13 +202,10 @@ class RunMonitor:
     def record(self, now_s: float, *, is_final: bool = False) -> ResourceUsage:
         """Return the record of the run up to now."""
         self._meter.count_until(now_s)
-        status = [trial.status for trial in self._trials]
-        num_ended = StatusCounts(terminated=status.count(_TERMINATED), error=status.count(_ERROR))
-        others = len(status) - num_ended.terminated - num_ended.error
-        trials = self._outcomes.counts(num_ended.model_copy(update={"others": others}))
+        trials = self._outcomes.counts(Counter(trial.status for trial in self._trials))
         counted = self._meter.record()
         num_ran = trials.num_finished + trials.num_stopped_early + trials.num_failed + self._outcomes.num_incomplete
-        planned = None if self._num_trials is None else max(self._num_trials, len(status))
+        planned = None if self._num_trials is None else max(self._num_trials, len(self._trials))
         return counted.model_copy(
             update={
                 "is_final": is_final,
