@@ -13,7 +13,7 @@ from tune_policies.trainers import gpu_memory_usage, peak_gpu_memory_bytes
 from tune_policies.trainers.gpu_memory.free_memory import is_too_much_to_keep, wait_for_free_memory
 from tune_policies.trainers.gpu_memory.overhead import SAFE_DEFAULT
 from tune_policies.trainers.gpu_memory.share import GpuShare, LimitReport
-from tune_policies.trainers.gpu_memory.trial_usage import begin_stats, noted_on_oom, warn_usage_unknown, with_usage
+from tune_policies.trainers.gpu_memory.trial_usage import begin_stats, noted_on_oom, warn_once, with_usage
 from tune_policies.tune.usage.gpu_memory_usage import ASSUMED
 
 GIB = 2**30
@@ -176,7 +176,7 @@ def test_no_trial_fails_because_its_framework_does_not_answer(torch_stats, monke
 
     begin_stats(1)
     monkeypatch.setattr(sys.modules["torch"].cuda, "memory_stats", lost)
-    warn_usage_unknown.cache_clear()
+    warn_once.cache_clear()
 
     with pytest.warns(UserWarning, match="torch cannot be asked about its GPU memory: CUDA error: an ill") as warned:
         results = [with_usage({"loss": 1}), with_usage({"loss": 2})]

@@ -172,14 +172,7 @@ def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: 
 def use_once_settled(
     read_bytes: Callable[[], int], idle_bytes: int, *, timeout_s: float = 10.0, poll_s: float = 0.2
 ) -> int:
-    """Return what is in use on a device once the memory of the process before has come back, or time is up.
-
-    Args:
-        read_bytes: Reads what is in use, in bytes.
-        idle_bytes: What was in use before that process.
-        timeout_s: How long to wait for it.
-        poll_s: How often to look.
-    """
+    """Return what is in use on a device once it is down to ``idle_bytes``, as before the last child, or time is up."""
     deadline = time.monotonic() + timeout_s
     while (used := read_bytes()) > idle_bytes + _NOISE_BYTES and time.monotonic() < deadline:
         time.sleep(poll_s)
@@ -189,16 +182,10 @@ def use_once_settled(
 def run_while_it_holds(
     command: Sequence[str], read: Callable[[int], _Read], *, timeout_s: float, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], _Read] | tuple[str, None]:
-    """Run a child that prints a line of JSON and waits, and return what it says and what ``read`` reads meanwhile.
-
-    Args:
-        command: How to start the child.
-        read: What to read while the child waits, given its process number.
-        timeout_s: When to end a child that says nothing.
-        environ: The child's variables beside those of this process.
+    """Run a child that prints a line of JSON and waits; ``read`` gets its process number meanwhile.
 
     Returns:
-        What the child says and what was read, or why it says nothing.
+        What the child says and what was read, or why it said nothing within ``timeout_s``.
     """
     with (
         tempfile.TemporaryFile("w+") as errors,

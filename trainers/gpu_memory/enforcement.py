@@ -6,6 +6,7 @@ MPS limits all that a process takes of a device, its context and libraries inclu
 reads when it starts, and only counts where a daemon of MPS runs.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -50,19 +51,17 @@ _UNIFIED_MEMORY: Final = "/dev/nvidia-uvm"
 
 def isolate_by_mps(context: LimiterContext) -> None:
     """Let MPS limit this process too, if a daemon answers; else report why it does not."""
-    reason = ask_mps_daemon() or _start_on_device(context)
+    reason = ask_mps_daemon()
+    if reason is None:
+        try:
+            total_bytes, _ = context.read_device()
+            reason = start_mps(context.share.fraction, context.share.bytes_of(total_bytes))
+        except MemoryLimitError as error:
+            reason = str(error)
     if reason is None:
         context.report.isolation = "mps"
     else:
         context.report.warn(f"MPS does not hold this process, its frameworks' own limits do: {reason}")
-
-
-def _start_on_device(context: LimiterContext) -> str | None:
-    try:
-        total_bytes, _ = context.read_device()
-    except MemoryLimitError as error:
-        return str(error)
-    return start_mps(context.share.fraction, context.share.bytes_of(total_bytes))
 
 
 def start_mps(fraction: float, memory_bytes: int) -> str | None:
@@ -246,57 +245,25 @@ class _ActiveLimits:
                 f"{' and '.join(sorted(self.with_gpu))} are each held to the share, together they may take more"
             )
 
-    def require_visible_gpu(self, names: Iterable[str]) -> None:
-        """Refuse to go on if the frameworks see no device, and none that is still to be imported may see it.
+    def require_visible_gpu(self, names: Iterable[str], *, may_come: bool) -> None:
+        """Refuse to go on if none of the imported frameworks sees the device.
 
         Args:
-            names: What has just been imported.
+            names: The imported frameworks that are asked about.
+            may_come: Whether a framework that is still to be imported may see it.
 
         Raises:
-            MemoryLimitError: No framework sees one.
+            MemoryLimitError: None sees it.
         """
         device = self.context.share.device
-        missing = self._missing_gpu(names)
-        if missing and not (device == "GPU" and other_gpu_frameworks(self.without_gpu)):
-            raise self._no_visible_gpu(missing[0])
-
-    def require(self) -> None:
-        """Refuse to go on if a framework is not limited.
-
-        Raises:
-            MemoryLimitError: A framework could not be limited, or none sees a GPU.
-        """
-        if self.refusal is not None:
-            raise MemoryLimitError(self.refusal)
-        missing = self._missing_gpu(sorted(self.without_gpu))
-        if missing:
-            raise self._no_visible_gpu(missing[0])
-
-    def _missing_gpu(self, names: Iterable[str]) -> list[str]:
-        """Return those of ``names`` that must see the device and do not; none if another framework sees it."""
-        if self.with_gpu:
-            return []
-        return [name for name in names if name in self.without_gpu and name in _MUST_SEE[self.context.share.device]]
-
-    def _no_visible_gpu(self, name: str) -> MemoryLimitError:
-        device = self.context.share.device
-        return MemoryLimitError(
-            f"Ray gave this process a share of a {device}, but {name} sees no {device}, so nothing can hold it "
-            f"to its share: install a {name} that is built for the {device} and its driver, or plan with "
+        missing = [name for name in names if name in self.without_gpu and name in _MUST_SEE[device]]
+        if self.with_gpu or not missing or (may_come and device == "GPU" and other_gpu_frameworks(self.without_gpu)):
+            return
+        raise MemoryLimitError(
+            f"Ray gave this process a share of a {device}, but {missing[0]} sees no {device}, so nothing can hold it "
+            f"to its share: install a {missing[0]} that is built for the {device} and its driver, or plan with "
             "CpuPolicy"
         )
-
-    def recheck(self) -> None:
-        """Report which limits hold no more: the user's code may have lifted them since."""
-        report = self.context.report
-        for name, limit_bytes in list(report.limit_bytes.items()):
-            try:
-                still_holds = _STILL_HOLDS[name](sys.modules[name], limit_bytes)
-            except Exception:  # noqa: BLE001, S112 - after some errors a device answers nothing but errors
-                continue
-            if not still_holds:
-                report.release(name)
-                report.warn(f"the limit of {name} was lifted or replaced after it was set, so it holds no more")
 
     def note(self, framework: str) -> None:
         """Report a framework in use that knows no limit."""
@@ -306,7 +273,6 @@ class _ActiveLimits:
 
 _active: _ActiveLimits | None = None
 _report: LimitReport | None = None
-_is_watching_imports = False
 
 
 def current_limit_report() -> LimitReport | None:
@@ -319,9 +285,18 @@ def rechecked_limit_report() -> LimitReport | None:
 
     A limit that was lifted or replaced since it was set leaves the report, with a warning there. Never raises.
     """
-    if _active is not None:
-        _active.recheck()
-    return current_limit_report()
+    report = _report
+    if _active is None or report is None:
+        return report
+    for name, limit_bytes in list(report.limit_bytes.items()):
+        try:
+            still_holds = _STILL_HOLDS[name](sys.modules[name], limit_bytes)
+        except Exception:  # noqa: BLE001, S112 - after some errors a device answers nothing but errors
+            continue
+        if not still_holds:
+            report.release(name)
+            report.warn(f"the limit of {name} was lifted or replaced after it was set, so it holds no more")
+    return report
 
 
 def require_limit() -> None:
@@ -331,8 +306,11 @@ def require_limit() -> None:
         MemoryLimitError: A limit was refused, whoever caught the error, or none of the imported frameworks sees the
             GPU.
     """
-    if _active is not None:
-        _active.require()
+    if _active is None:
+        return
+    if _active.refusal is not None:
+        raise MemoryLimitError(_active.refusal)
+    _active.require_visible_gpu(sorted(_active.without_gpu), may_come=False)
 
 
 def note_whole_devices() -> LimitReport:
@@ -380,18 +358,15 @@ def enforce(
     present = [name for name in _LIMITERS if name in sys.modules]
     for name in present:
         active.limit(name)
-    active.require_visible_gpu(present)
+    active.require_visible_gpu(present, may_come=True)
     for module in _NOT_ENFORCEABLE.keys() & sys.modules.keys():
         active.note(_NOT_ENFORCEABLE[module])
     _watch_imports()
     return report
 
 
+@functools.cache  # a hook stays for the life of the process
 def _watch_imports() -> None:
-    global _is_watching_imports
-    if _is_watching_imports:  # a hook stays for the life of the process
-        return
-    _is_watching_imports = True
     for name in _LIMITERS.keys() - sys.modules.keys():
         wrapt.register_post_import_hook(_limit_late, name)
     for name in _NOT_ENFORCEABLE.keys() - sys.modules.keys():
@@ -401,7 +376,7 @@ def _watch_imports() -> None:
 def _limit_late(module: ModuleType) -> None:
     if _active is not None:
         _active.limit(module.__name__)
-        _active.require_visible_gpu([module.__name__])
+        _active.require_visible_gpu([module.__name__], may_come=True)
 
 
 def _note_late(module: ModuleType) -> None:

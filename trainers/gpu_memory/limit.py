@@ -195,6 +195,9 @@ _FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "cupy")
 class GpuMemoryLimit(Value):
     """The GPU memory that one process may use on each of its devices, everything included.
 
+    Every method raises a ``MemoryLimitError`` where the share leaves nothing for tensors, and an
+    ``InvalidResourcesError`` where an amount of bytes is not above 0.
+
     Attributes:
         limit_bytes: The process's share of a device.
         overhead_bytes: What each framework uses outside its allocator, by its name, where it was measured; of the
@@ -216,7 +219,6 @@ class GpuMemoryLimit(Value):
 
         Raises:
             InvalidResourcesError: There is no limit for that framework.
-            MemoryLimitError: The share leaves nothing for tensors.
         """
         if framework not in _FRAMEWORKS:
             raise InvalidResourcesError(
@@ -236,10 +238,6 @@ class GpuMemoryLimit(Value):
         """Return what ``set_per_process_memory_fraction`` takes in ``torch.cuda``, ``torch.xpu`` and ``torch.npu``.
 
         It is a fraction of the device's total.
-
-        Raises:
-            InvalidResourcesError: ``total_bytes`` is not above 0.
-            MemoryLimitError: The share leaves nothing for tensors.
         """
         return min(1.0, self.budget_bytes("torch") / parse_bytes(total_bytes, name="total_bytes"))
 
@@ -248,40 +246,20 @@ class GpuMemoryLimit(Value):
 
         It is a fraction of what Metal recommends, ``torch.mps.recommended_max_memory()``. Never 0, which Apple's
         back end takes for unlimited.
-
-        Raises:
-            InvalidResourcesError: ``recommended_max_bytes`` is not above 0.
-            MemoryLimitError: The share leaves nothing for tensors.
         """
         return min(2.0, self.budget_bytes("torch") / parse_bytes(recommended_max_bytes, name="recommended_max_bytes"))
 
     def tensorflow_memory_limit_mb(self, compute_capability: tuple[int, int] | None = None) -> int:
-        """Return what TensorFlow's ``LogicalDeviceConfiguration(memory_limit=…)`` takes, in units of 2^20 bytes.
-
-        Args:
-            compute_capability: Of the device, such as ``(8, 0)``; ``None``: not known.
-
-        Raises:
-            MemoryLimitError: The share leaves nothing for tensors.
-        """
+        """Return what TensorFlow's ``LogicalDeviceConfiguration(memory_limit=…)`` takes, in units of 2^20 bytes."""
         return max(1, self.budget_bytes("tensorflow", compute_capability) // MIB)
 
     def jax_fraction(self, total_bytes: int) -> float:
-        """Return what ``XLA_CLIENT_MEM_FRACTION`` takes: a fraction of the device's total, in millionths.
-
-        Raises:
-            InvalidResourcesError: ``total_bytes`` is not above 0.
-            MemoryLimitError: The share leaves nothing for arrays.
-        """
+        """Return what ``XLA_CLIENT_MEM_FRACTION`` takes: a fraction of the device's total, in millionths."""
         total = parse_bytes(total_bytes, name="total_bytes")
         return min(1.0, max(1, math.floor(self.budget_bytes("jax") / total * 10**6)) / 10**6)
 
     def cupy_limit_bytes(self) -> int:
-        """Return what CuPy's memory pool takes as its limit, in bytes.
-
-        Raises:
-            MemoryLimitError: The share leaves nothing for arrays.
-        """
+        """Return what CuPy's memory pool takes as its limit, in bytes."""
         return self.budget_bytes("cupy")
 
     def environment(self, versions: Mapping[str, str], total_bytes: int, environ: Mapping[str, str]) -> dict[str, str]:
@@ -297,9 +275,8 @@ class GpuMemoryLimit(Value):
             environ: The environment that the process would have without them.
 
         Raises:
-            InvalidResourcesError: There is no limit for one of the frameworks, or ``total_bytes`` is not above 0.
-            MemoryLimitError: The share leaves nothing for tensors, or ``environ`` contradicts itself or has a setting
-                that turns the limit into none.
+            InvalidResourcesError: There is no limit for one of the frameworks.
+            MemoryLimitError: ``environ`` contradicts itself, or has a setting that turns the limit into none.
         """
         variables: dict[str, str] = {}
         total_bytes = parse_bytes(total_bytes, name="total_bytes")

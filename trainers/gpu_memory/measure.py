@@ -31,7 +31,7 @@ from tune_policies.values.errors import InvalidResourcesError, MeasurementError
 from tune_policies.values.resources import Bytes, Count, UsedBytes, check_count
 from tune_policies.values.sanitize import redacted
 from tune_policies.values.units import is_number
-from tune_policies.values.value import Value, shorten
+from tune_policies.values.value import Value, counted, shorten
 
 from ..tune_trainable import with_plan
 from .counters import FrameworkMemory, read_counters
@@ -240,7 +240,10 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
             yield
         except Exception as error:
             ran_out = classify_oom(error).kind == "accelerator"
-            self._record("out_of_memory" if ran_out else "failed", _said(error))
+            said: BaseException = error
+            while not str(said) and said.__cause__ is not None:  # Tune's own around it
+                said = said.__cause__
+            self._record("out_of_memory" if ran_out else "failed", redacted(f"{type(said).__name__}: {said}"))
             raise
 
     def _watch(self) -> None:
@@ -271,7 +274,9 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
 
     def _reading(self, ended_by: Ended | None, error: str | None) -> Reading:
         counters = self._look()
-        gpu = _gpu()
+        gpu: dict[str, Any] = {}
+        with suppress(NvmlError, IndexError):
+            gpu = read_gpus()[0]
         versions = {name: str(getattr(sys.modules[name], "__version__", "")) for name in self._peaks}
         overhead = sum(self._overheads.bytes_for(gpu.get("name"), name, versions[name])[0] for name in versions)
         held = sum(memory.held_bytes for memory in counters.values())
@@ -292,13 +297,6 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         )
 
 
-def _said(error: BaseException) -> str:
-    """Return the type and message of an error, or of its cause where it has no message, as Tune's own around it."""
-    while not str(error) and error.__cause__ is not None:
-        error = error.__cause__
-    return redacted(f"{type(error).__name__}: {error}")
-
-
 def _peak(name: str, memory: FrameworkMemory) -> int:
     known = memory.peak_allocated_bytes
     if memory.peak_reserved_bytes is not None and (known is None or name not in _TAKE_MORE_THAN_NEEDED):
@@ -313,13 +311,6 @@ def _process_bytes(held_bytes: int) -> int | None:
         # Less than its allocators hold is the count of another process, one that the host numbers so.
         return found if found is not None and found >= held_bytes else None
     return None
-
-
-def _gpu() -> dict[str, Any]:
-    """Return the name and memory of this process's GPU; nothing, where the driver cannot be asked."""
-    with suppress(NvmlError, IndexError):
-        return read_gpus()[0]
-    return {}
 
 
 _CONNECT_S: Final = 30.0
@@ -363,7 +354,9 @@ def measure_gpu_memory(
         MeasurementError: Some trials failed, did not start, or used no GPU. Its ``profile`` has what was measured.
         ProbeError: Ray cannot be reached.
     """
-    caps = Caps(max_steps=check_count(max_steps, least=1, name="max_steps"), max_seconds=_seconds(max_seconds))
+    if not is_number(max_seconds) or not 0 < max_seconds < float("inf"):
+        raise InvalidResourcesError(f"max_seconds must be above 0 seconds and have an end, got {shorten(max_seconds)}")
+    caps = Caps(max_steps=check_count(max_steps, least=1, name="max_steps"), max_seconds=float(max_seconds))
     policy = GpuPolicy() if policy is None else policy
     if not isinstance(policy, GpuPolicy):
         raise InvalidResourcesError(f"policy must be a GpuPolicy, got {shorten(policy)}")
@@ -396,16 +389,8 @@ def plan_by_measuring(
     It is :func:`measure_gpu_memory` and ``GpuMemoryPolicy(profile=…)`` in one call; ``plan.explain()`` says what was
     measured and chosen, and ``plan.by_config.profile`` is the profile, to be kept for the next time.
 
-    Args:
-        trainable: As for :func:`measure_gpu_memory`.
-        configs: As for :func:`measure_gpu_memory`.
-        headroom: How much more than measured a trial gets: 0.1 is a tenth more.
-        max_steps: As for :func:`measure_gpu_memory`.
-        max_seconds: As for :func:`measure_gpu_memory`.
-        num_samples: As for :func:`measure_gpu_memory`.
-        seed: As for :func:`measure_gpu_memory`.
-        capacity: As for :func:`measure_gpu_memory`.
-        **policy_fields: Further fields of ``GpuMemoryPolicy``, such as ``cpus`` and ``accelerator_type``.
+    Arguments are as for :func:`measure_gpu_memory`, beside ``headroom``, how much more than measured a trial gets (0.1
+    is a tenth more), and further fields of ``GpuMemoryPolicy``, such as ``cpus`` and ``accelerator_type``.
 
     Raises:
         InvalidResourcesError: An argument is wrong.
@@ -436,12 +421,6 @@ def plan_by_measuring(
             policy=measuring,
         )
     return known.model_copy(update={"gpu_memory": None, "profile": profile}).plan(capacity)
-
-
-def _seconds(amount: object) -> float:
-    if not is_number(amount) or not 0 < amount < float("inf"):
-        raise InvalidResourcesError(f"max_seconds must be above 0 seconds and have an end, got {shorten(amount)}")
-    return float(amount)
 
 
 def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: TrialPlan) -> dict[int, Reading]:
@@ -486,13 +465,19 @@ def _profile(
         if (why := _why_not(reading, caps)) is not None:
             failures.append(f"{config}: {why}")
         elif reading is not None:
-            measurements.append(_measurement(config, reading, plan))
+            # A trial that ran out needs more than the device has, however little it had used.
+            device_bytes = reading.device_bytes or plan.gpu_memory_bytes
+            at_least = device_bytes if reading.ended_by == "out_of_memory" else None
+            fields = reading.model_dump(include={"peak_bytes", "overhead_bytes", "num_steps", "ended_by", "gpu_model"})
+            measurements.append(
+                GpuMemoryMeasurement(config=config, total_bytes=max(1, at_least or reading.total_bytes), **fields)
+            )
     versions = {"ray": ray.__version__}
     for reading in readings.values():
         versions |= reading.versions
     profile = GpuMemoryProfile(measurements=tuple(measurements), versions=versions) if measurements else None
     if failures or profile is None:
-        many = f"{len(failures)} of {len(configs)} {'config' if len(configs) == 1 else 'configs'}"
+        many = f"{len(failures)} of {counted(len(configs), 'config')}"
         kept = "" if profile is None else ". What was measured is in the error's profile"
         raise MeasurementError(f"{many} could not be measured: {'; '.join(failures)}{kept}", profile)
     return profile
@@ -511,17 +496,3 @@ def _why_not(reading: Reading | None, caps: Caps) -> str | None:
     if not reading.peak_bytes and reading.ended_by != "out_of_memory":
         return "no framework that is known (PyTorch, TensorFlow, JAX, CuPy) used the GPU in it"
     return None
-
-
-def _measurement(config: dict[str, Any], reading: Reading, plan: TrialPlan) -> GpuMemoryMeasurement:
-    ran_out = reading.ended_by == "out_of_memory"
-    device_bytes = reading.device_bytes or plan.gpu_memory_bytes
-    return GpuMemoryMeasurement(
-        config=config,
-        peak_bytes=reading.peak_bytes,
-        overhead_bytes=reading.overhead_bytes,
-        total_bytes=max(1, (device_bytes if ran_out else None) or reading.total_bytes),
-        num_steps=reading.num_steps,
-        ended_by=reading.ended_by,
-        gpu_model=reading.gpu_model,
-    )

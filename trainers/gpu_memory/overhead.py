@@ -93,23 +93,16 @@ def load_overheads() -> Overheads:
     A file that cannot be read, is not understood, or may be written by another user, is warned of and counts as none.
     """
     try:
-        return _read(overheads_file())
+        return read_value(overheads_file(), Overheads, "record of overheads", by_others=False)
     except InvalidResourcesError as error:
+        if isinstance(error, UnreadableFileError) and error.is_missing:
+            return NOTHING_MEASURED
         reason = str(error).partition("\n")[0]
         warnings.warn(
             f"no measured overheads are used, safe defaults are: {reason}. Measure again with calibrate_gpu_overhead()",
             stacklevel=2,
         )
         return NOTHING_MEASURED
-
-
-def _read(path: Path) -> Overheads:
-    try:
-        return read_value(path, Overheads, "record of overheads", by_others=False)
-    except UnreadableFileError as error:
-        if error.is_missing:
-            return NOTHING_MEASURED
-        raise
 
 
 def save_overheads(overheads: Overheads) -> Overheads:

@@ -79,7 +79,7 @@ def begin_stats(gpus: float, device: SharedDevice = "GPU") -> None:
         reset_peaks()
         now = read_counters()
     except ProbeError as error:
-        warn_usage_unknown(str(error))
+        _warn_usage_unknown(error)
         return
     _stats.left_over_bytes = held_bytes(now)
     _stats.count_ooms(now)
@@ -94,7 +94,7 @@ def rebase_stats() -> None:
         release_unused()
         reset_peaks()
     except ProbeError as error:
-        warn_usage_unknown(str(error))
+        _warn_usage_unknown(error)
     _stats.left_over_bytes = 0
     _stats.peaks.clear()
 
@@ -119,10 +119,14 @@ def held_bytes(counters: Mapping[str, FrameworkMemory] | None = None) -> int:
     return sum(memory.held_bytes for memory in (read_counters() if counters is None else counters).values())
 
 
-@functools.cache  # each reason once a process, not at each report
-def warn_usage_unknown(reason: str) -> None:
-    """Say that what the trial used is not known."""
-    warnings.warn(f"what the trial used is not known: {reason}", stacklevel=2)
+def _warn_usage_unknown(error: ProbeError) -> None:
+    warn_once(f"what the trial used is not known: {error}")
+
+
+@functools.cache  # once a process, not at each report
+def warn_once(message: str) -> None:
+    """Warn."""
+    warnings.warn(message, stacklevel=3)
 
 
 def peak_gpu_memory_bytes() -> int | None:
@@ -194,7 +198,7 @@ def _usage_if_known() -> GpuMemoryUsage | None:
     try:
         return gpu_memory_usage()
     except ProbeError as error:
-        warn_usage_unknown(str(error))
+        _warn_usage_unknown(error)
         return None
 
 
@@ -212,7 +216,10 @@ def with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
     if usage is None or not isinstance(metrics, dict):
         return metrics
     if GPU_MEMORY_KEY in metrics:
-        _warn_of_own_key()
+        warn_once(
+            f"the metrics have a {GPU_MEMORY_KEY!r} of their own, so what the trial used is not added to them: rename "
+            "it, or report gpu_memory_usage() under another key"
+        )
         return metrics
     return {**metrics, GPU_MEMORY_KEY: usage.to_result()}
 
@@ -244,22 +251,9 @@ def _note(error: Exception) -> None:
     if usage is not None:
         usage = usage.model_copy(update={"num_ooms": stats.num_ooms})
         error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
-        _keep_notes_in_copies(error)
-
-
-def _keep_notes_in_copies(error: Exception) -> None:
-    """Let copies of errors of this type have their notes, which CuPy's leaves out; Tune copies a function's error."""
-    if len(error.__reduce_ex__(4)) == 2:  # the type and its arguments, but no state
-        copyreg.pickle(type(error), lambda each: (*each.__reduce_ex__(4)[:2], each.__dict__))
-
-
-@functools.cache  # once a process, not at each report
-def _warn_of_own_key() -> None:
-    warnings.warn(
-        f"the metrics have a {GPU_MEMORY_KEY!r} of their own, so what the trial used is not added to them: rename it, "
-        "or report gpu_memory_usage() under another key",
-        stacklevel=2,
-    )
+        # Tune copies a function's error. CuPy's are copied without their state: give them theirs.
+        if len(error.__reduce_ex__(4)) == 2:
+            copyreg.pickle(type(error), lambda each: (*each.__reduce_ex__(4)[:2], each.__dict__))
 
 
 def _peaks(stats: TrialMemoryStats, counters: Mapping[str, FrameworkMemory]) -> dict[MemoryKind, int]:

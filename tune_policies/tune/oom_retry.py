@@ -158,11 +158,9 @@ def limit_floor(
     floor = floor.model_copy(update={"gpu_ticks": min(floor.gpu_ticks, _largest_share(max_gpus, most_devices))})
     if nodes is None or not is_held(reservation, nodes):
         return floor
-    return (
-        floor
-        if is_held(reservation.with_bundles(floor.apply_to(reservation.bundles)), nodes)
-        else largest_that_fits(floor, reservation, nodes)
-    )
+    if is_held(reservation.with_bundles(floor.apply_to(reservation.bundles)), nodes):
+        return floor
+    return largest_that_fits(floor, reservation, nodes)
 
 
 def next_share(share_ticks: int, *, growth: float, max_gpus: float, most_devices: float) -> int | None:
@@ -296,9 +294,8 @@ def larger_plan(
     most, alone = room_to_grow(groups, request, at_once)
     changes = {"max_concurrent_trials": at_once, "max_workers": most, "max_workers_alone": alone}
     larger = larger.model_copy(update=changes)
-    reason = (
-        f"each worker ran out of memory with {floor_of([bundle])}, and now has {floor_of([_worker_bundle(larger)])}"
-    )
+    now = floor_of([_worker_bundle(larger)])
+    reason = f"each worker ran out of memory with {floor_of([bundle])}, and now has {now}"
     return plan.model_copy(update={"slots": (larger,)}).with_reasons(reason)
 
 

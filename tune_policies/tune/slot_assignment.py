@@ -12,6 +12,7 @@ import heapq
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any, Final, NamedTuple
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
@@ -42,19 +43,13 @@ class SlotAssignment(NamedTuple):
     has_started: bool = True
 
 
-class DeviceKind(NamedTuple):
-    """The devices that a trial keeps when it is paused and resumed; how much of them it gets may change."""
+def _device_kind(slot: TrialSlot) -> tuple[frozenset[str], str | None, str]:
+    """Return the devices that a trial keeps when it is paused and resumed; how much of them it gets may change.
 
-    resources: frozenset[str]
-    accelerator_type: str | None
-    nodes: str
-
-
-def device_kind(slot: TrialSlot) -> DeviceKind:
-    """Return the kind of devices on which trials in ``slot`` run. CPUs alone are a kind of their own."""
-    return DeviceKind(
-        DEVICE_RESOURCES & slot.worker.ticks.keys(), slot.accelerator_type, format_selector(slot.label_selector)
-    )
+    CPUs alone are a kind of their own.
+    """
+    devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
+    return devices, slot.accelerator_type, format_selector(slot.label_selector)
 
 
 def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssignment]) -> list[int]:
@@ -122,7 +117,7 @@ class SlotKinds:
         if id(slot) not in self._matches:
             alike = _without_count_and_speed(slot)
             same_slot = [i for i, each in enumerate(self.slots) if _without_count_and_speed(each) == alike]
-            same_devices = [i for i, each in enumerate(self.slots) if device_kind(each) == device_kind(slot)]
+            same_devices = [i for i, each in enumerate(self.slots) if _device_kind(each) == _device_kind(slot)]
             kind = next(iter([*same_slot, *same_devices]), None)
             self._matches[id(slot)] = slot, kind, tuple(same_devices or range(len(self.slots)))
         return self._matches[id(slot)][1:]
@@ -134,14 +129,13 @@ def _without_count_and_speed(slot: TrialSlot) -> TrialSlot:
 
 def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -> int:
     """Return how many slots hold what a trial reserves. Both are amounts by Ray's names of the resources."""
-    return max((_ratio(reserved[name], of_slot.get(name, 0)) for name in _COUNTED & reserved.keys()), default=1)
-
-
-def _ratio(amount: float, of_slot: float) -> int:
-    if of_slot <= 0:
-        return 1
     # A share is floor(10000 / k) ticks, up to one less than its part: a whole GPU is three slots of 0.3333.
-    return max(1, -(-to_ticks(amount) // (to_ticks(of_slot) + 1)))
+    ratios = [
+        -(-to_ticks(reserved[name]) // (to_ticks(of_slot[name]) + 1))
+        for name in _COUNTED & reserved.keys()
+        if of_slot.get(name, 0) > 0
+    ]
+    return max([1, *ratios])
 
 
 _SHORTEST_S: Final = 1e-6
@@ -181,14 +175,11 @@ class TrialDurations:
         )
         there, its_speed = self._measured_s[-reference], self._speeds[-reference]
         if len(here) < _ENOUGH_TRIALS and speed is not None and its_speed is not None and there:
-            return max(_SHORTEST_S, _median(there) * its_speed / speed)
-        return _median(here) if here else None
+            return max(_SHORTEST_S, median(there) * its_speed / speed)
+        return median(here) if here else None
 
     def by_speed(self, kind: int) -> float | None:
-        """Return how long a trial takes in a slot of this kind by its speed alone, in no unit; ``None``: not known.
-
-        Until a trial has ended, kinds can be compared by this alone.
-        """
+        """Return how long a trial takes in a slot of this kind by its speed alone, in no unit; ``None``: not known."""
         speed = self._speeds[kind]
         return None if speed is None else 1 / speed
 
@@ -204,21 +195,11 @@ class TrialDurations:
         """
         times = max(self._measured_s, key=len)
         ranks = [(2 * i + 1) * len(times) // (2 * _NUM_QUANTILES) for i in range(_NUM_QUANTILES)]
-        return [times[rank] / _median(times) for rank in ranks] if times else [1.0]
-
-
-def _median(times: Sequence[float]) -> float:
-    middle = len(times) // 2
-    return times[middle] if len(times) % 2 else (times[middle - 1] + times[middle]) / 2
+        return [times[rank] / median(times) for rank in ranks] if times else [1.0]
 
 
 class RunningTrial(NamedTuple):
-    """A trial that runs.
-
-    Attributes:
-        kind: The kind of slot in which it runs.
-        elapsed_s: For how long it has run there, in seconds; 0 or more.
-    """
+    """A trial that runs: in which kind of slot, and for how many seconds."""
 
     kind: int
     elapsed_s: float
@@ -317,10 +298,12 @@ class TrialTimer:
         """Go on with the kinds of another plan, and keep the durations of kinds that are in both."""
         self._kinds = kinds
         self._durations = TrialDurations([slot.speed for slot in kinds.slots])
-        for slot, seconds in self._finished:
+        finished, self._finished = self._finished, []
+        for slot, seconds in finished:
             self._add(slot, seconds)
 
     def _add(self, slot: TrialSlot, seconds: float) -> None:
+        self._finished.append((slot, seconds))
         kind = self._kinds.kind_of(slot)
         if kind is not None:
             self._durations.add(kind, seconds)
@@ -339,8 +322,7 @@ class TrialTimer:
         """Add the duration of a trial that ended in ``slot``."""
         if trial in self._since_s:
             self.stop(trial, now_s)
-            self._finished.append((slot, self._ran_s[trial]))
-            self._add(*self._finished[-1])
+            self._add(slot, self._ran_s[trial])
 
     def should_idle(
         self,
@@ -353,16 +335,15 @@ class TrialTimer:
         """Return whether a free slot of ``kind`` is better left idle than given to one of ``num_waiting`` trials."""
         if not self._durations.is_known(kind):
             return False
-        counts = Counter(dict.fromkeys(range(len(self._kinds.slots)), 0))
+        slots = [0] * len(self._kinds.slots)
         for placement in placements:
-            counts[placement.kind] += placement.count
+            slots[placement.kind] += placement.count
         running = [
-            RunningTrial(kind=assignment.kind, elapsed_s=self._elapsed_s(trial, now_s))
+            RunningTrial(
+                kind=assignment.kind,
+                elapsed_s=self._ran_s.get(trial, 0.0) + now_s - self._since_s.get(trial, now_s),
+            )
             for trial, assignment in assignments.items()
             if assignment.kind is not None
         ]
-        slots = list(counts.values())
         return should_idle(kind, durations=self._durations, slots=slots, running=running, num_waiting=num_waiting)
-
-    def _elapsed_s(self, trial: Any, now_s: float) -> float:
-        return self._ran_s.get(trial, 0.0) + now_s - self._since_s.get(trial, now_s)
