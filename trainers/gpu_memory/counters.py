@@ -8,7 +8,7 @@ import gc
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from tune_policies.values.errors import ProbeError
 
@@ -22,20 +22,20 @@ class FrameworkMemory:
     """The GPU memory of one framework in this process, all devices together.
 
     Attributes:
+        how: How the figures were measured.
         allocated_bytes: What its tensors take now.
         reserved_bytes: What its allocator holds of the device now; ``None``: it does not tell.
         peak_allocated_bytes: The most that its tensors took; ``None``: it does not tell.
         peak_reserved_bytes: The most that its allocator held; ``None``: it does not tell.
         num_ooms: Allocations that it refused since the process began; ``None``: it does not count them.
-        how: How the figures were measured.
     """
 
-    allocated_bytes: int
-    reserved_bytes: int | None
-    peak_allocated_bytes: int | None
-    peak_reserved_bytes: int | None
-    num_ooms: int | None
     how: str
+    allocated_bytes: int
+    reserved_bytes: int | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    num_ooms: int | None = None
 
     def peak_bytes(self, kind: MemoryKind) -> int | None:
         """Return the peak of what was allocated, or reserved; ``None``: it does not tell."""
@@ -47,17 +47,18 @@ class FrameworkMemory:
         return self.allocated_bytes if self.reserved_bytes is None else self.reserved_bytes
 
 
-class Counter(Protocol):
+class Counter:
     """Reads one framework's figures; ``module`` is the imported framework."""
 
     def read(self, module: Any) -> FrameworkMemory | None:
         """Return the figures; ``None``: it has not used a device."""
+        raise NotImplementedError
 
     def reset_peaks(self, module: Any) -> None:
         """Let the peaks begin anew, where the framework can."""
 
     def release(self, module: Any) -> None:
-        """Give back to the device what no tensor needs."""
+        """Give back to the device what no tensor needs, where the framework can."""
 
 
 def read_counters() -> dict[str, FrameworkMemory]:
@@ -101,7 +102,7 @@ def _ask(name: str, question: Callable[[Any], _T]) -> _T:
         raise ProbeError(f"{name} cannot be asked about its GPU memory: {error}") from error
 
 
-class _Torch:
+class _Torch(Counter):
     """PyTorch: CUDA and ROCm, and what has the same counters (XPU, NPU)."""
 
     def read(self, torch: Any) -> FrameworkMemory | None:
@@ -137,26 +138,23 @@ class _Torch:
         return [(api, device) for api in in_use for device in range(api.device_count())]
 
 
-class _Tensorflow:
+class _Tensorflow(Counter):
+    """TensorFlow, whose allocator gives nothing back before the process ends; what is free serves the next trial."""
+
     def read(self, tensorflow: Any) -> FrameworkMemory | None:
         infos = [tensorflow.config.experimental.get_memory_info(name) for name in self._devices(tensorflow)]
         if not infos:
             return None
         return FrameworkMemory(
             allocated_bytes=sum(info["current"] for info in infos),
-            reserved_bytes=None,  # its allocator takes the whole limit as it starts, which says nothing of the need
+            # No reserved_bytes: its allocator takes the whole limit as it starts, which says nothing of the need.
             peak_allocated_bytes=sum(info["peak"] for info in infos),
-            peak_reserved_bytes=None,
-            num_ooms=None,
             how="tensorflow's get_memory_info",
         )
 
     def reset_peaks(self, tensorflow: Any) -> None:
         for name in self._devices(tensorflow):
             tensorflow.config.experimental.reset_memory_stats(name)
-
-    def release(self, tensorflow: Any) -> None:
-        """Its allocator gives nothing back before the process ends; what is free in it serves the next trial."""
 
     @staticmethod
     def _devices(tensorflow: Any) -> list[str]:
@@ -169,7 +167,9 @@ class _Tensorflow:
         return [device.name for device in tensorflow.config.list_logical_devices("GPU")]
 
 
-class _Jax:
+class _Jax(Counter):
+    """JAX, which has no way to let its peaks begin anew."""
+
     def read(self, jax: Any) -> FrameworkMemory | None:
         # jax.local_devices() starts the backend, which then takes its memory; no public name tells whether it is up.
         bridge = sys.modules.get("jax._src.xla_bridge")
@@ -187,18 +187,16 @@ class _Jax:
             reserved_bytes=total("pool_bytes"),
             peak_allocated_bytes=total("peak_bytes_in_use"),
             peak_reserved_bytes=total("peak_pool_bytes"),
-            num_ooms=None,
             how="jax's memory_stats, peaks of the whole process",
         )
-
-    def reset_peaks(self, jax: Any) -> None:
-        """JAX has no way to."""
 
     def release(self, jax: Any) -> None:
         jax.clear_caches()  # compiled functions hold their constants
 
 
-class _Cupy:
+class _Cupy(Counter):
+    """CuPy, which keeps no peaks."""
+
     def read(self, cupy: Any) -> FrameworkMemory | None:
         # Of the current device: to ask for another one would open a context there, which takes memory.
         if not cupy.cuda.is_available():
@@ -210,34 +208,27 @@ class _Cupy:
         return FrameworkMemory(
             allocated_bytes=int(pool.used_bytes()),
             reserved_bytes=held,
-            peak_allocated_bytes=None,
             peak_reserved_bytes=held,  # the pool gives nothing back by itself
-            num_ooms=None,
             how="cupy's memory pool as it was at each report",
         )
-
-    def reset_peaks(self, cupy: Any) -> None:
-        """It keeps none."""
 
     def release(self, cupy: Any) -> None:
         if cupy.cuda.is_available():
             cupy.get_default_memory_pool().free_all_blocks()
 
 
-_COUNTERS: Final[dict[str, Counter]] = {
-    "torch": _Torch(),
-    "tensorflow": _Tensorflow(),
-    "jax": _Jax(),
-    "cupy": _Cupy(),
-}
+_COUNTERS: Final[dict[str, Counter]] = {"torch": _Torch(), "tensorflow": _Tensorflow(), "jax": _Jax(), "cupy": _Cupy()}
 
 
 def _in_use() -> list[tuple[str, Counter]]:
-    return [(name, counter) for name, counter in _COUNTERS.items() if _is_imported(name)]
+    """Return the counters of the frameworks that are there as a whole.
 
-
-def _is_imported(name: str) -> bool:
-    """Return whether a module is there as a whole: while another thread imports it, names in it are missing."""
-    module = sys.modules.get(name)
-    # Python's own import system waits by the same mark, which has no public name.
-    return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
+    While another thread imports a module, names in it are missing. Python's own import system waits by the same mark,
+    which has no public name.
+    """
+    there = [(name, counter, sys.modules.get(name)) for name, counter in _COUNTERS.items()]
+    return [
+        (name, counter)
+        for name, counter, module in there
+        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
+    ]

@@ -46,20 +46,18 @@ def wait_for_free_memory(share: GpuShare | None, *, timeout_s: float = FREE_MEMO
             devices = read_device_use()
         except NvmlError:
             return
-        full = next((device for device in devices if not _has_enough_free(device, share)), None)
-        if full is None:
+        for device in devices:
+            if share is None:
+                needed = _WHOLE_FRACTION * device.total_bytes
+            else:
+                needed = _SHARE_FRACTION * share.bytes_of(device.total_bytes)
+            if device.free_bytes < needed and device.free_bytes + _own_bytes(device) < needed:
+                break
+        else:
             return
         if time.monotonic() >= deadline:
-            raise _not_enough_free(full, share, timeout_s)
+            raise _not_enough_free(device, share, timeout_s)
         time.sleep(min(_POLL_S, timeout_s))
-
-
-def _has_enough_free(device: DeviceUse, share: GpuShare | None) -> bool:
-    if share is None:
-        needed = _WHOLE_FRACTION * device.total_bytes
-    else:
-        needed = _SHARE_FRACTION * share.bytes_of(device.total_bytes)
-    return device.free_bytes >= needed or device.free_bytes + _own_bytes(device) >= needed
 
 
 def _own_bytes(device: DeviceUse) -> int:

@@ -25,7 +25,10 @@ from .overhead import NOTHING_MEASURED
 
 @dataclass
 class OwnEnvironment:
-    """This process's environment, of which some variables were written here."""
+    """This process's environment, of which some variables were written here.
+
+    A process may serve several trials: what was written for the last one must not be taken for the user's own wish.
+    """
 
     _written: dict[str, tuple[str | None, str]] = field(default_factory=dict)
     """What was there before, and what was written over it, by variable."""

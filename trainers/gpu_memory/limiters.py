@@ -53,7 +53,7 @@ def limit_torch(torch: Any, context: LimiterContext) -> bool:
 def _limit_torch_device(torch: Any, module: Any, device: int, context: LimiterContext) -> None:
     properties = module.get_device_properties(device)
     total = int(properties.total_memory)
-    limit = context.limit("torch", torch.__version__, total_bytes=total.__int__, gpu_model=properties.name)
+    limit = context.limit("torch", torch.__version__, total_bytes=total, gpu_model=properties.name)
     fraction = min(limit.torch_fraction(total), torch_own_fraction(torch.__version__, os.environ))
     budget = int(fraction * total)
     reserved = module.memory_reserved(device)
@@ -87,7 +87,7 @@ def _limit_apple(torch: Any, context: LimiterContext) -> bool:
     if back_end is None or not back_end.is_available():
         return False
     total = int(torch.mps.recommended_max_memory())
-    limit = context.limit("torch", torch.__version__, total_bytes=total.__int__, gpu_model=None)
+    limit = context.limit("torch", torch.__version__, total_bytes=total, gpu_model=None)
     fraction = limit.torch_mps_fraction(total)
     torch.mps.set_per_process_memory_fraction(fraction)
     context.note_limit("torch", int(fraction * total))
@@ -131,7 +131,7 @@ def _limit_tensorflow_device(tensorflow: Any, device: Any, context: LimiterConte
     limit = context.limit(
         "tensorflow",
         tensorflow.__version__,
-        total_bytes=lambda: context.read_device()[0],
+        total_bytes=context.read_device()[0],
         gpu_model=details.get("device_name"),
         compute_capability=capability,
     )
@@ -187,7 +187,7 @@ def limit_jax(jax: Any, context: LimiterContext) -> bool:
         context.void(void)
         return True
     total, model = context.read_device()
-    limit = context.limit("jax", jax.__version__, total_bytes=lambda: total, gpu_model=model)
+    limit = context.limit("jax", jax.__version__, total_bytes=total, gpu_model=model)
     variables = jax_variables(limit.jax_fraction(total), jax.__version__, PROCESS_ENVIRONMENT.of_user())
     # Equal where the trial before this one, in the same process, had the same share.
     if has_started and any(os.environ.get(name) != value for name, value in variables.items()):
@@ -250,7 +250,7 @@ def limit_cupy(cupy: Any, context: LimiterContext) -> bool:
 def _limit_cupy_device(cupy: Any, device: int, context: LimiterContext) -> None:
     properties = cupy.cuda.runtime.getDeviceProperties(device)
     total = int(properties["totalGlobalMem"])
-    limit = context.limit("cupy", cupy.__version__, total_bytes=lambda: total, gpu_model=properties["name"].decode())
+    limit = context.limit("cupy", cupy.__version__, total_bytes=total, gpu_model=properties["name"].decode())
     budget = limit.cupy_limit_bytes()
     # The call below would lift what the user's own variable says.
     budget = min(budget, cupy_own_limit(total, os.environ) or budget)

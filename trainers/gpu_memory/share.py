@@ -1,6 +1,6 @@
 """A process's share of a GPU, the report of what limits it, and what the limiters of all frameworks do alike."""
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -136,13 +136,13 @@ class LimiterContext:
         framework: str,
         version: str | None,
         *,
-        total_bytes: Callable[[], int],
+        total_bytes: int,
         gpu_model: str | None,
         compute_capability: tuple[int, int] | None = None,
     ) -> GpuMemoryLimit:
         """Return the limit of a framework on a device, and report its overhead."""
         overhead, source = self.overheads.bytes_for(gpu_model, framework, version, compute_capability)
-        share = self.share.bytes_of(total_bytes())
+        share = self.share.bytes_of(total_bytes)
         if self.share.overhead_bytes is not None:
             self.report.overhead_is_of_process = True
             beside = max(self.share.overhead_bytes, overhead)

@@ -171,6 +171,7 @@ Cause = Literal["own_limit", "neighbour"]
 
 _SIZE: Final = r"(\d[\d,]{0,30}(?:\.\d{0,9})?) ?(bytes\b|[KMGTPE]i?B\b|[KMGTPE]\b|B\b)"
 _UNITS: Final = {unit: 1024**power for power, unit in enumerate("BKMGTPE")}
+"""Every unit is binary: PyTorch on Apple, Ray and XLA write ``GB`` or ``G`` for 2^30 bytes."""
 _MAX_BYTES: Final = 2**60
 """More than any device has; without a limit, PyTorch's asynchronous allocator names one of 2^64 bytes."""
 _MAX_ROUNDING_BYTES: Final = 2**24

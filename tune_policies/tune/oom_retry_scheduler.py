@@ -214,9 +214,6 @@ class OomRetryScheduler(WrappingScheduler):
         # The inner scheduler sees what was planned: Ray's ResourceChangingScheduler takes no trials that differ.
         trial.update_resources(planned_of(resources))
         super().on_trial_add(tune_controller, trial)
-        self._take_over_resources(tune_controller, trial, resources)
-
-    def _take_over_resources(self, tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
         self._planned[trial] = planned_of(resources)
         install_failure_hook(trial, self, tune_controller)
         records = load_history(trial).records
@@ -252,7 +249,13 @@ class OomRetryScheduler(WrappingScheduler):
             for trial in list(tune_controller.get_live_trials()):
                 # A paused trial may have taken over another's config.
                 if trial.status == Trial.PAUSED or (self._has_new_records and trial.status == Trial.PENDING):
-                    self._update_request(tune_controller, trial)
+                    planned = self._planned[trial]
+                    if self._with_needed_memory(trial, planned) == trial.placement_group_factory:
+                        continue
+                    if trial.status == Trial.PENDING:
+                        request_instead(tune_controller, trial, planned)
+                    else:
+                        trial.update_resources(planned)
         self._has_new_records = False
         return super().choose_trial_to_run(tune_controller)
 
@@ -267,24 +270,21 @@ class OomRetryScheduler(WrappingScheduler):
         Raises:
             InfeasibleRequestError: The trial ran out of memory, and there is no more for it.
         """
-        history = self._history_after(trial, error)
-        if history is not None:
-            save_history(trial, history)
-        return history is not None
-
-    def _history_after(self, trial: Trial, error: object) -> TrialOomHistory | None:
-        """Return the trial's history with its next retry; ``None``: it is not retried."""
         history, out_of_memory = load_history(trial), classify_oom(error)
         bundles = bundles_of(trial.placement_group_factory)
         match decide_retry(bundles, out_of_memory, history.num_same_share_retries):
+            case "leave_to_tune":
+                return False
             case "same_share":
                 _logger.warning("%s is retried with the same share: its neighbours had filled the GPU", trial)
-                return history.model_copy(update={"num_same_share_retries": history.num_same_share_retries + 1})
+                history = history.model_copy(update={"num_same_share_retries": history.num_same_share_retries + 1})
             case "more_memory":
                 record = self._new_record(trial, out_of_memory)
-                return None if record is None else TrialOomHistory(records=(*history.records, record))
-            case "leave_to_tune":
-                return None
+                if record is None:
+                    return False
+                history = TrialOomHistory(records=(*history.records, record))
+        save_history(trial, history)
+        return True
 
     def _new_record(self, trial: Trial, out_of_memory: OutOfMemory) -> OomRecord | None:
         reservation = reservation_of(trial.placement_group_factory)
@@ -334,14 +334,6 @@ class OomRetryScheduler(WrappingScheduler):
             _logger.warning("%s is known to need %s, of which %s is allowed here", trial, needed, floor)
             self._warned.add(trial)
         return floor
-
-    def _update_request(self, tune_controller: Any, trial: Trial) -> None:
-        if self._with_needed_memory(trial, self._planned[trial]) == trial.placement_group_factory:
-            return
-        if trial.status == Trial.PENDING:
-            request_instead(tune_controller, trial, self._planned[trial])
-        else:
-            trial.update_resources(self._planned[trial])
 
 
 def check_growth(growth: float) -> float:

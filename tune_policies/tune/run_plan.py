@@ -26,7 +26,7 @@ from tune_policies.ray_compat.gcs import read_cluster_state
 from tune_policies.ray_compat.gcs_tables import node_of_actor
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
 from tune_policies.values.units import is_number
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, counted
 
 from .slot_assignment import SlotKinds
 
@@ -315,7 +315,14 @@ class RunPlan:
         anywhere = [_anywhere(kind, count) for kind, count in enumerate(to_come) if count and self.plan.nodes_to_add]
         placements = tuple(sorted((*layout.places, *anywhere), key=lambda placement: placement.kind))
         if not placements:
-            self._wait_for_nodes(_none_fits(self.plan), "nodes went")
+            error = InfeasibleRequestError(
+                asked=" or ".join(map(str, slots)),
+                offered="no node that is left has room for it",
+                short_of=self.plan.limited_by,
+                suggestion="Add nodes, or give PolicyScheduler a policy= that has a plan for what is left, and resume "
+                "the run.",
+            )
+            self._wait_for_nodes(error, "nodes went")
         return placements
 
 
@@ -323,22 +330,11 @@ def _anywhere(kind: int, count: int) -> Placement:
     return Placement(kind=kind, node_id=None, count=count)
 
 
-def _none_fits(plan: TrialPlan) -> InfeasibleRequestError:
-    return InfeasibleRequestError(
-        asked=" or ".join(map(str, plan.slots)),
-        offered="no node that is left has room for it",
-        short_of=plan.limited_by,
-        suggestion="Add nodes, or give PolicyScheduler a policy= that has a plan for what is left, and resume the run.",
-    )
-
-
 def _what_changed(before: ClusterCapacity | None, after: ClusterCapacity) -> str:
     known = {node.node_id for node in before.nodes} if before else set()
     now = {node.node_id for node in after.nodes}
     parts = [
-        f"{len(ids)} {'node' if len(ids) == 1 else 'nodes'} {verb}"
-        for ids, verb in ((now - known, "came"), (known - now, "went"))
-        if ids
+        f"{counted(len(ids), 'node')} {verb}" for ids, verb in ((now - known, "came"), (known - now, "went")) if ids
     ]
     return " and ".join(parts) or "what a node has changed"
 

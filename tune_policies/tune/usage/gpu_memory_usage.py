@@ -190,17 +190,13 @@ def merge_usages(found: Sequence[GpuMemoryUsage]) -> GpuMemoryUsage:
         changes[name] = max(amounts, default=None)
     kept = [usage.share_kept for usage in found if usage.share_kept is not None]
     changes["share_kept"] = all(kept) if kept else None
-    changes["num_ooms"] = _num_ooms(found)
+    # A trial that was started again had several processes, and each counts its own.
+    of_process: dict[int | None, int] = defaultdict(int)
+    for usage in found:
+        of_process[usage.pid] = max(of_process[usage.pid], usage.num_ooms)
+    changes["num_ooms"] = sum(of_process.values())
     changes["warnings"] = tuple(dict.fromkeys(warning for usage in found for warning in usage.warnings))
     return found[-1].model_copy(update=changes)
-
-
-def _num_ooms(usages: Sequence[GpuMemoryUsage]) -> int:
-    """Return the sum over all processes: a trial that was started again had several, and each counts its own."""
-    of_process: dict[int | None, int] = defaultdict(int)
-    for usage in usages:
-        of_process[usage.pid] = max(of_process[usage.pid], usage.num_ooms)
-    return sum(of_process.values())
 
 
 def _is_trial(folder: Path) -> bool:
@@ -222,23 +218,23 @@ def _usages_of_trial(trial: Path) -> Iterator[GpuMemoryUsage]:
         if note:
             yield from _records(_parse_json(record))
     for line in _lines(trial / _RESULTS):
-        result = _parse_json(line)
-        yield from _records(result.get(GPU_MEMORY_KEY) if isinstance(result, dict) else None)
+        yield from _records(_field(_parse_json(line), GPU_MEMORY_KEY))
     yield from _usages_in_worker_files(trial)
 
 
 def _usages_in_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:
-    snapshot = _parse_json("\n".join(_lines(file)))
-    results = snapshot.get("checkpoint_results") if isinstance(snapshot, dict) else None
+    results = _field(_parse_json("\n".join(_lines(file))), "checkpoint_results")
     for result in results if isinstance(results, list) else []:
-        metrics = result.get("metrics") if isinstance(result, dict) else None
-        yield from _records(metrics.get(GPU_MEMORY_KEY) if isinstance(metrics, dict) else None)
+        yield from _records(_field(_field(result, "metrics"), GPU_MEMORY_KEY))
 
 
 def _usages_in_worker_files(folder: Path) -> Iterator[GpuMemoryUsage]:
     for file in sorted(folder.glob(WORKER_FILES)):
-        found = _parse_json("\n".join(_lines(file)))
-        yield from _records(found.get(GPU_MEMORY_KEY) if isinstance(found, dict) else None)
+        yield from _records(_field(_parse_json("\n".join(_lines(file))), GPU_MEMORY_KEY))
+
+
+def _field(data: Any, name: str) -> Any:
+    return data.get(name) if isinstance(data, dict) else None
 
 
 def _lines(file: Path) -> list[str]:
