@@ -58,12 +58,9 @@ _STARTING_S: Final = 30.0
 
 
 class OccupancyReader:
-    """Reads what a cluster has and what holds on, for the controller of one Train run.
+    """Reads what a cluster has and what holds on, for the controller of one Train run: its actor, and its workers.
 
-    Args:
-        own_id: The actor of the controller, in hexadecimal.
-        gang: The workers that it waits for.
-        is_elastic: Whether Ray asks for their room only once there is enough of it.
+    Of an elastic run, Ray asks for the workers' room only once there is enough of it.
     """
 
     def __init__(self, own_id: str, gang: Gang, *, is_elastic: bool) -> None:
@@ -73,12 +70,7 @@ class OccupancyReader:
         self._job_id = ray.get_runtime_context().get_job_id()
 
     def read(self) -> ClusterOccupancy:
-        """Return what the cluster has and what in it holds on.
-
-        Raises:
-            RayError: Ray went away.
-            RuntimeError: Ray went away.
-        """
+        """Return what the cluster has and what in it holds on."""
         actors, groups = living_actors(), placement_groups()
         groups_of = defaultdict(list)
         for group in groups:
@@ -176,11 +168,8 @@ def _permanent(
 def remove_groups(controller_id: str, *, only_pending: bool = False) -> None:
     """Remove the placement groups of a Train controller, or only those that it waits for.
 
-    Ray keeps the groups of an actor that was killed until its whole program ends.
-
-    Raises:
-        RayError: Ray went away.
-        RuntimeError: Ray went away.
+    Ray keeps the groups of an actor that was killed until its whole program ends. Where Ray itself has gone away, this
+    raises its ``RayError`` or a ``RuntimeError``; so does all else here that asks Ray.
     """
     for group in placement_groups():
         is_left = group.is_pending or (not only_pending and not group.is_removed)
@@ -192,10 +181,6 @@ def remove_abandoned_groups() -> None:
     """Remove the placement groups of Train controllers that are dead: of runs whose process was killed.
 
     Their workers are dead, too. Ray's own helper for this needs a dashboard, and so does nothing in a plain install.
-
-    Raises:
-        RayError: Ray went away.
-        RuntimeError: Ray went away.
     """
     alive = {actor.actor_id for actor in living_actors()}
     for group in placement_groups():

@@ -209,14 +209,10 @@ def _end_current() -> None:
 
 
 def run_config_in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig:
-    """Return the run config with a folder that no other trial has.
+    """Return the user's run config with a folder that no other trial has, in Tune's storage of the trial.
 
     Without name and storage path, that is the trial's own folder, so that the checkpoints are where Tune's would be. A
     name becomes a folder in the trial's. A storage path of the user's gets a folder for each trial.
-
-    Args:
-        run_config: The user's run config, which is not changed.
-        storage: Tune's storage of the trial.
 
     Raises:
         InvalidResourcesError: Train is to delete checkpoints, but Tune decides which are kept.

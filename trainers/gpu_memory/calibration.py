@@ -133,10 +133,7 @@ def _measure_on(place: Place, model: str, names: Sequence[str], timeout_s: float
 def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float, model: str) -> list[dict[str, Any]]:
     """Return for each framework the fields of a ``MeasuredOverhead``, or its name and an ``error``.
 
-    Args:
-        frameworks: Their names.
-        timeout_s: How long each may take.
-        model: The GPU's name; of several visible ones, the first of that name is measured on.
+    Of several visible GPUs, the first whose name is ``model`` is measured on. Each framework has ``timeout_s`` seconds.
     """
     names = tuple(frameworks)
     try:

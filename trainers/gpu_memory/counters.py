@@ -22,20 +22,20 @@ class FrameworkMemory:
     """The GPU memory of one framework in this process, all devices together.
 
     Attributes:
-        how: How the figures were measured.
         allocated_bytes: What its tensors take now.
         reserved_bytes: What its allocator holds of the device now; ``None``: it does not tell.
         peak_allocated_bytes: The most that its tensors took; ``None``: it does not tell.
         peak_reserved_bytes: The most that its allocator held; ``None``: it does not tell.
         num_ooms: Allocations that it refused since the process began; ``None``: it does not count them.
+        how: How the figures were measured.
     """
 
-    how: str
     allocated_bytes: int
     reserved_bytes: int | None = None
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     num_ooms: int | None = None
+    how: str = ""
 
     def peak_bytes(self, kind: MemoryKind) -> int | None:
         """Return the peak of what was allocated, or reserved; ``None``: it does not tell."""

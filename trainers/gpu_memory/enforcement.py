@@ -65,13 +65,9 @@ def isolate_by_mps(context: LimiterContext) -> None:
 
 
 def start_mps(fraction: float, memory_bytes: int) -> str | None:
-    """Set MPS's variables for this process; return why they could not be set.
+    """Set MPS's variables for this process, which has ``fraction`` of a device; return why they could not be set.
 
     A percentage of the threads that the user has chosen is kept, and a smaller limit of memory.
-
-    Args:
-        fraction: The process's share of the device.
-        memory_bytes: The same in bytes.
     """
     own = PROCESS_ENVIRONMENT.of_user()
     device = _visible_device()
@@ -87,26 +83,19 @@ def start_mps(fraction: float, memory_bytes: int) -> str | None:
 
 
 def mps_variables(fraction: float, memory_bytes: int, device: str) -> dict[str, str]:
-    """Return MPS's variables for a client.
+    """Return MPS's variables for a client; ``device`` is its number or UUID, as CUDA names it.
 
     The memory is the whole share: unlike a framework, MPS counts everything. Of the threads a client gets twice its
     share, as NVIDIA recommends (100 % / 0.5 n for n clients): with equal parts, those of an idle client stay unused.
-
-    Args:
-        fraction: The process's share of the device.
-        memory_bytes: The same in bytes.
-        device: The device as CUDA names it: its number or UUID.
     """
     percentage = min(100, max(1, round(200 * fraction)))
     return {MEMORY_VARIABLE: f"{device}={max(1, memory_bytes // MIB)}M", THREADS_VARIABLE: str(percentage)}
 
 
 def mps_own_limit(text: str, device: str) -> int | None:
-    """Return the limit in bytes that the user set for a device in MPS's variable; ``None``: none that can be read.
+    """Return the limit in bytes that the user set for a device in MPS's variable, such as ``"0=1G,1=512M"``.
 
-    Args:
-        text: The variable, such as ``"0=1G,1=512M"``.
-        device: The device as ``mps_variables`` takes it. It is the one visible device, so its number is 0.
+    ``None``: none that can be read. The device is the one that is visible, so its number is 0.
     """
     limits = [
         int(amount) * (GIB if unit.upper() == "G" else MIB)
@@ -120,9 +109,6 @@ def ask_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
     """Return why no MPS daemon answers here; ``None``: one does.
 
     ``CUDA_MPS_PIPE_DIRECTORY`` says where it listens, as it does for CUDA itself.
-
-    Args:
-        timeout_s: How long the daemon may take to answer.
     """
     if shutil.which(_CONTROL) is None:
         return f"{_CONTROL} is not installed"
@@ -145,11 +131,7 @@ def ask_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
 
 
 def cuda_has_started(open_files: Path = Path("/proc/self/fd")) -> bool:
-    """Return whether CUDA has started in this process; ``False`` where the system does not tell.
-
-    Args:
-        open_files: The folder that has a link for every open file of the process.
-    """
+    """Return whether CUDA has started in this process; ``False`` where the system does not tell by its open files."""
 
     def leads_there(link: Path) -> bool:
         try:
@@ -220,11 +202,7 @@ class _ActiveLimits:
     refusal: str | None = None
 
     def limit(self, name: str) -> None:
-        """Limit an imported framework to the share, if it sees the device.
-
-        Raises:
-            MemoryLimitError: It cannot be limited.
-        """
+        """Limit an imported framework to the share, if it sees the device; or raise a ``MemoryLimitError``."""
         report = self.context.report
         try:
             sees_device = _LIMITERS[name](sys.modules[name], self.context)
@@ -246,14 +224,11 @@ class _ActiveLimits:
             )
 
     def require_visible_gpu(self, names: Iterable[str], *, may_come: bool) -> None:
-        """Refuse to go on if none of the imported frameworks sees the device.
+        """Refuse to go on if none of ``names``, or of the other imported frameworks, sees the device.
 
         Args:
             names: The imported frameworks that are asked about.
             may_come: Whether a framework that is still to be imported may see it.
-
-        Raises:
-            MemoryLimitError: None sees it.
         """
         device = self.context.share.device
         missing = [name for name in names if name in self.without_gpu and name in _MUST_SEE[device]]

@@ -31,11 +31,7 @@ _WHOLE_FRACTION: Final = 0.8
 
 
 def wait_for_free_memory(share: GpuShare | None, *, timeout_s: float = FREE_MEMORY_TIMEOUT_S) -> None:
-    """Wait until the share of this process is free on each of its devices, as far as NVML can read them.
-
-    Args:
-        share: What the process may use; ``None``: whole devices.
-        timeout_s: How long to wait, in seconds.
+    """Wait until the share of this process, or the whole devices, are free, as far as NVML can read them.
 
     Raises:
         MemoryLimitError: The memory is not free after ``timeout_s`` seconds.

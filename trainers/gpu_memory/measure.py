@@ -454,11 +454,7 @@ def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: 
 def _profile(
     configs: list[dict[str, Any]], readings: dict[int, Reading], caps: Caps, plan: TrialPlan
 ) -> GpuMemoryProfile:
-    """Return the profile of all readings.
-
-    Raises:
-        MeasurementError: Some configs have none.
-    """
+    """Return the profile of all readings; a ``MeasurementError`` where some configs have none."""
     measurements, failures = [], []
     for number, config in enumerate(configs):
         reading = readings.get(number)

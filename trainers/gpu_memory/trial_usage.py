@@ -330,12 +330,9 @@ _WRITTEN: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "num_ooms", "s
 
 @dataclass
 class RunFolder:
-    """Where this process's record is kept.
+    """Where this process's record is: a filesystem of pyarrow, as Ray writes the run's results, and a folder in it.
 
-    Attributes:
-        filesystem: Of pyarrow, as Ray writes the run's results.
-        path: The run's folder there.
-        rank: The worker's; 0 in a trial.
+    The rank is the worker's; 0 in a trial.
     """
 
     filesystem: Any

@@ -111,9 +111,7 @@ _ACCELERATOR_TEXT: Final = re.compile(r"\bCUDA|cudaError|\bHIP\b|hipError|\bRMM 
 def match_signature(types: Sequence[str], text: str) -> OutOfMemory | None:
     """Return what an error says about memory that ran out; ``None`` if it means something else.
 
-    Args:
-        types: The full names of its type and of that type's bases, built-in ones without a module.
-        text: Its message.
+    ``types`` are the full names of its type and of that type's bases, built-in ones without a module.
     """
     found = _by_type(types, text) or _by_text(types, text)
     if found is None:

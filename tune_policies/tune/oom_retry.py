@@ -144,15 +144,9 @@ def largest_that_fits(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequen
 def limit_floor(
     floor: MemoryFloor, reservation: BundleGroup, *, max_gpus: float, nodes: Sequence[NodeCapacity] | None
 ) -> MemoryFloor:
-    """Return ``floor``, cut to what ``max_gpus`` and the nodes allow.
+    """Return ``floor``, cut to what ``max_gpus`` in a bundle and the nodes allow; ``None``: they were not read.
 
     The nodes limit nothing where they do not even hold ``reservation``: the nodes for it are still to come.
-
-    Args:
-        floor: What another trial, or an earlier run, needed.
-        reservation: What the plan gives the trial.
-        max_gpus: The most GPUs in a bundle.
-        nodes: The nodes of the cluster; ``None``: not read.
     """
     most_devices = _most_devices(reservation, nodes or ())
     floor = floor.model_copy(update={"gpu_ticks": min(floor.gpu_ticks, _largest_share(max_gpus, most_devices))})
@@ -166,11 +160,7 @@ def limit_floor(
 def next_share(share_ticks: int, *, growth: float, max_gpus: float, most_devices: float) -> int | None:
     """Return the next larger share, in ticks; ``None``: ``share_ticks`` is the largest that is allowed.
 
-    Args:
-        share_ticks: The share that was too small.
-        growth: The least factor between both, unless that passes a whole GPU or ``max_gpus``.
-        max_gpus: The most GPUs.
-        most_devices: How many GPUs the node with the most GPUs has.
+    It is larger by ``growth`` at least, unless that passes a whole GPU or ``max_gpus``.
     """
     wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))
     if share_ticks >= TICKS:  # a share becomes a whole GPU before it becomes several
@@ -229,18 +219,13 @@ RetryDecision = Literal["leave_to_tune", "same_share", "more_memory"]
 
 
 def decide_retry(bundles: Sequence[Bundle], out_of_memory: OutOfMemory, num_same_share_retries: int) -> RetryDecision:
-    """Return whether a trial that failed is retried, and with what.
+    """Return whether a trial that failed, with what it reserved, is retried, and with what.
 
     A trial without a GPU that reports GPU memory, and a Train driver that reports host memory, pass on an error of
     another process, such as a Train worker. More memory for the trial itself would not help: Tune decides.
 
     Where a neighbour had filled the device, the trial was within its share, so the same share may be enough next time.
     If it is not, a larger share leaves room for fewer neighbours.
-
-    Args:
-        bundles: What the trial reserved.
-        out_of_memory: What its error says.
-        num_same_share_retries: How often it was retried with the same share.
     """
     holds_gpu = floor_of(bundles).gpu_ticks > 0
     is_driver = {name: amount for name, amount in bundles[0].items() if amount} == {"memory": DRIVER_BYTES}
@@ -256,14 +241,8 @@ def larger_plan(
 ) -> TrialPlan:
     """Return the plan with more memory for each Train worker, and as many trials at once as then fit.
 
-    A plan with several kinds of slots keeps only the first: a Train run uses no other.
-
-    Args:
-        plan: A plan with Train workers.
-        out_of_memory: What their error says; its kind is not ``"none"``.
-        growth: The factor by which each worker's memory grows. A share is rounded up to the next equal part of a GPU.
-        max_gpus: The most GPUs of a worker.
-        nodes: The nodes of the cluster.
+    A plan with several kinds of slots keeps only the first: a Train run uses no other. ``growth`` and ``max_gpus`` are
+    as for :func:`next_floor`, for each worker.
 
     Raises:
         InfeasibleRequestError: The workers have as much as ``max_gpus`` allows, or the nodes do not hold all workers

@@ -49,12 +49,8 @@ MemorySettings = dict[str, Setting]
 def memory_settings(config: Mapping[str, object], memory_keys: Sequence[str] | None = None) -> MemorySettings:
     """Return the entries of ``config`` that can decide how much memory its trial needs.
 
-    Without ``memory_keys`` these are all entries but fractions. A learning rate decides no memory. A batch size does,
-    even as a float: some searchers give whole numbers as floats.
-
-    Args:
-        config: The trial's config.
-        memory_keys: The keys that count, such as ``"model/width"`` for a nested one; ``None``: all but fractions.
+    Without ``memory_keys``, such as ``"model/width"`` for a nested one, these are all entries but fractions. A learning
+    rate decides no memory. A batch size does, even as a float: some searchers give whole numbers as floats.
     """
     settings = dict(_flatten("", config, keep_fractions=memory_keys is not None))
     if memory_keys is None:

@@ -190,13 +190,9 @@ class PlanChange(Value):
 
 
 class RunPlan:
-    """The plan of a run, made anew as nodes come, go or change.
+    """The plan of a run, made anew by ``policy`` as nodes come, go or change; without one, the plan stays.
 
-    Args:
-        plan: The first plan.
-        policy: Plans anew when nodes come, go or change; ``None``: the plan stays, on the nodes that there are.
-        interval_s: How often the nodes are read, in seconds.
-        wait_for_nodes_s: For how long there may be no plan, in seconds.
+    The nodes are read every ``interval_s`` seconds. There may be no plan for ``wait_for_nodes_s`` seconds.
 
     Raises:
         InvalidResourcesError: The plan goes by configs.

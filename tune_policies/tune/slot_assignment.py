@@ -103,12 +103,10 @@ class SlotKinds:
         return self._match(slot)[0]
 
     def allowed_kinds(self, last_slot: TrialSlot | None) -> tuple[int, ...]:
-        """Return the kinds in which a trial may run: those with the devices of ``last_slot``.
+        """Return the kinds in which a trial may run: those with the devices of ``last_slot``, in which it ran last.
 
-        Where the plan has no such devices any more, for instance because their node died, all kinds are allowed.
-
-        Args:
-            last_slot: The slot in which the trial ran last; ``None``: it has not run, or may move to other devices.
+        All kinds are allowed where there is no such slot, and where the plan has no such devices any more, for instance
+        because their node died.
         """
         return tuple(range(len(self.slots))) if last_slot is None else self._match(last_slot)[1]
 

@@ -194,14 +194,9 @@ _COLOURS: Final = {"within its share": "#4878a8", "beyond its share": "#c44e52",
 def plot_usage(run: RunUsage, file: Path, *, force: bool = False) -> None:
     """Write the plot to ``file``; the format is that of its suffix, such as ``.png`` or ``.svg``.
 
-    Args:
-        run: What is plotted.
-        file: A file in a folder that is there.
-        force: Whether to replace a file that is there.
-
     Raises:
-        InvalidResourcesError: There is no matplotlib, or nothing to plot, or ``file`` is in the way or cannot be
-            written.
+        InvalidResourcesError: There is no matplotlib, or nothing to plot, or ``file`` is there (``force`` replaces it)
+            or cannot be written.
     """
     try:
         from matplotlib.figure import Figure

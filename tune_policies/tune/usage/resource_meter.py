@@ -159,12 +159,9 @@ _Slot = tuple[str, str | None]
 
 
 class ResourceMeter:
-    """Meters what is used and what is idle.
+    """Meters what is used and what is idle; of a run that was restored, after what was metered ``before``.
 
     Each change counts from the last moment that was metered: call :meth:`count_until` before you report a change.
-
-    Args:
-        before: What was metered before the run was restored; ``None``: the run is new.
     """
 
     def __init__(self, before: ResourceUsage | None = None) -> None:
@@ -289,11 +286,7 @@ Outcome = Literal["finished", "stopped_early", "failed", "cut_off"]
 
 
 class TrialOutcomes:
-    """Counts how the trials of a run end, and how often memory runs out.
-
-    Args:
-        before: What was counted before the run was restored; ``None``: the run is new.
-    """
+    """Counts how the trials of a run end, and how often memory runs out; after what was counted ``before``."""
 
     def __init__(self, before: ResourceUsage | None = None) -> None:
         before = before or ResourceUsage()

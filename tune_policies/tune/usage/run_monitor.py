@@ -35,13 +35,9 @@ _TERMINATED: Final = "TERMINATED"
 
 
 class RunMonitor:
-    """Follows a run from its start, or from where it was restored.
+    """Follows a run from its start, or from where it was restored, after what was counted ``before``.
 
-    Args:
-        plan: The plan at its start.
-        scheduler: The scheduler that may change the plan; ``None``: the plan stays.
-        num_trials: How many trials there will be; ``None``: not known.
-        before: What was counted before the run was restored; ``None``: the run is new.
+    ``num_trials`` is how many there will be; ``None``: not known. Without a ``scheduler`` the plan stays.
     """
 
     def __init__(
