@@ -103,10 +103,18 @@ class OccupancyReader:
         """
         if controller.actor_id == self.own_id:
             return self._gang
-        asked = _gang([group for group in groups if group.is_pending])
+        pending = [group for group in groups if group.is_pending]
+        if pending:
+            bundles = pending[-1].bundles  # Train makes them all alike
+            return Gang(
+                worker=ray_ticks(bundles[0].resources),
+                num_workers=len(bundles),
+                strategy=pending[-1].strategy,
+                label_selector=bundles[0].label_selector,
+            )
         has_begun = time.time() - controller.started_at > _STARTING_S and not groups
         is_alike = self._is_elastic and controller.job_id == self._job_id
-        return self._gang if asked is None and has_begun and is_alike else asked
+        return self._gang if has_begun and is_alike else None
 
 
 def _nodes() -> Iterable[NodeTotals]:
@@ -115,19 +123,6 @@ def _nodes() -> Iterable[NodeTotals]:
             amounts = {"memory": 0} | ray_ticks(node["Resources"])  # Ray leaves out what a node has none of
             labels, is_head = node.get("Labels") or {}, HEAD_RESOURCE in amounts
             yield NodeTotals(node_id=node["NodeID"], amounts=amounts, labels=labels, may_go=not is_head)
-
-
-def _gang(pending: Sequence[GroupRecord]) -> Gang | None:
-    """Return the workers of a group that waits; Train makes them all alike."""
-    if not pending:
-        return None
-    bundles = pending[-1].bundles
-    return Gang(
-        worker=ray_ticks(bundles[0].resources),
-        num_workers=len(bundles),
-        strategy=pending[-1].strategy,
-        label_selector=bundles[0].label_selector,
-    )
 
 
 def _reserved_by_driver(driver: ActorRecord | None, by_group: Mapping[str, GroupRecord]) -> tuple[Reservation, ...]:

@@ -96,8 +96,8 @@ class ProcessSetup(Value):
         # on the device were counted against.
         assigned = _assigned_resources()
         set_num_threads(max(1, int(assigned.get("CPU", self.resources.cpus))))
-        if self.resources.gpus == 0:
-            hide_gpus()
+        if self.resources.gpus == 0:  # by default a newer Ray shows them all to a trial that asked for none
+            os.environ.update(dict.fromkeys(GPU_VISIBILITY_VARIABLES, ""))
         device, planned = self._device
         if not planned:
             return
@@ -202,12 +202,6 @@ def name_of(function: Callable[..., Any]) -> str:
     if isinstance(function, functools.partial):
         return name_of(function.func)
     return getattr(function, "__name__", type(function).__name__)
-
-
-def hide_gpus() -> None:
-    """Hide every GPU from this process. By default a newer Ray shows them all to a trial that asked for none."""
-    for variable in GPU_VISIBILITY_VARIABLES:
-        os.environ[variable] = ""
 
 
 @functools.lru_cache(maxsize=1)

@@ -3,7 +3,7 @@
 The model is built of fake tensors, which have shapes and no data, so a model of any size costs nothing. Two training
 steps are followed tensor by tensor: the second finds the optimizer's state in place.
 
-The tensors are fake: they have shapes and no data. Much here is private to PyTorch, which has no public way to know a
+Much here is private to PyTorch, which has no public way to know a
 training's memory before it runs.
 """
 

@@ -161,8 +161,7 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
     peaks = _peaks(stats, counters)
     report = rechecked_limit_report() or LimitReport()
     sources = {f"peak_{kind}_bytes": _sources(counters, kind) for kind in _KINDS}
-    devices, problem = _device_use(stats.device)
-    process_bytes, sources["process_bytes"] = _process_bytes(devices, problem, report, held_bytes(counters))
+    devices, process_bytes, sources["process_bytes"] = _process_bytes(stats.device, report, held_bytes(counters))
     overhead_bytes, sources["overhead_bytes"] = _overhead(process_bytes, counters, report)
     share_bytes = report.share_bytes if stats.gpus < 1 else None
     peak_reserved = peaks.get("reserved")
@@ -280,28 +279,26 @@ def _sources(counters: Mapping[str, FrameworkMemory], kind: MemoryKind) -> str:
     return "; ".join([*known, *(f"{name} does not tell{instead}" for name in silent)])
 
 
-def _device_use(device: SharedDevice) -> tuple[list[DeviceUse], str]:
+def _process_bytes(device: SharedDevice, report: LimitReport, held: int) -> tuple[list[DeviceUse], int | None, str]:
+    """Return the devices, what the driver counts for this process, and how that is known, or why not."""
     if device != "GPU":
-        return [], f"only the driver of NVIDIA's GPUs is asked, not that of the {device}"
+        return [], None, f"not known: only the driver of NVIDIA's GPUs is asked, not that of the {device}"
     try:
-        return read_device_use(), ""
+        devices = read_device_use()
     except NvmlError as error:
-        return [], f"the driver cannot be asked how full the GPU is: {error}"
-
-
-def _process_bytes(devices: list[DeviceUse], problem: str, report: LimitReport, held: int) -> tuple[int | None, str]:
-    """Return what the driver counts for this process, and how it is known, or why not."""
-    if not devices:
-        return None, f"not known: {problem or 'the process sees no GPU'}"
-    if report.isolation in ("mps", "mig"):
-        return None, f"not known: under {report.isolation.upper()} the driver does not count by process"
+        return [], None, f"not known: the driver cannot be asked how full the GPU is: {error}"
     found = bytes_of_process(devices)
-    if found is None:
-        return None, "not known: the driver does not list this process, as in a container or before it uses the GPU"
-    if found < held:
-        # The number is that of another process, one of the host's.
-        return None, "not known: the driver numbers processes otherwise than this container"
-    return found, "NVML, now"
+    if not devices:
+        why = "the process sees no GPU"
+    elif report.isolation in ("mps", "mig"):
+        why = f"under {report.isolation.upper()} the driver does not count by process"
+    elif found is None:
+        why = "the driver does not list this process, as in a container or before it uses the GPU"
+    elif found < held:  # the number is that of another process, one of the host's
+        why = "the driver numbers processes otherwise than this container"
+    else:
+        return devices, found, "NVML, now"
+    return devices, None, f"not known: {why}"
 
 
 def _overhead(

@@ -128,12 +128,13 @@ def match_signature(types: Sequence[str], text: str) -> OutOfMemory | None:
 
 
 def _by_type(types: Sequence[str], text: str) -> tuple[MemoryKind, str | None] | None:
-    if any(_TORCH_OOM.fullmatch(name) for name in types):
-        return "accelerator", "torch"
-    if any(_CUPY_OOM.fullmatch(name) for name in types):
-        return "accelerator", "cupy"
-    if KILLED_BY_RAY in types:
-        return "host", "ray"
+    for name in types:
+        if _TORCH_OOM.fullmatch(name):
+            return "accelerator", "torch"
+        if _CUPY_OOM.fullmatch(name):
+            return "accelerator", "cupy"
+        if name == KILLED_BY_RAY:
+            return "host", "ray"
     if any(_HOST_OOM.fullmatch(name) for name in types):
         # RAPIDS and others raise a plain MemoryError for memory of the device.
         return ("accelerator", None) if _ACCELERATOR_TEXT.search(text) else ("host", "python")

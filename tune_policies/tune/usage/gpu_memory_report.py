@@ -45,6 +45,11 @@ def device_bytes(usage: GpuMemoryUsage) -> int | None:
     return int(usage.share_bytes / usage.gpus)
 
 
+def share_or_device_bytes(usage: GpuMemoryUsage) -> int:
+    """Return what the process may use: its share, or where it has none the device; 0: not known."""
+    return usage.share_bytes or device_bytes(usage) or 0
+
+
 def advise(run: RunUsage) -> list[str]:
     """Return advice about the run, each item a sentence."""
     known = [trial for trial in run.trials if trial.usage is not None]
@@ -97,13 +102,9 @@ def _advise_on_outgrown_shares(trials: list[TrialUsage]) -> Iterator[str]:
     for trial in trials:
         ran_out_of = [usage for usage in trial.of_smaller_shares if usage.num_ooms]
         if ran_out_of and trial.usage and not trial.usage.num_ooms:
-            fitted[_share_bytes(ran_out_of[-1]), _share_bytes(trial.usage)].append(trial)
+            fitted[share_or_device_bytes(ran_out_of[-1]), share_or_device_bytes(trial.usage)].append(trial)
     for (small, large), chosen in sorted(fitted.items()):
         yield f"{counted(len(chosen), 'trial')} ran out of {_gib(small)} GiB and fit in {_gib(large)}: {_names(chosen)}"
-
-
-def _share_bytes(usage: GpuMemoryUsage) -> int:
-    return usage.share_bytes or device_bytes(usage) or 0
 
 
 def _advise_on_problems(trials: list[TrialUsage]) -> Iterator[str]:
@@ -149,8 +150,7 @@ def _bars(run: RunUsage) -> list[RenderableType]:
     """Return the picture of what was used against the shares; nothing, where nothing is known."""
     view = empty_table("Used of the share", "Trial", "", "")
     for trial in run.trials:
-        had = trial.usage and (trial.usage.share_bytes or device_bytes(trial.usage))
-        need = trial.usage and needed_bytes(trial.usage)
+        had, need = (trial.usage and amount(trial.usage) for amount in (share_or_device_bytes, needed_bytes))
         if had and need:
             filled = min(round(need / had * _BAR), _BAR)
             view.add_row(trial.name, "#" * filled + "." * (_BAR - filled), f"{need / had:.0%}")
@@ -160,10 +160,15 @@ def _bars(run: RunUsage) -> list[RenderableType]:
 def _cells(usage: GpuMemoryUsage) -> list[RenderableType]:
     peak = usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
     gpus = f"{usage.gpus:g} GPU" if usage.gpus else "not known"
+    is_one = len(usage.limit_bytes) == 1
+    limits = [
+        format_bytes(amount) if is_one else f"{one_line(framework)} {format_bytes(amount)}"
+        for framework, amount in sorted(usage.limit_bytes.items())
+    ]
     return [
         format_bytes(usage.share_bytes) if usage.share_bytes else gpus,
         # Each framework has its own limit; nobody uses two, as a rule.
-        Text("\n".join(_one_limit(*limit, usage) for limit in sorted(usage.limit_bytes.items())) or "none"),
+        Text("\n".join(limits) or "none"),
         _known(peak),
         _known(usage.process_bytes),
         _kept(usage),
@@ -175,10 +180,6 @@ def _kept(usage: GpuMemoryUsage) -> str:
     if usage.share_kept is None:
         return "-" if usage.share_bytes is None else "not known"
     return ("likely" if rests_on_assumption(usage) else "yes") if usage.share_kept else "no"
-
-
-def _one_limit(framework: str, amount: int, usage: GpuMemoryUsage) -> str:
-    return format_bytes(amount) if len(usage.limit_bytes) == 1 else f"{one_line(framework)} {format_bytes(amount)}"
 
 
 def _known(amount: int | None) -> str:
@@ -221,7 +222,7 @@ def _draw(axes: Any, rows: list[tuple[str, GpuMemoryUsage]]) -> None:
     from matplotlib.patches import Patch
 
     places = range(len(rows))
-    shares = [(usage.share_bytes or device_bytes(usage) or 0) / GIB for _, usage in rows]
+    shares = [share_or_device_bytes(usage) / GIB for _, usage in rows]
     verdicts = [_verdict(usage) for _, usage in rows]
     axes.barh(places, shares, color="none", edgecolor="0.3", linewidth=1)
     used = [(needed_bytes(usage) or 0) / GIB for _, usage in rows]
