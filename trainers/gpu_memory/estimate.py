@@ -207,7 +207,11 @@ def estimate_gpu_memory(
         inputs, targets = _tried(
             "the batch cannot be made", lambda: _split(_faked(batch, fake_mode, device, dtype), loss_fn)
         )
-        steps = _tried("optimizer failed", lambda: _as_on_a_gpu(optimizer(parameters))) if optimizer else None
+        steps = _tried("optimizer failed", lambda: optimizer(parameters)) if optimizer else None
+        for group in steps.param_groups if steps is not None else ():
+            # On a GPU, PyTorch's optimizers step over all parameters at once, which takes more memory for a moment.
+            if group.get("foreach", False) is None and not group.get("fused"):
+                group["foreach"] = True
         tracker.track_external(model)
         with tracker:
             output = loss = None
@@ -275,14 +279,6 @@ def _tensors(batch: Any) -> list[Any]:
     from torch.utils._pytree import tree_leaves
 
     return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-
-
-def _as_on_a_gpu(optimizer: Any) -> Any:
-    # On a GPU, PyTorch's optimizers step over all parameters at once, which takes more memory for a moment.
-    for group in optimizer.param_groups:
-        if group.get("foreach", False) is None and not group.get("fused"):
-            group["foreach"] = True
-    return optimizer
 
 
 def _called(model: Any, inputs: Any) -> Any:

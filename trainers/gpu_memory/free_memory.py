@@ -140,9 +140,14 @@ def end_gpu_processes() -> list[str]:
     others = sorted(listed - {os.getpid()})
     holding = [children[pid] if pid in children else _marked(pid, mark) for pid in others]
     outliving = [process for process in holding if process is not None]
-    messages = [_message(process.pid, devices) for process in outliving]
-    for message in messages:
-        warnings.warn(message, stacklevel=2)
+    messages = []
+    for process in outliving:
+        amount = bytes_of_process(devices, process.pid)
+        held = "an unknown amount" if amount is None else format_bytes(amount)
+        messages.append(
+            f"process {process.pid}, started by the trial, outlived it with {held} of GPU memory, and is ended"
+        )
+        warnings.warn(messages[-1], stacklevel=2)
     _end(outliving)
     return messages
 
@@ -166,12 +171,6 @@ def _marked(pid: int, mark: str) -> Any:
         return process if is_own and process.environ().get(_MARK) == mark else None
     except psutil.Error:  # it has ended, or is of no concern to this user
         return None
-
-
-def _message(pid: int, devices: list[DeviceUse]) -> str:
-    amount = bytes_of_process(devices, pid)
-    text = format_bytes(amount) if amount is not None else "an unknown amount"
-    return f"process {pid}, started by the trial, outlived it with {text} of GPU memory, and is ended"
 
 
 def _end(processes: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Meters what trials use of a cluster, what stands idle and why, and counts how trials end.
+"""Meters what trials use of a cluster, what stands idle and why.
 
 Time is counted in whole milliseconds and amounts in ticks, so that what was used and what was idle add up exactly to
 what there was. Where a trial holds more than its slot, so that less is left than a reason accounts for, that part of
@@ -7,17 +7,16 @@ the reason is cut.
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.oom import OutOfMemory
 from tune_policies.placement.idle import idle
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, to_ticks
 
-from .resource_usage import IdleHours, OutOfMemoryCounts, ResourceHours, ResourceUsage, SlotHours, TrialCounts
+from .resource_usage import IdleHours, ResourceHours, ResourceUsage, SlotHours
 
 COUNTED_RESOURCES: Final = frozenset({"CPU", *DEVICE_RESOURCES})
 """The resources whose use is counted."""
@@ -279,81 +278,3 @@ def _hours(tick_ms: int) -> float:
 
 def _ticks(hours: float) -> int:
     return round(hours * _TICK_MS_PER_HOUR)
-
-
-Outcome = Literal["finished", "stopped_early", "failed", "cut_off"]
-"""How a trial ends."""
-
-
-class TrialOutcomes:
-    """Counts how the trials of a run end, and how often memory runs out; after what was counted ``before``."""
-
-    def __init__(self, before: ResourceUsage | None = None) -> None:
-        before = before or ResourceUsage()
-        self._before = before.trials
-        self._num_retries = before.trials.num_retries
-        self._ooms = Counter(before.out_of_memory.model_dump())
-        self._outcome_of: dict[str, Outcome] = {}
-        self._amounts: dict[str, Mapping[str, float]] = {}
-        self._ran_out_with: dict[str, Mapping[str, float]] = {}
-        self._refused: Counter[tuple[str, object]] = Counter()
-
-    def record_start(self, trial_id: str, amounts: Mapping[str, float]) -> None:
-        """Record a start with ``amounts``. It counts as raised where they are more than when memory ran out."""
-        self._outcome_of.pop(trial_id, None)
-        had = self._ran_out_with.pop(trial_id, None)
-        if had is not None and any(amount > had.get(name, 0) for name, amount in amounts.items()):
-            self._ooms["num_raised"] += 1
-        self._amounts[trial_id] = amounts
-
-    def record_end(self, trial_id: str, outcome: Outcome) -> None:
-        """Record how a trial ended. The first record of a trial counts, until it starts again."""
-        self._outcome_of.setdefault(trial_id, outcome)
-
-    def record_failure(self, trial_id: str, out_of_memory: OutOfMemory, *, is_requeued: bool) -> None:
-        """Record a failure, for want of memory or not."""
-        if is_requeued:
-            self._num_retries += 1
-        else:
-            self.record_end(trial_id, "failed")
-        if out_of_memory.kind == "none":
-            return
-        self._ran_out_with[trial_id] = self._amounts.get(trial_id, {})
-        self._ooms["num_gpu_errors" if out_of_memory.kind == "accelerator" else "num_host_errors"] += 1
-        self._ooms["num_neighbours"] += out_of_memory.cause == "neighbour"
-
-    def record_refused_allocations(self, trial_id: str, process: object, num_so_far: int) -> None:
-        """Record how many allocations were refused so far to one process of a trial."""
-        more = num_so_far - self._refused[trial_id, process]
-        if more > 0:
-            self._refused[trial_id, process] += more
-            self._ooms["num_refused_allocations"] += more
-
-    @property
-    def out_of_memory(self) -> OutOfMemoryCounts:
-        """How often memory ran out."""
-        return OutOfMemoryCounts(**self._ooms)
-
-    @property
-    def num_incomplete(self) -> int:
-        """How many trials have started and not come to an end of their own."""
-        return sum(self._outcome_of.get(trial_id, "cut_off") == "cut_off" for trial_id in self._amounts)
-
-    def counts(self, statuses: Mapping[str, int]) -> TrialCounts:
-        """Return how many trials ended in which way, given how many have each of Tune's statuses.
-
-        A status does not tell which terminated trials were stopped early or cut off. Those recorded here, and in
-        a restored run those of its earlier record, were. The others finished.
-        """
-        terminated, failed = statuses.get("TERMINATED", 0), statuses.get("ERROR", 0)
-        outcomes = Counter(self._outcome_of.values())
-        cut_off = min(self._before.num_cut_off + outcomes["cut_off"], terminated)
-        stopped_early = min(self._before.num_stopped_early + outcomes["stopped_early"], terminated - cut_off)
-        return TrialCounts(
-            num_finished=terminated - cut_off - stopped_early,
-            num_stopped_early=stopped_early,
-            num_failed=failed,
-            num_cut_off=cut_off,
-            num_unfinished=sum(statuses.values()) - terminated - failed,
-            num_retries=self._num_retries,
-        )
