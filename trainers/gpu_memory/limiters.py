@@ -8,7 +8,7 @@ import os
 from typing import Any, Final
 
 from tune_policies.values.errors import MemoryLimitError
-from tune_policies.values.units import MIB, format_bytes
+from tune_policies.values.units import MIB
 
 from .limit import (
     CUPY_VARIABLE,
@@ -20,7 +20,7 @@ from .limit import (
     torch_own_fraction,
     why_jax_is_void,
 )
-from .share import LimiterContext, has_gpu_plugin
+from .share import LimiterContext, has_gpu_plugin, started_too_early
 
 _BACK_ENDS: Final = ("cuda", "xpu", "npu")
 """Modules of ``torch`` that have ``set_per_process_memory_fraction`` alike; ROCm is ``cuda`` too."""
@@ -56,12 +56,7 @@ def _limit_torch_device(torch: Any, module: Any, device: int, context: LimiterCo
     limit = context.limit("torch", torch.__version__, total_bytes=total, gpu_model=properties.name)
     fraction = min(limit.torch_fraction(total), torch_own_fraction(torch.__version__, os.environ))
     budget = int(fraction * total)
-    reserved = module.memory_reserved(device)
-    if reserved > budget:
-        raise MemoryLimitError(
-            f"torch already holds {format_bytes(reserved)} of GPU {device}, more than its budget of "
-            f"{format_bytes(budget)}: put nothing on the GPU before the trial starts"
-        )
+    context.check_held("torch", device, module.memory_reserved(device), budget)
     module.set_per_process_memory_fraction(fraction, device)
     context.note_limit("torch", budget)
 
@@ -148,10 +143,7 @@ def _limit_tensorflow_device(tensorflow: Any, device: Any, context: LimiterConte
         try:
             config.set_logical_device_configuration(device, [config.LogicalDeviceConfiguration(memory_limit=megabytes)])
         except RuntimeError as error:
-            raise MemoryLimitError(
-                "tensorflow's runtime has started, so its memory can no longer be limited: "
-                "touch no GPU before the trial starts, and do not reuse actors"
-            ) from error
+            raise started_too_early("tensorflow's runtime") from error
     context.note_limit("tensorflow", megabytes * MIB)
 
 
@@ -191,10 +183,7 @@ def limit_jax(jax: Any, context: LimiterContext) -> bool:
     variables = jax_variables(limit.jax_fraction(total), jax.__version__, PROCESS_ENVIRONMENT.of_user())
     # Equal where the trial before this one, in the same process, had the same share.
     if has_started and any(os.environ.get(name) != value for name, value in variables.items()):
-        raise MemoryLimitError(
-            "JAX's back end has started, so its memory can no longer be limited: "
-            "touch no GPU before the trial starts, and do not reuse actors"
-        )
+        raise started_too_early("JAX's back end")
     if os.environ.get(JAX_COLLECTIVE_VARIABLE):
         context.report.warn(f"{JAX_COLLECTIVE_VARIABLE} sets memory aside that JAX's limit does not count")
     PROCESS_ENVIRONMENT.write(variables)
@@ -263,11 +252,7 @@ def _limit_cupy_device(cupy: Any, device: int, context: LimiterContext) -> None:
                 f"CuPy cannot read {CUPY_VARIABLE}={os.environ.get(CUPY_VARIABLE)}: "
                 "unset it, or give a number of bytes or a percentage up to 100%"
             ) from error
-        if held > budget:
-            raise MemoryLimitError(
-                f"cupy already holds {format_bytes(held)} of GPU {device}, more than its budget of "
-                f"{format_bytes(budget)}: put nothing on the GPU before the trial starts"
-            )
+        context.check_held("cupy", device, held, budget)
         pool.set_limit(size=budget)
     context.note_limit("cupy", budget)
 

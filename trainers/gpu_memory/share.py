@@ -12,6 +12,7 @@ from pydantic import Field
 from tune_policies.probe.nvml import NvmlError, are_gpus_hidden, read_gpus
 from tune_policies.values.errors import MemoryLimitError
 from tune_policies.values.resources import TICKS, Bytes, UsedBytes, to_ticks
+from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 
 from .limit import GpuMemoryLimit
@@ -122,6 +123,14 @@ class LimitReport:
             self.isolation = None
 
 
+def started_too_early(what: str) -> MemoryLimitError:
+    """Return the error of a framework whose limit is read once, as it starts."""
+    return MemoryLimitError(
+        f"{what} has started, so its memory can no longer be limited: touch no GPU before the trial starts, and do not "
+        "reuse actors"
+    )
+
+
 @dataclass(frozen=True)
 class LimiterContext:
     """What a framework's limiter works with: the share, the overheads, and the report of what it did."""
@@ -171,6 +180,14 @@ class LimiterContext:
                 "or less: measure again"
             )
         return with_version is not None
+
+    def check_held(self, framework: str, device: int, held_bytes: int, budget: int) -> None:
+        """Raise a ``MemoryLimitError`` if a framework already holds more of a device than it may."""
+        if held_bytes > budget:
+            raise MemoryLimitError(
+                f"{framework} already holds {format_bytes(held_bytes)} of GPU {device}, more than its budget of "
+                f"{format_bytes(budget)}: put nothing on the GPU before the trial starts"
+            )
 
     def note_limit(self, framework: str, limit_bytes: int) -> None:
         """Report that a framework is limited to ``limit_bytes`` now."""

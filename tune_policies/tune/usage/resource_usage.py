@@ -155,37 +155,24 @@ class ResourceUsage(Value):
 
 def resource_usage_view(usage: ResourceUsage) -> RenderableType:
     """Return the tables and lines that are printed at the end."""
-    return Group(_resources(usage), *_slots(usage), *_idle(usage), *(line(text) for text in _summary_lines(usage)))
-
-
-def _resources(usage: ResourceUsage) -> RenderableType:
-    table = empty_table(f"What was used in {format_hours(usage.elapsed_s / 3600)}", "Resource", "There", "Used", "Idle")
+    names = [each.resource for each in usage.resources]
+    there = empty_table(f"What was used in {format_hours(usage.elapsed_s / 3600)}", "Resource", "There", "Used", "Idle")
+    slots = empty_table("In each kind of slot", "Slot", "Type", "Starts", "Trials", *names)
+    idle = empty_table("What stood idle", "Resource", "Time", "Share", "Reason")
     for each in usage.resources:
         used = each.used_fraction
         share = "-" if used is None else f"{1 - used:.0%}"
-        table.add_row(each.resource, format_hours(each.total_hours), format_hours(each.used_hours), share)
-    return table
-
-
-def _slots(usage: ResourceUsage) -> Iterator[RenderableType]:
-    names = [each.resource for each in usage.resources]
-    table = empty_table("In each kind of slot", "Slot", "Type", "Starts", "Trials", *names)
-    for each in usage.slots:
-        hours = [format_hours(each.hours.get(name, 0)) for name in names]
-        device = each.accelerator_type or "-"
-        table.add_row(each.slot, device, str(each.num_starts), format_hours(each.trial_hours), *hours)
-    if table.row_count:
-        yield from ("", table)
-
-
-def _idle(usage: ResourceUsage) -> Iterator[RenderableType]:
-    table = empty_table("What stood idle", "Resource", "Time", "Share", "Reason")
-    for each in usage.resources:
-        for idle in each.idle:
-            share = f"{idle.hours / each.total_hours:.1%}"
-            table.add_row(each.resource, format_hours(idle.hours), share, idle.reason)
-    if table.row_count:
-        yield from ("", table)
+        there.add_row(each.resource, format_hours(each.total_hours), format_hours(each.used_hours), share)
+        for part in each.idle:
+            idle.add_row(each.resource, format_hours(part.hours), f"{part.hours / each.total_hours:.1%}", part.reason)
+    for slot in usage.slots:
+        hours = [format_hours(slot.hours.get(name, 0)) for name in names]
+        device = slot.accelerator_type or "-"
+        slots.add_row(slot.slot, device, str(slot.num_starts), format_hours(slot.trial_hours), *hours)
+    parts: list[RenderableType] = [there]
+    for table in (slots, idle):
+        parts += ["", table] if table.row_count else []
+    return Group(*parts, *(line(text) for text in _summary_lines(usage)))
 
 
 def _summary_lines(usage: ResourceUsage) -> Iterator[str]:
