@@ -87,8 +87,9 @@ class OccupancyReader:
                 gang=self._gang_of(controller, groups_of[controller.actor_id]),
             )
             for controller in controllers
+            # The others' workers have their room, and will end.
             if all(group.is_pending or group.is_removed for group in groups_of[controller.actor_id])
-        ]  # the others' workers have their room
+        ]
         return ClusterOccupancy(
             nodes=tuple(_nodes()),
             permanent=tuple(_permanent(actors, groups, drivers, self._job_id)),

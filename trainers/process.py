@@ -96,6 +96,8 @@ class ProcessSetup(Value):
             # Ray numbers GPUs as the driver does, along the PCI bus; CUDA by itself begins with the fastest.
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         amount = assigned.get(device, planned)
+        # In this order: the trial's own processes are marked before any can start, and what an earlier trial left here
+        # is freed before free memory is waited for.
         mark_processes()
         begin_stats(amount, device)
         share = self._share(device, planned, amount) if amount < 1 else None

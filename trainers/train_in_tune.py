@@ -170,11 +170,11 @@ class TrialRun:
             if self._is_over:
                 return
             self._is_over = True
-        ray.kill(self.queue.actor)
+        ray.kill(self.queue.actor)  # whoever waits at it goes on: the trial's own thread, and Train's controller
         if self._controller is None:
             return
         controller_id = run_id_of(self._controller)
-        with suppress(RayError):
+        with suppress(RayError):  # the controller may have died already
             remove_groups(controller_id, only_pending=True)  # while it waits for them, it handles no call
             abort_run(self._controller, _ABORT_TIMEOUT_S)
         ray.kill(self._controller)

@@ -71,7 +71,7 @@ def trainer_arguments(
 
         add_to_reports(metrics_with_usage)
 
-    def keep_usage() -> None:
+    def keep_usage() -> None:  # what came up after the last report
         folder = run_folder()
         if folder is not None:
             folder.keep()

@@ -47,6 +47,7 @@ def wait_for_free_memory(share: GpuShare | None, *, timeout_s: float = FREE_MEMO
                 needed = _WHOLE_FRACTION * device.total_bytes
             else:
                 needed = _SHARE_FRACTION * share.bytes_of(device.total_bytes)
+            # What this process holds is asked for only where it matters: that takes a while.
             if device.free_bytes < needed and device.free_bytes + _own_bytes(device) < needed:
                 break
         else:

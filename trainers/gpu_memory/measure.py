@@ -207,7 +207,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
     _overheads: Overheads
 
     def __init__(self, config: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-        config = dict(config)
+        config = dict(config)  # Tune keeps the other one
         measured = config.pop(MEASURED)
         self._number: int = measured["number"]
         self._num_steps = 0
@@ -215,6 +215,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         self._most_of_process = 0
         self._lock = threading.Lock()
         self._ends_at = time.monotonic() + self._caps.max_seconds
+        # Before the user's constructor, which may take all the memory, or hang.
         threading.Thread(target=self._watch, daemon=True).start()
         with self._failures_recorded():
             super().__init__({**measured["config"], **config}, *args, **kwargs)

@@ -192,7 +192,7 @@ class LimiterContext:
     def note_limit(self, framework: str, limit_bytes: int) -> None:
         """Report that a framework is limited to ``limit_bytes`` now."""
         self.report.limit_bytes[framework] = limit_bytes
-        self.report.isolation = self.report.isolation or "framework"
+        self.report.isolation = self.report.isolation or "framework"  # MPS, where it holds the process, holds more
 
     def void(self, message: str) -> None:
         """Refuse a setting that makes a limit void; if the user insists on it, only warn.

@@ -165,6 +165,7 @@ def gpu_memory_usage() -> GpuMemoryUsage | None:
     overhead_bytes, sources["overhead_bytes"] = _overhead(process_bytes, counters, report)
     share_bytes = report.share_bytes if stats.gpus < 1 else None
     peak_reserved = peaks.get("reserved")
+    # The driver counts what is held now, the allocators know their peak: the share was kept if neither is beyond it.
     most = [process_bytes] if process_bytes is not None else []
     if peak_reserved is not None and overhead_bytes is not None:
         most.append(peak_reserved + overhead_bytes)

@@ -162,7 +162,7 @@ def next_share(share_ticks: int, *, growth: float, max_gpus: float, most_devices
 
     It is larger by ``growth`` at least, unless that passes a whole GPU or ``max_gpus``.
     """
-    wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))
+    wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))  # 100 * 1.1 is 110.00000000000001
     if share_ticks >= TICKS:  # a share becomes a whole GPU before it becomes several
         share = -(-wanted // TICKS) * TICKS
     else:

@@ -285,7 +285,7 @@ class OomRetryScheduler(WrappingScheduler):
     def _new_record(self, trial: Trial, out_of_memory: OutOfMemory) -> OomRecord | None:
         reservation = reservation_of(trial.placement_group_factory)
         nodes = self._read_nodes()
-        if nodes is None:
+        if nodes is None:  # without them more memory might be more than any node has, and the trial would wait for ever
             return None
         floor = next_floor(reservation, out_of_memory, growth=self._growth, max_gpus=self._max_gpus, nodes=nodes)
         _logger.warning(

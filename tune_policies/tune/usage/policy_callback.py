@@ -174,6 +174,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     def _write_at_end(self, usage: ResourceUsage) -> None:
         deadline_s = time.monotonic() + _END_TIMEOUT_S
+        # An earlier record that is still on its way must not replace the last one.
         self._writing.wait(_END_TIMEOUT_S)
         while self._writing.take() is not None:  # how earlier tries went does not matter any more
             pass

@@ -196,7 +196,7 @@ class ResourceMeter:
         if not passed:
             return
         self._now_ms += passed
-        if self._rates is None:
+        if self._rates is None:  # worked out once for each change, not for each step of Tune's loop
             self._rates = self._current_rates()
         total, idle = self._rates
         for name, ticks in total.items():

@@ -111,6 +111,7 @@ class RunMonitor:
 
     def _find_new(self, trials: Sequence[Any]) -> None:
         self._trials = trials
+        # At each step of Tune's loop, with thousands of trials: only as many as are new are looked for.
         num_new = len(trials) - len(self._known_ids)
         for trial in reversed(trials):  # Tune puts new trials, and those that it retries, at the end of its list
             if num_new <= 0:
