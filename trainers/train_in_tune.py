@@ -112,7 +112,7 @@ class TrialRun:
     """Runs one trainer in a thread of its own, so that the trial's thread can report to Tune."""
 
     def __init__(self) -> None:
-        # ControllerStarted now, so that it is there when Train's controller is.
+        # Started now, so that it is there when Train's controller is.
         self.queue = Queue(maxsize=1, actor_options={"num_cpus": 0})
         self._controller: Any = None
         self._is_over = False

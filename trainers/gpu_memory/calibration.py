@@ -28,9 +28,8 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from tune_policies.values.units import MIB
 from tune_policies.values.value import suggest
 
+from .limit import FRAMEWORKS
 from .overhead import MeasuredOverhead, Overheads, save_overheads
-
-_FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "cupy")
 
 _CHILD: Final = Path(__file__).with_name("overhead_child.py")
 
@@ -60,12 +59,10 @@ def calibrate_gpu_overhead(frameworks: Iterable[str] | None = None, *, timeout_s
         InfeasibleRequestError: No node has a GPU that could be read.
         ProbeError: There is no Ray, no GPU was free in time, or nothing could be measured.
     """
-    names = tuple(_FRAMEWORKS if frameworks is None else frameworks)
+    names = tuple(FRAMEWORKS if frameworks is None else frameworks)
     for name in names:
-        if name not in _FRAMEWORKS:
-            raise InvalidResourcesError(
-                f"cannot measure {name!r}{suggest(name, _FRAMEWORKS)} ({', '.join(_FRAMEWORKS)})"
-            )
+        if name not in FRAMEWORKS:
+            raise InvalidResourcesError(f"cannot measure {name!r}{suggest(name, FRAMEWORKS)} ({', '.join(FRAMEWORKS)})")
     measured: list[MeasuredOverhead] = []
     failures: list[str] = []
     for model, place in places_of_models(probe_cluster().nodes).items():

@@ -192,7 +192,8 @@ def _rounded_down(fraction: float) -> float:
     return max(1, math.floor(round(fraction * 10**6, 3))) / 10**6
 
 
-_FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "cupy")
+FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "cupy")
+"""Those that can be limited."""
 
 
 class GpuMemoryLimit(Value):
@@ -223,9 +224,9 @@ class GpuMemoryLimit(Value):
         Raises:
             InvalidResourcesError: There is no limit for that framework.
         """
-        if framework not in _FRAMEWORKS:
+        if framework not in FRAMEWORKS:
             raise InvalidResourcesError(
-                f"no limit is known for {framework!r}{suggest(framework, _FRAMEWORKS)} ({', '.join(_FRAMEWORKS)})"
+                f"no limit is known for {framework!r}{suggest(framework, FRAMEWORKS)} ({', '.join(FRAMEWORKS)})"
             )
         overhead = self.overhead_bytes.get(framework)
         if overhead is None:

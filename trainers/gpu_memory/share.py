@@ -15,10 +15,9 @@ from tune_policies.values.resources import TICKS, Bytes, UsedBytes, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 
-from .limit import GpuMemoryLimit
+from .limit import FRAMEWORKS, GpuMemoryLimit
 from .overhead import NOTHING_MEASURED, Overheads
 
-_FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "cupy")
 _AMD_DEVICE: Final = Path("/dev/kfd")
 
 
@@ -27,7 +26,7 @@ def other_gpu_frameworks(imported: Container[str]) -> list[str]:
 
     Only their import tells whether PyTorch and TensorFlow are builds for the CPU.
     """
-    absent = [name for name in _FRAMEWORKS if name not in imported and find_spec(name) is not None]
+    absent = [name for name in FRAMEWORKS if name not in imported and find_spec(name) is not None]
     if not absent or not _is_gpu_visible():
         return []
     return [name for name in absent if name != "jax" or has_gpu_plugin()]
