@@ -117,15 +117,17 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         plan = self._plan if self._scheduler is None else self._scheduler.plan
         before, self._before = self._before, None
         try:
-            finite = total_num_samples is not None and 0 < total_num_samples < math.inf
-            num_trials = int(total_num_samples) if finite and total_num_samples else None
+            samples = total_num_samples or 0
+            num_trials = int(samples) if 0 < samples < math.inf else None
             self._run = RunMonitor(plan, self._scheduler, num_trials, before)
             self._read_cluster(self._run, 0.0)
             self._reading.wait(_READ_TIMEOUT_S)
             self._read_cluster(self._run, 0.0)
             TextConsole().print(plan.explain(), soft_wrap=True, highlight=False)
-        except Exception:
-            _logger.exception("what the run uses may not be counted, as setup failed")
+        except Exception as error:
+            if self._run is not None:
+                self._run.warn(f"the counts are not complete, as setup failed: {error}")
+            _logger.exception("the counts of what the run uses are not complete: setup failed")
 
     @_in_run
     def on_step_end(self, run: RunMonitor, iteration: int, trials: Sequence[Any], **info: Any) -> None:
