@@ -233,17 +233,12 @@ def noted_on_oom() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        _note(error)
+        if _stats is not None and classify_oom(error).kind == "accelerator":
+            _note(error, _stats)
         raise
 
 
-def _note(error: Exception) -> None:
-    stats = _stats
-    if stats is None:
-        return
-    found = classify_oom(error)
-    if found.kind != "accelerator":
-        return
+def _note(error: Exception, stats: TrialMemoryStats) -> None:
     before = stats.num_ooms
     usage = _usage_if_known()
     if stats.num_ooms == before:  # not by the framework: most count none, torch not those of cuBLAS, cuDNN and MPS

@@ -6,7 +6,7 @@ Host memory grows in bytes. Neither grows beyond what the nodes of the cluster h
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from tune_policies.cluster.accelerator_families import FAMILIES
@@ -176,17 +176,11 @@ def _largest_share(max_gpus: float, most_devices: float) -> int:
     return most // TICKS * TICKS if most >= TICKS else equal_device_share(-(-TICKS // most), most_devices)
 
 
-def _shares_up_to(most_ticks: int, above_ticks: int, most_devices: float) -> Iterator[int]:
-    """Yield shares above ``above_ticks``, the largest first: ``most_ticks``, then whole GPUs, then equal parts."""
-    share = most_ticks
-    while share > above_ticks:
-        yield share
-        if share > TICKS:
-            share = (-(-share // TICKS) - 1) * TICKS
-            continue
-        parts = range(TICKS // share + 1, TICKS // max(1, above_ticks) + 1)
-        smaller = (equal_device_share(part, most_devices) for part in parts)
-        share = next((each for each in smaller if each < share), 0)
+def _shares_up_to(most_ticks: int, above_ticks: int, most_devices: float) -> list[int]:
+    """Return shares above ``above_ticks``, the largest first: ``most_ticks``, then whole GPUs, then equal parts."""
+    parts = range(2, TICKS // max(1, above_ticks) + 1)
+    shares = {most_ticks, *range(TICKS, most_ticks, TICKS), *(equal_device_share(part, most_devices) for part in parts)}
+    return sorted((share for share in shares if above_ticks < share <= most_ticks), reverse=True)
 
 
 def _most_devices(reservation: BundleGroup, nodes: Sequence[NodeCapacity]) -> float:

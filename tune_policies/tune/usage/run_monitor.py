@@ -50,22 +50,23 @@ class RunMonitor:
         self._num_trials = num_trials
         self._cluster: ClusterCapacity | None = None
         self._meter = ResourceMeter(before)
-        self._trials_before = before.trials if before else TrialCounts()
+        first_reason = "" if before is None else "the run was restored"
+        before = before or ResourceUsage()
+        self._trials_before = before.trials
         self._num_retries = self._trials_before.num_retries
-        self._ooms = Counter((before or ResourceUsage()).out_of_memory.model_dump())
+        self._ooms = Counter(before.out_of_memory.model_dump())
         self._outcome_of: dict[str, Outcome] = {}  # the first that is said of a trial, until it starts again
         self._amounts: dict[str, Mapping[str, float]] = {}
         self._ran_out_with: dict[str, Mapping[str, float]] = {}
         self._refused: Counter[tuple[str, object]] = Counter()
-        self._plans = list(before.plans) if before else []
-        self._warnings = list(before.warnings) if before else []
+        self._plans, self._warnings = list(before.plans), list(before.warnings)
         self._num_changes = len(scheduler.changes) if scheduler else 0
         self._queue = TrialQueue()
         self._known_ids: set[str] = set()
         self._waiting: dict[str, Any] = {}
         self._running: dict[str, Any] = {}
         self._trials: Sequence[Any] = ()
-        self._use_plan(plan, "" if before is None else "the run was restored")
+        self._use_plan(plan, first_reason)
 
     def _use_plan(self, plan: TrialPlan, why: str) -> None:
         self.plan = plan
