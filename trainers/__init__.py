@@ -7,22 +7,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .deadlock_watch.watch import with_deadlock_check
-    from .gpu_memory.limits.calibration import calibrate_gpu_overhead
-    from .gpu_memory.limits.limit import GpuMemoryLimit
-    from .gpu_memory.limits.overhead import Overheads, load_overheads
-    from .gpu_memory.sizing.estimate import GpuMemoryEstimate, estimate_gpu_memory
-    from .gpu_memory.sizing.measure import measure_gpu_memory, plan_by_measuring
-    from .gpu_memory.usage.trial_usage import gpu_memory_usage, peak_gpu_memory_bytes
-    from .train.jax_trainer import build_jax_trainer
-    from .train.lightgbm_trainer import build_lightgbm_trainer
-    from .train.oom_retry_fit import fit_with_oom_retry
-    from .train.tensorflow_trainer import build_tensorflow_trainer
-    from .train.torch_trainer import build_torch_trainer
-    from .train.xgboost_trainer import build_xgboost_trainer
-    from .train_in_tune.as_trainable import as_trainable
+    from .deadlock_watch import with_deadlock_check
+    from .gpu_memory.calibration import calibrate_gpu_overhead
+    from .gpu_memory.estimate import GpuMemoryEstimate, estimate_gpu_memory
+    from .gpu_memory.limit import GpuMemoryLimit
+    from .gpu_memory.measure import measure_gpu_memory, plan_by_measuring
+    from .gpu_memory.overhead import Overheads, load_overheads
+    from .gpu_memory.trial_usage import gpu_memory_usage, peak_gpu_memory_bytes
+    from .jax_trainer import build_jax_trainer
+    from .lightgbm_trainer import build_lightgbm_trainer
+    from .tensorflow_trainer import build_tensorflow_trainer
+    from .torch_trainer import build_torch_trainer
+    from .train_in_tune import as_trainable
+    from .train_loop import fit_with_oom_retry
     from .tune_run import run, tuner
     from .tune_trainable import with_plan
+    from .xgboost_trainer import build_xgboost_trainer
 
 __all__ = [
     "GpuMemoryEstimate",
@@ -49,27 +49,27 @@ __all__ = [
 ]
 
 _MODULES = {
-    "GpuMemoryEstimate": ".gpu_memory.sizing.estimate",
-    "GpuMemoryLimit": ".gpu_memory.limits.limit",
-    "Overheads": ".gpu_memory.limits.overhead",
-    "as_trainable": ".train_in_tune.as_trainable",
-    "build_jax_trainer": ".train.jax_trainer",
-    "build_lightgbm_trainer": ".train.lightgbm_trainer",
-    "build_tensorflow_trainer": ".train.tensorflow_trainer",
-    "build_torch_trainer": ".train.torch_trainer",
-    "build_xgboost_trainer": ".train.xgboost_trainer",
-    "calibrate_gpu_overhead": ".gpu_memory.limits.calibration",
-    "estimate_gpu_memory": ".gpu_memory.sizing.estimate",
-    "fit_with_oom_retry": ".train.oom_retry_fit",
-    "gpu_memory_usage": ".gpu_memory.usage.trial_usage",
-    "load_overheads": ".gpu_memory.limits.overhead",
-    "measure_gpu_memory": ".gpu_memory.sizing.measure",
-    "peak_gpu_memory_bytes": ".gpu_memory.usage.trial_usage",
-    "plan_by_measuring": ".gpu_memory.sizing.measure",
+    "GpuMemoryEstimate": ".gpu_memory.estimate",
+    "GpuMemoryLimit": ".gpu_memory.limit",
+    "Overheads": ".gpu_memory.overhead",
+    "as_trainable": ".train_in_tune",
+    "build_jax_trainer": ".jax_trainer",
+    "build_lightgbm_trainer": ".lightgbm_trainer",
+    "build_tensorflow_trainer": ".tensorflow_trainer",
+    "build_torch_trainer": ".torch_trainer",
+    "build_xgboost_trainer": ".xgboost_trainer",
+    "calibrate_gpu_overhead": ".gpu_memory.calibration",
+    "estimate_gpu_memory": ".gpu_memory.estimate",
+    "fit_with_oom_retry": ".train_loop",
+    "gpu_memory_usage": ".gpu_memory.trial_usage",
+    "load_overheads": ".gpu_memory.overhead",
+    "measure_gpu_memory": ".gpu_memory.measure",
+    "peak_gpu_memory_bytes": ".gpu_memory.trial_usage",
+    "plan_by_measuring": ".gpu_memory.measure",
     "run": ".tune_run",
     "tuner": ".tune_run",
     "with_plan": ".tune_trainable",
-    "with_deadlock_check": ".deadlock_watch.watch",
+    "with_deadlock_check": ".deadlock_watch",
 }
 
 

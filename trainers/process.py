@@ -10,7 +10,6 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 import ray
 import wrapt
-from pydantic import Field
 from threadpoolctl import ThreadpoolController
 
 from tune_policies.cluster.accelerators import GPU_VISIBILITY_VARIABLES
@@ -18,12 +17,11 @@ from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.resources import Resources, to_ticks
 from tune_policies.values.value import Value
 
-from .gpu_memory.limits.enforcement import enforce, note_whole_devices
-from .gpu_memory.limits.overhead import NOTHING_MEASURED, Overheads, load_overheads
-from .gpu_memory.limits.share import GpuShare, SharedDevice
-from .gpu_memory.usage.free_memory import wait_for_free_memory
-from .gpu_memory.usage.leaks import end_gpu_processes, mark_processes
-from .gpu_memory.usage.trial_usage import add_warnings, begin_stats, noted_on_oom
+from .gpu_memory.enforcement import enforce, note_whole_devices
+from .gpu_memory.free_memory import end_gpu_processes, mark_processes, wait_for_free_memory
+from .gpu_memory.overhead import NOTHING_MEASURED, Overheads, load_overheads
+from .gpu_memory.share import GpuShare, SharedDevice
+from .gpu_memory.trial_usage import add_warnings, begin_stats, noted_on_oom
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",  # Ray sets this one: to 1 in a trial that names GPUs and no CPUs
@@ -55,37 +53,27 @@ def limit_options(isolation: Literal["mps"] | None, on_void_limit: Literal["rais
 
 
 class ProcessSetup(Value):
-    """How a process that runs under a plan is set up.
+    """How a process that runs in a slot of a plan is set up.
 
     Attributes:
-        resources: What the plan reserves for it.
-        gpu_memory_bytes: The GPU memory that it may use; ``None``: its share of the device decides.
-        gpu_overhead_bytes: What of it is counted for what is outside the frameworks' allocators; ``None``: not known.
-        measured_with: The versions of the frameworks with which that was measured, by their names.
-        limits: How it is held to that.
+        slot: The slot of its trial.
+        resources: What of the slot is for this process.
+        limits: How it is held to its share of GPU memory.
     """
 
+    slot: TrialSlot
     resources: Resources
-    gpu_memory_bytes: int | None = None
-    gpu_overhead_bytes: int | None = None
-    measured_with: dict[str, str] = Field(default_factory=dict)
-    limits: LimitOptions = LimitOptions()
+    limits: LimitOptions
 
     @classmethod
     def for_trial(cls, slot: TrialSlot, limits: LimitOptions) -> Self:
-        """Return the set-up of the process that Tune starts for a trial."""
-        return cls.for_worker(slot, limits) if slot.num_workers == 0 else cls(resources=slot.trial, limits=limits)
+        """Return the set-up of the process that Tune starts for a trial; with Train workers, it only waits for them."""
+        return cls(slot=slot, resources=slot.trial if slot.num_workers else slot.worker, limits=limits)
 
     @classmethod
     def for_worker(cls, slot: TrialSlot, limits: LimitOptions) -> Self:
         """Return the set-up of each process that trains: of the trial itself, or each of its Train workers."""
-        return cls(
-            resources=slot.worker,
-            gpu_memory_bytes=slot.gpu_memory_bytes,
-            gpu_overhead_bytes=slot.gpu_overhead_bytes,
-            measured_with=slot.measured_with,
-            limits=limits,
-        )
+        return cls(slot=slot, resources=slot.worker, limits=limits)
 
     def apply(self) -> None:
         """Set up this process.
@@ -97,15 +85,19 @@ class ProcessSetup(Value):
         # on the device were counted against.
         assigned = _assigned_resources()
         set_num_threads(max(1, int(assigned.get("CPU", self.resources.cpus))))
-        if self.resources.gpus == 0:
-            hide_gpus()
-        device, planned = self._device
+        if self.resources.gpus == 0:  # by default a newer Ray shows them all to a trial that asked for none
+            os.environ.update(dict.fromkeys(GPU_VISIBILITY_VARIABLES, ""))
+        npus = self.resources.custom.get("NPU", 0)
+        device: SharedDevice = "NPU" if npus else "GPU"
+        planned = npus or self.resources.gpus
         if not planned:
             return
         if device == "GPU":
             # Ray numbers GPUs as the driver does, along the PCI bus; CUDA by itself begins with the fastest.
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         amount = assigned.get(device, planned)
+        # In this order: the trial's own processes are marked before any can start, and what an earlier trial left here
+        # is freed before free memory is waited for.
         mark_processes()
         begin_stats(amount, device)
         share = self._share(device, planned, amount) if amount < 1 else None
@@ -121,22 +113,16 @@ class ProcessSetup(Value):
         else:
             note_whole_devices()
 
-    @property
-    def _device(self) -> tuple[SharedDevice, float]:
-        """The kind of devices whose memory is counted, and how much of them is planned."""
-        npus = self.resources.custom.get("NPU", 0)
-        return ("NPU", npus) if npus else ("GPU", self.resources.gpus)
-
     def _share(self, device: SharedDevice, planned: float, assigned: float) -> GpuShare:
         """Return the share; a trial that a scheduler gave more of the device than planned has more of its memory."""
-        memory_bytes = self.gpu_memory_bytes
+        memory_bytes = self.slot.gpu_memory_bytes
         if memory_bytes is not None:
             memory_bytes = memory_bytes * to_ticks(assigned) // to_ticks(planned)
         return GpuShare(
             fraction=assigned,
             memory_bytes=memory_bytes,
-            overhead_bytes=self.gpu_overhead_bytes,
-            measured_with=self.measured_with,
+            overhead_bytes=self.slot.gpu_overhead_bytes,
+            measured_with=self.slot.measured_with,
             device=device,
         )
 
@@ -203,12 +189,6 @@ def name_of(function: Callable[..., Any]) -> str:
     if isinstance(function, functools.partial):
         return name_of(function.func)
     return getattr(function, "__name__", type(function).__name__)
-
-
-def hide_gpus() -> None:
-    """Hide every GPU from this process. By default a newer Ray shows them all to a trial that asked for none."""
-    for variable in GPU_VISIBILITY_VARIABLES:
-        os.environ[variable] = ""
 
 
 @functools.lru_cache(maxsize=1)

@@ -28,10 +28,10 @@ from tune_policies.ray_compat.unpickled_once import UnpickledOnce
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.units import format_bytes
 
-from .gpu_memory.limits.enforcement import current_limit_report
-from .gpu_memory.usage.counters import release_unused
-from .gpu_memory.usage.leaks import end_gpu_processes, is_too_much_to_keep
-from .gpu_memory.usage.trial_usage import (
+from .gpu_memory.counters import release_unused
+from .gpu_memory.enforcement import current_limit_report
+from .gpu_memory.free_memory import end_gpu_processes, is_too_much_to_keep
+from .gpu_memory.trial_usage import (
     RunFolder,
     add_warnings,
     has_warnings,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tune_policies.cli.terminal import tell
+from tune_policies.files.terminal import tell
 
 from ..record.run_set import Phase
 

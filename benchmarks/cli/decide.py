@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tune_policies import ClusterCapacity, InvalidResourcesError
-from tune_policies.cli.terminal import tell
+from tune_policies.files.terminal import tell
 from tune_policies.files.writing import check_new
 
 from .options import Force

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tune_policies.cli.terminal import TextConsole, TextTable
+from tune_policies.files.terminal import TextConsole, TextTable
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import shorten_names

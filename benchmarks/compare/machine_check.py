@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from tune_policies.cli.terminal import TextConsole
+from tune_policies.files.terminal import TextConsole
 from tune_policies.values.resources import PositiveCount
 from tune_policies.values.value import Value
 

@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from tune_policies.cli.terminal import TextTable, line
+from tune_policies.files.terminal import TextTable, line
 from tune_policies.plan.decision import Decision, DeviceTimes, WorkloadDecision
 from tune_policies.values.value import counted
 

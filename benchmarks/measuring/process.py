@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tune_policies.probe.nvml import GpuCounters
-from tune_policies.trainers.gpu_memory.usage.counters import read_counters
-from tune_policies.trainers.gpu_memory.usage.leaks import end_gpu_processes
-from tune_policies.trainers.gpu_memory.usage.trial_usage import peak_gpu_memory_bytes
+from tune_policies.trainers.gpu_memory.counters import read_counters
+from tune_policies.trainers.gpu_memory.free_memory import end_gpu_processes
+from tune_policies.trainers.gpu_memory.trial_usage import peak_gpu_memory_bytes
 from tune_policies.trainers.process import ProcessSetup
 from tune_policies.values.errors import ProbeError
 

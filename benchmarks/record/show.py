@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from tune_policies.cli.terminal import TextConsole, empty_table, line
+from tune_policies.files.terminal import TextConsole, empty_table, line
 from tune_policies.values.resources import PositiveCount, UsedBytes
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value

@@ -21,8 +21,8 @@ CHUNK = 2**28  # numbers of 4 bytes: arrays of JAX with more than 2**31 elements
 NEEDS = {"torch": "torch", "jax": "jax_plugins", "cupy": "cupy"}
 
 ENFORCE = """
-from tune_policies.trainers.gpu_memory.limits.enforcement import enforce
-from tune_policies.trainers.gpu_memory.limits.share import GpuShare
+from tune_policies.trainers.gpu_memory.enforcement import enforce
+from tune_policies.trainers.gpu_memory.share import GpuShare
 record = enforce(GpuShare(fraction=0.25, memory_bytes=8 * 2**30))
 """
 ASK = {
@@ -71,7 +71,7 @@ LIFT = {
     "cupy": "cupy.get_default_memory_pool().set_limit(size=2**40)",
 }
 SAY = """
-from tune_policies.trainers.gpu_memory.limits.enforcement import rechecked_limit_report
+from tune_policies.trainers.gpu_memory.enforcement import rechecked_limit_report
 print(*rechecked_limit_report().limit_bytes)
 """
 

@@ -18,9 +18,8 @@ from tests.stand_ins import state_counts
 from tune_policies import ClusterCapacity, GpuDevice, GpuMemoryPolicy, Resources
 from tune_policies.trainers import gpu_memory_usage, with_plan
 from tune_policies.trainers.process import LimitOptions
-from tune_policies.trainers.train.train_loop import trainer_arguments
-from tune_policies.tune.usage.gpu_memory_of_run import read_usage
-from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.trainers.train_loop import trainer_arguments
+from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage, read_usage
 
 GIB = 2**30
 MIB = 2**20

@@ -28,7 +28,7 @@ from tune_policies import (
     Resources,
 )
 from tune_policies.trainers import measure_gpu_memory, plan_by_measuring, with_plan
-from tune_policies.trainers.train.train_loop import plan_for_run
+from tune_policies.trainers.train_loop import plan_for_run
 from tune_policies.trainers.tune_trainable import resources_for
 
 GIB = 2**30

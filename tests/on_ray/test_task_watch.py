@@ -15,7 +15,7 @@ from tests.on_ray.rays import local_ray
 from tune_policies import ClusterCapacity, CpuPolicy, ReservingPolicy, Resources
 from tune_policies.trainers import with_plan
 from tune_policies.trainers.process import LimitOptions
-from tune_policies.trainers.train.train_loop import trainer_arguments
+from tune_policies.trainers.train_loop import trainer_arguments
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=2))
 TOLD = []

@@ -214,7 +214,7 @@ def test_a_jax_worker_on_a_shared_gpu_may_not_become_several():
 
 
 def without_tf_keras(monkeypatch):
-    monkeypatch.setattr("tune_policies.trainers.train.tensorflow_trainer.find_spec", lambda _: None)
+    monkeypatch.setattr("tune_policies.trainers.tensorflow_trainer.find_spec", lambda _: None)
 
 
 def test_without_tf_keras_several_workers_are_refused_before_anything_starts(monkeypatch):

@@ -10,8 +10,8 @@ import pytest
 from tests.stand_ins import state_counts, write_stand_ins
 
 ENFORCE = """
-from tune_policies.trainers.gpu_memory.limits.enforcement import current_limit_report, enforce
-from tune_policies.trainers.gpu_memory.limits.share import GpuShare
+from tune_policies.trainers.gpu_memory.enforcement import current_limit_report, enforce
+from tune_policies.trainers.gpu_memory.share import GpuShare
 enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
 """
 
@@ -97,8 +97,8 @@ def test_a_later_share_takes_the_place_of_an_earlier_one(when, tmp_path):
     """The next trial in the same process, for a framework that is imported before or after. CuPy is a stand-in here."""
     (tmp_path / "cupy.py").write_text(GPU_CUPY)
     enforce = """
-from tune_policies.trainers.gpu_memory.limits.enforcement import current_limit_report, enforce
-from tune_policies.trainers.gpu_memory.limits.share import GpuShare
+from tune_policies.trainers.gpu_memory.enforcement import current_limit_report, enforce
+from tune_policies.trainers.gpu_memory.share import GpuShare
 enforce(GpuShare(fraction=0.5, memory_bytes=8 * 2**30))
 {before}
 enforce(GpuShare(fraction=0.25, memory_bytes=4 * 2**30))
@@ -139,10 +139,10 @@ backends = SimpleNamespace()
 """
 
 AT_A_RESULT = """
-from tune_policies.trainers.gpu_memory.limits.enforcement import (
+from tune_policies.trainers.gpu_memory.enforcement import (
     rechecked_limit_report, current_limit_report, enforce, note_whole_devices, require_limit
 )
-from tune_policies.trainers.gpu_memory.limits.share import GpuShare
+from tune_policies.trainers.gpu_memory.share import GpuShare
 enforce(GpuShare(fraction=0.5, memory_bytes={share}))
 {work}
 require_limit()
@@ -220,8 +220,8 @@ def test_a_share_of_an_npu_is_held_once_its_package_gives_torch_the_npus(tmp_pat
     """PyTorch is real, and sees no device until then, which is no error here; torch_npu is a stand-in."""
     (tmp_path / "torch_npu.py").write_text(NPU_TORCH)
     code = """
-from tune_policies.trainers.gpu_memory.limits.enforcement import current_limit_report, enforce
-from tune_policies.trainers.gpu_memory.limits.share import GpuShare
+from tune_policies.trainers.gpu_memory.enforcement import current_limit_report, enforce
+from tune_policies.trainers.gpu_memory.share import GpuShare
 enforce(GpuShare(fraction=0.25, device="NPU"))
 import torch, torch_npu
 print(torch_npu.fractions == {0: (2**34 - int(0.85 * 2**30)) / 2**36}, current_limit_report().warnings)

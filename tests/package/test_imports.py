@@ -13,17 +13,17 @@ from tune_policies import trainers
 ROOT = Path(__file__).parents[2]
 SHELL = {
     *("autoscaling/readiness", "probe/node_reading", "probe/probe_cluster", "probe/doctor/cluster_reader"),
-    *("tune/node_watch", "tune/oom_history", "tune/oom_retry_scheduler", "tune/policy_scheduler", "tune/run_plan"),
-    *("tune/task_watch", "tune/trial_durations", "tune/usage/policy_callback", "tune/wrapping_scheduler"),
+    *("tune/oom_retry_scheduler", "tune/policy_scheduler", "tune/run_plan", "tune/task_watch"),
+    *("tune/usage/policy_callback", "tune/wrapping_scheduler"),
 }
 """What imports Ray beside the border with it. All else decides, or reads files and machines."""
 READ_OR_WRITE_FILES = {
     *("cli/cluster", "cli/options", "kuberay/lint/fixes", "kuberay/lint/rules/cluster_yaml"),
     *("kuberay/manifests/file_text", "policies/policy_file"),
-    *("tune/usage/gpu_memory_of_run", "tune/usage/gpu_memory_report", "tune/usage/policy_callback"),
+    *("tune/usage/gpu_memory_usage", "tune/usage/gpu_memory_report", "tune/usage/policy_callback"),
 }
-PURE_FILES = {f"tune_policies.files.{name}" for name in ("child_python", "plain_data", "yaml_documents")}
-"""They open nothing."""
+PURE_FILES = {f"tune_policies.files.{name}" for name in ("child_python", "plain_data", "terminal", "yaml_documents")}
+"""They open no files."""
 FOREIGN = {"ray", "torch", "tensorflow", "jax", "cupy", "pynvml"}
 
 

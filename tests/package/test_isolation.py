@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tune_policies.trainers.gpu_memory.limits import isolation
-from tune_policies.trainers.gpu_memory.limits.environment import OwnEnvironment
-from tune_policies.trainers.gpu_memory.limits.share import GpuShare, LimiterContext
+from tune_policies.trainers.gpu_memory import enforcement as isolation
+from tune_policies.trainers.gpu_memory.limit import OwnEnvironment
+from tune_policies.trainers.gpu_memory.share import GpuShare, LimiterContext
 
 GIB = 2**30
 ROOT = Path(__file__).parents[2]
@@ -47,8 +47,8 @@ def variables():
 
 ENFORCE = """
 import json, os
-from tune_policies.trainers.gpu_memory.limits.enforcement import enforce
-from tune_policies.trainers.gpu_memory.limits.share import GpuShare
+from tune_policies.trainers.gpu_memory.enforcement import enforce
+from tune_policies.trainers.gpu_memory.share import GpuShare
 record = enforce(GpuShare(fraction=0.25, memory_bytes=20 * 2**30), isolation="mps")
 variables = {name: os.environ[name] for name in os.environ if name.startswith("CUDA_MPS_") and "PIPE" not in name}
 print(json.dumps([record.isolation, record.warnings, variables]))

@@ -30,10 +30,10 @@ ALLOWED = {
     ("tune_policies/ray_compat/autoscaler.py", "json.loads"): OF_RAY,
     ("tune_policies/probe/doctor/node_reader.py", "json.dump"): "to stdout, for the process that asked",
     ("tune_policies/probe/doctor/cluster_reader.py", "json.loads"): OF_A_CHILD,
-    ("trainers/gpu_memory/limits/calibration.py", "json.loads"): OF_A_CHILD,
-    ("trainers/gpu_memory/limits/calibration.py", "tempfile.TemporaryFile"): OF_A_CHILD,
+    ("trainers/gpu_memory/calibration.py", "json.loads"): OF_A_CHILD,
+    ("trainers/gpu_memory/calibration.py", "tempfile.TemporaryFile"): OF_A_CHILD,
     (
-        "tune_policies/tune/usage/gpu_memory_of_run.py",
+        "tune_policies/tune/usage/gpu_memory_usage.py",
         "json.loads",
     ): "results of Tune, which may hold Infinity, from a bounded file",
     (
@@ -42,8 +42,6 @@ ALLOWED = {
     ): "bytes that the reader has read, unpacked up to a limit",
     ("tune_policies/kuberay/lint/fixes.py", "yaml.safe_load"): "a line of this package's own: would others read it so?",
     ("tune_policies/ray_compat/tune_controller.py", "open"): "adds a line to Tune's own record of an error",
-    ("tune_policies/cli/terminal.py", "os.open"): "/dev/null, in the place of a closed stream",
-    ("tune_policies/cli/terminal.py", "os.fdopen"): "/dev/null, in the place of a closed stream",
     ("tune_policies/tune/usage/gpu_memory_report.py", "savefig"): "into memory",
     ("benchmarks/report/images.py", "savefig"): "into memory",
     ("benchmarks/measuring/process.py", "read_text"): "/proc",

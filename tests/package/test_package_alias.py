@@ -23,7 +23,7 @@ def run(code, *path):
 
 @pytest.mark.parametrize(
     "short",
-    ["trainers", "trainers.process", "trainers.gpu_memory.limits.share", "benchmarks", "benchmarks.record.run_set"],
+    ["trainers", "trainers.process", "trainers.gpu_memory.share", "benchmarks", "benchmarks.record.run_set"],
 )
 def test_a_short_name_is_the_module_of_the_long_one_which_keeps_its_name(short):
     module = import_module(short)
@@ -37,12 +37,12 @@ def test_a_short_name_is_the_module_of_the_long_one_which_keeps_its_name(short):
 )
 def test_it_is_one_copy_whichever_name_is_imported_first(first, second):
     code = f"""
-import {first}.gpu_memory.limits.share as one
-import {second}.gpu_memory.limits.share as other
+import {first}.gpu_memory.share as one
+import {second}.gpu_memory.share as other
 from {first}.process import ProcessSetup as One
 from {second}.process import ProcessSetup as Other
 print(one is other, One is Other, One.__module__, sum(name.endswith("trainers") for name in sys.modules))
-loaded = {{id(module) for name, module in sys.modules.items() if name.endswith(".limits.share")}}
+loaded = {{id(module) for name, module in sys.modules.items() if name.endswith(".gpu_memory.share")}}
 print(len(loaded))
 """
 

@@ -7,8 +7,8 @@ import pyarrow.fs
 import pytest
 from rich.console import Console
 
-from tune_policies.tune.usage.policy_callback import BackgroundTask, usage_writer
-from tune_policies.tune.usage.resource_report import resource_usage_view
+from tune_policies.tune.run_plan import BackgroundTask
+from tune_policies.tune.usage.policy_callback import usage_writer
 from tune_policies.tune.usage.resource_usage import (
     USAGE_FILE,
     IdleHours,
@@ -18,6 +18,7 @@ from tune_policies.tune.usage.resource_usage import (
     ResourceUsage,
     SlotHours,
     TrialCounts,
+    resource_usage_view,
 )
 
 

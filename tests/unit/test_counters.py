@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tune_policies.trainers.gpu_memory.usage.counters import FrameworkMemory, read_counters, release_unused, reset_peaks
+from tune_policies.trainers.gpu_memory.counters import FrameworkMemory, read_counters, release_unused, reset_peaks
 
 NAMES = ("torch", "tensorflow", "tensorflow.python.eager.context", "jax", "jax._src.xla_bridge", "cupy")
 

@@ -20,8 +20,8 @@ from tune_policies.kuberay.manifests.quantities import parse_quantity
 from tune_policies.oom.signatures import match_signature
 from tune_policies.probe.doctor.node_checks import is_older
 from tune_policies.ray_compat.connection import last_error
-from tune_policies.trainers.gpu_memory.limits.environment import parse_version, torch_setting
-from tune_policies.trainers.gpu_memory.limits.isolation import mps_own_limit
+from tune_policies.trainers.gpu_memory.enforcement import mps_own_limit
+from tune_policies.trainers.gpu_memory.limit import parse_version, torch_setting
 from tune_policies.values.units import GIB, parse_bytes
 
 LENGTH = 100_000

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from tune_policies import MemoryLimitError
-from tune_policies.trainers.gpu_memory.limits import share as prospects
-from tune_policies.trainers.gpu_memory.limits.environment import OwnEnvironment
-from tune_policies.trainers.gpu_memory.limits.limiters import jax_limiter
-from tune_policies.trainers.gpu_memory.limits.limiters.jax_limiter import jax_still_holds, limit_jax
-from tune_policies.trainers.gpu_memory.limits.share import GpuShare, LimiterContext
+from tune_policies.trainers.gpu_memory import limiters as jax_limiter
+from tune_policies.trainers.gpu_memory import share as prospects
+from tune_policies.trainers.gpu_memory.limit import OwnEnvironment
+from tune_policies.trainers.gpu_memory.limiters import jax_still_holds, limit_jax
+from tune_policies.trainers.gpu_memory.share import GpuShare, LimiterContext
 
 GIB = 2**30
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tune_policies.probe.nvml import DeviceUse
-from tune_policies.trainers.gpu_memory.usage import leaks
+from tune_policies.trainers.gpu_memory import free_memory as leaks
 
 
 @pytest.fixture

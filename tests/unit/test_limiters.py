@@ -8,14 +8,16 @@ from types import SimpleNamespace
 import pytest
 
 from tune_policies import MemoryLimitError
-from tune_policies.trainers.gpu_memory.limits.limiters.cupy_limiter import cupy_still_holds, limit_cupy
-from tune_policies.trainers.gpu_memory.limits.limiters.tensorflow_limiter import (
+from tune_policies.trainers.gpu_memory.limiters import (
+    cupy_still_holds,
+    limit_cupy,
     limit_tensorflow,
+    limit_torch,
     tensorflow_still_holds,
+    torch_still_holds,
 )
-from tune_policies.trainers.gpu_memory.limits.limiters.torch_limiter import limit_torch, torch_still_holds
-from tune_policies.trainers.gpu_memory.limits.overhead import MeasuredOverhead, Overheads
-from tune_policies.trainers.gpu_memory.limits.share import GpuShare, LimiterContext
+from tune_policies.trainers.gpu_memory.overhead import MeasuredOverhead, Overheads
+from tune_policies.trainers.gpu_memory.share import GpuShare, LimiterContext
 
 GIB = 2**30
 TOTAL = 16 * GIB

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tests.clusters import gpu_node
 from tune_policies import ClusterCapacity, GpuMemoryMeasurement, GpuMemoryPolicy, GpuMemoryProfile
 from tune_policies.plan.gpu_memory_profile import safe_overhead_bytes
-from tune_policies.trainers.gpu_memory.limits.overhead import NOTHING_MEASURED, MeasuredOverhead, Overheads
-from tune_policies.trainers.gpu_memory.limits.share import GpuShare, LimiterContext
+from tune_policies.trainers.gpu_memory.overhead import NOTHING_MEASURED, MeasuredOverhead, Overheads
+from tune_policies.trainers.gpu_memory.share import GpuShare, LimiterContext
 
 GIB, MIB = 2**30, 2**20
 CAPACITY = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80, accelerator_type="A100"))  # the device's name too
@@ -51,7 +51,7 @@ def holding(slot, overheads=NOTHING_MEASURED):
 
 
 def budget(slot, framework="torch", version="2.13.0", **kwargs):
-    limit = holding(slot, **kwargs).limit(framework, version, total_bytes=lambda: 80 * GIB, gpu_model="A100")
+    limit = holding(slot, **kwargs).limit(framework, version, total_bytes=80 * GIB, gpu_model="A100")
     return limit.budget_bytes(framework)
 
 
@@ -105,7 +105,7 @@ def with_versions(overhead, **versions):
 
 def test_another_version_than_measured_is_written_down():
     share = holding(with_versions(GIB, torch="2.12.0", ray="2.60.0").slots[0])
-    share.limit("torch", "2.13.0", total_bytes=lambda: 80 * GIB, gpu_model="A100")
+    share.limit("torch", "2.13.0", total_bytes=80 * GIB, gpu_model="A100")
 
     assert share.report.warnings == [
         "the share was measured with torch 2.12.0, and this is 2.13.0, which may need more or less: measure again"
@@ -125,7 +125,7 @@ SMALL = GpuMemoryProfile(measurements=(measured(8, 64 * MIB, 300 * MIB),), versi
 @pytest.mark.parametrize("measured_overhead", [300 * MIB, 3 * GIB])
 def test_a_framework_that_was_not_measured_is_left_no_less_than_a_safe_figure(measured_overhead):
     share = holding(with_versions(measured_overhead, torch="2.12.0").slots[0])
-    share.limit("cupy", "14.0.0", total_bytes=lambda: 80 * GIB, gpu_model="A100")
+    share.limit("cupy", "14.0.0", total_bytes=80 * GIB, gpu_model="A100")
 
     assert share.report.overhead_bytes["cupy"] == max(measured_overhead, safe_overhead_bytes("cupy", None))
     assert share.report.warnings == ["the share was measured without cupy, which may need more: measure again"]
@@ -133,7 +133,7 @@ def test_a_framework_that_was_not_measured_is_left_no_less_than_a_safe_figure(me
 
 def test_a_framework_that_only_comes_along_takes_nothing_of_a_share_too_small_for_it():
     share = holding(GpuMemoryPolicy(profile=SMALL, headroom=0).plan(CAPACITY).slot_for({"batch": 8}))
-    limit = share.limit("jax", "0.10.0", total_bytes=lambda: 80 * GIB, gpu_model="A100")
+    limit = share.limit("jax", "0.10.0", total_bytes=80 * GIB, gpu_model="A100")
 
     assert limit.budget_bytes("jax") >= 64 * MIB
 
@@ -141,6 +141,6 @@ def test_a_framework_that_only_comes_along_takes_nothing_of_a_share_too_small_fo
 def test_an_overhead_of_the_process_is_counted_once_for_all_its_frameworks():
     share = holding(planned(measured(8, GIB, GIB)).slots[0])
     for framework in ("torch", "cupy"):
-        share.limit(framework, None, total_bytes=lambda: 80 * GIB, gpu_model="A100")
+        share.limit(framework, None, total_bytes=80 * GIB, gpu_model="A100")
 
     assert share.report.overhead_of(["torch", "cupy"]) == GIB

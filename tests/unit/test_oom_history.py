@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.clusters import GIB
-from tune_policies.tune.oom_history import OomRecord, floor_for, memory_settings
 from tune_policies.tune.oom_retry import MemoryFloor
+from tune_policies.tune.oom_retry_scheduler import OomRecord, floor_for, memory_settings
 
 CONFIG = {"batch_size": 64, "lr": 0.1, "kind": "cnn", "layers": [128, 64], "model": {"width": 512, "dropout": 0.5}}
 RECORD = OomRecord(settings=memory_settings(CONFIG), floor=MemoryFloor(gpu_ticks=5000))

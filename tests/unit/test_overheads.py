@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tune_policies.trainers.gpu_memory.limits.overhead import (
+from tune_policies.trainers.gpu_memory.overhead import (
     MeasuredOverhead,
     Overheads,
     load_overheads,

@@ -10,16 +10,10 @@ import pytest
 from tests.stand_ins import state_counts, write_stand_ins
 from tune_policies import MemoryLimitError, ProbeError
 from tune_policies.trainers import gpu_memory_usage, peak_gpu_memory_bytes
-from tune_policies.trainers.gpu_memory.limits.overhead import SAFE_DEFAULT
-from tune_policies.trainers.gpu_memory.limits.share import GpuShare, LimitReport
-from tune_policies.trainers.gpu_memory.usage.free_memory import wait_for_free_memory
-from tune_policies.trainers.gpu_memory.usage.leaks import is_too_much_to_keep
-from tune_policies.trainers.gpu_memory.usage.trial_usage import (
-    begin_stats,
-    noted_on_oom,
-    warn_usage_unknown,
-    with_usage,
-)
+from tune_policies.trainers.gpu_memory.free_memory import is_too_much_to_keep, wait_for_free_memory
+from tune_policies.trainers.gpu_memory.overhead import SAFE_DEFAULT
+from tune_policies.trainers.gpu_memory.share import GpuShare, LimitReport
+from tune_policies.trainers.gpu_memory.trial_usage import begin_stats, noted_on_oom, warn_once, with_usage
 from tune_policies.tune.usage.gpu_memory_usage import ASSUMED
 
 GIB = 2**30
@@ -36,7 +30,7 @@ def counts(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("STAND_IN_NVML", str(path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.trial_usage._stats", None)
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.trial_usage._stats", None)
     yield path
     for name in NAMES:
         sys.modules.pop(name, None)
@@ -182,7 +176,7 @@ def test_no_trial_fails_because_its_framework_does_not_answer(torch_stats, monke
 
     begin_stats(1)
     monkeypatch.setattr(sys.modules["torch"].cuda, "memory_stats", lost)
-    warn_usage_unknown.cache_clear()
+    warn_once.cache_clear()
 
     with pytest.warns(UserWarning, match="torch cannot be asked about its GPU memory: CUDA error: an ill") as warned:
         results = [with_usage({"loss": 1}), with_usage({"loss": 2})]
@@ -206,7 +200,7 @@ def test_the_record_says_whether_its_overhead_was_only_assumed(cupy, monkeypatch
     report = LimitReport(
         share_bytes=4 * GIB, overhead_bytes={"cupy": MIB}, overhead_sources={"cupy": source}, isolation="framework"
     )
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.trial_usage.rechecked_limit_report", lambda: report)
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.trial_usage.rechecked_limit_report", lambda: report)
     begin_stats(0.25)
     held = cupy.empty(GIB)
 
@@ -218,7 +212,7 @@ def test_the_record_says_whether_its_overhead_was_only_assumed(cupy, monkeypatch
 
 def test_the_drivers_count_alone_tells_whether_the_share_was_kept(counts, monkeypatch):
     report = LimitReport(share_bytes=4 * GIB)
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.trial_usage.rechecked_limit_report", lambda: report)
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.trial_usage.rechecked_limit_report", lambda: report)
     state_counts(counts, total=16 * GIB, free=11 * GIB, processes={"self": 5 * GIB})
     begin_stats(0.25)
 
@@ -292,7 +286,7 @@ def test_what_its_frameworks_hold_counts_where_the_driver_does_not_list_this_pro
     counts, cupy, monkeypatch, processes
 ):
     before = LimitReport(overhead_bytes={"cupy": GIB // 2})
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.free_memory.current_limit_report", lambda: before)
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.free_memory.current_limit_report", lambda: before)
     state_counts(counts, total=16 * GIB, free=3 * GIB // 2, processes=processes)
     held = cupy.empty(2 * GIB)
 
@@ -313,7 +307,7 @@ def test_tensorflow_holds_its_whole_limit_once_it_runs(counts, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
     monkeypatch.setitem(sys.modules, "tensorflow.python.eager.context", context)
     before = LimitReport(limit_bytes={"tensorflow": 3 * GIB}, overhead_bytes={"tensorflow": GIB})
-    monkeypatch.setattr("tune_policies.trainers.gpu_memory.usage.free_memory.current_limit_report", lambda: before)
+    monkeypatch.setattr("tune_policies.trainers.gpu_memory.free_memory.current_limit_report", lambda: before)
     state_counts(counts, total=16 * GIB, free=0)
 
     wait_for_free_memory(QUARTER, timeout_s=0)

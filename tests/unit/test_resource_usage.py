@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.clusters import nodes
 from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, OutOfMemory, Resources, TrialPlan, TrialSlot
-from tune_policies.tune.usage.idle_reasons import (
+from tune_policies.tune.usage.resource_meter import (
     LAST_RUNNING,
     LESS_THAN_SLOT,
     NOTHING_RAN,
@@ -18,13 +18,13 @@ from tune_policies.tune.usage.idle_reasons import (
     SEARCH,
     STARTING,
     AvailableResources,
+    ResourceMeter,
     SlotKind,
     TrialQueue,
     TrialReservation,
     available_resources,
     idle_by_reason,
 )
-from tune_policies.tune.usage.resource_meter import ResourceMeter
 from tune_policies.tune.usage.resource_usage import ResourceUsage
 from tune_policies.tune.usage.run_monitor import RunMonitor
 

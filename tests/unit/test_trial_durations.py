@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.evidence.plans.pool_simulation import SlotKind, least_makespan, simulate
-from tune_policies.tune.trial_durations import RunningTrial, TrialDurations, should_idle
+from tune_policies.tune.slot_assignment import RunningTrial, TrialDurations, should_idle
 
 kinds = st.lists(
     st.builds(SlotKind, st.integers(1, 4), st.sampled_from([0.1, 0.25, 0.3, 0.5, 0.7, 1, 3])), min_size=1, max_size=3

@@ -8,10 +8,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tune_policies import InvalidResourcesError
-from tune_policies.tune.usage.gpu_memory_advice import HEADROOM, advise, needed_bytes
-from tune_policies.tune.usage.gpu_memory_of_run import RunUsage, TrialUsage, merge_usages, read_usage
-from tune_policies.tune.usage.gpu_memory_report import usage_view
-from tune_policies.tune.usage.gpu_memory_usage import ASSUMED, GpuMemoryUsage, worker_file
+from tune_policies.tune.usage.gpu_memory_report import HEADROOM, advise, needed_bytes, usage_view
+from tune_policies.tune.usage.gpu_memory_usage import (
+    ASSUMED,
+    GpuMemoryUsage,
+    RunUsage,
+    TrialUsage,
+    merge_usages,
+    read_usage,
+    worker_file,
+)
 
 GIB = 2**30
 

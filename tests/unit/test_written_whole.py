@@ -15,9 +15,8 @@ from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run
 from tune_policies.files.locking import BusyFileError, locked
 from tune_policies.files.writing import check_new, path_within, replace_file, write_new
 from tune_policies.kuberay.lint import fixes
-from tune_policies.tune.usage.gpu_memory_of_run import RunUsage, TrialUsage
 from tune_policies.tune.usage.gpu_memory_report import plot_usage
-from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from typer.core import TyperGroup
 
-from tune_policies.cli.terminal import drop_stdout, guarded_streams
+from tune_policies.files.terminal import drop_stdout, guarded_streams
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 from tune_policies.values.sanitize import indented, redacted
 

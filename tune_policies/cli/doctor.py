@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tune_policies.cli.options import Address, Force, Json, TimeoutS, ray_speaks_on_stderr
-from tune_policies.cli.terminal import TextConsole
+from tune_policies.files.terminal import TextConsole
 from tune_policies.probe.doctor.findings import diagnosis_view
 
 app = typer.Typer()
@@ -46,9 +46,8 @@ def usage(
     force: Force = False,
 ) -> None:
     """Show what each trial of a run used of its share of GPU memory, and how many would fit on a GPU."""
-    from tune_policies.tune.usage.gpu_memory_advice import advise
-    from tune_policies.tune.usage.gpu_memory_of_run import read_usage
-    from tune_policies.tune.usage.gpu_memory_report import plot_usage, usage_view
+    from tune_policies.tune.usage.gpu_memory_report import advise, plot_usage, usage_view
+    from tune_policies.tune.usage.gpu_memory_usage import read_usage
 
     run = read_usage(result_dir)
     if plot is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tune_policies.cli.options import Json
-from tune_policies.cli.terminal import TextConsole
+from tune_policies.files.terminal import TextConsole
 from tune_policies.values.value import counted
 
 app = typer.Typer()

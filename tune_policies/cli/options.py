@@ -8,8 +8,8 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from tune_policies.cli.terminal import tell
 from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.files.terminal import tell
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Address = Annotated[

@@ -8,8 +8,8 @@ import typer
 
 from tune_policies.cli.options import Address, ClusterConfig, Json, TimeoutS, read_cluster
 from tune_policies.cli.tables import cluster_view
-from tune_policies.cli.terminal import TextConsole
 from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.files.terminal import TextConsole
 from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
 from tune_policies.kuberay.manifests.load_cluster import load_cluster
 from tune_policies.placement.idle import ROUNDING, idle

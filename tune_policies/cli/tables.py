@@ -10,8 +10,8 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_policies.cli.terminal import empty_table, line
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.files.terminal import empty_table, line
 from tune_policies.values.resources import Resources, format_amount, from_ticks
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes

@@ -1,1 +1,1 @@
-"""The one way in and out for files: a bounded reader, a writer that writes all or nothing, and a lock beside a file."""
+"""The one way in and out for files and terminals: a bounded reader, an all-or-nothing writer, a lock beside a file."""

@@ -1,10 +1,151 @@
-"""Classifies an error, or the text of one, by the innermost error in it that means memory."""
+"""Classifies an error, or the text of one, by the innermost error in it that means memory.
 
-from typing import Final
+Errors are foreign objects: their attributes, their text and even their type may raise, form circles or never end.
 
-from tune_policies.oom.error_chain import ChainedError, named_errors, shortened, walk_errors
-from tune_policies.oom.out_of_memory import OutOfMemory
-from tune_policies.oom.signatures import KILLED_BY_RAY, match_signature
+Of a text, only the lines on which a traceback names an error count, with what follows them up to the next frame. Source
+lines are indented, and the log around them may mention memory. A message may hold a line that looks like an error.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, TypeGuard
+
+from tune_policies.oom.signatures import KILLED_BY_RAY, KILLED_BY_RAY_SENTENCE, OutOfMemory, match_signature
+
+_MAX_ERRORS: Final = 10_000
+_MAX_CHARACTERS: Final = 100_000
+
+_WRAPPING_ATTRIBUTES: Final = ("cause", "controller_failure", "health_check_failure", "_base_exc")
+"""Where Ray's RayTaskError and the errors of Ray Train keep the error that they wrap."""
+
+
+class ChainedError(NamedTuple):
+    """One error of a chain.
+
+    Attributes:
+        depth: How many errors wrap it.
+        types: The full names of its type and of that type's bases, built-in ones without a module.
+        text: Its message; the beginning and the end of a very long one.
+    """
+
+    depth: int
+    types: tuple[str, ...]
+    text: str
+
+
+def walk_errors(error: object) -> Iterator[ChainedError]:
+    """Yield ``error`` and each error inside it once, outer errors before inner ones; never raises."""
+    waiting: list[tuple[int, object]] = [(0, error)]
+    seen: dict[int, BaseException] = {}  # keeps them alive: an error made on the fly could get another's id
+    while waiting and len(seen) < _MAX_ERRORS:
+        depth, current = waiting.pop()
+        # Not isinstance, which asks the object itself for its class.
+        if id(current) in seen or not _is_error(current):
+            continue
+        seen[id(current)] = current
+        yield ChainedError(depth, _types(current), _text(current))
+        waiting.extend((depth + 1, inner) for inner in reversed(_inner_errors(current)))
+
+
+def _is_error(value: object) -> TypeGuard[BaseException]:
+    return issubclass(type(value), BaseException)
+
+
+def _inner_errors(error: BaseException) -> list[object]:
+    cause = _read_attribute(error, "__cause__")
+    # As Python prints it: a cause hides the context, and so does "from None", which says that the context is no reason.
+    hides_context = cause is not None or _read_attribute(error, "__suppress_context__")
+    context = None if hides_context else _read_attribute(error, "__context__")
+    failures = _read_attribute(error, "worker_failures")  # of Ray Train's WorkerGroupError, by rank
+    return [
+        *(cause, context),
+        *_members(_read_attribute(error, "exceptions")),
+        *(_read_attribute(error, name) for name in _WRAPPING_ATTRIBUTES),
+        *_members(list(failures.values()) if type(failures) is dict else None),
+        *_members(_read_attribute(error, "args")),
+    ]
+
+
+def _members(values: object) -> tuple[object, ...] | list[object]:
+    return values if type(values) is tuple or type(values) is list else ()
+
+
+def _read_attribute(owner: object, name: str) -> Any:
+    try:
+        return getattr(owner, name, None)
+    except Exception:  # noqa: BLE001 - a foreign object may raise anything
+        return None
+
+
+def _types(error: BaseException) -> tuple[str, ...]:
+    try:
+        return tuple(f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.") for cls in type(error).__mro__)
+    except Exception:  # noqa: BLE001 - a foreign object may raise anything
+        return ()
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = str(error) or str(_read_attribute(error, "message") or "")
+    except Exception:  # noqa: BLE001 - a foreign object may raise anything
+        return ""
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """Return ``text``, or the beginning and the end of a very long one."""
+    half = _MAX_CHARACTERS // 2
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:half]}\n{text[-half:]}"
+
+
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
+_GROUP_MARGIN: Final = re.compile(r"^ *[|+] ?", re.MULTILINE)
+_NAME: Final = re.compile(r"((?:\w+\.)*\w*(?:Error|Exception|ExceptionGroup|Interrupt|Exit)(?:\(\w+\))?)(?:: ?(.*))?")
+_NAME_BELOW_FRAMES: Final = re.compile(r"([\w.]+(?:<locals>[\w.]+)*(?:\(\w+\))?)(?:: ?(.*))?")
+_END: Final = re.compile(
+    r"(?:Exception Group |Original )?Traceback \(|The above exception was|During handling of the above"
+    r"|Failure # \d|(?:[\w.]+(?:\(\w+\))?: )?ray::|[-+]{3,}"
+)
+_FAILURE: Final = re.compile(r"^Failure # \d+ \(occurred at ", re.MULTILINE)
+"""Tune adds each failure of a trial to the same file (``Trial.handle_error``)."""
+
+
+def named_errors(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the type and the message of each error that ``text`` names, in the order of the text.
+
+    Of several failures of one trial only the last counts.
+    """
+    failures = [match.start() for match in _FAILURE.finditer(text)]
+    lines = _GROUP_MARGIN.sub("", _COLOUR.sub("", text[failures[-1] :] if failures else text)).splitlines()
+    name: str | None = None
+    message: list[str] = []
+    for above, line in pairwise(["", *lines]):
+        below_frames = above.startswith("  ")
+        ended = _END.match(line)
+        is_message = name is not None and not below_frames
+        started = (
+            None
+            if ended or is_message
+            else _start(line, _NAME_BELOW_FRAMES if name is None and below_frames else _NAME)
+        )
+        if name is not None and (started or ended):
+            yield name, "\n".join(message)
+            name = None
+        if started:
+            name, message = started[0], [started[1]]
+        elif name is not None:
+            message.append(line)
+    if name is not None:
+        yield name, "\n".join(message)
+
+
+def _start(line: str, name: re.Pattern[str]) -> tuple[str, str] | None:
+    if named := name.fullmatch(line):
+        return named[1], named[2] or ""
+    # Of an actor's death Tune writes the message alone.
+    return (KILLED_BY_RAY, line) if re.match(KILLED_BY_RAY_SENTENCE, line) else None
+
 
 _NONE: Final = OutOfMemory(kind="none")
 _TRACEBACK: Final = "Traceback (most recent call last)"

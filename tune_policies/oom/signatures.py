@@ -3,15 +3,40 @@
 An error counts by its type, where the type has no other meaning, or by a sentence that only an allocator or a driver
 writes. The sentences are those of PyTorch 1.13 to 2.13 (``c10/cuda/CUDACachingAllocator.cpp`` and its like for XPU,
 NPU, MPS and cudaMallocAsync, ``c10/core/impl/alloc_cpu.cpp``), TensorFlow's ``bfc_allocator.cc`` and ``op_kernel.cc``,
-XLA's ``pjrt`` and ``stream_executor``, and CuPy's ``memory.pyx``.
+XLA's ``pjrt`` and ``stream_executor``, and CuPy's ``memory.pyx``. The numbers in them say what was asked for, the
+limit, and who had taken the rest.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from tune_policies.oom.amounts import cause, limit_bytes, requested_bytes
-from tune_policies.oom.out_of_memory import OutOfMemory
+from tune_policies.values.resources import Bytes
+from tune_policies.values.value import Value
+
+
+class OutOfMemory(Value):
+    """What an error says about memory that ran out.
+
+    Attributes:
+        kind: ``"accelerator"``: memory of a GPU or its like; ``"host"``: of the machine; ``"none"``: the error means
+            something else.
+        framework: Who raised it: ``"torch"``, ``"tensorflow"``, ``"jax"``, ``"cupy"``, ``"ray"`` (its memory
+            monitor) or ``"python"`` (NumPy too); ``None``: not known.
+        requested_bytes: What was asked for; of a worker that Ray's memory monitor killed: what it used; ``None``: the
+            error does not say.
+        limit_bytes: The process's own limit; ``None``: the error names none.
+        cause: ``"own_limit"``: the process reached its own limit; ``"neighbour"``: it was within it, and others had
+            taken the rest of the device; ``None``: the error does not tell.
+    """
+
+    kind: Literal["accelerator", "host", "none"]
+    framework: str | None = None
+    requested_bytes: Bytes | None = None
+    limit_bytes: Bytes | None = None
+    cause: Literal["own_limit", "neighbour"] | None = None
+
 
 MemoryKind = Literal["accelerator", "host"]
 
@@ -86,9 +111,7 @@ _ACCELERATOR_TEXT: Final = re.compile(r"\bCUDA|cudaError|\bHIP\b|hipError|\bRMM 
 def match_signature(types: Sequence[str], text: str) -> OutOfMemory | None:
     """Return what an error says about memory that ran out; ``None`` if it means something else.
 
-    Args:
-        types: The full names of its type and of that type's bases, built-in ones without a module.
-        text: Its message.
+    ``types`` are the full names of its type and of that type's bases, built-in ones without a module.
     """
     found = _by_type(types, text) or _by_text(types, text)
     if found is None:
@@ -105,12 +128,13 @@ def match_signature(types: Sequence[str], text: str) -> OutOfMemory | None:
 
 
 def _by_type(types: Sequence[str], text: str) -> tuple[MemoryKind, str | None] | None:
-    if any(_TORCH_OOM.fullmatch(name) for name in types):
-        return "accelerator", "torch"
-    if any(_CUPY_OOM.fullmatch(name) for name in types):
-        return "accelerator", "cupy"
-    if KILLED_BY_RAY in types:
-        return "host", "ray"
+    for name in types:
+        if _TORCH_OOM.fullmatch(name):
+            return "accelerator", "torch"
+        if _CUPY_OOM.fullmatch(name):
+            return "accelerator", "cupy"
+        if name == KILLED_BY_RAY:
+            return "host", "ray"
     if any(_HOST_OOM.fullmatch(name) for name in types):
         # RAPIDS and others raise a plain MemoryError for memory of the device.
         return ("accelerator", None) if _ACCELERATOR_TEXT.search(text) else ("host", "python")
@@ -140,3 +164,108 @@ def _tensorflow(types: Sequence[str], text: str) -> tuple[MemoryKind, str] | Non
         return "host", "tensorflow"
     on_cpu = _CPU_DEVICE.search(text) and not _TENSORFLOW_DEVICE.search(text)
     return ("host" if on_cpu else "accelerator"), "tensorflow"
+
+
+Cause = Literal["own_limit", "neighbour"]
+
+_SIZE: Final = r"(\d[\d,]{0,30}(?:\.\d{0,9})?) ?(bytes\b|[KMGTPE]i?B\b|[KMGTPE]\b|B\b)"
+_UNITS: Final = {unit: 1024**power for power, unit in enumerate("BKMGTPE")}
+"""Every unit is binary: PyTorch on Apple, Ray and XLA write ``GB`` or ``G`` for 2^30 bytes."""
+_MAX_BYTES: Final = 2**60
+"""More than any device has; without a limit, PyTorch's asynchronous allocator names one of 2^64 bytes."""
+_MAX_ROUNDING_BYTES: Final = 2**24
+"""Three numbers, each rounded to 0.01 GiB, are off by 15.4 MiB together at most; small ones by 0.5 %."""
+
+
+def _pattern(*sentences: str) -> re.Pattern[str]:
+    """Return a pattern that matches any of ``sentences``, in which ``#`` stands for an amount."""
+    return re.compile("|".join(sentence.replace("#", _SIZE) for sentence in sentences), re.IGNORECASE)
+
+
+_ASKED: Final = _pattern(
+    r"(?:tried|trying) to allocate #",  # PyTorch, XLA
+    r"allocating #",  # CuPy; XLA on a CPU
+    r"unable to (?:allocate|mmap) #",  # NumPy; PyTorch's shared memory
+    r"Requested +: #",  # PyTorch, cudaMallocAsync
+    r"allocate request for #",  # XLA's stream executor
+    r"Attempting to (?:allocate|reserve) #",  # TPU runtime
+    r"memory space hbm\. Used #",  # TPU compiler
+    r"memory used=#",  # Ray's memory monitor: of the task that it killed
+)
+_LIMIT: Final = _pattern(
+    r"# allowed; ",  # PyTorch, where a fraction is set
+    r"PyTorch limit \(set by user-supplied memory fraction\)\s*: #",
+    r"max allowed: #",  # PyTorch on Apple
+    r"limit set to: #",  # CuPy
+)
+_HELD: Final = (
+    _pattern(r"Of the allocated memory #"),
+    _pattern(r"and # is reserved by PyTorch but unallocated"),
+    _pattern(r"# reserved in total by PyTorch"),  # up to PyTorch 2.0, and on NPU
+    _pattern(r"Currently allocated +: #"),
+    _pattern(r"MPS allocated: #"),
+    _pattern(r"other allocations: #"),  # of the same process, outside PyTorch's pools
+    _pattern(r"allocated so far: #"),  # CuPy
+)
+_FREE: Final = _pattern(r"of which # ?is free", r"; # free;", r"Free \(according to \w+\): #")
+_TOTAL: Final = _pattern(r"total capaci?ty of #")  # "capacty" up to PyTorch 2.2
+_IN_USE: Final = _pattern(r"this process has # memory in use")
+
+_SHAPE: Final = re.compile(r"allocating tensor (?:with|of) shape ?\[([\d, ]{0,500})\] and type (\w+)")
+_ITEM_BYTES: Final = {
+    "half": 2,
+    "bfloat16": 2,
+    "float": 4,
+    "double": 8,
+    "complex64": 8,
+    "complex128": 16,
+    "bool": 1,
+} | {f"{sign}{bits}": bits // 8 for sign in ("int", "uint", "qint", "quint") for bits in (8, 16, 32, 64)}
+"""Bytes of an element by TensorFlow's name for its type (``DataTypeString``)."""
+
+
+def requested_bytes(text: str) -> int | None:
+    """Return how many bytes were asked for, or ``None`` if ``text`` does not say."""
+    if found := _SHAPE.search(text):
+        sizes = [int(size) for size in re.findall(r"\d{1,18}", found[1])]
+        item_bytes = _ITEM_BYTES.get(found[2])
+        return None if item_bytes is None else _plausible(math.prod(sizes) * item_bytes) or None
+    return _amount(_ASKED, text) or None
+
+
+def limit_bytes(text: str) -> int | None:
+    """Return the process's own limit, or ``None`` if ``text`` names none."""
+    return _amount(_LIMIT, text) or None
+
+
+def cause(text: str) -> Cause | None:
+    """Return who had taken the memory, by the numbers in ``text``; ``None`` if they do not tell.
+
+    Where the process has a limit, what it holds and what it asked for together may pass the limit: then the limit is
+    the cause. If they do not, others had filled the device. Without a limit, others had filled the device if the
+    process alone would have fitted into it.
+    """
+    asked, limit, free = requested_bytes(text), limit_bytes(text), _amount(_FREE, text)
+    if asked is None:
+        return None
+    if limit is not None:
+        held = sum(_amount(pattern, text) or 0 for pattern in _HELD)
+        if held + asked + min(_MAX_ROUNDING_BYTES, limit // 200) > limit or (free is not None and free >= asked):
+            return "own_limit"
+        return "neighbour"
+    total, in_use = _amount(_TOTAL, text), _amount(_IN_USE, text)
+    if free is None or total is None or in_use is None:
+        return None
+    return "neighbour" if free < asked and in_use + asked <= total else None
+
+
+def _amount(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text)
+    if found is None:
+        return None
+    number, unit = (value for value in found.groups() if value is not None)
+    return _plausible(float(number.replace(",", "")) * _UNITS[unit[0].upper()])
+
+
+def _plausible(amount: float) -> int | None:
+    return int(amount) if amount < _MAX_BYTES else None

@@ -6,7 +6,7 @@ Host memory grows in bytes. Neither grows beyond what the nodes of the cluster h
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from tune_policies.cluster.accelerator_families import FAMILIES
@@ -144,37 +144,25 @@ def largest_that_fits(wish: MemoryFloor, reservation: BundleGroup, nodes: Sequen
 def limit_floor(
     floor: MemoryFloor, reservation: BundleGroup, *, max_gpus: float, nodes: Sequence[NodeCapacity] | None
 ) -> MemoryFloor:
-    """Return ``floor``, cut to what ``max_gpus`` and the nodes allow.
+    """Return ``floor``, cut to what ``max_gpus`` in a bundle and the nodes allow; ``None``: they were not read.
 
     The nodes limit nothing where they do not even hold ``reservation``: the nodes for it are still to come.
-
-    Args:
-        floor: What another trial, or an earlier run, needed.
-        reservation: What the plan gives the trial.
-        max_gpus: The most GPUs in a bundle.
-        nodes: The nodes of the cluster; ``None``: not read.
     """
     most_devices = _most_devices(reservation, nodes or ())
     floor = floor.model_copy(update={"gpu_ticks": min(floor.gpu_ticks, _largest_share(max_gpus, most_devices))})
     if nodes is None or not is_held(reservation, nodes):
         return floor
-    return (
-        floor
-        if is_held(reservation.with_bundles(floor.apply_to(reservation.bundles)), nodes)
-        else largest_that_fits(floor, reservation, nodes)
-    )
+    if is_held(reservation.with_bundles(floor.apply_to(reservation.bundles)), nodes):
+        return floor
+    return largest_that_fits(floor, reservation, nodes)
 
 
 def next_share(share_ticks: int, *, growth: float, max_gpus: float, most_devices: float) -> int | None:
     """Return the next larger share, in ticks; ``None``: ``share_ticks`` is the largest that is allowed.
 
-    Args:
-        share_ticks: The share that was too small.
-        growth: The least factor between both, unless that passes a whole GPU or ``max_gpus``.
-        max_gpus: The most GPUs.
-        most_devices: How many GPUs the node with the most GPUs has.
+    It is larger by ``growth`` at least, unless that passes a whole GPU or ``max_gpus``.
     """
-    wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))
+    wanted = max(share_ticks + 1, math.ceil(round(share_ticks * growth, 6)))  # 100 * 1.1 is 110.00000000000001
     if share_ticks >= TICKS:  # a share becomes a whole GPU before it becomes several
         share = -(-wanted // TICKS) * TICKS
     else:
@@ -188,17 +176,11 @@ def _largest_share(max_gpus: float, most_devices: float) -> int:
     return most // TICKS * TICKS if most >= TICKS else equal_device_share(-(-TICKS // most), most_devices)
 
 
-def _shares_up_to(most_ticks: int, above_ticks: int, most_devices: float) -> Iterator[int]:
-    """Yield shares above ``above_ticks``, the largest first: ``most_ticks``, then whole GPUs, then equal parts."""
-    share = most_ticks
-    while share > above_ticks:
-        yield share
-        if share > TICKS:
-            share = (-(-share // TICKS) - 1) * TICKS
-            continue
-        parts = range(TICKS // share + 1, TICKS // max(1, above_ticks) + 1)
-        smaller = (equal_device_share(part, most_devices) for part in parts)
-        share = next((each for each in smaller if each < share), 0)
+def _shares_up_to(most_ticks: int, above_ticks: int, most_devices: float) -> list[int]:
+    """Return shares above ``above_ticks``, the largest first: ``most_ticks``, then whole GPUs, then equal parts."""
+    parts = range(2, TICKS // max(1, above_ticks) + 1)
+    shares = {most_ticks, *range(TICKS, most_ticks, TICKS), *(equal_device_share(part, most_devices) for part in parts)}
+    return sorted((share for share in shares if above_ticks < share <= most_ticks), reverse=True)
 
 
 def _most_devices(reservation: BundleGroup, nodes: Sequence[NodeCapacity]) -> float:
@@ -231,18 +213,13 @@ RetryDecision = Literal["leave_to_tune", "same_share", "more_memory"]
 
 
 def decide_retry(bundles: Sequence[Bundle], out_of_memory: OutOfMemory, num_same_share_retries: int) -> RetryDecision:
-    """Return whether a trial that failed is retried, and with what.
+    """Return whether a trial that failed, with what it reserved, is retried, and with what.
 
     A trial without a GPU that reports GPU memory, and a Train driver that reports host memory, pass on an error of
     another process, such as a Train worker. More memory for the trial itself would not help: Tune decides.
 
     Where a neighbour had filled the device, the trial was within its share, so the same share may be enough next time.
     If it is not, a larger share leaves room for fewer neighbours.
-
-    Args:
-        bundles: What the trial reserved.
-        out_of_memory: What its error says.
-        num_same_share_retries: How often it was retried with the same share.
     """
     holds_gpu = floor_of(bundles).gpu_ticks > 0
     is_driver = {name: amount for name, amount in bundles[0].items() if amount} == {"memory": DRIVER_BYTES}
@@ -258,14 +235,8 @@ def larger_plan(
 ) -> TrialPlan:
     """Return the plan with more memory for each Train worker, and as many trials at once as then fit.
 
-    A plan with several kinds of slots keeps only the first: a Train run uses no other.
-
-    Args:
-        plan: A plan with Train workers.
-        out_of_memory: What their error says; its kind is not ``"none"``.
-        growth: The factor by which each worker's memory grows. A share is rounded up to the next equal part of a GPU.
-        max_gpus: The most GPUs of a worker.
-        nodes: The nodes of the cluster.
+    A plan with several kinds of slots keeps only the first: a Train run uses no other. ``growth`` and ``max_gpus`` are
+    as for :func:`next_floor`, for each worker.
 
     Raises:
         InfeasibleRequestError: The workers have as much as ``max_gpus`` allows, or the nodes do not hold all workers
@@ -296,9 +267,8 @@ def larger_plan(
     most, alone = room_to_grow(groups, request, at_once)
     changes = {"max_concurrent_trials": at_once, "max_workers": most, "max_workers_alone": alone}
     larger = larger.model_copy(update=changes)
-    reason = (
-        f"each worker ran out of memory with {floor_of([bundle])}, and now has {floor_of([_worker_bundle(larger)])}"
-    )
+    now = floor_of([_worker_bundle(larger)])
+    reason = f"each worker ran out of memory with {floor_of([bundle])}, and now has {now}"
     return plan.model_copy(update={"slots": (larger,)}).with_reasons(reason)
 
 

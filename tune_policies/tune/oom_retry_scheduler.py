@@ -1,11 +1,14 @@
 """A Tune scheduler that retries a trial that ran out of memory with more, from its latest checkpoint.
 
-``oom_retry`` decides how much a retry gets, and ``oom_history`` which other trials need as much.
+``oom_retry`` decides how much a retry gets. A record for each time that a trial ran out says which other trials need as
+much: those whose memory settings, what of a config can decide how much memory its trial needs, are alike.
 ``ray_compat.tune_controller`` changes Tune's trials.
 """
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any, Final
 
 from ray.tune import PlacementGroupFactory
@@ -28,14 +31,129 @@ from tune_policies.ray_compat.tune_controller import (
     with_bundles,
 )
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
-from tune_policies.values.resources import check_gpus
+from tune_policies.values.resources import Count, check_gpus
 from tune_policies.values.units import is_number
+from tune_policies.values.value import Value
 
-from .oom_history import OomRecord, TrialOomHistory, floor_for, load_history, memory_settings, save_history
 from .oom_retry import MemoryFloor, decide_retry, floor_of, limit_floor, next_floor
 from .wrapping_scheduler import WrappingScheduler, nested_schedulers
 
 _logger = logging.getLogger(__name__)
+
+Setting = bool | int | float | str | None
+
+MemorySettings = dict[str, Setting]
+"""The entries of a config that can decide how much memory its trial needs, each by its path in the config."""
+
+
+def memory_settings(config: Mapping[str, object], memory_keys: Sequence[str] | None = None) -> MemorySettings:
+    """Return the entries of ``config`` that can decide how much memory its trial needs.
+
+    Without ``memory_keys``, such as ``"model/width"`` for a nested one, these are all entries but fractions. A learning
+    rate decides no memory. A batch size does, even as a float: some searchers give whole numbers as floats.
+    """
+    settings = dict(_flatten("", config, keep_fractions=memory_keys is not None))
+    if memory_keys is None:
+        return settings
+    return {
+        path: value for path, value in settings.items() if any(f"{path}/".startswith(f"{key}/") for key in memory_keys)
+    }
+
+
+def _flatten(path: str, value: object, *, keep_fractions: bool) -> Iterable[tuple[str, Setting]]:
+    match value:
+        case Mapping():
+            items = [(_encodable(str(key)), each) for key, each in value.items()]
+        case list() | tuple():
+            items = [(str(index), each) for index, each in enumerate(value)]
+        case str():
+            return [(path, _encodable(value))]
+        case None | bool():
+            return [(path, value)]
+        case Integral():
+            return [(path, int(value))]
+        case Real():
+            if not math.isfinite(value):
+                return [(path, repr(value))] if keep_fractions else []
+            return [(path, float(value))] if keep_fractions or float(value).is_integer() else []
+        case _:
+            named = value if hasattr(value, "__qualname__") else type(value)
+            return [(path, f"{getattr(named, '__module__', None)}.{named.__qualname__}")]
+    found: list[tuple[str, Setting]] = []
+    for key, each in items:
+        found += _flatten(f"{path}/{key}" if path else key, each, keep_fractions=keep_fractions)
+    return found
+
+
+def _encodable(text: str) -> str:
+    """Return ``text`` as UTF-8 can hold it: Python reads a path that is no UTF-8 with lone surrogates in it."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+class OomRecord(Value):
+    """A trial ran out of memory, and this is what its next try got.
+
+    Attributes:
+        settings: The memory settings of its config.
+        floor: The least memory for a trial with such settings.
+    """
+
+    settings: MemorySettings
+    floor: MemoryFloor
+
+    def applies_to(self, settings: MemorySettings) -> bool:
+        """Return whether a trial with ``settings`` needs as much: no number is smaller, and all else is equal."""
+        both = self.settings.keys() & settings.keys()
+        # A float that is whole in one config and a fraction in the other decides no memory: dropouts of 0.0 and 0.5.
+        in_one_only = [found[path] for found in (self.settings, settings) for path in found.keys() - both]
+        return all(isinstance(value, float) and value.is_integer() for value in in_one_only) and all(
+            _is_no_less(settings[path], self.settings[path]) for path in both
+        )
+
+
+def _is_no_less(value: object, recorded: object) -> bool:
+    if any(isinstance(each, bool) or not isinstance(each, int | float) for each in (value, recorded)):
+        return type(value) is type(recorded) and value == recorded
+    return value >= recorded  # type: ignore[operator, no-any-return]
+
+
+def floor_for(settings: MemorySettings, records: Iterable[OomRecord]) -> MemoryFloor:
+    """Return the least memory for a trial with ``settings``: the most that any record about such a trial says."""
+    floor = MemoryFloor()
+    for record in records:
+        if record.applies_to(settings):
+            floor |= record.floor
+    return floor
+
+
+class TrialOomHistory(Value):
+    """How often one trial ran out of memory, and what it got then.
+
+    Attributes:
+        records: One for each retry with more memory.
+        num_same_share_retries: How many retries had the same share again, since the last one with more.
+    """
+
+    records: tuple[OomRecord, ...] = ()
+    num_same_share_retries: Count = 0
+
+
+def load_history(trial: Trial) -> TrialOomHistory:
+    """Return the history of ``trial``, which may be from before Tune restored it."""
+    text = getattr(trial, "oom_history", None)
+    try:
+        return TrialOomHistory() if text is None else TrialOomHistory.from_json(text)
+    except InvalidResourcesError as error:  # another version of this package saved it
+        _logger.warning("cannot read how often %s ran out of memory, so it counts as never: %s", trial, error)
+        return TrialOomHistory()
+
+
+def save_history(trial: Trial, history: TrialOomHistory) -> None:
+    """Save ``history`` with ``trial``, so that a restored trial has it."""
+    # Tune saves all attributes of a trial as JSON, with the experiment.
+    trial.oom_history = history.to_json()
+    trial.invalidate_json_state()
+
 
 _READ_TIMEOUT_S: Final = 10.0
 
@@ -92,9 +210,6 @@ class OomRetryScheduler(WrappingScheduler):
         # The inner scheduler sees what was planned: Ray's ResourceChangingScheduler takes no trials that differ.
         trial.update_resources(planned_of(resources))
         super().on_trial_add(tune_controller, trial)
-        self._take_over_resources(tune_controller, trial, resources)
-
-    def _take_over_resources(self, tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:
         self._planned[trial] = planned_of(resources)
         install_failure_hook(trial, self, tune_controller)
         records = load_history(trial).records
@@ -130,7 +245,13 @@ class OomRetryScheduler(WrappingScheduler):
             for trial in list(tune_controller.get_live_trials()):
                 # A paused trial may have taken over another's config.
                 if trial.status == Trial.PAUSED or (self._has_new_records and trial.status == Trial.PENDING):
-                    self._update_request(tune_controller, trial)
+                    planned = self._planned[trial]
+                    if self._with_needed_memory(trial, planned) == trial.placement_group_factory:
+                        continue
+                    if trial.status == Trial.PENDING:
+                        request_instead(tune_controller, trial, planned)
+                    else:
+                        trial.update_resources(planned)
         self._has_new_records = False
         return super().choose_trial_to_run(tune_controller)
 
@@ -145,29 +266,26 @@ class OomRetryScheduler(WrappingScheduler):
         Raises:
             InfeasibleRequestError: The trial ran out of memory, and there is no more for it.
         """
-        history = self._history_after(trial, error)
-        if history is not None:
-            save_history(trial, history)
-        return history is not None
-
-    def _history_after(self, trial: Trial, error: object) -> TrialOomHistory | None:
-        """Return the trial's history with its next retry; ``None``: it is not retried."""
         history, out_of_memory = load_history(trial), classify_oom(error)
         bundles = bundles_of(trial.placement_group_factory)
         match decide_retry(bundles, out_of_memory, history.num_same_share_retries):
+            case "leave_to_tune":
+                return False
             case "same_share":
                 _logger.warning("%s is retried with the same share: its neighbours had filled the GPU", trial)
-                return history.model_copy(update={"num_same_share_retries": history.num_same_share_retries + 1})
+                history = history.model_copy(update={"num_same_share_retries": history.num_same_share_retries + 1})
             case "more_memory":
                 record = self._new_record(trial, out_of_memory)
-                return None if record is None else TrialOomHistory(records=(*history.records, record))
-            case "leave_to_tune":
-                return None
+                if record is None:
+                    return False
+                history = TrialOomHistory(records=(*history.records, record))
+        save_history(trial, history)
+        return True
 
     def _new_record(self, trial: Trial, out_of_memory: OutOfMemory) -> OomRecord | None:
         reservation = reservation_of(trial.placement_group_factory)
         nodes = self._read_nodes()
-        if nodes is None:
+        if nodes is None:  # without them more memory might be more than any node has, and the trial would wait for ever
             return None
         floor = next_floor(reservation, out_of_memory, growth=self._growth, max_gpus=self._max_gpus, nodes=nodes)
         _logger.warning(
@@ -212,14 +330,6 @@ class OomRetryScheduler(WrappingScheduler):
             _logger.warning("%s is known to need %s, of which %s is allowed here", trial, needed, floor)
             self._warned.add(trial)
         return floor
-
-    def _update_request(self, tune_controller: Any, trial: Trial) -> None:
-        if self._with_needed_memory(trial, self._planned[trial]) == trial.placement_group_factory:
-            return
-        if trial.status == Trial.PENDING:
-            request_instead(tune_controller, trial, self._planned[trial])
-        else:
-            trial.update_resources(self._planned[trial])
 
 
 def check_growth(growth: float) -> float:

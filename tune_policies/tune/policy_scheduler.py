@@ -1,7 +1,7 @@
 """A Tune scheduler that gives each trial a slot of a plan as one becomes free, and plans anew as nodes come and go.
 
-``slot_assignment`` decides which slots are free for which trial, and ``trial_durations`` whether a free slot is better
-left idle. ``run_plan`` follows the nodes. ``ray_compat.tune_controller`` holds back the trials that have no slot.
+``slot_assignment`` decides which slots are free for which trial, and whether a free one is better left idle.
+``run_plan`` follows the nodes. ``ray_compat.tune_controller`` holds back the trials that have no slot.
 """
 
 import logging
@@ -30,10 +30,8 @@ from tune_policies.ray_compat.tune_controller import (
 )
 from tune_policies.values.errors import InvalidResourcesError
 
-from .node_watch import lost_node
-from .run_plan import PlanChange, RunPlan, check_seconds
-from .slot_assignment import SlotAssignment, free_slots
-from .trial_durations import TrialTimer
+from .run_plan import PlanChange, RunPlan, check_seconds, lost_node
+from .slot_assignment import SlotAssignment, TrialTimer, free_slots
 from .wrapping_scheduler import WrappingScheduler, nested_schedulers
 
 _logger = logging.getLogger(__name__)

@@ -1,23 +1,176 @@
-"""Keeps the plan of a run up to date as nodes come and go, and says where its slots are."""
+"""Keeps the plan of a run up to date as nodes come and go, and says where its slots are.
+
+Tune's loop must not wait for Ray, so the nodes are read in a thread of its own, with a deadline.
+"""
 
 import logging
+import socket
+import threading
 import time
-from typing import Final
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Generic, TypeVar
 
+import ray
+from ray.exceptions import RayActorError
 from ray.tune import PlacementGroupFactory
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.layout import Placement, place_slots
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.probe.probe_cluster import probe_cluster
+from tune_policies.ray_compat.gcs import read_cluster_state
+from tune_policies.ray_compat.gcs_tables import node_of_actor
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
 from tune_policies.values.units import is_number
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, counted
 
-from .node_watch import NodeWatch
 from .slot_assignment import SlotKinds
 
 _logger = logging.getLogger(__name__)
+
+_READ_TIMEOUT_S: Final = 10.0
+_LOST_NODE_TIMEOUT_S: Final = 5.0
+_CONNECT_TIMEOUT_S: Final = 2.0
+
+
+T = TypeVar("T")
+
+
+class BackgroundTask(Generic[T]):
+    """Runs one piece of work at a time, in a thread that does not keep the program alive. A copy begins anew."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._answers: SimpleQueue[T | Exception] = SimpleQueue()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()  # Tune saves its schedulers; a thread cannot be
+
+    def start(self, work: Callable[[], T]) -> bool:
+        """Begin ``work`` unless other work still runs; return whether it began."""
+        if not self.wait(0):
+            return False
+
+        def run() -> None:
+            try:
+                self._answers.put(work())
+            except Exception as error:  # noqa: BLE001  # it is handed over where the answer is taken
+                self._answers.put(error)
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+        return True
+
+    def take(self) -> T | Exception | None:
+        """Return the next answer, or the error instead of it; ``None``: there is none."""
+        try:
+            return self._answers.get_nowait()
+        except Empty:
+            return None
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the work; return whether it ended in time."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+
+class NodeWatch:
+    """Tells when nodes have come or gone, or have other totals than before.
+
+    Args:
+        interval_s: How often the nodes are read, in seconds.
+        probes: Whether each change starts a full probe, which also reads the devices on the nodes. Otherwise the watch
+            returns what Ray's GCS says.
+    """
+
+    def __init__(self, interval_s: float, *, probes: bool) -> None:
+        self._interval_s = interval_s
+        self._probes = probes
+        self._known: Hashable = None
+        self._next_at_s = 0.0
+        self._reading: BackgroundTask[tuple[Hashable, ClusterCapacity] | None] = BackgroundTask()
+
+    def read_now(self) -> ClusterCapacity | None:
+        """Return the nodes now, against which later changes are told; ``None``: they could not be read in time."""
+        try:
+            self._known, capacity = _read_nodes()
+        except ProbeError as error:
+            _logger.warning("the nodes of the cluster could not be read: %s", error)
+            return None
+        return capacity
+
+    def forget(self) -> None:
+        """Count the next reading of the nodes as a change."""
+        self._known = None
+
+    def changed(self) -> ClusterCapacity | None:
+        """Return the cluster once for each change of its nodes; ``None``: none since the last call. Does not wait."""
+        match self._reading.take():
+            case (known, capacity):
+                self._known = known
+                return capacity
+            case Exception() as error:  # the next reading may succeed
+                _logger.warning("the nodes of the cluster could not be read, and will be again: %s", error)
+        now = time.monotonic()
+        if now >= self._next_at_s and self._reading.start(partial(self._read, self._known)):
+            self._next_at_s = now + self._interval_s
+        return None
+
+    def _read(self, known: Hashable) -> tuple[Hashable, ClusterCapacity] | None:
+        # A probe runs tasks on the nodes and takes far longer than the GCS, so only a change starts one.
+        signature, capacity = _read_nodes()
+        if signature == known:
+            return None
+        return signature, probe_cluster() if self._probes else capacity
+
+
+def _read_nodes() -> tuple[Hashable, ClusterCapacity]:
+    """Return the nodes as Ray's GCS knows them, and what differs after any change of theirs."""
+    capacity = ClusterCapacity(nodes=read_cluster_state(_READ_TIMEOUT_S).nodes)
+    signature = frozenset(
+        (node.node_id, tuple(sorted(node.resources.ticks.items())), tuple(sorted(node.labels.items())))
+        for node in capacity.nodes
+    )
+    return signature, capacity
+
+
+def lost_node(error: object) -> str | None:
+    """Return the identifier of the dead node with which a trial was lost; ``None``: its node lives, or is not known.
+
+    Ray takes seconds to count a killed node as dead (``health_check_period_ms`` and its like), while the node's trials
+    fail at once. So where Ray still counts the node as alive, this calls its raylet: a dead one does not answer.
+    """
+    actor_id = getattr(error, "actor_id", None)
+    if not isinstance(error, RayActorError) or not actor_id:
+        return None
+    reading: BackgroundTask[str | None] = BackgroundTask()
+    reading.start(lambda: _dead_node_of(actor_id))
+    answer: str | Exception | None = TimeoutError(f"no answer within {_LOST_NODE_TIMEOUT_S:g} s")
+    if reading.wait(_LOST_NODE_TIMEOUT_S):
+        answer = reading.take()
+    if isinstance(answer, Exception):  # the failure then counts, as without this scheduler
+        _logger.warning("whether a trial was lost with its node could not be told: %s", answer)
+        return None
+    return answer
+
+
+def _dead_node_of(actor_id: str) -> str | None:
+    node_id = node_of_actor(actor_id)
+    node = next((each for each in ray.nodes() if each["NodeID"] == node_id), None)
+    if node is None:
+        return None
+    if node["Alive"]:
+        address = node["NodeManagerAddress"], node["NodeManagerPort"]
+        with suppress(OSError), socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S):
+            return None  # its raylet answers
+    return str(node["NodeID"])
+
 
 _AVOID_LOST_NODE_S: Final = 60.0
 """How long a node that lost a trial gets no other. By then Ray counts the node as dead, or it answers again."""
@@ -38,13 +191,9 @@ class PlanChange(Value):
 
 
 class RunPlan:
-    """The plan of a run, made anew as nodes come, go or change.
+    """The plan of a run, made anew by ``policy`` as nodes come, go or change; without one, the plan stays.
 
-    Args:
-        plan: The first plan.
-        policy: Plans anew when nodes come, go or change; ``None``: the plan stays, on the nodes that there are.
-        interval_s: How often the nodes are read, in seconds.
-        wait_for_nodes_s: For how long there may be no plan, in seconds.
+    The nodes are read every ``interval_s`` seconds. There may be no plan for ``wait_for_nodes_s`` seconds.
 
     Raises:
         InvalidResourcesError: The plan goes by configs.
@@ -163,7 +312,14 @@ class RunPlan:
         anywhere = [_anywhere(kind, count) for kind, count in enumerate(to_come) if count and self.plan.nodes_to_add]
         placements = tuple(sorted((*layout.places, *anywhere), key=lambda placement: placement.kind))
         if not placements:
-            self._wait_for_nodes(_none_fits(self.plan), "nodes went")
+            error = InfeasibleRequestError(
+                asked=" or ".join(map(str, slots)),
+                offered="no node that is left has room for it",
+                short_of=self.plan.limited_by,
+                suggestion="Add nodes, or give PolicyScheduler a policy= that has a plan for what is left, and resume "
+                "the run.",
+            )
+            self._wait_for_nodes(error, "nodes went")
         return placements
 
 
@@ -171,22 +327,11 @@ def _anywhere(kind: int, count: int) -> Placement:
     return Placement(kind=kind, node_id=None, count=count)
 
 
-def _none_fits(plan: TrialPlan) -> InfeasibleRequestError:
-    return InfeasibleRequestError(
-        asked=" or ".join(map(str, plan.slots)),
-        offered="no node that is left has room for it",
-        short_of=plan.limited_by,
-        suggestion="Add nodes, or give PolicyScheduler a policy= that has a plan for what is left, and resume the run.",
-    )
-
-
 def _what_changed(before: ClusterCapacity | None, after: ClusterCapacity) -> str:
     known = {node.node_id for node in before.nodes} if before else set()
     now = {node.node_id for node in after.nodes}
     parts = [
-        f"{len(ids)} {'node' if len(ids) == 1 else 'nodes'} {verb}"
-        for ids, verb in ((now - known, "came"), (known - now, "went"))
-        if ids
+        f"{counted(len(ids), 'node')} {verb}" for ids, verb in ((now - known, "came"), (known - now, "went")) if ids
     ]
     return " and ".join(parts) or "what a node has changed"
 

@@ -16,7 +16,7 @@ import ray
 
 from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuPolicy, ProbeWarning, plan_when_ready
 from tune_policies.benchmarks.environment import describe_machine, own_command
-from tune_policies.cli.terminal import TextConsole, TextTable
+from tune_policies.files.terminal import TextConsole, TextTable
 
 from .autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
 from .choices import DEVICE_TYPES, Scenario

@@ -16,7 +16,7 @@ from rich.progress import track
 
 from tune_policies.benchmarks.environment import describe_machine, own_command
 from tune_policies.benchmarks.timing import spread
-from tune_policies.cli.terminal import TextConsole, TextTable
+from tune_policies.files.terminal import TextConsole, TextTable
 
 GOAL: Final = 1.05
 """The most that a policy should cost: the time of the program under it, against that of the program by hand."""

@@ -24,9 +24,9 @@ from rich.table import Table
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, PolicyScheduler, Resources, TrialPlan
 from tune_policies.benchmarks.environment import describe_machine, own_command
 from tune_policies.benchmarks.timing import spread
-from tune_policies.cli.terminal import TextConsole, TextTable
+from tune_policies.files.terminal import TextConsole, TextTable
 from tune_policies.trainers import with_plan
-from tune_policies.tune.trial_durations import TrialDurations
+from tune_policies.tune.slot_assignment import TrialDurations
 
 from .pool_simulation import SlotKind, least_makespan, simulate
 
@@ -139,7 +139,7 @@ def run_arm(arm: Arm, sizes: Sizes) -> Run:
     """Run the trials on the Ray that this program is connected to."""
     plan = _plan(arm, sizes.slowdown)
     # What is switched off here is the one decision in which naive mixing differs.
-    never_idle = patch("tune_policies.tune.trial_durations.should_idle", return_value=False)
+    never_idle = patch("tune_policies.tune.slot_assignment.should_idle", return_value=False)
     decision = never_idle if arm is Arm.NAIVE else nullcontext()
     # What Tune says of a run is no part of the result.
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, decision, redirect_stdout(sys.stderr):

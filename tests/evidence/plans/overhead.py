@@ -19,7 +19,7 @@ import tune_policies
 from tune_policies import CpuPolicy, PolicyCallback, TrialPlan
 from tune_policies.benchmarks.environment import describe_machine, own_command
 from tune_policies.benchmarks.timing import Spread, spread
-from tune_policies.cli.terminal import TextConsole, TextTable
+from tune_policies.files.terminal import TextConsole, TextTable
 from tune_policies.trainers import with_plan
 
 from .choices import Arm

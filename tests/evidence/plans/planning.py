@@ -34,8 +34,8 @@ from tune_policies import (
 )
 from tune_policies.benchmarks.environment import describe_machine, own_command
 from tune_policies.benchmarks.timing import Spread, spread
-from tune_policies.cli.terminal import TextConsole, TextTable
 from tune_policies.cluster.accelerators import gpu_memory_of_type
+from tune_policies.files.terminal import TextConsole, TextTable
 from tune_policies.probe.sampling import first_reads, group_kinds
 
 GIB: Final = 2**30

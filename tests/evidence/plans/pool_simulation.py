@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from tune_policies.tune.trial_durations import RunningTrial, TrialDurations, should_idle
+from tune_policies.tune.slot_assignment import RunningTrial, TrialDurations, should_idle
 
 
 class SlotKind(NamedTuple):

@@ -6,7 +6,7 @@ from enum import StrEnum
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_policies.cli.terminal import TextTable, line
+from tune_policies.files.terminal import TextTable, line
 from tune_policies.probe.doctor.facts import NodeFacts
 from tune_policies.values.value import Value, counted, shorten_names
 

@@ -1,22 +1,137 @@
-"""How the GPU memory of a run looks: a line and a bar for each trial on the shell, or a picture (by matplotlib)."""
+"""How the GPU memory of a run looks: a line and a bar for each trial, advice, or a picture (by matplotlib).
+
+The advice is on how many trials would fit on a GPU, and what went wrong.
+"""
 
 import io
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_policies.cli.terminal import empty_table, line
+from tune_policies.files.terminal import empty_table, line
 from tune_policies.files.writing import write_new
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import TICKS, to_ticks
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import GIB, format_bytes
-from tune_policies.values.value import counted
+from tune_policies.values.value import counted, shorten_names
 
-from .gpu_memory_advice import advise, device_bytes, needed_bytes
-from .gpu_memory_of_run import RunUsage
-from .gpu_memory_usage import GpuMemoryUsage, rests_on_assumption
+from .gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage, rests_on_assumption
+
+HEADROOM: Final = 0.1
+"""What a trial gets above the most that it used, as a fraction of that."""
+
+
+def needed_bytes(usage: GpuMemoryUsage) -> int | None:
+    """Return the most that the whole process took on a device, its frameworks' own use included; ``None``: not known.
+
+    The allocator's peak alone would be too little where the driver does not count: memory outside the allocator counts.
+    """
+    peak = usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
+    amounts = [peak + (usage.overhead_bytes or 0)] if peak else []
+    if usage.process_bytes is not None:
+        amounts.append(usage.process_bytes)
+    return max(amounts, default=None)
+
+
+def device_bytes(usage: GpuMemoryUsage) -> int | None:
+    """Return the memory of one device; ``None``: not known."""
+    if usage.device_bytes is not None or usage.share_bytes is None or not usage.gpus:
+        return usage.device_bytes
+    return int(usage.share_bytes / usage.gpus)
+
+
+def share_or_device_bytes(usage: GpuMemoryUsage) -> int:
+    """Return what the process may use: its share, or where it has none the device; 0: not known."""
+    return usage.share_bytes or device_bytes(usage) or 0
+
+
+def advise(run: RunUsage) -> list[str]:
+    """Return advice about the run, each item a sentence."""
+    known = [trial for trial in run.trials if trial.usage is not None]
+    if not known:
+        return ["no trial says what it used: only trials with GPUs do, of a trainable made by with_plan"]
+    return [*_advise_on_share(known), *_advise_on_outgrown_shares(known), *_advise_on_problems(known)]
+
+
+def _advise_on_share(trials: list[TrialUsage]) -> Iterator[str]:
+    alike: dict[tuple[int, float], list[GpuMemoryUsage]] = defaultdict(list)
+    for trial in trials:
+        usage = trial.usage
+        device = device_bytes(usage) if usage else None
+        if usage and device and usage.gpus:
+            alike[device, usage.gpus].append(usage)
+    for (device, gpus), usages in sorted(alike.items()):
+        yield from _advise_on_group(device, gpus, usages)
+
+
+def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> Iterator[str]:
+    """Advise on trials with the same share of devices of the same size."""
+    now = TICKS // to_ticks(gpus) if gpus < 1 else 1
+    share = usages[0].share_bytes or device
+    ran_out = sum(usage.num_ooms > 0 for usage in usages)
+    if ran_out:
+        has = f"{ran_out} of {counted(len(usages), 'trial')} ran out of {_gib(share)} GiB"
+        yield (
+            f"{has}: {_trials_per_gpu(now - 1)} instead of {now}"
+            if now > 1
+            else f"{has}, a whole GPU: take a larger one"
+        )
+        return
+    needs = [need for need in (needed_bytes(usage) for usage in usages) if need]
+    if not needs or gpus > 1:
+        return  # nobody knows how much of several GPUs a trial needs on each
+    peak = max(needs)
+    fit = min(int(device / (peak * (1 + HEADROOM))), TICKS)
+    said = f"peak {_gib(peak)} of {_gib(share)} GiB"
+    if fit > now:
+        yield f"{said}: {_trials_per_gpu(fit)} instead of {now}"
+    elif fit < now:
+        yield f"{said}, with little to spare: {_trials_per_gpu(max(1, fit))} instead of {now}" if now > 1 else said
+    else:
+        yield f"{said}: {_trials_per_gpu(now)} is right"
+
+
+def _advise_on_outgrown_shares(trials: list[TrialUsage]) -> Iterator[str]:
+    """Name the trials that ran out of memory with one share and ended well with a larger one."""
+    fitted: dict[tuple[int, int], list[TrialUsage]] = defaultdict(list)
+    for trial in trials:
+        ran_out_of = [usage for usage in trial.of_smaller_shares if usage.num_ooms]
+        if ran_out_of and trial.usage and not trial.usage.num_ooms:
+            fitted[share_or_device_bytes(ran_out_of[-1]), share_or_device_bytes(trial.usage)].append(trial)
+    for (small, large), chosen in sorted(fitted.items()):
+        yield f"{counted(len(chosen), 'trial')} ran out of {_gib(small)} GiB and fit in {_gib(large)}: {_names(chosen)}"
+
+
+def _advise_on_problems(trials: list[TrialUsage]) -> Iterator[str]:
+    beyond = [trial for trial in trials if any(usage.share_kept is False for usage in trial.usages)]
+    if beyond:
+        yield f"{counted(len(beyond), 'trial')} did not keep the share: {_names(beyond)}"
+    leaking = [trial for trial in trials if any(usage.left_over_bytes for usage in trial.usages)]
+    if leaking:
+        yield f"{counted(len(leaking), 'trial')} began with memory that an earlier trial had left: {_names(leaking)}"
+    loose = [trial for trial in trials if any(usage.not_enforceable for usage in trial.usages)]
+    if loose:
+        frameworks = sorted({name for trial in loose for usage in trial.usages for name in usage.not_enforceable})
+        yield f"nothing limits {', '.join(frameworks)}: {_names(loose)}"
+    yield from dict.fromkeys(warning for trial in trials for usage in trial.usages for warning in usage.warnings)
+
+
+def _names(trials: list[TrialUsage]) -> str:
+    return shorten_names([trial.name for trial in trials])
+
+
+def _trials_per_gpu(count: int) -> str:
+    return f"{counted(count, 'trial')} a GPU"
+
+
+def _gib(amount: int) -> str:
+    return f"{amount / GIB:.1f}"
+
 
 _BAR: Final = 40
 """Characters of a bar that fills the share."""
@@ -35,8 +150,7 @@ def _bars(run: RunUsage) -> list[RenderableType]:
     """Return the picture of what was used against the shares; nothing, where nothing is known."""
     view = empty_table("Used of the share", "Trial", "", "")
     for trial in run.trials:
-        had = trial.usage and (trial.usage.share_bytes or device_bytes(trial.usage))
-        need = trial.usage and needed_bytes(trial.usage)
+        had, need = (trial.usage and amount(trial.usage) for amount in (share_or_device_bytes, needed_bytes))
         if had and need:
             filled = min(round(need / had * _BAR), _BAR)
             view.add_row(trial.name, "#" * filled + "." * (_BAR - filled), f"{need / had:.0%}")
@@ -46,10 +160,15 @@ def _bars(run: RunUsage) -> list[RenderableType]:
 def _cells(usage: GpuMemoryUsage) -> list[RenderableType]:
     peak = usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
     gpus = f"{usage.gpus:g} GPU" if usage.gpus else "not known"
+    is_one = len(usage.limit_bytes) == 1
+    limits = [
+        format_bytes(amount) if is_one else f"{one_line(framework)} {format_bytes(amount)}"
+        for framework, amount in sorted(usage.limit_bytes.items())
+    ]
     return [
         format_bytes(usage.share_bytes) if usage.share_bytes else gpus,
         # Each framework has its own limit; nobody uses two, as a rule.
-        Text("\n".join(_one_limit(*limit, usage) for limit in sorted(usage.limit_bytes.items())) or "none"),
+        Text("\n".join(limits) or "none"),
         _known(peak),
         _known(usage.process_bytes),
         _kept(usage),
@@ -61,10 +180,6 @@ def _kept(usage: GpuMemoryUsage) -> str:
     if usage.share_kept is None:
         return "-" if usage.share_bytes is None else "not known"
     return ("likely" if rests_on_assumption(usage) else "yes") if usage.share_kept else "no"
-
-
-def _one_limit(framework: str, amount: int, usage: GpuMemoryUsage) -> str:
-    return format_bytes(amount) if len(usage.limit_bytes) == 1 else f"{one_line(framework)} {format_bytes(amount)}"
 
 
 def _known(amount: int | None) -> str:
@@ -80,14 +195,9 @@ _COLOURS: Final = {"within its share": "#4878a8", "beyond its share": "#c44e52",
 def plot_usage(run: RunUsage, file: Path, *, force: bool = False) -> None:
     """Write the plot to ``file``; the format is that of its suffix, such as ``.png`` or ``.svg``.
 
-    Args:
-        run: What is plotted.
-        file: A file in a folder that is there.
-        force: Whether to replace a file that is there.
-
     Raises:
-        InvalidResourcesError: There is no matplotlib, or nothing to plot, or ``file`` is in the way or cannot be
-            written.
+        InvalidResourcesError: There is no matplotlib, or nothing to plot, or ``file`` is there (``force`` replaces it)
+            or cannot be written.
     """
     try:
         from matplotlib.figure import Figure
@@ -112,7 +222,7 @@ def _draw(axes: Any, rows: list[tuple[str, GpuMemoryUsage]]) -> None:
     from matplotlib.patches import Patch
 
     places = range(len(rows))
-    shares = [(usage.share_bytes or device_bytes(usage) or 0) / GIB for _, usage in rows]
+    shares = [share_or_device_bytes(usage) / GIB for _, usage in rows]
     verdicts = [_verdict(usage) for _, usage in rows]
     axes.barh(places, shares, color="none", edgecolor="0.3", linewidth=1)
     used = [(needed_bytes(usage) or 0) / GIB for _, usage in rows]

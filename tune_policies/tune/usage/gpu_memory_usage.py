@@ -1,9 +1,22 @@
-"""What one process used of its share of GPU memory."""
+"""What a process used of its share of GPU memory; and what a run's trials used, by the files of Ray Tune or Ray Train.
 
+A trial gets one record for all its results: the most of each figure that grows, and the last of all others. A trial
+that was started again with a larger share gets a record for each share. Files that were cut off as their run ended, and
+lines that are no record, are skipped.
+"""
+
+import json
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
+from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_text
+from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, GpuAmount, UsedBytes
 from tune_policies.values.sanitize import Redacted
 from tune_policies.values.value import Value
@@ -100,3 +113,149 @@ def rests_on_assumption(usage: GpuMemoryUsage) -> bool:
 def worker_file(rank: int, pid: int) -> str:
     """Return the name of a process's file; a worker that was started again has another process."""
     return WORKER_FILES.replace("*", f"{rank}-{pid}")
+
+
+_RESULTS: Final = "result.json"
+_ERROR: Final = "error.txt"
+_TRIAL_FILES: Final = (_RESULTS, _ERROR, "params.json")
+_TRAIN_RESULTS: Final = "checkpoint_manager_snapshot.json"
+_GROWING_FIELDS: Final = (
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "process_bytes",
+    "overhead_bytes",
+    "left_over_bytes",
+)
+
+
+_TIME_SUFFIX: Final = re.compile(r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d$")
+
+
+class TrialUsage(Value):
+    """What one trial used.
+
+    Attributes:
+        name: The trial's, as its folder is called, without the time.
+        usage: The most that it used, of the largest share that it had; ``None``: it left no record, as without a GPU.
+        of_smaller_shares: What it had used of each smaller share, the smallest first.
+    """
+
+    name: str
+    usage: GpuMemoryUsage | None = None
+    of_smaller_shares: tuple[GpuMemoryUsage, ...] = ()
+
+    @property
+    def usages(self) -> tuple[GpuMemoryUsage, ...]:
+        """All its records, that of the smallest share first."""
+        return self.of_smaller_shares if self.usage is None else (*self.of_smaller_shares, self.usage)
+
+
+class RunUsage(Value):
+    """What the trials of one run used.
+
+    Attributes:
+        trials: In the order of their names.
+    """
+
+    trials: tuple[TrialUsage, ...]
+
+
+def read_usage(folder: Path) -> RunUsage:
+    """Return what the trials below ``folder`` used: an experiment of Tune, one trial of it, or a run of Train.
+
+    Raises:
+        InvalidResourcesError: ``folder`` is none of these.
+    """
+    if not folder.is_dir():
+        raise InvalidResourcesError(f"{folder} is no folder: name the one that a run of Tune or Train wrote")
+    if not _is_trial(folder) and (any(folder.glob(WORKER_FILES)) or (folder / _TRAIN_RESULTS).is_file()):
+        # The folders in it are checkpoints. Ray keeps the metrics of those alone, and of the first worker.
+        reported = [*_usages_in_checkpoints(folder / _TRAIN_RESULTS), *_usages_in_worker_files(folder)]
+        return RunUsage(trials=(_trial_usage(folder.resolve().name, reported),))
+    trials = [child for child in sorted(folder.iterdir()) if _is_trial(child)]
+    if not trials and _is_trial(folder):
+        trials = [folder]
+    if not trials:
+        raise InvalidResourcesError(
+            f"{folder} holds no results of Tune or Train: name the folder of the run, which has a folder for each trial"
+        )
+    return RunUsage(trials=tuple(_trial_usage(trial.resolve().name, _usages_of_trial(trial)) for trial in trials))
+
+
+def merge_usages(found: Sequence[GpuMemoryUsage]) -> GpuMemoryUsage:
+    """Return one record for several with the same share: the most of each figure that grows, the last of all others."""
+    changes: dict[str, Any] = {}
+    for name in _GROWING_FIELDS:
+        amounts = [amount for amount in (getattr(usage, name) for usage in found) if amount is not None]
+        changes[name] = max(amounts, default=None)
+    kept = [usage.share_kept for usage in found if usage.share_kept is not None]
+    changes["share_kept"] = all(kept) if kept else None
+    # A trial that was started again had several processes, and each counts its own.
+    of_process: dict[int | None, int] = defaultdict(int)
+    for usage in found:
+        of_process[usage.pid] = max(of_process[usage.pid], usage.num_ooms)
+    changes["num_ooms"] = sum(of_process.values())
+    changes["warnings"] = tuple(dict.fromkeys(warning for usage in found for warning in usage.warnings))
+    return found[-1].model_copy(update=changes)
+
+
+def _is_trial(folder: Path) -> bool:
+    return folder.is_dir() and any((folder / name).is_file() for name in _TRIAL_FILES)
+
+
+def _trial_usage(name: str, usages: Iterable[GpuMemoryUsage]) -> TrialUsage:
+    by_share: dict[float, list[GpuMemoryUsage]] = defaultdict(list)
+    for usage in usages:
+        by_share[usage.gpus or 0].append(usage)
+    found = [merge_usages(by_share[gpus]) for gpus in sorted(by_share)]
+    largest = found.pop() if found else None
+    return TrialUsage(name=_TIME_SUFFIX.sub("", name), usage=largest, of_smaller_shares=tuple(found))
+
+
+def _usages_of_trial(trial: Path) -> Iterator[GpuMemoryUsage]:
+    for line in _lines(trial / _ERROR):
+        _, note, record = line.partition(USAGE_NOTE)
+        if note:
+            yield from _records(_parse_json(record))
+    for line in _lines(trial / _RESULTS):
+        yield from _records(_field(_parse_json(line), GPU_MEMORY_KEY))
+    yield from _usages_in_worker_files(trial)
+
+
+def _usages_in_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:
+    results = _field(_parse_json("\n".join(_lines(file))), "checkpoint_results")
+    for result in results if isinstance(results, list) else []:
+        yield from _records(_field(_field(result, "metrics"), GPU_MEMORY_KEY))
+
+
+def _usages_in_worker_files(folder: Path) -> Iterator[GpuMemoryUsage]:
+    for file in sorted(folder.glob(WORKER_FILES)):
+        yield from _records(_field(_parse_json("\n".join(_lines(file))), GPU_MEMORY_KEY))
+
+
+def _field(data: Any, name: str) -> Any:
+    return data.get(name) if isinstance(data, dict) else None
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").splitlines()
+    except UnreadableFileError as error:
+        if not error.is_missing:
+            warnings.warn(f"{error}; what it says of the trial is not counted", stacklevel=2)
+        return []
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text)  # a result may hold what JSON does not know, such as Infinity
+    except (ValueError, RecursionError):
+        return None
+
+
+def _records(data: Any) -> Iterator[GpuMemoryUsage]:
+    """Yield the record that ``data`` is, if it is one: the key may be the user's own."""
+    try:
+        yield GpuMemoryUsage.from_dict(data)
+    except InvalidResourcesError:
+        return

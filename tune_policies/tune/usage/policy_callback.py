@@ -6,30 +6,30 @@ It has the clock, the threads and the files; ``run_monitor`` follows the run.
 import functools
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from ray.tune import Callback
 
-from tune_policies.cli.terminal import TextConsole
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_bytes, read_text
 from tune_policies.files.storage import put_text
+from tune_policies.files.terminal import TextConsole
 from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.ray_compat.gcs import read_cluster_state
 from tune_policies.ray_compat.tune_trial import is_function_class, unpickled_error
+from tune_policies.tune.policy_scheduler import PolicyScheduler
+from tune_policies.tune.run_plan import BackgroundTask
 from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
-from .resource_report import resource_usage_view
-from .resource_usage import USAGE_FILE, PlanInUse, ResourceUsage
-from .run_monitor import PlanningScheduler, RunMonitor
+from .resource_usage import USAGE_FILE, ResourceUsage, resource_usage_view
+from .run_monitor import RunMonitor
 
 _logger = logging.getLogger(__name__)
 
@@ -41,25 +41,24 @@ _END_TIMEOUT_S: Final = 10.0
 
 _STATE_KEY: Final = "resource_usage"
 
-_Hook = TypeVar("_Hook", bound=Callable[..., None])
+_Hook = Callable[..., None]
 
 
-def _never_fails_the_run(hook: _Hook) -> _Hook:
-    """Log an error of ``hook`` and call it no more, instead of ending the user's run."""
+def _in_run(hook: _Hook) -> _Hook:
+    """Call ``hook`` with the run that goes on. Log an error of it and call it no more, instead of ending the run."""
 
     @functools.wraps(hook)
     def guarded(self: "PolicyCallback", *args: Any, **kwargs: Any) -> None:
-        if hook.__name__ in self._failed_hooks:
+        if self._run is None or hook.__name__ in self._failed_hooks:
             return
         try:
-            hook(self, *args, **kwargs)
+            hook(self, self._run, *args, **kwargs)
         except Exception as error:
             self._failed_hooks.add(hook.__name__)
-            if self._run is not None:
-                self._run.warn(f"the counts are not complete, as {hook.__name__} failed: {error}")
+            self._run.warn(f"the counts are not complete, as {hook.__name__} failed: {error}")
             _logger.exception("the counts of what the run uses are not complete: %s failed", hook.__name__)
 
-    return guarded  # type: ignore[return-value]
+    return guarded
 
 
 class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
@@ -77,7 +76,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         InvalidResourcesError: ``plan`` is no plan, or ``scheduler`` has none.
     """
 
-    def __init__(self, plan: TrialPlan, scheduler: PlanningScheduler | None = None) -> None:
+    def __init__(self, plan: TrialPlan, scheduler: PolicyScheduler | None = None) -> None:
         if not isinstance(plan, TrialPlan):
             raise InvalidResourcesError(f"plan must be the TrialPlan of a policy, got {shorten(plan)}")
         if scheduler is not None and not hasattr(scheduler, "changes"):
@@ -109,7 +108,6 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     # The run.
 
-    @_never_fails_the_run
     def setup(
         self, stop: Any = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: Any
     ) -> None:
@@ -117,52 +115,55 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._reset_run()
         self._began_s = time.monotonic()
         plan = self._plan if self._scheduler is None else self._scheduler.plan
-        finite = total_num_samples is not None and 0 < total_num_samples < math.inf
-        num_trials = int(total_num_samples) if finite and total_num_samples else None
         before, self._before = self._before, None
-        self._run = RunMonitor(plan, self._scheduler, num_trials, before)
-        self._read_cluster(0.0)
-        self._reading.wait(_READ_TIMEOUT_S)
-        self._read_cluster(0.0)
-        TextConsole().print(plan.explain(), soft_wrap=True, highlight=False)
+        try:
+            samples = total_num_samples or 0
+            num_trials = int(samples) if 0 < samples < math.inf else None
+            self._run = RunMonitor(plan, self._scheduler, num_trials, before)
+            self._read_cluster(self._run, 0.0)
+            self._reading.wait(_READ_TIMEOUT_S)
+            self._read_cluster(self._run, 0.0)
+            TextConsole().print(plan.explain(), soft_wrap=True, highlight=False)
+        except Exception as error:
+            if self._run is not None:
+                self._run.warn(f"the counts are not complete, as setup failed: {error}")
+            _logger.exception("the counts of what the run uses are not complete: setup failed")
 
-    @_never_fails_the_run
-    def on_step_end(self, iteration: int, trials: Sequence[Any], **info: Any) -> None:
+    @_in_run
+    def on_step_end(self, run: RunMonitor, iteration: int, trials: Sequence[Any], **info: Any) -> None:
         """Read the trials, and every few seconds the cluster."""
-        if self._run is None:
-            return
         now_s = self._now_s()
-        changes = self._run.step(trials, now_s)
+        changes = run.step(trials, now_s)
         for change in changes:
-            _print_change(change)
-        self._read_cluster(now_s, at_once=bool(changes))
-        if trials and self._storage is None:
-            self._storage = trials[0].storage
+            first_line = change.text.partition("\n")[0]
+            TextConsole().print(f"the plan changed ({change.why}): {first_line}", soft_wrap=True, highlight=False)
+        self._read_cluster(run, now_s, at_once=bool(changes))
+        self._find_storage(trials)
         if now_s >= self._next_write_s and self._storage is not None:
             self._next_write_s = now_s + _WRITE_EVERY_S
-            self._write(self._run.record(now_s))
+            if isinstance(failure := self._writing.take(), Exception):
+                run.warn(f"{USAGE_FILE} could not be written: {failure}")
+            self._writing.start(usage_writer(self._storage, run.record(now_s).to_json()))
 
-    @_never_fails_the_run
-    def on_experiment_end(self, trials: Sequence[Any], **info: Any) -> None:
+    @_in_run
+    def on_experiment_end(self, run: RunMonitor, trials: Sequence[Any], **info: Any) -> None:
         """Print what was used, and write it to the file."""
-        if self._run is None:
-            return
         now_s = self._now_s()
-        self._run.end(trials, now_s)
-        usage = self._run.record(now_s, is_final=True)
+        run.end(trials, now_s)
+        usage = run.record(now_s, is_final=True)
         TextConsole().print(resource_usage_view(usage))
-        if self._storage is None and trials:
-            self._storage = trials[0].storage
+        self._find_storage(trials)
         if self._storage is not None:
             self._write_at_end(usage)
 
     def _now_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    def _read_cluster(self, now_s: float, *, at_once: bool = False) -> None:
-        run = self._run
-        if run is None:
-            return
+    def _find_storage(self, trials: Sequence[Any]) -> None:
+        if self._storage is None and trials:
+            self._storage = trials[0].storage
+
+    def _read_cluster(self, run: RunMonitor, now_s: float, *, at_once: bool = False) -> None:
         match self._reading.take():
             case None:
                 pass
@@ -173,14 +174,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         if (at_once or now_s >= self._next_read_s) and self._reading.start(_read_nodes):
             self._next_read_s = now_s + _READ_EVERY_S
 
-    def _write(self, usage: ResourceUsage) -> None:
-        failure = self._writing.take()
-        if isinstance(failure, Exception) and self._run is not None:
-            self._run.warn(f"{USAGE_FILE} could not be written: {failure}")
-        self._writing.start(usage_writer(self._storage, usage.to_json()))
-
     def _write_at_end(self, usage: ResourceUsage) -> None:
         deadline_s = time.monotonic() + _END_TIMEOUT_S
+        # An earlier record that is still on its way must not replace the last one.
         self._writing.wait(_END_TIMEOUT_S)
         while self._writing.take() is not None:  # how earlier tries went does not matter any more
             pass
@@ -193,43 +189,42 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     # The trials.
 
-    @_never_fails_the_run
-    def on_trial_start(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
+    @_in_run
+    def on_trial_start(self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a trial from now on, whether it is new, resumes, or gets the process of another."""
-        if self._run is not None:
-            self._run.start(trial, self._now_s())
+        run.start(trial, self._now_s())
 
-    @_never_fails_the_run
+    @_in_run
     def on_trial_result(
-        self, iteration: int, trials: Sequence[Any], trial: Any, result: dict[str, Any], **info: Any
+        self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         """Read from a result whether its trial was stopped, and how many allocations it was refused."""
-        if self._run is None:
-            return
-        # A function trainable ends without a last result, so a result that says "done" is of a trial that is stopped.
-        if result.get("done") and self._is_function(trial) and not _meets_stop_criterion(trial, result):
-            self._run.complete(trial, is_stopped=True)
+        # A function trainable ends without a last result, so a result that says "done" is of a trial that is stopped:
+        # by a scheduler, or by the user's own ``stop={…}``.
+        if result.get("done") and self._is_function(trial):
+            ends = trial.stopping_criterion.items()
+            if not any(name in result and result[name] >= end for name, end in ends):
+                run.complete(trial, is_stopped=True)
         usage = result.get(GPU_MEMORY_KEY)
         if isinstance(usage, dict) and isinstance(usage.get("num_ooms"), int):
-            self._run.count_refused_allocations(trial, usage.get("pid"), usage["num_ooms"])
+            run.count_refused_allocations(trial, usage.get("pid"), usage["num_ooms"])
 
-    @_never_fails_the_run
-    def on_trial_complete(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
+    @_in_run
+    def on_trial_complete(
+        self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any
+    ) -> None:
         """Count a trial that has ended well."""
-        if self._run is not None:
-            self._run.complete(trial, is_stopped=False)
+        run.complete(trial, is_stopped=False)
 
-    @_never_fails_the_run
-    def on_trial_recover(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
+    @_in_run
+    def on_trial_recover(self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a failure of a trial that is requeued."""
-        if self._run is not None:
-            self._run.fail(trial, classify_failure(trial), is_requeued=True)
+        run.fail(trial, classify_failure(trial), is_requeued=True)
 
-    @_never_fails_the_run
-    def on_trial_error(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
+    @_in_run
+    def on_trial_error(self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a trial that has failed."""
-        if self._run is not None:
-            self._run.fail(trial, classify_failure(trial), is_requeued=False)
+        run.fail(trial, classify_failure(trial), is_requeued=False)
 
     def _is_function(self, trial: Any) -> bool:
         name = trial.trainable_name
@@ -251,19 +246,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             _logger.warning("what the run used before cannot be read, and is counted anew: %s", error)
 
 
-def _print_change(change: PlanInUse) -> None:
-    first_line = change.text.partition("\n")[0]
-    TextConsole().print(f"the plan changed ({change.why}): {first_line}", soft_wrap=True, highlight=False)
-
-
 def _read_nodes() -> ClusterCapacity:
     state = read_cluster_state(_READ_TIMEOUT_S)
     return ClusterCapacity(nodes=state.nodes, draining=state.draining)
-
-
-def _meets_stop_criterion(trial: Any, result: dict[str, Any]) -> bool:
-    """Return whether the user's own ``stop={…}`` says that the trial is done."""
-    return any(name in result and result[name] >= end for name, end in trial.stopping_criterion.items())
 
 
 def classify_failure(trial: Any) -> OutOfMemory:
@@ -273,63 +258,11 @@ def classify_failure(trial: Any) -> OutOfMemory:
     """
     file = trial.error_file
     text = read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").rpartition("Failure #")[2] if file else ""
-    error = _unpickle_error(trial.pickled_error_file)
-    if error is not None and str(error) in text:
-        return classify_oom(error)
-    return classify_oom_text(text)
-
-
-def _unpickle_error(file: str | None) -> BaseException | None:
-    if not file:
-        return None
-    try:
-        return unpickled_error(read_bytes(file, max_bytes=MAX_RECORD_BYTES))
-    except UnreadableFileError:
-        return None
-
-
-T = TypeVar("T")
-
-
-class BackgroundTask(Generic[T]):
-    """Runs one piece of work at a time, in a thread that does not keep the program alive."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._answers: SimpleQueue[T | Exception] = SimpleQueue()
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether the work is not done yet."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def start(self, work: Callable[[], T]) -> bool:
-        """Begin ``work`` unless other work still runs; return whether it began."""
-        if self.is_busy:
-            return False
-
-        def run() -> None:
-            try:
-                self._answers.put(work())
-            except Exception as error:  # noqa: BLE001  # it is handed over where the answer is taken
-                self._answers.put(error)
-
-        self._thread = threading.Thread(target=run, daemon=True)
-        self._thread.start()
-        return True
-
-    def take(self) -> T | Exception | None:
-        """Return the next answer, or the error instead of it; ``None``: there is none."""
-        try:
-            return self._answers.get_nowait()
-        except Empty:
-            return None
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the work; return whether it ended in time."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-        return not self.is_busy
+    error = None
+    if trial.pickled_error_file:
+        with suppress(UnreadableFileError):
+            error = unpickled_error(read_bytes(trial.pickled_error_file, max_bytes=MAX_RECORD_BYTES))
+    return classify_oom(error) if error is not None and str(error) in text else classify_oom_text(text)
 
 
 def usage_writer(storage: Any, text: str) -> Callable[[], None]:

@@ -1,19 +1,153 @@
-"""Meters what trials use of a cluster and what stands idle, and counts how trials end.
+"""Meters what trials use of a cluster, what stands idle and why.
 
 Time is counted in whole milliseconds and amounts in ticks, so that what was used and what was idle add up exactly to
-what there was.
+what there was. Where a trial holds more than its slot, so that less is left than a reason accounts for, that part of
+the reason is cut.
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Final, Literal
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
 
-from tune_policies.oom import OutOfMemory
-from tune_policies.values.resources import TICKS
-from tune_policies.values.value import Value
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.placement.idle import idle
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import TICKS, to_ticks
 
-from .idle_reasons import AvailableResources, TrialQueue, TrialReservation, idle_by_reason
-from .resource_usage import IdleHours, OutOfMemoryCounts, ResourceHours, ResourceUsage, SlotHours, TrialCounts
+from .resource_usage import IdleHours, ResourceHours, ResourceUsage, SlotHours
+
+COUNTED_RESOURCES: Final = frozenset({"CPU", *DEVICE_RESOURCES})
+"""The resources whose use is counted."""
+
+ON_PURPOSE: Final = "left idle on purpose near the end: a trial there would have ended last"
+STARTING: Final = "trials were starting, or waited for Ray to place them"
+PAUSED: Final = "paused trials waited for others"
+SEARCH: Final = "the search gave no trial, though more were to come"
+LAST_RUNNING: Final = "no trial was waiting: the last ones were still running"
+NOTHING_RAN: Final = "nothing was left to run: the run was ending"
+LESS_THAN_SLOT: Final = "trials had less than the plan's slots hold"
+
+
+class SlotKind(NamedTuple):
+    """A kind of slot: how many slots there are, and what a trial in one holds with its workers, in ticks."""
+
+    num_slots: int
+    needs: Mapping[str, int]
+
+
+class AvailableResources(NamedTuple):
+    """The resources that trials can use, in ticks, and the kinds of slots of the plan."""
+
+    total: Mapping[str, int]
+    unplanned: Mapping[tuple[str, str], int]  # the part that the plan does not use, by resource and reason
+    kinds: tuple[SlotKind, ...]
+
+
+class TrialReservation(NamedTuple):
+    """What a running trial reserves.
+
+    Attributes:
+        kind: The index of its kind of slot in the plan; ``None``: not known.
+        slot: The slot as text.
+        accelerator_type: Ray's name of its device type; ``None``: none, or not known.
+        amounts: What it reserves with its workers, in ticks.
+    """
+
+    kind: int | None
+    slot: str
+    accelerator_type: str | None
+    amounts: Mapping[str, int]
+
+
+class TrialQueue(NamedTuple):
+    """The trials that do not run.
+
+    Attributes:
+        num_waiting: How many would run if a slot were free.
+        num_paused: How many the scheduler has paused until others are as far.
+        more_to_come: Whether the searcher will give more trials.
+        left_idle: Slots of each kind that are left idle on purpose.
+    """
+
+    num_waiting: int = 0
+    num_paused: int = 0
+    more_to_come: bool = False
+    left_idle: Mapping[int, int] = {}
+
+
+def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> AvailableResources:
+    """Return what trials can use of ``cluster`` under ``plan``; where it is not known, the slots are all."""
+    planned: Counter[str] = Counter()
+    kinds = []
+    for slot in plan.slots:
+        needs = Counter(slot.trial.ticks)
+        needs.update({name: slot.num_workers * ticks for name, ticks in slot.per_worker.ticks.items()})
+        kinds.append(SlotKind(slot.max_concurrent_trials, _counted(needs)))
+        planned.update({name: slot.max_concurrent_trials * ticks for name, ticks in kinds[-1].needs.items()})
+    if cluster is None:
+        return AvailableResources(dict(planned), {}, tuple(kinds))
+    total: Counter[str] = Counter()
+    for node, count in cluster.groups:
+        total.update({name: count * ticks for name, ticks in _counted(node.resources.ticks).items()})
+    try:
+        rows = [(row.resource, row.reason, to_ticks(row.amount)) for row in idle(cluster, plan)]
+    except InvalidResourcesError:  # the plan is for another cluster: nodes came or went, or are still to be added
+        rows = [(name, f"limited by {plan.limited_by}", total[name] - planned[name]) for name in total]
+    unplanned = {(name, f"not in the plan: {why}"): ticks for name, why, ticks in rows if name in total and ticks > 0}
+    return AvailableResources(dict(total), unplanned, tuple(kinds))
+
+
+def _counted(ticks: Mapping[str, int]) -> dict[str, int]:
+    return {name: amount for name, amount in ticks.items() if name in COUNTED_RESOURCES}
+
+
+def idle_by_reason(
+    available: AvailableResources, running: Collection[TrialReservation], queue: TrialQueue
+) -> Counter[tuple[str, str]]:
+    """Return the ticks that no trial holds, by resource and reason."""
+    left = Counter(available.total)
+    for reservation in running:
+        left.subtract(reservation.amounts)
+    left = +left
+    parts: Counter[tuple[str, str]] = Counter()
+
+    def take(name: str, reason: str, ticks: int) -> None:
+        taken = min(left[name], ticks)
+        left[name] -= taken
+        parts[name, reason] += taken
+
+    for (name, reason), ticks in available.unplanned.items():
+        take(name, reason, ticks)
+    for kind, reasons in zip(available.kinds, _free_slots(available, running, queue), strict=True):
+        for reason, count in reasons.items():
+            for name, ticks in kind.needs.items():
+                take(name, reason, count * ticks)
+    for name, ticks in tuple(left.items()):
+        take(name, LESS_THAN_SLOT, ticks)
+    return +parts
+
+
+def _free_slots(
+    available: AvailableResources, running: Collection[TrialReservation], queue: TrialQueue
+) -> list[Counter[str]]:
+    """Return how many slots of each kind are free, by reason. Waiting trials count for the better kinds first."""
+    busy = Counter(reservation.kind for reservation in running)
+    waiting, paused = queue.num_waiting, queue.num_paused
+    last = LAST_RUNNING if running or waiting or paused else NOTHING_RAN
+    rest = SEARCH if queue.more_to_come else last
+    found = []
+    for number, kind in enumerate(available.kinds):
+        free = max(0, kind.num_slots - busy[number])
+        left_idle = min(free, queue.left_idle.get(number, 0))
+        starting = min(free - left_idle, waiting)
+        held = min(free - left_idle - starting, paused)
+        waiting, paused = waiting - starting, paused - held
+        none_left = free - left_idle - starting - held
+        found.append(Counter({ON_PURPOSE: left_idle, STARTING: starting, PAUSED: held, rest: none_left}))
+    return found
+
 
 _TICK_MS_PER_HOUR: Final = TICKS * 3_600_000
 """Ticks times milliseconds in one unit times one hour."""
@@ -24,12 +158,9 @@ _Slot = tuple[str, str | None]
 
 
 class ResourceMeter:
-    """Meters what is used and what is idle.
+    """Meters what is used and what is idle; of a run that was restored, after what was metered ``before``.
 
     Each change counts from the last moment that was metered: call :meth:`count_until` before you report a change.
-
-    Args:
-        before: What was metered before the run was restored; ``None``: the run is new.
     """
 
     def __init__(self, before: ResourceUsage | None = None) -> None:
@@ -65,7 +196,7 @@ class ResourceMeter:
         if not passed:
             return
         self._now_ms += passed
-        if self._rates is None:
+        if self._rates is None:  # worked out once for each change, not for each step of Tune's loop
             self._rates = self._current_rates()
         total, idle = self._rates
         for name, ticks in total.items():
@@ -114,7 +245,20 @@ class ResourceMeter:
             resources=tuple(
                 self._resource(name) for name in sorted(self._total, key=lambda name: (name != "CPU", name))
             ),
-            slots=tuple(self._slot(slot) for slot in self._starts),
+            slots=tuple(
+                SlotHours(
+                    slot=slot[0],
+                    accelerator_type=slot[1],
+                    num_starts=num_starts,
+                    trial_hours=self._trial_ms[slot] / _MS_PER_HOUR,
+                    hours={
+                        name: _hours(ticks)
+                        for (where, name), ticks in sorted(self._used.items(), key=str)
+                        if where == slot
+                    },
+                )
+                for slot, num_starts in self._starts.items()
+            ),
             max_trials_at_once=self._max_at_once,
         )
 
@@ -122,127 +266,15 @@ class ResourceMeter:
         idle = [(-ticks, reason) for (resource, reason), ticks in self._idle.items() if resource == name and ticks]
         return ResourceHours(
             resource=name,
-            total_hours=self._total[name] / _TICK_MS_PER_HOUR,
-            used_hours=sum(ticks for (_, used), ticks in self._used.items() if used == name) / _TICK_MS_PER_HOUR,
-            idle=tuple(
-                IdleHours(reason=reason, hours=-negated / _TICK_MS_PER_HOUR) for negated, reason in sorted(idle)
-            ),
+            total_hours=_hours(self._total[name]),
+            used_hours=_hours(sum(ticks for (_, used), ticks in self._used.items() if used == name)),
+            idle=tuple(IdleHours(reason=reason, hours=_hours(-negated)) for negated, reason in sorted(idle)),
         )
 
-    def _slot(self, slot: _Slot) -> SlotHours:
-        used = {
-            name: ticks / _TICK_MS_PER_HOUR
-            for (where, name), ticks in sorted(self._used.items(), key=str)
-            if where == slot
-        }
-        return SlotHours(
-            slot=slot[0],
-            accelerator_type=slot[1],
-            num_starts=self._starts[slot],
-            trial_hours=self._trial_ms[slot] / _MS_PER_HOUR,
-            hours=used,
-        )
+
+def _hours(tick_ms: int) -> float:
+    return tick_ms / _TICK_MS_PER_HOUR
 
 
 def _ticks(hours: float) -> int:
     return round(hours * _TICK_MS_PER_HOUR)
-
-
-Outcome = Literal["finished", "stopped_early", "failed", "cut_off"]
-"""How a trial ends."""
-
-
-class TrialOutcomes:
-    """Counts how the trials of a run end, and how often memory runs out.
-
-    Args:
-        before: What was counted before the run was restored; ``None``: the run is new.
-    """
-
-    def __init__(self, before: ResourceUsage | None = None) -> None:
-        before = before or ResourceUsage()
-        self._before = before.trials
-        self._num_retries = before.trials.num_retries
-        self._out_of_memory = before.out_of_memory
-        self._outcome_of: dict[str, Outcome] = {}
-        self._amounts: dict[str, Mapping[str, float]] = {}
-        self._ran_out_with: dict[str, Mapping[str, float]] = {}
-        self._refused: dict[tuple[str, object], int] = {}
-
-    def record_start(self, trial_id: str, amounts: Mapping[str, float]) -> None:
-        """Record a start with ``amounts``. It counts as raised where they are more than when memory ran out."""
-        self._outcome_of.pop(trial_id, None)
-        had = self._ran_out_with.pop(trial_id, None)
-        if had is not None and any(amount > had.get(name, 0) for name, amount in amounts.items()):
-            self._add(num_raised=1)
-        self._amounts[trial_id] = amounts
-
-    def record_end(self, trial_id: str, outcome: Outcome) -> None:
-        """Record how a trial ended. The first record of a trial counts, until it starts again."""
-        self._outcome_of.setdefault(trial_id, outcome)
-
-    def record_failure(self, trial_id: str, out_of_memory: OutOfMemory, *, is_requeued: bool) -> None:
-        """Record a failure, for want of memory or not."""
-        if is_requeued:
-            self._num_retries += 1
-        else:
-            self.record_end(trial_id, "failed")
-        if out_of_memory.kind == "none":
-            return
-        self._ran_out_with[trial_id] = self._amounts.get(trial_id, {})
-        self._add(
-            num_gpu_errors=int(out_of_memory.kind == "accelerator"),
-            num_host_errors=int(out_of_memory.kind == "host"),
-            num_neighbours=int(out_of_memory.cause == "neighbour"),
-        )
-
-    def record_refused_allocations(self, trial_id: str, process: object, num_so_far: int) -> None:
-        """Record how many allocations were refused so far to one process of a trial."""
-        known = self._refused.get((trial_id, process), 0)
-        if num_so_far > known:
-            self._refused[trial_id, process] = num_so_far
-            self._add(num_refused_allocations=num_so_far - known)
-
-    def _add(self, **counts: int) -> None:
-        now = self._out_of_memory
-        self._out_of_memory = OutOfMemoryCounts(
-            **{**now.model_dump(), **{name: getattr(now, name) + count for name, count in counts.items()}}
-        )
-
-    @property
-    def out_of_memory(self) -> OutOfMemoryCounts:
-        """How often memory ran out."""
-        return self._out_of_memory
-
-    @property
-    def num_incomplete(self) -> int:
-        """How many trials have started and not come to an end of their own."""
-        return sum(self._outcome_of.get(trial_id, "cut_off") == "cut_off" for trial_id in self._amounts)
-
-    def counts(self, status_counts: "StatusCounts") -> TrialCounts:
-        """Return how many trials ended in which way.
-
-        Tune's status does not tell which terminated trials were stopped early or cut off. Those recorded here, and in
-        a restored run those of its earlier record, were. The others finished.
-        """
-        outcomes = list(self._outcome_of.values())
-        cut_off = min(self._before.num_cut_off + outcomes.count("cut_off"), status_counts.terminated)
-        stopped_early = self._before.num_stopped_early + outcomes.count("stopped_early")
-        terminated = status_counts.terminated - cut_off
-        stopped_early = min(stopped_early, terminated)
-        return TrialCounts(
-            num_finished=terminated - stopped_early,
-            num_stopped_early=stopped_early,
-            num_failed=status_counts.error,
-            num_cut_off=cut_off,
-            num_unfinished=status_counts.others,
-            num_retries=self._num_retries,
-        )
-
-
-class StatusCounts(Value):
-    """How many trials have each of Tune's statuses."""
-
-    terminated: int = 0
-    error: int = 0
-    others: int = 0

@@ -1,12 +1,15 @@
-"""What a run used of its cluster: the value in the experiment's folder."""
+"""What a run used of its cluster: the value in the experiment's folder, and how it looks when a run has ended."""
 
+from collections.abc import Iterator
 from typing import Final, Literal
 
 from pydantic import Field
+from rich.console import Group, RenderableType
 
+from tune_policies.files.terminal import empty_table, line
 from tune_policies.values.resources import Count
 from tune_policies.values.sanitize import Redacted
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, counted
 
 USAGE_FILE: Final = "resource_usage.json"
 """The file in the experiment's folder."""
@@ -148,3 +151,72 @@ class ResourceUsage(Value):
     num_waves: Count = 0
     plans: tuple[PlanInUse, ...] = ()
     warnings: tuple[Redacted, ...] = ()
+
+
+def resource_usage_view(usage: ResourceUsage) -> RenderableType:
+    """Return the tables and lines that are printed at the end."""
+    names = [each.resource for each in usage.resources]
+    there = empty_table(f"What was used in {format_hours(usage.elapsed_s / 3600)}", "Resource", "There", "Used", "Idle")
+    slots = empty_table("In each kind of slot", "Slot", "Type", "Starts", "Trials", *names)
+    idle = empty_table("What stood idle", "Resource", "Time", "Share", "Reason")
+    for each in usage.resources:
+        used = each.used_fraction
+        share = "-" if used is None else f"{1 - used:.0%}"
+        there.add_row(each.resource, format_hours(each.total_hours), format_hours(each.used_hours), share)
+        for part in each.idle:
+            idle.add_row(each.resource, format_hours(part.hours), f"{part.hours / each.total_hours:.1%}", part.reason)
+    for slot in usage.slots:
+        hours = [format_hours(slot.hours.get(name, 0)) for name in names]
+        device = slot.accelerator_type or "-"
+        slots.add_row(slot.slot, device, str(slot.num_starts), format_hours(slot.trial_hours), *hours)
+    parts: list[RenderableType] = [there]
+    for table in (slots, idle):
+        parts += ["", table] if table.row_count else []
+    return Group(*parts, *(line(text) for text in _summary_lines(usage)))
+
+
+def _summary_lines(usage: ResourceUsage) -> Iterator[str]:
+    yield ""
+    yield f"- trials: {_trials(usage.trials)}"
+    yield f"- out of memory: {_out_of_memory(usage.out_of_memory)}"
+    planned = "" if usage.num_waves_planned is None else f"{usage.num_waves_planned} planned, "
+    at_once = counted(usage.max_trials_at_once, "trial")
+    yield f"- waves: {planned}{usage.num_waves} as run, with {at_once} at once at most"
+    if len(usage.plans) > 1:
+        yield f"- the plan changed {counted(len(usage.plans) - 1, 'time')}"
+    for warning in usage.warnings:
+        yield f"- {warning}"
+
+
+def _trials(trials: TrialCounts) -> str:
+    counts = {
+        "finished": trials.num_finished,
+        "stopped early": trials.num_stopped_early,
+        "failed": trials.num_failed,
+        "cut off with the run": trials.num_cut_off,
+        "not ended": trials.num_unfinished,
+    }
+    text = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "none"
+    return f"{text}; {counted(trials.num_retries, 'failure')} tried again" if trials.num_retries else text
+
+
+def _out_of_memory(counts: OutOfMemoryCounts) -> str:
+    parts = []
+    if counts.num_gpu_errors:
+        parts.append(f"{counted(counts.num_gpu_errors, 'failure')} for want of GPU memory")
+    if counts.num_host_errors:
+        parts.append(f"{counted(counts.num_host_errors, 'failure')} for want of host memory")
+    if counts.num_neighbours:
+        parts.append(f"{counts.num_neighbours} of them as neighbours had filled the device")
+    if counts.num_raised:
+        parts.append(f"{counted(counts.num_raised, 'trial')} started again with more")
+    if counts.num_refused_allocations:
+        parts.append(f"{counted(counts.num_refused_allocations, 'allocation')} refused, as results tell")
+    return "; ".join(parts) or "never"
+
+
+def format_hours(hours: float) -> str:
+    """Return a time, or a resource's units times a time, for people: ``"2.5 h"``, ``"12.3 min"``, ``"8.1 s"``."""
+    if hours >= 1:
+        return f"{hours:.1f} h"
+    return f"{hours * 60:.1f} min" if hours >= 1 / 60 else f"{hours * 3600:.1f} s"

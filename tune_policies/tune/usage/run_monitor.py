@@ -1,10 +1,11 @@
-"""Follows one run of Tune: reads its trials, meters what they use, and puts the record together.
+"""Follows one run of Tune: reads its trials, meters what they use, counts how they end, and puts the record together.
 
 This module reads Tune's trials, but imports nothing of Tune or Ray. Callers pass the time in.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import NODE_ID
@@ -14,74 +15,58 @@ from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import to_ticks
 
-from .idle_reasons import COUNTED_RESOURCES, TrialQueue, TrialReservation, available_resources
-from .resource_meter import ResourceMeter, StatusCounts, TrialOutcomes
-from .resource_usage import PlanInUse, ResourceUsage
+from .resource_meter import (
+    COUNTED_RESOURCES,
+    ResourceMeter,
+    TrialQueue,
+    TrialReservation,
+    available_resources,
+)
+from .resource_usage import OutOfMemoryCounts, PlanInUse, ResourceUsage, TrialCounts
+
+if TYPE_CHECKING:
+    from tune_policies.tune.policy_scheduler import PolicyScheduler
 
 _PENDING: Final = "PENDING"
 _PAUSED: Final = "PAUSED"
 _RUNNING: Final = "RUNNING"
 _TERMINATED: Final = "TERMINATED"
-_ERROR: Final = "ERROR"
 
-
-class PlanUpdate(Protocol):
-    """A change of the plan."""
-
-    @property
-    def plan(self) -> TrialPlan:
-        """The plan from then on."""
-
-    @property
-    def why(self) -> str:
-        """Why it changed."""
-
-
-class PlanningScheduler(Protocol):
-    """A scheduler with a plan that may change, such as ``PolicyScheduler``."""
-
-    @property
-    def plan(self) -> TrialPlan:
-        """The current plan."""
-
-    @property
-    def changes(self) -> Sequence[PlanUpdate]:
-        """All changes so far."""
-
-    def slot_of(self, trial: Any) -> TrialSlot | None:
-        """Return the slot of a trial; ``None``: it has none."""
-
-    def slots_left_idle(self) -> dict[int, int]:
-        """Return how many slots of each kind are left idle on purpose."""
+Outcome = Literal["finished", "stopped_early", "failed", "cut_off"]
+"""How a trial ends."""
 
 
 class RunMonitor:
-    """Follows a run from its start, or from where it was restored.
+    """Follows a run from its start, or from where it was restored, after what was counted ``before``.
 
-    Args:
-        plan: The plan at its start.
-        scheduler: The scheduler that may change the plan; ``None``: the plan stays.
-        num_trials: How many trials there will be; ``None``: not known.
-        before: What was counted before the run was restored; ``None``: the run is new.
+    ``num_trials`` is how many there will be; ``None``: not known. Without a ``scheduler`` the plan stays.
     """
 
     def __init__(
-        self, plan: TrialPlan, scheduler: PlanningScheduler | None, num_trials: int | None, before: ResourceUsage | None
+        self, plan: TrialPlan, scheduler: "PolicyScheduler | None", num_trials: int | None, before: ResourceUsage | None
     ) -> None:
         self.plan = plan
         self._scheduler = scheduler
         self._num_trials = num_trials
         self._cluster: ClusterCapacity | None = None
-        self._meter, self._outcomes = ResourceMeter(before), TrialOutcomes(before)
-        self._plans = list(before.plans) if before else []
-        self._warnings = list(before.warnings) if before else []
+        self._meter = ResourceMeter(before)
+        first_reason = "" if before is None else "the run was restored"
+        before = before or ResourceUsage()
+        self._trials_before = before.trials
+        self._num_retries = self._trials_before.num_retries
+        self._ooms = Counter(before.out_of_memory.model_dump())
+        self._outcome_of: dict[str, Outcome] = {}  # the first that is said of a trial, until it starts again
+        self._amounts: dict[str, Mapping[str, float]] = {}
+        self._ran_out_with: dict[str, Mapping[str, float]] = {}
+        self._refused: Counter[tuple[str, object]] = Counter()
+        self._plans, self._warnings = list(before.plans), list(before.warnings)
         self._num_changes = len(scheduler.changes) if scheduler else 0
         self._queue = TrialQueue()
         self._known_ids: set[str] = set()
         self._waiting: dict[str, Any] = {}
         self._running: dict[str, Any] = {}
         self._trials: Sequence[Any] = ()
-        self._use_plan(plan, "" if before is None else "the run was restored")
+        self._use_plan(plan, first_reason)
 
     def _use_plan(self, plan: TrialPlan, why: str) -> None:
         self.plan = plan
@@ -127,6 +112,7 @@ class RunMonitor:
 
     def _find_new(self, trials: Sequence[Any]) -> None:
         self._trials = trials
+        # At each step of Tune's loop, with thousands of trials: only as many as are new are looked for.
         num_new = len(trials) - len(self._known_ids)
         for trial in reversed(trials):  # Tune puts new trials, and those that it retries, at the end of its list
             if num_new <= 0:
@@ -143,7 +129,7 @@ class RunMonitor:
         if trial.status in (_PENDING, _PAUSED):
             self._waiting[trial.trial_id] = trial
         elif trial.status == _TERMINATED:
-            self._outcomes.record_end(trial.trial_id, "cut_off")  # unless Tune has said before how it ended
+            self._outcome_of.setdefault(trial.trial_id, "cut_off")  # unless Tune has said before how it ended
 
     def _read_queue(self, trials: Sequence[Any]) -> TrialQueue:
         num_waiting = num_paused = 0
@@ -155,7 +141,7 @@ class RunMonitor:
             elif trial.status != _RUNNING:  # Tune tells of a start before it sets the status
                 del self._waiting[trial_id]
                 if trial.status == _TERMINATED:
-                    self._outcomes.record_end(trial_id, "cut_off")
+                    self._outcome_of.setdefault(trial_id, "cut_off")
         more = self._num_trials is None or self._num_trials > len(trials)
         return TrialQueue(num_waiting, num_paused, more, self._scheduler.slots_left_idle() if self._scheduler else {})
 
@@ -165,7 +151,11 @@ class RunMonitor:
         self._waiting.pop(trial.trial_id, None)
         self._running[trial.trial_id] = trial
         amounts = dict(trial.placement_group_factory.required_resources)
-        self._outcomes.record_start(trial.trial_id, amounts)
+        self._outcome_of.pop(trial.trial_id, None)
+        had = self._ran_out_with.pop(trial.trial_id, None)
+        if had is not None and any(amount > had.get(name, 0) for name, amount in amounts.items()):
+            self._ooms["num_raised"] += 1
+        self._amounts[trial.trial_id] = amounts
         self._meter.start_trial(trial.trial_id, self._reservation_of(trial, amounts))
 
     def _reservation_of(self, trial: Any, amounts: Mapping[str, float]) -> TrialReservation:
@@ -204,16 +194,26 @@ class RunMonitor:
 
     def complete(self, trial: Any, *, is_stopped: bool) -> None:
         """Record that ``trial`` finished, or was stopped early."""
-        was_paused = trial.trial_id in self._waiting
-        self._outcomes.record_end(trial.trial_id, "stopped_early" if is_stopped or was_paused else "finished")
+        is_early = is_stopped or trial.trial_id in self._waiting  # a paused one
+        self._outcome_of.setdefault(trial.trial_id, "stopped_early" if is_early else "finished")
 
     def fail(self, trial: Any, out_of_memory: OutOfMemory, *, is_requeued: bool) -> None:
-        """Record that ``trial`` failed."""
-        self._outcomes.record_failure(trial.trial_id, out_of_memory, is_requeued=is_requeued)
+        """Record that ``trial`` failed, for want of memory or not."""
+        if is_requeued:
+            self._num_retries += 1
+        else:
+            self._outcome_of.setdefault(trial.trial_id, "failed")
+        if out_of_memory.kind != "none":
+            self._ran_out_with[trial.trial_id] = self._amounts.get(trial.trial_id, {})
+            self._ooms["num_gpu_errors" if out_of_memory.kind == "accelerator" else "num_host_errors"] += 1
+            self._ooms["num_neighbours"] += out_of_memory.cause == "neighbour"
 
     def count_refused_allocations(self, trial: Any, process: object, num_so_far: int) -> None:
         """Record how many allocations were refused so far to a process of ``trial``."""
-        self._outcomes.record_refused_allocations(trial.trial_id, process, num_so_far)
+        more = num_so_far - self._refused[trial.trial_id, process]
+        if more > 0:
+            self._refused[trial.trial_id, process] += more
+            self._ooms["num_refused_allocations"] += more
 
     def end(self, trials: Sequence[Any], now_s: float) -> None:
         """Meter up to the end of the run."""
@@ -223,23 +223,41 @@ class RunMonitor:
     def record(self, now_s: float, *, is_final: bool = False) -> ResourceUsage:
         """Return the record of the run up to now."""
         self._meter.count_until(now_s)
-        status = [trial.status for trial in self._trials]
-        num_ended = StatusCounts(terminated=status.count(_TERMINATED), error=status.count(_ERROR))
-        others = len(status) - num_ended.terminated - num_ended.error
-        trials = self._outcomes.counts(num_ended.model_copy(update={"others": others}))
+        trials = self._trial_counts()
         counted = self._meter.record()
-        num_ran = trials.num_finished + trials.num_stopped_early + trials.num_failed + self._outcomes.num_incomplete
-        planned = None if self._num_trials is None else max(self._num_trials, len(status))
+        num_incomplete = sum(self._outcome_of.get(trial_id, "cut_off") == "cut_off" for trial_id in self._amounts)
+        num_ran = trials.num_finished + trials.num_stopped_early + trials.num_failed + num_incomplete
+        planned = None if self._num_trials is None else max(self._num_trials, len(self._trials))
         return counted.model_copy(
             update={
                 "is_final": is_final,
                 "trials": trials,
-                "out_of_memory": self._outcomes.out_of_memory,
+                "out_of_memory": OutOfMemoryCounts(**self._ooms),
                 "num_waves_planned": None if planned is None else self.plan.num_waves(planned),
                 "num_waves": -(-num_ran // max(1, counted.max_trials_at_once)),
                 "plans": tuple(self._plans),
                 "warnings": tuple(self._warnings),
             }
+        )
+
+    def _trial_counts(self) -> TrialCounts:
+        """Return how many trials ended in which way.
+
+        Tune's status does not tell which terminated trials were stopped early or cut off. Those recorded here, and in
+        a restored run those of its earlier record, were. The others finished.
+        """
+        statuses = Counter(trial.status for trial in self._trials)
+        outcomes = Counter(self._outcome_of.values())
+        terminated, failed = statuses[_TERMINATED], statuses["ERROR"]
+        cut_off = min(self._trials_before.num_cut_off + outcomes["cut_off"], terminated)
+        stopped_early = min(self._trials_before.num_stopped_early + outcomes["stopped_early"], terminated - cut_off)
+        return TrialCounts(
+            num_finished=terminated - cut_off - stopped_early,
+            num_stopped_early=stopped_early,
+            num_failed=failed,
+            num_cut_off=cut_off,
+            num_unfinished=len(self._trials) - terminated - failed,
+            num_retries=self._num_retries,
         )
 
 

@@ -1,1 +1,0 @@
-"""Whether the workers of a Train run can ever start."""

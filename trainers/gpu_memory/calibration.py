@@ -1,0 +1,240 @@
+"""Measures what frameworks use of a GPU outside their allocators, on each GPU model of the cluster.
+
+On the node, a child process for each framework works on the GPU, says what its allocator holds, and waits; what the
+driver counts for it beyond that is the overhead.
+"""
+
+import datetime
+import json
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tune_policies.cluster.capacity import NodeCapacity
+from tune_policies.files.child_python import child_python
+from tune_policies.probe.nvml import NvmlError, read_device_use, read_gpus
+from tune_policies.probe.probe_cluster import probe_cluster
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
+from tune_policies.values.units import MIB
+from tune_policies.values.value import suggest
+
+from .limit import FRAMEWORKS
+from .overhead import MeasuredOverhead, Overheads, save_overheads
+
+_CHILD: Final = Path(__file__).with_name("overhead_child.py")
+
+_NOISE_BYTES: Final = 16 * MIB
+"""How far what is in use on an idle device goes up and down."""
+
+_Read = TypeVar("_Read")
+
+
+def calibrate_gpu_overhead(frameworks: Iterable[str] | None = None, *, timeout_s: float = 300.0) -> Overheads:
+    """Measure what frameworks use outside their allocators, on one whole GPU of each model in the cluster.
+
+    A node whose GPUs differ must have all of them free.
+
+    The measurements are kept in this machine's file for them, from which the next plan's limits take them.
+
+    Args:
+        frameworks: Of ``"torch"``, ``"tensorflow"``, ``"jax"`` and ``"cupy"``; ``None``: those that are installed there
+            and see the GPU.
+        timeout_s: How long it may take on a GPU, the wait for a free one included.
+
+    Returns:
+        All that is known now, earlier measurements included.
+
+    Raises:
+        InvalidResourcesError: A name is not one of a framework that can be measured, or the file cannot be written.
+        InfeasibleRequestError: No node has a GPU that could be read.
+        ProbeError: There is no Ray, no GPU was free in time, or nothing could be measured.
+    """
+    names = tuple(FRAMEWORKS if frameworks is None else frameworks)
+    for name in names:
+        if name not in FRAMEWORKS:
+            raise InvalidResourcesError(f"cannot measure {name!r}{suggest(name, FRAMEWORKS)} ({', '.join(FRAMEWORKS)})")
+    measured: list[MeasuredOverhead] = []
+    failures: list[str] = []
+    for model, place in places_of_models(probe_cluster().nodes).items():
+        for found in _measure_on(place, model, names, timeout_s):
+            if "error" in found:
+                failures.append(f"{found['framework']} on {model}: {found['error']}")
+            else:
+                measured.append(MeasuredOverhead(**found))
+    if failures and (frameworks is not None or not measured):
+        raise ProbeError(f"the overhead of {'; '.join(failures)}")
+    return save_overheads(Overheads(measured=tuple(measured)))
+
+
+class Place(NamedTuple):
+    """Where a model is measured, and how many GPUs there must be free.
+
+    Ray does not say which of a node's GPUs it hands out, so where they differ all of them are asked for.
+    """
+
+    node_id: str
+    num_gpus: float
+
+
+def places_of_models(nodes: Iterable[NodeCapacity]) -> dict[str, Place]:
+    """Return where each GPU model is measured.
+
+    Raises:
+        InfeasibleRequestError: No node has a GPU that could be read.
+    """
+    places: dict[str, Place] = {}
+    for node in nodes:
+        models = {device.name for device in node.devices or ()}
+        place = Place(node.node_id, 1 if len(models) == 1 else node.resources.gpus)
+        if node.resources.gpus >= 1:
+            places |= {name: place for name in models if name not in places or place.num_gpus < places[name].num_gpus}
+    if not places:
+        raise InfeasibleRequestError(
+            asked="1 whole GPU to be measured on",
+            offered="no node has a GPU whose model is known",
+            short_of="GPU",
+            suggestion="Add a node with a GPU and its driver; until then the safe defaults hold.",
+        )
+    return places
+
+
+def _measure_on(place: Place, model: str, names: Sequence[str], timeout_s: float) -> list[dict[str, Any]]:
+    # The children share the time; what is left of it is for Ray, to start the task.
+    task = (
+        ray.remote(num_cpus=0, num_gpus=place.num_gpus, max_retries=0)(measure_on_this_gpu)
+        .options(scheduling_strategy=NodeAffinitySchedulingStrategy(place.node_id, soft=False))
+        .remote(names, timeout_s / (len(names) + 1), model)
+    )
+    try:
+        found: list[dict[str, Any]] = ray.get(task, timeout=timeout_s)
+    except GetTimeoutError:
+        ray.cancel(task, force=True)
+        raise ProbeError(
+            f"no {model} was measured within {timeout_s:g} s: wait until a whole one is free, or raise timeout_s"
+        ) from None
+    except RayError as error:
+        raise ProbeError(f"{model} could not be measured: {str(error).strip().splitlines()[-1]}") from error
+    return found
+
+
+def measure_on_this_gpu(frameworks: Iterable[str], timeout_s: float, model: str) -> list[dict[str, Any]]:
+    """Return for each framework the fields of a ``MeasuredOverhead``, or its name and an ``error``.
+
+    Of several visible GPUs, the first whose name is ``model`` is measured on. Each framework has ``timeout_s`` seconds.
+    """
+    names = tuple(frameworks)
+    try:
+        uuid = next((gpu["uuid"] for gpu in read_gpus() if gpu["name"] == model), None)
+        if uuid is None:
+            return [{"framework": name, "error": "the GPU is not there any more"} for name in names]
+        idle_bytes, _ = _read_use(uuid, None)
+    except NvmlError as error:
+        return [{"framework": name, "error": f"the GPU cannot be read: {error}"} for name in names]
+    return [{"framework": name, **_measure(name, uuid, model, idle_bytes, timeout_s)} for name in names]
+
+
+def _measure(framework: str, uuid: str, model: str, idle_bytes: int, timeout_s: float) -> dict[str, Any]:
+    if find_spec(framework) is None:
+        return {"error": "it is not installed on the node"}
+    command = child_python(str(_CHILD), framework)
+    try:
+        used_before = use_once_settled(lambda: _read_use(uuid, None)[0], idle_bytes)
+        said, read = run_while_it_holds(
+            command,
+            lambda pid: _read_use(uuid, pid),
+            timeout_s=timeout_s,
+            environ={"CUDA_VISIBLE_DEVICES": uuid},  # CUDA may number the devices otherwise than the driver
+        )
+    except NvmlError as error:
+        return {"error": f"the GPU cannot be read: {error}"}
+    if isinstance(said, str) or read is None:
+        return {"error": str(said)}
+    used_now, process_bytes = read
+    return overhead_fields(said, model, used_before=used_before, used_now=used_now, process_bytes=process_bytes)
+
+
+def use_once_settled(
+    read_bytes: Callable[[], int], idle_bytes: int, *, timeout_s: float = 10.0, poll_s: float = 0.2
+) -> int:
+    """Return what is in use on a device once it is down to ``idle_bytes``, as before the last child, or time is up."""
+    deadline = time.monotonic() + timeout_s
+    while (used := read_bytes()) > idle_bytes + _NOISE_BYTES and time.monotonic() < deadline:
+        time.sleep(poll_s)
+    return used
+
+
+def run_while_it_holds(
+    command: Sequence[str], read: Callable[[int], _Read], *, timeout_s: float, environ: Mapping[str, str]
+) -> tuple[dict[str, Any], _Read] | tuple[str, None]:
+    """Run a child that prints a line of JSON and waits; ``read`` gets its process number meanwhile.
+
+    Returns:
+        What the child says and what was read, or why it said nothing within ``timeout_s``.
+    """
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(  # noqa: S603 - the caller's own command
+            command,
+            env={**os.environ, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as child,
+    ):
+        deadline = threading.Timer(timeout_s, child.kill)
+        deadline.start()
+        try:
+            # A framework may print, too.
+            line = next((line for line in child.stdout or () if line.startswith("{")), None)
+            if line is not None:
+                return json.loads(line), read(child.pid)
+            errors.seek(0)
+            why = [line.strip() for line in errors.read().splitlines() if line.strip()]
+            was_ended = child.wait() < 0
+        finally:
+            deadline.cancel()
+            child.kill()  # all was said and read
+    return why[-1] if why and not was_ended else f"no answer within {timeout_s:g} s", None
+
+
+def overhead_fields(
+    said: Mapping[str, Any], gpu_model: str, *, used_before: int, used_now: int, process_bytes: int | None
+) -> dict[str, Any]:
+    """Return fields of a ``MeasuredOverhead``, or an ``error``, from what the child and the driver say.
+
+    Args:
+        said: The child's ``version`` and ``reserved_bytes``.
+        gpu_model: The GPU's name.
+        used_before: Bytes in use on the device before the child started.
+        used_now: The same while it holds its memory; right only where nobody else uses the device.
+        process_bytes: What the driver counts for the child; ``None``: it does not say.
+    """
+    held = used_now - used_before if process_bytes is None else process_bytes
+    if held < said["reserved_bytes"]:
+        return {"error": "the driver counts less than its allocator holds: measure while nobody else uses the GPU"}
+    return {
+        "gpu_model": gpu_model,
+        "version": said["version"],
+        "overhead_bytes": held - said["reserved_bytes"],
+        "measured_on": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "how": "device" if process_bytes is None else "process",
+    }
+
+
+def _read_use(uuid: str, pid: int | None) -> tuple[int, int | None]:
+    """Return the bytes in use on a GPU, and those of a process; ``None``: the driver does not know it."""
+    for device in read_device_use():
+        if device.uuid == uuid:
+            return device.used_bytes, None if pid is None else device.bytes_by_process.get(pid)
+    raise NvmlError(f"{uuid} is not there any more")

@@ -1,1 +1,0 @@
-"""Holds one framework each to its share: a module for every framework."""

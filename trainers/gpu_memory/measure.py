@@ -1,0 +1,495 @@
+"""The right size by measuring: short trials on whole GPUs say how much memory each config needs.
+
+A trial ends at a cap, and hands over what it used before it ends.
+"""
+
+import os
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final, Literal
+
+import ray
+from ray import tune
+
+from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.oom import classify_oom
+from tune_policies.plan.config_values import flat
+from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies import GpuMemoryPolicy, GpuPolicy
+from tune_policies.probe.nvml import NvmlError, bytes_of_process, read_device_use, read_gpus
+from tune_policies.probe.probe_cluster import probe_cluster
+from tune_policies.ray_compat.connection import connection
+from tune_policies.ray_compat.search_space import draw, extremes, is_domain
+from tune_policies.ray_compat.tune_trial import class_of_function, is_duplicate
+from tune_policies.values.errors import InvalidResourcesError, MeasurementError
+from tune_policies.values.resources import Bytes, Count, UsedBytes, check_count
+from tune_policies.values.sanitize import redacted
+from tune_policies.values.units import is_number
+from tune_policies.values.value import Value, counted, shorten
+
+from ..tune_trainable import with_plan
+from .counters import FrameworkMemory, read_counters
+from .overhead import Overheads, load_overheads
+
+Configs = Sequence[Mapping[str, Any]] | Mapping[str, Any]
+
+_MOST_SEED: Final = 2**32 - 1
+
+
+def configs_to_measure(configs: Configs, num_samples: int, seed: int) -> list[dict[str, Any]]:
+    """Return the configs to measure, each once.
+
+    Of a search space ``num_samples`` are drawn. In the first of them all whole numbers have their largest value, in the
+    second their smallest: memory grows with them, and beyond what was measured it is not known, or extrapolated.
+
+    Raises:
+        InvalidResourcesError: An argument is wrong.
+    """
+    check_count(num_samples, least=1, name="num_samples")
+    if check_count(seed, least=0, name="seed") > _MOST_SEED:
+        raise InvalidResourcesError(f"seed must be a whole number from 0 to {_MOST_SEED}, got {shorten(seed)}")
+    drawn = _drawn(configs, num_samples, seed) if isinstance(configs, Mapping) else list(_given(configs))
+    different = list({repr(flat(config)): config for config in drawn}.values())
+    if not different:
+        raise InvalidResourcesError("no configs to measure: give at least one, or a search space")
+    return different
+
+
+def _given(configs: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(configs, str | bytes) or not hasattr(configs, "__iter__"):
+        raise InvalidResourcesError(f"configs must be a list of configs or a search space, got {shorten(configs)}")
+    for number, config in enumerate(configs):
+        if not isinstance(config, Mapping):
+            raise InvalidResourcesError(
+                f"configs[{number}] must be a mapping of names to values, got {shorten(config)}"
+            )
+        if (name := _name_of_space(config)) is not None:
+            raise InvalidResourcesError(
+                f"configs[{number}] has no value for {name!r}, but a search space: give values, or as configs the one "
+                "space of which num_samples are drawn"
+            )
+        yield dict(config)
+
+
+def _name_of_space(config: Mapping[str, Any]) -> str | None:
+    for name, value in config.items():
+        if is_domain(value) or name == "grid_search":
+            return str(name)
+        if isinstance(value, Mapping) and (within := _name_of_space(value)) is not None:
+            return str(name) if within == "grid_search" else f"{name}/{within}"
+    return None
+
+
+def _drawn(space: Mapping[str, Any], num_samples: int, seed: int) -> list[dict[str, Any]]:
+    import numpy as np
+
+    state = np.random.RandomState(seed)  # one for all draws: from a number each would draw the same
+    spaces = [_with_whole_numbers(space, max), _with_whole_numbers(space, min), *[space] * num_samples]
+    try:
+        return [config for each in spaces[:num_samples] for config in draw(each, state)]
+    except Exception as error:  # whatever the user's own functions in it raise, or Tune of its domains
+        raise InvalidResourcesError(
+            f"no configs can be drawn from the search space: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _with_whole_numbers(space: Any, choose: Callable[[list[int]], int]) -> Any:
+    """Return the space with the largest or the smallest value in place of each choice of whole numbers.
+
+    A grid stays one: all its values are measured.
+    """
+    if isinstance(space, Mapping):
+        if space.keys() == {"grid_search"}:
+            return dict(space)
+        return {name: _with_whole_numbers(value, choose) for name, value in space.items()}
+    if isinstance(space, list):
+        return [_with_whole_numbers(value, choose) for value in space]
+    return choose(values) if (values := extremes(space)) else space
+
+
+def check_trainable(trainable: Any) -> None:
+    """Raise ``InvalidResourcesError`` unless it is what can be measured."""
+    is_class = isinstance(trainable, type)
+    if not callable(trainable) or (is_class and not issubclass(trainable, tune.Trainable)):
+        raise InvalidResourcesError(
+            f"a trainable is a function of a config or a subclass of ray.tune.Trainable, got {shorten(trainable)}"
+        )
+    if not is_class:
+        try:
+            class_of_function(trainable)
+        except ValueError as error:  # it takes no config
+            raise InvalidResourcesError(f"{shorten(trainable)} is no trainable: {error}") from error
+
+
+MEASURED: Final = "measured"
+"""The one key of the config that Tune sees: the number of the config that is measured, and the config itself."""
+
+_SAMPLE_S: Final = 0.25
+"""How often a trial looks at its memory between its results, for frameworks that keep no peaks of their own."""
+
+_HAND_OVER_S: Final = 10.0
+"""Deadline for a reading to arrive."""
+
+_TAKE_MORE_THAN_NEEDED: Final = ("tensorflow", "jax")
+"""Frameworks that take most of a device as they start; what their tensors take is what they need."""
+
+Ended = Literal["finished", "max_steps", "max_seconds", "out_of_memory", "failed"]
+
+
+class Reading(Value):
+    """What a trial has used up to now.
+
+    Attributes:
+        peak_bytes: By framework, the most that its allocator held; where it takes more than it needs, its tensors.
+        total_bytes: Peaks and overhead, or what the driver counts for the process, if that is more.
+        overhead_bytes: What the frameworks use outside their allocators, measured or a safe default.
+        num_steps: Results so far.
+        ended_by: Why the trial ends; ``None``: it does not yet.
+        error: The error with which it ends.
+        gpu_model: The GPU's name; ``None``: the driver does not say.
+        device_bytes: The GPU's memory; ``None``: the driver does not say.
+        versions: Those of the frameworks that use the GPU.
+    """
+
+    peak_bytes: dict[str, UsedBytes]
+    total_bytes: UsedBytes
+    overhead_bytes: UsedBytes
+    num_steps: Count
+    ended_by: Ended | None
+    error: str | None
+    gpu_model: str | None
+    device_bytes: Bytes | None
+    versions: dict[str, str]
+
+
+class Recorder:
+    """Keeps the last reading of each trial; an actor, as a trial that is ended at a cap reports no result."""
+
+    def __init__(self) -> None:
+        self._readings: dict[int, Reading] = {}
+
+    def record(self, number: int, reading: Reading) -> None:
+        """Keep a trial's reading, by the number of its config; what ended it first stays."""
+        before = self._readings.get(number)
+        if before is None or before.ended_by is None:
+            self._readings[number] = reading
+
+    def readings(self) -> dict[int, Reading]:
+        """Return all readings by the numbers of the configs."""
+        return self._readings
+
+
+class Caps(Value):
+    """When a measured trial ends: after so many results, or so many seconds of its own."""
+
+    max_steps: int
+    max_seconds: float
+
+
+def measured_trial(
+    trainable: Callable[..., Any] | type[tune.Trainable], recorder: Any, caps: Caps, overheads: Overheads
+) -> type[tune.Trainable]:
+    """Return a class of trials of ``trainable`` that measure themselves."""
+    cls = trainable if isinstance(trainable, type) else class_of_function(trainable)
+    fields = {"_recorder": recorder, "_caps": caps, "_overheads": overheads}
+    return type(f"measured_{getattr(trainable, '__name__', cls.__name__)}", (_Measured, cls), fields)
+
+
+class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
+    _recorder: Any
+    _caps: Caps
+    _overheads: Overheads
+
+    def __init__(self, config: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
+        config = dict(config)  # Tune keeps the other one
+        measured = config.pop(MEASURED)
+        self._number: int = measured["number"]
+        self._num_steps = 0
+        self._peaks: dict[str, int] = {}
+        self._most_of_process = 0
+        self._lock = threading.Lock()
+        self._ends_at = time.monotonic() + self._caps.max_seconds
+        # Before the user's constructor, which may take all the memory, or hang.
+        threading.Thread(target=self._watch, daemon=True).start()
+        with self._failures_recorded():
+            super().__init__({**measured["config"], **config}, *args, **kwargs)
+
+    def step(self) -> dict[str, Any]:
+        with self._failures_recorded():
+            result: dict[str, Any] = super().step()
+        is_last = is_duplicate(result)
+        self._num_steps += not is_last
+        if is_last or result.get("done"):
+            self._record("finished")
+        elif self._num_steps >= self._caps.max_steps:
+            self._record("max_steps")
+        elif time.monotonic() >= self._ends_at:
+            self._record("max_seconds")
+        else:
+            self._record(None)
+        return result
+
+    @contextmanager
+    def _failures_recorded(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            ran_out = classify_oom(error).kind == "accelerator"
+            said: BaseException = error
+            while not str(said) and said.__cause__ is not None:  # Tune's own around it
+                said = said.__cause__
+            self._record("out_of_memory" if ran_out else "failed", redacted(f"{type(said).__name__}: {said}"))
+            raise
+
+    def _watch(self) -> None:
+        """Look at the memory from time to time; at the deadline record it, and end the process.
+
+        Nothing else ends code that reports nothing: Tune waits for its next result.
+        """
+        while time.monotonic() < self._ends_at:
+            time.sleep(max(0.0, min(_SAMPLE_S, self._ends_at - time.monotonic())))
+            # A framework may be about to start, and what it raises then is its own; the trial must end all the same.
+            with suppress(Exception):
+                self._look()
+        try:
+            self._record("max_seconds")
+        finally:  # or a trial whose reading does not arrive would run on
+            os._exit(0)
+
+    def _record(self, ended_by: Ended | None, error: str | None = None) -> None:
+        reading = self._reading(ended_by, error)
+        ray.get(self._recorder.record.remote(self._number, reading), timeout=_HAND_OVER_S)
+
+    def _look(self) -> dict[str, FrameworkMemory]:
+        with self._lock:
+            counters = read_counters()
+            for name, memory in counters.items():
+                self._peaks[name] = max(_peak(name, memory), self._peaks.get(name, 0))
+            return counters
+
+    def _reading(self, ended_by: Ended | None, error: str | None) -> Reading:
+        counters = self._look()
+        gpu: dict[str, Any] = {}
+        with suppress(NvmlError, IndexError):
+            gpu = read_gpus()[0]
+        versions = {name: str(getattr(sys.modules[name], "__version__", "")) for name in self._peaks}
+        overhead = sum(self._overheads.bytes_for(gpu.get("name"), name, versions[name])[0] for name in versions)
+        held = sum(memory.held_bytes for memory in counters.values())
+        process = _process_bytes(held) if counters and not counters.keys() & set(_TAKE_MORE_THAN_NEEDED) else None
+        if process is not None:
+            self._most_of_process = max(process, self._most_of_process)
+            overhead = process - held
+        return Reading(
+            peak_bytes=dict(self._peaks),
+            total_bytes=max(self._most_of_process, sum(self._peaks.values()) + overhead if self._peaks else 0),
+            overhead_bytes=overhead,
+            num_steps=self._num_steps,
+            ended_by=ended_by,
+            error=error,
+            gpu_model=gpu.get("name"),
+            device_bytes=gpu.get("memory_bytes"),
+            versions=versions,
+        )
+
+
+def _peak(name: str, memory: FrameworkMemory) -> int:
+    known = memory.peak_allocated_bytes
+    if memory.peak_reserved_bytes is not None and (known is None or name not in _TAKE_MORE_THAN_NEEDED):
+        known = memory.peak_reserved_bytes
+    return memory.held_bytes if known is None else known
+
+
+def _process_bytes(held_bytes: int) -> int | None:
+    """Return what the driver counts for this process; ``None``: it does not know it."""
+    with suppress(NvmlError):
+        found = bytes_of_process(read_device_use())
+        # Less than its allocators hold is the count of another process, one that the host numbers so.
+        return found if found is not None and found >= held_bytes else None
+    return None
+
+
+_CONNECT_S: Final = 30.0
+_START_S: Final = 120.0
+"""Deadline for a trial to start and to end, beside the seconds that it may run."""
+
+Trainable = Callable[..., Any] | type[tune.Trainable]
+
+
+def measure_gpu_memory(
+    trainable: Trainable,
+    configs: Configs,
+    *,
+    max_steps: int = 5,
+    max_seconds: float = 60.0,
+    num_samples: int = 8,
+    seed: int = 0,
+    capacity: ClusterCapacity | None = None,
+    policy: GpuPolicy | None = None,
+) -> GpuMemoryProfile:
+    """Return how much GPU memory trials need, measured by short ones, each alone on a whole GPU.
+
+    Uses the Ray that the program is connected to, or else one as :func:`tune_policies.probe_cluster` does. What the
+    trials report is thrown away.
+
+    Args:
+        trainable: A function of a config, or a ``tune.Trainable`` class, as Tune takes it.
+        configs: The configs to measure; or a search space of Tune's, of which ``num_samples`` are drawn. Memory is
+            predicted from what varies in them, so let them differ in what it depends on, and take the largest in; of a
+            space, the largest and the smallest whole numbers are.
+        max_steps: Each trial ends after so many results.
+        max_seconds: Each trial ends after so many seconds, whether it has reported or not.
+        num_samples: Configs to draw from a search space; a grid in it counts once for each.
+        seed: Of the draws.
+        capacity: The cluster; ``None``: it is probed.
+        policy: CPUs of each trial and the type of GPU; ``None``: ``GpuPolicy()``, one whole GPU of any type.
+
+    Raises:
+        InvalidResourcesError: An argument is wrong.
+        InfeasibleRequestError: There is no such GPU; nothing has started.
+        MeasurementError: Some trials failed, did not start, or used no GPU. Its ``profile`` has what was measured.
+        ProbeError: Ray cannot be reached.
+    """
+    if not is_number(max_seconds) or not 0 < max_seconds < float("inf"):
+        raise InvalidResourcesError(f"max_seconds must be above 0 seconds and have an end, got {shorten(max_seconds)}")
+    caps = Caps(max_steps=check_count(max_steps, least=1, name="max_steps"), max_seconds=float(max_seconds))
+    policy = GpuPolicy() if policy is None else policy
+    if not isinstance(policy, GpuPolicy):
+        raise InvalidResourcesError(f"policy must be a GpuPolicy, got {shorten(policy)}")
+    if policy.gpus != 1 or policy.num_workers:
+        raise InvalidResourcesError(
+            "memory is measured on one whole GPU, in the trial itself: leave gpus and num_workers"
+        )
+    check_trainable(trainable)
+    wanted = configs_to_measure(configs, num_samples, seed)
+    with connection(None, _CONNECT_S, local="starts a Ray for the moment"):
+        plan = policy.plan(probe_cluster() if capacity is None else capacity)
+        readings = _run(trainable, wanted, caps, plan)
+    return _profile(wanted, readings, caps, plan)
+
+
+def plan_by_measuring(
+    trainable: Trainable,
+    configs: Configs,
+    *,
+    headroom: float = 0.1,
+    max_steps: int = 5,
+    max_seconds: float = 60.0,
+    num_samples: int = 8,
+    seed: int = 0,
+    capacity: ClusterCapacity | None = None,
+    **policy_fields: Any,
+) -> TrialPlan:
+    """Return a plan that gives each trial the GPU memory that its config needs, after measuring some configs.
+
+    It is :func:`measure_gpu_memory` and ``GpuMemoryPolicy(profile=…)`` in one call; ``plan.explain()`` says what was
+    measured and chosen, and ``plan.by_config.profile`` is the profile, to be kept for the next time.
+
+    Arguments are as for :func:`measure_gpu_memory`, beside ``headroom``, how much more than measured a trial gets (0.1
+    is a tenth more), and further fields of ``GpuMemoryPolicy``, such as ``cpus`` and ``accelerator_type``.
+
+    Raises:
+        InvalidResourcesError: An argument is wrong.
+        InfeasibleRequestError: There is no such GPU, or its memory is not known: nothing has started. Or none is large
+            enough for what was measured.
+        MeasurementError: As for :func:`measure_gpu_memory`.
+        ProbeError: Ray cannot be reached.
+    """
+    if set_here := policy_fields.keys() & {"gpu_memory", "profile"}:
+        raise InvalidResourcesError(
+            f"plan_by_measuring measures what it plans from: leave {' and '.join(sorted(set_here))} out, or plan with "
+            "GpuMemoryPolicy"
+        )
+    # Made of what is no profile yet, so that a wrong field is found before anything runs.
+    known = GpuMemoryPolicy(gpu_memory=1, headroom=headroom, **policy_fields)
+    measuring = GpuPolicy(cpus=known.cpus, accelerator_type=known.accelerator_type, custom=known.custom)
+    with connection(None, _CONNECT_S, local="starts a Ray for the moment"):
+        capacity = probe_cluster() if capacity is None else capacity
+        known.plan(capacity)  # raises before anything starts, where no plan by memory could be made afterwards
+        profile = measure_gpu_memory(
+            trainable,
+            configs,
+            max_steps=max_steps,
+            max_seconds=max_seconds,
+            num_samples=num_samples,
+            seed=seed,
+            capacity=capacity,
+            policy=measuring,
+        )
+    return known.model_copy(update={"gpu_memory": None, "profile": profile}).plan(capacity)
+
+
+def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: TrialPlan) -> dict[int, Reading]:
+    """Run a trial for each config; return the readings by the configs' numbers."""
+    recorder = ray.remote(num_cpus=0)(Recorder).remote()
+    trial = with_plan(measured_trial(trainable, recorder, caps, load_overheads()), plan)
+    numbered = [{"number": number, "config": config} for number, config in enumerate(configs)]
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="measure-", ignore_cleanup_errors=True) as folder,
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore", ResourceWarning)  # Tune leaves its log files open
+            tune.run(
+                trial,
+                config={MEASURED: tune.grid_search(numbered)},
+                stop={"training_iteration": caps.max_steps, "time_total_s": caps.max_seconds},
+                max_concurrent_trials=plan.max_concurrent_trials,
+                time_budget_s=plan.num_waves(len(configs)) * (caps.max_seconds + _START_S),
+                storage_path=folder,
+                reuse_actors=False,  # a process keeps memory of the trial before
+                raise_on_failed_trial=False,
+                verbose=0,
+            )
+        readings: dict[int, Reading] = ray.get(recorder.readings.remote(), timeout=_CONNECT_S)
+        return readings
+    finally:
+        ray.kill(recorder)
+
+
+def _profile(
+    configs: list[dict[str, Any]], readings: dict[int, Reading], caps: Caps, plan: TrialPlan
+) -> GpuMemoryProfile:
+    """Return the profile of all readings; a ``MeasurementError`` where some configs have none."""
+    measurements, failures = [], []
+    for number, config in enumerate(configs):
+        reading = readings.get(number)
+        if (why := _why_not(reading, caps)) is not None:
+            failures.append(f"{config}: {why}")
+        elif reading is not None:
+            # A trial that ran out needs more than the device has, however little it had used.
+            device_bytes = reading.device_bytes or plan.gpu_memory_bytes
+            at_least = device_bytes if reading.ended_by == "out_of_memory" else None
+            fields = reading.model_dump(include={"peak_bytes", "overhead_bytes", "num_steps", "ended_by", "gpu_model"})
+            measurements.append(
+                GpuMemoryMeasurement(config=config, total_bytes=max(1, at_least or reading.total_bytes), **fields)
+            )
+    versions = {"ray": ray.__version__}
+    for reading in readings.values():
+        versions |= reading.versions
+    profile = GpuMemoryProfile(measurements=tuple(measurements), versions=versions) if measurements else None
+    if failures or profile is None:
+        many = f"{len(failures)} of {counted(len(configs), 'config')}"
+        kept = "" if profile is None else ". What was measured is in the error's profile"
+        raise MeasurementError(f"{many} could not be measured: {'; '.join(failures)}{kept}", profile)
+    return profile
+
+
+def _why_not(reading: Reading | None, caps: Caps) -> str | None:
+    if reading is None:
+        return (
+            f"its trial did not start within {_START_S + caps.max_seconds:g} s, or its process ended at once: look "
+            "whether others hold the GPUs, and into the logs of Ray"
+        )
+    if reading.ended_by == "failed":
+        return reading.error or "its trial failed"
+    if reading.ended_by is None:
+        return "its process ended without an error, as one does that runs out of host memory"
+    if not reading.peak_bytes and reading.ended_by != "out_of_memory":
+        return "no framework that is known (PyTorch, TensorFlow, JAX, CuPy) used the GPU in it"
+    return None

@@ -1,0 +1,148 @@
+"""What a framework uses of a GPU outside its own allocator: measured where it was, else a safe default.
+
+A framework's limit does not count the device context, loaded kernels, library handles and communication buffers: they
+are taken off the share first. Measurements are kept in one small file for each user of a machine.
+"""
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+from tune_policies.files.locking import BusyFileError, locked
+from tune_policies.files.reading import UnreadableFileError, read_value
+from tune_policies.files.writing import replace_file
+from tune_policies.plan.gpu_memory_profile import safe_overhead_bytes
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import UsedBytes
+from tune_policies.values.value import Value
+
+_LOCK_TIMEOUT_S: Final = 10.0
+"""Far longer than another process needs to write the file."""
+
+SAFE_DEFAULT: Final = "safe default"
+"""The source of a figure that was not measured."""
+
+
+class MeasuredOverhead(Value):
+    """What one framework was measured to use outside its allocator.
+
+    Attributes:
+        gpu_model: The GPU's name as NVML gives it.
+        framework: ``"torch"``, ``"tensorflow"``, ``"jax"`` or ``"cupy"``.
+        version: The framework's own version.
+        overhead_bytes: The measurement.
+        measured_on: The day, as ``YYYY-MM-DD``.
+        how: What was read: ``"process"`` (NVML knows the process) or ``"device"`` (the device's use, before and after).
+    """
+
+    gpu_model: str
+    framework: str
+    version: str
+    overhead_bytes: UsedBytes
+    measured_on: str
+    how: str
+
+
+class Overheads(Value):
+    """What the frameworks use outside their allocators, as far as it was measured.
+
+    Attributes:
+        measured: The measurements; empty: nothing was measured.
+    """
+
+    measured: tuple[MeasuredOverhead, ...] = ()
+
+    def merged(self, newer: "Overheads") -> "Overheads":
+        """Return these measurements and the newer ones, which win where both have one."""
+        by_key = {(each.gpu_model, each.framework, each.version): each for each in (*self.measured, *newer.measured)}
+        return Overheads(measured=tuple(by_key[key] for key in sorted(by_key)))
+
+    def bytes_for(
+        self,
+        gpu_model: str | None,
+        framework: str,
+        version: str | None,
+        compute_capability: tuple[int, int] | None = None,
+    ) -> tuple[int, str]:
+        """Return the overhead in bytes, and where it is from: a measurement, or the safe default.
+
+        Args:
+            gpu_model: The GPU's name; ``None``: not known, so nothing measured applies.
+            framework: The framework's name.
+            version: The framework's version.
+            compute_capability: Of the device, such as ``(8, 0)``; ``None``: not known.
+        """
+        for each in self.measured:
+            if (each.gpu_model, each.framework, each.version) == (gpu_model, framework, version):
+                where = f"{each.gpu_model}, {framework} {version}"
+                return each.overhead_bytes, f"measured on {each.measured_on} ({where}, by {each.how})"
+        return safe_overhead_bytes(framework, compute_capability), SAFE_DEFAULT
+
+
+NOTHING_MEASURED: Final = Overheads()
+"""Safe defaults only."""
+
+
+def load_overheads() -> Overheads:
+    """Return what was measured for the user of this machine; nothing, where there is no such file.
+
+    A file that cannot be read, is not understood, or may be written by another user, is warned of and counts as none.
+    """
+    try:
+        return read_value(overheads_file(), Overheads, "record of overheads", by_others=False)
+    except InvalidResourcesError as error:
+        if isinstance(error, UnreadableFileError) and error.is_missing:
+            return NOTHING_MEASURED
+        reason = str(error).partition("\n")[0]
+        warnings.warn(
+            f"no measured overheads are used, safe defaults are: {reason}. Measure again with calibrate_gpu_overhead()",
+            stacklevel=2,
+        )
+        return NOTHING_MEASURED
+
+
+def save_overheads(overheads: Overheads) -> Overheads:
+    """Add measurements to the file, and return all that it holds now.
+
+    The file is replaced as a whole, so nobody reads half of it, and by one process at a time, so that none is lost.
+
+    Raises:
+        InvalidResourcesError: The file cannot be written.
+    """
+    path = overheads_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidResourcesError(
+            f"{path.parent} cannot be made a folder: {error.strerror}. Name another in TUNE_POLICIES_CACHE"
+        ) from error
+    with ExitStack() as stack:
+        with suppress(BusyFileError):  # rather than lose what was measured now
+            stack.enter_context(locked(path, timeout_s=_LOCK_TIMEOUT_S))
+        merged = load_overheads().merged(overheads)
+        replace_file(path, merged.to_json(), is_private=True)
+    return merged
+
+
+def overheads_file(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+    """Return where measurements are kept: in ``TUNE_POLICIES_CACHE``, or the platform's folder for a user's caches.
+
+    Raises:
+        InvalidResourcesError: The user has no home, as in a container under a number without a name.
+    """
+    if environ.get("TUNE_POLICIES_CACHE"):
+        folder = Path(environ["TUNE_POLICIES_CACHE"])
+    elif platform == "win32" and environ.get("LOCALAPPDATA"):
+        folder = Path(environ["LOCALAPPDATA"], "tune-policies")
+    elif platform == "darwin":
+        folder = Path("~/Library/Caches/tune-policies")
+    else:
+        folder = Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "tune-policies"
+    try:
+        return folder.expanduser() / "gpu-overheads.json"
+    except RuntimeError as error:
+        raise InvalidResourcesError(f"{folder} needs HOME, which is not set: set it, or TUNE_POLICIES_CACHE") from error

@@ -1,1 +1,0 @@
-"""What a process has used of GPU memory, and what outlives it."""

@@ -1,0 +1,32 @@
+"""Ray's ``LightGBMTrainer`` under a plan."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from ray.train.lightgbm import LightGBMTrainer
+
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy
+
+from .process import limit_options
+from .train_loop import build_trainer
+
+
+def build_lightgbm_trainer(
+    train_loop: Callable[..., Any],
+    *,
+    plan: TrialPlan | ResourcePolicy,
+    train_loop_config: dict[str, Any] | None = None,
+    isolation: Literal["mps"] | None = None,
+    on_void_limit: Literal["raise", "warn"] = "raise",
+    **trainer_kwargs: Any,
+) -> LightGBMTrainer:
+    """Return Ray's own ``LightGBMTrainer`` with the scaling config of ``plan``, applied in each worker.
+
+    LightGBM takes as many threads as the plan gives CPUs, unless its parameter ``num_threads`` says otherwise. It knows
+    no limit of GPU memory: where workers share a GPU, what they report names it under ``not_enforceable``.
+
+    Arguments and errors are as for ``build_torch_trainer``; the limits are those of other frameworks in the worker.
+    """
+    limits = limit_options(isolation, on_void_limit)
+    return build_trainer(LightGBMTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)

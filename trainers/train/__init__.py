@@ -1,1 +1,0 @@
-"""Builds Ray Train's trainers under a plan."""

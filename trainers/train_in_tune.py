@@ -1,0 +1,327 @@
+"""Makes a trainable for Tune of Train runs: each trial builds a trainer, whose reports are the trial's results.
+
+Ray has ``TuneReportCallback`` for reports. With it Tune reads them while the trial's function runs, so the last ones
+may be lost or come after the trial's end, and a checkpoint is only a path among the metrics. Here the trial's own
+thread takes the reports in order until the run has ended, and the run ends when the trial ends.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import ray
+from ray import tune
+from ray.exceptions import RayError
+from ray.train import Checkpoint, RunConfig
+from ray.tune.integration.ray_train import TuneReportCallback
+from ray.util.queue import Queue
+
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.ray_compat.train_run import (
+    DEFAULT_STORAGE_PATH,
+    REPORT_INTERVAL_VARIABLE,
+    ControllerCallback,
+    ReportCallback,
+    TrainingFailedError,
+    WorkerCallback,
+    abort_run,
+    delete_earlier_snapshot,
+    error_in_worker,
+    is_named,
+    run_id_of,
+    start_from_checkpoint,
+    with_run_config,
+)
+from tune_policies.ray_compat.tune_trial import add_mixin, report_stored_checkpoint, storage_of_session
+from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
+
+from .deadlock_watch import remove_groups, with_deadlock_check
+from .process import name_of
+from .train_loop import check_train_v2, ray_trainer_class
+from .tune_trainable import plan_of, with_plan
+
+
+@dataclass(frozen=True)
+class ControllerStarted:
+    """The run's controller has started; its workers end when it is ended."""
+
+    controller: Any
+
+
+@dataclass(frozen=True)
+class Report:
+    """The report of the worker of rank 0, once all workers have reported. Ray's own callback takes that one too."""
+
+    metrics: dict[str, Any]
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True)
+class RunEnded:
+    """The last message: the run is over, with this error or without one."""
+
+    error: BaseException | None
+
+
+class SendReportsToTrial(ControllerCallback, ReportCallback):  # type: ignore[misc]  # Ray is not followed
+    """Sends every report of the workers to the trial. Runs in the process of Train's controller."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Send the controller to the trial, which may have to end it."""
+        self._send(ControllerStarted(ray.get_runtime_context().current_actor))
+
+    def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
+        """Send one report, and wait until the trial takes it: workers must not run far ahead of Tune."""
+        self._send(Report(dict(metrics[0]), training_report.checkpoint))
+
+    def _send(self, message: ControllerStarted | Report) -> None:
+        try:
+            self._queue.put(message)
+        except RayError:
+            return  # the trial was stopped, which ends this process, too
+
+
+class StartFromCheckpoint(WorkerCallback):  # type: ignore[misc]
+    """Lets ``ray.train.get_checkpoint()`` return the checkpoint from which Tune starts the trial.
+
+    Runs in each worker. Workers that Train restarts, by the run's own ``max_failures``, have a later
+    checkpoint already.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+
+    def after_init_train_context(self) -> None:
+        """Set it where the run has none of its own."""
+        start_from_checkpoint(self._checkpoint)
+
+
+_POLLS_PER_S: Final = 100
+_ABORT_TIMEOUT_S: Final = 5.0
+"""How long Train's controller may take to end its workers and itself, before it is killed."""
+
+
+class TrialRun:
+    """Runs one trainer in a thread of its own, so that the trial's thread can report to Tune."""
+
+    def __init__(self) -> None:
+        # Started now, so that it is there when Train's controller is.
+        self.queue = Queue(maxsize=1, actor_options={"num_cpus": 0})
+        self._controller: Any = None
+        self._is_over = False
+        self._lock = threading.Lock()
+
+    def fit(self, trainer: Any) -> BaseException | None:
+        """Run the trainer, make its reports results of the trial, and return its error.
+
+        Raises:
+            SystemExit: Tune has stopped the trial.
+        """
+        # Ray's default of 2 s is for hundreds of workers: with it a loop that reports more often waits, which a trial
+        # of Tune without Train does not.
+        num_workers = trainer.scaling_config.num_workers
+        most = num_workers[1] if isinstance(num_workers, tuple) else num_workers
+        os.environ.setdefault(REPORT_INTERVAL_VARIABLE, f"{min(2.0, max(0.1, most / _POLLS_PER_S)):g}")
+        threading.Thread(target=self._fit, args=(trainer,), daemon=True).start()
+        try:
+            while not isinstance(message := self.queue.get(), RunEnded):
+                if isinstance(message, ControllerStarted):
+                    self._controller = message.controller
+                else:
+                    # Waits until Tune lets the trial go on, or ends it by a SystemExit. A checkpoint stays where Train
+                    # has put it.
+                    if message.checkpoint is None:
+                        tune.report(message.metrics)
+                    else:
+                        report_stored_checkpoint(message.metrics, message.checkpoint)
+        except RayError:
+            if self._is_over:  # it was ended from outside
+                sys.exit(0)
+            self.end()
+            raise
+        if message.error is not None:  # its controller may have died, and left what it held
+            self.end()
+        ray.kill(self.queue.actor)
+        self._is_over = True
+        return message.error
+
+    def _fit(self, trainer: Any) -> None:
+        """Run the trainer, and send how it ended. That is the last message, as every report waits until it is taken."""
+        error: BaseException | None = None
+        try:
+            trainer.fit()
+        except BaseException as raised:  # noqa: BLE001  # it is raised in the trial's thread
+            error = raised
+        try:
+            self.queue.put(RunEnded(error))
+        except RayError:
+            return  # the trial was stopped, and nobody listens any more
+
+    def end(self) -> None:
+        """End the run and its workers, and free what they hold. Any thread may call it, also twice."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+        ray.kill(self.queue.actor)  # whoever waits at it goes on: the trial's own thread, and Train's controller
+        if self._controller is None:
+            return
+        controller_id = run_id_of(self._controller)
+        with suppress(RayError):  # the controller may have died already
+            remove_groups(controller_id, only_pending=True)  # while it waits for them, it handles no call
+            abort_run(self._controller, _ABORT_TIMEOUT_S)
+        ray.kill(self._controller)
+        remove_groups(controller_id)
+
+
+_current: TrialRun | None = None
+"""The Train run of the trial that this process runs, or ran last."""
+
+
+class EndRunWithTrial(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
+    """A mixin for the trainable that Tune makes of a function: it ends the Train run when Tune is done with the trial.
+
+    Tune calls it while the function waits at a report, or once the function has ended. Soon after, Tune kills the
+    process: too soon for the function's own thread to end what it has started.
+    """
+
+    def cleanup(self) -> None:
+        """End the run before the trial's process ends."""
+        _end_current()
+        super().cleanup()
+
+    def reset_config(self, new_config: Any) -> bool:
+        """End the run before another trial uses this process."""
+        _end_current()
+        return bool(super().reset_config(new_config))
+
+
+def _end_current() -> None:
+    if _current is not None:
+        _current.end()
+
+
+def run_config_in_trial_folder(run_config: RunConfig, storage: Any) -> RunConfig:
+    """Return the user's run config with a folder that no other trial has, in Tune's storage of the trial.
+
+    Without name and storage path, that is the trial's own folder, so that the checkpoints are where Tune's would be. A
+    name becomes a folder in the trial's. A storage path of the user's gets a folder for each trial.
+
+    Raises:
+        InvalidResourcesError: Train is to delete checkpoints, but Tune decides which are kept.
+    """
+    num_to_keep = run_config.checkpoint_config.num_to_keep
+    if num_to_keep is not None:
+        raise InvalidResourcesError(
+            f"the trainer has CheckpointConfig(num_to_keep={num_to_keep}), but in a trial its checkpoints are Tune's: "
+            f"leave it out there, and give Tune tune.CheckpointConfig(num_to_keep={num_to_keep})"
+        )
+    if run_config.storage_filesystem is None and run_config.storage_path in (
+        DEFAULT_STORAGE_PATH,
+        storage.storage_fs_path,
+    ):
+        path, name = (
+            (storage.trial_fs_path, run_config.name)
+            if is_named(run_config)
+            else (storage.experiment_fs_path, storage.trial_dir_name)
+        )
+        return replace(run_config, storage_path=path, storage_filesystem=storage.storage_filesystem, name=name)
+    first = run_config.name if is_named(run_config) else storage.experiment_dir_name
+    return replace(run_config, name=f"{first}/{storage.trial_dir_name}")
+
+
+class _Trainer(Protocol):
+    run_config: Any
+
+    def fit(self) -> Any:
+        """Train, and return the result."""
+
+
+def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer], plan: TrialPlan | ResourcePolicy) -> Any:
+    """Return a trainable for ``tune.run`` and ``tune.Tuner`` whose trials are Train runs.
+
+    A trial reserves the plan's share for a driver, builds its trainer and waits for it. Every report of the worker of
+    rank 0 is a result of the trial, with or without a checkpoint. Tune's ``CheckpointConfig`` says which checkpoints
+    are kept. A trial that is retried or restored, or that exploits another, gets the checkpoint to resume from by
+    ``ray.train.get_checkpoint()`` in the training loop. A trial that Tune stops ends its workers.
+
+    Run it by ``tune_policies.run`` or ``tune_policies.tuner``. With Tune's own, also pass
+    ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``): a driver's share is too small to
+    hold back other trials. A trial whose workers can never start beside other drivers fails within seconds.
+
+    Args:
+        build_trainer: Returns the trainer for a config: one of this package's, or any of Ray Train's version 2.
+            Leave name and storage path out of its ``RunConfig``: the run's files are then in the trial's folder.
+        plan: The plan of a policy with ``num_workers`` of 1 or more; or that policy, which then plans on the program's
+            cluster. Where ``build_trainer`` is given the policy too, it gets the plan of the trial's slot.
+
+    Raises:
+        InvalidResourcesError: The plan has no Train workers. In the trial: ``build_trainer`` returned no trainer of Ray
+            Train's version 2, or one that deletes checkpoints itself.
+        InfeasibleRequestError: In the trial: its workers do not fit beside what the drivers hold.
+        Exception: In the trial: what the training loop raised.
+    """
+    if not callable(build_trainer):
+        raise InvalidResourcesError(
+            f"build_trainer is a function of a config that returns a trainer, got {build_trainer!r}"
+        )
+
+    def trial(config: dict[str, Any]) -> None:
+        _run_as_trial(build_trainer(config))
+
+    trial.__name__ = name_of(build_trainer)  # Tune names trials after it
+    add_mixin(trial, EndRunWithTrial)
+    trainable = with_plan(trial, plan)
+    made = plan_of(trainable)
+    if made is not None and made.num_workers == 0:
+        raise InvalidResourcesError("the plan has num_workers=0: give the policy num_workers=1 or more")
+    return trainable
+
+
+def _run_as_trial(trainer: _Trainer) -> None:
+    global _current
+    of_ray = ray_trainer_class(trainer)
+    if of_ray is None:
+        raise InvalidResourcesError(f"build_trainer must return a trainer of Ray Train, got {trainer!r}")
+    check_train_v2(of_ray)
+    run = _current = TrialRun()
+    error = run.fit(with_deadlock_check(_in_trial(trainer, run.queue)))
+    if error is not None:
+        raise _unwrap_user_error(error)
+
+
+def _in_trial(trainer: _Trainer, queue: Queue) -> Any:
+    """Return the trainer with a folder of the trial's own, and callbacks that pass reports and checkpoints."""
+    # Ray's TuneReportCallback would report everything a second time.
+    of_user = [each for each in trainer.run_config.callbacks if not isinstance(each, TuneReportCallback)]
+    callbacks = [*of_user, SendReportsToTrial(queue)]
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is not None:
+        callbacks.append(StartFromCheckpoint(checkpoint))
+    run_config = run_config_in_trial_folder(trainer.run_config, storage_of_session())
+    run_config = replace(run_config, callbacks=callbacks)
+    delete_earlier_snapshot(run_config)
+    return with_run_config(trainer, run_config)
+
+
+def _unwrap_user_error(error: BaseException) -> BaseException:
+    """Return what the user's code raised, without Ray Train's errors around it."""
+    wrapped = getattr(error, "controller_failure", None)
+    if isinstance(wrapped, ResourcePolicyError):
+        return wrapped
+    failures = getattr(error, "worker_failures", None) or {}
+    for rank in sorted(failures):
+        own = error_in_worker(failures[rank])
+        if isinstance(own, Exception) and not isinstance(own, RayError | TrainingFailedError):
+            # As a note: Tune raises the cause of an error in its place.
+            own.add_note(str(error))
+            return own
+    return error

@@ -1,1 +1,0 @@
-"""Train runs as trials of Tune."""

@@ -1,0 +1,218 @@
+"""Builds each of Ray's trainers from a plan, and runs one again with more memory when its workers run out."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, Protocol, TypeVar
+
+import ray.train
+from ray.train import Result
+
+from tune_policies.oom import classify_oom
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.probe.probe_cluster import plan_on_cluster
+from tune_policies.ray_compat.gcs import read_cluster_state
+from tune_policies.ray_compat.train_run import RunConfig, add_to_reports, is_version_2
+from tune_policies.tune.oom_retry import larger_plan
+from tune_policies.tune.oom_retry_scheduler import check_growth, check_max_gpus
+from tune_policies.tune.task_watch import watch_tasks
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+
+from .deadlock_watch import with_deadlock_watch
+from .gpu_memory.trial_usage import RunFolder, with_usage
+from .process import LimitOptions, ProcessSetup, set_up_before
+from .tune_trainable import plan_of_trial, reserved_for_trial
+
+TrainerT = TypeVar("TrainerT")
+
+
+def build_trainer(
+    trainer: Callable[..., TrainerT],
+    train_loop: Callable[..., Any],
+    plan: TrialPlan | ResourcePolicy,
+    train_loop_config: dict[str, Any] | None,
+    limits: LimitOptions,
+    trainer_kwargs: dict[str, Any],
+) -> TrainerT:
+    """Return one of Ray's trainers, whose workers are set up by ``plan`` before ``train_loop`` runs.
+
+    Raises:
+        InvalidResourcesError: The plan has no Train workers, ``trainer_kwargs`` name what the plan sets, or Ray Train
+            is not its version 2.
+        InfeasibleRequestError: The config is known to need more GPU memory than any device has.
+    """
+    check_train_v2(trainer)
+    plan = plan_for_run(plan, train_loop_config)
+    return trainer(**trainer_arguments(train_loop, plan, limits, trainer_kwargs), train_loop_config=train_loop_config)
+
+
+def trainer_arguments(
+    train_loop: Callable[..., Any], plan: TrialPlan, limits: LimitOptions, trainer_kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a trainer whose workers are set up by ``plan`` before ``train_loop`` runs.
+
+    Raises:
+        InvalidResourcesError: The plan has no Train workers, or ``trainer_kwargs`` name what the plan sets.
+    """
+    if "scaling_config" in trainer_kwargs:
+        raise InvalidResourcesError("scaling_config comes from the plan: change the policy instead")
+    scaling_config = plan.scaling_config()
+    if reserved_for_trial() is None:  # inside a trial, the program that runs Tune watches
+        watch_tasks()
+    setup = ProcessSetup.for_worker(plan.slots[0], limits)
+
+    def set_up(_: Any) -> None:
+        setup.apply()
+        folder = run_folder()
+
+        def metrics_with_usage(metrics: dict[str, Any]) -> dict[str, Any]:
+            if folder is not None:
+                folder.keep()
+            return with_usage(metrics)
+
+        add_to_reports(metrics_with_usage)
+
+    def keep_usage() -> None:  # what came up after the last report
+        folder = run_folder()
+        if folder is not None:
+            folder.keep()
+
+    return {
+        **trainer_kwargs,
+        "train_loop_per_worker": set_up_before(train_loop, set_up, keep_usage),
+        "scaling_config": scaling_config,
+        "run_config": with_deadlock_watch(trainer_kwargs.get("run_config")),
+    }
+
+
+def with_worker_env_vars(trainer_kwargs: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return a trainer's arguments with environment variables for each worker; the user's own variables win.
+
+    Workers need them from their start: before the user's loop runs, Ray has already imported the framework.
+    """
+    run_config = trainer_kwargs.get("run_config") or ray.train.RunConfig()
+    if not isinstance(run_config, RunConfig):  # the trainer itself will say what is wrong with it
+        return trainer_kwargs
+    runtime_env = dict(run_config.worker_runtime_env or {})
+    runtime_env["env_vars"] = {**variables, **runtime_env.get("env_vars", {})}
+    return {**trainer_kwargs, "run_config": replace(run_config, worker_runtime_env=runtime_env)}
+
+
+def plan_for_run(plan: TrialPlan | ResourcePolicy, train_loop_config: dict[str, Any] | None) -> TrialPlan:
+    """Return the plan for a Train run with this config; in a trial of Tune, that of the trial's slot.
+
+    A policy plans on the program's cluster, unless the trial has a slot already.
+    Without a config, it is enough for every config that was measured.
+
+    Raises:
+        InfeasibleRequestError: The config is known to need more GPU memory than any device has.
+    """
+    plan = plan_of_trial(plan)
+    if isinstance(plan, ResourcePolicy):
+        plan = plan_on_cluster(plan)
+    return plan if train_loop_config is None else plan.for_config(train_loop_config)
+
+
+def run_folder() -> RunFolder | None:
+    """Return the folder for this worker's usage record; ``None``: Ray names none, as in its local mode."""
+    try:
+        context = ray.train.get_context()
+        storage = context.get_storage()
+        return RunFolder(storage.storage_filesystem, storage.experiment_fs_path, context.get_world_rank())
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return None
+
+
+def ray_trainer_class(trainer: object) -> type | None:
+    """Return the class of Ray Train's of which ``trainer`` is; ``None``: it is no trainer of Ray's."""
+    return next((cls for cls in type(trainer).__mro__ if cls.__module__.startswith("ray.train.")), None)
+
+
+def check_train_v2(trainer: Callable[..., Any]) -> None:
+    """Raise ``InvalidResourcesError`` unless ``trainer`` is of Ray Train's version 2.
+
+    Version 1 is itself a Tune run, and cannot be one trial of another.
+    """
+    if not is_version_2(trainer):
+        raise InvalidResourcesError(
+            "Ray Train version 1 is active: set RAY_TRAIN_V2_ENABLED=1 in the environment before Ray is imported"
+        )
+
+
+_logger = logging.getLogger(__name__)
+
+_READ_TIMEOUT_S: Final = 10.0
+
+
+class _Trainer(Protocol):
+    def fit(self) -> Any:
+        """Train, and return the result."""
+
+
+def fit_with_oom_retry(
+    build_trainer: Callable[[TrialPlan], _Trainer],
+    plan: TrialPlan | ResourcePolicy,
+    *,
+    growth: float = 2.0,
+    max_gpus: float = 1.0,
+) -> Result:
+    """Run a trainer; when its workers run out of memory, run it again with more for each.
+
+    Ray Train resumes from the latest checkpoint of a run with the same name and storage, so give both:
+    ``RunConfig(name=…, storage_path=…)``. Without a name, each run starts anew.
+
+    Leave the run's ``max_failures`` at 0: Ray Train would retry with the share that was too small. To retry other
+    failures, call this function again with the same name and storage.
+
+    Args:
+        build_trainer: Returns the trainer for a plan, such as ``lambda plan: build_torch_trainer(loop, plan=plan)``.
+        plan: The plan to begin with; it has Train workers. Or a policy, which then plans on the program's cluster.
+        growth: The factor by which a worker's memory grows. A share is rounded up to the next equal part of a GPU.
+        max_gpus: The most GPUs of a worker.
+
+    Returns:
+        What the last ``fit()`` returned.
+
+    Raises:
+        InfeasibleRequestError: The workers ran out of memory, and there is no more for them. Its cause is the error of
+            the run.
+        InvalidResourcesError: The plan has no Train workers, or goes by configs; ``growth`` is not above 1, or
+            ``max_gpus`` not above 0; the trainer has a ``max_failures``, or is of Ray Train's version 1.
+        ProbeError: The workers ran out of memory, and the nodes cannot be read.
+        Exception: Any other failure of the run, as Ray raised it.
+    """
+    if isinstance(plan, ResourcePolicy):
+        plan = plan_on_cluster(plan)
+    if plan.num_workers == 0:
+        raise InvalidResourcesError("the plan has num_workers=0: give the policy num_workers=1 or more")
+    if plan.by_config is not None:
+        raise InvalidResourcesError(
+            "the plan gives each run what its config needs, so which share grows is not known: pass "
+            "plan.for_config(config), with the config of the training loop"
+        )
+    growth, max_gpus = check_growth(growth), check_max_gpus(max_gpus)
+    while True:
+        trainer = build_trainer(plan)
+        if (of_ray := ray_trainer_class(trainer)) is not None:
+            check_train_v2(of_ray)
+        failure_config = getattr(getattr(trainer, "run_config", None), "failure_config", None)
+        if max_failures := getattr(failure_config, "max_failures", 0):
+            raise InvalidResourcesError(
+                f"the trainer has FailureConfig(max_failures={max_failures}), so Ray Train retries workers that ran "
+                "out of memory with the share that was too small: leave it at 0; to retry other failures, call "
+                "fit_with_oom_retry again with the same name and storage"
+            )
+        try:
+            return trainer.fit()
+        except Exception as error:
+            found = classify_oom(error)
+            if found.kind == "none":
+                raise
+            nodes = read_cluster_state(_READ_TIMEOUT_S).nodes
+            try:
+                larger = larger_plan(plan, found, growth=growth, max_gpus=max_gpus, nodes=nodes)
+            except InfeasibleRequestError as infeasible:
+                raise infeasible from error
+            _logger.warning("the workers ran out of memory: from %s to %s each", plan.per_worker, larger.per_worker)
+            plan = larger
