@@ -1,18 +1,18 @@
-"""From what was measured to what it means: the command ``decide``."""
+"""From what was measured to what it means: the commands ``compare``, ``check`` and ``decide``."""
 
+import json
 import sys
-import warnings
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tune_policies import ClusterCapacity, InvalidResourcesError
+from tune_policies import InvalidResourcesError
+from tune_policies.cli.options import Force, Json, ray_speaks_on_stderr, read_cluster
 from tune_policies.cli.terminal import tell
 from tune_policies.files.writing import check_new
 
-from .options import Force
+from ..record.run_set import Phase
 
 if TYPE_CHECKING:
     from ..decide.decide import Decided, Terms
@@ -67,13 +67,15 @@ def decide(
         Path | None, typer.Option(help="Write the decision to this file, for BenchmarkedPolicy.", show_default=False)
     ] = None,
     force: Force = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the decision as JSON, for machines.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say from which size on the GPU is worth it: time and cost of a trial, and trials an hour on this cluster."""
+    from tune_policies.policies.policy_file import load_capacity
+
     from ..decide.decide import Terms
     from ..decide.decide import decide as decide_from
     from ..decide.prices import load_prices
-    from ..packing.packing_record import read_throughput
+    from ..record.packing_record import read_throughput
     from ..record.run_set_file import read_run_set, write_view
 
     if output is not None:
@@ -87,9 +89,9 @@ def decide(
     else:
         sizes = {"min_size": min_size, "max_size": max_size}
         run_set = _searched(search, run, terms, rounds, cpus, sizes, address, timeout_s)
-    cluster = _cluster(capacity, address, timeout_s)
+    cluster = read_cluster(address, timeout_s, None) if capacity is None else load_capacity(capacity)
     decided = decide_from(run_set, terms, cluster, found_prices, record)
-    _show(decided, as_json=json)
+    _show(decided, as_json=as_json)
     if output is not None:
         write_view(output, f"{decided.decision.to_json()}\n", force=force)
     if not decided.is_decided:
@@ -99,28 +101,12 @@ def decide(
 
 def _gpu_named(text: str) -> str:
     """Return a GPU as runs name it."""
-    from ..measuring.devices import parse_device
+    from ..measuring.colocation import parse_device
 
     device = parse_device(text)
     if device.resource != "GPU":
         raise InvalidResourcesError(f"--gpu names a GPU, such as gpu or gpu@0.25, got {text!r}")
     return str(device)
-
-
-def _cluster(path: Path | None, address: str | None, timeout_s: float) -> ClusterCapacity:
-    from tune_policies.policies.policy_file import load_capacity
-    from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
-
-    if path is not None:
-        return load_capacity(path)
-    # Ray prints the errors of the whole cluster on stdout, which is kept for the result.
-    with redirect_stdout(sys.stderr), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("always", ProbeWarning)
-        found = probe_cluster(address, timeout_s=timeout_s)
-    for warning in caught:
-        tell(f"warning: {warning.message}")
-    return found
 
 
 def _searched(
@@ -134,7 +120,7 @@ def _searched(
     timeout_s: float,
 ) -> "RunSet":
     from ..decide.crossover import powers_of_two
-    from ..environment import own_command
+    from ..record.machine import own_command
     from ..record.run_set import Settings
     from ..workloads.registry import check_needs, find_workload
 
@@ -161,7 +147,7 @@ def _searched(
         command=own_command(),
         output=output,
     )
-    with redirect_stdout(sys.stderr):
+    with ray_speaks_on_stderr():
         return search_to_file(wanted, address=address, timeout_s=timeout_s)
 
 
@@ -178,3 +164,65 @@ def _show(decided: "Decided", *, as_json: bool) -> None:
         print(decided.decision.to_json())
     else:
         result_console().print(decision_view(decided.decision))
+
+
+@app.command()
+def compare(
+    files: Annotated[list[Path], typer.Argument(help="One run, or two: the earlier first.", metavar="A [B]")],
+    *,
+    between: Annotated[
+        tuple[str, str] | None, typer.Option(help="Two devices of one run; else the CPU and each other.")
+    ] = None,
+    phase: Annotated[list[Phase] | None, typer.Option(help="What was timed; may be repeated.")] = None,
+    same_within: Annotated[
+        float | None, typer.Option(help="By what part times may differ and count as the same.", show_default="0.05")
+    ] = None,
+    fail_above: Annotated[
+        float | None, typer.Option(min=1.001, help="End with 1 if B surely takes this many times as long, or more.")
+    ] = None,
+    any_machine: Annotated[
+        bool, typer.Option("--any-machine", help="Compare runs of different machines, too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say which of two devices of a run, or which of two runs, is faster, and how sure that is."""
+    from ..compare.verdicts import Question, compare_files, print_verdicts, surely_slower
+
+    question = Question(
+        between=between,
+        phases=tuple(phase or Phase),
+        same_within=_band(same_within, fail_above),
+        any_machine=any_machine,
+    )
+    found = compare_files(files, question)
+    for note in found.notes:
+        tell(note)
+    if as_json:
+        print(json.dumps([{**each.model_dump(mode="json"), "word": each.word} for each in found.verdicts], indent=2))
+    else:
+        print_verdicts(found.verdicts)
+    if fail_above is not None and (slower := surely_slower(found.verdicts, fail_above)):
+        for each in slower:
+            tell(f"slower than the limit of {fail_above:g}: {each}")
+        raise typer.Exit(1)
+
+
+@app.command()
+def check(
+    *,
+    seconds: Annotated[float, typer.Option(min=1, help="How long equal steps are timed, about.")] = 7,
+    as_json: Json = False,
+) -> None:
+    """Say whether this machine is quiet enough to tell a change of 5 % in a step of 0.3 ms; end with 1 if not."""
+    from ..compare.machine_check import measure_equal_steps, print_check
+
+    found = measure_equal_steps(seconds)
+    print(found.to_json()) if as_json else print_check(found)
+    if not found.is_quiet:
+        raise typer.Exit(1)
+
+
+def _band(same_within: float | None, fail_above: float | None) -> float:
+    """Return what counts as the same: never more than the limit, or what is above the limit could count as the same."""
+    wanted = 0.05 if same_within is None else same_within
+    return wanted if fail_above is None else min(wanted, fail_above - 1)

@@ -20,9 +20,9 @@ from tune_policies.values.units import GIB
 from tune_policies.values.value import Value, shorten, shorten_names, suggest
 
 from ..compare.judge import Comparison, Outcome, compare_arms
-from ..compare.validity_checks import control_problem, disagreement, noise_problems, other_work
-from ..measuring.devices import parse_device
-from ..packing.packing_record import ThroughputRecord
+from ..compare.verdicts import control_problem, disagreement, noise_problems, other_work
+from ..measuring.colocation import parse_device
+from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Arm, Phase, RunSet
 from .crossover import crossover
 from .prices import Price, Prices

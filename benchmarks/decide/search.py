@@ -9,9 +9,8 @@ from tune_policies.files.locking import locked
 from tune_policies.values.value import counted
 
 from ..compare.judge import Comparison
-from ..measuring.runner import measure, new_run_set
-from ..measuring.session import ray_of_a_run
-from ..record.environment_reader import read_environment
+from ..measuring.runner import measure, new_run_set, ray_of_a_run
+from ..record.machine import read_environment
 from ..record.run_set import RunSet, Settings
 from ..record.run_set_file import write_run_set
 from .crossover import search

@@ -2,6 +2,9 @@
 
 The class becomes a Ray actor, whose process serves nobody else. Nothing that a workload raises leaves it as an
 exception: its class may not be there where it would be unpickled.
+
+The clocks and loops are not ours: where PyTorch does the work, ``torch.utils.benchmark``; else Python's ``timeit`` with
+pyperf's clock. Only frameworks are asked that the process has imported: to import one would change what is measured.
 """
 
 import os
@@ -9,10 +12,13 @@ import platform
 import resource
 import sys
 import time
+import timeit
 import traceback
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
+
+import pyperf
 
 from tune_policies.probe.nvml import GpuCounters
 from tune_policies.trainers.gpu_memory.usage.counters import read_counters
@@ -22,10 +28,130 @@ from tune_policies.trainers.process import ProcessSetup
 from tune_policies.values.errors import ProbeError
 
 from ..record.run_set import Phase
+from ..workloads import steps as steps_module
 from ..workloads.registry import load_workload
+from ..workloads.steps import Steps, checked_loss, checked_steps
 from .noise import NoiseCounters, read_noise
-from .timing_core import BlockTimer, steps_of_block, wait_for_devices
-from .workload import Steps, checked_loss, checked_steps
+
+BLOCK_S: Final = 0.03
+"""A block is long enough for the clock and the synchronisation not to count, and short enough to take many turns."""
+
+_CALLED_BEFORE: Final = 2
+"""Steps before a block that has several: since the last one, another arm has used the caches. As PyTorch's timer does,
+for the hundredth part of the block where that is more."""
+
+
+class BlockTimer:
+    """Times blocks of one step.
+
+    Args:
+        step: What is timed.
+        synchronize: Waits until the device has done what it was given; ``None``: as the framework does.
+        num_threads: CPU threads of this process.
+    """
+
+    def __init__(self, step: Callable[[], Any], synchronize: Callable[[], None] | None, num_threads: int) -> None:
+        self._step = step
+        self._synchronize = synchronize
+        self._num_threads = num_threads
+        self._result: Any = None
+
+    def seconds(self, num_steps: int) -> float:
+        """Return how long so many steps took together."""
+        if self._synchronize is None and num_steps > 1 and _only_torch_is_used():
+            return self._seconds_by_torch(num_steps)
+        if num_steps > 1:  # a step that fills a block by itself has warmed up when it begins to count
+            for _ in range(max(_CALLED_BEFORE, num_steps // 100)):
+                self._keep_result()
+        return timeit.Timer(self._keep_result, timer=self._synchronized_clock).timeit(num_steps)
+
+    def _seconds_by_torch(self, num_steps: int) -> float:
+        from torch.utils.benchmark import Timer
+
+        timer = Timer("step()", globals={"step": self._step}, num_threads=self._num_threads)
+        return float(timer.timeit(num_steps).raw_times[0])
+
+    def _keep_result(self) -> None:
+        self._result = self._step()  # JAX is waited for by what it returned
+
+    def _synchronized_clock(self) -> float:
+        if self._synchronize is None:
+            wait_for_devices(self._result)
+        else:
+            self._synchronize()
+        return float(pyperf.perf_counter())
+
+
+def steps_of_block(seconds: Callable[[int], float], *, step_s: float | None = None, most: int) -> int:
+    """Return how many steps make a block.
+
+    Args:
+        seconds: Times so many steps.
+        step_s: How long a step is known to take at the least; ``None``: not known.
+        most: A block has no more steps, 1 or above.
+    """
+    if step_s is not None and step_s >= BLOCK_S:
+        return 1
+    number = 1
+    while True:
+        taken = max(seconds(number), 1e-9)
+        fitting = max(1, min(most, round(number * BLOCK_S / taken)))
+        # From a third of a block on, the clock and the first step after a pause do not count any more.
+        if taken >= BLOCK_S / 3 or number >= most:
+            return fitting
+        number = min(fitting, number * 10) if fitting > number else min(most, number * 2)
+
+
+def wait_for_devices(result: Any) -> None:
+    """Wait until each framework that this process has imported has done what it was given.
+
+    Args:
+        result: What the last step returned.
+    """
+    for name, wait in _WAITS.items():
+        if (module := sys.modules.get(name)) is not None:
+            wait(module, result)
+
+
+def _only_torch_is_used() -> bool:
+    return "torch" in sys.modules and not any(name in sys.modules for name in _WAITS if name != "torch")
+
+
+def _wait_for_torch(torch: Any, _: Any) -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    elif (accelerator := getattr(torch, "accelerator", None)) is not None and accelerator.is_available():
+        accelerator.synchronize()
+    elif torch.backends.mps.is_available():  # before PyTorch 2.6, which knows no accelerator in general
+        torch.mps.synchronize()
+
+
+def _wait_for_tensorflow(tensorflow: Any, _: Any) -> None:
+    tensorflow.test.experimental.sync_devices()
+
+
+def _wait_for_jax(jax: Any, result: Any) -> None:
+    jax.block_until_ready(result)
+
+
+def _wait_for_cupy(cupy: Any, _: Any) -> None:
+    if cupy.cuda.is_available():
+        cupy.cuda.Device().synchronize()
+
+
+def _wait_for_numba(cuda: Any, _: Any) -> None:
+    if cuda.is_available():
+        cuda.synchronize()
+
+
+_WAITS: Final[dict[str, Callable[[Any, Any], None]]] = {
+    "torch": _wait_for_torch,
+    "tensorflow": _wait_for_tensorflow,
+    "jax": _wait_for_jax,
+    "cupy": _wait_for_cupy,
+    "numba.cuda": _wait_for_numba,
+}
+
 
 _COUNTED: Final = ("torch", "tensorflow", "jax", "cupy")
 """Frameworks that tell whether they have used a GPU."""
@@ -55,7 +181,7 @@ def has_used_gpu(counters: Mapping[str, Any], imported: Container[str]) -> bool:
         return False
     raise ProbeError(
         "the workload was asked for gpu, and used none: take torch_device(device) or its like of "
-        "tune_policies.benchmarks.measuring.frameworks, which say why, or leave the device out"
+        "tune_policies.benchmarks.workloads.steps, which say why, or leave the device out"
     )
 
 
@@ -288,7 +414,8 @@ def _line(error: BaseException) -> str:
     """Return the last line of the error's traceback, and where in the workload it was raised."""
     last = " ".join(traceback.format_exception_only(error)[-1].split())
     last = last if len(last) <= _MOST_CHARACTERS else f"{last[:_MOST_CHARACTERS]}..."
-    own = str(Path(__file__).parent)
+    # A device that a framework does not see is the user's line to change, not that of `torch_device`.
+    own = (str(Path(__file__).parent), steps_module.__file__)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     return f"{last} ({frames[-1].filename}:{frames[-1].lineno})" if frames else last
 

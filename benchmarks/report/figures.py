@@ -13,7 +13,7 @@ from tune_policies.values.units import GIB, MIB
 
 from ..compare.judge import Comparison
 from ..compare.verdicts import Verdict
-from ..packing.packing_record import ThroughputRecord
+from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Arm, Phase, RunSet
 from .images import INK, LOOK, SMALL, STROKES, WIDTH, cut, put_legend, put_log_amounts, put_sizes, strokes, title
 from .statistics import in_words, measured_devices, multiple_text, ordered_devices, step_time, time_text

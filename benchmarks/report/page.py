@@ -14,7 +14,7 @@ from tune_policies.plan.decision import Decision
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
 
-from ..packing.packing_record import read_throughput
+from ..record.packing_record import read_throughput
 from ..record.run_set_file import read_run_set, write_view
 from .content import Content, Picture, build_content
 from .images import ON_DARK, colour_variable, inline_svg, save_figure

@@ -6,9 +6,8 @@ from typing import NamedTuple
 from tune_policies.plan.decision import Decision, DeviceTimes
 from tune_policies.values.units import format_bytes
 
-from ..packing.packing_record import ThroughputRecord
-from ..record.environment import Environment, GpuFacts
-from ..record.run_set import Arm, Phase, RunSet
+from ..record.packing_record import ThroughputRecord
+from ..record.run_set import Arm, Environment, GpuFacts, Phase, RunSet
 from .statistics import Middle, digits, in_words, middle, ratio_text, ratio_with_bounds, step_time, time_text
 
 

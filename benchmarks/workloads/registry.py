@@ -3,13 +3,14 @@
 import importlib
 import importlib.util
 import sys
+import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import suggest
 
-from ..measuring.workload import Workload
+from .steps import Steps, Workload
 
 
 class BuiltIn(NamedTuple):
@@ -79,7 +80,7 @@ BUILT_IN: Final = _by_name(
     BuiltIn("boosting", "boosting:boosting", "10 rounds of XGBoost", "rows", _every_fourth(10, 20), ("xgboost",)),
     BuiltIn(
         "iterative-tasks",
-        "iterative:iterative_tasks",
+        f"{_TORCH}:iterative_tasks",
         "an iteration on data that a task gets and gives back",
         "elements",
         _ELEMENTS,
@@ -87,7 +88,7 @@ BUILT_IN: Final = _by_name(
     ),
     BuiltIn(
         "iterative-actor",
-        "iterative:iterative_actor",
+        f"{_TORCH}:iterative_actor",
         "an iteration on data that an actor keeps on the device",
         "elements",
         _ELEMENTS,
@@ -98,7 +99,7 @@ BUILT_IN: Final = _by_name(
 
 SYNTHETIC: Final = _by_name(
     BuiltIn(
-        "affine", "synthetic:affine", "waits for a + b * n on a clock, no work at all", "n", _every_fourth(4, 14), ()
+        "affine", "registry:affine", "waits for a + b * n on a clock, no work at all", "n", _every_fourth(4, 14), ()
     )
 )
 """Of known cost, for tests of what measures and decides; never run where none is named."""
@@ -178,3 +179,24 @@ def _import_from_working_directory(module: str, name: str) -> Any:
         raise InvalidResourcesError(
             f"workload {name!r}: the import of {module} raised {type(error).__name__}: {error}"
         ) from error
+
+
+CPU_COST: Final = (0.05e-3, 1e-6)
+"""Seconds of a step, and seconds more for each unit of its size."""
+
+OTHER_COST: Final = (1e-3, 0.05e-6)
+"""The same on any device that is not the CPU. The two cost the same at size 1,000."""
+
+
+def affine(size: int, device: str) -> Steps:
+    """Take ``a + b * size`` seconds, which depend on the name of the device only; no device needs to be there."""
+    fixed_s, per_unit_s = CPU_COST if device == "cpu" else OTHER_COST
+    seconds = fixed_s + per_unit_s * size
+
+    def wait() -> float:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
+        return float(size)
+
+    return Steps(with_transfers=wait, compute=wait, steps_per_epoch=1)

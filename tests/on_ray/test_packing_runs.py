@@ -4,7 +4,7 @@ import pytest
 
 from tests.on_ray.rays import local_ray
 from tune_policies import CappedPolicy, CpuPolicy, probe_cluster
-from tune_policies.benchmarks.packing.runs import WAVES, Arm, FailedRunError, Training, run_arm
+from tune_policies.benchmarks.measuring.packing import WAVES, Arm, FailedRunError, Training, run_arm
 
 OWN_WORKLOAD = """
 from itertools import count

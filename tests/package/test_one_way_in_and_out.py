@@ -48,7 +48,7 @@ ALLOWED = {
     ("benchmarks/report/images.py", "savefig"): "into memory",
     ("benchmarks/measuring/process.py", "read_text"): "/proc",
     ("benchmarks/measuring/noise.py", "read_text"): "/proc and /sys",
-    ("benchmarks/record/environment_reader.py", "read_text"): "/proc",
+    ("benchmarks/record/machine.py", "read_text"): "/proc",
     ("benchmarks/record/run_set_file.py", "json.loads"): "what pyperf has written into memory",
     ("benchmarks/workloads/boosting.py", "json.loads"): "what XGBoost says of a model of this process",
 }

@@ -16,7 +16,7 @@ from tests.package.browser import CHROMIUM, Browser
 from tests.reports import a_decision, a_packing_record
 from tests.run_sets import a_run_set
 from tune_policies.benchmarks.cli import app
-from tune_policies.benchmarks.packing.runs import draw_throughput
+from tune_policies.benchmarks.measuring.packing import draw_throughput
 from tune_policies.benchmarks.record.run_set import Failure, Phase
 from tune_policies.benchmarks.record.run_set_file import write_run_set
 from tune_policies.benchmarks.report.content import build_content

@@ -14,9 +14,9 @@ from ray import tune
 
 from tests.workload_facts import facts, losses, refusal
 from tune_policies import InvalidResourcesError
-from tune_policies.benchmarks.measuring.frameworks import jax_device, torch_device
-from tune_policies.benchmarks.packing.runs import config_of, default_trainings, train_workload
+from tune_policies.benchmarks.measuring.packing import config_of, default_trainings, train_workload
 from tune_policies.benchmarks.workloads.registry import BUILT_IN, check_needs, find_workload, load_workload
+from tune_policies.benchmarks.workloads.steps import jax_device, torch_device
 
 IN_TENSORFLOW = ["tf-mlp", "tf-cnn"]
 TRAINING = ["mlp", "cnn", "transformer", *IN_TENSORFLOW]
@@ -133,7 +133,7 @@ def test_the_kernel_for_cuda_gives_what_its_twin_gives():
 def test_an_iteration_lets_the_heat_of_a_ring_flow_to_both_sides():
     import torch
 
-    from tune_policies.benchmarks.workloads.iterative import _iterated
+    from tune_policies.benchmarks.workloads.torch_workloads import _iterated
 
     assert _iterated(torch.tensor([4.0, 0.0, 0.0, 0.0])).tolist() == [2.0, 1.0, 0.0, 1.0]
 

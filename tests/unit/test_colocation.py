@@ -3,8 +3,7 @@
 import pytest
 
 from tests.clusters import nodes
-from tune_policies.benchmarks.measuring.colocation import seat
-from tune_policies.benchmarks.measuring.devices import parse_device, plan_device
+from tune_policies.benchmarks.measuring.colocation import parse_device, plan_device, seat
 from tune_policies.benchmarks.measuring.interleaving import groups_of
 from tune_policies.benchmarks.record.run_set import Settings
 from tune_policies.cluster.labels import NODE_ID

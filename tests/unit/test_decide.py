@@ -9,7 +9,7 @@ from tune_policies import BenchmarkedPolicy, ClusterCapacity, CpuPolicy, GpuPoli
 from tune_policies.benchmarks.decide.decide import Terms, UndecidedError, decide
 from tune_policies.benchmarks.decide.decision_table import decision_view
 from tune_policies.benchmarks.decide.prices import Instance, Prices
-from tune_policies.benchmarks.packing.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
+from tune_policies.benchmarks.record.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
 from tune_policies.benchmarks.record.run_set import Arm, DeviceFound, Failure, NoiseReading
 
 NODE = gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=16, accelerator_type="A10G")

@@ -16,8 +16,17 @@ from tune_policies.benchmarks.measuring.interleaving import (
     sweeps_of,
     without_round,
 )
-from tune_policies.benchmarks.record.environment import Environment, GpuFacts
-from tune_policies.benchmarks.record.run_set import Arm, DeviceFound, Failure, Phase, ProcessRun, RunSet, Settings
+from tune_policies.benchmarks.record.run_set import (
+    Arm,
+    DeviceFound,
+    Environment,
+    Failure,
+    GpuFacts,
+    Phase,
+    ProcessRun,
+    RunSet,
+    Settings,
+)
 
 SETTINGS = Settings(sizes={"mlp": (16, 64), "cnn": (8,)}, devices=("cpu", "gpu"), num_rounds=2)
 GROUP = groups_of(SETTINGS, ["cpu", "gpu"])[0]

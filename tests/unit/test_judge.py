@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 
 from tests.evidence.verdicts.synthetic_runs import Noise, log_medians
 from tune_policies import InvalidResourcesError
-from tune_policies.benchmarks.compare.bootstrap import Interval, paired_bounds
-from tune_policies.benchmarks.compare.judge import Outcome, compare_apart, compare_arms, outcome_of
+from tune_policies.benchmarks.compare.judge import (
+    Interval,
+    Outcome,
+    compare_apart,
+    compare_arms,
+    outcome_of,
+    paired_bounds,
+)
 
 seconds = st.floats(1e-4, 1e2)
 times = st.lists(st.lists(seconds, min_size=1, max_size=4).map(tuple), min_size=1, max_size=5).map(

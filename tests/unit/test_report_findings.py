@@ -7,7 +7,7 @@ from tests.run_sets import a_run_set
 from tune_policies.benchmarks.compare.judge import Comparison, Outcome
 from tune_policies.benchmarks.compare.verdicts import Verdict
 from tune_policies.benchmarks.record.run_set import Phase
-from tune_policies.benchmarks.report.findings import doubts_of_all, find, summarise
+from tune_policies.benchmarks.report.content import doubts_of_all, find, summarise
 from tune_policies.benchmarks.report.statistics import (
     digits,
     measured_devices,

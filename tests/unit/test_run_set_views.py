@@ -9,10 +9,17 @@ import pytest
 from rich.console import Console
 
 from tests.run_sets import BEGAN, a_run_set
-from tune_policies.benchmarks.record.environment import Environment, GpuFacts
-from tune_policies.benchmarks.record.export import csv_text, pyperf_text, select
-from tune_policies.benchmarks.record.run_set import Arm, Block, Failure, NoiseReading, Phase, ProcessRun
-from tune_policies.benchmarks.record.run_set_file import pyperf_data
+from tune_policies.benchmarks.record.run_set import (
+    Arm,
+    Block,
+    Environment,
+    Failure,
+    GpuFacts,
+    NoiseReading,
+    Phase,
+    ProcessRun,
+)
+from tune_policies.benchmarks.record.run_set_file import csv_text, pyperf_data, pyperf_text, select
 from tune_policies.benchmarks.record.show import Middle, format_time, print_run_set, summarize
 from tune_policies.values.errors import InvalidResourcesError
 

@@ -22,7 +22,7 @@ from ray import tune
 from rich.table import Table
 
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, PolicyScheduler, Resources, TrialPlan
-from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.benchmarks.timing import spread
 from tune_policies.cli.terminal import TextConsole, TextTable
 from tune_policies.trainers import with_plan

@@ -32,7 +32,7 @@ from tune_policies import (
     Resources,
     SelectingPolicy,
 )
-from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.benchmarks.timing import Spread, spread
 from tune_policies.cli.terminal import TextConsole, TextTable
 from tune_policies.cluster.accelerators import gpu_memory_of_type

@@ -6,8 +6,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tune_policies.benchmarks.compare.bootstrap import CONFIDENCE, Interval, paired_bounds, student_quantile
-from tune_policies.benchmarks.compare.judge import Comparison, Outcome, outcome_of
+from tune_policies.benchmarks.compare.judge import (
+    CONFIDENCE,
+    Comparison,
+    Interval,
+    Outcome,
+    outcome_of,
+    paired_bounds,
+    student_quantile,
+)
 from tune_policies.values.sanitize import Redacted
 from tune_policies.values.value import Value
 

@@ -31,11 +31,11 @@ from tune_policies.values.resources import TICKS, from_ticks
 from tune_policies.values.sanitize import indented, one_line
 from tune_policies.values.value import suggest
 
-from ..environment import describe_machine, own_command
-from ..measuring.timing_core import wait_for_devices
-from ..measuring.workload import checked_loss, checked_steps
+from ..record.machine import describe_machine, own_command
+from ..record.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
 from ..workloads.registry import BUILT_IN, check_needs, find_workload, load_workload
-from .packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
+from ..workloads.steps import checked_loss, checked_steps
+from .process import wait_for_devices
 
 
 def print_throughput(record: ThroughputRecord) -> None:
