@@ -153,8 +153,7 @@ def _searched(
 
 def _show(decided: "Decided", *, as_json: bool) -> None:
     """Print the decision on stdout, and on stderr what is to be said of it."""
-    from ..decide.decision_table import decision_view
-    from ..record.show import result_console
+    from ..report.console import print_decision
 
     for note in decided.notes[:_MOST_NOTES]:
         tell(f"note: {note}")
@@ -163,7 +162,7 @@ def _show(decided: "Decided", *, as_json: bool) -> None:
     if as_json:
         print(decided.decision.to_json())
     else:
-        result_console().print(decision_view(decided.decision))
+        print_decision(decided.decision)
 
 
 @app.command()
@@ -186,7 +185,8 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Say which of two devices of a run, or which of two runs, is faster, and how sure that is."""
-    from ..compare.verdicts import Question, compare_files, print_verdicts, surely_slower
+    from ..compare.verdicts import Question, compare_files, surely_slower
+    from ..report.console import print_verdicts
 
     question = Question(
         between=between,

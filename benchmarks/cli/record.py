@@ -13,7 +13,7 @@ from tune_policies.values.errors import InvalidResourcesError
 
 from ..record.run_set import Phase, RunSet
 from ..record.run_set_file import Format, csv_text, pyperf_text, read_run_set, select, write_view
-from ..record.show import print_run_set, summarize
+from ..record.summary import summarize
 
 app = typer.Typer()
 
@@ -26,6 +26,8 @@ def show(file: File, *, json: Json = False) -> None:
     """Show what a run measured, a row for each arm, and what was missing, failed or disturbed it."""
     run_set = read_run_set(file)
     if not json:
+        from ..report.console import print_run_set
+
         print_run_set(run_set)
         return
     arms = [each.model_dump(mode="json") for each in summarize(run_set)]
@@ -65,7 +67,7 @@ def plot(
 ) -> None:
     """Draw time against size, a line for each device and a panel for each workload."""
     from ..report.figures import crossover_figure
-    from ..report.images import check_ending, save_figure
+    from ..report.page import check_ending, save_figure
 
     check_ending(output)
     check_new(output, force=force)

@@ -141,7 +141,7 @@ def _devices(texts: list[str]) -> tuple[str, ...]:
 
 def _show(run_set: "RunSet", output: Path) -> None:
     """Print what was measured on stdout, and on stderr what was not, and where all of it is."""
-    from ..record.show import print_run_set
+    from ..report.console import print_run_set
 
     print_run_set(run_set)
     print(f"written to {output}", file=sys.stderr)
@@ -172,7 +172,7 @@ def packing(
     trainings = [find_training(name, size, steps) for name in workload or ()] or default_trainings()
     sweep = Sweep(trainings, trials_per_gpu or [2, 4, 8, 16, 32], repetitions, work, cpus_per_trial, mps)
     if plot is not None:
-        from ..report.images import check_ending
+        from ..report.page import check_ending
 
         check_ending(plot)  # before hours of runs
     measure_throughput(sweep, output, plot, force=force)

@@ -10,10 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from tune_policies.cli.terminal import TextConsole, TextTable
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import PositiveCount
-from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import Value, shorten_names, suggest
 
 from ..record.run_set import Arm, Environment, NoiseReading, Phase, ProcessRun, RunSet
@@ -337,27 +335,6 @@ def compare_files(files: Sequence[Path], question: Question) -> Answer:
 def surely_slower(found: Iterable[Verdict], limit: float) -> list[Verdict]:
     """Return those whose second arm surely takes more than ``limit`` times as long as the first."""
     return [each for each in found if each.comparison.outcome is Outcome.FIRST and each.comparison.high < 1 / limit]
-
-
-def print_verdicts(found: Sequence[Verdict]) -> None:
-    """Print a row for each pair of arms, and below the table why some are ambiguous."""
-    console = TextConsole(width=None if TextConsole().is_terminal else 120)
-    table = TextTable(title="How many times as fast the second is, with its 95 % interval")
-    for heading in ("Workload", "Size", "Phase", "First", "Second", "Times as fast", "Interval", "Rounds", "Faster"):
-        table.add_column(heading, justify="right" if heading in {"Size", "Times as fast", "Rounds"} else "left")
-    for each in found:
-        one = each.comparison
-        bounds = f"{one.low:.3g} to {one.high:.3g}"
-        words = (each.workload, str(each.size), each.phase, each.first, each.second)
-        table.add_row(*words, f"{one.ratio:.3g}", bounds, str(one.num_rounds), each.word)
-    console.print(table)
-    reasons: dict[str, list[str]] = {}
-    for each in found:
-        for reason in each.comparison.reasons:
-            reasons.setdefault(reason, []).append(f"{each.workload}[{each.size}] {each.phase}")
-    for reason, arms in reasons.items():
-        where = ", ".join(dict.fromkeys(arms)) if len(arms) < len(found) else "all"
-        console.print(one_line(f"* {where}: {reason}"), soft_wrap=True, highlight=False)
 
 
 def _within(run_set: RunSet, question: Question) -> Answer:

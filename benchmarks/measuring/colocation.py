@@ -1,4 +1,4 @@
-"""What a trial on each device reserves, by this project's policies, and whether the processes of a group fit at once."""
+"""What a trial on each device reserves, by the policies, and whether the processes of a group fit at once."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping

@@ -20,7 +20,7 @@ import ray
 from ray import tune
 
 from tune_policies import ClusterCapacity, GpuMemoryPolicy, GpuPolicy, TrialPlan, probe_cluster
-from tune_policies.cli.terminal import TextConsole, TextTable, line, tell
+from tune_policies.cli.terminal import tell
 from tune_policies.files.locking import locked
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_text
 from tune_policies.files.writing import check_new, replace_file
@@ -28,7 +28,6 @@ from tune_policies.trainers import measure_gpu_memory, with_plan
 from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, from_ticks
-from tune_policies.values.sanitize import indented, one_line
 from tune_policies.values.value import suggest
 
 from ..record.machine import describe_machine, own_command
@@ -36,33 +35,6 @@ from ..record.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSamp
 from ..workloads.registry import BUILT_IN, check_needs, find_workload, load_workload
 from ..workloads.steps import checked_loss, checked_steps
 from .process import wait_for_devices
-
-
-def print_throughput(record: ThroughputRecord) -> None:
-    """Print the table, where it stops paying, the plans, and what it was measured on."""
-    console = TextConsole(width=110)
-    table = TextTable(title="Trials per hour on one GPU: median ± half the interquartile range")
-    for heading in ("Workload", "Arm"):
-        table.add_column(heading)
-    for heading in ("Trials per GPU", "Trials per hour", "Against one at a time"):
-        table.add_column(heading, justify="right")
-    for workload in record.workloads:
-        for arm, rate in record.arms(workload).items():
-            ratio = record.speedup(workload, arm)
-            table.add_row(workload, arm[0], str(arm[1]), str(rate), "" if ratio is None else f"{ratio:.2f}x")
-        table.add_section()
-    console.print(table)
-    for workload in record.workloads:
-        end = record.stops_paying_at(workload)
-        where = "still paid at the most that was run" if end is None else f"stops paying at {end} trials a GPU"
-        apart = record.largest_difference_of_losses(workload)
-        console.print(line(f"{workload}: {where}; losses of one seed differ by at most {apart:.2%}"), soft_wrap=True)
-    for failure in record.failures:
-        console.print(line(f"does not count: {failure}"), soft_wrap=True)
-    for workload, plan in record.plans.items():
-        console.print(f"\n{one_line(f'The plan for {workload}:')}\n{indented(plan)}", soft_wrap=True)
-    console.print(f"\n{one_line(f'{record.gpu}. {record.machine}')}", soft_wrap=True)
-    print(one_line(f"command: {record.command}"))
 
 
 def draw_throughput(record: ThroughputRecord, path: Path, *, force: bool = False) -> None:
@@ -73,12 +45,11 @@ def draw_throughput(record: ThroughputRecord, path: Path, *, force: bool = False
             ``force``, or cannot be written.
     """
     from ..report.figures import packing_figure
-    from ..report.images import save_figure
+    from ..report.page import save_figure
 
-    figure = packing_figure(record)
-    if figure is None:
+    if not record.workloads:
         raise InvalidResourcesError("no run of the record counts, so there is nothing to draw")
-    save_figure(figure, path, force=force)
+    save_figure(packing_figure(record, record.workloads), path, force=force)
 
 
 _NUM_BATCHES: Final = 8
@@ -290,6 +261,8 @@ def measure_throughput(sweep: Sweep, output: Path | None, plot: Path | None, *, 
                     replace_file(output, record.to_json() + "\n")
         finally:
             ray.shutdown()
+    from ..report.console import print_throughput
+
     print_throughput(record)
     if plot is not None:
         draw_throughput(record, plot, force=force)

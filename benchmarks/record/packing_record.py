@@ -12,8 +12,8 @@ from tune_policies.values.resources import PositiveCount
 from tune_policies.values.sanitize import Redacted, redacted
 from tune_policies.values.value import Value
 
-from ..timing import Spread, spread
 from .run_set import Seconds
+from .summary import Spread, spread
 
 PAYS: Final = 1.1
 """Twice the trials on a GPU pay while they bring at least a tenth more."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
@@ -294,6 +294,19 @@ class NoiseReading(Value):
     cpu_mhz: float | None = None
 
 
+class Incident(NamedTuple):
+    """What went wrong with the processes of an arm, in the same way in each of these rounds."""
+
+    arm: Arm
+    kind: str
+    message: str
+    rounds: tuple[int, ...]
+
+    def __str__(self) -> str:
+        rounds = "round" if len(self.rounds) == 1 else "rounds"
+        return f"{self.arm}, {rounds} {', '.join(map(str, self.rounds))}: {self.message}"
+
+
 class RunSet(Value):
     """All that one run of the benchmarks measured. It grows by copies, and is written after each round.
 
@@ -368,10 +381,37 @@ class RunSet(Value):
         for device in self.devices:
             if device.why_missing is not None:
                 yield f"{device.device} is not there: {device.why_missing}"
-        alike: dict[tuple[Arm, str], list[str]] = {}
-        for failure in self.failures:
-            alike.setdefault((failure.arm, failure.message), []).append(str(failure.round))
-        for (arm, message), rounds in alike.items():
-            yield f"{arm}, {'round' if len(rounds) == 1 else 'rounds'} {', '.join(rounds)}: {message}"
+        yield from map(str, self.incidents("failure"))
         if not self.is_complete:
             yield "the run was ended before all was measured: --resume goes on with it"
+
+    def incidents(self, what: Literal["failure", "warning"]) -> tuple[Incident, ...]:
+        """Return what failed, or the warnings of processes that have times; the same in several rounds is one."""
+        if what == "failure":
+            found = [((each.arm, each.kind.replace("_", " "), each.message), each.round) for each in self.failures]
+        else:
+            found = [((run.arm, "warning", warning), run.round) for run in self.runs for warning in run.warnings]
+        rounds: dict[tuple[Arm, str, str], list[int]] = {}
+        for about, number in found:
+            rounds.setdefault(about, []).append(number)
+        return tuple(Incident(*about, tuple(numbers)) for about, numbers in rounds.items())
+
+    @property
+    def devices_in_order(self) -> tuple[str, ...]:
+        """The devices that were asked for or measured: the CPU first, as others are compared with it."""
+        measured = sorted({arm.device for arm in self.arms})
+        asked = [each.device for each in self.devices]
+        return tuple(sorted(dict.fromkeys((*asked, *measured)), key=lambda each: each != "cpu"))
+
+    @property
+    def measured_devices(self) -> tuple[str, ...]:
+        """Those of which something was measured, in the same order."""
+        measured = {arm.device for arm in self.arms}
+        return tuple(each for each in self.devices_in_order if each in measured)
+
+    def by_workload(self) -> dict[str, "RunSet"]:
+        """Return the run of each workload by itself, by name: what is asked of it then takes no look at all others."""
+        runs: dict[str, list[ProcessRun]] = {}
+        for run in self.runs:
+            runs.setdefault(run.arm.workload, []).append(run)
+        return {name: self.model_copy(update={"runs": tuple(runs[name])}) for name in sorted(runs)}

@@ -14,6 +14,7 @@ from ..compare.judge import Comparison, Outcome
 from ..compare.verdicts import Verdict, verdicts
 from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Phase, RunSet
+from ..record.summary import in_words, ratio_with_bounds, sentence
 from .figures import (
     PHASE_TITLES,
     cost_figure,
@@ -23,20 +24,23 @@ from .figures import (
     packing_figure,
     speedup_figure,
 )
-from .statistics import by_workload, in_words, measured_devices, ratio_with_bounds, sentence
 from .tables import (
     Table,
     arms_table,
-    decision_table,
+    decision_tables,
     devices_table,
     environment_table,
     noise_table,
     packing_table,
     problems_table,
+    with_interval,
 )
 
 Kind = Literal["gain", "stay", "same", "ambiguous", "depends", "none"]
 
+
+_PHASES: Final = (Phase.TRANSFERS, Phase.COMPUTE, Phase.FIRST_EPOCH)
+"""As they are looked for: a trial's data begin in host memory."""
 
 _MOST_NAMED: Final = 4
 """So many workloads are named in the summary; of more it says how many."""
@@ -131,7 +135,7 @@ def _answers(workload: str, verdicts: Verdicts, said: Collection[str]) -> Iterat
     others = dict.fromkeys(each.second for found in verdicts.values() for each in found if each.workload == workload)
     for other in others:
         # A workload that cannot tell its transfers apart has no times of that phase.
-        for phase in dict.fromkeys((Phase.TRANSFERS, *Phase)):
+        for phase in _PHASES:
             of_both = [each for each in verdicts.get(phase, ()) if (each.workload, each.second) == (workload, other)]
             if of_both:
                 yield _answer(sorted(of_both, key=lambda each: each.size), phase, said)
@@ -243,7 +247,7 @@ def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
         return f"{'; '.join(f'{each.workload}: {each.badge}' for each in findings)}."
     words: dict[Kind, str] = {
         "gain": "another device pays, at the largest sizes at least",
-        "stay": f"{in_words(measured_devices(run_set)[0])} is the faster one",
+        "stay": f"{in_words(run_set.measured_devices[0])} is the faster one",
         "same": "it makes no difference",
         "depends": "it changes with the size more than once",
         "ambiguous": "what was measured does not tell",
@@ -268,10 +272,6 @@ class Picture(NamedTuple):
     figure: Figure
 
 
-Parts = Mapping[str, RunSet]
-"""The run of each workload."""
-
-
 class Section(NamedTuple):
     """A part of the report."""
 
@@ -292,15 +292,20 @@ class Content(NamedTuple):
     sections: tuple[Section, ...]
 
 
+_Parts = Mapping[str, RunSet]
+"""The run of each workload."""
+
+
 def build_content(
     run_set: RunSet, decision: Decision | None = None, packing: ThroughputRecord | None = None
 ) -> Content:
     """Return what a report on a run says; what was not measured is said, too."""
-    parts = by_workload(run_set)
+    parts = run_set.by_workload()
     compared = {phase: [each for part in parts.values() for each in verdicts(part, phase)] for phase in Phase}
     findings = find(run_set, compared, decision)
     other_run = tuple(_other_run(run_set, decision)) if decision else ()
     doubts = (sentence(f"For all that follows: {doubt}") for doubt in doubts_of_all(compared))
+    commands = (run_set.command, *([packing.command] if packing and packing.command else []))
     sections = (
         Section("Verdict", (*_missing(run_set), *other_run, *doubts), findings=findings),
         *([_cost(decision, other_run)] if decision else []),
@@ -310,7 +315,7 @@ def build_content(
         _memory(parts),
         _samples(parts),
         _conditions(run_set),
-        _again(run_set, packing),
+        Section("Run it again", ("In the same working directory, with the versions above:",), commands=commands),
     )
     gpus = ", ".join(dict.fromkeys(each.name for each in run_set.environment.gpus)) or "no GPU that NVML knows"
     details = (
@@ -338,97 +343,97 @@ def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
         )
 
 
-def _times(parts: Parts) -> Section:
-    pictures = [
-        (f"times-{number}-{phase}", f"{workload}: time by size, {PHASE_TITLES[phase]}", figure)
+def _pictures(drawn: Iterable[tuple[str, str, Figure | None]]) -> tuple[Picture, ...]:
+    return tuple(Picture(name, label, figure) for name, label, figure in drawn if figure is not None)
+
+
+def _times(parts: _Parts) -> Section:
+    pictures = _pictures(
+        (f"times-{number}-{phase}", f"{workload}: time by size, {PHASE_TITLES[phase]}", crossover_figure(part, phase))
         for number, (workload, part) in enumerate(parts.items(), 1)
-        for phase in (Phase.TRANSFERS, Phase.COMPUTE, Phase.FIRST_EPOCH)
-        if (figure := crossover_figure(part, phase))
-    ]
-    if not pictures:
-        return Section("Time by size", ("No time was measured.",))
-    texts = (
+        for phase in _PHASES
+    )
+    text = (
         "Where the lines cross, the other device becomes the faster one. With transfers: from data in host memory. "
         "Compute only: on data that lie on the device. First epoch: with the start of the process and compilation. "
-        "A bar is the interval in which the median over processes lies, 95 % sure from six processes on.",
+        "A bar is the interval in which the median over processes lies, 95 % sure from six processes on."
     )
-    return Section("Time by size", texts, pictures=_pictures(pictures))
+    return Section("Time by size", (text if pictures else "No time was measured.",), pictures=pictures)
 
 
 def _speedups(compared: list[Verdict]) -> Section:
     by_arms: dict[tuple[str, str], list[Verdict]] = {}
     for each in compared:
         by_arms.setdefault((each.workload, each.second), []).append(each)
-    pictures = [
-        (f"speedup-{number}", f"{workload}: how many times as fast as {of_one[0].first} {device} is", figure)
-        for number, ((workload, device), of_one) in enumerate(sorted(by_arms.items()), 1)
-        if (figure := speedup_figure(of_one))
-    ]
-    if not pictures:
-        return Section("Speed-up", ("There are no two devices to compare.",))
-    texts = (
-        "Above the grey band the device pays, below it does not. A bar is the 95 % interval over processes; "
-        "where it reaches into the band, the verdict is ambiguous.",
+    pictures = _pictures(
+        (f"speedup-{at}", f"{workload}: how many times as fast as {found[0].first} {other} is", speedup_figure(found))
+        for at, ((workload, other), found) in enumerate(sorted(by_arms.items()), 1)
     )
-    return Section("Speed-up", texts, pictures=_pictures(pictures))
+    text = (
+        "Above the grey band the device pays, below it does not. A bar is the 95 % interval over processes; "
+        "where it reaches into the band, the verdict is ambiguous."
+    )
+    return Section("Speed-up", (text if pictures else "There are no two devices to compare.",), pictures=pictures)
 
 
 def _cost(decision: Decision, remarks: Iterable[str]) -> Section:
-    pictures = [
-        (f"cost-{number}", f"{each.workload}: cost of a trial against its time, by size", figure)
-        for number, each in enumerate(decision.workloads, 1)
-        if (figure := cost_figure(decision, [each.workload]))
-    ]
+    pictures = _pictures(
+        (
+            f"cost-{at}",
+            f"{each.workload}: cost of a trial against its time, by size",
+            cost_figure(each, decision.currency),
+        )
+        for at, each in enumerate(decision.workloads, 1)
+    )
     texts = [*remarks, "A trial has its start and all its steps; trials per hour are those of the whole cluster."]
     if decision.price_date or decision.price_source:
         texts.append(f"Prices of {decision.price_date or 'no date'}, from {decision.price_source or 'no source'}.")
     if not pictures:
         texts.append("No prices were given, so nothing is said of the cost.")
-    return Section(
-        "Time and cost of a trial", tuple(texts), pictures=_pictures(pictures), tables=(decision_table(decision),)
-    )
+    return Section("Time and cost of a trial", tuple(texts), pictures=pictures, tables=decision_tables(decision))
 
 
 def _packing(packing: ThroughputRecord) -> Section:
-    pictures = [
-        (f"packing-{number}", f"{workload}: trials per hour by trials per GPU", figure)
+    pictures = _pictures(
+        (f"packing-{number}", f"{workload}: trials per hour by trials per GPU", packing_figure(packing, [workload]))
         for number, workload in enumerate(packing.workloads, 1)
-        if (figure := packing_figure(packing, [workload]))
-    ]
+    )
     texts = [f"Measured on {packing.gpu}; {packing.machine}." if packing.machine else f"Measured on {packing.gpu}."]
     for workload in packing.workloads:
         end = packing.stops_paying_at(workload)
         where = "still paid at the most that was run" if end is None else f"stop paying at {end} on a GPU"
         texts.append(f"{workload}: more trials {where}.")
     texts += [f"Does not count: {failure}" for failure in packing.failures]
-    return Section("Trials per GPU", tuple(texts), pictures=_pictures(pictures), tables=(packing_table(packing),))
+    return Section("Trials per GPU", tuple(texts), pictures=pictures, tables=(packing_table(packing),))
 
 
-def _memory(parts: Parts) -> Section:
-    pictures = [
-        (f"memory-{number}", f"{workload}: peak host and GPU memory by size", figure)
+def _memory(parts: _Parts) -> Section:
+    pictures = _pictures(
+        (f"memory-{number}", f"{workload}: peak host and GPU memory by size", memory_figure(part, workload))
         for number, (workload, part) in enumerate(parts.items(), 1)
-        if (figure := memory_figure(part))
-    ]
-    texts = () if pictures else ("No peak of memory is known.",)
-    return Section("Memory", texts, pictures=_pictures(pictures))
+    )
+    return Section("Memory", () if pictures else ("No peak of memory is known.",), pictures=pictures)
 
 
-def _samples(parts: Parts) -> Section:
-    pictures = []
-    for number, (workload, part) in enumerate(parts.items(), 1):
-        # A workload that cannot tell its transfers apart has no times of that phase.
-        for phase in (Phase.TRANSFERS, Phase.COMPUTE, Phase.FIRST_EPOCH):
-            if figure := distribution_figure(part, workload, phase):
-                pictures.append((f"samples-{number}", f"{workload}: every sample of every arm, by process", figure))
-                break
+def _samples(parts: _Parts) -> Section:
+    # Of the first phase that has times: a workload that only failed to be timed has a first epoch at most.
+    drawn = (
+        next(filter(None, (distribution_figure(part, workload, phase) for phase in _PHASES)), None)
+        for workload, part in parts.items()
+    )
+    pictures = _pictures(
+        (f"samples-{number}", f"{workload}: every sample of every arm, by process", figure)
+        for number, (workload, figure) in enumerate(zip(parts, drawn, strict=True), 1)
+    )
     if not pictures:
         return Section("All samples", ("No time was measured.",))
-    texts = (
+    text = (
         "Each row is an arm, each line of points in it a process, each point a block of steps. "
-        "The control is a second arm that equals the first: how far these two differ is the noise.",
+        "The control is a second arm that equals the first: how far these two differ is the noise."
     )
-    return Section("All samples", texts, pictures=_pictures(pictures), tables=(arms_table(parts.values()),))
+    caption = "The median over processes of each arm, with its interval"
+    table = arms_table(caption, parts.values(), with_interval)._replace(is_folded=True)
+    return Section("All samples", (text,), pictures=pictures, tables=(table,))
 
 
 def _conditions(run_set: RunSet) -> Section:
@@ -436,12 +441,3 @@ def _conditions(run_set: RunSet) -> Section:
     tables += [each for each in (problems_table(run_set), noise_table(run_set)) if each.rows]
     how = "took turns block by block" if run_set.is_interleaved else "took turns process by process, not block by block"
     return Section("Machine, devices and noise", (f"The arms of a round {how}.",), tables=tuple(tables))
-
-
-def _again(run_set: RunSet, packing: ThroughputRecord | None) -> Section:
-    commands = (run_set.command, *([packing.command] if packing and packing.command else []))
-    return Section("Run it again", ("In the same working directory, with the versions above:",), commands=commands)
-
-
-def _pictures(drawn: Iterable[tuple[str, str, Figure]]) -> tuple[Picture, ...]:
-    return tuple(Picture(*each) for each in drawn)

@@ -7,10 +7,10 @@ from tests.clusters import gpu_node
 from tests.measured_runs import MEASURED_AT, a_run, process
 from tune_policies import BenchmarkedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, InvalidResourcesError
 from tune_policies.benchmarks.decide.decide import Terms, UndecidedError, decide
-from tune_policies.benchmarks.decide.decision_table import decision_view
 from tune_policies.benchmarks.decide.prices import Instance, Prices
 from tune_policies.benchmarks.record.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
 from tune_policies.benchmarks.record.run_set import Arm, DeviceFound, Failure, NoiseReading
+from tune_policies.benchmarks.report.console import print_decision
 
 NODE = gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=16, accelerator_type="A10G")
 CLUSTER = ClusterCapacity.of(NODE)
@@ -223,10 +223,13 @@ def test_a_gpu_that_was_not_measured_is_refused():
 def test_the_table_has_the_verdict_the_times_the_costs_and_what_they_hold_for():
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(decision_view(decide(a_run(), TERMS, CLUSTER, PRICES).decision))
+        print_decision(decide(a_run(), TERMS, CLUSTER, PRICES).decision, console)
     text = captured.get()
 
-    assert "mlp: from 256 on the GPU is faster, and at 16 not surely; measured from 1 to 256" in text
+    assert (
+        "mlp, in trials of 1,000 steps: from 256 on the GPU is faster, and at 16 not surely; measured from 1 to 256"
+        in text
+    )
     assert "mlp, by cost: no crossover: for no size is the GPU surely cheaper; measured from 1 to 256" in text
     assert "measured on 2026-06-01 on a CPU and A10G" in text
     assert "prices of 2026-05-01, from by hand" in text

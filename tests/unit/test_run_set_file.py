@@ -16,7 +16,7 @@ from tune_policies.benchmarks.record.run_set_file import (
     schema_text,
     write_run_set,
 )
-from tune_policies.benchmarks.record.show import summarize
+from tune_policies.benchmarks.record.summary import summarize
 from tune_policies.values.errors import InvalidResourcesError
 
 

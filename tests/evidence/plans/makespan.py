@@ -23,7 +23,7 @@ from rich.table import Table
 
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, PolicyScheduler, Resources, TrialPlan
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
-from tune_policies.benchmarks.timing import spread
+from tune_policies.benchmarks.record.summary import spread
 from tune_policies.cli.terminal import TextConsole, TextTable
 from tune_policies.trainers import with_plan
 from tune_policies.tune.trial_durations import TrialDurations
