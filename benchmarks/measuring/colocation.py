@@ -1,7 +1,7 @@
 """What a trial on each device reserves, by the policies, and whether the processes of a group fit at once."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from tune_policies import AcceleratorPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, TrialPlan
@@ -132,7 +132,7 @@ def _only_type(device: Device, capacity: ClusterCapacity) -> str | None:
     return types.pop() if len(types) == 1 else None
 
 
-class Seating(NamedTuple):
+class Colocation(NamedTuple):
     """How the processes of a group share the cluster.
 
     Attributes:
@@ -148,52 +148,40 @@ class Seating(NamedTuple):
         """Return what Ray reserves for the process of an arm, as its options for an actor."""
         if self.shares_cpus_on is None:
             return plan.remote_options()
-        own = {} if arm == _holder(group) else {"num_cpus": 0}
+        # One process holds the CPUs that all share: the first that needs a device beside them.
+        holder = next((each for each in group.arms if each.device != "cpu"), group.arms[0])
+        own = {} if arm == holder else {"num_cpus": 0}
         return plan.on_nodes({NODE_ID: self.shares_cpus_on}).remote_options() | own
 
 
-def seat(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapacity) -> Seating:
+def colocate(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapacity) -> Colocation:
     """Return how the processes of a group share the cluster: the best way that fits, by arithmetic.
 
     They have all that they reserve at once; else, on one node, the same CPUs; else they come one after the other.
-
-    Args:
-        group: What is measured.
-        plans: What a trial on each device reserves, by the device's name.
-        capacity: The cluster.
+    ``plans`` says by the device's name what a trial on it reserves.
     """
-    if _holds([plans[arm.device].slots[0] for arm in group.arms], capacity):
-        return Seating(is_together=True)
     slots = [plans[arm.device].slots[0] for arm in group.arms]
+    if _holds(slots, capacity):
+        return Colocation(is_together=True)
     cpus = max(slot.worker.cpus for slot in slots)
     sharing = [_without_cpus(slot) for slot in slots if _has_device(slot)]  # the others reserve nothing then
     for node in sorted(capacity.nodes, key=lambda node: node.node_id):
         if node.resources.cpus >= cpus and _holds(sharing, capacity.with_nodes([node])):
-            return Seating(is_together=True, shares_cpus_on=node.node_id)
-    return Seating(is_together=False)
-
-
-def _holder(group: Group) -> Arm:
-    """Return the arm whose process holds the CPUs that all share: the first that needs a device beside them."""
-    return next((arm for arm in group.arms if arm.device != "cpu"), group.arms[0])
+            return Colocation(is_together=True, shares_cpus_on=node.node_id)
+    return Colocation(is_together=False)
 
 
 def _holds(slots: Iterable[TrialSlot], capacity: ClusterCapacity) -> bool:
     """Return whether the alive nodes hold all of these trials at once."""
     # Trials with devices first: those without could else be counted on the CPUs that they need.
-    wanted = list(_counted(sorted(slots, key=lambda slot: not _has_device(slot))))
+    ordered = sorted(slots, key=lambda slot: not _has_device(slot))
+    wanted = [
+        slot.model_copy(update={"max_concurrent_trials": ordered.count(slot)})
+        for index, slot in enumerate(ordered)
+        if slot not in ordered[:index]
+    ]
     layout = place_slots(wanted, capacity.model_copy(update={"node_types": ()}))
     return all(layout.count(kind) == slot.max_concurrent_trials for kind, slot in enumerate(wanted))
-
-
-def _counted(slots: Iterable[TrialSlot]) -> Iterator[TrialSlot]:
-    """Yield each kind of slot once, for as many trials as there are of it."""
-    kinds: list[tuple[TrialSlot, int]] = []
-    for slot in slots:
-        number = next((index for index, (kind, _) in enumerate(kinds) if kind == slot), len(kinds))
-        kinds[number:] = [(slot, kinds[number][1] + 1 if number < len(kinds) else 1), *kinds[number + 1 :]]
-    for slot, count in kinds:
-        yield slot.model_copy(update={"max_concurrent_trials": count})
 
 
 def _has_device(slot: TrialSlot) -> bool:

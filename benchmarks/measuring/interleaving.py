@@ -102,16 +102,11 @@ def order_of_processes(group: Group, seed: int, number: int) -> list[Arm]:
     return _shuffled(group.arms, f"{seed}/{number}/{group.workload}/{group.size}/processes")
 
 
-def sweeps_of(phases: Mapping[Arm, Sequence[Phase]], num_sweeps: int, seed: str) -> Iterator[list[Turn]]:
+def interleave(phases: Mapping[Arm, Sequence[Phase]], num_sweeps: int, seed: str) -> Iterator[list[Turn]]:
     """Yield so many sweeps; in each, every phase of every arm has one turn, in an order of its own."""
     turns = [Turn(arm, phase) for arm, each in phases.items() for phase in each]
     for number in range(num_sweeps):
         yield _shuffled(turns, f"{seed}/{number}")
-
-
-def seed_of_turns(group: Group, seed: int, number: int) -> str:
-    """Return by what the turns of a group in a round are shuffled."""
-    return f"{seed}/{number}/{group.workload}/{group.size}/turns"
 
 
 def _shuffled(items: Sequence[_Item], seed: str) -> list[_Item]:

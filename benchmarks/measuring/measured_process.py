@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any, Final, Literal
 
 import psutil
@@ -18,33 +19,17 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.trainers.process import ProcessSetup, limit_options
 
 from ..record.run_set import Arm, Block, Failure, Phase, ProcessRun, Settings
-from .interleaving import INTERRUPTED
 from .noise import NoiseCounters
 from .process import Ending, FirstEpoch, Raised, Task, TimedBlock, WorkloadProcess
 
 
 class Round:
-    """One round: what is counted over all its groups.
-
-    Args:
-        number: Which.
-    """
+    """One round: its number, when it began, and the places of its blocks and processes, over all its groups."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.began = time.monotonic()
-        self._num_blocks = 0
-        self._num_processes = 0
-
-    def next_block(self) -> int:
-        """Return the place of the next block."""
-        self._num_blocks += 1
-        return self._num_blocks - 1
-
-    def next_process(self) -> int:
-        """Return the place of the next process."""
-        self._num_processes += 1
-        return self._num_processes - 1
+        self.blocks, self.processes = count(), count()
 
 
 class NoTimesError(Exception):
@@ -58,21 +43,6 @@ class NoTimesError(Exception):
 
 class TimeIsUpError(Exception):
     """The time for the whole run is over."""
-
-
-class Deadline:
-    """When the whole run must be over.
-
-    Args:
-        at: By ``time.monotonic()``; ``None``: it may take as long as it takes.
-    """
-
-    def __init__(self, at: float | None = None) -> None:
-        self._at = at
-
-    def left_s(self) -> float:
-        """Return how many seconds are left."""
-        return float("inf") if self._at is None else self._at - time.monotonic()
 
 
 _ENDS_WITHIN_S: Final = 10
@@ -97,18 +67,18 @@ class MeasuredProcess:
         arm: What it runs.
         current: The round.
         settings: What was asked for.
-        deadline: Of the whole run.
+        ends_at: When the whole run must be over, by ``time.monotonic()``.
     """
 
-    def __init__(self, arm: Arm, current: Round, settings: Settings, deadline: Deadline) -> None:
+    def __init__(self, arm: Arm, current: Round, settings: Settings, ends_at: float) -> None:
         self.arm = arm
         self._round = current
-        self._order = current.next_process()
+        self._order = next(current.processes)
         self.blocks: list[Block] = []
         self.warnings: list[str] = []
         self.num_steps: dict[Phase, int] = {}
         self._settings = settings
-        self._deadline = deadline
+        self._ends_at = ends_at
         self._spent_s = 0.0
         self._last_s: dict[Phase, float] = {}
         self._energy_j: float | None = None
@@ -222,7 +192,7 @@ class MeasuredProcess:
         self.blocks.append(
             Block(
                 phase=phase,
-                order=self._round.next_block(),
+                order=next(self._round.blocks),
                 at_s=at_s,
                 num_steps=self.num_steps[phase],
                 seconds=timed.seconds,
@@ -250,10 +220,6 @@ class MeasuredProcess:
             while psutil.pid_exists(self._pid) and time.monotonic() < give_up:
                 time.sleep(0.02)
 
-    def interrupt(self) -> None:
-        """Note that it was ended before all its blocks were timed."""
-        self.warnings.append(INTERRUPTED)
-
     @property
     def has_times(self) -> bool:
         """Whether something was measured that counts."""
@@ -262,17 +228,6 @@ class MeasuredProcess:
     def run(self) -> ProcessRun:
         """Return what it measured."""
         epoch = self._epoch
-        told: dict[str, Any] = {}
-        if epoch is not None:
-            told = {
-                "prepare_s": None if epoch.epoch_s is None else epoch.prepare_s,
-                "losses": epoch.losses,
-                "num_threads": epoch.num_threads,
-                "dtype": epoch.dtype,
-                "samples_per_step": epoch.samples_per_step,
-                "steps_per_epoch": epoch.steps_per_epoch,
-                "tolerance": epoch.tolerance,
-            }
         return ProcessRun(
             arm=self.arm,
             round=self._round.number,
@@ -287,12 +242,9 @@ class MeasuredProcess:
             peak_gpu_bytes=self._ending.peak_gpu_bytes,
             energy_j=self._energy_j,
             warnings=tuple(dict.fromkeys(self.warnings)),
-            **told,
+            prepare_s=None if epoch is None or epoch.epoch_s is None else epoch.prepare_s,
+            **({} if epoch is None else epoch.facts),
         )
-
-    def without_times(self) -> Failure:
-        """Return the record of a process that ended in good order before anything was timed."""
-        return self.failure(NoTimesError("timed_out", "; ".join(self.warnings) or "nothing of it was timed"))
 
     def failure(self, error: NoTimesError) -> Failure:
         """Return the record of what went wrong with it."""
@@ -305,8 +257,8 @@ class MeasuredProcess:
     def _ask(self, method: Any, *args: object, late: str = "", at_least_s: float = 0.0) -> Any:
         """Return what the process answers, in time."""
         left_s = max(self._settings.max_seconds - self._spent_s, at_least_s)
-        run_left_s = self._deadline.left_s()
         start = time.monotonic()
+        run_left_s = self._ends_at - start
         try:
             answer = ray.get(method.remote(*args), timeout=max(0.0, min(left_s, run_left_s)))
         except GetTimeoutError:

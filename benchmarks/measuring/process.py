@@ -103,11 +103,7 @@ def steps_of_block(seconds: Callable[[int], float], *, step_s: float | None = No
 
 
 def wait_for_devices(result: Any) -> None:
-    """Wait until each framework that this process has imported has done what it was given.
-
-    Args:
-        result: What the last step returned.
-    """
+    """Wait until each imported framework has done what it was given; ``result`` is what the last step returned."""
     for name, wait in _WAITS.items():
         if (module := sys.modules.get(name)) is not None:
             wait(module, result)
@@ -117,7 +113,7 @@ def _only_torch_is_used() -> bool:
     return "torch" in sys.modules and not any(name in sys.modules for name in _WAITS if name != "torch")
 
 
-def _wait_for_torch(torch: Any, _: Any) -> None:
+def _wait_for_torch(torch: Any) -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     elif (accelerator := getattr(torch, "accelerator", None)) is not None and accelerator.is_available():
@@ -126,31 +122,14 @@ def _wait_for_torch(torch: Any, _: Any) -> None:
         torch.mps.synchronize()
 
 
-def _wait_for_tensorflow(tensorflow: Any, _: Any) -> None:
-    tensorflow.test.experimental.sync_devices()
-
-
-def _wait_for_jax(jax: Any, result: Any) -> None:
-    jax.block_until_ready(result)
-
-
-def _wait_for_cupy(cupy: Any, _: Any) -> None:
-    if cupy.cuda.is_available():
-        cupy.cuda.Device().synchronize()
-
-
-def _wait_for_numba(cuda: Any, _: Any) -> None:
-    if cuda.is_available():
-        cuda.synchronize()
-
-
-_WAITS: Final[dict[str, Callable[[Any, Any], None]]] = {
-    "torch": _wait_for_torch,
-    "tensorflow": _wait_for_tensorflow,
-    "jax": _wait_for_jax,
-    "cupy": _wait_for_cupy,
-    "numba.cuda": _wait_for_numba,
+_WAITS: Final[dict[str, Callable[[Any, Any], object]]] = {
+    "torch": lambda torch, _: _wait_for_torch(torch),
+    "tensorflow": lambda tensorflow, _: tensorflow.test.experimental.sync_devices(),
+    "jax": lambda jax, result: jax.block_until_ready(result),
+    "cupy": lambda cupy, _: cupy.cuda.is_available() and cupy.cuda.Device().synchronize(),
+    "numba.cuda": lambda cuda, _: cuda.is_available() and cuda.synchronize(),
 }
+"""By module of a framework: how to wait for what it was given, with the module and what the last step returned."""
 
 
 _COUNTED: Final = ("torch", "tensorflow", "jax", "cupy")
@@ -236,27 +215,17 @@ class FirstEpoch(NamedTuple):
         prepare_s: How long the workload prepared itself.
         epoch_s: How long its epoch took; ``None``: it was cut.
         num_steps: How many steps it did.
-        losses: Of its first steps.
         phases: What can be timed of it.
         step_s: How long the shortest step took; ``None``: not known.
-        num_threads: CPU threads of the process.
-        dtype: As the workload says.
-        samples_per_step: As the workload says.
-        steps_per_epoch: As the workload says.
-        tolerance: As the workload says.
+        facts: Fields of the record by name: its first losses, its threads, and what the workload says of itself.
     """
 
     prepare_s: float
     epoch_s: float | None
     num_steps: int
-    losses: tuple[float, ...]
     phases: tuple[Phase, ...]
     step_s: float | None
-    num_threads: int
-    dtype: str | None
-    samples_per_step: int | None
-    steps_per_epoch: int
-    tolerance: float
+    facts: dict[str, Any]
 
 
 class TimedBlock(NamedTuple):
@@ -355,15 +324,17 @@ class WorkloadProcess:
             prepare_s=prepared - start,
             epoch_s=ended - prepared if len(times) == steps.steps_per_epoch else None,
             num_steps=self._num_done,
-            losses=tuple(losses[:_MOST_LOSSES]),
             phases=tuple(self._timers),
             # The first step may compile; without a loss nobody has waited for the others.
             step_s=min(times[1:], default=None) if losses else None,
-            num_threads=num_threads,
-            dtype=steps.dtype,
-            samples_per_step=steps.samples_per_step,
-            steps_per_epoch=steps.steps_per_epoch,
-            tolerance=steps.tolerance,
+            facts={
+                "losses": tuple(losses[:_MOST_LOSSES]),
+                "num_threads": num_threads,
+                "dtype": steps.dtype,
+                "samples_per_step": steps.samples_per_step,
+                "steps_per_epoch": steps.steps_per_epoch,
+                "tolerance": steps.tolerance,
+            },
         )
 
     def _run_epoch(self, deadline: float) -> tuple[list[float], list[float]]:

@@ -55,7 +55,7 @@ def print_run_set(run_set: RunSet, console: Console | None = None) -> None:
         console: Where to; ``None``: stdout.
     """
     caption = "Time of a step, and of the first epoch: median of the processes ± half the interquartile range"
-    table = arms_table(caption, [run_set], with_spread)
+    table = arms_table(caption, [run_set], with_spread).without_columns("Processes")
     missing = [each.device for each in run_set.devices if each.why_missing is not None]
     rest = ("",) * (len(table.columns) - 3)
     table = table._replace(rows=(*table.rows, *(("all", device, "not there", *rest) for device in missing)))

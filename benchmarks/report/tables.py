@@ -37,9 +37,13 @@ class Table(NamedTuple):
     num_texts: int = 1
     is_folded: bool = False
 
-    def without_empty_columns(self) -> "Table":
-        """Return the table without the columns of which nothing is known."""
-        known = [index for index in range(len(self.columns)) if any(row[index] for row in self.rows)]
+    def without_columns(self, *names: str) -> "Table":
+        """Return the table without these columns, and without those of which nothing is known."""
+        known = [
+            index
+            for index, name in enumerate(self.columns)
+            if name not in names and any(row[index] for row in self.rows)
+        ]
         rows = tuple(tuple(row[index] for index in known) for row in self.rows)
         return self._replace(columns=tuple(self.columns[index] for index in known), rows=rows)
 
@@ -72,7 +76,7 @@ def arms_table(caption: str, parts: Iterable[RunSet], written: Callable[[StepTim
         processes = str(max(time.num_processes for time in each.times_s.values())) if each.times_s else ""
         rows.append((each.arm.workload, device, str(each.arm.size), processes, *times, *used))
     columns = ("Workload", "Device", "Size", "Processes", "Compute", "With transfers", "First epoch", *_OF_AN_ARM)
-    return Table(caption, columns, tuple(rows), num_texts=2).without_empty_columns()
+    return Table(caption, columns, tuple(rows), num_texts=2).without_columns()
 
 
 def decision_tables(decision: Decision) -> tuple[Table, ...]:

@@ -194,7 +194,7 @@ def test_tables_of_markdown_have_as_many_cells_in_each_line(hostile_markdown):
 
     tables = "\n".join(line if line.startswith("|") else "" for line in lines).split("\n\n")
     cells = [{line.count("|") for line in table.strip().splitlines()} for table in tables if table.strip()]
-    assert len(cells) == 7
+    assert len(cells) == 8
     assert all(len(counts) == 1 for counts in cells)
 
 

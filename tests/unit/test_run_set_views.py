@@ -124,7 +124,7 @@ def test_a_device_that_is_missing_stands_in_the_table_without_a_time_and_below_w
 def test_columns_of_which_nothing_is_known_are_left_out():
     heading = shown(of(process(0, 1))).splitlines()[1]
 
-    assert heading.split() == ["Workload", "Device", "Size", "Processes", "Compute"]
+    assert heading.split() == ["Workload", "Device", "Size", "Compute"]
 
 
 def test_failures_that_are_alike_are_told_once():
