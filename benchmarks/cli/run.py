@@ -154,7 +154,8 @@ def packing(
         list[str] | None, typer.Option(help="Name of a workload, or module:function; may be repeated.")
     ] = None,
     size: Annotated[
-        int | None, typer.Option(min=1, help="Size of the workloads, if they are those of `run`.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Size of the workloads, where it is not by default.", show_default=False),
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of a trial.", show_default=False)] = None,
     trials_per_gpu: Annotated[list[int] | None, typer.Option(min=2, help="Trials at once; may be repeated.")] = None,

@@ -41,23 +41,23 @@ def starts_s(run_set: RunSet, arm: Arm) -> dict[int, float]:
     return starts
 
 
-def steps_s(run_set: RunSet, arm: Arm) -> dict[int, tuple[float, ...]]:
-    """Return the seconds of a step by round, block by block; where a start is not known, the round is left out."""
-    starts = starts_s(run_set, arm)
-    return {number: times for number, times in run_set.times_s(arm, PHASE).items() if number in starts}
+def trials_s(run_set: RunSet, arm: Arm, steps_per_trial: int, price: float = 1.0) -> dict[int, tuple[float, ...]]:
+    """Return the seconds of a trial by round, by each block of steps that was timed, times what a second costs.
 
-
-def trials_s(run_set: RunSet, arm: Arm, steps_per_trial: int) -> dict[int, tuple[float, ...]]:
-    """Return the seconds of a trial by round, by each block of steps that was timed."""
+    Rounds of which the start is not known are left out.
+    """
+    times = run_set.times_s(arm, PHASE)
     starts = starts_s(run_set, arm)
-    steps = steps_s(run_set, arm)
-    return {number: tuple(starts[number] + steps_per_trial * each for each in steps[number]) for number in steps}
+    return {
+        number: tuple(price * (start + steps_per_trial * each) for each in times[number])
+        for number, start in starts.items()
+    }
 
 
 def both_arms(run_set: RunSet, workload: str, size: int, gpu: str) -> tuple[Arm, Arm] | None:
     """Return the arms on the CPU and on the GPU, which is called ``gpu``; ``None``: one of them has no times."""
     arms = Arm(workload=workload, size=size, device="cpu"), Arm(workload=workload, size=size, device=gpu)
-    return arms if all(steps_s(run_set, arm) for arm in arms) else None
+    return arms if all(starts_s(run_set, arm) for arm in arms) else None
 
 
 def compare_trials(
@@ -75,26 +75,8 @@ def compare_trials(
         disagreement(run_set, *arms),
         other_work(*map(run_set.of, arms)),
     ]
-    first, second = (
-        {number: tuple(price * each for each in times) for number, times in trials.items()}
-        for trials, price in zip((trials_s(run_set, arm, steps_per_trial) for arm in arms), prices, strict=True)
-    )
+    first, second = (trials_s(run_set, arm, steps_per_trial, price) for arm, price in zip(arms, prices, strict=True))
     return compare_arms(first, second, same_within=same_within, doubts=[doubt for doubt in doubts if doubt])
-
-
-def middle(by_round: dict[int, tuple[float, ...]]) -> float:
-    """Return the median over processes of the medians of their blocks."""
-    return statistics.median(map(statistics.median, by_round.values()))
-
-
-def num_threads(run_set: RunSet, arm: Arm) -> int:
-    """Return the CPU threads of the arm's processes."""
-    return max(run.num_threads for run in run_set.of(arm))
-
-
-def peak_gpu_bytes(run_set: RunSet, arm: Arm) -> int | None:
-    """Return the most GPU memory that any of its processes held; ``None``: not known, or none."""
-    return max((run.peak_gpu_bytes for run in run_set.of(arm) if run.peak_gpu_bytes), default=None)
 
 
 FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "numba", "cupy", "numpy", "xgboost", "lightgbm")
@@ -303,16 +285,16 @@ class _Case(NamedTuple):
         return size, reasons
 
     def _on_cpu(self, arm: Arm) -> _Rate:
-        cpus = num_threads(self.run_set, arm)
+        cpus = self._threads(arm)
         at_once = self._at_once(CpuPolicy(cpus=cpus))
         return _Rate(at_once, at_once, None if self.prices is None else self.prices.per_hour(cpus=cpus))
 
     def _on_gpu(self, arm: Arm) -> _Rate:
-        cpus = num_threads(self.run_set, arm)
+        cpus = self._threads(arm)
         whole = max(1.0, parse_device(arm.device).amount)
         in_turn = self._at_once(GpuPolicy(gpus=whole, cpus=cpus))
         at_once = max(in_turn, self._at_once(self._sharing(arm, cpus)))
-        gain = self._gain(arm.workload, at_once // in_turn if in_turn else 1)
+        gain = self._gain(arm, at_once // in_turn if in_turn else 1)
         price = None
         if self.prices is not None:
             gpu_type = self.terms.gpu_type or self._accelerator_type
@@ -322,7 +304,7 @@ class _Case(NamedTuple):
     def _sharing(self, arm: Arm, cpus: int) -> ResourcePolicy:
         """Return the policy by which as many trials share a GPU as fit."""
         amount = parse_device(arm.device).amount
-        peak = peak_gpu_bytes(self.run_set, arm)
+        peak = self._peak_gpu_bytes(arm)
         if amount != 1 or peak is None:
             return GpuPolicy(gpus=amount, cpus=cpus)
         return GpuMemoryPolicy(gpu_memory=peak + _OUTSIDE_ALLOCATORS_BYTES, cpus=cpus)
@@ -333,32 +315,46 @@ class _Case(NamedTuple):
         except InfeasibleRequestError:
             return 0
 
-    def _gain(self, workload: str, trials_per_gpu: int) -> float:
+    def _gain(self, arm: Arm, trials_per_gpu: int) -> float:
         """Return how many times the trials an hour a GPU finishes with so many at once, as far as was measured."""
         if self.packing is None:
             return 1.0
+        # Where its size was asked for, the record has it in the name.
+        sized = f"{arm.workload}[{arm.size}]"
+        name = sized if sized in self.packing.workloads else arm.workload
         # Trials at a time that were asked for, without MPS, which a plan does not start.
-        arms = [arm for arm in self.packing.arms(workload) if arm[0] == "packed" and arm[1] <= trials_per_gpu]
-        return max([1.0, *(self.packing.speedup(workload, arm) or 1.0 for arm in arms)])
+        several = [each for each in self.packing.arms(name) if each[0] == "packed" and each[1] <= trials_per_gpu]
+        return max([1.0, *(self.packing.speedup(name, each) or 1.0 for each in several)])
 
     def _times(self, arm: Arm, rate: _Rate) -> DeviceTimes:
-        trial_s = middle(self._trials_s(arm))
+        time = self.run_set.times_s(arm, PHASE)
+        starts = starts_s(self.run_set, arm)
+        trial_s = self._middle(trials_s(self.run_set, arm, self.terms.steps_per_trial))
         price = rate.price_per_trial_hour
         return DeviceTimes(
             device=arm.device,
-            step_s=middle(steps_s(self.run_set, arm)),
-            start_s=statistics.median(starts_s(self.run_set, arm).values()),
+            step_s=self._middle({number: time[number] for number in starts}),
+            start_s=statistics.median(starts.values()),
             trial_s=trial_s,
             at_once=rate.at_once,
             trials_per_hour=rate.in_turn * 3600 / trial_s,
             cost_per_trial=None if price is None else price * trial_s / 3600,
             price_of=None if rate.price is None else rate.price.of,
-            peak_gpu_bytes=peak_gpu_bytes(self.run_set, arm),
-            num_threads=num_threads(self.run_set, arm),
+            peak_gpu_bytes=self._peak_gpu_bytes(arm),
+            num_threads=self._threads(arm),
         )
 
-    def _trials_s(self, arm: Arm) -> dict[int, tuple[float, ...]]:
-        return trials_s(self.run_set, arm, self.terms.steps_per_trial)
+    @staticmethod
+    def _middle(by_round: dict[int, tuple[float, ...]]) -> float:
+        """Return the median over processes of the medians of their blocks."""
+        return statistics.median(map(statistics.median, by_round.values()))
+
+    def _threads(self, arm: Arm) -> int:
+        return max(run.num_threads for run in self.run_set.of(arm))
+
+    def _peak_gpu_bytes(self, arm: Arm) -> int | None:
+        """Return the most GPU memory that any of its processes held; ``None``: not known, or none."""
+        return max((run.peak_gpu_bytes for run in self.run_set.of(arm) if run.peak_gpu_bytes), default=None)
 
     @property
     def _accelerator_type(self) -> str | None:

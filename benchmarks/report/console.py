@@ -164,6 +164,6 @@ def _of_throughput(record: ThroughputRecord) -> Iterator[str]:
         end = record.stops_paying_at(workload)
         where = "still paid at the most that was run" if end is None else f"stops paying at {end} trials a GPU"
         apart = record.largest_difference_of_losses(workload)
-        yield f"{workload}: {where}; losses of one seed differ by at most {apart:.2%}"
+        yield f"{workload}: {where}; losses of trials differ by at most {apart:.2%}"
     for failure in record.failures:
         yield f"does not count: {failure}"

@@ -42,58 +42,35 @@ def _by_name(*workloads: BuiltIn) -> dict[str, BuiltIn]:
     return {workload.name: workload for workload in workloads}
 
 
-_TORCH: Final = "torch_workloads"
-_TENSORFLOW: Final = "tensorflow_workloads"
-_ON_TORCH: Final = ("torch",)
-_ON_TENSORFLOW: Final = ("tensorflow",)
 _BATCHES: Final = _every_fourth(0, 12)
 _LARGE_BATCHES: Final = _every_fourth(0, 8)
 _ELEMENTS: Final = _every_fourth(10, 24)
 
+
+def _in_torch(name: str, describe: str, sizes: tuple[int, ...], size_means: str = "batch") -> BuiltIn:
+    return BuiltIn(name, f"torch_workloads:{name.replace('-', '_')}", describe, size_means, sizes, ("torch",))
+
+
+def _in_tensorflow(name: str, describe: str) -> BuiltIn:
+    path = f"tensorflow_workloads:{name.removeprefix('tf-')}"
+    return BuiltIn(name, path, describe, "batch", _BATCHES, ("tensorflow",))
+
+
 BUILT_IN: Final = _by_name(
-    BuiltIn("matmul", f"{_TORCH}:matmul", "product of two matrices", "rows", (*_every_fourth(4, 12), 8192), _ON_TORCH),
-    BuiltIn("mlp", f"{_TORCH}:mlp", "training of an MLP 784-256-256-10", "batch", _BATCHES, _ON_TORCH),
-    BuiltIn("cnn", f"{_TORCH}:cnn", "training of a CNN of 2 convolutions on 28 x 28", "batch", _BATCHES, _ON_TORCH),
-    BuiltIn(
-        "transformer",
-        f"{_TORCH}:transformer",
-        "training of a transformer of 2 layers, width 128, on 64 tokens",
-        "batch",
-        _BATCHES,
-        _ON_TORCH,
-    ),
-    BuiltIn("resnet50", f"{_TORCH}:resnet50", "training of ResNet-50 on 224 x 224", "batch", _LARGE_BATCHES, _ON_TORCH),
-    BuiltIn(
-        "resnet50-tf32", f"{_TORCH}:resnet50_tf32", "training of ResNet-50, in TF32", "batch", _LARGE_BATCHES, _ON_TORCH
-    ),
-    BuiltIn(
-        "resnet50-fp16",
-        f"{_TORCH}:resnet50_fp16",
-        "training of ResNet-50, in float16",
-        "batch",
-        _LARGE_BATCHES,
-        _ON_TORCH,
-    ),
-    BuiltIn("tf-mlp", f"{_TENSORFLOW}:mlp", "the MLP, in TensorFlow", "batch", _BATCHES, _ON_TENSORFLOW),
-    BuiltIn("tf-cnn", f"{_TENSORFLOW}:cnn", "the CNN, in TensorFlow", "batch", _BATCHES, _ON_TENSORFLOW),
+    _in_torch("matmul", "product of two matrices", (*_every_fourth(4, 12), 8192), "rows"),
+    _in_torch("mlp", "training of an MLP 784-256-256-10", _BATCHES),
+    _in_torch("cnn", "training of a CNN of 2 convolutions on 28 x 28", _BATCHES),
+    _in_torch("transformer", "training of a transformer of 2 layers, width 128, on 64 tokens", _BATCHES),
+    _in_torch("resnet18", "training of ResNet-18 on 32 x 32", _BATCHES),
+    _in_torch("resnet50", "training of ResNet-50 on 224 x 224", _LARGE_BATCHES),
+    _in_torch("resnet50-tf32", "training of ResNet-50, in TF32", _LARGE_BATCHES),
+    _in_torch("resnet50-fp16", "training of ResNet-50, in float16", _LARGE_BATCHES),
+    _in_tensorflow("tf-mlp", "the MLP, in TensorFlow"),
+    _in_tensorflow("tf-cnn", "the CNN, in TensorFlow"),
     BuiltIn("doubling", "numba_kernels:doubling", "an array times two, by numba", "elements", _ELEMENTS, ("numba",)),
     BuiltIn("boosting", "boosting:boosting", "10 rounds of XGBoost", "rows", _every_fourth(10, 20), ("xgboost",)),
-    BuiltIn(
-        "iterative-tasks",
-        f"{_TORCH}:iterative_tasks",
-        "an iteration on data that a task gets and gives back",
-        "elements",
-        _ELEMENTS,
-        _ON_TORCH,
-    ),
-    BuiltIn(
-        "iterative-actor",
-        f"{_TORCH}:iterative_actor",
-        "an iteration on data that an actor keeps on the device",
-        "elements",
-        _ELEMENTS,
-        _ON_TORCH,
-    ),
+    _in_torch("iterative-tasks", "an iteration on data that a task gets and gives back", _ELEMENTS, "elements"),
+    _in_torch("iterative-actor", "an iteration on data that an actor keeps on the device", _ELEMENTS, "elements"),
 )
 """All that are worth a user's time."""
 

@@ -189,6 +189,11 @@ def transformer(size: int, device: str) -> Steps:
     return _training("transformer", size, device)
 
 
+def resnet18(size: int, device: str) -> Steps:
+    """Train the residual network on batches of ``size`` images of 3 x 32 x 32."""
+    return _training("resnet18", size, device)
+
+
 def resnet50(size: int, device: str) -> Steps:
     """Train ResNet-50 on batches of ``size`` images of 3 x 224 x 224, in float32 and nothing less."""
     return _training("resnet50", size, device, num_batches=2)

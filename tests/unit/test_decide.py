@@ -64,11 +64,11 @@ def test_trials_an_hour_are_those_of_all_cpus_and_of_each_gpu_in_turn():
     assert (found.gpu.at_once, found.gpu.trials_per_hour) == (4, pytest.approx(2 * 3600 / found.gpu.trial_s))
 
 
-def packed_on(gpu):
+def packed_on(gpu, workload="mlp"):
     rates = {("alone", 1): 100, ("packed", 2): 150, ("packed", 8): 300, ("packed with mps", 2): 190}
     samples = [
         ThroughputSample(
-            workload="mlp", arm=arm, trials_per_gpu=k, num_trials=rate, seconds=3600, trial_seconds=(), losses=()
+            workload=workload, arm=arm, trials_per_gpu=k, num_trials=rate, seconds=3600, trial_seconds=(), losses=()
         )
         for (arm, k), rate in rates.items()
     ]
@@ -82,6 +82,12 @@ def test_sharing_a_gpu_brings_what_a_record_of_packing_says(gpu):
     assert found.gpu.trials_per_hour == pytest.approx(1.5 * 2 * 3600 / found.gpu.trial_s)
     assert found.gpu.cost_per_trial == pytest.approx(2.0 * found.gpu.trial_s / 3600 / 1.5)
     assert found.flips_at == pytest.approx(1.5 * found.speedup)
+
+
+def test_a_record_of_packing_of_one_size_is_of_that_size():
+    found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES, packed_on(UNREAD_GPU, "mlp[256]")))
+
+    assert [found[size].flips_at / found[size].speedup for size in (16, 256)] == pytest.approx([1, 1.5])
 
 
 def test_a_record_of_packing_on_another_gpu_is_refused():
