@@ -41,6 +41,7 @@ from tune_policies.values.resources import Count
 from tune_policies.values.value import Value
 
 CONFIDENCE: Final = 0.95
+"""Of an interval."""
 NUM_DRAWS: Final = 2000
 FEWEST_ROUNDS: Final = 3
 """With fewer, the spread between processes is not known from the run itself."""
@@ -71,16 +72,16 @@ class Interval(NamedTuple):
     num_rounds: int
     is_paired: bool
 
-    def at_confidence(self, wanted: float, given: float = CONFIDENCE) -> "Interval":
+    def at_confidence(self, wanted: float) -> "Interval":
         """Return the interval that holds with another confidence, widened as a t interval would be."""
         if self.freedom == 0:
             return self
-        stretch = student_quantile(wanted, self.freedom) / student_quantile(given, self.freedom)
+        stretch = student_quantile(wanted, self.freedom) / student_quantile(CONFIDENCE, self.freedom)
         low, high = (self.ratio * (bound / self.ratio) ** stretch for bound in (self.low, self.high))
         return self._replace(low=low, high=high)
 
 
-def ratio_interval(first: Times, second: Times, confidence: float = CONFIDENCE) -> Interval:
+def ratio_interval(first: Times, second: Times) -> Interval:
     """Return how many times as long the first takes, round by round where the arms have rounds in common.
 
     Raises:
@@ -89,19 +90,19 @@ def ratio_interval(first: Times, second: Times, confidence: float = CONFIDENCE) 
     ones, others = _log_medians(first), _log_medians(second)
     common = sorted(ones.keys() & others.keys())
     if len(common) < min(FEWEST_ROUNDS, len(ones), len(others)):
-        return unpaired_interval(first, second, confidence)
+        return unpaired_interval(first, second)
     differences = np.array([[ones[number] - others[number] for number in common]])
-    return _interval(*paired_bounds(differences, confidence), freedom=len(common) - 1, rounds=len(common), paired=True)
+    return _interval(*paired_bounds(differences), freedom=len(common) - 1, rounds=len(common), paired=True)
 
 
-def unpaired_interval(first: Times, second: Times, confidence: float = CONFIDENCE) -> Interval:
+def unpaired_interval(first: Times, second: Times) -> Interval:
     """Return how many times as long the first takes, where no process of one belongs to one of the other.
 
     Raises:
         InvalidResourcesError: An arm has no times, or one that is not above 0.
     """
     ones, others = (np.array([list(_log_medians(times).values())]) for times in (first, second))
-    bounds = unpaired_bounds(ones, others, confidence)
+    bounds = unpaired_bounds(ones, others)
     rounds = min(ones.size, others.size)
     freedom = _welch_freedom(ones, others)[0] if rounds > 1 else 0.0
     return _interval(*bounds, freedom=freedom, rounds=rounds, paired=False)
@@ -126,17 +127,17 @@ def _error_of_medians(times: Times) -> float:
     return sqrt(sum(error**2 for error in errors)) / len(errors)
 
 
-def paired_bounds(differences: Floats, confidence: float = CONFIDENCE) -> tuple[Floats, Floats, Floats]:
+def paired_bounds(differences: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the means, and their bounds, of each row: a draw of the differences of the arms' logarithms by round."""
     num_rounds = differences.shape[1]
     means = differences.mean(axis=1)
     if num_rounds == 1:
         return means, means, means
-    stretch = student_quantile(confidence, num_rounds - 1) / student_quantile(confidence)
-    return _bounds(means, _drawn_deviations(differences), stretch, confidence)
+    stretch = student_quantile(CONFIDENCE, num_rounds - 1) / student_quantile(CONFIDENCE)
+    return _bounds(means, _drawn_deviations(differences), stretch)
 
 
-def unpaired_bounds(first: Floats, second: Floats, confidence: float = CONFIDENCE) -> tuple[Floats, Floats, Floats]:
+def unpaired_bounds(first: Floats, second: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the differences of means, and their bounds, of each row: a draw of the logarithms of both arms."""
     means = first.mean(axis=1) - second.mean(axis=1)
     if min(first.shape[1], second.shape[1]) == 1:
@@ -144,8 +145,8 @@ def unpaired_bounds(first: Floats, second: Floats, confidence: float = CONFIDENC
     # Each arm takes the draws of the other, too, so that the interval of the swapped arms is the inverse one.
     drawn = [_drawn_deviations(first, key) - _drawn_deviations(second, 1 - key) for key in (0, 1)]
     freedom = _welch_freedom(first, second)
-    stretch = np.array([student_quantile(confidence, each) for each in freedom]) / student_quantile(confidence)
-    return _bounds(means, np.concatenate(drawn, axis=1), stretch, confidence)
+    stretch = np.array([student_quantile(CONFIDENCE, each) for each in freedom]) / student_quantile(CONFIDENCE)
+    return _bounds(means, np.concatenate(drawn, axis=1), stretch)
 
 
 @cache
@@ -172,9 +173,9 @@ def _interval(means: Floats, lows: Floats, highs: Floats, *, freedom: float, rou
     return Interval(ratio, low, high, freedom, rounds, paired)
 
 
-def _bounds(means: Floats, drawn: Floats, stretch: Any, confidence: float) -> tuple[Floats, Floats, Floats]:
+def _bounds(means: Floats, drawn: Floats, stretch: Any) -> tuple[Floats, Floats, Floats]:
     """Return the means, and the percentiles of what was drawn about 0, stretched and put about the means."""
-    outside = (1 - confidence) / 2
+    outside = (1 - CONFIDENCE) / 2
     # The n-th smallest and the n-th largest: to interpolate would treat both ends a little differently.
     place = floor(outside * drawn.shape[1])
     ends = np.partition(drawn, (place, drawn.shape[1] - 1 - place), axis=1)
@@ -263,54 +264,33 @@ FACTOR_IN_DOUBT: Final = 2.0
 """By how much times may be wrong at the worst: one of two equal arms shares its CPU with another process."""
 
 
-def compare_arms(
-    first: Times,
-    second: Times,
-    *,
-    same_within: float = 0.05,
-    confidence: float = CONFIDENCE,
-    doubts: Iterable[str] = (),
-) -> Comparison:
+def compare_arms(first: Times, second: Times, *, same_within: float = 0.05, doubts: Iterable[str] = ()) -> Comparison:
     """Compare two arms of one run, by the seconds of a step of each block of each round.
 
     Args:
         first: The first's times; rounds without any are left out.
         second: The second's.
         same_within: By how much they may differ and still count as the same: 0.05 for 5 %.
-        confidence: Of the interval.
         doubts: What is known against the times, a sentence each.
 
     Raises:
-        InvalidResourcesError: An arm has no times, or an option makes no sense.
+        InvalidResourcesError: An arm has no times, or ``same_within`` makes no sense.
     """
-    _check(same_within, confidence)
-    interval = ratio_interval(first, second, confidence)
-    drift = drift_of_ratio(first, second, same_within) if interval.is_paired else None
-    scatter = error_of_blocks(first, second)
-    return _judge(interval, scatter, same_within, confidence, [*doubts, *([drift] if drift else [])])
+    return _judge(ratio_interval(first, second), first, second, same_within, doubts)
 
 
-def compare_apart(
-    first: Times,
-    second: Times,
-    *,
-    same_within: float = 0.05,
-    confidence: float = CONFIDENCE,
-    doubts: Iterable[str] = (),
-) -> Comparison:
+def compare_apart(first: Times, second: Times, *, same_within: float = 0.05, doubts: Iterable[str] = ()) -> Comparison:
     """Compare two arms of different runs, as :func:`compare_arms`, of which no rounds belong together."""
-    _check(same_within, confidence)
-    interval, scatter = unpaired_interval(first, second, confidence), error_of_blocks(first, second)
-    return _judge(interval, scatter, same_within, confidence, list(doubts))
+    return _judge(unpaired_interval(first, second), first, second, same_within, doubts)
 
 
-def outcome_of(interval: Interval, same_within: float, confidence: float, *, is_doubtful: bool) -> Outcome:
+def outcome_of(interval: Interval, same_within: float, *, is_doubtful: bool) -> Outcome:
     """Return what follows from an interval alone."""
     band = log(1 + same_within)
     if not is_doubtful and -band <= log(interval.low) and log(interval.high) <= band:
         return Outcome.SAME
     allowed = band + (log(FACTOR_IN_DOUBT) if is_doubtful else 0)
-    surer = interval.at_confidence(max(SURER, confidence), confidence)
+    surer = interval.at_confidence(SURER)
     if log(interval.low) > allowed and surer.low > 1:
         return Outcome.SECOND
     if log(interval.high) < -allowed and surer.high < 1:
@@ -340,10 +320,13 @@ def drift_of_ratio(first: Times, second: Times, same_within: float) -> str | Non
     return f"the ratio drifted by {exp(abs(change)) - 1:.1%} from the first round to the last: run it again, longer"
 
 
-def _judge(interval: Interval, scatter: float, same_within: float, confidence: float, doubts: list[str]) -> Comparison:
-    outcome = outcome_of(interval, same_within, confidence, is_doubtful=bool(doubts))
-    reasons = list(doubts)
-    by_chance = student_quantile(max(SURER, confidence)) * scatter
+def _judge(interval: Interval, first: Times, second: Times, same_within: float, doubts: Iterable[str]) -> Comparison:
+    if not 0 < same_within < 1:
+        raise InvalidResourcesError(f"same_within is a part between 0 and 1, such as 0.05 for 5 %, got {same_within}")
+    drift = drift_of_ratio(first, second, same_within) if interval.is_paired else None
+    reasons = [*doubts, *([drift] if drift else [])]
+    outcome = outcome_of(interval, same_within, is_doubtful=bool(reasons))
+    by_chance = student_quantile(SURER) * error_of_blocks(first, second)
     if outcome in (Outcome.FIRST, Outcome.SECOND) and abs(log(interval.ratio)) <= by_chance:
         outcome = Outcome.AMBIGUOUS
         reasons.append(
@@ -364,7 +347,6 @@ def _judge(interval: Interval, scatter: float, same_within: float, confidence: f
         high=interval.high,
         outcome=outcome,
         same_within=same_within,
-        confidence=confidence,
         num_rounds=interval.num_rounds,
         reasons=tuple(reasons),
     )
@@ -376,10 +358,3 @@ def _why_ambiguous(interval: Interval, same_within: float) -> str:
         return f"{bounds} would hold equality at a confidence of {SURER:.1%}: more rounds make it narrower"
     band = f"{1 / (1 + same_within):.3f} to {1 + same_within:.3f}"
     return f"{bounds} is partly within {band}, which counts as the same, and partly not: more rounds make it narrower"
-
-
-def _check(same_within: float, confidence: float) -> None:
-    if not 0 < same_within < 1:
-        raise InvalidResourcesError(f"same_within is a part between 0 and 1, such as 0.05 for 5 %, got {same_within}")
-    if not 0.5 <= confidence < 1:
-        raise InvalidResourcesError(f"confidence is a part from 0.5 to below 1, such as 0.95, got {confidence}")

@@ -16,6 +16,7 @@ from tune_policies.values.value import Value, shorten_names, suggest
 
 from ..record.run_set import Arm, Environment, NoiseReading, Phase, ProcessRun, RunSet
 from ..record.run_set_file import read_run_set
+from ..record.summary import in_words
 from .judge import SURE, Comparison, Outcome, compare_apart, compare_arms, ratio_interval
 
 MOST_LOAD: Final = 0.2
@@ -69,27 +70,22 @@ def control_problem(run_set: RunSet, arm: Arm, phase: Phase, same_within: float)
     )
 
 
-def disagreement(run_set: RunSet, *arms: Arm) -> str | None:
-    """Return what is known of results that differ between devices; ``None``: they agree."""
-    pairs = {(arm.workload, arm.size) for arm in arms}
-    found = [
-        each for each in run_set.failures if each.kind == "disagreed" and (each.arm.workload, each.arm.size) in pairs
-    ]
-    return f"the arms did not do the same work: {found[0].message}" if found else None
+def disagreement(run_set: RunSet, arm: Arm) -> str | None:
+    """Return what is known of results that differ between devices, of this workload and size; ``None``: they agree."""
+    for each in run_set.failures:
+        if each.kind == "disagreed" and (each.arm.workload, each.arm.size) == (arm.workload, arm.size):
+            return f"the arms did not do the same work: {each.message}"
+    return None
 
 
 def other_work(first: Sequence[ProcessRun], second: Sequence[ProcessRun]) -> str | None:
     """Return in what two arms differ by what their processes say of their work; ``None``: in nothing."""
     differ = []
     for field, name in OF_THE_WORK.items():
-        one, other = ({getattr(run, field) for run in runs} - {None} for runs in (first, second))
+        one, other = (sorted({str(getattr(run, field)) for run in runs} - {"None"}) for runs in (first, second))
         if one and other and one != other:
-            differ.append(f"{name} {_listed(one)} against {_listed(other)}")
+            differ.append(f"{name} {' or '.join(one)} against {' or '.join(other)}")
     return f"the arms did not do the same work: {'; '.join(differ)}" if differ else None
-
-
-def _listed(values: set[object]) -> str:
-    return " or ".join(sorted(map(str, values)))
 
 
 class Verdict(Value):
@@ -116,9 +112,9 @@ class Verdict(Value):
         """The name of the faster one (``"GPU"``, ``"CPU"``, ``"gpu@0.25"``), ``"same"`` or ``"ambiguous"``."""
         match self.comparison.outcome:
             case Outcome.FIRST:
-                return _in_words(self.first)
+                return in_words(self.first)
             case Outcome.SECOND:
-                return _in_words(self.second)
+                return in_words(self.second)
             case other:
                 return other.value
 
@@ -172,24 +168,24 @@ def verdicts_across(
         names: What the runs are called in the verdicts.
         doubts: What is known against comparing them, a sentence each.
     """
-    of_both = [arm for arm in first.arms if not arm.is_control and arm in second.arms]
-    return tuple(
-        Verdict(
-            workload=arm.workload,
-            size=arm.size,
-            phase=phase,
-            first=f"{names[0]} on {arm.device}",
-            second=f"{names[1]} on {arm.device}",
-            comparison=compare_apart(
-                first.times_s(arm, phase),
-                second.times_s(arm, phase),
-                same_within=same_within,
-                doubts=[*doubts, *_doubts_across(first, second, names, arm, phase, same_within)],
-            ),
+    runs = (first, second)
+    found = []
+    for arm in first.arms:
+        times = [run_set.times_s(arm, phase) for run_set in runs]
+        if arm.is_control or not all(times):
+            continue
+        known = [*doubts, *_doubts_across(runs, names, arm, phase, same_within)]
+        found.append(
+            Verdict(
+                workload=arm.workload,
+                size=arm.size,
+                phase=phase,
+                first=f"{names[0]} on {arm.device}",
+                second=f"{names[1]} on {arm.device}",
+                comparison=compare_apart(*times, same_within=same_within, doubts=known),
+            )
         )
-        for arm in of_both
-        if first.times_s(arm, phase) and second.times_s(arm, phase)
-    )
+    return tuple(found)
 
 
 def differences_of_hardware(first: Environment, second: Environment) -> tuple[str, ...]:
@@ -239,13 +235,9 @@ def _between(
     # The control is that of one device only; where it differs from its twin, the others are no better known.
     controlled = (arm for arm in run_set.arms if (arm.workload, arm.size) == (first.workload, first.size))
     found = [control_problem(run_set, arm, phase, same_within) for arm in controlled]
-    found += [disagreement(run_set, first, second), other_work(run_set.of(first), run_set.of(second))]
-    comparison = compare_arms(
-        run_set.times_s(first, phase),
-        run_set.times_s(second, phase),
-        same_within=same_within,
-        doubts=[*doubts, *(each for each in found if each)],
-    )
+    found += [disagreement(run_set, first), other_work(run_set.of(first), run_set.of(second))]
+    times = (run_set.times_s(arm, phase) for arm in (first, second))
+    comparison = compare_arms(*times, same_within=same_within, doubts=[*doubts, *filter(None, found)])
     return Verdict(
         workload=first.workload,
         size=first.size,
@@ -257,19 +249,13 @@ def _between(
 
 
 def _doubts_across(
-    first: RunSet, second: RunSet, names: tuple[str, str], arm: Arm, phase: Phase, same_within: float
-) -> list[str]:
-    differ = other_work(first.of(arm), second.of(arm))
-    return ([differ] if differ else []) + [
-        f"{name}: {doubt}"
-        for name, run_set in zip(names, (first, second), strict=True)
-        for doubt in (
-            *noise_problems(run_set),
-            control_problem(run_set, arm, phase, same_within),
-            disagreement(run_set, arm),
-        )
-        if doubt
-    ]
+    runs: tuple[RunSet, RunSet], names: tuple[str, str], arm: Arm, phase: Phase, same_within: float
+) -> Iterator[str]:
+    if differ := other_work(*(run_set.of(arm) for run_set in runs)):
+        yield differ
+    for name, run_set in zip(names, runs, strict=True):
+        found = (control_problem(run_set, arm, phase, same_within), disagreement(run_set, arm))
+        yield from (f"{name}: {doubt}" for doubt in (*noise_problems(run_set), *found) if doubt)
 
 
 def _check_devices(wanted: tuple[str, str], known: list[str]) -> None:
@@ -281,10 +267,6 @@ def _check_devices(wanted: tuple[str, str], known: list[str]) -> None:
             )
     if wanted[0] == wanted[1]:
         raise InvalidResourcesError(f"{wanted[0]!r} cannot be compared with itself: name two devices")
-
-
-def _in_words(device: str) -> str:
-    return device.upper() if device in {"cpu", "gpu"} else device
 
 
 NOT_PAIRED = (

@@ -72,7 +72,7 @@ def compare_trials(
     doubts = [
         *noise_problems(run_set),
         *(control_problem(run_set, arm, PHASE, same_within) for arm in arms),
-        disagreement(run_set, *arms),
+        disagreement(run_set, arms[0]),
         other_work(*map(run_set.of, arms)),
     ]
     first, second = (trials_s(run_set, arm, steps_per_trial, price) for arm, price in zip(arms, prices, strict=True))

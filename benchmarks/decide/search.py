@@ -1,10 +1,11 @@
 """Measures a workload where the crossover is looked for, size by size, and writes down what was measured."""
 
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from tune_policies import ClusterCapacity, probe_cluster
+from tune_policies import probe_cluster
+from tune_policies.cli.terminal import tell
 from tune_policies.files.locking import locked
 from tune_policies.values.value import counted
 
@@ -53,45 +54,27 @@ def search_to_file(wanted: Search, *, address: str | None = None, timeout_s: flo
             raise UndecidedError(
                 f"{missing[0].device} is not there, so there is no crossover: {missing[0].why_missing}"
             )
-        growing = _Growing(wanted, capacity, run_set)
-        search(growing.compare, wanted.sizes, wanted.settings.num_rounds)
-        return growing.finish()
+        sizes: set[int] = set()
 
+        def asked(of_sizes: Iterable[int], num_rounds: int) -> RunSet:
+            changes = {"sizes": {wanted.workload: tuple(sorted(of_sizes))}, "num_rounds": num_rounds}
+            return run_set.model_copy(update={"settings": wanted.settings.model_copy(update=changes)})
 
-class _Growing:
-    """The record of a search, which grows with each size."""
+        def compare(size: int, num_rounds: int) -> Comparison | None:
+            """Measure a size until it has so many rounds, and compare trials of it."""
+            nonlocal run_set
+            sizes.add(size)
+            tell(f"measuring {wanted.workload}[{size}], {counted(num_rounds, 'round')}")
+            for run_set in measure(asked([size], num_rounds), capacity):
+                write_run_set(run_set, wanted.output)
+            terms = wanted.terms
+            arms = both_arms(run_set, wanted.workload, size, terms.gpu or "gpu")
+            if arms is None:
+                return None
+            return compare_trials(run_set, arms, terms.steps_per_trial, same_within=terms.same_within)
 
-    def __init__(self, wanted: Search, capacity: ClusterCapacity, run_set: RunSet) -> None:
-        self._wanted = wanted
-        self._capacity = capacity
-        self._run_set = run_set
-        self._sizes: set[int] = set()
-
-    def compare(self, size: int, num_rounds: int) -> Comparison | None:
-        """Measure a size until it has so many rounds, and compare trials of it."""
-        self._sizes.add(size)
-        print(f"measuring {self._wanted.workload}[{size}], {counted(num_rounds, 'round')}", file=sys.stderr)
-        for run_set in measure(self._asked([size], num_rounds), self._capacity):
-            self._keep(run_set)
-        wanted = self._wanted
-        arms = both_arms(self._run_set, wanted.workload, size, wanted.terms.gpu or "gpu")
-        if arms is None:
-            return None
-        terms = wanted.terms
-        return compare_trials(self._run_set, arms, terms.steps_per_trial, same_within=terms.same_within)
-
-    def finish(self) -> RunSet:
-        """Return the whole record, which says what all was asked for."""
-        whole = self._asked(sorted(self._sizes), self._wanted.settings.num_rounds)
+        search(compare, wanted.sizes, wanted.settings.num_rounds)
         # It lacks the rounds that a search leaves out, for which nobody is to go on with it.
-        self._keep(whole.model_copy(update={"is_complete": True}))
-        return self._run_set
-
-    def _asked(self, sizes: list[int], num_rounds: int) -> RunSet:
-        changes = {"sizes": {self._wanted.workload: tuple(sizes)}, "num_rounds": num_rounds}
-        settings = self._wanted.settings.model_copy(update=changes)
-        return self._run_set.model_copy(update={"settings": settings})
-
-    def _keep(self, run_set: RunSet) -> None:
-        self._run_set = run_set
-        write_run_set(run_set, self._wanted.output)
+        whole = asked(sizes, wanted.settings.num_rounds).model_copy(update={"is_complete": True})
+        write_run_set(whole, wanted.output)
+        return whole
