@@ -131,7 +131,7 @@ def _searched(
     looked_at = powers_of_two(sizes["min_size"], sizes["max_size"])
     if ":" not in workload:
         check_needs(find_workload(workload))
-    from ..decide.search import Search, search_to_file
+    from ..decide.crossover import Search, search_to_file
 
     wanted = Search(
         workload=workload,
@@ -153,7 +153,7 @@ def _searched(
 
 def _show(decided: "Decided", *, as_json: bool) -> None:
     """Print the decision on stdout, and on stderr what is to be said of it."""
-    from ..report.console import print_decision
+    from ..report.tables import print_decision
 
     for note in decided.notes[:_MOST_NOTES]:
         tell(f"note: {note}")
@@ -186,7 +186,7 @@ def compare(
 ) -> None:
     """Say which of two devices of a run, or which of two runs, is faster, and how sure that is."""
     from ..compare.verdicts import Question, compare_files, surely_slower
-    from ..report.console import print_verdicts
+    from ..report.tables import print_verdicts
 
     question = Question(
         between=between,

@@ -26,7 +26,7 @@ def show(file: File, *, json: Json = False) -> None:
     """Show what a run measured, a row for each arm, and what was missing, failed or disturbed it."""
     run_set = read_run_set(file)
     if not json:
-        from ..report.console import print_run_set
+        from ..report.tables import print_run_set
 
         print_run_set(run_set)
         return

@@ -141,7 +141,7 @@ def _devices(texts: list[str]) -> tuple[str, ...]:
 
 def _show(run_set: "RunSet", output: Path) -> None:
     """Print what was measured on stdout, and on stderr what was not, and where all of it is."""
-    from ..report.console import print_run_set
+    from ..report.tables import print_run_set
 
     print_run_set(run_set)
     print(f"written to {output}", file=sys.stderr)

@@ -8,6 +8,8 @@ record of ``tune-policies bench packing`` says so for the workload.
 """
 
 import statistics
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from pydantic import Field
@@ -24,7 +26,6 @@ from ..compare.verdicts import control_problem, disagreement, noise_problems, ot
 from ..measuring.colocation import parse_device
 from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Arm, Phase, RunSet
-from .crossover import crossover
 from .prices import Price, Prices
 
 PHASE = Phase.TRANSFERS
@@ -77,6 +78,70 @@ def compare_trials(
     ]
     first, second = (trials_s(run_set, arm, steps_per_trial, price) for arm, price in zip(arms, prices, strict=True))
     return compare_arms(first, second, same_within=same_within, doubts=[doubt for doubt in doubts if doubt])
+
+
+class Change(NamedTuple):
+    """Two neighbouring measured sizes with different answers."""
+
+    below: int
+    at: int
+
+
+class Crossover(NamedTuple):
+    """Where the GPU begins to be the answer, and stays it.
+
+    Attributes:
+        above: The largest size for which it is not, below ``at``; ``None``: it is for all that were measured.
+        at: The smallest size from which on it is for all that were measured; ``None``: for none.
+        changes: Where the answer changes; with more than one it changes back.
+    """
+
+    above: int | None
+    at: int | None
+    changes: tuple[Change, ...]
+
+
+def crossover(answers: Mapping[int, Answer]) -> Crossover:
+    """Return where the GPU begins to be the answer, and stays it."""
+    sizes = sorted(answers)
+    changes = tuple(Change(low, high) for low, high in pairwise(sizes) if answers[low] != answers[high])
+    others = [size for size in sizes if answers[size] != "GPU"]
+    from_there = [size for size in sizes if not others or size > others[-1]]
+    return Crossover(others[-1] if others else None, from_there[0] if from_there else None, changes)
+
+
+def describe(answers: Mapping[int, Answer], better: str = "faster") -> str:
+    """Return the crossover in words, with the sizes for which it holds.
+
+    Args:
+        answers: By size; one at least.
+        better: What the better device is.
+    """
+    sizes = sorted(answers)
+    measured = f"measured from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"measured at {sizes[0]} only"
+    found = crossover(answers)
+    ranks = [_RANKS[answers[size]] for size in sizes]
+    if "GPU" not in answers.values():
+        text = "no crossover: for no size is the GPU surely " + better
+    elif found.above is None:
+        text = f"no crossover: for all sizes the GPU is {better}"
+    elif ranks == sorted(ranks):
+        text = f"from {found.at} on the GPU is {better}, and at {found.above} not surely"
+    else:
+        changes = ", ".join(f"{size}: {answers[size]}" for size in _told(answers))
+        between = f"{found.changes[0].below} and {found.changes[-1].at}"
+        text = f"no one crossover, as the answer changes back; it is ambiguous between {between} ({changes})"
+    return f"{text}; {measured}"
+
+
+_RANKS: Final[dict[Answer, int]] = {"CPU": 0, "same": 1, "ambiguous": 1, "GPU": 2}
+"""In which order answers follow each other where there is one crossover."""
+
+
+def _told(answers: Mapping[int, Answer]) -> Iterable[int]:
+    """Return the first size, and those at which the answer is another than before."""
+    sizes = sorted(answers)
+    return [sizes[0], *(high for low, high in pairwise(sizes) if answers[low] != answers[high])]
 
 
 FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "numba", "cupy", "numpy", "xgboost", "lightgbm")

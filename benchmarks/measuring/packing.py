@@ -197,7 +197,7 @@ def measure_throughput(sweep: Sweep, output: Path | None, plot: Path | None, *, 
                     replace_file(output, record.to_json() + "\n")
         finally:
             ray.shutdown()
-    from ..report.console import print_throughput
+    from ..report.tables import print_throughput
 
     print_throughput(record)
     if plot is not None:

@@ -108,16 +108,16 @@ def torch_device(device: str) -> Any:
             api = getattr(torch, name, None)
             if api is not None and api.is_available():
                 return torch.device(name)
-        raise _unseen("PyTorch", device, f"PyTorch {torch.__version__} is built for {_built_for(torch)}")
+        raise unseen("PyTorch", device, f"PyTorch {torch.__version__} is built for {_built_for(torch)}")
     names = {"NPU": ("torch_npu", "npu"), "HPU": ("habana_frameworks.torch", "hpu"), "TPU": ("torch_xla", "xla")}
     if device not in names:
-        raise _unseen("PyTorch", device, f"its devices here are cpu, gpu, {', '.join(names)}")
+        raise unseen("PyTorch", device, f"its devices here are cpu, gpu, {', '.join(names)}")
     package, name = names[device]
     try:
         __import__(package)  # it adds its device to PyTorch
         return torch.zeros(1, device=name).device
     except Exception as error:  # a package of the vendor's may raise anything where it finds no device
-        raise _unseen("PyTorch", device, f"with {package}: {error}") from error
+        raise unseen("PyTorch", device, f"with {package}: {error}") from error
 
 
 def tensorflow_device(device: str) -> str:
@@ -131,7 +131,7 @@ def tensorflow_device(device: str) -> str:
     kind = {"cpu": "CPU", "gpu": "GPU"}.get(device, device)
     if not tf.config.list_logical_devices(kind):
         kinds = ", ".join(sorted({each.device_type for each in tf.config.list_logical_devices()}))
-        raise _unseen("TensorFlow", device, f"TensorFlow {tf.__version__} sees {kinds}")
+        raise unseen("TensorFlow", device, f"TensorFlow {tf.__version__} sees {kinds}")
     return f"/{kind}:0"
 
 
@@ -146,7 +146,7 @@ def jax_device(device: str) -> Any:
     try:
         return jax.devices(device.lower())[0]
     except RuntimeError as error:
-        raise _unseen("JAX", device, f"JAX {jax.__version__} says: {error}") from error
+        raise unseen("JAX", device, f"JAX {jax.__version__} says: {error}") from error
 
 
 def _built_for(torch: Any) -> str:
@@ -155,16 +155,10 @@ def _built_for(torch: Any) -> str:
     return f"ROCm {torch.version.hip}" if torch.version.hip else "no GPU"
 
 
-def _unseen(framework: str, device: str, why: str) -> ProbeError:
-    return ProbeError(
-        f"{framework} sees no {device} in this process, and the CPU is not measured in its place ({why}): install a "
-        f"build of {framework} for the device, check its driver, or leave the device out"
-    )
-
-
-def unseen(library: str, device: str) -> ProbeError:
+def unseen(library: str, device: str, why: str = "") -> ProbeError:
     """Return the error that a library sees no such device, so that nobody takes the CPU's time for the device's."""
     return ProbeError(
-        f"{library} sees no {device} in this process, and the CPU is not measured in its place: install a build of "
-        "it for the device, check the device's driver, or leave the device out"
+        f"{library} sees no {device} in this process, and the CPU is not measured in its place"
+        f"{f' ({why})' if why else ''}: install a build of {library} for the device, check its driver, or leave the "
+        "device out"
     )

@@ -9,7 +9,7 @@ from tune_policies.benchmarks.measuring.packing import WAVES, Arm, FailedRunErro
 OWN_WORKLOAD = """
 from itertools import count
 
-from tune_policies.benchmarks.measuring.workload import Steps
+from tune_policies.benchmarks.workloads.steps import Steps
 
 def counts(size, device):
     assert device == "cpu"

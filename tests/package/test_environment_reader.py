@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 # Reading must cost no import of a framework, which takes seconds and GPU memory.
 READ = """
 import sys
-from tune_policies.benchmarks.record.environment_reader import read_environment
+from tune_policies.benchmarks.record.machine import read_environment
 print(read_environment().to_json())
 assert not {"torch", "tensorflow", "jax", "numba", "ray"} & sys.modules.keys()
 """

@@ -45,7 +45,7 @@ ALLOWED = {
     ("tune_policies/cli/terminal.py", "os.open"): "/dev/null, in the place of a closed stream",
     ("tune_policies/cli/terminal.py", "os.fdopen"): "/dev/null, in the place of a closed stream",
     ("tune_policies/tune/usage/gpu_memory_report.py", "savefig"): "into memory",
-    ("benchmarks/report/images.py", "savefig"): "into memory",
+    ("benchmarks/report/page.py", "savefig"): "into memory",
     ("benchmarks/measuring/process.py", "read_text"): "/proc",
     ("benchmarks/measuring/noise.py", "read_text"): "/proc and /sys",
     ("benchmarks/record/machine.py", "read_text"): "/proc",

@@ -9,7 +9,7 @@ from tune_policies import InvalidResourcesError
 from tune_policies.benchmarks.compare.verdicts import Question, compare_files, surely_slower
 from tune_policies.benchmarks.record.run_set import DeviceFound, Environment, Failure, Phase
 from tune_policies.benchmarks.record.run_set_file import write_run_set
-from tune_policies.benchmarks.report.console import print_verdicts
+from tune_policies.benchmarks.report.tables import print_verdicts
 
 
 @pytest.fixture

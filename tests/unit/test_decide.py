@@ -10,7 +10,7 @@ from tune_policies.benchmarks.decide.decide import Terms, UndecidedError, decide
 from tune_policies.benchmarks.decide.prices import Instance, Prices
 from tune_policies.benchmarks.record.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
 from tune_policies.benchmarks.record.run_set import Arm, DeviceFound, Failure, NoiseReading
-from tune_policies.benchmarks.report.console import print_decision
+from tune_policies.benchmarks.report.tables import print_decision
 
 NODE = gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=16, accelerator_type="A10G")
 CLUSTER = ClusterCapacity.of(NODE)

@@ -21,7 +21,7 @@ from tune_policies.benchmarks.record.run_set import (
 )
 from tune_policies.benchmarks.record.run_set_file import csv_text, pyperf_data, pyperf_text, select
 from tune_policies.benchmarks.record.summary import StepTime, summarize, time_text
-from tune_policies.benchmarks.report.console import print_run_set
+from tune_policies.benchmarks.report.tables import print_run_set
 from tune_policies.values.errors import InvalidResourcesError
 
 MLP = Arm(workload="mlp", size=64, device="cpu")
