@@ -63,6 +63,9 @@ _DIED: Final = "its process died: {} Its log is in Ray's session folder; host me
 class MeasuredProcess:
     """One fresh process, from its start to its end.
 
+    Whatever asks it for something raises ``NoTimesError`` where the workload raises, does not end in time, or its
+    process has died, and ``TimeIsUpError`` where the time for the whole run is over.
+
     Args:
         arm: What it runs.
         current: The round.
@@ -107,10 +110,6 @@ class MeasuredProcess:
             plan: Of a trial on the device.
             reserved: What Ray reserves for it, as options of an actor.
             device: What the workload is told.
-
-        Raises:
-            NoTimesError: The workload raises, does not end in time, or its process dies.
-            TimeIsUpError: The time for the whole run is over.
         """
         asked = time.monotonic()
         self._started_at = datetime.now(UTC)
@@ -160,12 +159,7 @@ class MeasuredProcess:
         return True
 
     def read_noise(self) -> NoiseCounters:
-        """Read how busy its host is.
-
-        Raises:
-            NoTimesError: It has died.
-            TimeIsUpError: The time for the whole run is over.
-        """
+        """Read how busy its host is."""
         counters: NoiseCounters = self._ask(self._actor.read_noise)
         return counters
 
@@ -175,10 +169,6 @@ class MeasuredProcess:
         Args:
             phase: What is timed.
             sweep: How many blocks of this phase it had turns for already.
-
-        Raises:
-            NoTimesError: The workload raises, does not end in time, or its process dies.
-            TimeIsUpError: The time for the whole run is over.
         """
         if phase not in self.num_steps or sweep >= self.num_sweeps:
             return
@@ -201,12 +191,7 @@ class MeasuredProcess:
         )
 
     def finish(self) -> None:
-        """Ask the process what it used.
-
-        Raises:
-            NoTimesError: It has died.
-            TimeIsUpError: The time for the whole run is over.
-        """
+        """Ask the process what it used."""
         self._ending = self._ask(self._actor.finish, at_least_s=_ENDS_WITHIN_S)
         self.warnings += self._ending.warnings
 

@@ -7,6 +7,7 @@ The clocks and loops are not ours: where PyTorch does the work, ``torch.utils.be
 pyperf's clock. Only frameworks are asked that the process has imported: to import one would change what is measured.
 """
 
+import functools
 import os
 import platform
 import resource
@@ -16,7 +17,7 @@ import timeit
 import traceback
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import pyperf
 
@@ -58,18 +59,16 @@ class BlockTimer:
 
     def seconds(self, num_steps: int) -> float:
         """Return how long so many steps took together."""
-        if self._synchronize is None and num_steps > 1 and _only_torch_is_used():
-            return self._seconds_by_torch(num_steps)
+        others = _WAITS.keys() - {"torch"}
+        if self._synchronize is None and num_steps > 1 and "torch" in sys.modules and not others & sys.modules.keys():
+            from torch.utils.benchmark import Timer
+
+            timer = Timer("step()", globals={"step": self._step}, num_threads=self._num_threads)
+            return float(timer.timeit(num_steps).raw_times[0])
         if num_steps > 1:  # a step that fills a block by itself has warmed up when it begins to count
             for _ in range(max(_CALLED_BEFORE, num_steps // 100)):
                 self._keep_result()
         return timeit.Timer(self._keep_result, timer=self._synchronized_clock).timeit(num_steps)
-
-    def _seconds_by_torch(self, num_steps: int) -> float:
-        from torch.utils.benchmark import Timer
-
-        timer = Timer("step()", globals={"step": self._step}, num_threads=self._num_threads)
-        return float(timer.timeit(num_steps).raw_times[0])
 
     def _keep_result(self) -> None:
         self._result = self._step()  # JAX is waited for by what it returned
@@ -107,10 +106,6 @@ def wait_for_devices(result: Any) -> None:
     for name, wait in _WAITS.items():
         if (module := sys.modules.get(name)) is not None:
             wait(module, result)
-
-
-def _only_torch_is_used() -> bool:
-    return "torch" in sys.modules and not any(name in sys.modules for name in _WAITS if name != "torch")
 
 
 def _wait_for_torch(torch: Any) -> None:
@@ -154,8 +149,10 @@ def has_used_gpu(counters: Mapping[str, Any], imported: Container[str]) -> bool:
     Raises:
         ProbeError: Only frameworks are there that would tell, and none has used one.
     """
-    if any(map(_has_held, counters.values())):
-        return True
+    for memory in counters.values():
+        # What was put there: to wait for a GPU begins to use it, and pools fill without it.
+        if memory.held_bytes if memory.peak_allocated_bytes is None else memory.peak_allocated_bytes:
+            return True
     if not any(name in imported for name in _COUNTED) or any(name in imported for name in _UNCOUNTED):
         return False
     raise ProbeError(
@@ -164,12 +161,8 @@ def has_used_gpu(counters: Mapping[str, Any], imported: Container[str]) -> bool:
     )
 
 
-def _has_held(memory: Any) -> bool:
-    """Return whether something was put on a GPU: to wait for one begins to use it, and pools fill without it."""
-    return bool(memory.held_bytes if memory.peak_allocated_bytes is None else memory.peak_allocated_bytes)
-
-
 _Answer = TypeVar("_Answer")
+_Given = ParamSpec("_Given")
 
 _MOST_LOSSES: Final = 100
 """So many are kept: devices that agree on these did the same work."""
@@ -249,6 +242,29 @@ class Raised(NamedTuple):
     message: str
 
 
+def _told(method: Callable[_Given, _Answer]) -> Callable[_Given, _Answer | Raised]:
+    """Return the method such that it returns what it raised, too."""
+
+    @functools.wraps(method)
+    def returning(*args: _Given.args, **kwargs: _Given.kwargs) -> _Answer | Raised:
+        try:
+            return method(*args, **kwargs)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # a workload may raise anything
+            return Raised(_line(error))
+
+    return returning
+
+
+def _line(error: BaseException) -> str:
+    """Return the last line of the error's traceback, and where in the workload it was raised."""
+    last = " ".join(traceback.format_exception_only(error)[-1].split())
+    last = last if len(last) <= _MOST_CHARACTERS else f"{last[:_MOST_CHARACTERS]}..."
+    # A device that a framework does not see is the user's line to change, not that of `torch_device`.
+    own = (str(Path(__file__).parent), steps_module.__file__)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    return f"{last} ({frames[-1].filename}:{frames[-1].lineno})" if frames else last
+
+
 class WorkloadProcess:
     """One process of one arm."""
 
@@ -262,23 +278,6 @@ class WorkloadProcess:
     def begin(self) -> tuple[int, str]:
         """Return the process's number and its host."""
         return os.getpid(), platform.node()
-
-    def first_epoch(self, task: Task) -> FirstEpoch | Raised:
-        """Set up the process, prepare the workload, and run its first epoch."""
-        return _told(lambda: self._first_epoch(task))
-
-    def steps_of_block(self, phase: Phase, step_s: float | None) -> int | Raised:
-        """Return how many steps make a block of a phase.
-
-        Args:
-            phase: Which.
-            step_s: How long a step took in the first epoch; ``None``: not known.
-        """
-        return _told(lambda: self._steps_of_block(phase, step_s))
-
-    def time_block(self, phase: Phase, num_steps: int) -> TimedBlock | Raised:
-        """Time a block."""
-        return _told(lambda: self._time_block(phase, num_steps))
 
     def read_noise(self) -> NoiseCounters:
         """Read how busy this host is."""
@@ -296,7 +295,9 @@ class WorkloadProcess:
             warnings.append(str(error))
         return Ending(_peak_host_bytes(), peak_gpu_bytes, tuple(warnings))
 
-    def _first_epoch(self, task: Task) -> FirstEpoch:
+    @_told
+    def first_epoch(self, task: Task) -> FirstEpoch:
+        """Set up the process, prepare the workload, and run its first epoch."""
         self._task = task
         task.setup.apply()
         if task.folder not in sys.path:
@@ -309,8 +310,11 @@ class WorkloadProcess:
         ended = time.perf_counter()
         self._num_done = len(times)
         if task.device != "cpu":
+            torch = sys.modules.get("torch")
+            # Of an Apple GPU PyTorch keeps no counts; of other devices than GPUs nobody asks.
+            is_sure = task.device != "gpu" or (torch is not None and torch.backends.mps.is_available())
+            is_sure = is_sure or has_used_gpu(read_counters(), sys.modules)
             # Those that come with the benchmarks ask their libraries themselves.
-            is_sure = _has_used(task.device)
             self._gpu_use_is_unknown = ":" in task.workload and not is_sure
             self._gpus = GpuCounters.visible()
         num_threads = int(os.environ["OMP_NUM_THREADS"])  # as the setup has set it
@@ -353,7 +357,9 @@ class WorkloadProcess:
         wait_for_devices(result)
         return losses, times
 
-    def _steps_of_block(self, phase: Phase, step_s: float | None) -> int:
+    @_told
+    def steps_of_block(self, phase: Phase, step_s: float | None) -> int:
+        """Return how many steps make a block; ``step_s`` is how long one took in the first epoch, if known."""
         timer = self._timers[phase]
         left = self._task.max_steps - self._num_done
         most = max(1, left // (len(self._timers) * self._task.num_blocks))
@@ -366,40 +372,13 @@ class WorkloadProcess:
                 return 1
         return steps_of_block(timer.seconds, step_s=step_s, most=most)
 
-    def _time_block(self, phase: Phase, num_steps: int) -> TimedBlock:
+    @_told
+    def time_block(self, phase: Phase, num_steps: int) -> TimedBlock:
+        """Time a block."""
         before = None if self._gpus is None else self._gpus.energy_j()
         seconds = self._timers[phase].seconds(num_steps)
         after = None if self._gpus is None else self._gpus.energy_j()
         return TimedBlock(seconds, None if before is None or after is None else after - before)
-
-
-def _told(action: Callable[[], _Answer]) -> _Answer | Raised:
-    """Return what ``action`` returns, or what it raised."""
-    try:
-        return action()
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # a workload may raise anything
-        return Raised(_line(error))
-
-
-def _line(error: BaseException) -> str:
-    """Return the last line of the error's traceback, and where in the workload it was raised."""
-    last = " ".join(traceback.format_exception_only(error)[-1].split())
-    last = last if len(last) <= _MOST_CHARACTERS else f"{last[:_MOST_CHARACTERS]}..."
-    # A device that a framework does not see is the user's line to change, not that of `torch_device`.
-    own = (str(Path(__file__).parent), steps_module.__file__)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
-    return f"{last} ({frames[-1].filename}:{frames[-1].lineno})" if frames else last
-
-
-def _has_used(device: str) -> bool:
-    """Return whether a GPU was used, as far as that can be told; of other devices nobody asks."""
-    return device != "gpu" or _has_apple_gpu() or has_used_gpu(read_counters(), sys.modules)
-
-
-def _has_apple_gpu() -> bool:
-    """Return whether PyTorch may have used an Apple GPU, of which it keeps no counts."""
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.backends.mps.is_available())
 
 
 def _peak_host_bytes() -> int | None:
