@@ -173,9 +173,7 @@ def compare(
         tuple[str, str] | None, typer.Option(help="Two devices of one run; else the CPU and each other.")
     ] = None,
     phase: Annotated[list[Phase] | None, typer.Option(help="What was timed; may be repeated.")] = None,
-    same_within: Annotated[
-        float | None, typer.Option(help="By what part times may differ and count as the same.", show_default="0.05")
-    ] = None,
+    same_within: Annotated[float, typer.Option(help="By what part times may differ and count as the same.")] = 0.05,
     fail_above: Annotated[
         float | None, typer.Option(min=1.001, help="End with 1 if B surely takes this many times as long, or more.")
     ] = None,
@@ -188,12 +186,9 @@ def compare(
     from ..compare.verdicts import Question, compare_files, surely_slower
     from ..report.tables import print_verdicts
 
-    question = Question(
-        between=between,
-        phases=tuple(phase or Phase),
-        same_within=_band(same_within, fail_above),
-        any_machine=any_machine,
-    )
+    if fail_above is not None:  # or what is above the limit could count as the same
+        same_within = min(same_within, fail_above - 1)
+    question = Question(between, tuple(phase or Phase), same_within, any_machine)
     found = compare_files(files, question)
     for note in found.notes:
         tell(note)
@@ -220,9 +215,3 @@ def check(
     print(found.to_json()) if as_json else print_check(found)
     if not found.is_quiet:
         raise typer.Exit(1)
-
-
-def _band(same_within: float | None, fail_above: float | None) -> float:
-    """Return what counts as the same: never more than the limit, or what is above the limit could count as the same."""
-    wanted = 0.05 if same_within is None else same_within
-    return wanted if fail_above is None else min(wanted, fail_above - 1)

@@ -134,8 +134,5 @@ def report(
         raise typer.BadParameter("--images is for --format markdown; a page has its figures in it")
     from ..report.page import write_report
 
-    print(write_report(file, output, decision=decision, packing=packing, images=_images(form, images), force=force))
-
-
-def _images(form: Form, images: Images | None) -> Images | None:
-    return None if form is Form.HTML else images or Images.SVG
+    suffix = None if form is Form.HTML else images or Images.SVG
+    print(write_report(file, output, decision=decision, packing=packing, images=suffix, force=force))

@@ -141,10 +141,12 @@ def verdicts(
     devices = list(dict.fromkeys(arm.device for arm in run_set.arms))
     if between is not None:
         _check_devices(between, devices)
+    base = "cpu" if "cpu" in devices else next(iter(devices), "")
+    compared = between or (base, *(device for device in devices if device != base))
     doubts = noise_problems(run_set)
     return tuple(
         _between(run_set, first, second, phase, same_within, doubts)
-        for first, second in _pairs(run_set, between or _from_one(devices))
+        for first, second in _pairs(run_set, compared)
         if run_set.times_s(first, phase) and run_set.times_s(second, phase)
     )
 
@@ -210,11 +212,6 @@ def differences_of_software(first: Environment, second: Environment) -> tuple[st
     facts.append(("driver", drivers[0], drivers[1]))
     facts += [(name, first.versions.get(name, "none"), second.versions.get(name, "none")) for name in versions]
     return tuple(f"{name} {one} against {other}" for name, one, other in facts if one != other)
-
-
-def _from_one(devices: list[str]) -> tuple[str, ...]:
-    base = "cpu" if "cpu" in devices else next(iter(devices), "")
-    return (base, *(device for device in devices if device != base))
 
 
 def _pairs(run_set: RunSet, devices: Iterable[str]) -> Iterator[tuple[Arm, Arm]]:
@@ -311,7 +308,9 @@ def compare_files(files: Sequence[Path], question: Question) -> Answer:
         return _within(runs[0], question)
     if question.between is not None:
         raise InvalidResourcesError("--between names two devices of one run, got two runs: name one file")
-    return _across(runs[0], runs[1], question, _names(files))
+    names = [path.stem for path in files]
+    first, second = names if len(set(names)) == 2 else map(str, files)
+    return _across(runs[0], runs[1], question, (first, second))
 
 
 def surely_slower(found: Iterable[Verdict], limit: float) -> list[Verdict]:
@@ -330,7 +329,7 @@ def _within(run_set: RunSet, question: Question) -> Answer:
         measured = ", ".join(devices) or "no device"
         why = f"{measured} was measured, and two are needed"
         if len(devices) > 1:
-            why = f"no workload and size has times of {_phases(question)} on two of its devices ({measured})"
+            why = f"no workload and size has times of {' or '.join(question.phases)} on two of its devices ({measured})"
         raise InvalidResourcesError(f"nothing to compare: {why}. {' '.join(run_set.problems())}".rstrip())
     return Answer(found, tuple(run_set.problems()))
 
@@ -349,7 +348,9 @@ def _across(first: RunSet, second: RunSet, question: Question, names: tuple[str,
         for verdict in verdicts_across(first, second, phase, question.same_within, names=names, doubts=doubts)
     )
     if not found and set(first.arms) & set(second.arms):
-        raise InvalidResourcesError(f"nothing to compare: no arm has times of {_phases(question)} in both runs")
+        raise InvalidResourcesError(
+            f"nothing to compare: no arm has times of {' or '.join(question.phases)} in both runs"
+        )
     if not found:
         of_each = [", ".join(map(str, run.arms)) or "nothing" for run in (first, second)]
         raise InvalidResourcesError(
@@ -368,12 +369,3 @@ def _not_compared(first: RunSet, second: RunSet, names: tuple[str, str]) -> Iter
             yield f"{name}: {problem}"
         if lacks := [str(arm) for arm in other.arms if not arm.is_control and arm not in run_set.arms]:
             yield f"{name} has no times of {shorten_names(lacks)}, and {other_name} has: not compared."
-
-
-def _phases(question: Question) -> str:
-    return " or ".join(question.phases)
-
-
-def _names(files: Sequence[Path]) -> tuple[str, str]:
-    first, second = (path.stem for path in files)
-    return (first, second) if first != second else (str(files[0]), str(files[1]))

@@ -164,7 +164,8 @@ def colocate(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapa
     if _holds(slots, capacity):
         return Colocation(is_together=True)
     cpus = max(slot.worker.cpus for slot in slots)
-    sharing = [_without_cpus(slot) for slot in slots if _has_device(slot)]  # the others reserve nothing then
+    # Without CPUs of their own; those without a device reserve nothing then.
+    sharing = [slot.model_copy(update={"trial": slot.trial.replaced(cpus=0)}) for slot in slots if _has_device(slot)]
     for node in sorted(capacity.nodes, key=lambda node: node.node_id):
         if node.resources.cpus >= cpus and _holds(sharing, capacity.with_nodes([node])):
             return Colocation(is_together=True, shares_cpus_on=node.node_id)
@@ -186,7 +187,3 @@ def _holds(slots: Iterable[TrialSlot], capacity: ClusterCapacity) -> bool:
 
 def _has_device(slot: TrialSlot) -> bool:
     return bool(DEVICE_RESOURCES & slot.worker.ticks.keys())
-
-
-def _without_cpus(slot: TrialSlot) -> TrialSlot:
-    return slot.model_copy(update={"trial": slot.trial.replaced(cpus=0)})

@@ -83,7 +83,7 @@ class Measured(NamedTuple):
     ended_by: BaseException | None = None
 
 
-class Setting(NamedTuple):
+class RunContext(NamedTuple):
     """What is the same for all groups of a run.
 
     Attributes:
@@ -102,10 +102,10 @@ class Setting(NamedTuple):
 class GroupRun:
     """Measures a group in a round."""
 
-    def __init__(self, group: Group, current: Round, setting: Setting) -> None:
+    def __init__(self, group: Group, current: Round, context: RunContext) -> None:
         self._group = group
         self._round = current
-        self._settings, self._plans, self._colocation, self._ends_at = setting
+        self._settings, self._plans, self._colocation, self._ends_at = context
         self._processes: list[MeasuredProcess] = []
         self._failures: dict[Arm, Failure] = {}
         self._noise: NoiseReading | None = None
@@ -130,7 +130,9 @@ class GroupRun:
             for arm in arms:
                 process = MeasuredProcess(arm, self._round, self._settings, self._ends_at)
                 processes.append(process)
-                self._start(process)
+                plan = self._plans[arm.device]
+                with self._noting_failure(process):
+                    process.start(plan, self._colocation.options(arm, plan, self._group), parse_device(arm.device).name)
             before = list(self._read_noise(processes))
             self._interleave(processes)
             reading = noise_between(self._round.number, before, list(self._read_noise(processes)))
@@ -149,12 +151,6 @@ class GroupRun:
             self._processes += processes
             for process in processes:
                 process.end()
-
-    def _start(self, process: MeasuredProcess) -> None:
-        arm = process.arm
-        plan = self._plans[arm.device]
-        with self._noting_failure(process):
-            process.start(plan, self._colocation.options(arm, plan, self._group), parse_device(arm.device).name)
 
     def _interleave(self, processes: Sequence[MeasuredProcess]) -> None:
         sound = {process.arm: process for process in self._sound(processes)}
@@ -235,7 +231,7 @@ def measure(run_set: RunSet, capacity: ClusterCapacity, *, ends_at: float = math
     colocation = colocate(groups[0], plans, capacity) if groups else Colocation(is_together=True)
     run_set = run_set.model_copy(update={"is_interleaved": colocation.is_together, "is_complete": False})
     yield run_set
-    setting, took_s = Setting(settings, plans, colocation, ends_at), dict.fromkeys(groups, 0.0)
+    context, took_s = RunContext(settings, plans, colocation, ends_at), dict.fromkeys(groups, 0.0)
     for current in map(Round, range(settings.num_rounds)):
         for group in order_of_groups(groups, settings.seed, current.number):
             if is_done(run_set, group, current.number):
@@ -245,7 +241,7 @@ def measure(run_set: RunSet, capacity: ClusterCapacity, *, ends_at: float = math
             run_set = without_round(run_set, group, current.number)
             began = time.monotonic()
             remaining = group.without(given_up(run_set))
-            measured = GroupRun(remaining, current, setting).measure()
+            measured = GroupRun(remaining, current, context).measure()
             took_s[group] = time.monotonic() - began
             run_set = _with(run_set, measured)
             yield run_set

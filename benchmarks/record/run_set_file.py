@@ -11,7 +11,7 @@ from the values: ``python -m tune_policies.benchmarks.record.run_set_file`` writ
 import csv
 import io
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +23,7 @@ from tune_policies.files.writing import replace_file, write_new
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten, suggest
 
-from .run_set import Arm, Block, Environment, Phase, ProcessRun, RunSet
+from .run_set import Arm, Environment, Phase, ProcessRun, RunSet
 
 SCHEMA_FILE: Final = Path(__file__).with_name("run_set.schema.json")
 
@@ -93,19 +93,16 @@ def _run(process: ProcessRun, phase: Phase, about: dict[str, Any]) -> Any:
 
     blocks = [block for block in process.blocks if block.phase is phase]
     warmups = [(block.num_steps, block.seconds_per_step) for block in blocks if block.is_warmup]
-    metadata = {**about, **_about(process), "unit": "second", "loops": _loops(blocks)}
-    metadata["duration"] = sum(block.seconds for block in blocks) or process.first_epoch_s
-    return pyperf.Run(process.times_s(phase), warmups, metadata=metadata, collect_metadata=False)
-
-
-def _loops(blocks: list[Block]) -> int:
     # pyperf has one number for all values of a run, by which it warns of values that are too short to be told.
-    return min((block.num_steps for block in blocks if not block.is_warmup), default=1)
+    loops = min((block.num_steps for block in blocks if not block.is_warmup), default=1)
+    metadata = {**about, **_about(process), "unit": "second", "loops": loops}
+    metadata["duration"] = sum(block.seconds for block in blocks) or process.first_epoch_s
+    return pyperf.Run(process.times_s(phase), warmups, metadata=_known(metadata), collect_metadata=False)
 
 
 def _about(process: ProcessRun) -> dict[str, Any]:
     arm = process.arm
-    about = {
+    return {
         "workload": arm.workload,
         "size": arm.size,
         "device": arm.device,
@@ -118,11 +115,10 @@ def _about(process: ProcessRun) -> dict[str, Any]:
         "num_threads": process.num_threads,
         "dtype": process.dtype,
     }
-    return _known(about)
 
 
 def _machine(environment: Environment) -> dict[str, Any]:
-    about = {
+    return {
         "cpu_model_name": environment.cpu_model,
         "cpu_count": environment.num_cpus,
         "gpus": ", ".join(gpu.name for gpu in environment.gpus),
@@ -131,7 +127,6 @@ def _machine(environment: Environment) -> dict[str, Any]:
         "commit_id": environment.commit,
         **{f"{name}_version": version for name, version in environment.versions.items()},
     }
-    return _known(about)
 
 
 def _known(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -189,10 +184,8 @@ def write_view(path: Path, content: str | bytes, *, force: bool = False) -> None
 def is_run_set(path: Path) -> bool:
     """Return whether ``path`` is one, whole or cut off. It is read only where it does not begin as it was written."""
     beginning = _beginning(path)
-    return beginning == _BEGINS or (beginning != b"" and _can_be_read(path))
-
-
-def _can_be_read(path: Path) -> bool:
+    if beginning in (b"", _BEGINS):
+        return beginning != b""
     try:
         read_run_set(path)
     except InvalidResourcesError:
@@ -215,7 +208,18 @@ def read_run_set(path: Path) -> RunSet:
         InvalidResourcesError: There is no such file, or it is none of these: too large, cut off, not JSON, of pyperf
             alone, of a newer version, or with a field that is wrong.
     """
-    data = _parsed(path, _content(path))
+    try:
+        content = read_bytes(path, what="run set", max_bytes=MAX_RECORD_BYTES)
+    except UnreadableFileError as error:
+        raise InvalidResourcesError(f"{error}; {_MEASURE}") from error
+    if content.startswith(b"\x1f\x8b"):
+        raise InvalidResourcesError(f"{path} is compressed: unpack it with gunzip")
+    try:
+        data = parse_json(content)
+    except ValueError as error:
+        is_cut = str(error).startswith("EOF")
+        what = f"is cut off ({error}): copy it again" if is_cut else f"is not JSON ({error})"
+        raise InvalidResourcesError(f"{path} {what}; {_MEASURE}") from error
     if not isinstance(data, dict) or KEY not in data:
         raise InvalidResourcesError(f"{path} {_what_else(data)}; {_MEASURE}")
     own = data[KEY]
@@ -234,24 +238,6 @@ def read_run_set(path: Path) -> RunSet:
         raise InvalidResourcesError(f"{path} has been changed, or is no run set ({_MEASURE}):{shown}{more}") from error
 
 
-def _content(path: Path) -> bytes:
-    try:
-        return read_bytes(path, what="run set", max_bytes=MAX_RECORD_BYTES)
-    except UnreadableFileError as error:
-        raise InvalidResourcesError(f"{error}; {_MEASURE}") from error
-
-
-def _parsed(path: Path, content: bytes) -> Any:
-    if content.startswith(b"\x1f\x8b"):
-        raise InvalidResourcesError(f"{path} is compressed: unpack it with gunzip")
-    try:
-        return parse_json(content)
-    except ValueError as error:
-        is_cut = str(error).startswith("EOF")
-        what = f"is cut off ({error}): copy it again" if is_cut else f"is not JSON ({error})"
-        raise InvalidResourcesError(f"{path} {what}; {_MEASURE}") from error
-
-
 def _what_else(data: object) -> str:
     if isinstance(data, dict) and {"version", "benchmarks"} <= data.keys():
         return (
@@ -259,10 +245,6 @@ def _what_else(data: object) -> str:
             "`python -m pyperf show` and `python -m pyperf compare_to` read it"
         )
     return f"is JSON, but no run set: it has no {KEY!r} at its top"
-
-
-if __name__ == "__main__":
-    replace_file(SCHEMA_FILE, schema_text())
 
 
 def select(
@@ -277,7 +259,8 @@ def select(
     Raises:
         InvalidResourcesError: A name is unknown, its device is not there, or nothing was measured of it.
     """
-    _check("workload", workloads, {arm.workload for arm in _all_arms(run_set)})
+    arms = (*run_set.arms, *(failure.arm for failure in run_set.failures))
+    _check("workload", workloads, {arm.workload for arm in arms})
     _check("device", devices, {each.device for each in run_set.devices} | {arm.device for arm in run_set.arms})
     for found in run_set.devices:
         if found.device in devices and found.why_missing is not None:
@@ -306,10 +289,6 @@ def _in_phases(run: ProcessRun, phases: Collection[Phase]) -> ProcessRun:
     if Phase.FIRST_EPOCH not in phases:
         changes["first_epoch_s"] = None
     return run.model_copy(update=changes)
-
-
-def _all_arms(run_set: RunSet) -> Iterable[Arm]:
-    return (*run_set.arms, *(failure.arm for failure in run_set.failures))
 
 
 def _check(kind: str, wanted: Collection[str], known: Collection[str]) -> None:
@@ -363,3 +342,7 @@ def _rows(run: ProcessRun) -> list[tuple[object, ...]]:
     if run.first_epoch_s is not None:
         rows.append((*process, "first-epoch", False, "", "", run.steps_per_epoch, run.first_epoch_s))
     return rows
+
+
+if __name__ == "__main__":
+    replace_file(SCHEMA_FILE, schema_text())
