@@ -144,20 +144,15 @@ _MOST_MISTAKES: Final = 3
 _MEASURE: Final = "`tune-policies bench run … --output FILE` writes one"
 
 
-def write_run_set(run_set: RunSet, path: Path, *, overwrite: bool = False) -> None:
+def write_run_set(run_set: RunSet, path: Path) -> None:
     """Write ``run_set`` to ``path``, as a whole or not at all. An older run set there is replaced.
-
-    Args:
-        run_set: What was measured.
-        path: A file in a folder that is there.
-        overwrite: Whether to replace a file of another kind, too.
 
     Raises:
         InvalidResourcesError: ``path`` is a file of another kind, or cannot be written.
     """
     if path.suffix == ".gz":
         raise InvalidResourcesError(f"{path}: a run set is not compressed, and pyperf would take it for that: drop .gz")
-    if not overwrite and _beginning(path) and not is_run_set(path):
+    if _beginning(path) and not is_run_set(path):
         raise InvalidResourcesError(
             f"{path} is there and is no run set of these benchmarks: name another file, or delete this one"
         )

@@ -2,16 +2,17 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Final, Literal, NamedTuple
 
 from matplotlib.figure import Figure
 
-from tune_policies.plan.decision import Answer, Decision, WorkloadDecision
+from tune_policies.plan.decision import Decision, WorkloadDecision
 from tune_policies.values.value import counted
 
 from ..compare.judge import Comparison, Outcome
 from ..compare.verdicts import Verdict, verdicts
+from ..decide.decide import describe
 from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Phase, RunSet
 from ..record.summary import in_words, ratio_with_bounds, sentence
@@ -47,9 +48,6 @@ _MOST_NAMED: Final = 4
 
 _RANKS: Final = {Outcome.FIRST: 0, Outcome.SAME: 1, Outcome.SECOND: 2}
 """From the first device to the second. What is ambiguous has no place: it speaks for neither."""
-
-
-_ANSWERS: Final[dict[Answer, str]] = {"GPU": "GPU", "CPU": "CPU", "same": "the same", "ambiguous": "not clear"}
 
 
 class Finding(NamedTuple):
@@ -151,8 +149,7 @@ def _answer(verdicts: list[Verdict], phase: Phase, said: Collection[str]) -> Fin
     last = stretches[-1]
     sentences, named = [], list(said)
     for each in reversed(stretches):
-        where = _where(each, is_last_of_several=each is last and len(stretches) > 1)
-        sentences.append(_stretch_text(each, devices, where))
+        sentences.append(_stretch_text(each, devices, is_last_of_several=each is last and len(stretches) > 1))
         reasons = dict.fromkeys(reason for one in each.compared.values() for reason in one.reasons)
         new = [reason for reason in reasons if reason not in named]
         named += new
@@ -169,74 +166,49 @@ def _badge(stretches: list[_Stretch], devices: tuple[str, str]) -> tuple[Kind, s
     if ranks not in (sorted(ranks), sorted(ranks, reverse=True)):
         return "depends", f"{first} or {second}: by size"
     where = "" if len(stretches) == 1 else f" from {stretches[-1].sizes[0]}"
-    match stretches[-1].outcome:
-        case Outcome.SECOND:
-            return "gain", f"{second}{where}"
-        case Outcome.FIRST:
-            return "stay", f"{first}{where}"
-        case Outcome.SAME:
-            return "same", f"the same{where}"
-        case _:
-            return "ambiguous", f"ambiguous{where}"
+    of_outcomes: dict[Outcome, tuple[Kind, str]] = {
+        Outcome.SECOND: ("gain", second),
+        Outcome.FIRST: ("stay", first),
+        Outcome.SAME: ("same", "the same"),
+        Outcome.AMBIGUOUS: ("ambiguous", "ambiguous"),
+    }
+    kind, badge = of_outcomes[stretches[-1].outcome]
+    return kind, f"{badge}{where}"
 
 
-def _stretch_text(stretch: _Stretch, devices: tuple[str, str], where: str) -> str:
-    towards = Outcome.FIRST if stretch.outcome is Outcome.FIRST else Outcome.SECOND
-    faster, slower = devices if towards is Outcome.FIRST else devices[::-1]
-    factors = _factors(stretch, towards, slower)
-    match stretch.outcome:
-        case Outcome.FIRST | Outcome.SECOND:
-            return f"{faster} {where}: {factors}."
-        case Outcome.SAME:
-            within = max(each.same_within for each in stretch.compared.values())
-            return f"The same within {within:.0%} {where}: {faster} is {factors}."
-        case _:
-            return f"Ambiguous {where}: {faster} is {factors}."
-
-
-def _where(stretch: _Stretch, *, is_last_of_several: bool) -> str:
+def _stretch_text(stretch: _Stretch, devices: tuple[str, str], *, is_last_of_several: bool) -> str:
+    """Return where a stretch lies, and how many times as fast the faster device is at its smallest and largest size."""
+    is_first = stretch.outcome is Outcome.FIRST
+    faster, slower = devices if is_first else devices[::-1]
     lowest, highest = stretch.sizes[0], stretch.sizes[-1]
+    factors = f"{_factor(stretch.compared[lowest], is_inverse=is_first)} as fast as {slower}"
     if lowest == highest:
-        return f"at size {lowest}"
-    if is_last_of_several:
-        return f"from size {lowest} on (measured up to {highest})"
-    return f"at sizes {lowest} to {highest}"
+        where = f"at size {lowest}"
+    else:
+        factors += f" at {lowest}, {_factor(stretch.compared[highest], is_inverse=is_first)} at {highest}"
+        where = f"at sizes {lowest} to {highest}"
+        if is_last_of_several:
+            where = f"from size {lowest} on (measured up to {highest})"
+    if stretch.outcome is Outcome.SAME:
+        within = max(each.same_within for each in stretch.compared.values())
+        return f"The same within {within:.0%} {where}: {faster} is {factors}."
+    if stretch.outcome is Outcome.AMBIGUOUS:
+        return f"Ambiguous {where}: {faster} is {factors}."
+    return f"{faster} {where}: {factors}."
 
 
-def _factors(stretch: _Stretch, towards: Outcome, slower: str) -> str:
-    """How many times as fast, with its interval, at the smallest and at the largest size."""
-    lowest, highest = stretch.sizes[0], stretch.sizes[-1]
-    first = f"{_factor(stretch.compared[lowest], towards)} as fast as {slower}"
-    if lowest == highest:
-        return first
-    return f"{first} at {lowest}, {_factor(stretch.compared[highest], towards)} at {highest}"
-
-
-def _factor(comparison: Comparison, towards: Outcome) -> str:
-    ratio, low, high = comparison.ratio, comparison.low, comparison.high
-    if towards is Outcome.FIRST:
-        ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    return ratio_with_bounds(ratio, low, high)
+def _factor(comparison: Comparison, *, is_inverse: bool) -> str:
+    one = comparison
+    bounds = (1 / one.ratio, 1 / one.high, 1 / one.low) if is_inverse else (one.ratio, one.low, one.high)
+    return ratio_with_bounds(*bounds)
 
 
 def _trial_sentences(decided: WorkloadDecision, decision: Decision) -> Iterator[str]:
-    trial = f"Over a whole trial of {decided.steps_per_trial:,} steps"
-    largest = decided.sizes[-1].size
-    if decided.crossover_at is None:
-        answers = dict.fromkeys(each.answer for each in decided.sizes)
-        yield f"{trial}, up to size {largest}: {' or '.join(_ANSWERS[each] for each in answers)}."
-    else:
-        above = "" if decided.crossover_above is None else f", not at {decided.crossover_above}"
-        yield f"{trial}: GPU from size {decided.crossover_at} on{above}; measured up to {largest}."
-    cheapest = [(each.size, each.cheapest) for each in decided.sizes if each.cheapest]
-    if cheapest:
-        changes = [cheapest[0], *(after for before, after in pairwise(cheapest) if before[1] != after[1])]
-        dated = f" at prices of {decision.price_date}" if decision.price_date else ""
-        yield (
-            f"Cheapest{dated}: "
-            + ", ".join(f"{_ANSWERS[answer]} from size {size} on" for size, answer in changes)
-            + "."
-        )
+    answers = {each.size: each.answer for each in decided.sizes}
+    yield f"Over a whole trial of {decided.steps_per_trial:,} steps: {describe(answers)}."
+    if cheapest := {each.size: each.cheapest for each in decided.sizes if each.cheapest}:
+        dated = f", at prices of {decision.price_date}" if decision.price_date else ""
+        yield f"By cost{dated}: {describe(cheapest, 'cheaper')}."
 
 
 def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:

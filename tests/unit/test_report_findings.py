@@ -110,8 +110,10 @@ def test_each_further_device_has_a_finding_of_its_own():
 
 def test_a_decision_adds_what_holds_for_a_whole_trial_and_what_is_cheapest():
     assert finding("gpu", "gpu", decision=a_decision()).sentences[-2:] == (
-        "Over a whole trial of 1,000 steps: GPU from size 1024 on, not at 256; measured up to 4096.",
-        "Cheapest at prices of 2026-01-01: CPU from size 16 on, GPU from size 4096 on.",
+        "Over a whole trial of 1,000 steps: from 1024 on the GPU is faster, and at 256 not surely; "
+        "measured from 16 to 4096.",
+        "By cost, at prices of 2026-01-01: from 4096 on the GPU is cheaper, and at 1024 not surely; "
+        "measured from 16 to 4096.",
     )
 
 
