@@ -15,8 +15,8 @@ from tune_policies.files.writing import check_new
 from ..record.run_set import Phase
 
 if TYPE_CHECKING:
+    from ..decide.crossover import Search
     from ..decide.decide import Decided, Terms
-    from ..record.run_set import RunSet
 
 app = typer.Typer()
 
@@ -72,6 +72,7 @@ def decide(
     """Say from which size on the GPU is worth it: time and cost of a trial, and trials an hour on this cluster."""
     from tune_policies.policies.policy_file import load_capacity
 
+    from ..decide.crossover import powers_of_two, search_to_file
     from ..decide.decide import Terms
     from ..decide.decide import decide as decide_from
     from ..decide.prices import load_prices
@@ -87,8 +88,11 @@ def decide(
     if search is None:
         run_set = read_run_set(run)
     else:
-        sizes = {"min_size": min_size, "max_size": max_size}
-        run_set = _searched(search, run, terms, rounds, cpus, sizes, address, timeout_s)
+        if max_size is None:
+            raise InvalidResourcesError("--search needs --max-size: the largest size to look at")
+        wanted = _search(search, run, terms, powers_of_two(min_size, max_size), {"num_rounds": rounds, "cpus": cpus})
+        with ray_speaks_on_stderr():
+            run_set = search_to_file(wanted, address=address, timeout_s=timeout_s)
     cluster = read_cluster(address, timeout_s, None) if capacity is None else load_capacity(capacity)
     decided = decide_from(run_set, terms, cluster, found_prices, record)
     _show(decided, as_json=as_json)
@@ -109,46 +113,19 @@ def _gpu_named(text: str) -> str:
     return str(device)
 
 
-def _searched(
-    workload: str,
-    output: Path,
-    terms: "Terms",
-    rounds: int,
-    cpus: float,
-    sizes: dict[str, Any],
-    address: str | None,
-    timeout_s: float,
-) -> "RunSet":
-    from ..decide.crossover import powers_of_two
+def _search(workload: str, output: Path, terms: "Terms", sizes: tuple[int, ...], options: dict[str, Any]) -> "Search":
+    from ..decide.crossover import Search
     from ..record.machine import own_command
     from ..record.run_set import Settings
     from ..workloads.registry import check_needs, find_workload
 
-    if sizes["max_size"] is None:
-        raise InvalidResourcesError("--search needs --max-size: the largest size to look at")
     if output.exists():
         raise InvalidResourcesError(f"{output} is there already: --search measures anew, so name another file")
-    looked_at = powers_of_two(sizes["min_size"], sizes["max_size"])
     if ":" not in workload:
         check_needs(find_workload(workload))
-    from ..decide.crossover import Search, search_to_file
-
-    wanted = Search(
-        workload=workload,
-        sizes=looked_at,
-        settings=Settings(
-            sizes={workload: looked_at[:1]},
-            devices=("cpu", terms.gpu or "gpu"),
-            cpus=cpus,
-            num_rounds=rounds,
-            has_control=False,
-        ),
-        terms=terms,
-        command=own_command(),
-        output=output,
-    )
-    with ray_speaks_on_stderr():
-        return search_to_file(wanted, address=address, timeout_s=timeout_s)
+    devices = ("cpu", terms.gpu or "gpu")
+    settings = Settings(sizes={workload: sizes[:1]}, devices=devices, has_control=False, **options)
+    return Search(workload, sizes, settings, terms, own_command(), output)
 
 
 def _show(decided: "Decided", *, as_json: bool) -> None:
