@@ -76,7 +76,6 @@ class MeasuredProcess:
     def __init__(self, arm: Arm, current: Round, settings: Settings, ends_at: float) -> None:
         self.arm = arm
         self._round = current
-        self._order = next(current.processes)
         self.blocks: list[Block] = []
         self.warnings: list[str] = []
         self.num_steps: dict[Phase, int] = {}
@@ -85,14 +84,16 @@ class MeasuredProcess:
         self._spent_s = 0.0
         self._last_s: dict[Phase, float] = {}
         self._energy_j: float | None = None
-        self._epoch: FirstEpoch | None = None
         self._step_s: float | None = None
-        self._first_epoch_s: float | None = None
-        self._start_up_s: float | None = None
-        self._started_at = datetime.now(UTC)
-        self._pid = 0
-        self._node = ""
-        self._ending = Ending(None, None, ())
+        # Fields of the record, as far as they are known.
+        self._record: dict[str, Any] = {
+            "arm": arm,
+            "round": current.number,
+            "order": next(current.processes),
+            "started_at": datetime.now(UTC),
+            "pid": 0,
+            "node": "",
+        }
 
     @property
     def num_sweeps(self) -> int:
@@ -112,11 +113,12 @@ class MeasuredProcess:
             device: What the workload is told.
         """
         asked = time.monotonic()
-        self._started_at = datetime.now(UTC)
+        self._record["started_at"] = datetime.now(UTC)
         options = {**reserved, "max_restarts": 0, "max_task_retries": 0, "runtime_env": _of_its_own()}
         self._actor = _actor_class().options(**options).remote()
         busy = "its resources are not free: end what else runs on the cluster"
-        self._pid, self._node = self._ask(self._actor.begin, late=f"no process was started for it, perhaps as {busy}")
+        pid, node = self._ask(self._actor.begin, late=f"no process was started for it, perhaps as {busy}")
+        self._record |= {"pid": pid, "node": node}
         task = Task(
             workload=self.arm.workload,
             size=self.arm.size,
@@ -127,12 +129,14 @@ class MeasuredProcess:
             epoch_s=self._settings.max_seconds / 2,
             num_blocks=self._settings.num_blocks + _NUM_WARMUPS,
         )
-        self._epoch = epoch = self._ask(self._actor.first_epoch, task)
+        epoch: FirstEpoch = self._ask(self._actor.first_epoch, task)
+        self._record |= epoch.facts
         if epoch.epoch_s is None:
             self.warnings.append("its first epoch was cut: raise --max-seconds or --max-steps, or have shorter epochs")
         else:
-            self._first_epoch_s = time.monotonic() - asked
-            self._start_up_s = max(0.0, self._first_epoch_s - epoch.prepare_s - epoch.epoch_s)
+            took_s = time.monotonic() - asked
+            start_up_s = max(0.0, took_s - epoch.prepare_s - epoch.epoch_s)
+            self._record |= {"first_epoch_s": took_s, "start_up_s": start_up_s, "prepare_s": epoch.prepare_s}
         if self._settings.max_steps <= epoch.num_steps:
             self._stop(f"--max-steps={self._settings.max_steps} leaves no steps after the first epoch")
         else:
@@ -192,43 +196,33 @@ class MeasuredProcess:
 
     def finish(self) -> None:
         """Ask the process what it used."""
-        self._ending = self._ask(self._actor.finish, at_least_s=_ENDS_WITHIN_S)
-        self.warnings += self._ending.warnings
+        ending: Ending = self._ask(self._actor.finish, at_least_s=_ENDS_WITHIN_S)
+        self._record |= {"peak_host_bytes": ending.peak_host_bytes, "peak_gpu_bytes": ending.peak_gpu_bytes}
+        self.warnings += ending.warnings
 
     def end(self) -> None:
         """End the process, whatever it does, and wait until it has gone where that can be seen."""
         if not hasattr(self, "_actor"):
             return
         ray.kill(self._actor, no_restart=True)
-        if self._node == platform.node() and self._pid:
+        pid = self._record["pid"]
+        if self._record["node"] == platform.node() and pid:
             give_up = time.monotonic() + _ENDS_WITHIN_S
-            while psutil.pid_exists(self._pid) and time.monotonic() < give_up:
+            while psutil.pid_exists(pid) and time.monotonic() < give_up:
                 time.sleep(0.02)
 
     @property
     def has_times(self) -> bool:
         """Whether something was measured that counts."""
-        return self._first_epoch_s is not None or any(not block.is_warmup for block in self.blocks)
+        return "first_epoch_s" in self._record or any(not block.is_warmup for block in self.blocks)
 
     def run(self) -> ProcessRun:
         """Return what it measured."""
-        epoch = self._epoch
         return ProcessRun(
-            arm=self.arm,
-            round=self._round.number,
-            order=self._order,
-            pid=self._pid,
-            node=self._node,
-            started_at=self._started_at,
-            first_epoch_s=self._first_epoch_s,
-            start_up_s=self._start_up_s,
+            **self._record,
             blocks=tuple(self.blocks),
-            peak_host_bytes=self._ending.peak_host_bytes,
-            peak_gpu_bytes=self._ending.peak_gpu_bytes,
             energy_j=self._energy_j,
             warnings=tuple(dict.fromkeys(self.warnings)),
-            prepare_s=None if epoch is None or epoch.epoch_s is None else epoch.prepare_s,
-            **({} if epoch is None else epoch.facts),
         )
 
     def failure(self, error: NoTimesError) -> Failure:
