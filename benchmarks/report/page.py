@@ -65,7 +65,12 @@ def write_markdown(content: Content, folder: Path, images: str, *, force: bool =
     page = _template("page.md.j2", for_markdown, is_html=False, fenced=_fenced)
     text = page.render(content=content, images=images)
     file = folder / "report.md"
-    make_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidResourcesError(
+            f"{folder} cannot be made a folder: {error.strerror or error}. Name another, which may hold several files"
+        ) from error
     pictures = {
         folder / f"{picture.name}.{images}": picture for section in content.sections for picture in section.pictures
     }
@@ -77,31 +82,12 @@ def write_markdown(content: Content, folder: Path, images: str, *, force: bool =
     return file
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it.
-
-    Raises:
-        InvalidResourcesError: It cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidResourcesError(
-            f"{folder} cannot be made a folder: {error.strerror or error}. Name another, which may hold several files"
-        ) from error
-
-
 def for_markdown(value: Any) -> str:
     """Return a text in one line in which no character means more than itself; markup stays as it is."""
     if isinstance(value, Markup):
         return value
     line = one_line(" ".join(str(value).split()))
-    return _SPECIAL.sub(_escape, line)
-
-
-def _escape(found: re.Match[str]) -> str:
-    text = found[0]
-    return _ENTITIES.get(text, f"{text[:-1]}\\{text[-1]}")
+    return _SPECIAL.sub(lambda found: _ENTITIES.get(found[0], f"{found[0][:-1]}\\{found[0][-1]}"), line)
 
 
 def _fenced(text: str) -> Markup:

@@ -5,7 +5,7 @@ import importlib.util
 import sys
 import time
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import suggest
@@ -79,7 +79,7 @@ SYNTHETIC: Final = _by_name(
         "affine", "registry:affine", "waits for a + b * n on a clock, no work at all", "n", _every_fourth(4, 14), ()
     )
 )
-"""Of known cost, for tests of what measures and decides; never run where none is named."""
+"""Of known cost, for tests of what measures and decides: it waits on a clock, busily. Never run where none is named."""
 
 
 def find_workload(name: str) -> BuiltIn:
@@ -129,7 +129,20 @@ def _load_from_working_directory(name: str) -> Workload:
     module, _, function = name.partition(":")
     if not module or not function:
         raise InvalidResourcesError(f"workload {name!r} must be module:function, such as my_benchmarks:train")
-    found = getattr(_import_from_working_directory(module, name), function, None)
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # `python -m` has put it there; another program may not have
+        sys.path.append(folder)
+    try:
+        imported = importlib.import_module(module)
+    except Exception as error:  # whatever a user's module raises
+        why = f"the import of {module} raised {type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError):
+            # Of the module itself, or of a package around it; else it is there and imports what is not.
+            is_own = error.name is not None and f"{module}.".startswith(f"{error.name}.")
+            own, other = f"there is no module {error.name!r} in {folder}", f"{module} imports {error.name!r}"
+            why = own if is_own else f"{other}, which is not installed"
+        raise InvalidResourcesError(f"workload {name!r}: {why}") from error
+    found = getattr(imported, function, None)
     if found is None:
         raise InvalidResourcesError(f"workload {name!r}: {module} has no {function!r}")
     if not callable(found):
@@ -137,25 +150,6 @@ def _load_from_working_directory(name: str) -> Workload:
             f"workload {name!r} must be a function of a size and a device, and is of type {type(found).__name__}"
         )
     return cast(Workload, found)
-
-
-def _import_from_working_directory(module: str, name: str) -> Any:
-    folder = str(Path.cwd())
-    if folder not in sys.path:  # `python -m` has put it there; another program may not have
-        sys.path.append(folder)
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        # Of the module itself, or of a package around it; else it is there and imports what is not.
-        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
-            raise InvalidResourcesError(f"workload {name!r}: there is no module {error.name!r} in {folder}") from error
-        raise InvalidResourcesError(
-            f"workload {name!r}: {module} imports {error.name!r}, which is not installed"
-        ) from error
-    except Exception as error:  # whatever a user's module raises
-        raise InvalidResourcesError(
-            f"workload {name!r}: the import of {module} raised {type(error).__name__}: {error}"
-        ) from error
 
 
 CPU_COST: Final = (0.05e-3, 1e-6)
