@@ -1,5 +1,5 @@
 """``python -m tune_policies.benchmarks COMMAND``."""
 
-from .cli import main
+from .cli import app
 
-main()
+app()

@@ -3,8 +3,7 @@
 from datetime import UTC, datetime
 
 from tests.clusters import GIB
-from tune_policies.benchmarks.record.environment import Environment
-from tune_policies.benchmarks.record.run_set import Arm, Block, DeviceFound, Phase, ProcessRun, RunSet
+from tune_policies.benchmarks.record.run_set import Arm, Block, DeviceFound, Environment, Phase, ProcessRun, RunSet
 
 MEASURED_AT = datetime(2026, 6, 1, tzinfo=UTC)
 START_S = {"cpu": 1.0, "gpu": 5.0, "gpu@0.25": 5.0}

@@ -2,7 +2,7 @@
 
 from tests.decisions import device_times
 from tests.run_sets import BEGAN
-from tune_policies.benchmarks.packing.packing_record import ThroughputRecord, ThroughputSample
+from tune_policies.benchmarks.record.packing_record import ThroughputRecord, ThroughputSample
 from tune_policies.plan.decision import Decision, SizeDecision, WorkloadDecision
 
 

@@ -6,12 +6,13 @@ A step takes ``a + b·size`` seconds. The GPU starts slower and is the faster on
 import random
 from datetime import UTC, datetime, timedelta
 
-from tune_policies.benchmarks.record.environment import Environment, GpuFacts
 from tune_policies.benchmarks.record.run_set import (
     Arm,
     Block,
     DeviceFound,
+    Environment,
     Failure,
+    GpuFacts,
     NoiseReading,
     Phase,
     ProcessRun,

@@ -1,22 +1,22 @@
-"""From what was measured to what it means: the command ``decide``."""
+"""From what was measured to what it means: the commands ``compare``, ``check`` and ``decide``."""
 
+import json
 import sys
-import warnings
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tune_policies import ClusterCapacity, InvalidResourcesError
+from tune_policies import InvalidResourcesError
+from tune_policies.cli.options import Force, Json, ray_speaks_on_stderr, read_cluster
 from tune_policies.files.terminal import tell
 from tune_policies.files.writing import check_new
 
-from .options import Force
+from ..record.run_set import Phase
 
 if TYPE_CHECKING:
+    from ..decide.crossover import Search
     from ..decide.decide import Decided, Terms
-    from ..record.run_set import RunSet
 
 app = typer.Typer()
 
@@ -67,13 +67,16 @@ def decide(
         Path | None, typer.Option(help="Write the decision to this file, for BenchmarkedPolicy.", show_default=False)
     ] = None,
     force: Force = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the decision as JSON, for machines.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say from which size on the GPU is worth it: time and cost of a trial, and trials an hour on this cluster."""
+    from tune_policies.policies.policy_file import load_capacity
+
+    from ..decide.crossover import powers_of_two, search_to_file
     from ..decide.decide import Terms
     from ..decide.decide import decide as decide_from
     from ..decide.prices import load_prices
-    from ..packing.packing_record import read_throughput
+    from ..record.packing_record import read_throughput
     from ..record.run_set_file import read_run_set, write_view
 
     if output is not None:
@@ -85,11 +88,14 @@ def decide(
     if search is None:
         run_set = read_run_set(run)
     else:
-        sizes = {"min_size": min_size, "max_size": max_size}
-        run_set = _searched(search, run, terms, rounds, cpus, sizes, address, timeout_s)
-    cluster = _cluster(capacity, address, timeout_s)
+        if max_size is None:
+            raise InvalidResourcesError("--search needs --max-size: the largest size to look at")
+        wanted = _search(search, run, terms, powers_of_two(min_size, max_size), {"num_rounds": rounds, "cpus": cpus})
+        with ray_speaks_on_stderr():
+            run_set = search_to_file(wanted, address=address, timeout_s=timeout_s)
+    cluster = read_cluster(address, timeout_s, None) if capacity is None else load_capacity(capacity)
     decided = decide_from(run_set, terms, cluster, found_prices, record)
-    _show(decided, as_json=json)
+    _show(decided, as_json=as_json)
     if output is not None:
         write_view(output, f"{decided.decision.to_json()}\n", force=force)
     if not decided.is_decided:
@@ -99,7 +105,7 @@ def decide(
 
 def _gpu_named(text: str) -> str:
     """Return a GPU as runs name it."""
-    from ..measuring.devices import parse_device
+    from ..measuring.colocation import parse_device
 
     device = parse_device(text)
     if device.resource != "GPU":
@@ -107,68 +113,24 @@ def _gpu_named(text: str) -> str:
     return str(device)
 
 
-def _cluster(path: Path | None, address: str | None, timeout_s: float) -> ClusterCapacity:
-    from tune_policies.policies.policy_file import load_capacity
-    from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
-
-    if path is not None:
-        return load_capacity(path)
-    # Ray prints the errors of the whole cluster on stdout, which is kept for the result.
-    with redirect_stdout(sys.stderr), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("always", ProbeWarning)
-        found = probe_cluster(address, timeout_s=timeout_s)
-    for warning in caught:
-        tell(f"warning: {warning.message}")
-    return found
-
-
-def _searched(
-    workload: str,
-    output: Path,
-    terms: "Terms",
-    rounds: int,
-    cpus: float,
-    sizes: dict[str, Any],
-    address: str | None,
-    timeout_s: float,
-) -> "RunSet":
-    from ..decide.crossover import powers_of_two
-    from ..environment import own_command
+def _search(workload: str, output: Path, terms: "Terms", sizes: tuple[int, ...], options: dict[str, Any]) -> "Search":
+    from ..decide.crossover import Search
+    from ..record.machine import own_command
     from ..record.run_set import Settings
     from ..workloads.registry import check_needs, find_workload
 
-    if sizes["max_size"] is None:
-        raise InvalidResourcesError("--search needs --max-size: the largest size to look at")
     if output.exists():
         raise InvalidResourcesError(f"{output} is there already: --search measures anew, so name another file")
-    looked_at = powers_of_two(sizes["min_size"], sizes["max_size"])
     if ":" not in workload:
         check_needs(find_workload(workload))
-    from ..decide.search import Search, search_to_file
-
-    wanted = Search(
-        workload=workload,
-        sizes=looked_at,
-        settings=Settings(
-            sizes={workload: looked_at[:1]},
-            devices=("cpu", terms.gpu or "gpu"),
-            cpus=cpus,
-            num_rounds=rounds,
-            has_control=False,
-        ),
-        terms=terms,
-        command=own_command(),
-        output=output,
-    )
-    with redirect_stdout(sys.stderr):
-        return search_to_file(wanted, address=address, timeout_s=timeout_s)
+    devices = ("cpu", terms.gpu or "gpu")
+    settings = Settings(sizes={workload: sizes[:1]}, devices=devices, has_control=False, **options)
+    return Search(workload, sizes, settings, terms, own_command(), output)
 
 
 def _show(decided: "Decided", *, as_json: bool) -> None:
     """Print the decision on stdout, and on stderr what is to be said of it."""
-    from ..decide.decision_table import decision_view
-    from ..record.show import result_console
+    from ..report.tables import print_decision
 
     for note in decided.notes[:_MOST_NOTES]:
         tell(f"note: {note}")
@@ -177,4 +139,56 @@ def _show(decided: "Decided", *, as_json: bool) -> None:
     if as_json:
         print(decided.decision.to_json())
     else:
-        result_console().print(decision_view(decided.decision))
+        print_decision(decided.decision)
+
+
+@app.command()
+def compare(
+    files: Annotated[list[Path], typer.Argument(help="One run, or two: the earlier first.", metavar="A [B]")],
+    *,
+    between: Annotated[
+        tuple[str, str] | None, typer.Option(help="Two devices of one run; else the CPU and each other.")
+    ] = None,
+    phase: Annotated[list[Phase] | None, typer.Option(help="What was timed; may be repeated.")] = None,
+    same_within: Annotated[float, typer.Option(help="By what part times may differ and count as the same.")] = 0.05,
+    fail_above: Annotated[
+        float | None, typer.Option(min=1.001, help="End with 1 if B surely takes this many times as long, or more.")
+    ] = None,
+    any_machine: Annotated[
+        bool, typer.Option("--any-machine", help="Compare runs of different machines, too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say which of two devices of a run, or which of two runs, is faster, and how sure that is."""
+    from ..compare.verdicts import Question, compare_files, surely_slower
+    from ..report.tables import print_verdicts
+
+    if fail_above is not None:  # or what is above the limit could count as the same
+        same_within = min(same_within, fail_above - 1)
+    question = Question(between, tuple(phase or Phase), same_within, any_machine)
+    found = compare_files(files, question)
+    for note in found.notes:
+        tell(note)
+    if as_json:
+        print(json.dumps([{**each.model_dump(mode="json"), "word": each.word} for each in found.verdicts], indent=2))
+    else:
+        print_verdicts(found.verdicts)
+    if fail_above is not None and (slower := surely_slower(found.verdicts, fail_above)):
+        for each in slower:
+            tell(f"slower than the limit of {fail_above:g}: {each}")
+        raise typer.Exit(1)
+
+
+@app.command()
+def check(
+    *,
+    seconds: Annotated[float, typer.Option(min=1, help="How long equal steps are timed, about.")] = 7,
+    as_json: Json = False,
+) -> None:
+    """Say whether this machine is quiet enough to tell a change of 5 % in a step of 0.3 ms; end with 1 if not."""
+    from ..compare.machine_check import measure_equal_steps, print_check
+
+    found = measure_equal_steps(seconds)
+    print(found.to_json()) if as_json else print_check(found)
+    if not found.is_quiet:
+        raise typer.Exit(1)

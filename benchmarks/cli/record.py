@@ -1,24 +1,23 @@
-"""What a run left: the commands ``show``, ``export`` and ``plot``."""
+"""What a run left, and how people see it: the commands ``show``, ``export``, ``plot`` and ``report``."""
 
 import json as json_text
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tune_policies.cli.options import Force, Json
 from tune_policies.files.writing import check_new, path_within
 from tune_policies.values.errors import InvalidResourcesError
 
-from ..record.export import Format, csv_text, pyperf_text, select
 from ..record.run_set import Phase, RunSet
-from ..record.run_set_file import read_run_set, write_view
-from ..record.show import print_run_set, summarize
-from .options import Force
+from ..record.run_set_file import Format, csv_text, pyperf_text, read_run_set, select, write_view
+from ..record.summary import summarize
 
 app = typer.Typer()
 
 File = Annotated[Path, typer.Argument(help="What `run --output` wrote.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")]
 
 
@@ -27,6 +26,8 @@ def show(file: File, *, json: Json = False) -> None:
     """Show what a run measured, a row for each arm, and what was missing, failed or disturbed it."""
     run_set = read_run_set(file)
     if not json:
+        from ..report.tables import print_run_set
+
         print_run_set(run_set)
         return
     arms = [each.model_dump(mode="json") for each in summarize(run_set)]
@@ -66,7 +67,7 @@ def plot(
 ) -> None:
     """Draw time against size, a line for each device and a panel for each workload."""
     from ..report.figures import crossover_figure
-    from ..report.images import check_ending, save_figure
+    from ..report.page import check_ending, save_figure
 
     check_ending(output)
     check_new(output, force=force)
@@ -99,3 +100,39 @@ def _put(text: str, output: Path | None, *, force: bool) -> None:
         print(text, end="")
     else:
         write_view(output, text, force=force)
+
+
+class Form(StrEnum):
+    """What a report is written in."""
+
+    HTML = "html"
+    MARKDOWN = "markdown"
+
+
+class Images(StrEnum):
+    """What the figures beside Markdown are written in."""
+
+    SVG = "svg"
+    PNG = "png"
+
+
+@app.command()
+def report(
+    file: Annotated[Path, typer.Argument(help="What a run wrote.")],
+    *,
+    output: Annotated[Path, typer.Option(help="The page; of Markdown: the folder for it and its figures.")],
+    decision: Annotated[Path | None, typer.Option(help="What `decide` wrote.", show_default=False)] = None,
+    packing: Annotated[Path | None, typer.Option(help="What `packing` wrote.", show_default=False)] = None,
+    form: Annotated[Form, typer.Option("--format", help="One HTML page, or Markdown.")] = Form.HTML,
+    images: Annotated[
+        Images | None, typer.Option(help="Of Markdown: what its figures are.", show_default=False)
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Write a report for who decides: the verdict first, then curves, costs, memory, all samples, and the machine."""
+    if images is not None and form is not Form.MARKDOWN:
+        raise typer.BadParameter("--images is for --format markdown; a page has its figures in it")
+    from ..report.page import write_report
+
+    suffix = None if form is Form.HTML else images or Images.SVG
+    print(write_report(file, output, decision=decision, packing=packing, images=suffix, force=force))

@@ -1,4 +1,4 @@
-"""Workloads on devices, measured: the command ``run``."""
+"""What measures: the commands ``run`` and ``packing``."""
 
 import sys
 from datetime import datetime
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tune_policies import InvalidResourcesError
+from tune_policies.cli.options import Force
 
 if TYPE_CHECKING:
     from ..record.run_set import RunSet
@@ -58,8 +59,8 @@ def run(
     timeout_s: Annotated[float, typer.Option(min=0.1, help="Deadline for Ray to answer, in seconds.")] = 30,
 ) -> None:
     """Time workloads on devices: fresh processes as trials would be, in random turns; steps, transfers, start-up."""
-    from ..environment import own_command
-    from ..measuring.session import InterruptedRunError, Session, measure_to_file
+    from ..measuring.runner import InterruptedRunError, Session, measure_to_file
+    from ..record.machine import own_command
     from ..record.run_set import Settings
 
     if resume is not None and not workload:
@@ -133,14 +134,46 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
 
 
 def _devices(texts: list[str]) -> tuple[str, ...]:
-    from ..measuring.devices import parse_devices
+    from ..measuring.colocation import parse_devices
 
     return tuple(map(str, parse_devices(texts)))
 
 
 def _show(run_set: "RunSet", output: Path) -> None:
     """Print what was measured on stdout, and on stderr what was not, and where all of it is."""
-    from ..record.show import print_run_set
+    from ..report.tables import print_run_set
 
     print_run_set(run_set)
     print(f"written to {output}", file=sys.stderr)
+
+
+@app.command()
+def packing(
+    *,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Name of a workload, or module:function; may be repeated.")
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Size of the workloads, where it is not by default.", show_default=False),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps of a trial.", show_default=False)] = None,
+    trials_per_gpu: Annotated[list[int] | None, typer.Option(min=2, help="Trials at once; may be repeated.")] = None,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each arm.")] = 3,
+    work: Annotated[float, typer.Option(min=0.001, help="Share of each workload's steps that a trial does.")] = 1.0,
+    cpus_per_trial: Annotated[float, typer.Option(min=0, help="CPUs of a trial under the measured plan.")] = 1,
+    mps: Annotated[bool, typer.Option("--mps", help="Run what shares the GPU under MPS, too.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the record to this file.", show_default=False)] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw it to this file.", show_default=False)] = None,
+    force: Force = False,
+) -> None:
+    """Count trials per hour on one GPU: one at a time, several at once, and as a measured plan says."""
+    from ..measuring.packing import Sweep, default_trainings, find_training, measure_throughput
+
+    trainings = [find_training(name, size, steps) for name in workload or ()] or default_trainings()
+    sweep = Sweep(trainings, trials_per_gpu or [2, 4, 8, 16, 32], repetitions, work, cpus_per_trial, mps)
+    if plot is not None:
+        from ..report.page import check_ending
+
+        check_ending(plot)  # before hours of runs
+    measure_throughput(sweep, output, plot, force=force)

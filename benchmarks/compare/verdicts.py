@@ -1,15 +1,91 @@
-"""Which of two devices, or of two runs, is faster: for each workload, size and phase that was measured of both."""
+"""Which of two devices, or of two runs, is faster: for each workload, size and phase that was measured of both.
 
-from collections.abc import Iterable, Iterator
+A doubt, such as other load, makes a verdict ambiguous rather than wrong. Each has its limit here, and what to do about
+it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import exp, log
+from pathlib import Path
+from statistics import fmean
+from typing import Final, NamedTuple
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import PositiveCount
-from tune_policies.values.value import Value, suggest
+from tune_policies.values.value import Value, shorten_names, suggest
 
-from ..record.environment import Environment
-from ..record.run_set import Arm, Phase, RunSet
-from .judge import Comparison, Outcome, compare_apart, compare_arms
-from .validity_checks import control_problem, disagreement, noise_problems, other_work
+from ..record.run_set import Arm, Environment, NoiseReading, Phase, ProcessRun, RunSet
+from ..record.run_set_file import read_run_set
+from ..record.summary import in_words
+from .judge import SURE, Comparison, Outcome, compare_apart, compare_arms, ratio_interval
+
+MOST_LOAD: Final = 0.2
+"""CPUs that other processes may use, mean over rounds: a machine at rest uses a few hundredths…"""
+MOST_PART_OF_CPUS: Final = 0.05
+"""…or this part of its CPUs, where that is more: on a large machine they find others than the arms'."""
+MOST_THROTTLED_S: Final = 0.1
+"""Seconds for which the cgroup may be throttled in all rounds together, one period of its quota."""
+OF_THE_WORK: Final = {"dtype": "dtype", "samples_per_step": "samples a step", "num_threads": "CPU threads"}
+"""What processes that do the same work have in common, as far as they say it, and what it is called."""
+
+
+def noise_problems(run_set: RunSet) -> tuple[str, ...]:
+    """Return what disturbed the run as a whole: other processes, and clocks that were held down."""
+    return tuple(problems_of_readings(run_set.noise, run_set.environment.num_cpus))
+
+
+def problems_of_readings(noise: tuple[NoiseReading, ...], num_cpus: int) -> Iterator[str]:
+    """Yield what disturbed the rounds, on a machine of so many CPUs."""
+    if not noise:
+        return
+    most_load = max(MOST_LOAD, MOST_PART_OF_CPUS * num_cpus)
+    if (load := fmean(each.load for each in noise)) > most_load:
+        yield (
+            f"other processes used {load:.2f} CPUs, more than {most_load:g}: end them, or run when the machine is quiet"
+        )
+    if (throttled_s := sum(each.throttled_s or 0 for each in noise)) > MOST_THROTTLED_S:
+        yield f"the cgroup's quota stopped the processes for {throttled_s:.1f} s: use fewer CPUs, or raise the quota"
+    if causes := sorted({cause for each in noise for cause in each.gpu_throttled}):
+        yield f"a GPU's clock was held down ({', '.join(causes)}): cool it, or fix its clocks"
+
+
+def control_problem(run_set: RunSet, arm: Arm, phase: Phase, same_within: float) -> str | None:
+    """Return by how much an arm's control seems to differ from it, if too much; ``None``: not, or there is no control.
+
+    A control's difference matters if it is as large as what counts as the same, or surely there and half as large.
+    """
+    twin = arm.model_copy(update={"is_control": True})
+    first, second = run_set.times_s(arm, phase), run_set.times_s(twin, phase)
+    if arm.is_control or not first or not second:
+        return None
+    found = ratio_interval(first, second)
+    surer = found.at_confidence(SURE)
+    is_sure = surer.low > 1 or surer.high < 1
+    apart = abs(log(found.ratio))
+    if apart <= log(1 + same_within) * (0.5 if is_sure else 1):
+        return None
+    return (
+        f"two equal arms on {arm.device} seem to differ by {exp(apart) - 1:.1%}"
+        f" ({found.low:.3f} to {found.high:.3f}): run more rounds, or when the machine is quiet"
+    )
+
+
+def disagreement(run_set: RunSet, arm: Arm) -> str | None:
+    """Return what is known of results that differ between devices, of this workload and size; ``None``: they agree."""
+    for each in run_set.failures:
+        if each.kind == "disagreed" and (each.arm.workload, each.arm.size) == (arm.workload, arm.size):
+            return f"the arms did not do the same work: {each.message}"
+    return None
+
+
+def other_work(first: Sequence[ProcessRun], second: Sequence[ProcessRun]) -> str | None:
+    """Return in what two arms differ by what their processes say of their work; ``None``: in nothing."""
+    differ = []
+    for field, name in OF_THE_WORK.items():
+        one, other = (sorted({str(getattr(run, field)) for run in runs} - {"None"}) for runs in (first, second))
+        if one and other and one != other:
+            differ.append(f"{name} {' or '.join(one)} against {' or '.join(other)}")
+    return f"the arms did not do the same work: {'; '.join(differ)}" if differ else None
 
 
 class Verdict(Value):
@@ -36,9 +112,9 @@ class Verdict(Value):
         """The name of the faster one (``"GPU"``, ``"CPU"``, ``"gpu@0.25"``), ``"same"`` or ``"ambiguous"``."""
         match self.comparison.outcome:
             case Outcome.FIRST:
-                return _in_words(self.first)
+                return in_words(self.first)
             case Outcome.SECOND:
-                return _in_words(self.second)
+                return in_words(self.second)
             case other:
                 return other.value
 
@@ -65,10 +141,12 @@ def verdicts(
     devices = list(dict.fromkeys(arm.device for arm in run_set.arms))
     if between is not None:
         _check_devices(between, devices)
+    base = "cpu" if "cpu" in devices else next(iter(devices), "")
+    compared = between or (base, *(device for device in devices if device != base))
     doubts = noise_problems(run_set)
     return tuple(
         _between(run_set, first, second, phase, same_within, doubts)
-        for first, second in _pairs(run_set, between or _from_one(devices))
+        for first, second in _pairs(run_set, compared)
         if run_set.times_s(first, phase) and run_set.times_s(second, phase)
     )
 
@@ -92,24 +170,24 @@ def verdicts_across(
         names: What the runs are called in the verdicts.
         doubts: What is known against comparing them, a sentence each.
     """
-    of_both = [arm for arm in first.arms if not arm.is_control and arm in second.arms]
-    return tuple(
-        Verdict(
-            workload=arm.workload,
-            size=arm.size,
-            phase=phase,
-            first=f"{names[0]} on {arm.device}",
-            second=f"{names[1]} on {arm.device}",
-            comparison=compare_apart(
-                first.times_s(arm, phase),
-                second.times_s(arm, phase),
-                same_within=same_within,
-                doubts=[*doubts, *_doubts_across(first, second, names, arm, phase, same_within)],
-            ),
+    runs = (first, second)
+    found = []
+    for arm in first.arms:
+        times = [run_set.times_s(arm, phase) for run_set in runs]
+        if arm.is_control or not all(times):
+            continue
+        known = [*doubts, *_doubts_across(runs, names, arm, phase, same_within)]
+        found.append(
+            Verdict(
+                workload=arm.workload,
+                size=arm.size,
+                phase=phase,
+                first=f"{names[0]} on {arm.device}",
+                second=f"{names[1]} on {arm.device}",
+                comparison=compare_apart(*times, same_within=same_within, doubts=known),
+            )
         )
-        for arm in of_both
-        if first.times_s(arm, phase) and second.times_s(arm, phase)
-    )
+    return tuple(found)
 
 
 def differences_of_hardware(first: Environment, second: Environment) -> tuple[str, ...]:
@@ -136,11 +214,6 @@ def differences_of_software(first: Environment, second: Environment) -> tuple[st
     return tuple(f"{name} {one} against {other}" for name, one, other in facts if one != other)
 
 
-def _from_one(devices: list[str]) -> tuple[str, ...]:
-    base = "cpu" if "cpu" in devices else next(iter(devices), "")
-    return (base, *(device for device in devices if device != base))
-
-
 def _pairs(run_set: RunSet, devices: Iterable[str]) -> Iterator[tuple[Arm, Arm]]:
     """Yield the arm of the first device and that of each other one, for each workload and size that has both."""
     base, *others = devices
@@ -159,13 +232,9 @@ def _between(
     # The control is that of one device only; where it differs from its twin, the others are no better known.
     controlled = (arm for arm in run_set.arms if (arm.workload, arm.size) == (first.workload, first.size))
     found = [control_problem(run_set, arm, phase, same_within) for arm in controlled]
-    found += [disagreement(run_set, first, second), other_work(run_set.of(first), run_set.of(second))]
-    comparison = compare_arms(
-        run_set.times_s(first, phase),
-        run_set.times_s(second, phase),
-        same_within=same_within,
-        doubts=[*doubts, *(each for each in found if each)],
-    )
+    found += [disagreement(run_set, first), other_work(run_set.of(first), run_set.of(second))]
+    times = (run_set.times_s(arm, phase) for arm in (first, second))
+    comparison = compare_arms(*times, same_within=same_within, doubts=[*doubts, *filter(None, found)])
     return Verdict(
         workload=first.workload,
         size=first.size,
@@ -177,19 +246,13 @@ def _between(
 
 
 def _doubts_across(
-    first: RunSet, second: RunSet, names: tuple[str, str], arm: Arm, phase: Phase, same_within: float
-) -> list[str]:
-    differ = other_work(first.of(arm), second.of(arm))
-    return ([differ] if differ else []) + [
-        f"{name}: {doubt}"
-        for name, run_set in zip(names, (first, second), strict=True)
-        for doubt in (
-            *noise_problems(run_set),
-            control_problem(run_set, arm, phase, same_within),
-            disagreement(run_set, arm),
-        )
-        if doubt
-    ]
+    runs: tuple[RunSet, RunSet], names: tuple[str, str], arm: Arm, phase: Phase, same_within: float
+) -> Iterator[str]:
+    if differ := other_work(*(run_set.of(arm) for run_set in runs)):
+        yield differ
+    for name, run_set in zip(names, runs, strict=True):
+        found = (control_problem(run_set, arm, phase, same_within), disagreement(run_set, arm))
+        yield from (f"{name}: {doubt}" for doubt in (*noise_problems(run_set), *found) if doubt)
 
 
 def _check_devices(wanted: tuple[str, str], known: list[str]) -> None:
@@ -203,5 +266,106 @@ def _check_devices(wanted: tuple[str, str], known: list[str]) -> None:
         raise InvalidResourcesError(f"{wanted[0]!r} cannot be compared with itself: name two devices")
 
 
-def _in_words(device: str) -> str:
-    return device.upper() if device in {"cpu", "gpu"} else device
+NOT_PAIRED = (
+    "Two runs have no rounds in common: what changed on the machine between them counts as a difference of the arms."
+    " Compare two runs of the same code, too, to see how much that is."
+)
+
+
+class Question(NamedTuple):
+    """What is to be compared.
+
+    Attributes:
+        between: Two devices of one run; ``None``: the CPU and each other one.
+        phases: What was timed.
+        same_within: By how much times may differ and still count as the same: 0.05 for 5 %.
+        any_machine: Whether two runs may be of different machines.
+    """
+
+    between: tuple[str, str] | None = None
+    phases: tuple[Phase, ...] = tuple(Phase)
+    same_within: float = 0.05
+    any_machine: bool = False
+
+
+class Answer(NamedTuple):
+    """What was found, and what must be known to believe it."""
+
+    verdicts: tuple[Verdict, ...]
+    notes: tuple[str, ...] = ()
+
+
+def compare_files(files: Sequence[Path], question: Question) -> Answer:
+    """Compare the devices of one file, or the arms that two files have.
+
+    Raises:
+        InvalidResourcesError: A file is no run, there is nothing to compare, or the machines differ.
+    """
+    if len(files) not in (1, 2):
+        raise InvalidResourcesError(f"compare takes one run or two, got {len(files)} files: compare them two by two")
+    runs = [read_run_set(path) for path in files]
+    if len(runs) == 1:
+        return _within(runs[0], question)
+    if question.between is not None:
+        raise InvalidResourcesError("--between names two devices of one run, got two runs: name one file")
+    names = [path.stem for path in files]
+    first, second = names if len(set(names)) == 2 else map(str, files)
+    return _across(runs[0], runs[1], question, (first, second))
+
+
+def surely_slower(found: Iterable[Verdict], limit: float) -> list[Verdict]:
+    """Return those whose second arm surely takes more than ``limit`` times as long as the first."""
+    return [each for each in found if each.comparison.outcome is Outcome.FIRST and each.comparison.high < 1 / limit]
+
+
+def _within(run_set: RunSet, question: Question) -> Answer:
+    found = tuple(
+        verdict
+        for phase in question.phases
+        for verdict in verdicts(run_set, phase, question.same_within, between=question.between)
+    )
+    if not found:
+        devices = list(dict.fromkeys(arm.device for arm in run_set.arms))
+        measured = ", ".join(devices) or "no device"
+        why = f"{measured} was measured, and two are needed"
+        if len(devices) > 1:
+            why = f"no workload and size has times of {' or '.join(question.phases)} on two of its devices ({measured})"
+        raise InvalidResourcesError(f"nothing to compare: {why}. {' '.join(run_set.problems())}".rstrip())
+    return Answer(found, tuple(run_set.problems()))
+
+
+def _across(first: RunSet, second: RunSet, question: Question, names: tuple[str, str]) -> Answer:
+    hardware = differences_of_hardware(first.environment, second.environment)
+    if hardware and not question.any_machine:
+        raise InvalidResourcesError(
+            f"the runs are of different machines ({'; '.join(hardware)}), so their times say nothing of the code:"
+            " run both on one machine, or compare them with --any-machine"
+        )
+    doubts = (f"the machines differ ({'; '.join(hardware)})",) if hardware else ()
+    found = tuple(
+        verdict
+        for phase in question.phases
+        for verdict in verdicts_across(first, second, phase, question.same_within, names=names, doubts=doubts)
+    )
+    if not found and set(first.arms) & set(second.arms):
+        raise InvalidResourcesError(
+            f"nothing to compare: no arm has times of {' or '.join(question.phases)} in both runs"
+        )
+    if not found:
+        of_each = [", ".join(map(str, run.arms)) or "nothing" for run in (first, second)]
+        raise InvalidResourcesError(
+            f"the runs have no arm in common: {names[0]} has {of_each[0]}; {names[1]} has {of_each[1]}."
+            " Run the same workloads, sizes and devices"
+        )
+    software = differences_of_software(first.environment, second.environment)
+    notes = [f"The runs differ: {'; '.join(software)}."] if software else []
+    return Answer(found, (NOT_PAIRED, *notes, *_not_compared(first, second, names)))
+
+
+def _not_compared(first: RunSet, second: RunSet, names: tuple[str, str]) -> Iterator[str]:
+    """Yield what one run lacks, such as an arm that does not run any more: it has no verdict, and could be missed."""
+    for name, run_set, other_name, other in ((names[0], first, names[1], second), (names[1], second, names[0], first)):
+        for problem in run_set.problems():
+            yield f"{name}: {problem}"
+        if lacks := [str(arm) for arm in other.arms if not arm.is_control and arm not in run_set.arms]:
+            yield f"{name} has no times of {shorten_names(lacks)}, and {other_name} has: not compared."

@@ -9,13 +9,19 @@ round does not tell are measured in all rounds. Nothing is said of sizes beyond 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import log, log2
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-from tune_policies.plan.decision import Answer
+from tune_policies.files.locking import locked
+from tune_policies.files.terminal import tell
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import check_count
+from tune_policies.values.value import counted
 
 from ..compare.judge import Comparison, Outcome
+from ..record.run_set import RunSet, Settings
+from ..record.run_set_file import write_run_set
+from .decide import Terms, UndecidedError, both_arms, compare_trials
 
 
 class Looked(NamedTuple):
@@ -54,27 +60,6 @@ class Step(NamedTuple):
 
     size: int
     num_rounds: int
-
-
-class Change(NamedTuple):
-    """Two neighbouring measured sizes with different answers."""
-
-    below: int
-    at: int
-
-
-class Crossover(NamedTuple):
-    """Where the GPU begins to be the answer, and stays it.
-
-    Attributes:
-        above: The largest size for which it is not, below ``at``; ``None``: it is for all that were measured.
-        at: The smallest size from which on it is for all that were measured; ``None``: for none.
-        changes: Where the answer changes; with more than one it changes back.
-    """
-
-    above: int | None
-    at: int | None
-    changes: tuple[Change, ...]
 
 
 def powers_of_two(least: int, most: int) -> tuple[int, ...]:
@@ -128,50 +113,75 @@ def next_step(found: Mapping[int, Looked], sizes: Sequence[int], num_rounds: int
     return None
 
 
-def crossover(answers: Mapping[int, Answer]) -> Crossover:
-    """Return where the GPU begins to be the answer, and stays it."""
-    sizes = sorted(answers)
-    changes = tuple(Change(low, high) for low, high in pairwise(sizes) if answers[low] != answers[high])
-    others = [size for size in sizes if answers[size] != "GPU"]
-    from_there = [size for size in sizes if not others or size > others[-1]]
-    return Crossover(others[-1] if others else None, from_there[0] if from_there else None, changes)
-
-
-def describe(answers: Mapping[int, Answer], better: str = "faster") -> str:
-    """Return the crossover in words, with the sizes for which it holds.
-
-    Args:
-        answers: By size; one at least.
-        better: What the better device is.
-    """
-    sizes = sorted(answers)
-    measured = f"measured from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"measured at {sizes[0]} only"
-    found = crossover(answers)
-    ranks = [_RANKS[answers[size]] for size in sizes]
-    if "GPU" not in answers.values():
-        text = "no crossover: for no size is the GPU surely " + better
-    elif found.above is None:
-        text = f"no crossover: for all sizes the GPU is {better}"
-    elif ranks == sorted(ranks):
-        text = f"from {found.at} on the GPU is {better}, and at {found.above} not surely"
-    else:
-        changes = ", ".join(f"{size}: {answers[size]}" for size in _told(answers))
-        between = f"{found.changes[0].below} and {found.changes[-1].at}"
-        text = f"no one crossover, as the answer changes back; it is ambiguous between {between} ({changes})"
-    return f"{text}; {measured}"
-
-
-_RANKS: Final[dict[Answer, int]] = {"CPU": 0, "same": 1, "ambiguous": 1, "GPU": 2}
-"""In which order answers follow each other where there is one crossover."""
-
-
-def _told(answers: Mapping[int, Answer]) -> Iterable[int]:
-    """Return the first size, and those at which the answer is another than before."""
-    sizes = sorted(answers)
-    return [sizes[0], *(high for low, high in pairwise(sizes) if answers[low] != answers[high])]
-
-
 def _galloped(sizes: Sequence[int]) -> list[int]:
     """Return the sizes at 0, 1, 3, 7, …, and the last."""
     places = [2**i - 1 for i in range(len(sizes).bit_length())]
     return [sizes[at] for at in dict.fromkeys((*(at for at in places if at < len(sizes)), len(sizes) - 1))]
+
+
+class Search(NamedTuple):
+    """What is looked for, and where it is written.
+
+    Attributes:
+        workload: Its name, or ``module:function``.
+        sizes: The powers of two to look at, ascending.
+        settings: How it is measured: a CPU and one GPU, and how many rounds decide. Its sizes do not count.
+        terms: For what trials.
+        command: By which.
+        output: The file of the record.
+    """
+
+    workload: str
+    sizes: tuple[int, ...]
+    settings: Settings
+    terms: Terms
+    command: str
+    output: Path
+
+
+def search_to_file(wanted: Search, *, address: str | None = None, timeout_s: float = 30) -> RunSet:
+    """Look for the crossover, and return what was measured, which is in the file after each round.
+
+    Raises:
+        InvalidResourcesError: A device does not exist, or the file cannot be written.
+        UndecidedError: The cluster lacks one of the devices.
+        ProbeError: Ray does not answer.
+        KeyboardInterrupt: The user ended it.
+    """
+    # Ray takes seconds to import; to look for the next size needs none.
+    from tune_policies import probe_cluster
+
+    from ..measuring.runner import measure, new_run_set, ray_of_a_run
+    from ..record.machine import read_environment
+
+    with locked(wanted.output), ray_of_a_run(address, timeout_s):
+        capacity = probe_cluster(timeout_s=timeout_s)
+        run_set = new_run_set(wanted.settings, capacity, read_environment(), wanted.command)
+        if missing := [each for each in run_set.devices if each.why_missing]:
+            raise UndecidedError(
+                f"{missing[0].device} is not there, so there is no crossover: {missing[0].why_missing}"
+            )
+        sizes: set[int] = set()
+
+        def asked(of_sizes: Iterable[int], num_rounds: int) -> RunSet:
+            changes = {"sizes": {wanted.workload: tuple(sorted(of_sizes))}, "num_rounds": num_rounds}
+            return run_set.model_copy(update={"settings": wanted.settings.model_copy(update=changes)})
+
+        def compare(size: int, num_rounds: int) -> Comparison | None:
+            """Measure a size until it has so many rounds, and compare trials of it."""
+            nonlocal run_set
+            sizes.add(size)
+            tell(f"measuring {wanted.workload}[{size}], {counted(num_rounds, 'round')}")
+            for run_set in measure(asked([size], num_rounds), capacity):
+                write_run_set(run_set, wanted.output)
+            terms = wanted.terms
+            arms = both_arms(run_set, wanted.workload, size, terms.gpu or "gpu")
+            if arms is None:
+                return None
+            return compare_trials(run_set, arms, terms.steps_per_trial, same_within=terms.same_within)
+
+        search(compare, wanted.sizes, wanted.settings.num_rounds)
+        # It lacks the rounds that a search leaves out, for which nobody is to go on with it.
+        whole = asked(sizes, wanted.settings.num_rounds).model_copy(update={"is_complete": True})
+        write_run_set(whole, wanted.output)
+        return whole

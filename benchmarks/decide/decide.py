@@ -8,6 +8,8 @@ record of ``tune-policies bench packing`` says so for the workload.
 """
 
 import statistics
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from pydantic import Field
@@ -20,11 +22,10 @@ from tune_policies.values.units import GIB
 from tune_policies.values.value import Value, shorten, shorten_names, suggest
 
 from ..compare.judge import Comparison, Outcome, compare_arms
-from ..compare.validity_checks import control_problem, disagreement, noise_problems, other_work
-from ..measuring.devices import parse_device
-from ..packing.packing_record import ThroughputRecord
+from ..compare.verdicts import control_problem, disagreement, noise_problems, other_work
+from ..measuring.colocation import parse_device
+from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Arm, Phase, RunSet
-from .crossover import crossover
 from .prices import Price, Prices
 
 PHASE = Phase.TRANSFERS
@@ -41,23 +42,23 @@ def starts_s(run_set: RunSet, arm: Arm) -> dict[int, float]:
     return starts
 
 
-def steps_s(run_set: RunSet, arm: Arm) -> dict[int, tuple[float, ...]]:
-    """Return the seconds of a step by round, block by block; where a start is not known, the round is left out."""
-    starts = starts_s(run_set, arm)
-    return {number: times for number, times in run_set.times_s(arm, PHASE).items() if number in starts}
+def trials_s(run_set: RunSet, arm: Arm, steps_per_trial: int, price: float = 1.0) -> dict[int, tuple[float, ...]]:
+    """Return the seconds of a trial by round, by each block of steps that was timed, times what a second costs.
 
-
-def trials_s(run_set: RunSet, arm: Arm, steps_per_trial: int) -> dict[int, tuple[float, ...]]:
-    """Return the seconds of a trial by round, by each block of steps that was timed."""
+    Rounds of which the start is not known are left out.
+    """
+    times = run_set.times_s(arm, PHASE)
     starts = starts_s(run_set, arm)
-    steps = steps_s(run_set, arm)
-    return {number: tuple(starts[number] + steps_per_trial * each for each in steps[number]) for number in steps}
+    return {
+        number: tuple(price * (start + steps_per_trial * each) for each in times[number])
+        for number, start in starts.items()
+    }
 
 
 def both_arms(run_set: RunSet, workload: str, size: int, gpu: str) -> tuple[Arm, Arm] | None:
     """Return the arms on the CPU and on the GPU, which is called ``gpu``; ``None``: one of them has no times."""
     arms = Arm(workload=workload, size=size, device="cpu"), Arm(workload=workload, size=size, device=gpu)
-    return arms if all(steps_s(run_set, arm) for arm in arms) else None
+    return arms if all(starts_s(run_set, arm) for arm in arms) else None
 
 
 def compare_trials(
@@ -72,29 +73,75 @@ def compare_trials(
     doubts = [
         *noise_problems(run_set),
         *(control_problem(run_set, arm, PHASE, same_within) for arm in arms),
-        disagreement(run_set, *arms),
+        disagreement(run_set, arms[0]),
         other_work(*map(run_set.of, arms)),
     ]
-    first, second = (
-        {number: tuple(price * each for each in times) for number, times in trials.items()}
-        for trials, price in zip((trials_s(run_set, arm, steps_per_trial) for arm in arms), prices, strict=True)
-    )
+    first, second = (trials_s(run_set, arm, steps_per_trial, price) for arm, price in zip(arms, prices, strict=True))
     return compare_arms(first, second, same_within=same_within, doubts=[doubt for doubt in doubts if doubt])
 
 
-def middle(by_round: dict[int, tuple[float, ...]]) -> float:
-    """Return the median over processes of the medians of their blocks."""
-    return statistics.median(map(statistics.median, by_round.values()))
+class Change(NamedTuple):
+    """Two neighbouring measured sizes with different answers."""
+
+    below: int
+    at: int
 
 
-def num_threads(run_set: RunSet, arm: Arm) -> int:
-    """Return the CPU threads of the arm's processes."""
-    return max(run.num_threads for run in run_set.of(arm))
+class Crossover(NamedTuple):
+    """Where the GPU begins to be the answer, and stays it.
+
+    Attributes:
+        above: The largest size for which it is not, below ``at``; ``None``: it is for all that were measured.
+        at: The smallest size from which on it is for all that were measured; ``None``: for none.
+        changes: Where the answer changes; with more than one it changes back.
+    """
+
+    above: int | None
+    at: int | None
+    changes: tuple[Change, ...]
 
 
-def peak_gpu_bytes(run_set: RunSet, arm: Arm) -> int | None:
-    """Return the most GPU memory that any of its processes held; ``None``: not known, or none."""
-    return max((run.peak_gpu_bytes for run in run_set.of(arm) if run.peak_gpu_bytes), default=None)
+def crossover(answers: Mapping[int, Answer]) -> Crossover:
+    """Return where the GPU begins to be the answer, and stays it."""
+    sizes = sorted(answers)
+    changes = tuple(Change(low, high) for low, high in pairwise(sizes) if answers[low] != answers[high])
+    others = [size for size in sizes if answers[size] != "GPU"]
+    from_there = [size for size in sizes if not others or size > others[-1]]
+    return Crossover(others[-1] if others else None, from_there[0] if from_there else None, changes)
+
+
+def describe(answers: Mapping[int, Answer], better: str = "faster") -> str:
+    """Return the crossover in words, with the sizes for which it holds.
+
+    Args:
+        answers: By size; one at least.
+        better: What the better device is.
+    """
+    sizes = sorted(answers)
+    measured = f"measured from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"measured at {sizes[0]} only"
+    found = crossover(answers)
+    ranks = [_RANKS[answers[size]] for size in sizes]
+    if "GPU" not in answers.values():
+        text = "no crossover: for no size is the GPU surely " + better
+    elif found.above is None:
+        text = f"no crossover: for all sizes the GPU is {better}"
+    elif ranks == sorted(ranks):
+        text = f"from {found.at} on the GPU is {better}, and at {found.above} not surely"
+    else:
+        changes = ", ".join(f"{size}: {answers[size]}" for size in _told(answers))
+        between = f"{found.changes[0].below} and {found.changes[-1].at}"
+        text = f"no one crossover, as the answer changes back; it is ambiguous between {between} ({changes})"
+    return f"{text}; {measured}"
+
+
+_RANKS: Final[dict[Answer, int]] = {"CPU": 0, "same": 1, "ambiguous": 1, "GPU": 2}
+"""In which order answers follow each other where there is one crossover."""
+
+
+def _told(answers: Mapping[int, Answer]) -> Iterable[int]:
+    """Return the first size, and those at which the answer is another than before."""
+    sizes = sorted(answers)
+    return [sizes[0], *(high for low, high in pairwise(sizes) if answers[low] != answers[high])]
 
 
 FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "numba", "cupy", "numpy", "xgboost", "lightgbm")
@@ -303,16 +350,16 @@ class _Case(NamedTuple):
         return size, reasons
 
     def _on_cpu(self, arm: Arm) -> _Rate:
-        cpus = num_threads(self.run_set, arm)
+        cpus = self._threads(arm)
         at_once = self._at_once(CpuPolicy(cpus=cpus))
         return _Rate(at_once, at_once, None if self.prices is None else self.prices.per_hour(cpus=cpus))
 
     def _on_gpu(self, arm: Arm) -> _Rate:
-        cpus = num_threads(self.run_set, arm)
+        cpus = self._threads(arm)
         whole = max(1.0, parse_device(arm.device).amount)
         in_turn = self._at_once(GpuPolicy(gpus=whole, cpus=cpus))
         at_once = max(in_turn, self._at_once(self._sharing(arm, cpus)))
-        gain = self._gain(arm.workload, at_once // in_turn if in_turn else 1)
+        gain = self._gain(arm, at_once // in_turn if in_turn else 1)
         price = None
         if self.prices is not None:
             gpu_type = self.terms.gpu_type or self._accelerator_type
@@ -322,7 +369,7 @@ class _Case(NamedTuple):
     def _sharing(self, arm: Arm, cpus: int) -> ResourcePolicy:
         """Return the policy by which as many trials share a GPU as fit."""
         amount = parse_device(arm.device).amount
-        peak = peak_gpu_bytes(self.run_set, arm)
+        peak = self._peak_gpu_bytes(arm)
         if amount != 1 or peak is None:
             return GpuPolicy(gpus=amount, cpus=cpus)
         return GpuMemoryPolicy(gpu_memory=peak + _OUTSIDE_ALLOCATORS_BYTES, cpus=cpus)
@@ -333,32 +380,46 @@ class _Case(NamedTuple):
         except InfeasibleRequestError:
             return 0
 
-    def _gain(self, workload: str, trials_per_gpu: int) -> float:
+    def _gain(self, arm: Arm, trials_per_gpu: int) -> float:
         """Return how many times the trials an hour a GPU finishes with so many at once, as far as was measured."""
         if self.packing is None:
             return 1.0
+        # Where its size was asked for, the record has it in the name.
+        sized = f"{arm.workload}[{arm.size}]"
+        name = sized if sized in self.packing.workloads else arm.workload
         # Trials at a time that were asked for, without MPS, which a plan does not start.
-        arms = [arm for arm in self.packing.arms(workload) if arm[0] == "packed" and arm[1] <= trials_per_gpu]
-        return max([1.0, *(self.packing.speedup(workload, arm) or 1.0 for arm in arms)])
+        several = [each for each in self.packing.arms(name) if each[0] == "packed" and each[1] <= trials_per_gpu]
+        return max([1.0, *(self.packing.speedup(name, each) or 1.0 for each in several)])
 
     def _times(self, arm: Arm, rate: _Rate) -> DeviceTimes:
-        trial_s = middle(self._trials_s(arm))
+        time = self.run_set.times_s(arm, PHASE)
+        starts = starts_s(self.run_set, arm)
+        trial_s = self._middle(trials_s(self.run_set, arm, self.terms.steps_per_trial))
         price = rate.price_per_trial_hour
         return DeviceTimes(
             device=arm.device,
-            step_s=middle(steps_s(self.run_set, arm)),
-            start_s=statistics.median(starts_s(self.run_set, arm).values()),
+            step_s=self._middle({number: time[number] for number in starts}),
+            start_s=statistics.median(starts.values()),
             trial_s=trial_s,
             at_once=rate.at_once,
             trials_per_hour=rate.in_turn * 3600 / trial_s,
             cost_per_trial=None if price is None else price * trial_s / 3600,
             price_of=None if rate.price is None else rate.price.of,
-            peak_gpu_bytes=peak_gpu_bytes(self.run_set, arm),
-            num_threads=num_threads(self.run_set, arm),
+            peak_gpu_bytes=self._peak_gpu_bytes(arm),
+            num_threads=self._threads(arm),
         )
 
-    def _trials_s(self, arm: Arm) -> dict[int, tuple[float, ...]]:
-        return trials_s(self.run_set, arm, self.terms.steps_per_trial)
+    @staticmethod
+    def _middle(by_round: dict[int, tuple[float, ...]]) -> float:
+        """Return the median over processes of the medians of their blocks."""
+        return statistics.median(map(statistics.median, by_round.values()))
+
+    def _threads(self, arm: Arm) -> int:
+        return max(run.num_threads for run in self.run_set.of(arm))
+
+    def _peak_gpu_bytes(self, arm: Arm) -> int | None:
+        """Return the most GPU memory that any of its processes held; ``None``: not known, or none."""
+        return max((run.peak_gpu_bytes for run in self.run_set.of(arm) if run.peak_gpu_bytes), default=None)
 
     @property
     def _accelerator_type(self) -> str | None:

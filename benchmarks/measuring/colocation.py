@@ -1,19 +1,138 @@
-"""Whether the processes of a group are there together, so that they can take turns, and what each of them reserves."""
+"""What a trial on each device reserves, by the policies, and whether the processes of a group fit at once."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
-from tune_policies import ClusterCapacity, TrialPlan
-from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies import AcceleratorPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, TrialPlan
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES, check_device_amount
 from tune_policies.cluster.labels import NODE_ID
 from tune_policies.placement.layout import place_slots
 from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.value import suggest
 
-from ..record.run_set import Arm
+from ..record.run_set import Arm, DeviceFound
 from .interleaving import Group
 
+_NAMES: Final = {"CPU": "cpu", "GPU": "gpu"}
+_RESOURCES: Final = {resource.lower(): resource for resource in ("CPU", *sorted(DEVICE_RESOURCES))}
 
-class Seating(NamedTuple):
+
+class Device(NamedTuple):
+    """A device to measure.
+
+    Attributes:
+        resource: Ray's name of it.
+        amount: How many of them a trial has, or which share of one; of CPUs it is told elsewhere.
+    """
+
+    resource: str
+    amount: float = 1
+
+    @property
+    def name(self) -> str:
+        """What a workload is told: ``"cpu"``, ``"gpu"``, or another family by Ray's name."""
+        return _NAMES.get(self.resource, self.resource)
+
+    def __str__(self) -> str:
+        return self.name if self.amount == 1 else f"{self.name}@{self.amount:g}"
+
+    def policy(self, cpus: float) -> ResourcePolicy:
+        """Return the policy by which a trial with so many CPUs gets such a device."""
+        if self.resource == "CPU":
+            return CpuPolicy(cpus=cpus)
+        if self.resource == "GPU":
+            return GpuPolicy(gpus=self.amount, cpus=cpus)
+        return AcceleratorPolicy(resource=self.resource, amount=self.amount, cpus=cpus)
+
+
+class PlannedDevice(NamedTuple):
+    """A device that was asked for, and what a trial there reserves.
+
+    Attributes:
+        device: Which.
+        plan: Of one trial; ``None``: the cluster does not have it.
+        found: The same for the record.
+    """
+
+    device: Device
+    plan: TrialPlan | None
+    found: DeviceFound
+
+
+def parse_device(text: str) -> Device:
+    """Return the device that ``text`` names: ``cpu``, ``gpu``, ``gpu@0.25``, or another family by Ray's name.
+
+    Raises:
+        InvalidResourcesError: There is no such family, or a trial cannot have so much of it.
+    """
+    name, at, amount = text.strip().partition("@")
+    resource = _RESOURCES.get(name.lower())
+    if resource is None:
+        known = [_NAMES.get(each, each) for each in _RESOURCES.values()]
+        hint = suggest(name, known) or f"; known: {', '.join(known)}"
+        raise InvalidResourcesError(f"unknown device {text!r}{hint}")
+    if not at:
+        return Device(resource)
+    if resource == "CPU":
+        raise InvalidResourcesError(f"device {text!r}: how many CPUs a trial has is told by --cpus, so name it cpu")
+    return Device(resource, check_device_amount(_amount(text, amount), resource))
+
+
+def _amount(device: str, text: str) -> float:
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = math.nan
+    if not 0 < amount < math.inf:
+        raise InvalidResourcesError(
+            f"device {device!r}: behind the @ stands how much a trial has, a number above 0 such as 0.25"
+        )
+    return amount
+
+
+def parse_devices(texts: Iterable[str]) -> tuple[Device, ...]:
+    """Return the devices, each once.
+
+    Raises:
+        InvalidResourcesError: One of them does not exist, or there is none.
+    """
+    devices = tuple(dict.fromkeys(map(parse_device, texts)))
+    if not devices:
+        raise InvalidResourcesError("no device is named: --device cpu --device gpu compares the two")
+    return devices
+
+
+def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> PlannedDevice:
+    """Return what a trial with so many CPUs reserves for a device, or why the cluster does not have it.
+
+    Raises:
+        InvalidResourcesError: A trial cannot have so many CPUs, or such a share.
+    """
+    try:
+        plan = device.policy(cpus).plan(capacity)
+    except InfeasibleRequestError as error:
+        return PlannedDevice(device, None, DeviceFound(device=str(device), why_missing=str(error)))
+    found = DeviceFound(
+        device=str(device),
+        slot=str(plan.slots[0]),
+        at_once=plan.max_concurrent_trials,
+        accelerator_type=plan.accelerator_type or _only_type(device, capacity),
+    )
+    return PlannedDevice(device, plan, found)
+
+
+def _only_type(device: Device, capacity: ClusterCapacity) -> str | None:
+    """Return the type of all devices of this kind in the cluster; ``None``: there are several, or it is not known."""
+    if device.resource == "CPU":
+        return None
+    types = {node.accelerator_type for node, _ in capacity.groups if device.resource in node.resources.ticks}
+    return types.pop() if len(types) == 1 else None
+
+
+class Colocation(NamedTuple):
     """How the processes of a group share the cluster.
 
     Attributes:
@@ -29,57 +148,42 @@ class Seating(NamedTuple):
         """Return what Ray reserves for the process of an arm, as its options for an actor."""
         if self.shares_cpus_on is None:
             return plan.remote_options()
-        own = {} if arm == _holder(group) else {"num_cpus": 0}
+        # One process holds the CPUs that all share: the first that needs a device beside them.
+        holder = next((each for each in group.arms if each.device != "cpu"), group.arms[0])
+        own = {} if arm == holder else {"num_cpus": 0}
         return plan.on_nodes({NODE_ID: self.shares_cpus_on}).remote_options() | own
 
 
-def seat(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapacity) -> Seating:
+def colocate(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapacity) -> Colocation:
     """Return how the processes of a group share the cluster: the best way that fits, by arithmetic.
 
     They have all that they reserve at once; else, on one node, the same CPUs; else they come one after the other.
-
-    Args:
-        group: What is measured.
-        plans: What a trial on each device reserves, by the device's name.
-        capacity: The cluster.
+    ``plans`` says by the device's name what a trial on it reserves.
     """
-    if _holds([plans[arm.device].slots[0] for arm in group.arms], capacity):
-        return Seating(is_together=True)
     slots = [plans[arm.device].slots[0] for arm in group.arms]
+    if _holds(slots, capacity):
+        return Colocation(is_together=True)
     cpus = max(slot.worker.cpus for slot in slots)
-    sharing = [_without_cpus(slot) for slot in slots if _has_device(slot)]  # the others reserve nothing then
+    # Without CPUs of their own; those without a device reserve nothing then.
+    sharing = [slot.model_copy(update={"trial": slot.trial.replaced(cpus=0)}) for slot in slots if _has_device(slot)]
     for node in sorted(capacity.nodes, key=lambda node: node.node_id):
         if node.resources.cpus >= cpus and _holds(sharing, capacity.with_nodes([node])):
-            return Seating(is_together=True, shares_cpus_on=node.node_id)
-    return Seating(is_together=False)
-
-
-def _holder(group: Group) -> Arm:
-    """Return the arm whose process holds the CPUs that all share: the first that needs a device beside them."""
-    return next((arm for arm in group.arms if arm.device != "cpu"), group.arms[0])
+            return Colocation(is_together=True, shares_cpus_on=node.node_id)
+    return Colocation(is_together=False)
 
 
 def _holds(slots: Iterable[TrialSlot], capacity: ClusterCapacity) -> bool:
     """Return whether the alive nodes hold all of these trials at once."""
     # Trials with devices first: those without could else be counted on the CPUs that they need.
-    wanted = list(_counted(sorted(slots, key=lambda slot: not _has_device(slot))))
+    ordered = sorted(slots, key=lambda slot: not _has_device(slot))
+    wanted = [
+        slot.model_copy(update={"max_concurrent_trials": ordered.count(slot)})
+        for index, slot in enumerate(ordered)
+        if slot not in ordered[:index]
+    ]
     layout = place_slots(wanted, capacity.model_copy(update={"node_types": ()}))
     return all(layout.count(kind) == slot.max_concurrent_trials for kind, slot in enumerate(wanted))
 
 
-def _counted(slots: Iterable[TrialSlot]) -> Iterator[TrialSlot]:
-    """Yield each kind of slot once, for as many trials as there are of it."""
-    kinds: list[tuple[TrialSlot, int]] = []
-    for slot in slots:
-        number = next((index for index, (kind, _) in enumerate(kinds) if kind == slot), len(kinds))
-        kinds[number:] = [(slot, kinds[number][1] + 1 if number < len(kinds) else 1), *kinds[number + 1 :]]
-    for slot, count in kinds:
-        yield slot.model_copy(update={"max_concurrent_trials": count})
-
-
 def _has_device(slot: TrialSlot) -> bool:
     return bool(DEVICE_RESOURCES & slot.worker.ticks.keys())
-
-
-def _without_cpus(slot: TrialSlot) -> TrialSlot:
-    return slot.model_copy(update={"trial": slot.trial.replaced(cpus=0)})

@@ -102,16 +102,11 @@ def order_of_processes(group: Group, seed: int, number: int) -> list[Arm]:
     return _shuffled(group.arms, f"{seed}/{number}/{group.workload}/{group.size}/processes")
 
 
-def sweeps_of(phases: Mapping[Arm, Sequence[Phase]], num_sweeps: int, seed: str) -> Iterator[list[Turn]]:
+def interleave(phases: Mapping[Arm, Sequence[Phase]], num_sweeps: int, seed: str) -> Iterator[list[Turn]]:
     """Yield so many sweeps; in each, every phase of every arm has one turn, in an order of its own."""
     turns = [Turn(arm, phase) for arm, each in phases.items() for phase in each]
     for number in range(num_sweeps):
         yield _shuffled(turns, f"{seed}/{number}")
-
-
-def seed_of_turns(group: Group, seed: int, number: int) -> str:
-    """Return by what the turns of a group in a round are shuffled."""
-    return f"{seed}/{number}/{group.workload}/{group.size}/turns"
 
 
 def _shuffled(items: Sequence[_Item], seed: str) -> list[_Item]:
@@ -126,20 +121,11 @@ def check_same(before: RunSet, now: RunSet) -> None:
     """
     if before.settings is None:
         raise InvalidResourcesError("the file does not say what was asked for, so it cannot be gone on with: run anew")
+    then, today = _comparable(before), _comparable(now)
     differ = [
-        *_differences("", before.settings.model_dump(), now.settings.model_dump() if now.settings else {}),
-        *_differences("version of ", before.environment.versions, now.environment.versions),
-        *_differences("", _machine(before), _machine(now)),
-        *_differences(
-            "device ",
-            {each.device: each.slot for each in before.devices},
-            {each.device: each.slot for each in now.devices},
-        ),
-        *_differences(
-            "type of ",
-            {each.device: each.accelerator_type for each in before.devices},
-            {each.device: each.accelerator_type for each in now.devices},
-        ),
+        f"{name} was {then.get(name)}, and is {today.get(name)}"
+        for name in dict.fromkeys((*then, *today))
+        if then.get(name) != today.get(name)
     ]
     if differ:
         raise InvalidResourcesError(
@@ -148,14 +134,14 @@ def check_same(before: RunSet, now: RunSet) -> None:
         )
 
 
-def _machine(run_set: RunSet) -> dict[str, object]:
+def _comparable(run_set: RunSet) -> dict[str, object]:
+    """Return what must be the same, by what it is called."""
     machine = run_set.environment
-    # In any order, as NVML may number them anew.
-    gpus = ", ".join(sorted(map(str, machine.gpus))) or "none"
-    return {**machine.model_dump(include={"cpu_model", "num_cpus", "usable_cpus", "python"}), "GPUs": gpus}
-
-
-def _differences(what: str, before: Mapping[str, object], now: Mapping[str, object]) -> Iterator[str]:
-    for name in sorted(before.keys() | now.keys()):
-        if before.get(name) != now.get(name):
-            yield f"{what}{name} was {before.get(name)}, and is {now.get(name)}"
+    return {
+        **(run_set.settings.model_dump() if run_set.settings else {}),
+        **machine.model_dump(include={"cpu_model", "num_cpus", "usable_cpus", "python"}),
+        "GPUs": ", ".join(sorted(map(str, machine.gpus))) or "none",  # in any order, as NVML may number them anew
+        **{f"version of {name}": version for name, version in sorted(machine.versions.items())},
+        **{f"device {each.device}": each.slot for each in run_set.devices},
+        **{f"type of {each.device}": each.accelerator_type for each in run_set.devices},
+    }

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any, Final, Literal
 
 import psutil
@@ -18,33 +19,17 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.trainers.process import ProcessSetup, limit_options
 
 from ..record.run_set import Arm, Block, Failure, Phase, ProcessRun, Settings
-from .interleaving import INTERRUPTED
 from .noise import NoiseCounters
 from .process import Ending, FirstEpoch, Raised, Task, TimedBlock, WorkloadProcess
 
 
 class Round:
-    """One round: what is counted over all its groups.
-
-    Args:
-        number: Which.
-    """
+    """One round: its number, when it began, and the places of its blocks and processes, over all its groups."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.began = time.monotonic()
-        self._num_blocks = 0
-        self._num_processes = 0
-
-    def next_block(self) -> int:
-        """Return the place of the next block."""
-        self._num_blocks += 1
-        return self._num_blocks - 1
-
-    def next_process(self) -> int:
-        """Return the place of the next process."""
-        self._num_processes += 1
-        return self._num_processes - 1
+        self.blocks, self.processes = count(), count()
 
 
 class NoTimesError(Exception):
@@ -58,21 +43,6 @@ class NoTimesError(Exception):
 
 class TimeIsUpError(Exception):
     """The time for the whole run is over."""
-
-
-class Deadline:
-    """When the whole run must be over.
-
-    Args:
-        at: By ``time.monotonic()``; ``None``: it may take as long as it takes.
-    """
-
-    def __init__(self, at: float | None = None) -> None:
-        self._at = at
-
-    def left_s(self) -> float:
-        """Return how many seconds are left."""
-        return float("inf") if self._at is None else self._at - time.monotonic()
 
 
 _ENDS_WITHIN_S: Final = 10
@@ -93,33 +63,37 @@ _DIED: Final = "its process died: {} Its log is in Ray's session folder; host me
 class MeasuredProcess:
     """One fresh process, from its start to its end.
 
+    Whatever asks it for something raises ``NoTimesError`` where the workload raises, does not end in time, or its
+    process has died, and ``TimeIsUpError`` where the time for the whole run is over.
+
     Args:
         arm: What it runs.
         current: The round.
         settings: What was asked for.
-        deadline: Of the whole run.
+        ends_at: When the whole run must be over, by ``time.monotonic()``.
     """
 
-    def __init__(self, arm: Arm, current: Round, settings: Settings, deadline: Deadline) -> None:
+    def __init__(self, arm: Arm, current: Round, settings: Settings, ends_at: float) -> None:
         self.arm = arm
         self._round = current
-        self._order = current.next_process()
         self.blocks: list[Block] = []
         self.warnings: list[str] = []
         self.num_steps: dict[Phase, int] = {}
         self._settings = settings
-        self._deadline = deadline
+        self._ends_at = ends_at
         self._spent_s = 0.0
         self._last_s: dict[Phase, float] = {}
         self._energy_j: float | None = None
-        self._epoch: FirstEpoch | None = None
         self._step_s: float | None = None
-        self._first_epoch_s: float | None = None
-        self._start_up_s: float | None = None
-        self._started_at = datetime.now(UTC)
-        self._pid = 0
-        self._node = ""
-        self._ending = Ending(None, None, ())
+        # Fields of the record, as far as they are known.
+        self._record: dict[str, Any] = {
+            "arm": arm,
+            "round": current.number,
+            "order": next(current.processes),
+            "started_at": datetime.now(UTC),
+            "pid": 0,
+            "node": "",
+        }
 
     @property
     def num_sweeps(self) -> int:
@@ -137,17 +111,14 @@ class MeasuredProcess:
             plan: Of a trial on the device.
             reserved: What Ray reserves for it, as options of an actor.
             device: What the workload is told.
-
-        Raises:
-            NoTimesError: The workload raises, does not end in time, or its process dies.
-            TimeIsUpError: The time for the whole run is over.
         """
         asked = time.monotonic()
-        self._started_at = datetime.now(UTC)
+        self._record["started_at"] = datetime.now(UTC)
         options = {**reserved, "max_restarts": 0, "max_task_retries": 0, "runtime_env": _of_its_own()}
         self._actor = _actor_class().options(**options).remote()
         busy = "its resources are not free: end what else runs on the cluster"
-        self._pid, self._node = self._ask(self._actor.begin, late=f"no process was started for it, perhaps as {busy}")
+        pid, node = self._ask(self._actor.begin, late=f"no process was started for it, perhaps as {busy}")
+        self._record |= {"pid": pid, "node": node}
         task = Task(
             workload=self.arm.workload,
             size=self.arm.size,
@@ -158,12 +129,14 @@ class MeasuredProcess:
             epoch_s=self._settings.max_seconds / 2,
             num_blocks=self._settings.num_blocks + _NUM_WARMUPS,
         )
-        self._epoch = epoch = self._ask(self._actor.first_epoch, task)
+        epoch: FirstEpoch = self._ask(self._actor.first_epoch, task)
+        self._record |= epoch.facts
         if epoch.epoch_s is None:
             self.warnings.append("its first epoch was cut: raise --max-seconds or --max-steps, or have shorter epochs")
         else:
-            self._first_epoch_s = time.monotonic() - asked
-            self._start_up_s = max(0.0, self._first_epoch_s - epoch.prepare_s - epoch.epoch_s)
+            took_s = time.monotonic() - asked
+            start_up_s = max(0.0, took_s - epoch.prepare_s - epoch.epoch_s)
+            self._record |= {"first_epoch_s": took_s, "start_up_s": start_up_s, "prepare_s": epoch.prepare_s}
         if self._settings.max_steps <= epoch.num_steps:
             self._stop(f"--max-steps={self._settings.max_steps} leaves no steps after the first epoch")
         else:
@@ -190,12 +163,7 @@ class MeasuredProcess:
         return True
 
     def read_noise(self) -> NoiseCounters:
-        """Read how busy its host is.
-
-        Raises:
-            NoTimesError: It has died.
-            TimeIsUpError: The time for the whole run is over.
-        """
+        """Read how busy its host is."""
         counters: NoiseCounters = self._ask(self._actor.read_noise)
         return counters
 
@@ -205,10 +173,6 @@ class MeasuredProcess:
         Args:
             phase: What is timed.
             sweep: How many blocks of this phase it had turns for already.
-
-        Raises:
-            NoTimesError: The workload raises, does not end in time, or its process dies.
-            TimeIsUpError: The time for the whole run is over.
         """
         if phase not in self.num_steps or sweep >= self.num_sweeps:
             return
@@ -222,7 +186,7 @@ class MeasuredProcess:
         self.blocks.append(
             Block(
                 phase=phase,
-                order=self._round.next_block(),
+                order=next(self._round.blocks),
                 at_s=at_s,
                 num_steps=self.num_steps[phase],
                 seconds=timed.seconds,
@@ -231,68 +195,35 @@ class MeasuredProcess:
         )
 
     def finish(self) -> None:
-        """Ask the process what it used.
-
-        Raises:
-            NoTimesError: It has died.
-            TimeIsUpError: The time for the whole run is over.
-        """
-        self._ending = self._ask(self._actor.finish, at_least_s=_ENDS_WITHIN_S)
-        self.warnings += self._ending.warnings
+        """Ask the process what it used."""
+        ending: Ending = self._ask(self._actor.finish, at_least_s=_ENDS_WITHIN_S)
+        self._record |= {"peak_host_bytes": ending.peak_host_bytes, "peak_gpu_bytes": ending.peak_gpu_bytes}
+        self.warnings += ending.warnings
 
     def end(self) -> None:
         """End the process, whatever it does, and wait until it has gone where that can be seen."""
         if not hasattr(self, "_actor"):
             return
         ray.kill(self._actor, no_restart=True)
-        if self._node == platform.node() and self._pid:
+        pid = self._record["pid"]
+        if self._record["node"] == platform.node() and pid:
             give_up = time.monotonic() + _ENDS_WITHIN_S
-            while psutil.pid_exists(self._pid) and time.monotonic() < give_up:
+            while psutil.pid_exists(pid) and time.monotonic() < give_up:
                 time.sleep(0.02)
-
-    def interrupt(self) -> None:
-        """Note that it was ended before all its blocks were timed."""
-        self.warnings.append(INTERRUPTED)
 
     @property
     def has_times(self) -> bool:
         """Whether something was measured that counts."""
-        return self._first_epoch_s is not None or any(not block.is_warmup for block in self.blocks)
+        return "first_epoch_s" in self._record or any(not block.is_warmup for block in self.blocks)
 
     def run(self) -> ProcessRun:
         """Return what it measured."""
-        epoch = self._epoch
-        told: dict[str, Any] = {}
-        if epoch is not None:
-            told = {
-                "prepare_s": None if epoch.epoch_s is None else epoch.prepare_s,
-                "losses": epoch.losses,
-                "num_threads": epoch.num_threads,
-                "dtype": epoch.dtype,
-                "samples_per_step": epoch.samples_per_step,
-                "steps_per_epoch": epoch.steps_per_epoch,
-                "tolerance": epoch.tolerance,
-            }
         return ProcessRun(
-            arm=self.arm,
-            round=self._round.number,
-            order=self._order,
-            pid=self._pid,
-            node=self._node,
-            started_at=self._started_at,
-            first_epoch_s=self._first_epoch_s,
-            start_up_s=self._start_up_s,
+            **self._record,
             blocks=tuple(self.blocks),
-            peak_host_bytes=self._ending.peak_host_bytes,
-            peak_gpu_bytes=self._ending.peak_gpu_bytes,
             energy_j=self._energy_j,
             warnings=tuple(dict.fromkeys(self.warnings)),
-            **told,
         )
-
-    def without_times(self) -> Failure:
-        """Return the record of a process that ended in good order before anything was timed."""
-        return self.failure(NoTimesError("timed_out", "; ".join(self.warnings) or "nothing of it was timed"))
 
     def failure(self, error: NoTimesError) -> Failure:
         """Return the record of what went wrong with it."""
@@ -305,8 +236,8 @@ class MeasuredProcess:
     def _ask(self, method: Any, *args: object, late: str = "", at_least_s: float = 0.0) -> Any:
         """Return what the process answers, in time."""
         left_s = max(self._settings.max_seconds - self._spent_s, at_least_s)
-        run_left_s = self._deadline.left_s()
         start = time.monotonic()
+        run_left_s = self._ends_at - start
         try:
             answer = ray.get(method.remote(*args), timeout=max(0.0, min(left_s, run_left_s)))
         except GetTimeoutError:

@@ -5,7 +5,8 @@ Each process reads its own host, so that on a cluster of several the right ones 
 
 import platform
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,42 +46,30 @@ def read_noise() -> NoiseCounters:
     times = psutil.cpu_times()
     names = ("user", "nice", "system", "irq", "softirq", "steal")
     own = psutil.Process()
+    own_s = {}
+    for process in (own, *own.children(recursive=True)):
+        with suppress(psutil.Error):  # it has ended, or is none of this user's
+            used = process.cpu_times()
+            own_s[process.pid] = used.user + used.system
+    frequency = None
+    with suppress(NotImplementedError, OSError, RuntimeError):  # what a machine does not tell, psutil tells by these
+        frequency = psutil.cpu_freq()
     gpus = GpuCounters.visible()
     return NoiseCounters(
         host=platform.node(),
         at_s=time.time(),
         busy_s=sum(getattr(times, name, 0.0) for name in names),
-        own_s=dict(_cpu_times([own, *own.children(recursive=True)])),
+        own_s=own_s,
         throttled_s=_throttled_s(),
-        cpu_mhz=_cpu_mhz(),
+        cpu_mhz=frequency.current if frequency is not None and frequency.current else None,
         gpu_throttled=() if gpus is None else gpus.throttled(),
     )
 
 
-def _cpu_mhz() -> float | None:
-    try:
-        frequency = psutil.cpu_freq()
-    except (NotImplementedError, OSError, RuntimeError):  # what a machine does not tell, psutil tells by these
-        return None
-    return frequency.current if frequency is not None and frequency.current else None
-
-
-def _cpu_times(processes: Iterable[psutil.Process]) -> Iterator[tuple[int, float]]:
-    for process in processes:
-        try:
-            times = process.cpu_times()
-        except psutil.Error:  # it has ended, or is none of this user's
-            continue
-        yield process.pid, times.user + times.system
-
-
 def noise_between(number: int, before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> NoiseReading:
-    """Return how quiet the hosts were between two readings; of several, the noisiest counts.
+    """Return how quiet the hosts were between what processes read at first, and what those that are left read at last.
 
-    Args:
-        number: The round.
-        before: What each process read at first.
-        after: What those that are still there read at last.
+    Of several hosts the noisiest counts.
     """
     hosts = {each.host for each in before} & {each.host for each in after}
     pairs = [([b for b in before if b.host == host], [a for a in after if a.host == host]) for host in sorted(hosts)]

@@ -2,17 +2,24 @@
 
 The class becomes a Ray actor, whose process serves nobody else. Nothing that a workload raises leaves it as an
 exception: its class may not be there where it would be unpickled.
+
+The clocks and loops are not ours: where PyTorch does the work, ``torch.utils.benchmark``; else Python's ``timeit`` with
+pyperf's clock. Only frameworks are asked that the process has imported: to import one would change what is measured.
 """
 
+import functools
 import os
 import platform
 import resource
 import sys
 import time
+import timeit
 import traceback
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+
+import pyperf
 
 from tune_policies.probe.nvml import GpuCounters
 from tune_policies.trainers.gpu_memory.counters import read_counters
@@ -22,10 +29,103 @@ from tune_policies.trainers.process import ProcessSetup
 from tune_policies.values.errors import ProbeError
 
 from ..record.run_set import Phase
+from ..workloads import steps as steps_module
 from ..workloads.registry import load_workload
+from ..workloads.steps import Steps, checked_loss, checked_steps
 from .noise import NoiseCounters, read_noise
-from .timing_core import BlockTimer, steps_of_block, wait_for_devices
-from .workload import Steps, checked_loss, checked_steps
+
+BLOCK_S: Final = 0.03
+"""A block is long enough for the clock and the synchronisation not to count, and short enough to take many turns."""
+
+_CALLED_BEFORE: Final = 2
+"""Steps before a block that has several: since the last one, another arm has used the caches. As PyTorch's timer does,
+for the hundredth part of the block where that is more."""
+
+
+class BlockTimer:
+    """Times blocks of one step.
+
+    Args:
+        step: What is timed.
+        synchronize: Waits until the device has done what it was given; ``None``: as the framework does.
+        num_threads: CPU threads of this process.
+    """
+
+    def __init__(self, step: Callable[[], Any], synchronize: Callable[[], None] | None, num_threads: int) -> None:
+        self._step = step
+        self._synchronize = synchronize
+        self._num_threads = num_threads
+        self._result: Any = None
+
+    def seconds(self, num_steps: int) -> float:
+        """Return how long so many steps took together."""
+        others = _WAITS.keys() - {"torch"}
+        if self._synchronize is None and num_steps > 1 and "torch" in sys.modules and not others & sys.modules.keys():
+            from torch.utils.benchmark import Timer
+
+            timer = Timer("step()", globals={"step": self._step}, num_threads=self._num_threads)
+            return float(timer.timeit(num_steps).raw_times[0])
+        if num_steps > 1:  # a step that fills a block by itself has warmed up when it begins to count
+            for _ in range(max(_CALLED_BEFORE, num_steps // 100)):
+                self._keep_result()
+        return timeit.Timer(self._keep_result, timer=self._synchronized_clock).timeit(num_steps)
+
+    def _keep_result(self) -> None:
+        self._result = self._step()  # JAX is waited for by what it returned
+
+    def _synchronized_clock(self) -> float:
+        if self._synchronize is None:
+            wait_for_devices(self._result)
+        else:
+            self._synchronize()
+        return float(pyperf.perf_counter())
+
+
+def steps_of_block(seconds: Callable[[int], float], *, step_s: float | None = None, most: int) -> int:
+    """Return how many steps make a block.
+
+    Args:
+        seconds: Times so many steps.
+        step_s: How long a step is known to take at the least; ``None``: not known.
+        most: A block has no more steps, 1 or above.
+    """
+    if step_s is not None and step_s >= BLOCK_S:
+        return 1
+    number = 1
+    while True:
+        taken = max(seconds(number), 1e-9)
+        fitting = max(1, min(most, round(number * BLOCK_S / taken)))
+        # From a third of a block on, the clock and the first step after a pause do not count any more.
+        if taken >= BLOCK_S / 3 or number >= most:
+            return fitting
+        number = min(fitting, number * 10) if fitting > number else min(most, number * 2)
+
+
+def wait_for_devices(result: Any) -> None:
+    """Wait until each imported framework has done what it was given; ``result`` is what the last step returned."""
+    for name, wait in _WAITS.items():
+        if (module := sys.modules.get(name)) is not None:
+            wait(module, result)
+
+
+def _wait_for_torch(torch: Any) -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    elif (accelerator := getattr(torch, "accelerator", None)) is not None and accelerator.is_available():
+        accelerator.synchronize()
+    elif torch.backends.mps.is_available():  # before PyTorch 2.6, which knows no accelerator in general
+        torch.mps.synchronize()
+
+
+_WAITS: Final[dict[str, Callable[[Any, Any], object]]] = {
+    "torch": lambda torch, _: _wait_for_torch(torch),
+    "tensorflow": lambda tensorflow, _: tensorflow.test.experimental.sync_devices(),
+    "jax": lambda jax, result: jax.block_until_ready(result),
+    "cupy": lambda cupy, _: cupy.cuda.is_available() and cupy.cuda.Device().synchronize(),
+    "numba.cuda": lambda cuda, _: cuda.is_available() and cuda.synchronize(),
+}
+"""By module of a framework: how to wait for what it was given, with the module and what the last step returned."""
+
 
 _COUNTED: Final = ("torch", "tensorflow", "jax", "cupy")
 """Frameworks that tell whether they have used a GPU."""
@@ -49,22 +149,20 @@ def has_used_gpu(counters: Mapping[str, Any], imported: Container[str]) -> bool:
     Raises:
         ProbeError: Only frameworks are there that would tell, and none has used one.
     """
-    if any(map(_has_held, counters.values())):
-        return True
+    for memory in counters.values():
+        # What was put there: to wait for a GPU begins to use it, and pools fill without it.
+        if memory.held_bytes if memory.peak_allocated_bytes is None else memory.peak_allocated_bytes:
+            return True
     if not any(name in imported for name in _COUNTED) or any(name in imported for name in _UNCOUNTED):
         return False
     raise ProbeError(
         "the workload was asked for gpu, and used none: take torch_device(device) or its like of "
-        "tune_policies.benchmarks.measuring.frameworks, which say why, or leave the device out"
+        "tune_policies.benchmarks.workloads.steps, which say why, or leave the device out"
     )
 
 
-def _has_held(memory: Any) -> bool:
-    """Return whether something was put on a GPU: to wait for one begins to use it, and pools fill without it."""
-    return bool(memory.held_bytes if memory.peak_allocated_bytes is None else memory.peak_allocated_bytes)
-
-
 _Answer = TypeVar("_Answer")
+_Given = ParamSpec("_Given")
 
 _MOST_LOSSES: Final = 100
 """So many are kept: devices that agree on these did the same work."""
@@ -110,27 +208,17 @@ class FirstEpoch(NamedTuple):
         prepare_s: How long the workload prepared itself.
         epoch_s: How long its epoch took; ``None``: it was cut.
         num_steps: How many steps it did.
-        losses: Of its first steps.
         phases: What can be timed of it.
         step_s: How long the shortest step took; ``None``: not known.
-        num_threads: CPU threads of the process.
-        dtype: As the workload says.
-        samples_per_step: As the workload says.
-        steps_per_epoch: As the workload says.
-        tolerance: As the workload says.
+        facts: Fields of the record by name: its first losses, its threads, and what the workload says of itself.
     """
 
     prepare_s: float
     epoch_s: float | None
     num_steps: int
-    losses: tuple[float, ...]
     phases: tuple[Phase, ...]
     step_s: float | None
-    num_threads: int
-    dtype: str | None
-    samples_per_step: int | None
-    steps_per_epoch: int
-    tolerance: float
+    facts: dict[str, Any]
 
 
 class TimedBlock(NamedTuple):
@@ -154,6 +242,29 @@ class Raised(NamedTuple):
     message: str
 
 
+def _told(method: Callable[_Given, _Answer]) -> Callable[_Given, _Answer | Raised]:
+    """Return the method such that it returns what it raised, too."""
+
+    @functools.wraps(method)
+    def returning(*args: _Given.args, **kwargs: _Given.kwargs) -> _Answer | Raised:
+        try:
+            return method(*args, **kwargs)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # a workload may raise anything
+            return Raised(_line(error))
+
+    return returning
+
+
+def _line(error: BaseException) -> str:
+    """Return the last line of the error's traceback, and where in the workload it was raised."""
+    last = " ".join(traceback.format_exception_only(error)[-1].split())
+    last = last if len(last) <= _MOST_CHARACTERS else f"{last[:_MOST_CHARACTERS]}..."
+    # A device that a framework does not see is the user's line to change, not that of `torch_device`.
+    own = (str(Path(__file__).parent), steps_module.__file__)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    return f"{last} ({frames[-1].filename}:{frames[-1].lineno})" if frames else last
+
+
 class WorkloadProcess:
     """One process of one arm."""
 
@@ -167,23 +278,6 @@ class WorkloadProcess:
     def begin(self) -> tuple[int, str]:
         """Return the process's number and its host."""
         return os.getpid(), platform.node()
-
-    def first_epoch(self, task: Task) -> FirstEpoch | Raised:
-        """Set up the process, prepare the workload, and run its first epoch."""
-        return _told(lambda: self._first_epoch(task))
-
-    def steps_of_block(self, phase: Phase, step_s: float | None) -> int | Raised:
-        """Return how many steps make a block of a phase.
-
-        Args:
-            phase: Which.
-            step_s: How long a step took in the first epoch; ``None``: not known.
-        """
-        return _told(lambda: self._steps_of_block(phase, step_s))
-
-    def time_block(self, phase: Phase, num_steps: int) -> TimedBlock | Raised:
-        """Time a block."""
-        return _told(lambda: self._time_block(phase, num_steps))
 
     def read_noise(self) -> NoiseCounters:
         """Read how busy this host is."""
@@ -201,7 +295,9 @@ class WorkloadProcess:
             warnings.append(str(error))
         return Ending(_peak_host_bytes(), peak_gpu_bytes, tuple(warnings))
 
-    def _first_epoch(self, task: Task) -> FirstEpoch:
+    @_told
+    def first_epoch(self, task: Task) -> FirstEpoch:
+        """Set up the process, prepare the workload, and run its first epoch."""
         self._task = task
         task.setup.apply()
         if task.folder not in sys.path:
@@ -214,8 +310,11 @@ class WorkloadProcess:
         ended = time.perf_counter()
         self._num_done = len(times)
         if task.device != "cpu":
+            torch = sys.modules.get("torch")
+            # Of an Apple GPU PyTorch keeps no counts; of other devices than GPUs nobody asks.
+            is_sure = task.device != "gpu" or (torch is not None and torch.backends.mps.is_available())
+            is_sure = is_sure or has_used_gpu(read_counters(), sys.modules)
             # Those that come with the benchmarks ask their libraries themselves.
-            is_sure = _has_used(task.device)
             self._gpu_use_is_unknown = ":" in task.workload and not is_sure
             self._gpus = GpuCounters.visible()
         num_threads = int(os.environ["OMP_NUM_THREADS"])  # as the setup has set it
@@ -229,15 +328,17 @@ class WorkloadProcess:
             prepare_s=prepared - start,
             epoch_s=ended - prepared if len(times) == steps.steps_per_epoch else None,
             num_steps=self._num_done,
-            losses=tuple(losses[:_MOST_LOSSES]),
             phases=tuple(self._timers),
             # The first step may compile; without a loss nobody has waited for the others.
             step_s=min(times[1:], default=None) if losses else None,
-            num_threads=num_threads,
-            dtype=steps.dtype,
-            samples_per_step=steps.samples_per_step,
-            steps_per_epoch=steps.steps_per_epoch,
-            tolerance=steps.tolerance,
+            facts={
+                "losses": tuple(losses[:_MOST_LOSSES]),
+                "num_threads": num_threads,
+                "dtype": steps.dtype,
+                "samples_per_step": steps.samples_per_step,
+                "steps_per_epoch": steps.steps_per_epoch,
+                "tolerance": steps.tolerance,
+            },
         )
 
     def _run_epoch(self, deadline: float) -> tuple[list[float], list[float]]:
@@ -256,7 +357,9 @@ class WorkloadProcess:
         wait_for_devices(result)
         return losses, times
 
-    def _steps_of_block(self, phase: Phase, step_s: float | None) -> int:
+    @_told
+    def steps_of_block(self, phase: Phase, step_s: float | None) -> int:
+        """Return how many steps make a block; ``step_s`` is how long one took in the first epoch, if known."""
         timer = self._timers[phase]
         left = self._task.max_steps - self._num_done
         most = max(1, left // (len(self._timers) * self._task.num_blocks))
@@ -269,39 +372,13 @@ class WorkloadProcess:
                 return 1
         return steps_of_block(timer.seconds, step_s=step_s, most=most)
 
-    def _time_block(self, phase: Phase, num_steps: int) -> TimedBlock:
+    @_told
+    def time_block(self, phase: Phase, num_steps: int) -> TimedBlock:
+        """Time a block."""
         before = None if self._gpus is None else self._gpus.energy_j()
         seconds = self._timers[phase].seconds(num_steps)
         after = None if self._gpus is None else self._gpus.energy_j()
         return TimedBlock(seconds, None if before is None or after is None else after - before)
-
-
-def _told(action: Callable[[], _Answer]) -> _Answer | Raised:
-    """Return what ``action`` returns, or what it raised."""
-    try:
-        return action()
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # a workload may raise anything
-        return Raised(_line(error))
-
-
-def _line(error: BaseException) -> str:
-    """Return the last line of the error's traceback, and where in the workload it was raised."""
-    last = " ".join(traceback.format_exception_only(error)[-1].split())
-    last = last if len(last) <= _MOST_CHARACTERS else f"{last[:_MOST_CHARACTERS]}..."
-    own = str(Path(__file__).parent)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
-    return f"{last} ({frames[-1].filename}:{frames[-1].lineno})" if frames else last
-
-
-def _has_used(device: str) -> bool:
-    """Return whether a GPU was used, as far as that can be told; of other devices nobody asks."""
-    return device != "gpu" or _has_apple_gpu() or has_used_gpu(read_counters(), sys.modules)
-
-
-def _has_apple_gpu() -> bool:
-    """Return whether PyTorch may have used an Apple GPU, of which it keeps no counts."""
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.backends.mps.is_available())
 
 
 def _peak_host_bytes() -> int | None:

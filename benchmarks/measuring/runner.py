@@ -1,33 +1,43 @@
 """Runs all rounds of all groups, each in fresh processes that take turns, and hands out the record as it grows."""
 
 import math
+import sys
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from tune_policies import ClusterCapacity
-from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.values.errors import InvalidResourcesError
+import psutil
+import ray
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..record.environment import Environment
-from ..record.run_set import Arm, Failure, NoiseReading, ProcessRun, RunSet, Settings
-from .colocation import Seating, seat
-from .devices import PlannedDevice, parse_device, parse_devices, plan_device
+from tune_policies import ClusterCapacity, probe_cluster
+from tune_policies.files.locking import locked
+from tune_policies.files.terminal import TextConsole
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.ray_compat.connection import connection, find_ray
+from tune_policies.values.errors import InvalidResourcesError, ProbeError
+
+from ..record.machine import read_environment
+from ..record.run_set import Arm, Environment, Failure, NoiseReading, ProcessRun, RunSet, Settings
+from ..record.run_set_file import read_run_set, write_run_set
+from .colocation import Colocation, PlannedDevice, colocate, parse_device, parse_devices, plan_device
 from .interleaving import (
+    INTERRUPTED,
     Group,
+    check_same,
     given_up,
     groups_of,
+    interleave,
     is_done,
     num_missing,
     order_of_groups,
     order_of_processes,
-    seed_of_turns,
-    sweeps_of,
     without_round,
 )
-from .measured_process import Deadline, MeasuredProcess, NoTimesError, Round, TimeIsUpError
+from .measured_process import MeasuredProcess, NoTimesError, Round, TimeIsUpError
 from .noise import NoiseCounters, noise_between, read_noise, worse
 
 
@@ -54,7 +64,7 @@ def disagreements(runs: Iterable[ProcessRun]) -> Iterator[Failure]:
 
 
 _THREADS_REST_AFTER_S: Final = 0.05
-"""OpenBLAS's threads wait for more work in a loop, without sleeping, for 2^26 clock ticks: 20 to 30 ms."""
+"""Where processes share CPUs: OpenBLAS's threads wait for more work in a loop, for 2^26 clock ticks: 20 to 30 ms."""
 
 
 class Measured(NamedTuple):
@@ -73,33 +83,29 @@ class Measured(NamedTuple):
     ended_by: BaseException | None = None
 
 
-class GroupRun:
-    """Measures a group in a round.
+class RunContext(NamedTuple):
+    """What is the same for all groups of a run.
 
-    Args:
-        group: What is measured.
-        current: The round.
-        plans: What a trial on each device reserves, by the device's name.
-        seating: Whether the processes are there together.
+    Attributes:
         settings: What was asked for.
-        deadline: Of the whole run.
+        plans: What a trial on each device reserves, by the device's name.
+        colocation: Whether the processes of a group are there together.
+        ends_at: When all must be over, by ``time.monotonic()``.
     """
 
-    def __init__(
-        self,
-        group: Group,
-        current: Round,
-        plans: Mapping[str, TrialPlan],
-        seating: Seating,
-        settings: Settings,
-        deadline: Deadline,
-    ) -> None:
+    settings: Settings
+    plans: Mapping[str, TrialPlan]
+    colocation: Colocation
+    ends_at: float
+
+
+class GroupRun:
+    """Measures a group in a round."""
+
+    def __init__(self, group: Group, current: Round, context: RunContext) -> None:
         self._group = group
         self._round = current
-        self._plans = plans
-        self._seating = seating
-        self._settings = settings
-        self._deadline = deadline
+        self._settings, self._plans, self._colocation, self._ends_at = context
         self._processes: list[MeasuredProcess] = []
         self._failures: dict[Arm, Failure] = {}
         self._noise: NoiseReading | None = None
@@ -109,7 +115,7 @@ class GroupRun:
         arms = order_of_processes(self._group, self._settings.seed, self._round.number)
         ended_by: BaseException | None = None
         try:
-            for together in [arms] if self._seating.is_together else [[arm] for arm in arms]:
+            for together in [arms] if self._colocation.is_together else [[arm] for arm in arms]:
                 self._measure_together(together)
         except (KeyboardInterrupt, TimeIsUpError) as error:
             ended_by = error
@@ -122,48 +128,42 @@ class GroupRun:
         processes: list[MeasuredProcess] = []
         try:
             for arm in arms:
-                process = MeasuredProcess(arm, self._round, self._settings, self._deadline)
+                process = MeasuredProcess(arm, self._round, self._settings, self._ends_at)
                 processes.append(process)
-                self._start(process)
+                plan = self._plans[arm.device]
+                with self._noting_failure(process):
+                    process.start(plan, self._colocation.options(arm, plan, self._group), parse_device(arm.device).name)
             before = list(self._read_noise(processes))
-            self._take_turns(processes)
-            self._note_noise(before, list(self._read_noise(processes)))
+            self._interleave(processes)
+            reading = noise_between(self._round.number, before, list(self._read_noise(processes)))
+            self._noise = reading if self._noise is None else worse(self._noise, reading)
             for process in self._sound(processes):
                 with self._noting_failure(process):
                     process.finish()
-                if not process.has_times:
-                    self._failures.setdefault(process.arm, process.without_times())
+                if not process.has_times:  # it ended in good order before anything was timed
+                    why = NoTimesError("timed_out", "; ".join(process.warnings) or "nothing of it was timed")
+                    self._failures.setdefault(process.arm, process.failure(why))
         except (KeyboardInterrupt, TimeIsUpError):
             for process in processes:
-                process.interrupt()
+                process.warnings.append(INTERRUPTED)
             raise
         finally:
             self._processes += processes
             for process in processes:
                 process.end()
 
-    def _start(self, process: MeasuredProcess) -> None:
-        arm = process.arm
-        plan = self._plans[arm.device]
-        with self._noting_failure(process):
-            process.start(plan, self._seating.options(arm, plan, self._group), parse_device(arm.device).name)
-
-    def _take_turns(self, processes: Sequence[MeasuredProcess]) -> None:
+    def _interleave(self, processes: Sequence[MeasuredProcess]) -> None:
         sound = {process.arm: process for process in self._sound(processes)}
         phases = {arm: tuple(process.num_steps) for arm, process in sound.items()}
         num_sweeps = max((process.num_sweeps for process in sound.values()), default=0)
-        seed = seed_of_turns(self._group, self._settings.seed, self._round.number)
-        for number, sweep in enumerate(sweeps_of(phases, num_sweeps, seed)):
+        seed = f"{self._settings.seed}/{self._round.number}/{self._group.workload}/{self._group.size}/turns"
+        for number, sweep in enumerate(interleave(phases, num_sweeps, seed)):
             for arm, phase in sweep:
                 if arm not in self._failures:
-                    self._let_others_rest()
+                    if self._colocation.shares_cpus_on is not None:
+                        time.sleep(_THREADS_REST_AFTER_S)
                     with self._noting_failure(sound[arm]):
                         sound[arm].time_block(phase, number)
-
-    def _let_others_rest(self) -> None:
-        """Wait where processes share CPUs: the threads of numerical libraries go on for a while after their work."""
-        if self._seating.shares_cpus_on is not None:
-            time.sleep(_THREADS_REST_AFTER_S)
 
     def _sound(self, processes: Sequence[MeasuredProcess]) -> list[MeasuredProcess]:
         return [process for process in processes if process.arm not in self._failures]
@@ -174,10 +174,6 @@ class GroupRun:
             with self._noting_failure(process):
                 yield process.read_noise()
         yield read_noise()
-
-    def _note_noise(self, before: Sequence[NoiseCounters], after: Sequence[NoiseCounters]) -> None:
-        reading = noise_between(self._round.number, before, after)
-        self._noise = reading if self._noise is None else worse(self._noise, reading)
 
     @contextmanager
     def _noting_failure(self, process: MeasuredProcess) -> Iterator[None]:
@@ -211,7 +207,7 @@ def new_run_set(settings: Settings, capacity: ClusterCapacity, environment: Envi
     )
 
 
-def measure(run_set: RunSet, capacity: ClusterCapacity, *, deadline_at: float | None = None) -> GrowingRunSet:
+def measure(run_set: RunSet, capacity: ClusterCapacity, *, ends_at: float = math.inf) -> GrowingRunSet:
     """Measure what a record lacks, and yield it after each group of each round.
 
     Ctrl-C ends the processes; the record is yielded with what they had measured, and the next ``next`` raises the
@@ -220,7 +216,7 @@ def measure(run_set: RunSet, capacity: ClusterCapacity, *, deadline_at: float | 
     Args:
         run_set: What was measured until now, with the settings; see :func:`new_run_set`.
         capacity: The cluster.
-        deadline_at: When all must be over, by ``time.monotonic()``; ``None``: when all is measured.
+        ends_at: When all must be over, by ``time.monotonic()``.
 
     Raises:
         InvalidResourcesError: The record does not say what was asked for, or a device does not exist.
@@ -231,20 +227,21 @@ def measure(run_set: RunSet, capacity: ClusterCapacity, *, deadline_at: float | 
         raise InvalidResourcesError("the record does not say what was asked for: give it settings")
     plans = {str(each.device): each.plan for each in _planned(settings, capacity) if each.plan is not None}
     groups = groups_of(settings, list(plans)) if plans else ()
-    seating = seat(groups[0], plans, capacity) if groups else Seating(is_together=True)  # groups have the same devices
-    run_set = run_set.model_copy(update={"is_interleaved": seating.is_together, "is_complete": False})
+    # Groups have the same devices, so what holds for the first holds for all.
+    colocation = colocate(groups[0], plans, capacity) if groups else Colocation(is_together=True)
+    run_set = run_set.model_copy(update={"is_interleaved": colocation.is_together, "is_complete": False})
     yield run_set
-    deadline, took_s = Deadline(deadline_at), dict.fromkeys(groups, 0.0)
+    context, took_s = RunContext(settings, plans, colocation, ends_at), dict.fromkeys(groups, 0.0)
     for current in map(Round, range(settings.num_rounds)):
         for group in order_of_groups(groups, settings.seed, current.number):
             if is_done(run_set, group, current.number):
                 continue
-            if deadline.left_s() < took_s[group]:
+            if ends_at - time.monotonic() < took_s[group]:
                 continue  # another one may be quicker
             run_set = without_round(run_set, group, current.number)
             began = time.monotonic()
             remaining = group.without(given_up(run_set))
-            measured = GroupRun(remaining, current, plans, seating, settings, deadline).measure()
+            measured = GroupRun(remaining, current, context).measure()
             took_s[group] = time.monotonic() - began
             run_set = _with(run_set, measured)
             yield run_set
@@ -260,19 +257,126 @@ def _planned(settings: Settings, capacity: ClusterCapacity) -> list[PlannedDevic
 
 
 def _with(run_set: RunSet, measured: Measured) -> RunSet:
+    noise = {each.round: each for each in run_set.noise}
+    if (reading := measured.noise) is not None:  # a round has one reading for all its groups
+        noise[reading.round] = worse(noise[reading.round], reading) if reading.round in noise else reading
     return run_set.model_copy(
         update={
             "runs": (*run_set.runs, *measured.runs),
             "failures": (*run_set.failures, *measured.failures),
-            "noise": _noted(run_set.noise, measured.noise),
+            "noise": tuple(noise.values()),
         }
     )
 
 
-def _noted(noise: tuple[NoiseReading, ...], reading: NoiseReading | None) -> tuple[NoiseReading, ...]:
-    """Return the readings, one for each round; of several in a round the noisiest counts."""
-    if reading is None:
-        return noise
-    same = [each for each in noise if each.round == reading.round]
-    others = [each for each in noise if each.round != reading.round]
-    return (*others, worse(same[0], reading) if same else reading)
+class Session(NamedTuple):
+    """What is measured, where, and where it is written.
+
+    Attributes:
+        settings: What is asked for; ``None``: what the file says that is gone on with.
+        command: By which.
+        output: The file of the record.
+        resume: The file of a run that is gone on with; ``None``: a new one.
+        address: Of Ray, as for ``ray.init``.
+        timeout_s: Deadline for Ray to answer, in seconds.
+        budget_s: After so many seconds the program ends, from its start on; ``None``: when all is measured.
+    """
+
+    settings: Settings | None
+    command: str
+    output: Path
+    resume: Path | None = None
+    address: str | None = None
+    timeout_s: float = 30
+    budget_s: float | None = None
+
+
+class InterruptedRunError(Exception):
+    """The user ended the run.
+
+    Attributes:
+        run_set: What was measured, which is in the file.
+    """
+
+    def __init__(self, run_set: RunSet) -> None:
+        super().__init__(run_set)
+        self.run_set = run_set
+
+
+def measure_to_file(session: Session) -> RunSet:
+    """Measure, and return what is in the file at the end.
+
+    Raises:
+        InvalidResourcesError: The file is there already, is none that can be gone on with, or is being written by
+            another process; a device or a size makes no sense.
+        ProbeError: Ray does not answer.
+        InterruptedRunError: The user ended it.
+    """
+    with locked(session.output):  # a second process would go on from the same runs, and one would lose what it adds
+        return _measure_to_file(session)
+
+
+def _measure_to_file(session: Session) -> RunSet:
+    before = None if session.resume is None else read_run_set(session.resume)
+    if session.output != session.resume and session.output.exists():
+        raise InvalidResourcesError(
+            f"{session.output} is there already, and nothing that was measured is lost by a new run: name another "
+            f"file, or go on with it by --resume {session.output}"
+        )
+    if before is not None and before.is_complete and session.settings in (None, before.settings):
+        if session.output != session.resume:
+            write_run_set(before, session.output)
+        return before
+    settings = session.settings or (before.settings if before else None)
+    if settings is None:
+        raise InvalidResourcesError(f"{session.resume} does not say what was asked for: run anew, into a new file")
+    ends_at = math.inf
+    if session.budget_s is not None:
+        ends_at = time.monotonic() + session.budget_s - (time.time() - psutil.Process().create_time())
+    with ray_of_a_run(session.address, session.timeout_s):
+        capacity = probe_cluster(timeout_s=session.timeout_s)
+        run_set = new_run_set(settings, capacity, read_environment(), session.command)
+        if before is not None:
+            check_same(before, run_set)
+            run_set = before
+        return _write_all(measure(run_set, capacity, ends_at=ends_at), run_set, session.output)
+
+
+def _write_all(growing: GrowingRunSet, run_set: RunSet, output: Path) -> RunSet:
+    total = num_missing(run_set)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = TextConsole(stderr=True)
+    try:
+        with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
+            bar = progress.add_task("measuring", total=total)
+            for run_set in growing:
+                write_run_set(run_set, output)
+                progress.update(bar, completed=total - num_missing(run_set))
+    except KeyboardInterrupt:
+        write_run_set(run_set, output)  # it may have come while this was done
+        raise InterruptedRunError(run_set) from None
+    finally:
+        growing.close()  # ends the processes, where it was not the one that was ended
+    return run_set
+
+
+@contextmanager
+def ray_of_a_run(address: str | None, timeout_s: float) -> Iterator[None]:
+    """Stay connected to the Ray that is named or found, else to one that is started for the time of the run.
+
+    Raises:
+        ProbeError: Ray does not answer in time, or none can be started.
+    """
+    if ray.is_initialized() or find_ray(address) is not None:
+        with connection(address, timeout_s, local="starts a Ray for the run"):
+            yield
+        return
+    try:
+        # Its dashboard would use CPU while others are measured.
+        ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    except Exception as error:  # a Ray that does not start says so by a plain `Exception`
+        raise ProbeError(f"cannot start a Ray: {error}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()

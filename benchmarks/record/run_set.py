@@ -1,18 +1,91 @@
 """What a run of the benchmarks has measured: raw times by process, and all that one must know to believe them."""
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from tune_policies.values.resources import Amount, Bytes, Count, PositiveCount, UsedBytes
+from tune_policies.values.resources import Amount, Bytes, Count, PositiveCount, UsedBytes, format_amount
 from tune_policies.values.sanitize import Redacted
-from tune_policies.values.value import Value, shorten
+from tune_policies.values.units import format_bytes
+from tune_policies.values.value import Value, counted, shorten
 
-from .environment import Environment
+
+class GpuFacts(Value):
+    """One GPU as its driver describes it.
+
+    Attributes:
+        name: The model.
+        memory_bytes: Total GPU memory; ``None``: not known.
+        driver: The driver's version.
+        max_clock_mhz: The highest clock of its processors; ``None``: not known.
+        power_limit_w: What it may use, in watts; ``None``: not known.
+    """
+
+    name: str
+    memory_bytes: Bytes | None = None
+    driver: str | None = None
+    max_clock_mhz: Count | None = None
+    power_limit_w: float | None = None
+
+    def __str__(self) -> str:
+        memory = format_bytes(self.memory_bytes) if self.memory_bytes else None
+        clock = f"up to {self.max_clock_mhz} MHz" if self.max_clock_mhz else None
+        power = f"{self.power_limit_w:g} W" if self.power_limit_w else None
+        driver = f"driver {self.driver}" if self.driver else None
+        details = ", ".join(filter(None, (memory, clock, power, driver)))
+        return f"{self.name} ({details})" if details else self.name
+
+
+class Environment(Value):
+    """Where something was measured.
+
+    Attributes:
+        cpu_model: As the machine calls it.
+        num_cpus: Logical CPUs of the machine.
+        usable_cpus: What affinity and the cgroup's quota leave of them; ``None``: not known.
+        host_memory_bytes: Of the machine.
+        cgroup_memory_bytes: What the cgroup allows; ``None``: no limit, or not known.
+        gpus: Its GPUs.
+        platform: The operating system.
+        python: Python's version.
+        versions: Of packages, by name.
+        commit: Of the working directory's Git repository; ``None``: there is none.
+        has_changes: Whether files differ from that commit.
+    """
+
+    cpu_model: str
+    num_cpus: Count
+    usable_cpus: float | None = None
+    host_memory_bytes: Bytes | None = None
+    cgroup_memory_bytes: Bytes | None = None
+    gpus: tuple[GpuFacts, ...] = ()
+    platform: str = ""
+    python: str = ""
+    versions: dict[str, str] = Field(default_factory=dict)
+    commit: str | None = None
+    has_changes: bool = False
+
+    def __str__(self) -> str:
+        usable = self.usable_cpus
+        of = f"{format_amount(usable)} of " if usable is not None and usable != self.num_cpus else ""
+        parts = [self.cpu_model, f"{of}{counted(self.num_cpus, 'CPU')}"]
+        if self.host_memory_bytes is not None:
+            limit = self.cgroup_memory_bytes
+            of = f"{format_bytes(limit)} of " if limit is not None else ""
+            parts.append(f"{of}{format_bytes(self.host_memory_bytes)} host memory")
+        gpus = Counter(map(str, self.gpus))
+        parts += [f"{number} {gpu}" for gpu, number in gpus.items()] or ["no GPU that NVML knows"]
+        versions = [f"Python {self.python}"] if self.python else []
+        versions += [f"{name} {version}" for name, version in self.versions.items()]
+        if self.commit:
+            versions.append(f"commit {self.commit[:12]}{' with changes' if self.has_changes else ''}")
+        lines = (", ".join(parts), self.platform, ", ".join(versions))
+        return "; ".join(filter(None, lines))
 
 
 class Settings(Value):
@@ -221,6 +294,19 @@ class NoiseReading(Value):
     cpu_mhz: float | None = None
 
 
+class Incident(NamedTuple):
+    """What went wrong with the processes of an arm, in the same way in each of these rounds."""
+
+    arm: Arm
+    kind: str
+    message: str
+    rounds: tuple[int, ...]
+
+    def __str__(self) -> str:
+        rounds = "round" if len(self.rounds) == 1 else "rounds"
+        return f"{self.arm}, {rounds} {', '.join(map(str, self.rounds))}: {self.message}"
+
+
 class RunSet(Value):
     """All that one run of the benchmarks measured. It grows by copies, and is written after each round.
 
@@ -295,10 +381,37 @@ class RunSet(Value):
         for device in self.devices:
             if device.why_missing is not None:
                 yield f"{device.device} is not there: {device.why_missing}"
-        alike: dict[tuple[Arm, str], list[str]] = {}
-        for failure in self.failures:
-            alike.setdefault((failure.arm, failure.message), []).append(str(failure.round))
-        for (arm, message), rounds in alike.items():
-            yield f"{arm}, {'round' if len(rounds) == 1 else 'rounds'} {', '.join(rounds)}: {message}"
+        yield from map(str, self.incidents("failure"))
         if not self.is_complete:
             yield "the run was ended before all was measured: --resume goes on with it"
+
+    def incidents(self, what: Literal["failure", "warning"]) -> tuple[Incident, ...]:
+        """Return what failed, or the warnings of processes that have times; the same in several rounds is one."""
+        if what == "failure":
+            found = [((each.arm, each.kind.replace("_", " "), each.message), each.round) for each in self.failures]
+        else:
+            found = [((run.arm, "warning", warning), run.round) for run in self.runs for warning in run.warnings]
+        rounds: dict[tuple[Arm, str, str], list[int]] = {}
+        for about, number in found:
+            rounds.setdefault(about, []).append(number)
+        return tuple(Incident(*about, tuple(numbers)) for about, numbers in rounds.items())
+
+    @property
+    def devices_in_order(self) -> tuple[str, ...]:
+        """The devices that were asked for or measured: the CPU first, as others are compared with it."""
+        measured = sorted({arm.device for arm in self.arms})
+        asked = [each.device for each in self.devices]
+        return tuple(sorted(dict.fromkeys((*asked, *measured)), key=lambda each: each != "cpu"))
+
+    @property
+    def measured_devices(self) -> tuple[str, ...]:
+        """Those of which something was measured, in the same order."""
+        measured = {arm.device for arm in self.arms}
+        return tuple(each for each in self.devices_in_order if each in measured)
+
+    def by_workload(self) -> dict[str, "RunSet"]:
+        """Return the run of each workload by itself, by name: what is asked of it then takes no look at all others."""
+        runs: dict[str, list[ProcessRun]] = {}
+        for run in self.runs:
+            runs.setdefault(run.arm.workload, []).append(run)
+        return {name: self.model_copy(update={"runs": tuple(runs[name])}) for name in sorted(runs)}

@@ -8,10 +8,12 @@ pyperf has no place for (order, failures, losses, missing devices) is in the run
 from the values: ``python -m tune_policies.benchmarks.record.run_set_file`` writes it anew.
 """
 
+import csv
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,9 +21,9 @@ from tune_policies.files.plain_data import parse_json
 from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_beginning, read_bytes
 from tune_policies.files.writing import replace_file, write_new
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import shorten, suggest
 
-from .environment import Environment
-from .run_set import Arm, Block, Phase, ProcessRun, RunSet
+from .run_set import Arm, Environment, Phase, ProcessRun, RunSet
 
 SCHEMA_FILE: Final = Path(__file__).with_name("run_set.schema.json")
 
@@ -91,19 +93,16 @@ def _run(process: ProcessRun, phase: Phase, about: dict[str, Any]) -> Any:
 
     blocks = [block for block in process.blocks if block.phase is phase]
     warmups = [(block.num_steps, block.seconds_per_step) for block in blocks if block.is_warmup]
-    metadata = {**about, **_about(process), "unit": "second", "loops": _loops(blocks)}
-    metadata["duration"] = sum(block.seconds for block in blocks) or process.first_epoch_s
-    return pyperf.Run(process.times_s(phase), warmups, metadata=metadata, collect_metadata=False)
-
-
-def _loops(blocks: list[Block]) -> int:
     # pyperf has one number for all values of a run, by which it warns of values that are too short to be told.
-    return min((block.num_steps for block in blocks if not block.is_warmup), default=1)
+    loops = min((block.num_steps for block in blocks if not block.is_warmup), default=1)
+    metadata = {**about, **_about(process), "unit": "second", "loops": loops}
+    metadata["duration"] = sum(block.seconds for block in blocks) or process.first_epoch_s
+    return pyperf.Run(process.times_s(phase), warmups, metadata=_known(metadata), collect_metadata=False)
 
 
 def _about(process: ProcessRun) -> dict[str, Any]:
     arm = process.arm
-    about = {
+    return {
         "workload": arm.workload,
         "size": arm.size,
         "device": arm.device,
@@ -116,11 +115,10 @@ def _about(process: ProcessRun) -> dict[str, Any]:
         "num_threads": process.num_threads,
         "dtype": process.dtype,
     }
-    return _known(about)
 
 
 def _machine(environment: Environment) -> dict[str, Any]:
-    about = {
+    return {
         "cpu_model_name": environment.cpu_model,
         "cpu_count": environment.num_cpus,
         "gpus": ", ".join(gpu.name for gpu in environment.gpus),
@@ -129,7 +127,6 @@ def _machine(environment: Environment) -> dict[str, Any]:
         "commit_id": environment.commit,
         **{f"{name}_version": version for name, version in environment.versions.items()},
     }
-    return _known(about)
 
 
 def _known(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -147,20 +144,15 @@ _MOST_MISTAKES: Final = 3
 _MEASURE: Final = "`tune-policies bench run … --output FILE` writes one"
 
 
-def write_run_set(run_set: RunSet, path: Path, *, overwrite: bool = False) -> None:
+def write_run_set(run_set: RunSet, path: Path) -> None:
     """Write ``run_set`` to ``path``, as a whole or not at all. An older run set there is replaced.
-
-    Args:
-        run_set: What was measured.
-        path: A file in a folder that is there.
-        overwrite: Whether to replace a file of another kind, too.
 
     Raises:
         InvalidResourcesError: ``path`` is a file of another kind, or cannot be written.
     """
     if path.suffix == ".gz":
         raise InvalidResourcesError(f"{path}: a run set is not compressed, and pyperf would take it for that: drop .gz")
-    if not overwrite and _beginning(path) and not is_run_set(path):
+    if _beginning(path) and not is_run_set(path):
         raise InvalidResourcesError(
             f"{path} is there and is no run set of these benchmarks: name another file, or delete this one"
         )
@@ -187,10 +179,8 @@ def write_view(path: Path, content: str | bytes, *, force: bool = False) -> None
 def is_run_set(path: Path) -> bool:
     """Return whether ``path`` is one, whole or cut off. It is read only where it does not begin as it was written."""
     beginning = _beginning(path)
-    return beginning == _BEGINS or (beginning != b"" and _can_be_read(path))
-
-
-def _can_be_read(path: Path) -> bool:
+    if beginning in (b"", _BEGINS):
+        return beginning != b""
     try:
         read_run_set(path)
     except InvalidResourcesError:
@@ -213,7 +203,18 @@ def read_run_set(path: Path) -> RunSet:
         InvalidResourcesError: There is no such file, or it is none of these: too large, cut off, not JSON, of pyperf
             alone, of a newer version, or with a field that is wrong.
     """
-    data = _parsed(path, _content(path))
+    try:
+        content = read_bytes(path, what="run set", max_bytes=MAX_RECORD_BYTES)
+    except UnreadableFileError as error:
+        raise InvalidResourcesError(f"{error}; {_MEASURE}") from error
+    if content.startswith(b"\x1f\x8b"):
+        raise InvalidResourcesError(f"{path} is compressed: unpack it with gunzip")
+    try:
+        data = parse_json(content)
+    except ValueError as error:
+        is_cut = str(error).startswith("EOF")
+        what = f"is cut off ({error}): copy it again" if is_cut else f"is not JSON ({error})"
+        raise InvalidResourcesError(f"{path} {what}; {_MEASURE}") from error
     if not isinstance(data, dict) or KEY not in data:
         raise InvalidResourcesError(f"{path} {_what_else(data)}; {_MEASURE}")
     own = data[KEY]
@@ -232,24 +233,6 @@ def read_run_set(path: Path) -> RunSet:
         raise InvalidResourcesError(f"{path} has been changed, or is no run set ({_MEASURE}):{shown}{more}") from error
 
 
-def _content(path: Path) -> bytes:
-    try:
-        return read_bytes(path, what="run set", max_bytes=MAX_RECORD_BYTES)
-    except UnreadableFileError as error:
-        raise InvalidResourcesError(f"{error}; {_MEASURE}") from error
-
-
-def _parsed(path: Path, content: bytes) -> Any:
-    if content.startswith(b"\x1f\x8b"):
-        raise InvalidResourcesError(f"{path} is compressed: unpack it with gunzip")
-    try:
-        return parse_json(content)
-    except ValueError as error:
-        is_cut = str(error).startswith("EOF")
-        what = f"is cut off ({error}): copy it again" if is_cut else f"is not JSON ({error})"
-        raise InvalidResourcesError(f"{path} {what}; {_MEASURE}") from error
-
-
 def _what_else(data: object) -> str:
     if isinstance(data, dict) and {"version", "benchmarks"} <= data.keys():
         return (
@@ -257,6 +240,103 @@ def _what_else(data: object) -> str:
             "`python -m pyperf show` and `python -m pyperf compare_to` read it"
         )
     return f"is JSON, but no run set: it has no {KEY!r} at its top"
+
+
+def select(
+    run_set: RunSet,
+    *,
+    workloads: Collection[str] = (),
+    devices: Collection[str] = (),
+    phases: Collection[Phase] = (),
+) -> RunSet:
+    """Return what was measured of these; of all, where none is named.
+
+    Raises:
+        InvalidResourcesError: A name is unknown, its device is not there, or nothing was measured of it.
+    """
+    arms = (*run_set.arms, *(failure.arm for failure in run_set.failures))
+    _check("workload", workloads, {arm.workload for arm in arms})
+    _check("device", devices, {each.device for each in run_set.devices} | {arm.device for arm in run_set.arms})
+    for found in run_set.devices:
+        if found.device in devices and found.why_missing is not None:
+            raise InvalidResourcesError(f"nothing was measured on {found.device!r}: {found.why_missing}")
+
+    def is_meant(arm: Arm) -> bool:
+        return (not workloads or arm.workload in workloads) and (not devices or arm.device in devices)
+
+    runs = (_in_phases(run, phases) if phases else run for run in run_set.runs if is_meant(run.arm))
+    chosen = run_set.model_copy(
+        update={
+            "runs": tuple(run for run in runs if any(run.times_s(phase) for phase in Phase)),
+            "failures": tuple(failure for failure in run_set.failures if is_meant(failure.arm)),
+            "devices": tuple(each for each in run_set.devices if not devices or each.device in devices),
+        }
+    )
+    if not chosen.runs:
+        wanted = ", ".join((*workloads, *devices, *(phase.value for phase in phases))) or "this run"
+        reasons = "".join(f"\n  {problem}" for problem in chosen.problems())
+        raise InvalidResourcesError(f"nothing was measured of {wanted}{':' if reasons else ''}{reasons}")
+    return chosen
+
+
+def _in_phases(run: ProcessRun, phases: Collection[Phase]) -> ProcessRun:
+    changes: dict[str, object] = {"blocks": tuple(block for block in run.blocks if block.phase in phases)}
+    if Phase.FIRST_EPOCH not in phases:
+        changes["first_epoch_s"] = None
+    return run.model_copy(update=changes)
+
+
+def _check(kind: str, wanted: Collection[str], known: Collection[str]) -> None:
+    for name in wanted:
+        if name not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise InvalidResourcesError(f"unknown {kind} {shorten(name)}{suggest(name, known)} (there: {there})")
+
+
+_HEADINGS: Final = (
+    *("workload", "size", "device", "is_control", "round", "process", "pid", "node", "started_at"),
+    *("num_threads", "dtype", "phase", "is_warmup", "order", "at_s", "num_steps", "seconds"),
+)
+
+
+class Format(StrEnum):
+    """What a run set is exported to."""
+
+    PYPERF = "pyperf"
+    CSV = "csv"
+    JSON = "json"
+
+
+def pyperf_text(run_set: RunSet, device: str) -> str:
+    """Return pyperf's file of one device, in which benchmarks have no device in their names. It has no controls."""
+    of_device = [run for run in run_set.runs if run.arm.device == device and not run.arm.is_control]
+    chosen = run_set.model_copy(update={"runs": tuple(of_device)})
+    return json.dumps(pyperf_data(chosen, name_without_device)) + "\n"
+
+
+def csv_text(run_set: RunSet) -> str:
+    """Return a row for each block, and for each first epoch, which has neither an order nor a beginning."""
+    file = io.StringIO()
+    rows = csv.writer(file, lineterminator="\n")
+    rows.writerow(_HEADINGS)
+    for run in run_set.runs:
+        rows.writerows(_rows(run))
+    return file.getvalue()
+
+
+def _rows(run: ProcessRun) -> list[tuple[object, ...]]:
+    arm = run.arm
+    process = (
+        *(arm.workload, arm.size, arm.device, arm.is_control, run.round, run.order, run.pid, run.node),
+        *(run.started_at.isoformat(), run.num_threads, run.dtype or ""),
+    )
+    rows: list[tuple[object, ...]] = [
+        (*process, block.phase, block.is_warmup, block.order, block.at_s, block.num_steps, block.seconds)
+        for block in run.blocks
+    ]
+    if run.first_epoch_s is not None:
+        rows.append((*process, "first-epoch", False, "", "", run.steps_per_epoch, run.first_epoch_s))
+    return rows
 
 
 if __name__ == "__main__":

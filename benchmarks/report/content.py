@@ -1,16 +1,21 @@
-"""What a report says, section by section, whatever it is written in: sentences, figures and tables."""
+"""What a report says, whatever it is written in: what was found, in sentences, and the sections with their figures."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Final, Literal, NamedTuple
 
 from matplotlib.figure import Figure
 
-from tune_policies.plan.decision import Decision
+from tune_policies.plan.decision import Decision, WorkloadDecision
 from tune_policies.values.value import counted
 
+from ..compare.judge import Comparison, Outcome
 from ..compare.verdicts import Verdict, verdicts
-from ..packing.packing_record import ThroughputRecord
+from ..decide.decide import describe
+from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Phase, RunSet
+from ..record.summary import in_words, ratio_with_bounds, sentence
 from .figures import (
     PHASE_TITLES,
     cost_figure,
@@ -20,18 +25,209 @@ from .figures import (
     packing_figure,
     speedup_figure,
 )
-from .findings import Finding, doubts_of_all, find, summarise
-from .statistics import by_workload, in_words, sentence
 from .tables import (
     Table,
     arms_table,
-    decision_table,
+    decision_tables,
     devices_table,
     environment_table,
     noise_table,
     packing_table,
     problems_table,
+    with_interval,
 )
+
+Kind = Literal["gain", "stay", "same", "ambiguous", "depends", "none"]
+
+
+_PHASES: Final = (Phase.TRANSFERS, Phase.COMPUTE, Phase.FIRST_EPOCH)
+"""As they are looked for: a trial's data begin in host memory."""
+
+_MOST_NAMED: Final = 4
+"""So many workloads are named in the summary; of more it says how many."""
+
+_RANKS: Final = {Outcome.FIRST: 0, Outcome.SAME: 1, Outcome.SECOND: 2}
+"""From the first device to the second. What is ambiguous has no place: it speaks for neither."""
+
+
+class Finding(NamedTuple):
+    """The answer for one workload and one device.
+
+    Attributes:
+        workload: Its name, and that of the device where several are compared with the first.
+        kind: What the badge says: the device pays, the first one stays the better, they are the same, it is not clear,
+            it depends on the size, or nothing was compared.
+        badge: In a few words.
+        sentences: In full.
+        device: What is compared with the first device; ``None``: nothing is.
+    """
+
+    workload: str
+    kind: Kind
+    badge: str
+    sentences: tuple[str, ...]
+    device: str | None = None
+
+
+class _Stretch(NamedTuple):
+    """Neighbouring sizes with one outcome."""
+
+    outcome: Outcome
+    compared: dict[int, Comparison]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [*self.compared]
+
+
+Verdicts = Mapping[Phase, Sequence[Verdict]]
+
+
+def find(run_set: RunSet, verdicts: Verdicts, decision: Decision | None = None) -> tuple[Finding, ...]:
+    """Return the findings, workload by workload, from steps with their transfers; of what failed altogether, too."""
+    decided = {each.workload: each for each in decision.workloads} if decision else {}
+    said = doubts_of_all(verdicts)
+    found = []
+    for workload in sorted(run_set.workloads):
+        answers = list(_answers(workload, verdicts, said)) or [_not_compared(run_set, workload)]
+        if decision and workload in decided:
+            devices = [each.device for each in answers]
+            gpu = decided[workload].sizes[0].gpu.device
+            at = devices.index(gpu) if gpu in devices else 0
+            trials = tuple(_trial_sentences(decided[workload], decision))
+            answers[at] = answers[at]._replace(sentences=answers[at].sentences + trials)
+        if len(answers) > 1:
+            answers = [each._replace(workload=f"{workload}, {in_words(each.device or '')}") for each in answers]
+        found += answers
+    failed = dict.fromkeys(failure.arm.workload for failure in run_set.failures)
+    for workload in failed:
+        if workload not in run_set.workloads:
+            found.append(Finding(workload, "none", "not measured", _failures(run_set, workload)))
+    return tuple(found)
+
+
+def doubts_of_all(verdicts: Verdicts) -> tuple[str, ...]:
+    """Return the reasons that every single comparison names: they concern the run."""
+    named = [each.comparison.reasons for found in verdicts.values() for each in found]
+    if len(named) < 2:
+        return ()
+    return tuple(reason for reason in named[0] if all(reason in each for each in named))
+
+
+def _not_compared(run_set: RunSet, workload: str) -> Finding:
+    devices = sorted({in_words(arm.device) for arm in run_set.arms if arm.workload == workload})
+    if len(devices) == 1:
+        why = f"Only {devices[0]} was measured, so there is nothing to compare it with."
+    else:
+        why = f"{' and '.join(devices)} have no size in common, so nothing can be compared."
+    return Finding(workload, "none", "not compared", (why, *_failures(run_set, workload)))
+
+
+def _failures(run_set: RunSet, workload: str) -> tuple[str, ...]:
+    """Return what went wrong with a workload, a sentence for each device and message."""
+    of_it = [each for each in run_set.failures if each.arm.workload == workload]
+    return tuple(dict.fromkeys(sentence(f"On {in_words(each.arm.device)}: {each.message}") for each in of_it))
+
+
+def _answers(workload: str, verdicts: Verdicts, said: Collection[str]) -> Iterator[Finding]:
+    others = dict.fromkeys(each.second for found in verdicts.values() for each in found if each.workload == workload)
+    for other in others:
+        # A workload that cannot tell its transfers apart has no times of that phase.
+        for phase in _PHASES:
+            of_both = [each for each in verdicts.get(phase, ()) if (each.workload, each.second) == (workload, other)]
+            if of_both:
+                yield _answer(sorted(of_both, key=lambda each: each.size), phase, said)
+                break
+
+
+def _answer(verdicts: list[Verdict], phase: Phase, said: Collection[str]) -> Finding:
+    devices = (in_words(verdicts[0].first), in_words(verdicts[0].second))
+    stretches = [
+        _Stretch(outcome, {each.size: each.comparison for each in group})
+        for outcome, group in groupby(verdicts, key=lambda each: each.comparison.outcome)
+    ]
+    last = stretches[-1]
+    sentences, named = [], list(said)
+    for each in reversed(stretches):
+        sentences.append(_stretch_text(each, devices, is_last_of_several=each is last and len(stretches) > 1))
+        reasons = dict.fromkeys(reason for one in each.compared.values() for reason in one.reasons)
+        new = [reason for reason in reasons if reason not in named]
+        named += new
+        sentences += [sentence(reason) for reason in new]
+    if phase is not Phase.TRANSFERS:
+        sentences.append(f"It has no times with transfers; these are of the phase {phase}.")
+    kind, badge = _badge(stretches, devices)
+    return Finding(verdicts[0].workload, kind, badge, tuple(sentences), verdicts[0].second)
+
+
+def _badge(stretches: list[_Stretch], devices: tuple[str, str]) -> tuple[Kind, str]:
+    first, second = devices
+    ranks = [_RANKS[each.outcome] for each in stretches if each.outcome in _RANKS]
+    if ranks not in (sorted(ranks), sorted(ranks, reverse=True)):
+        return "depends", f"{first} or {second}: by size"
+    where = "" if len(stretches) == 1 else f" from {stretches[-1].sizes[0]}"
+    of_outcomes: dict[Outcome, tuple[Kind, str]] = {
+        Outcome.SECOND: ("gain", second),
+        Outcome.FIRST: ("stay", first),
+        Outcome.SAME: ("same", "the same"),
+        Outcome.AMBIGUOUS: ("ambiguous", "ambiguous"),
+    }
+    kind, badge = of_outcomes[stretches[-1].outcome]
+    return kind, f"{badge}{where}"
+
+
+def _stretch_text(stretch: _Stretch, devices: tuple[str, str], *, is_last_of_several: bool) -> str:
+    """Return where a stretch lies, and how many times as fast the faster device is at its smallest and largest size."""
+    is_first = stretch.outcome is Outcome.FIRST
+    faster, slower = devices if is_first else devices[::-1]
+    lowest, highest = stretch.sizes[0], stretch.sizes[-1]
+    factors = f"{_factor(stretch.compared[lowest], is_inverse=is_first)} as fast as {slower}"
+    if lowest == highest:
+        where = f"at size {lowest}"
+    else:
+        factors += f" at {lowest}, {_factor(stretch.compared[highest], is_inverse=is_first)} at {highest}"
+        where = f"at sizes {lowest} to {highest}"
+        if is_last_of_several:
+            where = f"from size {lowest} on (measured up to {highest})"
+    if stretch.outcome is Outcome.SAME:
+        within = max(each.same_within for each in stretch.compared.values())
+        return f"The same within {within:.0%} {where}: {faster} is {factors}."
+    if stretch.outcome is Outcome.AMBIGUOUS:
+        return f"Ambiguous {where}: {faster} is {factors}."
+    return f"{faster} {where}: {factors}."
+
+
+def _factor(comparison: Comparison, *, is_inverse: bool) -> str:
+    one = comparison
+    bounds = (1 / one.ratio, 1 / one.high, 1 / one.low) if is_inverse else (one.ratio, one.low, one.high)
+    return ratio_with_bounds(*bounds)
+
+
+def _trial_sentences(decided: WorkloadDecision, decision: Decision) -> Iterator[str]:
+    answers = {each.size: each.answer for each in decided.sizes}
+    yield f"Over a whole trial of {decided.steps_per_trial:,} steps: {describe(answers)}."
+    if cheapest := {each.size: each.cheapest for each in decided.sizes if each.cheapest}:
+        dated = f", at prices of {decision.price_date}" if decision.price_date else ""
+        yield f"By cost{dated}: {describe(cheapest, 'cheaper')}."
+
+
+def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
+    """Return the whole in one sentence."""
+    if not run_set.workloads:
+        return "Nothing was measured: every process failed." if run_set.failures else "Nothing was measured."
+    if len(findings) <= _MOST_NAMED:
+        return f"{'; '.join(f'{each.workload}: {each.badge}' for each in findings)}."
+    words: dict[Kind, str] = {
+        "gain": "another device pays, at the largest sizes at least",
+        "stay": f"{in_words(run_set.measured_devices[0])} is the faster one",
+        "same": "it makes no difference",
+        "depends": "it changes with the size more than once",
+        "ambiguous": "what was measured does not tell",
+        "none": "there is nothing to compare",
+    }
+    counts = Counter(each.kind for each in findings)
+    parts = (f"for {counts[kind]} {text}" for kind, text in words.items() if counts[kind])
+    return f"Of {counted(len(findings), 'answer')}, {'; '.join(parts)}."
 
 
 class Picture(NamedTuple):
@@ -46,10 +242,6 @@ class Picture(NamedTuple):
     name: str
     label: str
     figure: Figure
-
-
-Parts = Mapping[str, RunSet]
-"""The run of each workload."""
 
 
 class Section(NamedTuple):
@@ -72,15 +264,20 @@ class Content(NamedTuple):
     sections: tuple[Section, ...]
 
 
+_Parts = Mapping[str, RunSet]
+"""The run of each workload."""
+
+
 def build_content(
     run_set: RunSet, decision: Decision | None = None, packing: ThroughputRecord | None = None
 ) -> Content:
     """Return what a report on a run says; what was not measured is said, too."""
-    parts = by_workload(run_set)
+    parts = run_set.by_workload()
     compared = {phase: [each for part in parts.values() for each in verdicts(part, phase)] for phase in Phase}
     findings = find(run_set, compared, decision)
     other_run = tuple(_other_run(run_set, decision)) if decision else ()
     doubts = (sentence(f"For all that follows: {doubt}") for doubt in doubts_of_all(compared))
+    commands = (run_set.command, *([packing.command] if packing and packing.command else []))
     sections = (
         Section("Verdict", (*_missing(run_set), *other_run, *doubts), findings=findings),
         *([_cost(decision, other_run)] if decision else []),
@@ -90,7 +287,7 @@ def build_content(
         _memory(parts),
         _samples(parts),
         _conditions(run_set),
-        _again(run_set, packing),
+        Section("Run it again", ("In the same working directory, with the versions above:",), commands=commands),
     )
     gpus = ", ".join(dict.fromkeys(each.name for each in run_set.environment.gpus)) or "no GPU that NVML knows"
     details = (
@@ -118,97 +315,97 @@ def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
         )
 
 
-def _times(parts: Parts) -> Section:
-    pictures = [
-        (f"times-{number}-{phase}", f"{workload}: time by size, {PHASE_TITLES[phase]}", figure)
+def _pictures(drawn: Iterable[tuple[str, str, Figure | None]]) -> tuple[Picture, ...]:
+    return tuple(Picture(name, label, figure) for name, label, figure in drawn if figure is not None)
+
+
+def _times(parts: _Parts) -> Section:
+    pictures = _pictures(
+        (f"times-{number}-{phase}", f"{workload}: time by size, {PHASE_TITLES[phase]}", crossover_figure(part, phase))
         for number, (workload, part) in enumerate(parts.items(), 1)
-        for phase in (Phase.TRANSFERS, Phase.COMPUTE, Phase.FIRST_EPOCH)
-        if (figure := crossover_figure(part, phase))
-    ]
-    if not pictures:
-        return Section("Time by size", ("No time was measured.",))
-    texts = (
+        for phase in _PHASES
+    )
+    text = (
         "Where the lines cross, the other device becomes the faster one. With transfers: from data in host memory. "
         "Compute only: on data that lie on the device. First epoch: with the start of the process and compilation. "
-        "A bar is the interval in which the median over processes lies, 95 % sure from six processes on.",
+        "A bar is the interval in which the median over processes lies, 95 % sure from six processes on."
     )
-    return Section("Time by size", texts, pictures=_pictures(pictures))
+    return Section("Time by size", (text if pictures else "No time was measured.",), pictures=pictures)
 
 
 def _speedups(compared: list[Verdict]) -> Section:
     by_arms: dict[tuple[str, str], list[Verdict]] = {}
     for each in compared:
         by_arms.setdefault((each.workload, each.second), []).append(each)
-    pictures = [
-        (f"speedup-{number}", f"{workload}: how many times as fast as {of_one[0].first} {device} is", figure)
-        for number, ((workload, device), of_one) in enumerate(sorted(by_arms.items()), 1)
-        if (figure := speedup_figure(of_one))
-    ]
-    if not pictures:
-        return Section("Speed-up", ("There are no two devices to compare.",))
-    texts = (
-        "Above the grey band the device pays, below it does not. A bar is the 95 % interval over processes; "
-        "where it reaches into the band, the verdict is ambiguous.",
+    pictures = _pictures(
+        (f"speedup-{at}", f"{workload}: how many times as fast as {found[0].first} {other} is", speedup_figure(found))
+        for at, ((workload, other), found) in enumerate(sorted(by_arms.items()), 1)
     )
-    return Section("Speed-up", texts, pictures=_pictures(pictures))
+    text = (
+        "Above the grey band the device pays, below it does not. A bar is the 95 % interval over processes; "
+        "where it reaches into the band, the verdict is ambiguous."
+    )
+    return Section("Speed-up", (text if pictures else "There are no two devices to compare.",), pictures=pictures)
 
 
 def _cost(decision: Decision, remarks: Iterable[str]) -> Section:
-    pictures = [
-        (f"cost-{number}", f"{each.workload}: cost of a trial against its time, by size", figure)
-        for number, each in enumerate(decision.workloads, 1)
-        if (figure := cost_figure(decision, [each.workload]))
-    ]
+    pictures = _pictures(
+        (
+            f"cost-{at}",
+            f"{each.workload}: cost of a trial against its time, by size",
+            cost_figure(each, decision.currency),
+        )
+        for at, each in enumerate(decision.workloads, 1)
+    )
     texts = [*remarks, "A trial has its start and all its steps; trials per hour are those of the whole cluster."]
     if decision.price_date or decision.price_source:
         texts.append(f"Prices of {decision.price_date or 'no date'}, from {decision.price_source or 'no source'}.")
     if not pictures:
         texts.append("No prices were given, so nothing is said of the cost.")
-    return Section(
-        "Time and cost of a trial", tuple(texts), pictures=_pictures(pictures), tables=(decision_table(decision),)
-    )
+    return Section("Time and cost of a trial", tuple(texts), pictures=pictures, tables=decision_tables(decision))
 
 
 def _packing(packing: ThroughputRecord) -> Section:
-    pictures = [
-        (f"packing-{number}", f"{workload}: trials per hour by trials per GPU", figure)
+    pictures = _pictures(
+        (f"packing-{number}", f"{workload}: trials per hour by trials per GPU", packing_figure(packing, [workload]))
         for number, workload in enumerate(packing.workloads, 1)
-        if (figure := packing_figure(packing, [workload]))
-    ]
+    )
     texts = [f"Measured on {packing.gpu}; {packing.machine}." if packing.machine else f"Measured on {packing.gpu}."]
     for workload in packing.workloads:
         end = packing.stops_paying_at(workload)
         where = "still paid at the most that was run" if end is None else f"stop paying at {end} on a GPU"
         texts.append(f"{workload}: more trials {where}.")
     texts += [f"Does not count: {failure}" for failure in packing.failures]
-    return Section("Trials per GPU", tuple(texts), pictures=_pictures(pictures), tables=(packing_table(packing),))
+    return Section("Trials per GPU", tuple(texts), pictures=pictures, tables=(packing_table(packing),))
 
 
-def _memory(parts: Parts) -> Section:
-    pictures = [
-        (f"memory-{number}", f"{workload}: peak host and GPU memory by size", figure)
+def _memory(parts: _Parts) -> Section:
+    pictures = _pictures(
+        (f"memory-{number}", f"{workload}: peak host and GPU memory by size", memory_figure(part, workload))
         for number, (workload, part) in enumerate(parts.items(), 1)
-        if (figure := memory_figure(part))
-    ]
-    texts = () if pictures else ("No peak of memory is known.",)
-    return Section("Memory", texts, pictures=_pictures(pictures))
+    )
+    return Section("Memory", () if pictures else ("No peak of memory is known.",), pictures=pictures)
 
 
-def _samples(parts: Parts) -> Section:
-    pictures = []
-    for number, (workload, part) in enumerate(parts.items(), 1):
-        # A workload that cannot tell its transfers apart has no times of that phase.
-        for phase in (Phase.TRANSFERS, Phase.COMPUTE, Phase.FIRST_EPOCH):
-            if figure := distribution_figure(part, workload, phase):
-                pictures.append((f"samples-{number}", f"{workload}: every sample of every arm, by process", figure))
-                break
+def _samples(parts: _Parts) -> Section:
+    # Of the first phase that has times: a workload that only failed to be timed has a first epoch at most.
+    drawn = (
+        next(filter(None, (distribution_figure(part, workload, phase) for phase in _PHASES)), None)
+        for workload, part in parts.items()
+    )
+    pictures = _pictures(
+        (f"samples-{number}", f"{workload}: every sample of every arm, by process", figure)
+        for number, (workload, figure) in enumerate(zip(parts, drawn, strict=True), 1)
+    )
     if not pictures:
         return Section("All samples", ("No time was measured.",))
-    texts = (
+    text = (
         "Each row is an arm, each line of points in it a process, each point a block of steps. "
-        "The control is a second arm that equals the first: how far these two differ is the noise.",
+        "The control is a second arm that equals the first: how far these two differ is the noise."
     )
-    return Section("All samples", texts, pictures=_pictures(pictures), tables=(arms_table(parts.values()),))
+    caption = "The median over processes of each arm, with its interval"
+    table = arms_table(caption, parts.values(), with_interval)._replace(is_folded=True)
+    return Section("All samples", (text,), pictures=pictures, tables=(table,))
 
 
 def _conditions(run_set: RunSet) -> Section:
@@ -216,12 +413,3 @@ def _conditions(run_set: RunSet) -> Section:
     tables += [each for each in (problems_table(run_set), noise_table(run_set)) if each.rows]
     how = "took turns block by block" if run_set.is_interleaved else "took turns process by process, not block by block"
     return Section("Machine, devices and noise", (f"The arms of a round {how}.",), tables=tuple(tables))
-
-
-def _again(run_set: RunSet, packing: ThroughputRecord | None) -> Section:
-    commands = (run_set.command, *([packing.command] if packing and packing.command else []))
-    return Section("Run it again", ("In the same working directory, with the versions above:",), commands=commands)
-
-
-def _pictures(drawn: Iterable[tuple[str, str, Figure]]) -> tuple[Picture, ...]:
-    return tuple(Picture(*each) for each in drawn)

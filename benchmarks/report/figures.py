@@ -1,22 +1,27 @@
-"""Figures of what was measured: values in, a figure out. Nothing is written, and no state of pyplot is used."""
+"""Figures of what was measured: values in, a figure out. Nothing is written, and no state of pyplot is used.
 
+A figure has one width, and text that stays readable when it is shown at that width. The colours are after Okabe and
+Ito, which the colour-blind tell apart, darker on white and lighter on near black, so that each keeps a contrast of 3
+(WCAG 2, 1.4.11). A marker and a dash of its own tells each line apart without them.
+"""
+
+import math
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullLocator
 
-from tune_policies.plan.decision import Decision, WorkloadDecision
+from tune_policies.plan.decision import WorkloadDecision
 from tune_policies.values.units import GIB, MIB
 
-from ..compare.judge import Comparison
 from ..compare.verdicts import Verdict
-from ..packing.packing_record import ThroughputRecord
+from ..record.packing_record import ThroughputRecord
 from ..record.run_set import Arm, Phase, RunSet
-from .images import INK, LOOK, SMALL, STROKES, WIDTH, cut, put_legend, put_log_amounts, put_sizes, strokes, title
-from .statistics import in_words, measured_devices, multiple_text, ordered_devices, step_time, time_text
+from ..record.summary import digits, in_words, multiple_text, time_of, time_text
 
 PHASE_TITLES: Final = {
     Phase.COMPUTE: "compute only",
@@ -24,29 +29,161 @@ PHASE_TITLES: Final = {
     Phase.FIRST_EPOCH: "first epoch",
 }
 
+WIDTH: Final = 420 / 72
+"""Of a figure, in inches: 420 px where an SVG is shown in its own size."""
+
+_TITLE: Final = 40
+"""Characters of a title that a figure of that width holds."""
+
+_SIZES_HELD: Final = 38
+"""Characters that the x axis of such a figure holds."""
+
+INK: Final = "#24292f"
+"""Of text, axes and grids. In a page it becomes the colour of the text around."""
+
+SMALL: Final = 11.5
+"""Of texts of which there are many; shown at 340 px, where 400 is all there is, it is still more than 9 px."""
+
+LOOK: Final[Any] = {
+    "svg.fonttype": "none",
+    # A name may hold a dollar sign, which is no formula.
+    "text.parse_math": False,
+    "text.usetex": False,
+    "font.size": 13,
+    "axes.titlesize": 14,
+    "axes.labelsize": 13,
+    "xtick.labelsize": 13,
+    "ytick.labelsize": 13,
+    "legend.fontsize": 13,
+    "legend.frameon": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "white",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.18,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+    "grid.color": INK,
+}
+
+
+class Stroke(NamedTuple):
+    """How the line of one series is drawn, on white."""
+
+    color: str
+    marker: str
+    linestyle: str
+
+
+STROKES: Final = (
+    Stroke("#0072B2", "o", "-"),
+    Stroke("#D55E00", "s", "--"),
+    Stroke("#008A65", "^", "-."),
+    Stroke("#B8578D", "D", ":"),
+    Stroke("#8A7A00", "v", "-"),
+    Stroke("#707070", "P", "--"),
+)
+
+
+ON_DARK: Final = {
+    "#0072B2": "#56B4E9",
+    "#D55E00": "#F5894A",
+    "#008A65": "#33C79B",
+    "#B8578D": "#E59BC6",
+    "#8A7A00": "#D8C44A",
+    "#707070": "#B0B0B0",
+}
+"""What a page takes in place of each colour where it is dark."""
+
+
+def strokes(names: Iterable[Any]) -> dict[Any, Stroke]:
+    """Return a stroke for each name; after the sixth they repeat."""
+    return {name: STROKES[index % len(STROKES)] for index, name in enumerate(names)}
+
+
+def put_sizes(axes: Any, sizes: Iterable[int]) -> None:
+    """Make the x axis one of sizes: logarithmic, with as many of them written as stand clear of each other."""
+    ordered = sorted(sizes)
+    low, high = ordered[0] / 1.5, ordered[-1] * 1.5
+    characters = _SIZES_HELD / math.log(high / low)
+    written: dict[int, str] = {}
+    end = -math.inf
+    for size in ordered:
+        label = f"{size:,}" if size >= 10_000 else str(size)
+        middle = characters * math.log(size / low)
+        if middle - len(label) / 2 >= end:
+            written[size] = label
+            end = middle + len(label) / 2 + 1
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([*written], labels=[*written.values()])
+    axes.set_xticks([], minor=True)
+    axes.set_xlim(low, high)
+
+
+_LOG_TICKS: Final = {100: (1, 2, 5), 10_000: (1, 3)}
+"""By the ratio of the largest value to the smallest: where a decade has ticks."""
+
+
+def put_log_amounts(axis: Any, values: Iterable[float], write: Any = digits) -> None:
+    """Make a y or x axis logarithmic, with the amounts written out, of which there are some on any range."""
+    known = list(values)
+    span = max(known) / min(known)
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    if span == 1:
+        axis.axes.set(**{f"{axis.axis_name}lim": (known[0] / 1.5, known[0] * 1.5)})
+    if span < 5:
+        axis.set_major_locator(AutoLocator())
+    else:
+        places = next((subs for most, subs in _LOG_TICKS.items() if span < most), (1,))
+        axis.set_major_locator(LogLocator(subs=places, numticks=9))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
+
+
+def put_legend(figure: Any, axes: Iterable[Any]) -> None:
+    """Put one legend below all panels, each name once."""
+    handles: dict[str, Any] = {}
+    for panel in axes:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    longest = max(map(len, handles), default=0)
+    columns = max(1, min(3, 56 // (longest + 6)))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
+
+
+def cut(text: str, most: int) -> str:
+    """Return the text in one line, no longer than so many characters; of a longer one the middle goes.
+
+    What cannot be printed is marked: XML, and so an SVG, must not hold it.
+    """
+    line = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
+    return line if len(line) <= most else f"{line[: most // 2]}…{line[len(line) + most // 2 + 1 - most :]}"
+
+
+def title(name: str, about: str = "") -> str:
+    """Return a title that is no wider than a figure."""
+    return cut(name, _TITLE - len(about)) + about
+
 
 @mpl.rc_context(LOOK)
-def crossover_figure(run_set: RunSet, phase: Phase, workloads: Sequence[str] | None = None) -> Figure | None:
+def crossover_figure(run_set: RunSet, phase: Phase) -> Figure | None:
     """Draw time against size on log-log axes with intervals, a line for each device, a panel for each workload.
 
-    Args:
-        run_set: What was measured.
-        phase: Of which times.
-        workloads: Which workloads; all of them if not given, by name.
-
-    Returns:
-        ``None``: there is no time of this phase.
+    ``None``: there is no time of this phase.
     """
     times = {
         workload: {
             device: {
-                size: time
+                size: (time.median, time.low, time.high)
                 for size in run_set.sizes(workload)
-                if (time := step_time(run_set, Arm(workload=workload, size=size, device=device), phase))
+                if (time := time_of(run_set, Arm(workload=workload, size=size, device=device), phase))
             }
-            for device in measured_devices(run_set)
+            for device in run_set.measured_devices
         }
-        for workload in workloads or sorted(run_set.workloads)
+        for workload in sorted(run_set.workloads)
     }
     shown = [workload for workload, lines in times.items() if any(lines.values())]
     if not shown:
@@ -58,8 +195,9 @@ def crossover_figure(run_set: RunSet, phase: Phase, workloads: Sequence[str] | N
         for device, line in points.items():
             _line(axes, line, looks[device], cut(in_words(device), 16))
         put_sizes(axes, {size for line in points.values() for size in line})
-        bounds = [value for line in points.values() for time in line.values() for value in time]
-        put_log_amounts(axes.yaxis, bounds, time_text)
+        put_log_amounts(
+            axes.yaxis, [end for line in points.values() for time in line.values() for end in time], time_text
+        )
         what = "first epoch" if phase is Phase.FIRST_EPOCH else "time of a step"
         axes.set(title=title(workload, f", {PHASE_TITLES[phase]}"), xlabel="size", ylabel=what)
     put_legend(figure, panels)
@@ -67,80 +205,63 @@ def crossover_figure(run_set: RunSet, phase: Phase, workloads: Sequence[str] | N
 
 
 @mpl.rc_context(LOOK)
-def speedup_figure(verdicts: Iterable[Verdict]) -> Figure | None:
-    """Draw how many times as fast each device is as the first one, with intervals and the band of what is the same.
+def speedup_figure(verdicts: Sequence[Verdict]) -> Figure:
+    """Draw how many times as fast one device is as another, with intervals and the band of what is the same.
 
     Args:
-        verdicts: Of all phases that are to be shown, a line for each. Each workload and device has a panel.
-
-    Returns:
-        ``None``: there are no two devices to compare.
+        verdicts: Of one workload and two devices, of all phases that are to be shown; one at least.
     """
-    compared: dict[tuple[str, str, str], dict[Phase, dict[int, Comparison]]] = {}
-    for each in verdicts:
-        lines = compared.setdefault((each.workload, each.first, each.second), {})
-        lines.setdefault(each.phase, {})[each.size] = each.comparison
-    if not compared:
-        return None
-    figure, panels = _panels(len(compared))
+    figure, (axes,) = _panels(1)
+    within = max(each.comparison.same_within for each in verdicts)
+    band = (1 / (1 + within), 1 + within)
+    axes.axhspan(*band, color=INK, alpha=0.15, linewidth=0, label=f"the same within {within:.0%}")
+    axes.axhline(1, color=INK, linewidth=0.8)
     looks = strokes(PHASE_TITLES)
-    for axes, ((workload, first, second), lines) in zip(panels, compared.items(), strict=True):
-        every = [each for line in lines.values() for each in line.values()]
-        within = max(each.same_within for each in every)
-        band = (1 / (1 + within), 1 + within)
-        axes.axhspan(*band, color=INK, alpha=0.15, linewidth=0, label=f"the same within {within:.0%}")
-        axes.axhline(1, color=INK, linewidth=0.8)
-        for phase, line in lines.items():
-            points = {size: (each.ratio, each.low, each.high) for size, each in line.items()}
-            _line(axes, points, looks[phase], PHASE_TITLES[phase])
-        put_sizes(axes, {size for line in lines.values() for size in line})
-        put_log_amounts(axes.yaxis, [*band, *(end for each in every for end in (each.low, each.high))], multiple_text)
-        about = f": {cut(in_words(second), 12)}"
-        axes.set(title=title(workload, about), xlabel="size", ylabel=f"times as fast as {cut(in_words(first), 12)}")
-    put_legend(figure, panels)
+    for phase in dict.fromkeys(each.phase for each in verdicts):
+        points = {
+            each.size: (each.comparison.ratio, each.comparison.low, each.comparison.high)
+            for each in verdicts
+            if each.phase is phase
+        }
+        _line(axes, points, looks[phase], PHASE_TITLES[phase])
+    put_sizes(axes, {each.size for each in verdicts})
+    ends = (end for each in verdicts for end in (each.comparison.low, each.comparison.high))
+    put_log_amounts(axes.yaxis, [*band, *ends], multiple_text)
+    first, second = (cut(in_words(device), 12) for device in (verdicts[0].first, verdicts[0].second))
+    axes.set(title=title(verdicts[0].workload, f": {second}"), xlabel="size", ylabel=f"times as fast as {first}")
+    put_legend(figure, [axes])
     return figure
 
 
 @mpl.rc_context(LOOK)
-def memory_figure(run_set: RunSet) -> Figure | None:
-    """Draw the most host and GPU memory of a process against size, a panel for each workload. ``None``: not known."""
-    shown = {workload: lines for workload in sorted(run_set.workloads) if (lines := _memory_lines(run_set, workload))}
-    if not shown:
-        return None
-    figure, panels = _panels(len(shown))
-    looks = _looks(run_set)
-    for axes, (workload, lines) in zip(panels, shown.items(), strict=True):
-        most = max(value for line in lines.values() for value in line.values())
-        unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
-        for (device, kind), line in lines.items():
-            color, marker, _ = looks[device]
-            axes.plot(
-                [*line],
-                [value / unit for value in line.values()],
-                color=color,
-                marker=marker,
-                linestyle="-" if kind == "host" else ":",
-                markerfacecolor=color if kind == "host" else "none",
-                label=f"{cut(in_words(device), 16)}: {kind} memory",
-            )
-        put_sizes(axes, {size for line in lines.values() for size in line})
-        axes.set(title=title(workload), xlabel="size", ylabel=f"peak memory, {name}")
-        axes.set_ylim(0, most / unit * 1.08)
-    put_legend(figure, panels)
-    return figure
-
-
-def _memory_lines(run_set: RunSet, workload: str) -> dict[tuple[str, str], dict[int, int]]:
+def memory_figure(run_set: RunSet, workload: str) -> Figure | None:
+    """Draw the most host and GPU memory of a process against size. ``None``: not known."""
     lines: dict[tuple[str, str], dict[int, int]] = {}
     for size in run_set.sizes(workload):
-        for device in measured_devices(run_set):
+        for device in run_set.measured_devices:
             runs = run_set.of(Arm(workload=workload, size=size, device=device))
             peaks = {"host": [each.peak_host_bytes for each in runs], "GPU": [each.peak_gpu_bytes for each in runs]}
             for kind, values in peaks.items():
                 # A CPU arm holds 0 bytes of a GPU, which is no line.
                 if most := max((value for value in values if value is not None), default=0):
                     lines.setdefault((device, kind), {})[size] = most
-    return lines
+    if not lines:
+        return None
+    figure, (axes,) = _panels(1)
+    looks = _looks(run_set)
+    most = max(value for line in lines.values() for value in line.values())
+    unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
+    for (device, kind), line in lines.items():
+        color, marker, _ = looks[device]
+        style, fill = ("-", color) if kind == "host" else (":", "none")
+        label = f"{cut(in_words(device), 16)}: {kind} memory"
+        heights = [value / unit for value in line.values()]
+        axes.plot([*line], heights, color=color, marker=marker, linestyle=style, markerfacecolor=fill, label=label)
+    put_sizes(axes, {size for line in lines.values() for size in line})
+    axes.set(title=title(workload), xlabel="size", ylabel=f"peak memory, {name}")
+    axes.set_ylim(0, most / unit * 1.08)
+    put_legend(figure, [axes])
+    return figure
 
 
 @mpl.rc_context(LOOK)
@@ -149,7 +270,7 @@ def distribution_figure(run_set: RunSet, workload: str, phase: Phase) -> Figure 
 
     ``None``: there is no time of this phase.
     """
-    devices = ordered_devices(run_set)
+    devices = run_set.devices_in_order
     arms = sorted(
         (arm for arm in run_set.arms if arm.workload == workload and run_set.times_s(arm, phase)),
         key=lambda arm: (arm.size, devices.index(arm.device), arm.is_control),
@@ -189,53 +310,35 @@ def distribution_figure(run_set: RunSet, workload: str, phase: Phase) -> Figure 
 
 
 @mpl.rc_context(LOOK)
-def cost_figure(decision: Decision, workloads: Sequence[str] | None = None) -> Figure | None:
+def cost_figure(decided: WorkloadDecision, currency: str | None) -> Figure | None:
     """Draw the cost of a trial against its time, a point for each size. ``None``: the decision has no prices."""
-    shown = {
-        each.workload: lines
-        for each in decision.workloads
-        if (workloads is None or each.workload in workloads) and (lines := _cost_lines(each))
-    }
-    if not shown:
-        return None
-    figure, panels = _panels(len(shown))
-    for axes, (workload, lines) in zip(panels, shown.items(), strict=True):
-        looks = strokes(lines)
-        for device, line in lines.items():
-            axes.plot(
-                [x for _, x, _ in line],
-                [y for _, _, y in line],
-                label=cut(in_words(device), 16),
-                **looks[device]._asdict(),
-            )
-            for size, x, y in line if len(line) <= 4 else (line[0], line[-1]):
-                axes.annotate(str(size), (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=SMALL)
-        put_log_amounts(axes.xaxis, [x for line in lines.values() for _, x, _ in line], time_text)
-        put_log_amounts(axes.yaxis, [y for line in lines.values() for _, _, y in line])
-        axes.margins(x=0.1, y=0.12)
-        cost = f"cost of a trial{f', {cut(decision.currency, 12)}' if decision.currency else ''}"
-        axes.set(title=title(workload, ": by size"), xlabel="time of a trial", ylabel=cost)
-    put_legend(figure, panels)
-    return figure
-
-
-def _cost_lines(decided: WorkloadDecision) -> dict[str, list[tuple[int, float, float]]]:
     lines: dict[str, list[tuple[int, float, float]]] = {}
     for each in decided.sizes:
         for times in (each.cpu, each.gpu):
             if times.cost_per_trial:
                 lines.setdefault(times.device, []).append((each.size, times.trial_s, times.cost_per_trial))
-    return lines
+    if not lines:
+        return None
+    figure, (axes,) = _panels(1)
+    for (device, line), look in zip(lines.items(), STROKES, strict=False):
+        _, xs, ys = zip(*line, strict=True)
+        axes.plot(xs, ys, label=cut(in_words(device), 16), **look._asdict())
+        for size, x, y in line if len(line) <= 4 else (line[0], line[-1]):
+            axes.annotate(str(size), (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=SMALL)
+    put_log_amounts(axes.xaxis, [x for line in lines.values() for _, x, _ in line], time_text)
+    put_log_amounts(axes.yaxis, [y for line in lines.values() for _, _, y in line])
+    axes.margins(x=0.1, y=0.12)
+    cost = f"cost of a trial{f', {cut(currency, 12)}' if currency else ''}"
+    axes.set(title=title(decided.workload, ": by size"), xlabel="time of a trial", ylabel=cost)
+    put_legend(figure, [axes])
+    return figure
 
 
 @mpl.rc_context(LOOK)
-def packing_figure(record: ThroughputRecord, workloads: Sequence[str] | None = None) -> Figure | None:
-    """Draw throughput against trials per GPU, a panel for each workload. ``None``: nothing was measured."""
-    shown = [each for each in record.workloads if workloads is None or each in workloads]
-    if not shown:
-        return None
-    figure, panels = _panels(len(shown))
-    for axes, workload in zip(panels, shown, strict=True):
+def packing_figure(record: ThroughputRecord, workloads: Sequence[str]) -> Figure:
+    """Draw throughput against trials per GPU, a panel for each of these workloads, of which there is one at least."""
+    figure, panels = _panels(len(workloads))
+    for axes, workload in zip(panels, workloads, strict=True):
         arms = record.arms(workload)
         for label, names, look in (
             ("time-sliced", ("alone", "packed"), STROKES[0]),
@@ -250,9 +353,9 @@ def packing_figure(record: ThroughputRecord, workloads: Sequence[str] | None = N
                 _line(axes, points, look, label)
         for (name, number), rate in arms.items():
             if name.startswith("plan"):
-                look = STROKES[1] if name == "plan" else STROKES[3]
+                color = STROKES[1 if name == "plan" else 3].color
                 axes.plot(
-                    number, rate.median, marker="*", markersize=13, linestyle="", color=look.color, label=cut(name, 24)
+                    number, rate.median, marker="*", markersize=13, linestyle="", color=color, label=cut(name, 24)
                 )
         if end := record.stops_paying_at(workload):
             axes.axvline(end, linestyle=":", color=INK, label="stops paying")
@@ -265,7 +368,7 @@ def packing_figure(record: ThroughputRecord, workloads: Sequence[str] | None = N
 
 def _looks(run_set: RunSet) -> dict[str, Any]:
     # Of all devices that were asked for, so that each has its colour in every figure of a run.
-    return strokes(ordered_devices(run_set))
+    return strokes(run_set.devices_in_order)
 
 
 def _panels(count: int) -> tuple[Figure, list[Any]]:
@@ -280,9 +383,9 @@ def _panels(count: int) -> tuple[Figure, list[Any]]:
     return figure, [*panels[:count]]
 
 
-def _line(axes: Any, points: dict[int, Any], look: Any, label: str) -> None:
+def _line(axes: Any, points: dict[int, tuple[float, float, float]], look: Stroke, label: str) -> None:
     """Draw a line with its intervals; a point is its value, the lower end and the upper end."""
-    values = [point[0] for point in points.values()]
-    below = [max(point[0] - point[1], 0) for point in points.values()]
-    above = [max(point[2] - point[0], 0) for point in points.values()]
+    values = [value for value, _, _ in points.values()]
+    below = [max(value - low, 0) for value, low, _ in points.values()]
+    above = [max(high - value, 0) for value, _, high in points.values()]
     axes.errorbar([*points], values, yerr=[below, above], label=label, capsize=3, elinewidth=1.1, **look._asdict())

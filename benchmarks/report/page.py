@@ -1,25 +1,31 @@
 """A report as one HTML page, or as Markdown with its figures beside it. All that comes from data is escaped."""
 
+import io
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+from xml.etree import ElementTree
 
 import jinja2
+import matplotlib as mpl
 from markupsafe import Markup
+from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.figure import Figure
 
 from tune_policies.files.reading import read_value
 from tune_policies.files.writing import check_new
 from tune_policies.plan.decision import Decision
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
+from tune_policies.values.value import suggest
 
-from ..packing.packing_record import read_throughput
+from ..record.packing_record import read_throughput
 from ..record.run_set_file import read_run_set, write_view
 from .content import Content, Picture, build_content
-from .images import ON_DARK, colour_variable, inline_svg, save_figure
+from .figures import INK, LOOK, ON_DARK
 
-_TEMPLATES: Final = jinja2.FileSystemLoader(Path(__file__).parent)
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]#!~$^=@<>&|])|^([-+]|\d+[.)](?!\S))")
 """What Markdown, or a site that shows it, may take for more than itself: anywhere, or at a line's start."""
 _ENTITIES: Final = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "|": "&#124;"}
@@ -28,27 +34,26 @@ _ENTITIES: Final = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "|": "&#124;"}
 
 def html_page(content: Content) -> str:
     """Return the report as one page that needs no other file and no network."""
+    colours = [(_colour_variable(light), light, dark) for light, dark in ON_DARK.items()]
+    page = _template("page.html.j2", _for_html, is_html=True, svg=_inline, line_colours=colours)
+    return page.render(content=content)
+
+
+def _template(name: str, finalize: Callable[[Any], Any], *, is_html: bool, **globals_: Any) -> jinja2.Template:
     environment = jinja2.Environment(
-        loader=_TEMPLATES,
-        autoescape=True,
-        finalize=_for_html,
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=is_html,  # noqa: S701  # Markdown is escaped by its `finalize`, and not as HTML is
+        finalize=finalize,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["svg"] = _inline
-    environment.globals["line_colours"] = [(colour_variable(light), light, dark) for light, dark in ON_DARK.items()]
-    return environment.get_template("page.html.j2").render(content=content)
+    return environment.get_template(name, globals=globals_)
 
 
 def _for_html(value: Any) -> Any:
     """Return a text in one line, without what turns the direction of writing; autoescaping does the rest."""
     return one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _inline(picture: Picture) -> Markup:
-    # matplotlib escapes the texts that it writes, and the label becomes an attribute by ElementTree.
-    return Markup(inline_svg(picture.figure, name=picture.name, label=picture.label))  # noqa: S704
 
 
 def write_markdown(content: Content, folder: Path, images: str, *, force: bool = False) -> Path:
@@ -57,19 +62,15 @@ def write_markdown(content: Content, folder: Path, images: str, *, force: bool =
     Raises:
         InvalidResourcesError: The folder cannot be written, or a file is in the way without ``force``.
     """
-    environment = jinja2.Environment(
-        loader=_TEMPLATES,
-        autoescape=False,  # noqa: S701
-        # Escapes what Markdown takes for more than itself, which is not what HTML does.
-        finalize=for_markdown,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["fenced"] = _fenced
-    text = environment.get_template("page.md.j2").render(content=content, images=images)
+    page = _template("page.md.j2", for_markdown, is_html=False, fenced=_fenced)
+    text = page.render(content=content, images=images)
     file = folder / "report.md"
-    make_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidResourcesError(
+            f"{folder} cannot be made a folder: {error.strerror or error}. Name another, which may hold several files"
+        ) from error
     pictures = {
         folder / f"{picture.name}.{images}": picture for section in content.sections for picture in section.pictures
     }
@@ -81,31 +82,12 @@ def write_markdown(content: Content, folder: Path, images: str, *, force: bool =
     return file
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it.
-
-    Raises:
-        InvalidResourcesError: It cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidResourcesError(
-            f"{folder} cannot be made a folder: {error.strerror or error}. Name another, which may hold several files"
-        ) from error
-
-
 def for_markdown(value: Any) -> str:
     """Return a text in one line in which no character means more than itself; markup stays as it is."""
     if isinstance(value, Markup):
         return value
     line = one_line(" ".join(str(value).split()))
-    return _SPECIAL.sub(_escape, line)
-
-
-def _escape(found: re.Match[str]) -> str:
-    text = found[0]
-    return _ENTITIES.get(text, f"{text[:-1]}\\{text[-1]}")
+    return _SPECIAL.sub(lambda found: _ENTITIES.get(found[0], f"{found[0][:-1]}\\{found[0][-1]}"), line)
 
 
 def _fenced(text: str) -> Markup:
@@ -155,3 +137,96 @@ def write_report(
         return write_markdown(content, output, images, force=force)
     write_view(output, html_page(content), force=force)
     return output
+
+
+_SVG: Final = "http://www.w3.org/2000/svg"
+_XLINK: Final = "http://www.w3.org/1999/xlink"
+_DOTS_PER_INCH: Final = {"png": 144}
+_COLOUR: Final = re.compile(r"#[0-9a-fA-F]{6}\b")
+_LINK: Final = re.compile(r"url\(#([\w-]+)\)")
+
+
+def _inline(picture: Picture) -> Markup:
+    """Return the picture as an ``<svg>`` element for the inside of a page."""
+    # matplotlib has just written it, so its XML needs no distrust.
+    root = ElementTree.fromstring(_drawn(picture.figure, "svg", salt=picture.name, transparent=True))  # noqa: S314
+    for size in ("width", "height"):  # the page says how wide
+        del root.attrib[size]
+    root.set("role", "img")
+    root.set("aria-label", picture.label)
+    for parent in list(root.iter()):
+        for child in list(parent):
+            # A style within a page would be one for the whole page.
+            if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
+                parent.remove(child)
+    for element in root.iter():
+        for key, value in element.attrib.items():
+            element.set(key, _in_page(key, value, picture.name))
+    # matplotlib escapes the texts that it writes, and ElementTree the label.
+    return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704
+
+
+def _in_page(key: str, value: str, name: str) -> str:
+    """Return an attribute's value with the page's own colours, and ids that no other figure of the page has."""
+    if key == "id":
+        return f"{name}-{value}"
+    if key == f"{{{_XLINK}}}href":
+        return f"#{name}-{value.removeprefix('#')}"
+    if key in ("style", "clip-path", "fill", "stroke"):
+        return _COLOUR.sub(_colour_of_page, _LINK.sub(rf"url(#{name}-\1)", value))
+    return value
+
+
+def _colour_of_page(found: re.Match[str]) -> str:
+    colour = found[0].upper()
+    if colour == INK.upper():
+        return "currentColor"
+    return f"var({_colour_variable(colour)})" if colour in ON_DARK else found[0]
+
+
+def _colour_variable(colour: str) -> str:
+    """Return the name under which a page keeps the colour of a line."""
+    return f"--line-{colour.lstrip('#').lower()}"
+
+
+def _drawn(figure: Figure, kind: str, *, salt: str, **options: Any) -> bytes:
+    # No date, and ids that do not change: the same figure is the same file.
+    metadata = {"Date": None} if kind == "svg" else None
+    picture = io.BytesIO()
+    with mpl.rc_context(LOOK | {"svg.hashsalt": salt}):
+        figure.savefig(picture, format=kind, metadata=metadata, **options)
+    return picture.getvalue()
+
+
+def save_figure(figure: Figure, path: Path, *, force: bool = False) -> None:
+    """Write the figure to a file; its suffix names the format, such as ``.svg`` or ``.png``.
+
+    Raises:
+        InvalidResourcesError: The format is not known, or the file is in the way or cannot be written.
+    """
+    kind = check_ending(path)
+    try:
+        picture = _drawn(figure, kind, salt="figure", dpi=_DOTS_PER_INCH.get(kind, "figure"))
+    except (OSError, RuntimeError, ValueError) as error:  # such as .pgf without LaTeX
+        raise InvalidResourcesError(f"matplotlib cannot draw {path}: {error}. Try .svg or .png") from error
+    write_view(path, picture, force=force)
+
+
+def check_ending(path: Path) -> str:
+    """Return the format that the name of a picture asks for.
+
+    Raises:
+        InvalidResourcesError: It is not known.
+    """
+    known = FigureCanvasBase.get_supported_filetypes()
+    ending = path.suffix.removeprefix(".").lower()
+    if ending not in known:
+        raise InvalidResourcesError(
+            f"nothing can be drawn to {path}: unknown ending {path.suffix!r}{suggest(ending, known)} "
+            f"(known: {', '.join(sorted(known))})"
+        )
+    return ending
+
+
+ElementTree.register_namespace("", _SVG)
+ElementTree.register_namespace("xlink", _XLINK)

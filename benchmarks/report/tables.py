@@ -1,15 +1,31 @@
-"""The tables of a report: all its numbers, as texts."""
+"""The tables on the shell and in a report, and what stands below them on the shell to be believed."""
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
-from tune_policies.plan.decision import Decision, DeviceTimes
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from tune_policies.files.terminal import TextConsole, empty_table, line
+from tune_policies.plan.decision import Decision, DeviceTimes, WorkloadDecision
+from tune_policies.values.sanitize import indented, one_line
 from tune_policies.values.units import format_bytes
 
-from ..packing.packing_record import ThroughputRecord
-from ..record.environment import Environment, GpuFacts
-from ..record.run_set import Arm, Phase, RunSet
-from .statistics import Middle, digits, in_words, middle, ratio_text, ratio_with_bounds, step_time, time_text
+from ..compare.verdicts import Verdict
+from ..decide.decide import describe
+from ..record.packing_record import ThroughputRecord
+from ..record.run_set import Environment, Phase, RunSet
+from ..record.summary import (
+    ArmSummary,
+    StepTime,
+    digits,
+    in_words,
+    ratio_text,
+    ratio_with_bounds,
+    summarize,
+    time_text,
+)
 
 
 class Table(NamedTuple):
@@ -29,83 +45,86 @@ class Table(NamedTuple):
     num_texts: int = 1
     is_folded: bool = False
 
+    def without_columns(self, *names: str) -> "Table":
+        """Return the table without these columns, and without those of which nothing is known."""
+        known = [
+            index
+            for index, name in enumerate(self.columns)
+            if name not in names and any(row[index] for row in self.rows)
+        ]
+        rows = tuple(tuple(row[index] for index in known) for row in self.rows)
+        return self._replace(columns=tuple(self.columns[index] for index in known), rows=rows)
 
-def arms_table(parts: Iterable[RunSet]) -> Table:
+
+def with_spread(time: StepTime) -> str:
+    """Return a time with half the interquartile range of its processes."""
+    return time_text(time.median, time.half_iqr)
+
+
+def with_interval(time: StepTime) -> str:
+    """Return a time with the interval of its median."""
+    return f"{time_text(time.median)} ({time_text(time.low)} to {time_text(time.high)})"
+
+
+_OF_AN_ARM: Final[dict[str, Callable[[ArmSummary], str]]] = {
+    "Samples/s": lambda each: digits(each.samples_per_s) if each.samples_per_s else "",
+    "Host memory": lambda each: format_bytes(each.peak_host_bytes) if each.peak_host_bytes else "",
+    "GPU memory": lambda each: format_bytes(each.peak_gpu_bytes) if each.peak_gpu_bytes else "",
+    "Energy": lambda each: "" if each.energy_j is None else f"{digits(each.energy_j)} J",
+}
+
+
+def arms_table(caption: str, parts: Iterable[RunSet], written: Callable[[StepTime], str]) -> Table:
     """Return a row for each arm of each part of a run: its times, its throughput, and what it used."""
-    times = ("With transfers", "Compute only", "First epoch")
-    return Table(
-        "The median over processes of each arm, with its interval",
-        ("Workload", "Device", "Size", "Processes", *times, "Samples per s", "Host memory", "GPU memory", "Energy"),
-        tuple(_arm_row(part, arm) for part in parts for arm in sorted(part.arms, key=_place)),
-        num_texts=2,
-        is_folded=True,
-    )
+    rows = []
+    for each in (summary for part in parts for summary in summarize(part)):
+        device = f"{in_words(each.arm.device)}{' (control)' if each.arm.is_control else ''}"
+        times = (written(each.times_s[phase]) if phase in each.times_s else "" for phase in Phase)
+        used = (cell(each) for cell in _OF_AN_ARM.values())
+        processes = str(max(time.num_processes for time in each.times_s.values())) if each.times_s else ""
+        rows.append((each.arm.workload, device, str(each.arm.size), processes, *times, *used))
+    columns = ("Workload", "Device", "Size", "Processes", "Compute", "With transfers", "First epoch", *_OF_AN_ARM)
+    return Table(caption, columns, tuple(rows), num_texts=2).without_columns()
 
 
-def _place(arm: Arm) -> tuple[str, str, int, bool]:
-    # A run's own order is random.
-    return arm.workload, arm.device, arm.size, arm.is_control
-
-
-def _arm_row(run_set: RunSet, arm: Arm) -> tuple[str, ...]:
-    runs = run_set.of(arm)
-    times = {phase: step_time(run_set, arm, phase) for phase in Phase}
-    samples = next((run.samples_per_step for run in runs if run.samples_per_step), None)
-    step = times[Phase.TRANSFERS] or times[Phase.COMPUTE]
-    host = max((run.peak_host_bytes for run in runs if run.peak_host_bytes), default=0)
-    gpu = max((run.peak_gpu_bytes for run in runs if run.peak_gpu_bytes), default=0)
-    joules = [run.energy_j for run in runs if run.energy_j is not None]
-    return (
-        arm.workload,
-        f"{in_words(arm.device)}{' (control)' if arm.is_control else ''}",
-        str(arm.size),
-        str(len(runs)),
-        *(_time_cell(times[phase]) for phase in (Phase.TRANSFERS, Phase.COMPUTE, Phase.FIRST_EPOCH)),
-        digits(samples / step.median) if samples and step else "",
-        format_bytes(host) if host else "",
-        format_bytes(gpu) if gpu else "",
-        f"{digits(middle(joules).median)} J" if joules else "",
-    )
-
-
-def _time_cell(time: Middle | None) -> str:
-    return f"{time_text(time.median)} ({time_text(time.low)} to {time_text(time.high)})" if time else ""
-
-
-def decision_table(decision: Decision) -> Table:
-    """Return a row for each workload and size, with what a trial takes on each device."""
-    has_prices = any(_has_cost(each.cpu) or _has_cost(each.gpu) for one in decision.workloads for each in one.sizes)
-    times = ("Speed-up of a trial", "Trial on CPU", "Trial on GPU", "Trials per hour, CPUs", "Trials per hour, GPUs")
-    money = f", {decision.currency}" if decision.currency else ""
-    costs = (f"Cost on CPU{money}", f"Cost on GPU{money}", "Cheaper", "Flips at a price ratio of")
-    columns = ("Workload", "Faster", "Size", *times, *(costs if has_prices else ()))
-    return Table("What was decided", columns, tuple(_decision_rows(decision, has_prices=has_prices)), num_texts=2)
-
-
-def _decision_rows(decision: Decision, *, has_prices: bool) -> Iterator[tuple[str, ...]]:
-    for decided in decision.workloads:
-        for each in decided.sizes:
-            row = (
-                decided.workload,
-                each.answer,
-                str(each.size),
-                ratio_with_bounds(each.speedup, each.low, each.high),
-                time_text(each.cpu.trial_s),
-                time_text(each.gpu.trial_s),
-                digits(each.cpu.trials_per_hour),
-                digits(each.gpu.trials_per_hour),
+def decision_tables(decision: Decision) -> tuple[Table, ...]:
+    """Return a row for each workload and size: what a trial takes on each device, and, with prices, what it costs."""
+    of_each = [(decided.workload, size) for decided in decision.workloads for size in decided.sizes]
+    times = Table(
+        "Trials",
+        (
+            *("Workload", "Faster", "Size", "Speed-up of a trial"),
+            *("Trial on CPU", "Trial on GPU", "Trials per hour, CPUs", "Trials per hour, GPUs"),
+        ),
+        tuple(
+            (
+                *(workload, size.answer, str(size.size), ratio_with_bounds(size.speedup, size.low, size.high)),
+                *(time_text(size.cpu.trial_s), time_text(size.gpu.trial_s)),
+                *(digits(size.cpu.trials_per_hour), digits(size.gpu.trials_per_hour)),
             )
-            costs = (_cost_cell(each.cpu), _cost_cell(each.gpu), each.cheapest or "")
-            flips = "" if each.flips_at is None else digits(each.flips_at)
-            yield (*row, *costs, flips) if has_prices else row
+            for workload, size in of_each
+        ),
+        num_texts=2,
+    )
+    if not any(size.cpu.cost_per_trial or size.gpu.cost_per_trial for _, size in of_each):
+        return (times,)
+    costs = Table(
+        f"{decision.currency or 'Cost'} for 1,000 trials",
+        ("Workload", "Cheaper", "Size", "On CPU", "On GPU", "Flips at a price ratio of"),
+        tuple(
+            (
+                *(workload, size.cheapest or "", str(size.size), _cost(size.cpu), _cost(size.gpu)),
+                "" if size.flips_at is None else ratio_text(size.flips_at),
+            )
+            for workload, size in of_each
+        ),
+        num_texts=2,
+    )
+    return times, costs
 
 
-def _has_cost(times: DeviceTimes) -> bool:
-    return times.cost_per_trial is not None
-
-
-def _cost_cell(times: DeviceTimes) -> str:
-    return "" if times.cost_per_trial is None else digits(times.cost_per_trial)
+def _cost(times: DeviceTimes) -> str:
+    return "" if times.cost_per_trial is None else digits(1000 * times.cost_per_trial)
 
 
 def packing_table(record: ThroughputRecord) -> Table:
@@ -115,9 +134,10 @@ def packing_table(record: ThroughputRecord) -> Table:
         for (name, number), rate in record.arms(workload).items():
             speedup = record.speedup(workload, (name, number))
             ratio = "" if speedup is None else ratio_text(speedup)
-            rows.append((workload, name, str(number), digits(rate.median), digits(rate.iqr / 2), ratio))
-    columns = ("Workload", "Arm", "Trials per GPU", "Trials per hour", "Half the interquartile range")
-    return Table("Throughput", (*columns, "Against one at a time"), tuple(rows), num_texts=2)
+            rows.append((workload, name, str(number), f"{digits(rate.median)} ±{digits(rate.iqr / 2)}", ratio))
+    columns = ("Workload", "Arm", "Trials per GPU", "Trials per hour", "Against one at a time")
+    caption = "Trials per hour on one GPU: median ± half the interquartile range"
+    return Table(caption, columns, tuple(rows), num_texts=2)
 
 
 def environment_table(environment: Environment) -> Table:
@@ -129,24 +149,13 @@ def environment_table(environment: Environment) -> Table:
         ("CPUs that may be used", "" if one.usable_cpus is None else f"{one.usable_cpus:g}"),
         ("Host memory", format_bytes(one.host_memory_bytes) if one.host_memory_bytes else ""),
         ("Host memory that may be used", format_bytes(one.cgroup_memory_bytes) if one.cgroup_memory_bytes else ""),
-        *((f"GPU {number}", _gpu_text(gpu)) for number, gpu in enumerate(one.gpus)),
+        *((f"GPU {number}", str(gpu)) for number, gpu in enumerate(one.gpus)),
         ("Operating system", one.platform),
         ("Python", one.python),
         *sorted(one.versions.items()),
         ("Commit", f"{one.commit}{', with changes' if one.has_changes else ''}" if one.commit else ""),
     ]
     return Table("Machine", ("What", "Which"), tuple(fact for fact in facts if fact[1]), num_texts=2)
-
-
-def _gpu_text(gpu: GpuFacts) -> str:
-    facts = (
-        gpu.name,
-        format_bytes(gpu.memory_bytes) if gpu.memory_bytes else "",
-        f"driver {gpu.driver}" if gpu.driver else "",
-        f"up to {gpu.max_clock_mhz} MHz" if gpu.max_clock_mhz else "",
-        f"up to {gpu.power_limit_w:g} W" if gpu.power_limit_w else "",
-    )
-    return ", ".join(fact for fact in facts if fact)
 
 
 def devices_table(run_set: RunSet) -> Table:
@@ -165,14 +174,10 @@ def devices_table(run_set: RunSet) -> Table:
 
 def problems_table(run_set: RunSet) -> Table:
     """Return a row for each failure, the same one in several rounds once, and for each warning."""
-    rounds: dict[tuple[str, str, str], list[int]] = {}
-    for failure in run_set.failures:
-        kind = failure.kind.replace("_", " ")
-        rounds.setdefault((str(failure.arm), kind, failure.message), []).append(failure.round)
-    for run in run_set.runs:
-        for warning in run.warnings:
-            rounds.setdefault((str(run.arm), "warning", warning), []).append(run.round)
-    rows = tuple((*key[:2], ", ".join(map(str, numbers)), key[2]) for key, numbers in rounds.items())
+    rows = tuple(
+        (str(each.arm), each.kind, ", ".join(map(str, each.rounds)), each.message)
+        for each in (*run_set.incidents("failure"), *run_set.incidents("warning"))
+    )
     return Table("Failures and warnings", ("Arm", "Kind", "Rounds", "Message"), rows, num_texts=4)
 
 
@@ -190,3 +195,156 @@ def noise_table(run_set: RunSet) -> Table:
     )
     columns = ("Round", "CPUs used by others", "Throttled by the cgroup", "GPU clock held down", "CPU MHz")
     return Table("Noise", columns, rows, num_texts=0)
+
+
+_COLUMNS_IN_FILES: Final = 120
+"""Rich would break tables at 80 there."""
+
+
+def result_console() -> Console:
+    """Return stdout: as wide as the terminal, or as COLUMNS says."""
+    console = TextConsole(highlight=False)
+    is_known = console.is_terminal or "COLUMNS" in os.environ
+    return console if is_known else TextConsole(highlight=False, width=_COLUMNS_IN_FILES)
+
+
+def _show(tables: Iterable[Table], lines: Iterable[str], console: Console | None = None) -> None:
+    console = console or result_console()
+    for table in tables:
+        console.print(table.caption, style="bold", soft_wrap=True)  # as a title it would be as narrow as the table
+        console.print(_in_rich(table))
+        console.print()
+    for text in lines:
+        console.print(line(text), soft_wrap=True)
+
+
+def _in_rich(table: Table) -> RichTable:
+    shown = empty_table("", *table.columns)
+    shown.collapse_padding = True
+    for column in shown.columns[table.num_texts :]:
+        column.justify = "right"
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown
+
+
+def print_run_set(run_set: RunSet, console: Console | None = None) -> None:
+    """Print a row for each arm, what is missing and why, how quiet it was, the machine, and the command.
+
+    Args:
+        run_set: What was measured.
+        console: Where to; ``None``: stdout.
+    """
+    caption = "Time of a step, and of the first epoch: median of the processes ± half the interquartile range"
+    table = arms_table(caption, [run_set], with_spread).without_columns("Processes")
+    missing = [each.device for each in run_set.devices if each.why_missing is not None]
+    rest = ("",) * (len(table.columns) - 3)
+    table = table._replace(rows=(*table.rows, *(("all", device, "not there", *rest) for device in missing)))
+    _show([table] if run_set.runs else [], _lines(run_set), console)
+
+
+def _lines(run_set: RunSet) -> Iterator[str]:
+    for problem in (*run_set.problems(), *run_set.incidents("warning")):
+        yield f"- {problem}"
+    rounds = len({run.round for run in run_set.runs})
+    turns = "block by block" if run_set.is_interleaved else "process by process"
+    yield f"{rounds} of {run_set.num_rounds} rounds, arms in turns {turns}, seed {run_set.seed}"
+    if noise := ", ".join(_noise(run_set)):
+        yield f"Noise: {noise}"
+    yield f"Machine: {run_set.environment}"
+    yield f"Measured from {run_set.created_at:%Y-%m-%d %H:%M %Z} by: {run_set.command}"
+
+
+def _noise(run_set: RunSet) -> Iterator[str]:
+    readings = run_set.noise
+    if not readings:
+        return
+    yield f"other processes used {_range([each.load for each in readings])} CPUs"
+    if throttled := sum(each.throttled_s or 0 for each in readings):
+        yield f"the cgroup held processes back for {throttled:.3g} s"
+    for reason in sorted({reason for each in readings for reason in each.gpu_throttled}):
+        yield f"a GPU's clock was held down: {reason}"
+    if clocks := [each.cpu_mhz for each in readings if each.cpu_mhz is not None]:
+        yield f"CPUs ran at {_range(clocks, digits=0)} MHz"
+
+
+def _range(values: Sequence[float], digits: int = 2) -> str:
+    least, most = (f"{value:.{digits}f}" for value in (min(values), max(values)))
+    return least if least == most else f"{least} to {most}"
+
+
+def print_verdicts(found: Sequence[Verdict]) -> None:
+    """Print a row for each pair of arms, and below the table why some are ambiguous."""
+    texts, numbers = ("Workload", "Phase", "First", "Second", "Faster"), ("Size", "Times as fast", "Interval", "Rounds")
+    rows, reasons = [], dict[str, list[str]]()
+    for each in found:
+        one = each.comparison
+        words = (each.workload, each.phase, each.first, each.second, each.word)
+        rows.append(
+            (*words, str(each.size), f"{one.ratio:.3g}", f"{one.low:.3g} to {one.high:.3g}", str(one.num_rounds))
+        )
+        for reason in one.reasons:
+            reasons.setdefault(reason, []).append(f"{each.workload}[{each.size}] {each.phase}")
+    caption = "How many times as fast the second is, with its 95 % interval"
+    where = {
+        reason: ", ".join(dict.fromkeys(arms)) if len(arms) < len(found) else "all" for reason, arms in reasons.items()
+    }
+    _show(
+        [Table(caption, (*texts, *numbers), tuple(rows), num_texts=len(texts))],
+        (f"* {arms}: {reason}" for reason, arms in where.items()),
+    )
+
+
+def print_decision(decision: Decision, console: Console | None = None) -> None:
+    """Print times and, where there are prices, costs of each workload and size, with what follows below."""
+    lines = [text for decided in decision.workloads for text in _below(decided)]
+    _show(decision_tables(decision), [*lines, *_where_it_holds(decision)], console)
+
+
+def _below(decided: WorkloadDecision) -> Iterator[str]:
+    answers = {size.size: size.answer for size in decided.sizes}
+    yield f"{decided.workload}, in trials of {decided.steps_per_trial:,} steps: {describe(answers)}"
+    on_cpu, on_gpu = [size.cpu for size in decided.sizes], [size.gpu for size in decided.sizes]
+    by_cost = {size.size: size.cheapest for size in decided.sizes if size.cheapest is not None}
+    if by_cost:
+        yield f"{decided.workload}, by cost: {describe(by_cost, 'cheaper')}"
+        yield f"a trial pays for {_paid_for(on_cpu)} or, on a GPU, for {_paid_for(on_gpu)}"
+    yield f"trials at once: {_at_once(on_cpu)} on CPUs, {_at_once(on_gpu)} on GPUs"
+
+
+def _at_once(times: Sequence[DeviceTimes]) -> str:
+    return _range([each.at_once for each in times], digits=0)
+
+
+def _paid_for(times: Sequence[DeviceTimes]) -> str:
+    return ", ".join(dict.fromkeys(each.price_of or "what is not told" for each in times))
+
+
+def _where_it_holds(decision: Decision) -> Iterator[str]:
+    gpu = decision.accelerator_type or "a GPU of a type that is not known"
+    yield f"measured on {decision.measured_at:%Y-%m-%d} on {decision.cpu_model} and {gpu}"
+    if decision.price_date is not None:
+        yield (
+            f"prices of {decision.price_date}, from {decision.price_source}; a trial costs the same on both where the "
+            "GPU's price is that many times the CPU's at which it flips"
+        )
+
+
+def print_throughput(record: ThroughputRecord) -> None:
+    """Print the table, where it stops paying, the plans, and what it was measured on."""
+    console = result_console()
+    _show([packing_table(record)], _of_throughput(record), console)
+    for workload, plan in record.plans.items():
+        console.print(f"\n{one_line(f'The plan for {workload}:')}\n{indented(plan)}", soft_wrap=True)
+    console.print(f"\n{one_line(f'{record.gpu}. {record.machine}')}", soft_wrap=True)
+    print(one_line(f"command: {record.command}"))
+
+
+def _of_throughput(record: ThroughputRecord) -> Iterator[str]:
+    for workload in record.workloads:
+        end = record.stops_paying_at(workload)
+        where = "still paid at the most that was run" if end is None else f"stops paying at {end} trials a GPU"
+        apart = record.largest_difference_of_losses(workload)
+        yield f"{workload}: {where}; losses of trials differ by at most {apart:.2%}"
+    for failure in record.failures:
+        yield f"does not count: {failure}"

@@ -6,8 +6,7 @@ from typing import Any, Final
 import numpy as np
 import xgboost
 
-from ..measuring.workload import Steps
-from .unseen import unseen
+from .steps import Steps, unseen
 
 SEED: Final = 0
 NUM_ROUNDS: Final = 10

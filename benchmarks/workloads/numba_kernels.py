@@ -9,8 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numba import config, cuda, get_num_threads, njit, prange, set_num_threads
 
-from ..measuring.workload import Steps
-from .unseen import unseen
+from .steps import Steps, unseen
 
 SEED: Final = 0
 _THREADS_PER_BLOCK: Final = 256

@@ -3,13 +3,14 @@
 import importlib
 import importlib.util
 import sys
+import time
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import suggest
 
-from ..measuring.workload import Workload
+from .steps import Steps, Workload
 
 
 class BuiltIn(NamedTuple):
@@ -41,67 +42,44 @@ def _by_name(*workloads: BuiltIn) -> dict[str, BuiltIn]:
     return {workload.name: workload for workload in workloads}
 
 
-_TORCH: Final = "torch_workloads"
-_TENSORFLOW: Final = "tensorflow_workloads"
-_ON_TORCH: Final = ("torch",)
-_ON_TENSORFLOW: Final = ("tensorflow",)
 _BATCHES: Final = _every_fourth(0, 12)
 _LARGE_BATCHES: Final = _every_fourth(0, 8)
 _ELEMENTS: Final = _every_fourth(10, 24)
 
+
+def _in_torch(name: str, describe: str, sizes: tuple[int, ...], size_means: str = "batch") -> BuiltIn:
+    return BuiltIn(name, f"torch_workloads:{name.replace('-', '_')}", describe, size_means, sizes, ("torch",))
+
+
+def _in_tensorflow(name: str, describe: str) -> BuiltIn:
+    path = f"tensorflow_workloads:{name.removeprefix('tf-')}"
+    return BuiltIn(name, path, describe, "batch", _BATCHES, ("tensorflow",))
+
+
 BUILT_IN: Final = _by_name(
-    BuiltIn("matmul", f"{_TORCH}:matmul", "product of two matrices", "rows", (*_every_fourth(4, 12), 8192), _ON_TORCH),
-    BuiltIn("mlp", f"{_TORCH}:mlp", "training of an MLP 784-256-256-10", "batch", _BATCHES, _ON_TORCH),
-    BuiltIn("cnn", f"{_TORCH}:cnn", "training of a CNN of 2 convolutions on 28 x 28", "batch", _BATCHES, _ON_TORCH),
-    BuiltIn(
-        "transformer",
-        f"{_TORCH}:transformer",
-        "training of a transformer of 2 layers, width 128, on 64 tokens",
-        "batch",
-        _BATCHES,
-        _ON_TORCH,
-    ),
-    BuiltIn("resnet50", f"{_TORCH}:resnet50", "training of ResNet-50 on 224 x 224", "batch", _LARGE_BATCHES, _ON_TORCH),
-    BuiltIn(
-        "resnet50-tf32", f"{_TORCH}:resnet50_tf32", "training of ResNet-50, in TF32", "batch", _LARGE_BATCHES, _ON_TORCH
-    ),
-    BuiltIn(
-        "resnet50-fp16",
-        f"{_TORCH}:resnet50_fp16",
-        "training of ResNet-50, in float16",
-        "batch",
-        _LARGE_BATCHES,
-        _ON_TORCH,
-    ),
-    BuiltIn("tf-mlp", f"{_TENSORFLOW}:mlp", "the MLP, in TensorFlow", "batch", _BATCHES, _ON_TENSORFLOW),
-    BuiltIn("tf-cnn", f"{_TENSORFLOW}:cnn", "the CNN, in TensorFlow", "batch", _BATCHES, _ON_TENSORFLOW),
+    _in_torch("matmul", "product of two matrices", (*_every_fourth(4, 12), 8192), "rows"),
+    _in_torch("mlp", "training of an MLP 784-256-256-10", _BATCHES),
+    _in_torch("cnn", "training of a CNN of 2 convolutions on 28 x 28", _BATCHES),
+    _in_torch("transformer", "training of a transformer of 2 layers, width 128, on 64 tokens", _BATCHES),
+    _in_torch("resnet18", "training of ResNet-18 on 32 x 32", _BATCHES),
+    _in_torch("resnet50", "training of ResNet-50 on 224 x 224", _LARGE_BATCHES),
+    _in_torch("resnet50-tf32", "training of ResNet-50, in TF32", _LARGE_BATCHES),
+    _in_torch("resnet50-fp16", "training of ResNet-50, in float16", _LARGE_BATCHES),
+    _in_tensorflow("tf-mlp", "the MLP, in TensorFlow"),
+    _in_tensorflow("tf-cnn", "the CNN, in TensorFlow"),
     BuiltIn("doubling", "numba_kernels:doubling", "an array times two, by numba", "elements", _ELEMENTS, ("numba",)),
     BuiltIn("boosting", "boosting:boosting", "10 rounds of XGBoost", "rows", _every_fourth(10, 20), ("xgboost",)),
-    BuiltIn(
-        "iterative-tasks",
-        "iterative:iterative_tasks",
-        "an iteration on data that a task gets and gives back",
-        "elements",
-        _ELEMENTS,
-        _ON_TORCH,
-    ),
-    BuiltIn(
-        "iterative-actor",
-        "iterative:iterative_actor",
-        "an iteration on data that an actor keeps on the device",
-        "elements",
-        _ELEMENTS,
-        _ON_TORCH,
-    ),
+    _in_torch("iterative-tasks", "an iteration on data that a task gets and gives back", _ELEMENTS, "elements"),
+    _in_torch("iterative-actor", "an iteration on data that an actor keeps on the device", _ELEMENTS, "elements"),
 )
 """All that are worth a user's time."""
 
 SYNTHETIC: Final = _by_name(
     BuiltIn(
-        "affine", "synthetic:affine", "waits for a + b * n on a clock, no work at all", "n", _every_fourth(4, 14), ()
+        "affine", "registry:affine", "waits for a + b * n on a clock, no work at all", "n", _every_fourth(4, 14), ()
     )
 )
-"""Of known cost, for tests of what measures and decides; never run where none is named."""
+"""Of known cost, for tests of what measures and decides: it waits on a clock, busily. Never run where none is named."""
 
 
 def find_workload(name: str) -> BuiltIn:
@@ -151,7 +129,20 @@ def _load_from_working_directory(name: str) -> Workload:
     module, _, function = name.partition(":")
     if not module or not function:
         raise InvalidResourcesError(f"workload {name!r} must be module:function, such as my_benchmarks:train")
-    found = getattr(_import_from_working_directory(module, name), function, None)
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # `python -m` has put it there; another program may not have
+        sys.path.append(folder)
+    try:
+        imported = importlib.import_module(module)
+    except Exception as error:  # whatever a user's module raises
+        why = f"the import of {module} raised {type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError):
+            # Of the module itself, or of a package around it; else it is there and imports what is not.
+            is_own = error.name is not None and f"{module}.".startswith(f"{error.name}.")
+            own, other = f"there is no module {error.name!r} in {folder}", f"{module} imports {error.name!r}"
+            why = own if is_own else f"{other}, which is not installed"
+        raise InvalidResourcesError(f"workload {name!r}: {why}") from error
+    found = getattr(imported, function, None)
     if found is None:
         raise InvalidResourcesError(f"workload {name!r}: {module} has no {function!r}")
     if not callable(found):
@@ -161,20 +152,22 @@ def _load_from_working_directory(name: str) -> Workload:
     return cast(Workload, found)
 
 
-def _import_from_working_directory(module: str, name: str) -> Any:
-    folder = str(Path.cwd())
-    if folder not in sys.path:  # `python -m` has put it there; another program may not have
-        sys.path.append(folder)
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        # Of the module itself, or of a package around it; else it is there and imports what is not.
-        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
-            raise InvalidResourcesError(f"workload {name!r}: there is no module {error.name!r} in {folder}") from error
-        raise InvalidResourcesError(
-            f"workload {name!r}: {module} imports {error.name!r}, which is not installed"
-        ) from error
-    except Exception as error:  # whatever a user's module raises
-        raise InvalidResourcesError(
-            f"workload {name!r}: the import of {module} raised {type(error).__name__}: {error}"
-        ) from error
+CPU_COST: Final = (0.05e-3, 1e-6)
+"""Seconds of a step, and seconds more for each unit of its size."""
+
+OTHER_COST: Final = (1e-3, 0.05e-6)
+"""The same on any device that is not the CPU. The two cost the same at size 1,000."""
+
+
+def affine(size: int, device: str) -> Steps:
+    """Take ``a + b * size`` seconds, which depend on the name of the device only; no device needs to be there."""
+    fixed_s, per_unit_s = CPU_COST if device == "cpu" else OTHER_COST
+    seconds = fixed_s + per_unit_s * size
+
+    def wait() -> float:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
+        return float(size)
+
+    return Steps(with_transfers=wait, compute=wait, steps_per_epoch=1)

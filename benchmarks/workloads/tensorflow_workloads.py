@@ -10,8 +10,7 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from ..measuring.frameworks import tensorflow_device
-from ..measuring.workload import Steps
+from .steps import Steps, tensorflow_device
 
 SEED: Final = 0
 LEARNING_RATE: Final = 0.001

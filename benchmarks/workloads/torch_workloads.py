@@ -7,16 +7,20 @@ with numbers so close to it, which is no property of the work.
 The models have no dropout, so a seed and the data decide every loss on every device.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import cycle
 from typing import Any, Final, Literal, NamedTuple
 
+import numpy as np
+import ray
 import torch
 from torch import Tensor, nn
 
-from ..measuring.frameworks import torch_device
-from ..measuring.workload import Steps
+from tune_policies.values.errors import ProbeError
+
+from .steps import Steps, torch_device
 
 NUM_CLASSES: Final = 10
 NUM_TOKENS: Final = 1_000
@@ -185,6 +189,11 @@ def transformer(size: int, device: str) -> Steps:
     return _training("transformer", size, device)
 
 
+def resnet18(size: int, device: str) -> Steps:
+    """Train the residual network on batches of ``size`` images of 3 x 32 x 32."""
+    return _training("resnet18", size, device)
+
+
 def resnet50(size: int, device: str) -> Steps:
     """Train ResNet-50 on batches of ``size`` images of 3 x 224 x 224, in float32 and nothing less."""
     return _training("resnet50", size, device, num_batches=2)
@@ -253,3 +262,49 @@ def _allow_tf32(allowed: bool) -> None:
     """Say whether float32 may be rounded to TF32 on NVIDIA's GPUs; by default PyTorch does so in convolutions only."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
+
+
+NUM_ITERATIONS: Final = 8
+"""Of an epoch."""
+
+
+def iterative_tasks(size: int, device: str) -> Steps:
+    """Iterate on ``size`` numbers that go through Ray's object store each time; the first of them compares."""
+    if not ray.is_initialized():  # or the first put would start one
+        raise ProbeError(
+            "iterative-tasks copies through Ray's object store, and no Ray runs: call ray.init() before it"
+        )
+    where = torch_device(device)
+    # What comes from the store is read-only, and torch says so; it is only read.
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+    stored = ray.put(_first_numbers(size))
+
+    def iterate() -> Any:
+        nonlocal stored
+        numbers = _iterated(torch.from_numpy(ray.get(stored)).to(where)).cpu().numpy()
+        stored = ray.put(numbers)
+        return numbers[0]
+
+    # The copies are what such a task does: a time without them would be the actor's.
+    return Steps(iterate, steps_per_epoch=NUM_ITERATIONS, dtype="float32")
+
+
+def iterative_actor(size: int, device: str) -> Steps:
+    """Iterate on ``size`` numbers that stay on the device; the first of them compares."""
+    numbers = torch.from_numpy(_first_numbers(size)).to(torch_device(device))
+
+    def iterate() -> Any:
+        nonlocal numbers
+        numbers = _iterated(numbers)
+        return numbers[0]
+
+    # Nothing is moved, so both times of the other workloads would be the same here.
+    return Steps(iterate, steps_per_epoch=NUM_ITERATIONS, dtype="float32")
+
+
+def _first_numbers(size: int) -> Any:
+    return np.random.default_rng(SEED).random(size, dtype=np.float32)
+
+
+def _iterated(numbers: torch.Tensor) -> torch.Tensor:
+    return 0.5 * numbers + 0.25 * (torch.roll(numbers, 1) + torch.roll(numbers, -1))

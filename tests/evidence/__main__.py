@@ -2,7 +2,7 @@
 
 import typer
 
-from tune_policies.benchmarks.cli.commands import Commands, run_commands
+from tune_policies.benchmarks.cli import Commands
 
 from . import plan_commands, prove_commands
 
@@ -17,4 +17,4 @@ def evidence() -> None:
 
 
 if __name__ == "__main__":
-    run_commands(app)
+    app()

@@ -21,7 +21,7 @@ def planning(
     from .plans.planning import measure_planning
 
     if plot is not None:
-        from tune_policies.benchmarks.report.images import check_ending
+        from tune_policies.benchmarks.report.page import check_ending
 
         check_ending(plot)  # before minutes of runs
     measure_planning(nodes or [10, 100, 1_000], repetitions, plot)

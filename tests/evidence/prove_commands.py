@@ -73,7 +73,7 @@ def agreement(
 ) -> None:
     """Compare a step's time as a run records it with what PyTorch's timer says in a plain process."""
     from tune_policies.benchmarks.compare.judge import Outcome
-    from tune_policies.benchmarks.environment import describe_machine, own_command
+    from tune_policies.benchmarks.record.machine import describe_machine, own_command
 
     from .verdicts.proof_runs import measure_agreement
 
@@ -93,7 +93,7 @@ def harness(
     rounds: Rounds = 5,
 ) -> None:
     """Time steps that wait on the clock: how much more than they wait for is recorded?"""
-    from tune_policies.benchmarks.environment import describe_machine, own_command
+    from tune_policies.benchmarks.record.machine import describe_machine, own_command
 
     from .verdicts.proof_runs import measure_overhead_of_steps
 

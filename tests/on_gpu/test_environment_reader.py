@@ -1,6 +1,6 @@
 import pytest
 
-from tune_policies.benchmarks.record.environment_reader import read_environment
+from tune_policies.benchmarks.record.machine import read_environment
 
 pytestmark = pytest.mark.gpu
 

@@ -5,9 +5,9 @@ import pytest
 from tests.on_ray.rays import local_ray
 from tune_policies import probe_cluster
 from tune_policies.benchmarks.measuring.runner import measure, new_run_set
-from tune_policies.benchmarks.measuring.workload import Steps
-from tune_policies.benchmarks.record.environment_reader import read_environment
+from tune_policies.benchmarks.record.machine import read_environment
 from tune_policies.benchmarks.record.run_set import Arm, Phase, Settings
+from tune_policies.benchmarks.workloads.steps import Steps
 
 pytestmark = pytest.mark.gpu
 

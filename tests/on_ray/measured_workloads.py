@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from tune_policies.benchmarks.measuring.workload import Steps
+from tune_policies.benchmarks.workloads.steps import Steps
 
 
 def spin(size, device):

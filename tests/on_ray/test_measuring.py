@@ -1,6 +1,7 @@
 """Workloads measured on a real Ray, with a GPU that is logical: plain Python takes the same time there."""
 
 import itertools
+import math
 import os
 import signal
 import subprocess
@@ -16,8 +17,7 @@ from tune_policies import probe_cluster
 from tune_policies.benchmarks.measuring.interleaving import num_missing
 from tune_policies.benchmarks.measuring.process import GPU_USE_UNKNOWN
 from tune_policies.benchmarks.measuring.runner import measure, new_run_set
-from tune_policies.benchmarks.record.environment import Environment
-from tune_policies.benchmarks.record.run_set import Phase, Settings
+from tune_policies.benchmarks.record.run_set import Environment, Phase, Settings
 from tune_policies.benchmarks.record.run_set_file import read_run_set
 from tune_policies.probe.probe_cluster import ProbeWarning
 
@@ -34,12 +34,12 @@ def capacity():
         yield found
 
 
-def growing(capacity, *workloads, deadline_at=None, **fields):
+def growing(capacity, *workloads, ends_at=math.inf, **fields):
     sizes = {f"{HERE}:{name}": (300,) for name in workloads}
     fields = {"devices": ("cpu", "gpu"), "num_rounds": 1, "num_blocks": 4, "max_seconds": 20, **fields}
     settings = Settings(sizes=sizes, **fields)
     environment = Environment(cpu_model="CPU", num_cpus=os.cpu_count())
-    return measure(new_run_set(settings, capacity, environment, "a test"), capacity, deadline_at=deadline_at)
+    return measure(new_run_set(settings, capacity, environment, "a test"), capacity, ends_at=ends_at)
 
 
 def measured(capacity, *workloads, **fields):
@@ -246,7 +246,7 @@ def test_a_run_with_failures_ends_well(faults):
 def test_a_run_that_must_be_over_by_then_leaves_the_rest_to_be_gone_on_with(capacity):
     began = time.monotonic()
 
-    run_set = measured(capacity, "never_ends", has_control=False, max_seconds=60, deadline_at=began + 3)
+    run_set = measured(capacity, "never_ends", has_control=False, max_seconds=60, ends_at=began + 3)
 
     assert time.monotonic() - began < 20
     assert not run_set.is_complete

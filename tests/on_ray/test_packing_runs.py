@@ -4,12 +4,12 @@ import pytest
 
 from tests.on_ray.rays import local_ray
 from tune_policies import CappedPolicy, CpuPolicy, probe_cluster
-from tune_policies.benchmarks.packing.runs import WAVES, Arm, FailedRunError, Training, run_arm
+from tune_policies.benchmarks.measuring.packing import WAVES, Arm, FailedRunError, Training, run_arm
 
 OWN_WORKLOAD = """
 from itertools import count
 
-from tune_policies.benchmarks.measuring.workload import Steps
+from tune_policies.benchmarks.workloads.steps import Steps
 
 def counts(size, device):
     assert device == "cpu"
@@ -24,13 +24,13 @@ def capacity():
         yield probe_cluster()
 
 
-def test_a_run_counts_its_trials_and_keeps_their_losses_by_seed(capacity):
+def test_a_run_counts_its_trials_which_all_do_the_same(capacity):
     plan = CappedPolicy(CpuPolicy(), 2).plan(capacity)
 
-    sample = run_arm(Arm("packed", Training("mlp", 20), 2, plan), work=1)
+    sample = run_arm(Arm("packed", Training("mlp", "mlp", 8, 20), 2, plan), work=1)
 
     assert sample.num_trials == 2 * WAVES
-    assert len(set(sample.losses)) == 2 * WAVES
+    assert (len(sample.losses), len(set(sample.losses))) == (2 * WAVES, 1)
     assert 0 < sample.trials_per_hour < 3600 * 2 * WAVES
 
 
@@ -39,7 +39,7 @@ def test_a_trial_does_the_steps_of_a_workload_from_the_working_directory(capacit
     monkeypatch.chdir(tmp_path)
     plan = CpuPolicy().plan(capacity)
 
-    sample = run_arm(Arm("alone", Training("own_work:counts", 8, size=3), 1, plan), work=1)
+    sample = run_arm(Arm("alone", Training("own_work:counts[3]", "own_work:counts", 3, 8), 1, plan), work=1)
 
     assert sample.workload == "own_work:counts[3]"
     assert sample.losses == (24.0,) * WAVES
@@ -49,4 +49,4 @@ def test_a_run_in_which_mps_holds_nothing_does_not_count(capacity):
     plan = CpuPolicy().plan(capacity)
 
     with pytest.raises(FailedRunError, match="mps did not hold the trials"):
-        run_arm(Arm("alone", Training("mlp", 4), 1, plan, isolation="mps"), work=1)
+        run_arm(Arm("alone", Training("mlp", "mlp", 8, 4), 1, plan, isolation="mps"), work=1)

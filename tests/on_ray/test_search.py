@@ -4,15 +4,14 @@ import pytest
 
 from tests.clusters import nodes
 from tests.on_ray.rays import local_ray
-from tune_policies.benchmarks.decide.crossover import powers_of_two
-from tune_policies.benchmarks.decide.decide import Terms, decide
-from tune_policies.benchmarks.decide.search import Search, UndecidedError, search_to_file
+from tune_policies.benchmarks.decide.crossover import Search, powers_of_two, search_to_file
+from tune_policies.benchmarks.decide.decide import Terms, UndecidedError, decide
 from tune_policies.benchmarks.record.run_set import Settings
 from tune_policies.benchmarks.record.run_set_file import read_run_set
 
 WORKLOAD = """
 import time
-from tune_policies.benchmarks.measuring.workload import Steps
+from tune_policies.benchmarks.workloads.steps import Steps
 
 def spins(size, device):
     each = 0.0001 * size**3 if device == "cpu" else 0.0063

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tune_policies.benchmarks.cli.commands import Commands
+from tune_policies.benchmarks.cli import Commands
 from tune_policies.cli.main import app as tune_policies_app
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 
@@ -60,7 +60,7 @@ def test_a_module_of_this_project_that_is_missing_is_a_mistake_of_its_own():
 def test_a_command_is_written_down_as_it_was_typed(tmp_path):
     """Beside a figure it can be typed again: with its program, and its arguments quoted."""
     (tmp_path / "named.py").write_text(
-        "from tune_policies.benchmarks.environment import own_command\nprint(own_command())\n"
+        "from tune_policies.benchmarks.record.machine import own_command\nprint(own_command())\n"
     )
     (tmp_path / "pack").mkdir()
     (tmp_path / "pack" / "__main__.py").write_text("import named\n")

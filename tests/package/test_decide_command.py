@@ -34,7 +34,10 @@ def test_it_prints_what_is_better_and_writes_what_the_policy_takes(decide, tmp_p
     done = decide("run.json", "--prices", "prices.yaml", "--output", "decision.json")
 
     assert (done.exit_code, done.stderr) == (0, "")
-    assert "mlp: from 256 on the GPU is faster, and at 16 not surely; measured from 1 to 256" in done.stdout
+    assert (
+        "mlp, in trials of 1,000 steps: from 256 on the GPU is faster, and at 16 not surely; measured from 1 to 256"
+        in done.stdout
+    )
     policy = BenchmarkedPolicy(load_decision(tmp_path / "decision.json"), gpu=GpuPolicy(cpus=4), cpu=CpuPolicy(cpus=4))
     plan = policy.plan(CLUSTER)
     assert [plan.slot_for({"batch_size": size}).trial.gpus for size in (16, 256)] == [0, 1]

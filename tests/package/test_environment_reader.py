@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.stand_ins import state_counts, write_stand_ins
-from tune_policies.benchmarks.environment import describe_machine
-from tune_policies.benchmarks.record.environment import Environment
-from tune_policies.benchmarks.record.environment_reader import read_environment
+from tune_policies.benchmarks.record.machine import describe_machine, read_environment
+from tune_policies.benchmarks.record.run_set import Environment
 
 ROOT = Path(__file__).parents[2]
 # Reading must cost no import of a framework, which takes seconds and GPU memory.
 READ = """
 import sys
-from tune_policies.benchmarks.record.environment_reader import read_environment
+from tune_policies.benchmarks.record.machine import read_environment
 print(read_environment().to_json())
 assert not {"torch", "tensorflow", "jax", "numba", "ray"} & sys.modules.keys()
 """

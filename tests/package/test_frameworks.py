@@ -3,7 +3,7 @@
 import pytest
 
 from tune_policies import ProbeError
-from tune_policies.benchmarks.measuring.frameworks import jax_device
+from tune_policies.benchmarks.workloads.steps import jax_device
 
 
 def test_the_cpu_is_there_in_every_framework():

@@ -43,10 +43,10 @@ ALLOWED = {
     ("tune_policies/kuberay/lint/fixes.py", "yaml.safe_load"): "a line of this package's own: would others read it so?",
     ("tune_policies/ray_compat/tune_controller.py", "open"): "adds a line to Tune's own record of an error",
     ("tune_policies/tune/usage/gpu_memory_report.py", "savefig"): "into memory",
-    ("benchmarks/report/images.py", "savefig"): "into memory",
+    ("benchmarks/report/page.py", "savefig"): "into memory",
     ("benchmarks/measuring/process.py", "read_text"): "/proc",
     ("benchmarks/measuring/noise.py", "read_text"): "/proc and /sys",
-    ("benchmarks/record/environment_reader.py", "read_text"): "/proc",
+    ("benchmarks/record/machine.py", "read_text"): "/proc",
     ("benchmarks/record/run_set_file.py", "json.loads"): "what pyperf has written into memory",
     ("benchmarks/workloads/boosting.py", "json.loads"): "what XGBoost says of a model of this process",
 }

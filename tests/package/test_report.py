@@ -16,13 +16,12 @@ from tests.package.browser import CHROMIUM, Browser
 from tests.reports import a_decision, a_packing_record
 from tests.run_sets import a_run_set
 from tune_policies.benchmarks.cli import app
-from tune_policies.benchmarks.packing.runs import draw_throughput
+from tune_policies.benchmarks.measuring.packing import draw_throughput
 from tune_policies.benchmarks.record.run_set import Failure, Phase
 from tune_policies.benchmarks.record.run_set_file import write_run_set
 from tune_policies.benchmarks.report.content import build_content
-from tune_policies.benchmarks.report.figures import crossover_figure
-from tune_policies.benchmarks.report.images import ON_DARK, STROKES, save_figure
-from tune_policies.benchmarks.report.page import for_markdown, html_page, write_markdown
+from tune_policies.benchmarks.report.figures import ON_DARK, STROKES, crossover_figure
+from tune_policies.benchmarks.report.page import for_markdown, html_page, save_figure, write_markdown
 from tune_policies.values.errors import InvalidResourcesError
 
 HOSTILE = '<script>alert(1)</script>&"$x_$ |`*[a](b)'
@@ -195,7 +194,7 @@ def test_tables_of_markdown_have_as_many_cells_in_each_line(hostile_markdown):
 
     tables = "\n".join(line if line.startswith("|") else "" for line in lines).split("\n\n")
     cells = [{line.count("|") for line in table.strip().splitlines()} for table in tables if table.strip()]
-    assert len(cells) == 7
+    assert len(cells) == 8
     assert all(len(counts) == 1 for counts in cells)
 
 

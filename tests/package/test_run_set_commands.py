@@ -71,7 +71,7 @@ def test_show_prints_the_table_on_stdout(benchmarks):
     done = benchmarks("show", "a.json")
 
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[1].split()[:4] == ["Workload", "Size", "Device", "Compute"]
+    assert done.stdout.splitlines()[1].split()[:4] == ["Workload", "Device", "Size", "Compute"]
 
 
 def test_show_prints_json_for_machines(benchmarks):

@@ -11,7 +11,7 @@ from tests.evidence.verdicts.neighbour import busy_neighbour
 from tests.unit.timed_runs import processes, run_set
 from tune_policies import MeasurementError
 from tune_policies.benchmarks.cli import app
-from tune_policies.benchmarks.compare.equal_steps import StepProcess
+from tune_policies.benchmarks.compare.machine_check import StepProcess
 from tune_policies.benchmarks.record.run_set_file import write_run_set
 
 

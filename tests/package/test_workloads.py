@@ -14,9 +14,9 @@ from ray import tune
 
 from tests.workload_facts import facts, losses, refusal
 from tune_policies import InvalidResourcesError
-from tune_policies.benchmarks.measuring.frameworks import jax_device, torch_device
-from tune_policies.benchmarks.packing.runs import config_of, default_trainings, train_workload
+from tune_policies.benchmarks.measuring.packing import config_of, default_trainings, train_workload
 from tune_policies.benchmarks.workloads.registry import BUILT_IN, check_needs, find_workload, load_workload
+from tune_policies.benchmarks.workloads.steps import jax_device, torch_device
 
 IN_TENSORFLOW = ["tf-mlp", "tf-cnn"]
 TRAINING = ["mlp", "cnn", "transformer", *IN_TENSORFLOW]
@@ -133,7 +133,7 @@ def test_the_kernel_for_cuda_gives_what_its_twin_gives():
 def test_an_iteration_lets_the_heat_of_a_ring_flow_to_both_sides():
     import torch
 
-    from tune_policies.benchmarks.workloads.iterative import _iterated
+    from tune_policies.benchmarks.workloads.torch_workloads import _iterated
 
     assert _iterated(torch.tensor([4.0, 0.0, 0.0, 0.0])).tolist() == [2.0, 1.0, 0.0, 1.0]
 
@@ -166,13 +166,13 @@ def test_the_synthetic_work_takes_what_it_says():
 def reports(monkeypatch, training):
     seen = []
     monkeypatch.setattr(tune, "report", seen.append)
-    train_workload({**config_of(training, work=0, num_reports=2, seed=0), "num_steps": 3})
+    train_workload({**config_of(training, work=0, seed=0), "num_steps": 3})
     return seen
 
 
 @pytest.mark.parametrize("training", default_trainings(), ids=lambda training: training.name)
-def test_the_same_seed_trains_the_same_trial(training, monkeypatch):
+def test_two_trials_of_a_training_do_the_same(training, monkeypatch):
     first, second = (reports(monkeypatch, training) for _ in range(2))
 
     assert first == second
-    assert [each["steps"] for each in first] == [2, 3]
+    assert [each["steps"] for each in first] == [1, 2, 3]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.evidence.verdicts.synthetic_runs import Noise, log_medians
 from tune_policies import InvalidResourcesError
-from tune_policies.benchmarks.compare.bootstrap import (
+from tune_policies.benchmarks.compare.judge import (
     paired_bounds,
     ratio_interval,
     student_quantile,

@@ -3,19 +3,18 @@
 import pytest
 
 from tests.clusters import nodes
-from tune_policies.benchmarks.measuring.colocation import seat
-from tune_policies.benchmarks.measuring.devices import parse_device, plan_device
+from tune_policies.benchmarks.measuring.colocation import colocate, parse_device, plan_device
 from tune_policies.benchmarks.measuring.interleaving import groups_of
 from tune_policies.benchmarks.record.run_set import Settings
 from tune_policies.cluster.labels import NODE_ID
 
 
-def seated(capacity, cpus, *devices, has_control=True):
+def colocated(capacity, cpus, *devices, has_control=True):
     settings = Settings(sizes={"mlp": (1,)}, devices=devices, cpus=cpus, has_control=has_control)
     plans = {device: plan_device(parse_device(device), capacity, cpus).plan for device in devices}
     (group,) = groups_of(settings, devices)
-    seating = seat(group, plans, capacity)
-    return seating, [seating.options(arm, plans[arm.device], group) for arm in group.arms]
+    colocation = colocate(group, plans, capacity)
+    return colocation, [colocation.options(arm, plans[arm.device], group) for arm in group.arms]
 
 
 @pytest.mark.parametrize(
@@ -27,9 +26,9 @@ def seated(capacity, cpus, *devices, has_control=True):
     ],
 )
 def test_processes_that_the_cluster_holds_have_all_that_trials_have(shapes, cpus, devices):
-    seating, options = seated(nodes(*shapes), cpus, *devices)
+    colocation, options = colocated(nodes(*shapes), cpus, *devices)
 
-    assert (seating.is_together, seating.shares_cpus_on) == (True, None)
+    assert (colocation.is_together, colocation.shares_cpus_on) == (True, None)
     assert {each["num_cpus"] for each in options} == {cpus}
 
 
@@ -42,19 +41,19 @@ def test_processes_that_the_cluster_holds_have_all_that_trials_have(shapes, cpus
     ],
 )
 def test_where_cpus_are_short_all_take_turns_on_those_that_one_of_them_holds(devices, reserved):
-    seating, options = seated(nodes((16, 1)), 16, *devices)
+    colocation, options = colocated(nodes((16, 1)), 16, *devices)
 
-    assert seating.is_together
+    assert colocation.is_together
     assert [(each["num_cpus"], each["num_gpus"]) for each in options] == reserved
 
 
 def test_cpus_are_shared_on_one_node():
     capacity = nodes((16, 0), (16, 1))
 
-    seating, options = seated(capacity, 16, "cpu", "gpu")
+    colocation, options = colocated(capacity, 16, "cpu", "gpu")
 
     with_gpu = capacity.nodes[1].node_id
-    assert seating.shares_cpus_on == with_gpu
+    assert colocation.shares_cpus_on == with_gpu
     assert [each["label_selector"] for each in options] == [{NODE_ID: with_gpu}] * 3
 
 
@@ -66,6 +65,6 @@ def test_cpus_are_shared_on_one_node():
     ],
 )
 def test_where_devices_are_short_one_process_comes_after_the_other(devices):
-    seating, _ = seated(nodes((16, 1)), 1, *devices)
+    colocation, _ = colocated(nodes((16, 1)), 1, *devices)
 
-    assert not seating.is_together
+    assert not colocation.is_together

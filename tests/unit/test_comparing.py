@@ -6,10 +6,10 @@ import pytest
 
 from tests.unit.timed_runs import processes, run_set
 from tune_policies import InvalidResourcesError
-from tune_policies.benchmarks.compare.compare_files import Question, compare_files, print_verdicts, surely_slower
-from tune_policies.benchmarks.record.environment import Environment
-from tune_policies.benchmarks.record.run_set import DeviceFound, Failure, Phase
+from tune_policies.benchmarks.compare.verdicts import Question, compare_files, surely_slower
+from tune_policies.benchmarks.record.run_set import DeviceFound, Environment, Failure, Phase
 from tune_policies.benchmarks.record.run_set_file import write_run_set
+from tune_policies.benchmarks.report.tables import print_verdicts
 
 
 @pytest.fixture

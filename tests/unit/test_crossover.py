@@ -6,15 +6,8 @@ from hypothesis import strategies as st
 
 from tune_policies import InvalidResourcesError
 from tune_policies.benchmarks.compare.judge import Comparison, Outcome
-from tune_policies.benchmarks.decide.crossover import (
-    Change,
-    Step,
-    crossover,
-    describe,
-    next_step,
-    powers_of_two,
-    search,
-)
+from tune_policies.benchmarks.decide.crossover import Step, next_step, powers_of_two, search
+from tune_policies.benchmarks.decide.decide import Change, crossover, describe
 
 SIZES = powers_of_two(1, 8192)
 ROUNDS = 5

@@ -7,10 +7,10 @@ from tests.clusters import gpu_node
 from tests.measured_runs import MEASURED_AT, a_run, process
 from tune_policies import BenchmarkedPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, InvalidResourcesError
 from tune_policies.benchmarks.decide.decide import Terms, UndecidedError, decide
-from tune_policies.benchmarks.decide.decision_table import decision_view
 from tune_policies.benchmarks.decide.prices import Instance, Prices
-from tune_policies.benchmarks.packing.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
+from tune_policies.benchmarks.record.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
 from tune_policies.benchmarks.record.run_set import Arm, DeviceFound, Failure, NoiseReading
+from tune_policies.benchmarks.report.tables import print_decision
 
 NODE = gpu_node("a", gpus=2, cpus=16, gpu_memory_gib=16, accelerator_type="A10G")
 CLUSTER = ClusterCapacity.of(NODE)
@@ -64,11 +64,11 @@ def test_trials_an_hour_are_those_of_all_cpus_and_of_each_gpu_in_turn():
     assert (found.gpu.at_once, found.gpu.trials_per_hour) == (4, pytest.approx(2 * 3600 / found.gpu.trial_s))
 
 
-def packed_on(gpu):
+def packed_on(gpu, workload="mlp"):
     rates = {("alone", 1): 100, ("packed", 2): 150, ("packed", 8): 300, ("packed with mps", 2): 190}
     samples = [
         ThroughputSample(
-            workload="mlp", arm=arm, trials_per_gpu=k, num_trials=rate, seconds=3600, trial_seconds=(), losses=()
+            workload=workload, arm=arm, trials_per_gpu=k, num_trials=rate, seconds=3600, trial_seconds=(), losses=()
         )
         for (arm, k), rate in rates.items()
     ]
@@ -82,6 +82,12 @@ def test_sharing_a_gpu_brings_what_a_record_of_packing_says(gpu):
     assert found.gpu.trials_per_hour == pytest.approx(1.5 * 2 * 3600 / found.gpu.trial_s)
     assert found.gpu.cost_per_trial == pytest.approx(2.0 * found.gpu.trial_s / 3600 / 1.5)
     assert found.flips_at == pytest.approx(1.5 * found.speedup)
+
+
+def test_a_record_of_packing_of_one_size_is_of_that_size():
+    found = sizes_of(decide(a_run(), TERMS, CLUSTER, PRICES, packed_on(UNREAD_GPU, "mlp[256]")))
+
+    assert [found[size].flips_at / found[size].speedup for size in (16, 256)] == pytest.approx([1, 1.5])
 
 
 def test_a_record_of_packing_on_another_gpu_is_refused():
@@ -223,10 +229,13 @@ def test_a_gpu_that_was_not_measured_is_refused():
 def test_the_table_has_the_verdict_the_times_the_costs_and_what_they_hold_for():
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(decision_view(decide(a_run(), TERMS, CLUSTER, PRICES).decision))
+        print_decision(decide(a_run(), TERMS, CLUSTER, PRICES).decision, console)
     text = captured.get()
 
-    assert "mlp: from 256 on the GPU is faster, and at 16 not surely; measured from 1 to 256" in text
+    assert (
+        "mlp, in trials of 1,000 steps: from 256 on the GPU is faster, and at 16 not surely; measured from 1 to 256"
+        in text
+    )
     assert "mlp, by cost: no crossover: for no size is the GPU surely cheaper; measured from 1 to 256" in text
     assert "measured on 2026-06-01 on a CPU and A10G" in text
     assert "prices of 2026-05-01, from by hand" in text

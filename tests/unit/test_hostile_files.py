@@ -8,7 +8,7 @@ import pytest
 from tests.evidence.verdicts.proof import ProofRecord
 from tune_policies import CpuPolicy, InvalidResourcesError, load_catalog, load_decision, load_policy
 from tune_policies.benchmarks.decide.prices import load_prices
-from tune_policies.benchmarks.packing.packing_record import read_throughput
+from tune_policies.benchmarks.record.packing_record import read_throughput
 from tune_policies.benchmarks.record.run_set_file import read_run_set
 from tune_policies.files.plain_data import parse_data, parse_json
 from tune_policies.files.reading import UnreadableFileError, read_bytes, read_text, read_value

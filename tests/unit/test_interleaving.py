@@ -8,16 +8,24 @@ from tune_policies.benchmarks.measuring.interleaving import (
     check_same,
     given_up,
     groups_of,
+    interleave,
     is_done,
     num_missing,
     order_of_groups,
     order_of_processes,
-    seed_of_turns,
-    sweeps_of,
     without_round,
 )
-from tune_policies.benchmarks.record.environment import Environment, GpuFacts
-from tune_policies.benchmarks.record.run_set import Arm, DeviceFound, Failure, Phase, ProcessRun, RunSet, Settings
+from tune_policies.benchmarks.record.run_set import (
+    Arm,
+    DeviceFound,
+    Environment,
+    Failure,
+    GpuFacts,
+    Phase,
+    ProcessRun,
+    RunSet,
+    Settings,
+)
 
 SETTINGS = Settings(sizes={"mlp": (16, 64), "cnn": (8,)}, devices=("cpu", "gpu"), num_rounds=2)
 GROUP = groups_of(SETTINGS, ["cpu", "gpu"])[0]
@@ -59,13 +67,13 @@ def test_there_is_no_control_where_none_is_wanted():
 
 
 def test_each_sweep_has_each_phase_of_each_arm_once():
-    for sweep in sweeps_of(PHASES, 5, "seed"):
+    for sweep in interleave(PHASES, 5, "seed"):
         assert len(sweep) == 6
         assert set(sweep) == {(arm, phase) for arm in GROUP.arms for phase in PHASES[arm]}
 
 
 def test_sweeps_differ_in_their_order():
-    assert len({tuple(sweep) for sweep in sweeps_of(PHASES, 5, "seed")}) > 1
+    assert len({tuple(sweep) for sweep in interleave(PHASES, 5, "seed")}) > 1
 
 
 def test_the_same_seed_gives_the_same_order_again():
@@ -74,7 +82,7 @@ def test_the_same_seed_gives_the_same_order_again():
         return (
             [order_of_groups(groups, seed, number) for number in range(4)],
             [order_of_processes(GROUP, seed, number) for number in range(4)],
-            [list(sweeps_of(PHASES, 2, seed_of_turns(GROUP, seed, number))) for number in range(4)],
+            [list(interleave(PHASES, 2, f"{seed}/{number}")) for number in range(4)],
         )
 
     assert orders(1) == orders(1)

@@ -1,6 +1,6 @@
 import pytest
 
-from tune_policies.benchmarks.packing.packing_record import ThroughputRecord, ThroughputSample, stops_paying_at
+from tune_policies.benchmarks.record.packing_record import ThroughputRecord, ThroughputSample, stops_paying_at
 
 
 def sample(arm, trials_per_gpu, trials_per_hour, losses=()):

@@ -7,15 +7,14 @@ from tests.run_sets import a_run_set
 from tune_policies.benchmarks.compare.judge import Comparison, Outcome
 from tune_policies.benchmarks.compare.verdicts import Verdict
 from tune_policies.benchmarks.record.run_set import Phase
-from tune_policies.benchmarks.report.findings import doubts_of_all, find, summarise
-from tune_policies.benchmarks.report.statistics import (
+from tune_policies.benchmarks.record.summary import (
     digits,
-    measured_devices,
-    middle,
     multiple_text,
     ratio_with_bounds,
+    step_time,
     time_text,
 )
+from tune_policies.benchmarks.report.content import doubts_of_all, find, summarise
 
 SIZES = (16, 64, 256, 1024)
 RATIOS = {"cpu": 0.5, "gpu": 3.0, "same": 1.0, "unsure": 1.04}
@@ -111,8 +110,10 @@ def test_each_further_device_has_a_finding_of_its_own():
 
 def test_a_decision_adds_what_holds_for_a_whole_trial_and_what_is_cheapest():
     assert finding("gpu", "gpu", decision=a_decision()).sentences[-2:] == (
-        "Over a whole trial of 1,000 steps: GPU from size 1024 on, not at 256; measured up to 4096.",
-        "Cheapest at prices of 2026-01-01: CPU from size 16 on, GPU from size 4096 on.",
+        "Over a whole trial of 1,000 steps: from 1024 on the GPU is faster, and at 256 not surely; "
+        "measured from 16 to 4096.",
+        "By cost, at prices of 2026-01-01: from 4096 on the GPU is cheaper, and at 1024 not surely; "
+        "measured from 16 to 4096.",
     )
 
 
@@ -172,12 +173,14 @@ def test_the_summary_names_few_workloads_and_counts_many():
 @pytest.mark.parametrize(("count", "cut"), [(1, 0), (5, 0), (6, 0), (9, 1), (15, 3), (20, 5)])
 def test_an_interval_of_a_median_leaves_out_what_the_sign_test_lets_it(count, cut):
     """Places by Conover's table of the binomial distribution: with 15 values, the 4th lowest and the 4th highest."""
-    assert middle(range(count)) == ((count - 1) / 2, cut, count - 1 - cut)
+    found = step_time(range(count))
+
+    assert (found.median, found.low, found.high) == ((count - 1) / 2, cut, count - 1 - cut)
 
 
 def test_the_cpu_is_what_others_are_compared_with_wherever_it_stands():
-    assert measured_devices(a_run_set(devices=("gpu", "cpu"), num_rounds=1)) == ("cpu", "gpu")
-    assert measured_devices(a_run_set(devices=("gpu",), num_rounds=1)) == ("gpu",)
+    assert a_run_set(devices=("gpu", "cpu"), num_rounds=1).measured_devices == ("cpu", "gpu")
+    assert a_run_set(devices=("gpu",), num_rounds=1).measured_devices == ("gpu",)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tune_policies.benchmarks.record.run_set_file import (
     schema_text,
     write_run_set,
 )
-from tune_policies.benchmarks.record.show import summarize
+from tune_policies.benchmarks.record.summary import summarize
 from tune_policies.values.errors import InvalidResourcesError
 
 
@@ -111,14 +111,6 @@ def test_a_file_of_another_kind_is_not_overwritten(content, path, run_set):
     assert path.read_text() == content
 
 
-def test_a_file_of_another_kind_is_overwritten_when_told_to(path, run_set):
-    path.write_text("my notes")
-
-    write_run_set(run_set, path, overwrite=True)
-
-    assert read_run_set(path) == run_set
-
-
 def test_a_run_set_that_was_written_anew_by_another_program_is_still_one(path, run_set):
     write_run_set(run_set, path)
     path.write_text(json.dumps(json.loads(path.read_text()), indent=2, sort_keys=True))
@@ -186,7 +178,7 @@ def test_a_device_is_not_replaced_by_a_file(run_set):
     from pathlib import Path
 
     with pytest.raises(InvalidResourcesError, match="/dev/null cannot be written: it is no ordinary file"):
-        write_run_set(run_set, Path("/dev/null"), overwrite=True)
+        write_run_set(run_set, Path("/dev/null"))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tune_policies import InvalidResourcesError
-from tune_policies.benchmarks.measuring.workload import Steps, checked_loss, checked_steps
+from tune_policies.benchmarks.workloads.steps import Steps, checked_loss, checked_steps
 
 
 def step():

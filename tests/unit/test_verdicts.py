@@ -11,8 +11,7 @@ from tune_policies.benchmarks.compare.verdicts import (
     verdicts,
     verdicts_across,
 )
-from tune_policies.benchmarks.record.environment import Environment, GpuFacts
-from tune_policies.benchmarks.record.run_set import Arm, Failure, NoiseReading, Phase
+from tune_policies.benchmarks.record.run_set import Arm, Environment, Failure, GpuFacts, NoiseReading, Phase
 
 
 def words(runs, same_within=0.05, **options):

@@ -71,7 +71,7 @@ def test_what_is_wrong_with_a_users_workload_is_said(folder, name, source, messa
 
 
 def test_the_synthetic_device_costs_the_same_as_the_cpu_at_a_thousand():
-    from tune_policies.benchmarks.workloads.synthetic import CPU_COST, OTHER_COST
+    from tune_policies.benchmarks.workloads.registry import CPU_COST, OTHER_COST
 
     (cpu_fixed, cpu_each), (other_fixed, other_each) = CPU_COST, OTHER_COST
 

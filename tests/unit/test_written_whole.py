@@ -294,7 +294,7 @@ def test_processes_that_add_to_one_file_lose_nothing(tmp_path):
 
 
 def test_a_run_set_that_another_process_writes_is_not_gone_on_with(tmp_path):
-    from tune_policies.benchmarks.measuring.session import Session, measure_to_file
+    from tune_policies.benchmarks.measuring.runner import Session, measure_to_file
 
     path = tmp_path / "run.json"
     write_run_set(a_run_set(sizes=(16,)), path)

@@ -2,8 +2,16 @@
 
 from datetime import UTC, datetime
 
-from tune_policies.benchmarks.record.environment import Environment
-from tune_policies.benchmarks.record.run_set import Arm, Block, DeviceFound, NoiseReading, Phase, ProcessRun, RunSet
+from tune_policies.benchmarks.record.run_set import (
+    Arm,
+    Block,
+    DeviceFound,
+    Environment,
+    NoiseReading,
+    Phase,
+    ProcessRun,
+    RunSet,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROUNDS = 5

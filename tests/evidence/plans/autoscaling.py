@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import ray
 
 from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuPolicy, ProbeWarning, plan_when_ready
-from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, TextTable
 
 from .autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from rich.progress import track
 
-from tune_policies.benchmarks.environment import describe_machine, own_command
-from tune_policies.benchmarks.timing import spread
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
+from tune_policies.benchmarks.record.summary import spread
 from tune_policies.files.terminal import TextConsole, TextTable
 
 GOAL: Final = 1.05

@@ -22,8 +22,8 @@ from ray import tune
 from rich.table import Table
 
 from tune_policies import ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, PolicyScheduler, Resources, TrialPlan
-from tune_policies.benchmarks.environment import describe_machine, own_command
-from tune_policies.benchmarks.timing import spread
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
+from tune_policies.benchmarks.record.summary import spread
 from tune_policies.files.terminal import TextConsole, TextTable
 from tune_policies.trainers import with_plan
 from tune_policies.tune.slot_assignment import TrialDurations

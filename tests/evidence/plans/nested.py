@@ -22,8 +22,8 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.tune.integration.ray_train import TuneReportCallback
 
 from tune_policies import CpuPolicy, GpuPolicy, TrialPlan, probe_cluster
-from tune_policies.benchmarks.environment import describe_machine, own_command
-from tune_policies.benchmarks.timing import Spread, spread
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
+from tune_policies.benchmarks.record.summary import Spread, spread
 from tune_policies.trainers import as_trainable
 
 _WAVES: Final = 2

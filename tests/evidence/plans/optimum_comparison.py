@@ -16,7 +16,7 @@ from typing import NamedTuple
 from rich.table import Table
 
 from tune_policies import ClusterCapacity, InfeasibleRequestError, SelectingPolicy, TrialPlan
-from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, TextTable
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.resources import TICKS

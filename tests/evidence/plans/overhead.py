@@ -17,8 +17,8 @@ from rich.progress import track
 
 import tune_policies
 from tune_policies import CpuPolicy, PolicyCallback, TrialPlan
-from tune_policies.benchmarks.environment import describe_machine, own_command
-from tune_policies.benchmarks.timing import Spread, spread
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
+from tune_policies.benchmarks.record.summary import Spread, spread
 from tune_policies.files.terminal import TextConsole, TextTable
 from tune_policies.trainers import with_plan
 

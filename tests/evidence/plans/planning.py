@@ -32,8 +32,8 @@ from tune_policies import (
     Resources,
     SelectingPolicy,
 )
-from tune_policies.benchmarks.environment import describe_machine, own_command
-from tune_policies.benchmarks.timing import Spread, spread
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
+from tune_policies.benchmarks.record.summary import Spread, spread
 from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.files.terminal import TextConsole, TextTable
 from tune_policies.probe.sampling import first_reads, group_kinds
@@ -187,7 +187,7 @@ def _table(title: str, results: Mapping[int, Mapping[str, Spread | float]]) -> T
 def _draw(times: dict[int, dict[str, Spread]], path: Path) -> None:
     from matplotlib.figure import Figure
 
-    from tune_policies.benchmarks.report.images import save_figure
+    from tune_policies.benchmarks.report.page import save_figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()

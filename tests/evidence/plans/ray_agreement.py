@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from typing import Final, NamedTuple
 
 from tune_policies import ClusterCapacity, InfeasibleRequestError, TrialPlan
-from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.value import Value
 

@@ -7,8 +7,9 @@ from math import ceil, exp, log2
 from typing import Final, NamedTuple
 
 from tune_policies.benchmarks.compare.judge import Comparison, Outcome, compare_arms
-from tune_policies.benchmarks.decide.crossover import crossover, powers_of_two, search
-from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.decide.crossover import powers_of_two, search
+from tune_policies.benchmarks.decide.decide import crossover
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.plan.decision import Answer
 
 from .proof import wilson_interval

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from tune_policies.benchmarks.compare.step_child import step
-from tune_policies.benchmarks.measuring.workload import Steps
+from tune_policies.benchmarks.workloads.steps import Steps
 
 CHANGE: Final = 1.05
 """By how much a step of :func:`five_percent` takes longer on the CPU."""

@@ -6,8 +6,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tune_policies.benchmarks.compare.bootstrap import CONFIDENCE, Interval, paired_bounds, student_quantile
-from tune_policies.benchmarks.compare.judge import Comparison, Outcome, outcome_of
+from tune_policies.benchmarks.compare.judge import (
+    CONFIDENCE,
+    Comparison,
+    Interval,
+    Outcome,
+    outcome_of,
+    paired_bounds,
+    student_quantile,
+)
 from tune_policies.values.sanitize import Redacted
 from tune_policies.values.value import Value
 
@@ -148,5 +155,5 @@ def _coverage(num_rounds: int, num_draws: int, seed: int) -> Coverage:
     first, second = log_medians(1, num_draws=num_draws, num_rounds=num_rounds, noise=much, seed=seed + 1)
     bounds = np.exp(np.stack(paired_bounds(first - second), axis=1)).tolist()
     intervals = (Interval(ratio, low, high, num_rounds - 1, num_rounds, is_paired=True) for ratio, low, high in bounds)
-    found = [outcome_of(each, SAME_WITHIN, CONFIDENCE, is_doubtful=False) for each in intervals]
+    found = [outcome_of(each, SAME_WITHIN, is_doubtful=False) for each in intervals]
     return Coverage(num_rounds, num_draws, covered, sum(each in (Outcome.FIRST, Outcome.SECOND) for each in found))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, TextTable, line
 from tune_policies.values.sanitize import one_line
 

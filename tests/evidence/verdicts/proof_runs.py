@@ -12,13 +12,11 @@ import ray
 from rich.progress import track
 
 from tune_policies import ClusterCapacity, ProbeWarning, probe_cluster
-from tune_policies.benchmarks.compare.equal_steps import blocks_of_step
 from tune_policies.benchmarks.compare.judge import Comparison, Outcome, compare_arms
-from tune_policies.benchmarks.compare.validity_checks import problems_of_readings
-from tune_policies.benchmarks.compare.verdicts import verdicts
-from tune_policies.benchmarks.environment import describe_machine, own_command
+from tune_policies.benchmarks.compare.machine_check import blocks_of_step
+from tune_policies.benchmarks.compare.verdicts import problems_of_readings, verdicts
 from tune_policies.benchmarks.measuring.runner import measure, new_run_set
-from tune_policies.benchmarks.record.environment_reader import read_environment
+from tune_policies.benchmarks.record.machine import describe_machine, own_command, read_environment
 from tune_policies.benchmarks.record.run_set import Arm, NoiseReading, Phase, RunSet, Settings
 from tune_policies.files.child_python import child_python
 from tune_policies.files.locking import locked

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tune_policies.benchmarks.compare.bootstrap import Floats
+from tune_policies.benchmarks.compare.judge import Floats
 
 
 class Noise(NamedTuple):

@@ -6,7 +6,9 @@ left out.
 
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -14,8 +16,9 @@ from typing import Final
 from tune_policies.probe.doctor.node_reader import cgroup_memory_bytes, host_memory_bytes, installed_versions
 from tune_policies.probe.node_facts import read_usable_cpus
 from tune_policies.probe.nvml import NvmlError, read_driver
+from tune_policies.values.sanitize import redacted
 
-from .environment import Environment, GpuFacts
+from .run_set import Environment, GpuFacts
 
 PACKAGES: Final = (
     *("tune-policies", "ray", "torch", "tensorflow", "jax", "numba", "numpy", "xgboost", "lightgbm", "pyperf"),
@@ -84,3 +87,18 @@ def _gpus() -> tuple[GpuFacts, ...]:
     return tuple(
         GpuFacts(driver=found["driver_version"], **{field: gpu[field] for field in fields}) for gpu in found["gpus"]
     )
+
+
+def describe_machine(*packages: str) -> str:
+    """Return CPU, cores, Python and package versions in one line; ``packages`` beside those that all figures need."""
+    named = ("tune-policies", "pydantic", "ray", *packages)
+    machine = read_environment(named)
+    versions = ", ".join(f"{name} {machine.versions.get(name, 'not installed')}" for name in named)
+    return f"{machine.cpu_model}, {machine.num_cpus} cores; Python {machine.python}, {versions}"
+
+
+def own_command() -> str:
+    """Return the command that runs, as it can be typed again but for its secrets."""
+    package = sys.modules["__main__"].__package__  # None in a script, as the command ``tune-policies`` is one
+    program = f"python -m {package}" if package else Path(sys.argv[0]).name
+    return redacted(f"{program} {shlex.join(sys.argv[1:])}")

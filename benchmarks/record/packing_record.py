@@ -2,7 +2,6 @@
 
 import re
 import statistics
-from collections.abc import Iterable
 from math import log2
 from pathlib import Path
 from typing import Final
@@ -12,8 +11,8 @@ from tune_policies.values.resources import PositiveCount
 from tune_policies.values.sanitize import Redacted, redacted
 from tune_policies.values.value import Value
 
-from ..record.run_set import Seconds
-from ..timing import Spread, spread
+from .run_set import Seconds
+from .summary import Spread, spread
 
 PAYS: Final = 1.1
 """Twice the trials on a GPU pay while they bring at least a tenth more."""
@@ -118,7 +117,9 @@ class ThroughputRecord(Value):
             if sample.workload == workload:
                 for seed, loss in enumerate(sample.losses):
                     by_seed.setdefault(seed, []).append(loss)
-        return max((_relative_range(losses) for losses in by_seed.values()), default=0.0)
+        middles = {seed: abs(statistics.median(losses)) for seed, losses in by_seed.items()}
+        apart = ((max(each) - min(each)) / middles[seed] for seed, each in by_seed.items() if middles[seed])
+        return max(apart, default=0.0)
 
 
 def read_throughput(path: Path) -> ThroughputRecord:
@@ -135,25 +136,11 @@ def read_throughput(path: Path) -> ThroughputRecord:
 def stops_paying_at(rates: dict[int, float]) -> int | None:
     """Return the trials per GPU from which no larger number brings a tenth more for each doubling.
 
-    Args:
-        rates: Trials per hour by trials per GPU.
-
-    Returns:
-        The number; ``None`` where the largest still paid.
+    ``rates`` are trials per hour by trials per GPU; ``None``: the largest still paid.
     """
     numbers = sorted(rates)
     for index, number in enumerate(numbers[:-1]):
-        if not any(_pays(number, rates[number], more, rates[more]) for more in numbers[index + 1 :]):
+        # A tenth for each doubling: from 4 to 16 it is two of them.
+        if not any(rates[more] >= rates[number] * (more / number) ** log2(PAYS) for more in numbers[index + 1 :]):
             return number
     return None
-
-
-def _pays(few: int, rate: float, more: int, rate_of_more: float) -> bool:
-    # A tenth for each doubling: from 4 to 16 it is two of them.
-    return bool(rate_of_more >= rate * (more / few) ** log2(PAYS))
-
-
-def _relative_range(values: Iterable[float]) -> float:
-    values = list(values)
-    middle = abs(statistics.median(values))
-    return (max(values) - min(values)) / middle if middle else 0.0

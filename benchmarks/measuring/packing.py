@@ -1,10 +1,7 @@
 """Trials per hour on one GPU: one trial at a time, several beside each other, and as many as a measured plan says.
 
 Every arm runs the same trainings through Ray Tune, the start of their processes included; the order of the runs is
-random.
-
-Data and first weights come from a seed. The data are in host memory, and each batch is copied to the device, as a data
-loader does.
+random. A trial does steps from data in host memory, as a data loader gives them.
 """
 
 import random
@@ -22,47 +19,18 @@ from ray import tune
 from tune_policies import ClusterCapacity, GpuMemoryPolicy, GpuPolicy, TrialPlan, probe_cluster
 from tune_policies.files.locking import locked
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_text
-from tune_policies.files.terminal import TextConsole, TextTable, line, tell
+from tune_policies.files.terminal import tell
 from tune_policies.files.writing import check_new, replace_file
 from tune_policies.trainers import measure_gpu_memory, with_plan
 from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, from_ticks
-from tune_policies.values.sanitize import indented, one_line
-from tune_policies.values.value import suggest
 
-from ..environment import describe_machine, own_command
-from ..measuring.timing_core import wait_for_devices
-from ..measuring.workload import checked_loss, checked_steps
-from ..workloads.registry import BUILT_IN, check_needs, find_workload, load_workload
-from .packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
-
-
-def print_throughput(record: ThroughputRecord) -> None:
-    """Print the table, where it stops paying, the plans, and what it was measured on."""
-    console = TextConsole(width=110)
-    table = TextTable(title="Trials per hour on one GPU: median ± half the interquartile range")
-    for heading in ("Workload", "Arm"):
-        table.add_column(heading)
-    for heading in ("Trials per GPU", "Trials per hour", "Against one at a time"):
-        table.add_column(heading, justify="right")
-    for workload in record.workloads:
-        for arm, rate in record.arms(workload).items():
-            ratio = record.speedup(workload, arm)
-            table.add_row(workload, arm[0], str(arm[1]), str(rate), "" if ratio is None else f"{ratio:.2f}x")
-        table.add_section()
-    console.print(table)
-    for workload in record.workloads:
-        end = record.stops_paying_at(workload)
-        where = "still paid at the most that was run" if end is None else f"stops paying at {end} trials a GPU"
-        apart = record.largest_difference_of_losses(workload)
-        console.print(line(f"{workload}: {where}; losses of one seed differ by at most {apart:.2%}"), soft_wrap=True)
-    for failure in record.failures:
-        console.print(line(f"does not count: {failure}"), soft_wrap=True)
-    for workload, plan in record.plans.items():
-        console.print(f"\n{one_line(f'The plan for {workload}:')}\n{indented(plan)}", soft_wrap=True)
-    console.print(f"\n{one_line(f'{record.gpu}. {record.machine}')}", soft_wrap=True)
-    print(one_line(f"command: {record.command}"))
+from ..record.machine import describe_machine, own_command
+from ..record.packing_record import UNREAD_GPU, ThroughputRecord, ThroughputSample
+from ..workloads.registry import check_needs, find_workload, load_workload
+from ..workloads.steps import checked_loss, checked_steps
+from .process import wait_for_devices
 
 
 def draw_throughput(record: ThroughputRecord, path: Path, *, force: bool = False) -> None:
@@ -73,157 +41,96 @@ def draw_throughput(record: ThroughputRecord, path: Path, *, force: bool = False
             ``force``, or cannot be written.
     """
     from ..report.figures import packing_figure
-    from ..report.images import save_figure
+    from ..report.page import save_figure
 
-    figure = packing_figure(record)
-    if figure is None:
+    if not record.workloads:
         raise InvalidResourcesError("no run of the record counts, so there is nothing to draw")
-    save_figure(figure, path, force=force)
-
-
-_NUM_BATCHES: Final = 8
-"""Batches of data, used again and again."""
+    save_figure(packing_figure(record, record.workloads), path, force=force)
 
 
 class Training(NamedTuple):
     """What all trials of a kind do.
 
     Attributes:
-        workload: Its name, or ``module:function``.
+        name: By which its runs are told from others.
+        workload: One of ``run``, or ``module:function``.
+        size: Of the workload.
         num_steps: Steps of a trial.
-        size: Of a workload of ``run``; ``None``: it is one of the four that come with this benchmark.
     """
 
+    name: str
     workload: str
-    num_steps: int
-    size: int | None = None
-
-    @property
-    def name(self) -> str:
-        """By which its runs are told from others."""
-        return self.workload if self.size is None else f"{self.workload}[{self.size}]"
-
-
-class _Own(NamedTuple):
-    """One of the four, of the model of the same name.
-
-    Attributes:
-        batch_size: Samples in a step.
-        num_steps: Steps of one trial, so that it lasts some seconds on a GPU.
-    """
-
-    batch_size: int
+    size: int
     num_steps: int
 
 
-_OWN: Final = {
-    "mlp": _Own(64, 20_000),
-    "cnn": _Own(64, 15_000),
-    "resnet18": _Own(64, 1_000),
-    "transformer": _Own(32, 4_000),
+_DEFAULTS: Final = {
+    each.name: each
+    for each in (
+        Training("mlp", "mlp", 64, 20_000),
+        Training("cnn", "cnn", 64, 15_000),
+        Training("resnet18", "resnet18", 64, 1_000),
+        Training("transformer", "transformer", 32, 4_000),
+    )
 }
+"""A trial of them lasts some seconds on a GPU."""
 
 
 def find_training(workload: str, size: int | None, num_steps: int | None) -> Training:
-    """Return what a trial is to do.
-
-    Args:
-        workload: One of the four; with a size, one of ``run``, or ``module:function``.
-        size: Of a workload of ``run``.
-        num_steps: Steps of a trial; those of the four have theirs.
+    """Return what a trial is to do; ``size`` and ``num_steps`` are needed but for the four that have theirs.
 
     Raises:
         InvalidResourcesError: There is no such workload, or its size or number of steps is missing.
     """
-    if size is None and workload in _OWN:
-        return Training(workload, num_steps or _OWN[workload].num_steps)
     if ":" not in workload:
-        if workload not in BUILT_IN:
-            known = ", ".join(dict.fromkeys([*_OWN, *BUILT_IN]))
-            raise InvalidResourcesError(
-                f"unknown workload {workload!r}{suggest(workload, [*_OWN, *BUILT_IN])} (known: {known}; one of your"
-                " own is named module:function)"
-            )
         check_needs(find_workload(workload))
+    if size is None and workload in _DEFAULTS:
+        default = _DEFAULTS[workload]
+        return default._replace(num_steps=num_steps or default.num_steps)
     if size is None or num_steps is None:
         missing = " and ".join(name for name, given in (("--size", size), ("--steps", num_steps)) if given is None)
         raise InvalidResourcesError(
             f"{workload}: name {missing}; a trial should last some seconds, or its start is most of it"
         )
-    return Training(workload, num_steps, size)
+    return Training(f"{workload}[{size}]", workload, size, num_steps)
 
 
 def default_trainings() -> list[Training]:
-    """Return the four that come with this benchmark."""
-    return [Training(name, own.num_steps) for name, own in _OWN.items()]
+    """Return those that are run where none is named."""
+    return [find_training(name, None, None) for name in _DEFAULTS]
 
 
-def config_of(training: Training, *, work: float, num_reports: int, seed: Any) -> dict[str, Any]:
-    """Return the config of a trial that does this share of the steps."""
+def config_of(training: Training, *, work: float, seed: Any) -> dict[str, Any]:
+    """Return the config of a trial that does this share of the steps; by the seed trials are told apart."""
     return {
         "workload": training.workload,
         "size": training.size,
-        "num_steps": max(num_reports, round(training.num_steps * work)),
-        "num_reports": num_reports,
+        "num_steps": max(NUM_REPORTS, round(training.num_steps * work)),
         "seed": seed,
         "folder": str(Path.cwd()),
     }
 
 
 def train_workload(config: dict[str, Any]) -> None:
-    """Do the steps of the workload that ``config`` names, on the GPU if the process has one, and report losses.
+    """Do the steps of the workload that ``config`` names, on the GPU if the trial has one, and report losses.
+
+    A workload seeds itself, so that all trials do the same.
 
     Args:
         config: As :func:`config_of` makes it.
     """
-    if config["size"] is None:
-        _train_own(config)
-    else:
-        _do_steps(config)
-
-
-def _do_steps(config: dict[str, Any]) -> None:
-    """Do the steps of a workload of ``run``; it seeds itself, so that all trials do the same."""
     if config["folder"] not in sys.path:
         sys.path.insert(0, config["folder"])
-    device = "gpu" if ray.get_gpu_ids() else "cpu"
+    device = "gpu" if ray.is_initialized() and ray.get_gpu_ids() else "cpu"
     name = config["workload"]
     steps = checked_steps(load_workload(name)(config["size"], device), name)
-    chunk = -(-config["num_steps"] // config["num_reports"])
+    chunk = -(-config["num_steps"] // NUM_REPORTS)
     for done in range(1, config["num_steps"] + 1):
         result = steps.with_transfers()
         if done % chunk == 0 or done == config["num_steps"]:
-            wait_for_devices(result)
+            wait_for_devices(result)  # so that a report is a point in time at which the work is done
             loss = 0.0 if result is None else checked_loss(result, name, done)
             tune.report({"loss": loss, "steps": done})
-
-
-def _train_own(config: dict[str, Any]) -> None:
-    """Train one of the four, and report the mean loss."""
-    # Here and not above, since this module is imported before the trial's process is set up.
-    import torch
-
-    from ..workloads.torch_workloads import MODELS, make_data
-
-    workload, model = _OWN[config["workload"]], MODELS[config["workload"]]
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.manual_seed(config["seed"])
-    samples, labels = make_data(model, _NUM_BATCHES, workload.batch_size)
-    trained = model.build().to(device)
-    optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-4)
-    chunk = -(-config["num_steps"] // config["num_reports"])
-    total = torch.zeros((), device=device)
-    for step in range(config["num_steps"]):
-        which = step % _NUM_BATCHES
-        loss = torch.nn.functional.cross_entropy(trained(samples[which].to(device)), labels[which].to(device))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        total += loss.detach()
-        done = step + 1
-        if done % chunk == 0 or done == config["num_steps"]:
-            # Reading the loss waits for the device, so a report is a point in time at which the work is done.
-            tune.report({"loss": total.item() / done, "steps": done})
 
 
 NUM_REPORTS: Final = 4
@@ -290,6 +197,8 @@ def measure_throughput(sweep: Sweep, output: Path | None, plot: Path | None, *, 
                     replace_file(output, record.to_json() + "\n")
         finally:
             ray.shutdown()
+    from ..report.tables import print_throughput
+
     print_throughput(record)
     if plot is not None:
         draw_throughput(record, plot, force=force)
@@ -339,9 +248,9 @@ def _arms(capacity: ClusterCapacity, training: Training, sweep: Sweep) -> list[A
 
 
 def _measured_plan(capacity: ClusterCapacity, training: Training, cpus: float) -> TrialPlan:
-    config = config_of(training, work=0.01, num_reports=NUM_REPORTS, seed=0)
+    config = config_of(training, work=0.01, seed=0)
     profile = measure_gpu_memory(train_workload, [config], capacity=capacity)
-    # Neither the seed nor the number of steps, in which the runs differ, decides how much memory a training takes.
+    # Neither the seed nor the number of steps, in which runs differ, decides how much memory a training takes.
     return GpuMemoryPolicy(profile=profile, cpus=cpus).plan(capacity).for_config(config)
 
 
@@ -356,9 +265,7 @@ def run_arm(arm: Arm, work: float) -> ThroughputSample:
         start = time.perf_counter()
         trials = tune.run(
             with_plan(train_workload, arm.plan, isolation=arm.isolation),
-            config=config_of(
-                arm.training, work=work, num_reports=NUM_REPORTS, seed=tune.grid_search(list(range(num_trials)))
-            ),
+            config=config_of(arm.training, work=work, seed=tune.grid_search(list(range(num_trials)))),
             max_concurrent_trials=arm.trials_per_gpu,
             storage_path=folder,
             raise_on_failed_trial=False,

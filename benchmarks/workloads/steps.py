@@ -5,7 +5,7 @@ from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
-from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.errors import InvalidResourcesError, ProbeError
 from tune_policies.values.value import shorten
 
 
@@ -48,7 +48,7 @@ def checked_steps(steps: Any, workload: str) -> Steps:
     if not isinstance(steps, Steps) or not callable(steps.with_transfers):
         raise InvalidResourcesError(
             f"{workload} returned {shorten(steps)}: a workload returns Steps(with_transfers=…), of "
-            "tune_policies.benchmarks.measuring.workload"
+            "tune_policies.benchmarks.workloads.steps"
         )
     tolerance = steps.tolerance
     if not (isinstance(tolerance, Real) and 0 <= float(tolerance) < math.inf):
@@ -91,3 +91,74 @@ def _count(count: Any, name: str, workload: str) -> int:
     if not isinstance(count, Integral) or int(count) < 1:
         raise InvalidResourcesError(f"{workload}: {name} must be a whole number, 1 or above, got {shorten(count)}")
     return int(count)
+
+
+def torch_device(device: str) -> Any:
+    """Return PyTorch's ``torch.device`` for ``"cpu"``, ``"gpu"`` or a family by Ray's name.
+
+    Raises:
+        ProbeError: PyTorch sees no such device in this process.
+    """
+    import torch
+
+    if device == "cpu":
+        return torch.device("cpu")
+    if device == "gpu":
+        for name in ("cuda", "xpu", "mps"):  # ROCm is PyTorch's "cuda", too
+            api = getattr(torch, name, None)
+            if api is not None and api.is_available():
+                return torch.device(name)
+        raise unseen("PyTorch", device, f"PyTorch {torch.__version__} is built for {_built_for(torch)}")
+    names = {"NPU": ("torch_npu", "npu"), "HPU": ("habana_frameworks.torch", "hpu"), "TPU": ("torch_xla", "xla")}
+    if device not in names:
+        raise unseen("PyTorch", device, f"its devices here are cpu, gpu, {', '.join(names)}")
+    package, name = names[device]
+    try:
+        __import__(package)  # it adds its device to PyTorch
+        return torch.zeros(1, device=name).device
+    except Exception as error:  # a package of the vendor's may raise anything where it finds no device
+        raise unseen("PyTorch", device, f"with {package}: {error}") from error
+
+
+def tensorflow_device(device: str) -> str:
+    """Return TensorFlow's name of the first such device, such as ``"/GPU:0"``.
+
+    Raises:
+        ProbeError: TensorFlow sees no such device in this process.
+    """
+    import tensorflow as tf
+
+    kind = {"cpu": "CPU", "gpu": "GPU"}.get(device, device)
+    if not tf.config.list_logical_devices(kind):
+        kinds = ", ".join(sorted({each.device_type for each in tf.config.list_logical_devices()}))
+        raise unseen("TensorFlow", device, f"TensorFlow {tf.__version__} sees {kinds}")
+    return f"/{kind}:0"
+
+
+def jax_device(device: str) -> Any:
+    """Return JAX's first such device.
+
+    Raises:
+        ProbeError: JAX sees no such device in this process.
+    """
+    import jax
+
+    try:
+        return jax.devices(device.lower())[0]
+    except RuntimeError as error:
+        raise unseen("JAX", device, f"JAX {jax.__version__} says: {error}") from error
+
+
+def _built_for(torch: Any) -> str:
+    if torch.version.cuda:
+        return f"CUDA {torch.version.cuda}"
+    return f"ROCm {torch.version.hip}" if torch.version.hip else "no GPU"
+
+
+def unseen(library: str, device: str, why: str = "") -> ProbeError:
+    """Return the error that a library sees no such device, so that nobody takes the CPU's time for the device's."""
+    return ProbeError(
+        f"{library} sees no {device} in this process, and the CPU is not measured in its place"
+        f"{f' ({why})' if why else ''}: install a build of {library} for the device, check its driver, or leave the "
+        "device out"
+    )

@@ -1,1 +1,0 @@
-"""Throughput against trials per GPU."""
