@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tune_policies import ClusterCapacity, probe_cluster
-from tune_policies.files.locking import locked
+from tune_policies.files.writing import locked
 from tune_policies.values.value import counted
 
 from ..compare.judge import Comparison

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tune_policies import probe_cluster
 from tune_policies.cli.terminal import TextConsole
-from tune_policies.files.locking import locked
+from tune_policies.files.writing import locked
 from tune_policies.ray_compat.connection import connection, find_ray
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 

@@ -13,16 +13,17 @@ from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler
 from ray.util.placement_group import placement_group
 
 from tests.on_ray.rays import local_ray
-from tune_policies.ray_compat import resume_safe_resources, search_space, train_run, tune_controller, tune_trial
+from tune_policies.ray_compat import train_run, tune_controller, tune_trial
 from tune_policies.ray_compat.autoscaler_config import cluster_yaml_schema
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
-from tune_policies.ray_compat.gcs import read_cluster_state, read_demand
-from tune_policies.ray_compat.gcs_tables import (
+from tune_policies.ray_compat.gcs import (
     free_by_node,
     is_dead_actor_of,
     living_actors,
     node_of_actor,
     placement_groups,
+    read_cluster_state,
+    read_demand,
     remove_group,
 )
 
@@ -193,7 +194,7 @@ def test_tunes_trial_can_be_made_one_that_asks_schedulers(watched):
 
 
 def test_tune_adds_a_trial_where_its_saved_resources_are_forgotten():
-    controller = resume_safe_resources.TuneController
+    controller = tune_trial.TuneController
 
     assert list(inspect.signature(controller.add_trial).parameters) == ["self", "trial"]
     assert "self.add_trial(" in inspect.getsource(controller._requeue_restored_trials)
@@ -266,11 +267,11 @@ def test_configs_are_drawn_and_the_ends_of_a_choice_are_known():
 
     space = {"size": tune.choice([1, 8]), "units": tune.randint(2, 9), "kind": tune.grid_search(["a", "b"])}
 
-    assert {each["kind"] for each in search_space.draw(space, np.random.RandomState(0))} == {"a", "b"}
-    assert search_space.is_domain(space["size"])
-    assert [search_space.extremes(space[name]) for name in ("size", "units")] == [[1, 8], [2, 8]]
-    assert search_space.extremes(tune.qrandint(3, 20, 4)) == [4, 20]
-    assert search_space.extremes(tune.uniform(0, 1)) == []
+    assert {each["kind"] for each in tune_trial.draw(space, np.random.RandomState(0))} == {"a", "b"}
+    assert tune_trial.is_domain(space["size"])
+    assert [tune_trial.extremes(space[name]) for name in ("size", "units")] == [[1, 8], [2, 8]]
+    assert tune_trial.extremes(tune.qrandint(3, 20, 4)) == [4, 20]
+    assert tune_trial.extremes(tune.uniform(0, 1)) == []
 
 
 # Train.

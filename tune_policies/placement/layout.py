@@ -12,8 +12,7 @@ from typing import Final, NamedTuple, Self
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
-from tune_policies.placement.packing import count_drivers, count_trials, request_of, workers_on_node
-from tune_policies.placement.remaining import subtract
+from tune_policies.placement.packing import count_drivers, count_trials, request_of, subtract, workers_on_node
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.resources import TICKS, Count, PositiveCount, Resources
 from tune_policies.values.value import Value

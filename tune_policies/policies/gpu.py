@@ -6,10 +6,9 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.packing import Request, equal_device_share
-from tune_policies.plan.infeasible import infeasible
+from tune_policies.placement.packing import Request
+from tune_policies.plan.build_plan import infeasible
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.cpus_per_worker import about_nodes_without_cpus, nodes_with_cpus
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
@@ -21,6 +20,7 @@ from tune_policies.policies.gpu_selection import (
     with_labels,
 )
 from tune_policies.policies.policy import ResourcePolicy, WantedCustom
+from tune_policies.policies.shares_per_worker import about_nodes_without_cpus, equal_device_share, nodes_with_cpus
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,

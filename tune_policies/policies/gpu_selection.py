@@ -12,11 +12,14 @@ from pydantic import AfterValidator, BeforeValidator
 from tune_policies.cluster.accelerators import check_accelerator_type, check_type_of_resource
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, is_label_value, is_one_of
-from tune_policies.placement.packing import Request
-from tune_policies.placement.remaining import device_slots
+from tune_policies.placement.packing import Request, device_slots
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.cpus_per_worker import about_nodes_without_cpus, cpus_that_strand_no_device, nodes_with_cpus
+from tune_policies.policies.shares_per_worker import (
+    about_nodes_without_cpus,
+    cpus_that_strand_no_device,
+    nodes_with_cpus,
+)
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,

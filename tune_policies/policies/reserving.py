@@ -5,8 +5,7 @@ from typing import Any
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.cluster.labels import NODE_ID, is_none_of
 from tune_policies.placement.layout import place_slots
-from tune_policies.placement.packing import request_of, workers_on_node
-from tune_policies.placement.remaining import subtract
+from tune_policies.placement.packing import request_of, subtract, workers_on_node
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import WrappingPolicy

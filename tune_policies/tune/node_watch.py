@@ -16,8 +16,7 @@ from ray.exceptions import RayActorError
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.probe.probe_cluster import probe_cluster
-from tune_policies.ray_compat.gcs import read_cluster_state
-from tune_policies.ray_compat.gcs_tables import node_of_actor
+from tune_policies.ray_compat.gcs import node_of_actor, read_cluster_state
 from tune_policies.values.errors import ProbeError
 
 _logger = logging.getLogger(__name__)

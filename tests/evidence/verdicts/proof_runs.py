@@ -22,9 +22,8 @@ from tune_policies.benchmarks.record.environment_reader import read_environment
 from tune_policies.benchmarks.record.run_set import Arm, NoiseReading, Phase, RunSet, Settings
 from tune_policies.cli.terminal import TextConsole
 from tune_policies.files.child_python import child_python
-from tune_policies.files.locking import locked
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
-from tune_policies.files.writing import replace_file
+from tune_policies.files.writing import locked, replace_file
 from tune_policies.values.errors import InvalidResourcesError, MeasurementError
 
 from . import known_steps

@@ -5,9 +5,8 @@ from typing import Any, Final
 
 from ray import tune
 
-from tune_policies.plan.config_values import flat
-from tune_policies.ray_compat.search_space import draw, extremes, is_domain
-from tune_policies.ray_compat.tune_trial import class_of_function
+from tune_policies.plan.gpu_memory_profile import flat
+from tune_policies.ray_compat.tune_trial import class_of_function, draw, extremes, is_domain
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import check_count
 from tune_policies.values.value import shorten

@@ -18,11 +18,10 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.files.child_python import child_python
 from tune_policies.probe import nvml
 from tune_policies.probe.doctor import node_reader
-from tune_policies.probe.doctor.facts import NodeFacts, RayCounts
-from tune_policies.probe.doctor.findings import Diagnosis
+from tune_policies.probe.doctor.diagnosis import Diagnosis, NodeFacts, RayCounts
 from tune_policies.probe.doctor.node_checks import diagnose
 from tune_policies.ray_compat.connection import connection, find_ray, is_through_client, sent_by_value
-from tune_policies.ray_compat.gcs_tables import free_by_node
+from tune_policies.ray_compat.gcs import free_by_node
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 
 _AT_ONCE: Final = 100

@@ -5,8 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from tune_policies.probe.doctor.facts import Framework, Gpu, NodeFacts
-from tune_policies.probe.doctor.findings import Finding, Severity, merge
+from tune_policies.probe.doctor.diagnosis import Finding, Framework, Gpu, NodeFacts, Severity, merge
 from tune_policies.values.resources import format_amount
 from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import shorten_names
