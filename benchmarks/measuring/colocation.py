@@ -64,7 +64,7 @@ def _holds(slots: Iterable[TrialSlot], capacity: ClusterCapacity) -> bool:
     # Trials with devices first: those without could else be counted on the CPUs that they need.
     wanted = list(_counted(sorted(slots, key=lambda slot: not _has_device(slot))))
     layout = place_slots(wanted, capacity.model_copy(update={"node_types": ()}))
-    return all(layout.count(kind) == slot.max_concurrent_trials for kind, slot in enumerate(wanted))
+    return all(layout.count(slot_type) == slot.max_concurrent_trials for slot_type, slot in enumerate(wanted))
 
 
 def _counted(slots: Iterable[TrialSlot]) -> Iterator[TrialSlot]:

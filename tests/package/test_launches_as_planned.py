@@ -15,6 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.autoscaler_v2 import nodes_launched
 from tests.drawn_plans import draw_catalog, draw_policy
 from tune_policies import (
     AutoscalingPolicy,
@@ -33,7 +34,7 @@ from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.writing import write_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.plan.trial_slot import Bundle
-from tune_policies.ray_compat.autoscaler_config import nodes_launched, read_ray_cluster
+from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 
 # Top-level labels and resources of a group are what Ray reads from 2.51 on.
 pytestmark = pytest.mark.skipif(

@@ -19,7 +19,7 @@ from tune_policies import (
     TrialPlan,
     TrialSlot,
 )
-from tune_policies.autoscaling.readiness import needs, no_choice, plan_now
+from tune_policies.autoscaling.readiness import needs, plan_now
 from tune_policies.placement.scale_up import plan_on_smallest_node
 
 ALIVE = nodes((8, 0))
@@ -161,11 +161,11 @@ def test_the_last_error_says_of_each_choice_why():
         InfeasibleRequestError("99 CPU", "the largest node offers 8 CPU", "CPU", "Ask for 8."),
     )
 
-    assert str(no_choice(errors)) == (
+    assert str(InfeasibleRequestError.of_each(errors)) == (
         "one trial needs 1 GPU or else 99 CPU, but for 1 GPU: the largest node offers 8 CPU, and the launch failed; "
         "for 99 CPU: the largest node offers 8 CPU: short of GPU and CPU. Ask for 8."
     )
-    assert no_choice(errors).tried == errors
+    assert InfeasibleRequestError.of_each(errors).tried == errors
 
 
 def test_a_gpu_node_whose_memory_was_read_needs_no_asking():

@@ -134,19 +134,6 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
     return Needs(plan.bundles(num_trials), frozenset(each.name for each in types if each.max_nodes_to_add))
 
 
-def no_choice(errors: tuple[InfeasibleRequestError, ...]) -> InfeasibleRequestError:
-    """Return the error that says of each choice why it cannot be met."""
-    if len(errors) == 1:
-        return errors[0]
-    return InfeasibleRequestError(
-        " or else ".join(error.asked for error in errors),
-        "; ".join(f"for {error.asked}: {error.offered}" for error in errors),
-        " and ".join(dict.fromkeys(error.short_of for error in errors)),
-        errors[-1].suggestion,
-        errors,
-    )
-
-
 def _imagined(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> TrialPlan:
     plan = plan_on_smallest_node(choice.plan)
     if plan is None:
@@ -247,11 +234,10 @@ class _Search:
             if plan is not None:
                 return plan
             error = self._shortfall(choice)
-            offered = f"{error.offered}, and {why}"
-            errors.append(InfeasibleRequestError(error.asked, offered, error.short_of, error.suggestion, error.tried))
+            errors.append(error.told(offered=f"{error.offered}, and {why}"))
             self._given_up.append(f"not {type(choice).__name__}: {errors[-1]}")
             self._tell(f"{type(choice).__name__} is given up: {why}")
-        raise no_choice(tuple(errors))
+        raise InfeasibleRequestError.of_each(errors)
 
     def _wait_for(self, choice: ResourcePolicy, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
         """Return the plan of this choice, or of a better one, as soon as it can run; or why this one will not."""

@@ -92,47 +92,31 @@ def plan(
         forecast = forecast_trials(
             chosen, load_cluster(cluster, name=name, catalog=catalog), catalog=catalog, num_trials=trials
         )
-        print(_forecast_as_json(forecast, trials) if json else _forecast_as_text(forecast, trials))
+        best = forecast.at_maximum.plan
+        print(_as_json(forecast, trials, best) if json else "\n".join([forecast.explain(), *_waves(best, trials)]))
         return
     found = read_cluster(address, timeout_s, cluster_config) if capacity is None else load_capacity(capacity)
     answer = chosen.plan(found)
-    print(_plan_as_json(answer, trials) if json else _plan_as_text(found, answer, trials))
+    text = [answer.explain(), *_idle(found, answer), *_waves(answer, trials)]
+    print(_as_json(answer, trials, answer) if json else "\n".join(text))
 
 
-def _forecast_as_json(forecast: TrialForecast, trials: int | None) -> str:
-    waves = {} if trials is None or forecast.at_maximum.plan is None else _waves(forecast.at_maximum.plan, trials)
-    return json_text.dumps({**forecast.model_dump(mode="json"), **waves}, indent=2, ensure_ascii=False)
+def _as_json(answer: TrialPlan | TrialForecast, trials: int | None, runs: TrialPlan | None) -> str:
+    """Return a plan, or a forecast, with the waves in which ``runs`` takes so many trials."""
+    waves = {} if trials is None or runs is None else {"trials": trials, "waves": runs.num_waves(trials)}
+    return json_text.dumps({**answer.model_dump(mode="json"), **waves}, indent=2, ensure_ascii=False)
 
 
-def _forecast_as_text(forecast: TrialForecast, trials: int | None) -> str:
-    waves = (
-        [] if trials is None or forecast.at_maximum.plan is None else [_waves_as_text(forecast.at_maximum.plan, trials)]
-    )
-    return "\n".join([forecast.explain(), *waves])
+def _waves(runs: TrialPlan | None, trials: int | None) -> list[str]:
+    if runs is None or trials is None:
+        return []
+    verb = "runs" if trials == 1 else "run"
+    return [f"{counted(trials, 'trial')} {verb} in {counted(runs.num_waves(trials), 'wave')}"]
 
 
-def _plan_as_json(answer: TrialPlan, trials: int | None) -> str:
-    if trials is None:
-        return answer.to_json()
-    return json_text.dumps({**answer.model_dump(mode="json"), **_waves(answer, trials)}, indent=2, ensure_ascii=False)
-
-
-def _plan_as_text(capacity: ClusterCapacity, answer: TrialPlan, trials: int | None) -> str:
-    lines = [answer.explain()]
-    if left := [part for part in idle(capacity, answer) if part.reason != ROUNDING]:
-        lines += ["stays idle:", *(one_line(f"  {part}") for part in left)]
-    if trials is not None:
-        lines.append(_waves_as_text(answer, trials))
-    return "\n".join(lines)
-
-
-def _waves_as_text(answer: TrialPlan, trials: int) -> str:
-    waves = _waves(answer, trials)["waves"]
-    return f"{counted(trials, 'trial')} {'runs' if trials == 1 else 'run'} in {counted(waves, 'wave')}"
-
-
-def _waves(answer: TrialPlan, trials: int) -> dict[str, int]:
-    return {"trials": trials, "waves": answer.num_waves(trials)}
+def _idle(capacity: ClusterCapacity, answer: TrialPlan) -> list[str]:
+    left = [part for part in idle(capacity, answer) if part.reason != ROUNDING]
+    return ["stays idle:", *(one_line(f"  {part}") for part in left)] if left else []
 
 
 _NOT_REPEATED: Final = frozenset({"ray.io/node-id", "ray.io/accelerator-type"})

@@ -111,7 +111,7 @@ def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request
         )
     elif capacity.node_types is None:
         suggestion += " An autoscaler may add nodes, of types that are not known: plan_when_ready asks it."
-    return InfeasibleRequestError(error.asked, offered, error.short_of, suggestion, error.tried)
+    return error.told(offered=offered, suggestion=suggestion)
 
 
 def infeasible(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:

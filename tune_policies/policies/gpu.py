@@ -9,9 +9,9 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.packing import Request
 from tune_policies.plan.build_plan import infeasible
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
+    GpuTypesPolicy,
     Selection,
     describe_gpus,
     gpus_of_type,
@@ -19,7 +19,7 @@ from tune_policies.policies.gpu_selection import (
     selections_of,
     with_labels,
 )
-from tune_policies.policies.policy import ResourcePolicy, WantedCustom
+from tune_policies.policies.policy import WantedCustom
 from tune_policies.policies.shares_per_worker import about_nodes_without_cpus, equal_device_share, nodes_with_cpus
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import (
@@ -42,7 +42,7 @@ def _above_zero(gpus: float) -> float:
     return gpus
 
 
-class GpuPolicy(ResourcePolicy):
+class GpuPolicy(GpuTypesPolicy):
     """The same GPUs, or share of one, for every worker.
 
     Attributes:
@@ -65,20 +65,9 @@ class GpuPolicy(ResourcePolicy):
     min_gpu_memory: Bytes | None = None
     custom: WantedCustom = Field(default_factory=dict)
 
-    @property
-    def choices(self) -> tuple[ResourcePolicy, ...]:
-        """One policy for each type that is wished for."""
-        if self.accelerator_type is None or isinstance(self.accelerator_type, str):
-            return (self,)
-        return tuple(self.model_copy(update={"accelerator_type": name}) for name in self.accelerator_type)
-
-    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        if self.accelerator_type is not None and not isinstance(self.accelerator_type, str):
-            return plan_first_feasible(self.choices, capacity)
-        selections = list(self._selections(capacity))
+    def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
         plans, shortages = [], []
-        for selection in selections:
+        for selection in self._selections(capacity):
             try:
                 plans.append((self._plan_selection(capacity, selection), selection))
             except InfeasibleRequestError as error:

@@ -18,9 +18,9 @@ from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemor
 from tune_policies.plan.slots_by_config import Headroom, SlotsByProfile, with_headroom
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
+    GpuTypesPolicy,
     Selection,
     describe_gpus,
     gpus_of_type,
@@ -30,7 +30,7 @@ from tune_policies.policies.gpu_selection import (
     selections_of,
     with_labels,
 )
-from tune_policies.policies.policy import ResourcePolicy, WantedCustom
+from tune_policies.policies.policy import WantedCustom
 from tune_policies.policies.shares_per_worker import equal_device_share, nodes_with_cpus
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import (
@@ -46,7 +46,7 @@ from tune_policies.values.resources import (
 from tune_policies.values.units import format_bytes, format_request
 
 
-class GpuMemoryPolicy(ResourcePolicy):
+class GpuMemoryPolicy(GpuTypesPolicy):
     """As many workers on a GPU as its memory holds: 2 of 6 GiB on a 16 GiB card, 13 on an 80 GiB one.
 
     Ray gives every trial the same share of a GPU, so on mixed devices the policy compares: all GPUs with the
@@ -88,18 +88,8 @@ class GpuMemoryPolicy(ResourcePolicy):
             )
         return self
 
-    @property
-    def choices(self) -> tuple[ResourcePolicy, ...]:
-        """One policy for each type that is wished for."""
-        if self.accelerator_type is None or isinstance(self.accelerator_type, str):
-            return (self,)
-        return tuple(self.model_copy(update={"accelerator_type": name}) for name in self.accelerator_type)
-
-    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        if self.accelerator_type is not None and not isinstance(self.accelerator_type, str):
-            return plan_first_feasible(self.choices, capacity)
-        usable = self._usable(capacity, self.accelerator_type)
+    def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
+        usable = self._usable(capacity, accelerator_type)
         if self.profile is not None:
             return plan_by_profile(
                 self.profile,

@@ -4,8 +4,9 @@ Ray hands out any GPU unless it is told a device type or a label. So a selection
 tell Ray, the simplest that sets its nodes apart.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -15,6 +16,8 @@ from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, is_label_val
 from tune_policies.placement.packing import Request, device_slots
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.first_feasible import plan_first_feasible
+from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.policies.shares_per_worker import (
     about_nodes_without_cpus,
     cpus_that_strand_no_device,
@@ -55,6 +58,30 @@ def _known(wish: str | tuple[str, ...]) -> str | tuple[str, ...]:
 
 AcceleratorTypes = Annotated[str | tuple[str, ...], BeforeValidator(_wishes), AfterValidator(_known)]
 """A device type that Ray knows, such as ``"A100"``; or several, the best first."""
+
+
+class GpuTypesPolicy(ResourcePolicy):
+    """A policy for GPUs that may name several device types, of which it takes the first that fits."""
+
+    if TYPE_CHECKING:  # each policy has the field, after its own amounts, as people write and read it
+        accelerator_type: AcceleratorTypes | None = None
+
+    @property
+    def choices(self) -> tuple[ResourcePolicy, ...]:
+        """One policy for each type that is wished for."""
+        if self.accelerator_type is None or isinstance(self.accelerator_type, str):
+            return (self,)
+        return tuple(self.model_copy(update={"accelerator_type": name}) for name in self.accelerator_type)
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        if self.accelerator_type is None or isinstance(self.accelerator_type, str):
+            return self._plan_on_type(capacity, self.accelerator_type)
+        return plan_first_feasible(self.choices, capacity)
+
+    @abstractmethod
+    def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
+        """Return the plan on devices of one type; ``None``: of any."""
 
 
 class Selection(NamedTuple):

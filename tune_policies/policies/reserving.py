@@ -44,12 +44,8 @@ class ReservingPolicy(WrappingPolicy):
         try:
             plan = self.inner.plan(rest)
         except InfeasibleRequestError as error:
-            raise InfeasibleRequestError(
-                error.asked,
-                f"with {wish} left free, {error.offered}",
-                error.short_of,
-                f"{error.suggestion} Or leave less free.",
-                error.tried,
+            raise error.told(
+                offered=f"with {wish} left free, {error.offered}", suggestion=f"{error.suggestion} Or leave less free."
             ) from error
         notes = [f"{wish} left free for others: pass max_concurrent_trials to Tune, nothing else holds trials back"]
         if self.gpus and plan.shares_gpu:
@@ -59,7 +55,7 @@ class ReservingPolicy(WrappingPolicy):
         plan = plan.with_slots(lambda slot: _kept_off_small_devices(slot, capacity)).with_reasons(*notes)
         if len(plan.slots) == 1:
             return plan
-        # Several kinds have places of their own, and those are chosen on all of the cluster.
+        # Slots of several types have places of their own, which are chosen on all of the cluster.
         return _placed(plan, capacity)
 
 
@@ -70,7 +66,7 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
         InfeasibleRequestError: None has a place.
     """
     layout = place_slots(plan.slots, capacity)
-    counts = [layout.count(kind) for kind in range(len(plan.slots))]
+    counts = [layout.count(slot_type) for slot_type in range(len(plan.slots))]
     if not any(counts):
         raise InfeasibleRequestError(
             " or ".join(str(slot) for slot in plan.slots),

@@ -98,7 +98,7 @@ class Autoscaler(ABC):
             try:
                 request_resources(**arguments)
             except TypeError:
-                # Older ones (2.50) take whole numbers only, and hand them to this, which takes fractions.
+                # Those before 2.56 take whole numbers only, and hand them to this, which takes fractions.
                 commands.request_resources(**arguments)
         self._request = counted(bundles)
         self._asked()
@@ -289,6 +289,6 @@ def start_coordinator_here() -> None:
         from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
             get_or_create_autoscaling_coordinator,
         )
-    except ImportError:  # an older Ray, whose Train asks the autoscaler for nothing
+    except ImportError:  # before Ray 2.53, whose Train asks the autoscaler for nothing
         return
     get_or_create_autoscaling_coordinator()

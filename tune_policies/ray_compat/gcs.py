@@ -320,7 +320,7 @@ def free_by_node() -> dict[str, dict[str, float]]:
 def _accessor() -> Any:
     if hasattr(ray_state, "_connect_and_get_accessor"):
         return ray_state._connect_and_get_accessor()
-    ray_state._check_connected()  # before Ray 2.60
+    ray_state._check_connected()  # before Ray 2.52
     return ray_state.global_state_accessor
 
 

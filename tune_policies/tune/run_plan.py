@@ -126,7 +126,9 @@ class RunPlan:
             () if self._infeasible is not None else self._place_slots(self._capacity or ClusterCapacity())
         )
         self.factories = {
-            (each.kind, each.node_id): self.plan.slots[each.kind].placement_group_factory(node_id=each.node_id)
+            (each.slot_type, each.node_id): self.plan.slots[each.slot_type].placement_group_factory(
+                node_id=each.node_id
+            )
             for each in self._placements
         }
         return True
@@ -161,14 +163,14 @@ class RunPlan:
         to_come = [slot.max_concurrent_trials - layout.count(kind) for kind, slot in enumerate(slots)]
         # The autoscaler adds nodes for what is requested.
         anywhere = [_anywhere(kind, count) for kind, count in enumerate(to_come) if count and self.plan.nodes_to_add]
-        placements = tuple(sorted((*layout.places, *anywhere), key=lambda placement: placement.kind))
+        placements = tuple(sorted((*layout.places, *anywhere), key=lambda placement: placement.slot_type))
         if not placements:
             self._wait_for_nodes(_none_fits(self.plan), "nodes went")
         return placements
 
 
 def _anywhere(kind: int, count: int) -> Placement:
-    return Placement(kind=kind, node_id=None, count=count)
+    return Placement(slot_type=kind, node_id=None, count=count)
 
 
 def _none_fits(plan: TrialPlan) -> InfeasibleRequestError:

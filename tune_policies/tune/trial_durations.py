@@ -228,7 +228,7 @@ class TrialTimer:
             return False
         counts = Counter(dict.fromkeys(range(len(self._kinds.slots)), 0))
         for placement in placements:
-            counts[placement.kind] += placement.count
+            counts[placement.slot_type] += placement.count
         running = [
             RunningTrial(kind=assignment.kind, elapsed_s=self._elapsed_s(trial, now_s))
             for trial, assignment in assignments.items()
