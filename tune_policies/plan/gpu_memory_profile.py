@@ -12,6 +12,7 @@ with by chance. So floats are taken in only where whole numbers explain too litt
 """
 
 import json
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations, combinations_with_replacement
@@ -132,14 +133,12 @@ class MemoryFit(NamedTuple):
 
     def bytes_for(self, numbers: Mapping[str, float]) -> int:
         """Return the bytes for these numbers, the largest residual included."""
-        return int(-(-self._formula(numbers) // 1)) + self.residual_bytes
+        needed = sum(each * _product(term, numbers) for term, each in self.coefficients.items())
+        return math.ceil(needed) + self.residual_bytes
 
     def tells(self, numbers: Mapping[str, float]) -> bool:
         """Return whether the formula holds: not where a whole number that it leaves out is above those measured."""
-        return not _is_above(numbers, self.largest_unused)
-
-    def _formula(self, numbers: Mapping[str, float]) -> float:
-        return sum(each * _product(term, numbers) for term, each in self.coefficients.items())
+        return all(numbers[name] <= most for name, most in self.largest_unused.items())
 
     def __str__(self) -> str:
         terms = (
@@ -263,10 +262,6 @@ def _product(term: Term, numbers: Mapping[str, float]) -> float:
     for name in term:
         product *= 0.0 if numbers[name] < _LEAST else min(numbers[name], _MOST)
     return product
-
-
-def _is_above(numbers: Mapping[str, float], largest: Mapping[str, float]) -> bool:
-    return any(numbers[name] > most for name, most in largest.items())
 
 
 class GpuMemoryMeasurement(Value):

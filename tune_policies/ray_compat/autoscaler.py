@@ -8,7 +8,6 @@ reads them. It is the same in Ray 2.50 and 2.60 unless said.
 import inspect
 import json
 import logging
-import re
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -27,6 +26,7 @@ from ray.experimental.internal_kv import _internal_kv_get
 
 from tune_policies.plan.trial_slot import Bundle
 from tune_policies.ray_compat.connection import is_through_client
+from tune_policies.ray_compat.gcs import MIRRORED_TYPE
 from tune_policies.values.errors import ProbeError
 
 logger = logging.getLogger(__name__)
@@ -34,8 +34,6 @@ logger = logging.getLogger(__name__)
 _FIRST_REPORT_S: Final = 6.0
 """Both versions report every 5 s (``AUTOSCALER_UPDATE_INTERVAL_S``), the first time soon after the cluster starts."""
 _RPC_TIMEOUT_S: Final = 10
-_READ_ONLY_TYPE: Final = re.compile(r"node_[0-9a-f]{56}")
-"""Without a configuration, Ray's monitor only looks on, and calls each node a type of its own."""
 
 
 class Launch(NamedTuple):
@@ -236,7 +234,7 @@ def _adds_nodes(autoscaler: Autoscaler) -> bool | None:
         return any(node.instance_id or node.ray_node_type_name for node in nodes)
     said = json.loads(_read(DEBUG_AUTOSCALING_STATUS) or b"{}").get("autoscaler_report") or {}
     types = said.get("node_type_mapping")
-    return any(not _READ_ONLY_TYPE.fullmatch(name) for name in types.values()) if types else None
+    return any(not MIRRORED_TYPE.fullmatch(name) for name in types.values()) if types else None
 
 
 def counted(bundles: list[Bundle]) -> Counter[str]:

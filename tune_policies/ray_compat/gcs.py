@@ -34,8 +34,11 @@ from tune_policies.cluster.capacity import HEAD_RESOURCE, NodeCapacity, accelera
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
 from tune_policies.values.errors import ProbeError
 
-# The type of a node that nothing scales (format_readonly_node_type in ray.autoscaler._private.util): its own id.
-_MIRRORED: Final = re.compile(r"node_[0-9a-f]+")
+MIRRORED_TYPE: Final = re.compile(r"node_[0-9a-f]{56}")
+"""The type of a node that nothing scales: without a configuration Ray's monitor calls each node by its own identifier.
+
+So does ``format_readonly_node_type`` in ``ray.autoscaler._private.util``. A user's own type may be called ``node_1``.
+"""
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,7 @@ def _joined_under_v1(report: dict[str, Any], heads: Iterable[str]) -> Counter[st
 
 def _names_types(report: dict[str, Any]) -> bool:
     named = {*(report.get("active_nodes") or {}), *(report.get("node_type_mapping") or {}).values()}
-    return any(not _MIRRORED.fullmatch(name) for name in named)
+    return any(not MIRRORED_TYPE.fullmatch(name) for name in named)
 
 
 def _to_node(node: Any) -> NodeCapacity:

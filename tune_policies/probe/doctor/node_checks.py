@@ -280,7 +280,10 @@ def diagnose(nodes: Iterable[NodeFacts]) -> tuple[Finding, ...]:
 
 def _differing_versions(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
     read = [node for node in nodes if node.failure is None]
-    versions = {node.name: node.versions | _driver(node) for node in read}
+    versions = {
+        node.name: node.versions | ({"NVIDIA driver": node.driver_version} if node.driver_version else {})
+        for node in read
+    }
     for package in sorted({name for found in versions.values() for name in found}):
         where: dict[str, list[str]] = defaultdict(list)
         for node, found in versions.items():
@@ -288,7 +291,8 @@ def _differing_versions(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
                 where[found.get(package, "not installed")].append(node)
         if len(where) < 2:
             continue
-        versions_with_nodes = _most_common_first(where)
+        sorted_names = ((version, sorted(names)) for version, names in where.items())
+        versions_with_nodes = sorted(sorted_names, key=lambda each: (-len(each[1]), each[0]))  # the most common first
         listed = "; ".join(f"{version} on {shorten_names(names)}" for version, names in versions_with_nodes)
         yield Finding(
             severity=Severity.NOTE if package in _MAY_DIFFER else Severity.PROBLEM,
@@ -296,14 +300,6 @@ def _differing_versions(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
             hint="install one version everywhere, best by one image for all nodes",
             nodes=tuple(name for _, names in versions_with_nodes[1:] for name in names),
         )
-
-
-def _most_common_first(where: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
-    return sorted(((version, sorted(names)) for version, names in where.items()), key=lambda it: (-len(it[1]), it[0]))
-
-
-def _driver(node: NodeFacts) -> dict[str, str]:
-    return {"NVIDIA driver": node.driver_version} if node.driver_version else {}
 
 
 def _no_gpus(nodes: tuple[NodeFacts, ...]) -> Iterator[Finding]:
