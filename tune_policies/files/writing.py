@@ -18,6 +18,9 @@ from tune_policies.files.reading import MAX_RECORD_BYTES, read_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
+_POLL_S: Final = 0.05
+"""How often it is looked whether another process is done with a file."""
+
 
 def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
     """Write a file that a user has named, where nothing is lost by it.
@@ -182,9 +185,6 @@ def path_within(folder: Path, name: str) -> Path:
             "rename what the name comes from"
         )
     return path
-
-
-_POLL_S: Final = 0.05
 
 
 class BusyFileError(InvalidResourcesError):

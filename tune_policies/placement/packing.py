@@ -30,6 +30,15 @@ from tune_policies.values.value import Value
 DRIVER_BYTES: Final = MIB
 """Host memory of a Train driver, of which it holds nothing else."""
 
+DRIVER: Final = Resources(memory_bytes=DRIVER_BYTES)
+"""What Tune reserves for a trial whose training runs in Train workers.
+
+A Train driver only waits, so it must not hold a CPU that its own workers queue for. Ray refuses a trial that
+holds nothing, and takes one that holds a little host memory.
+"""
+
+_UNLIMITED: Final = 2**63
+
 
 def device_slots(ticks: int, share: int) -> int:
     """Return how many times a share fits idle devices of one node, both in ticks."""
@@ -151,9 +160,6 @@ class RemainingNode:
         return True
 
 
-_UNLIMITED: Final = 2**63
-
-
 def _without(devices: Counter[int], ticks: int) -> Counter[int] | None:
     """Return the devices by their free ticks without so many, the fullest first; ``None``: there is no room."""
     whole, share = divmod(ticks, TICKS)
@@ -225,17 +231,6 @@ def _are_placed(wanted: Sequence[_Wanted], nodes: Sequence[NodeCapacity], *, one
     return True
 
 
-DRIVER: Final = Resources(memory_bytes=DRIVER_BYTES)
-"""What Tune reserves for a trial whose training runs in Train workers.
-
-A Train driver only waits, so it must not hold a CPU that its own workers queue for. Ray refuses a trial that
-holds nothing, and takes one that holds a little host memory.
-"""
-
-
-_TYPE_TICKS: Final = to_ticks(ACCELERATOR_TYPE_AMOUNT)
-
-
 class Request(Value):
     """What one trial needs.
 
@@ -269,10 +264,9 @@ class Request(Value):
     @cached_property
     def amounts(self) -> Amounts:
         """What one worker takes of a node, its part of the device type included."""
-        of_type = (
-            {} if self.accelerator_type is None else {ACCELERATOR_TYPE_PREFIX + self.accelerator_type: _TYPE_TICKS}
-        )
-        return self.worker.ticks | of_type
+        if self.accelerator_type is None:
+            return self.worker.ticks
+        return self.worker.ticks | {ACCELERATOR_TYPE_PREFIX + self.accelerator_type: to_ticks(ACCELERATOR_TYPE_AMOUNT)}
 
     @property
     def processes(self) -> int:

@@ -24,11 +24,7 @@ from tune_policies.policies.shares_per_worker import (
     nodes_with_cpus,
 )
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import (
-    TICKS,
-    format_amount,
-    to_ticks,
-)
+from tune_policies.values.resources import TICKS, format_amount, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import shorten
 
@@ -37,17 +33,13 @@ def _wishes(value: object) -> object:
     if isinstance(value, str | None):
         return value
     # An iterator would be read once, and the order of a set is nobody's wish.
-    if (
-        not isinstance(value, list | tuple)
-        or not value
-        or not all(isinstance(name, str) for name in value)
-        or len(set(value)) < len(value)
-    ):
+    listed = value if isinstance(value, list | tuple) else ()
+    if not listed or len({name for name in listed if isinstance(name, str)}) < len(listed):
         raise InvalidResourcesError(
             f"accelerator_type must be the name of a device type, or a list of such names, each once, the best first: "
             f"got {shorten(value)}"
         )
-    return tuple(value)
+    return tuple(listed)
 
 
 def _known(wish: str | tuple[str, ...]) -> str | tuple[str, ...]:
