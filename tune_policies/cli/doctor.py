@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tune_policies.cli.options import Address, Force, Json, TimeoutS, ray_speaks_on_stderr
 from tune_policies.cli.terminal import TextConsole, TextTable, line
-from tune_policies.probe.doctor.diagnosis import Diagnosis, Finding, Severity
+from tune_policies.probe.doctor.node_checks import Diagnosis, Finding, Severity
 from tune_policies.values.value import counted, shorten_names
 
 app = typer.Typer()

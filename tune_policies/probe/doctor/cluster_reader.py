@@ -18,8 +18,7 @@ from tune_policies.cluster.capacity import accelerator_type_of
 from tune_policies.files.child_python import child_python
 from tune_policies.probe import nvml
 from tune_policies.probe.doctor import node_reader
-from tune_policies.probe.doctor.diagnosis import Diagnosis, NodeFacts, RayCounts
-from tune_policies.probe.doctor.node_checks import diagnose
+from tune_policies.probe.doctor.node_checks import Diagnosis, NodeFacts, RayCounts, diagnose
 from tune_policies.ray_compat.connection import connection, find_ray, is_through_client, sent_by_value
 from tune_policies.ray_compat.gcs import free_by_node
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
