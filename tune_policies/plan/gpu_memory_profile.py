@@ -25,7 +25,7 @@ from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, UsedBytes
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import GIB, MIB, format_bytes
-from tune_policies.values.value import Value, shorten
+from tune_policies.values.value import Value, counted, shorten
 
 if TYPE_CHECKING:
     from numpy import float64
@@ -342,8 +342,8 @@ class GpuMemoryProfile(Value):
             Bytes; ``None``: nothing is known of it, as where measurements state their total only.
         """
         is_safe = gpu_models is not None and not set(gpu_models) <= set(self.gpu_models)
-        counted = (each.counted_overhead_bytes(is_safe=is_safe) for each in self.measurements)
-        return max((each for each in counted if each is not None), default=None)
+        known = (each.counted_overhead_bytes(is_safe=is_safe) for each in self.measurements)
+        return max((each for each in known if each is not None), default=None)
 
     @cached_property
     def fits(self) -> dict[str, MemoryFit]:
@@ -439,14 +439,13 @@ def _is_within(values: Mapping[str, Any], limits: Mapping[str, Any], names: Iter
 
 
 def _ended(measurement: GpuMemoryMeasurement) -> str:
-    steps = f"{measurement.num_steps} {'step' if measurement.num_steps == 1 else 'steps'}"
     how = {
         "finished": "finished",
         "max_steps": "stopped",
         "max_seconds": "stopped by the clock",
         "out_of_memory": "ran out",
     }
-    return f"{how[measurement.ended_by]} after {steps}"
+    return f"{how[measurement.ended_by]} after {counted(measurement.num_steps, 'step')}"
 
 
 def _range(fit: MemoryFit) -> str:

@@ -16,7 +16,7 @@ from tune_policies.plan.trial_slot import Bundle, TrialSlot
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import PositiveCount, Resources, check_count, from_ticks, to_ticks
 from tune_policies.values.sanitize import one_line
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, counted
 
 if TYPE_CHECKING:
     from ray.train import ScalingConfig
@@ -290,7 +290,7 @@ class TrialPlan(Value):
     def explain(self) -> str:
         """Return the plan as text: how many at once, what each gets, what limits it, and why."""
         least, most = self.min_concurrent_trials, self.max_concurrent_trials
-        count = f"{most} {'trial' if most == 1 else 'trials'} at once"
+        count = f"{counted(most, 'trial')} at once"
         if self.by_config is not None:
             count = f"{least} to {count}, by their configs" if least < most else f"{count}, by their configs"
         lines = [f"{count}, limited by {self.limited_by}"]

@@ -47,6 +47,7 @@ from tune_policies.values.resources import (
     from_ticks,
     to_ticks,
 )
+from tune_policies.values.value import counted
 
 
 class AcceleratorPolicy(ResourcePolicy):
@@ -268,7 +269,7 @@ def check_slice_request(request: SliceRequest) -> None:
     check_topology(*shape)
     if shape.chips % tpus:
         raise InvalidResourcesError(
-            f"amount={tpus} of TPU does not divide the {_chips(shape.chips)} of a {shape.topology} slice: "
+            f"amount={tpus} of TPU does not divide the {counted(shape.chips, 'chip')} of a {shape.topology} slice: "
             f"ask for {shape.chips}"
         )
     if request.cpus == 0:
@@ -281,7 +282,7 @@ def check_slice_request(request: SliceRequest) -> None:
         nearest = " or ".join(str(number) for number in (below, below + full) if number)
         raise InvalidResourcesError(
             f"num_workers={request.num_workers} does not fill whole slices: {shape.topology} has "
-            f"{_chips(shape.chips)}, so {full} {'worker' if full == 1 else 'workers'} of {tpus} TPU fill one. "
+            f"{counted(shape.chips, 'chip')}, so {counted(full, 'worker')} of {tpus} TPU fill one. "
             f"Ask for num_workers={nearest}"
         )
 
@@ -318,8 +319,8 @@ def plan_slices(capacity: ClusterCapacity, wanted: SliceRequest) -> TrialPlan:
 def _reasons(wanted: SliceRequest, request: Request) -> Iterable[str]:
     slices, workers = wanted.num_slices, wanted.workers_per_slice
     yield (
-        f"{slices} whole {wanted.shape.topology} {'slice' if slices == 1 else 'slices'} per trial, each for {workers} "
-        f"{'worker' if workers == 1 else 'workers'} of {wanted.tpus} TPU"
+        f"{counted(slices, f'whole {wanted.shape.topology} slice')} per trial, each for "
+        f"{counted(workers, 'worker')} of {wanted.tpus} TPU"
     )
     if wanted.cpus is None:
         yield f"{format_amount(request.worker.cpus)} CPU per worker, so that no TPU is left without CPUs"
@@ -336,7 +337,7 @@ def _too_few_slices(
     slices, there = wanted.num_slices, len(usable)
     why = "".join(f"; slice {name!r}: {reason}" for name, reason in sorted(left_out.items())[:3])
     return InfeasibleRequestError(
-        f"{request} on {slices} whole {shape.topology} {'slice' if slices == 1 else 'slices'}",
+        f"{request} on {counted(slices, f'whole {shape.topology} slice')}",
         f"the cluster has {there or 'no'} intact {'slice' if there == 1 else 'slices'} that can hold them{why}",
         "TPU slices",
         _hint(capacity, wanted, there),
@@ -379,7 +380,3 @@ def _topologies_there(capacity: ClusterCapacity, shape: SliceShape) -> list[str]
     named = {node.labels.get(TOPOLOGY) for node in capacity.nodes} & TOPOLOGIES[shape.accelerator_type]
     others = [shape._replace(topology=topology) for topology in named if topology not in (None, shape.topology)]
     return sorted(other.topology for other in others if find_slices(capacity.nodes, other).intact)
-
-
-def _chips(count: int) -> str:
-    return f"{count} {'chip' if count == 1 else 'chips'}"

@@ -44,6 +44,7 @@ from tune_policies.values.resources import (
     from_ticks,
 )
 from tune_policies.values.units import format_bytes, format_request
+from tune_policies.values.value import counted
 
 
 class GpuMemoryPolicy(GpuTypesPolicy):
@@ -139,7 +140,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         k = TICKS // share
         is_capped = self.max_trials_per_gpu is not None and self.max_trials_per_gpu < fit
         reasons = [
-            f"{format_bytes(needed)} a worker: {k} {'worker' if k == 1 else 'workers'} on a GPU of "
+            f"{format_bytes(needed)} a worker: {counted(k, 'worker')} on a GPU of "
             f"{format_bytes(smallest)}" + (", as max_trials_per_gpu says" if is_capped else "")
         ]
         reasons += self._left_out(capacity, usable, choice)
@@ -260,10 +261,10 @@ def plan_by_profile(
                 selections.append(best(needed)[1])
     told = [(each, labels_of(capacity, each)) for each in _different(selections)]
     plan = plan.on_nodes(told[0][1])
-    counted = {"gpu_overhead_bytes": overhead, "measured_with": profile.versions}
-    plan = plan.with_slots(lambda slot: slot.model_copy(update=counted))
+    overheads = {"gpu_overhead_bytes": overhead, "measured_with": profile.versions}
+    plan = plan.with_slots(lambda slot: slot.model_copy(update=overheads))
     sized = _slots(_spread(wanted, largest_device), plan, told, plan_on)
-    slots = tuple(slot.model_copy(update=counted) for slot in sized)
+    slots = tuple(slot.model_copy(update=overheads) for slot in sized)
     by_config = SlotsByProfile(profile=profile, headroom=headroom, slots=slots)
     reasons = [
         _what_was_measured(profile, held, headroom),
@@ -274,8 +275,10 @@ def plan_by_profile(
         *(f"for the largest: {reason}" for reason in plan.reasons),
     ]
     if not_held:
-        count = f"{len(not_held)} {'config' if len(not_held) == 1 else 'configs'}"
-        reasons.insert(1, f"{count} ran out of {format_bytes(max(not_held))}, the whole GPU: not counted")
+        reasons.insert(
+            1,
+            f"{counted(len(not_held), 'config')} ran out of {format_bytes(max(not_held))}, the whole GPU: not counted",
+        )
     return plan.model_copy(update={"by_config": by_config, "reasons": tuple(reasons)})
 
 
@@ -335,7 +338,7 @@ def _what_they_get(by_config: SlotsByProfile) -> Iterator[str]:
     )
     for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):
         with suppress(InfeasibleRequestError):
-            yield f"{_counted(by_config, each)}, so {format_amount(by_config.slot_for(each.config).worker.gpus)} GPU"
+            yield f"{_need(by_config, each)}, so {format_amount(by_config.slot_for(each.config).worker.gpus)} GPU"
 
 
 def _whole(largest: TrialSlot) -> str:
@@ -348,14 +351,14 @@ def _where_it_was_not_measured(
 ) -> Iterator[str]:
     others = sorted({name for name in gpu_models if name is not None} - set(profile.gpu_models))
     if others and profile.gpu_models:
-        counted = "" if overhead is None else f"; {format_bytes(overhead)} are counted for what is outside allocators"
+        on_top = "" if overhead is None else f"; {format_bytes(overhead)} are counted for what is outside allocators"
         yield (
             f"measured on {', '.join(profile.gpu_models)} and planned for {', '.join(others)}, where trials may need "
-            f"more or less{counted}"
+            f"more or less{on_top}"
         )
 
 
-def _counted(by_config: SlotsByProfile, measured: GpuMemoryMeasurement) -> str:
+def _need(by_config: SlotsByProfile, measured: GpuMemoryMeasurement) -> str:
     """Return what was measured, and what is counted, where another overhead makes that more."""
     needed = by_config.needed_bytes(measured.config) or 0
     more = format_bytes(needed) != format_bytes(measured.total_bytes)
@@ -363,11 +366,10 @@ def _counted(by_config: SlotsByProfile, measured: GpuMemoryMeasurement) -> str:
 
 
 def _what_was_measured(profile: GpuMemoryProfile, held: list[int], headroom: float) -> str:
-    count = len(profile.measurements)
     on = f" on {', '.join(profile.gpu_models)}" if profile.gpu_models else ""
     least, most = format_bytes(min(held)), format_bytes(max(held))
     amount = least if least == most else f"{least} to {most}"
     return (
-        f"{count} {'config' if count == 1 else 'configs'} measured{on}, {amount}: each trial gets what its config "
+        f"{counted(len(profile.measurements), 'config')} measured{on}, {amount}: each trial gets what its config "
         f"needs and {headroom:.0%} more"
     )
