@@ -4,7 +4,7 @@ By a profile each config gets the smallest slot that is enough for it.
 """
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from typing import Final, Self
@@ -23,6 +23,7 @@ from tune_policies.policies.gpu_selection import (
     GpuTypesPolicy,
     Selection,
     describe_gpus,
+    each_once,
     gpus_of_type,
     labels_of,
     plan_gpu_share,
@@ -45,6 +46,15 @@ from tune_policies.values.resources import (
 )
 from tune_policies.values.units import format_bytes, format_request
 from tune_policies.values.value import counted
+
+_MOST_SIZES: Final = 12
+"""Each size costs a plan; with twelve a trial gets a sixth more than it needs in the mean, from 1 to 80 GiB."""
+
+_NEAR: Final = 1.1
+"""Sizes that differ by less than this factor need no other one between them."""
+
+_MOST_NAMED: Final = 8
+"""Of more measured configs, only those that need the least and the most are named."""
 
 
 class GpuMemoryPolicy(GpuTypesPolicy):
@@ -92,17 +102,60 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
         usable = self._usable(capacity, accelerator_type)
         if self.profile is not None:
-            return plan_by_profile(
-                self.profile,
-                self.headroom,
-                capacity,
-                sizes={node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups},
-                gpu_models=_models(capacity.nodes_of(usable.groups)),
-                best=lambda needed: self._best(capacity, usable, needed),
-                plan_on=lambda choice, needed: self._plan_choice(capacity, usable, choice, needed),
-            )
+            return self._plan_by_profile(self.profile, capacity, usable)
         plan, choice = self._best(capacity, usable, self.gpu_memory or 0)
         return with_labels(plan, capacity, choice)
+
+    def _plan_by_profile(self, profile: GpuMemoryProfile, capacity: ClusterCapacity, usable: Selection) -> TrialPlan:
+        """Return the plan whose first slot is enough for every measured config, with smaller slots for smaller ones.
+
+        Raises:
+            InfeasibleRequestError: No device holds the largest of the configs that ran.
+        """
+        sizes = {node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups}  # 0 is not known
+        largest_device = max(sizes, default=0)
+        gpu_models = _models(capacity.nodes_of(usable.groups))
+        overhead = profile.overhead_bytes(gpu_models)
+        ran = [profile.gpu_memory_bytes(each.config, overhead) for each in profile.measurements if not each.ran_out]
+        held = [needed for needed in ran if needed is not None]
+        not_held = [each.total_bytes for each in profile.measurements if each.ran_out]
+        if not held:  # so only a larger device may do, and as a whole
+            held = [max(max(not_held) + 1, largest_device)]
+        # With headroom, but no more than a device has, if that is enough.
+        wanted = sorted({min(with_headroom(each, self.headroom), max(each, largest_device)) for each in held})
+        plan, selection = self._best(capacity, usable, wanted[-1])
+        selections = [selection]
+        if len(sizes) > 1:  # small configs may do with small devices, and unknown ones are best off on the largest
+            for needed in (wanted[0], largest_device):
+                with suppress(InfeasibleRequestError):  # too few devices of that size for all workers of a trial
+                    selections.append(self._best(capacity, usable, needed)[1])
+        told = [(each, labels_of(capacity, each)) for each in each_once(selections)]
+        first = plan.slots[0].on_nodes(told[0][1])
+        slots = {first.gpu_memory_bytes or 0: first}
+        for size in _spread(wanted, largest_device):
+            fitting = []
+            for choice, labels in told:
+                with suppress(InfeasibleRequestError):  # too few whole GPUs are there, or not with the CPUs
+                    if (choice.memory_bytes or 0) >= size:
+                        fitting.append(self._plan_choice(capacity, usable, choice, size).slots[0].on_nodes(labels))
+            if fitting:
+                most = max(fitting, key=lambda slot: slot.max_concurrent_trials)
+                slots.setdefault(most.gpu_memory_bytes or 0, most)
+        overheads = {"gpu_overhead_bytes": overhead, "measured_with": profile.versions}
+        sized = tuple(slot.model_copy(update=overheads) for _, slot in sorted(slots.items()))
+        by_config = SlotsByProfile(profile=profile, headroom=self.headroom, slots=sized)
+        reasons = [
+            _what_was_measured(profile, held, self.headroom),
+            *_what_ran_out(not_held),
+            *_what_they_get(by_config),
+            *profile.reasons,
+            *_where_it_was_not_measured(profile, gpu_models, overhead),
+            f"a config of which nothing is known gets {_whole(by_config.slots[-1])}",
+            *(f"for the largest: {reason}" for reason in plan.reasons),
+        ]
+        # Slots of GPUs are of one type, so the plan has this one alone.
+        changes = {"slots": (first.model_copy(update=overheads),), "by_config": by_config, "reasons": tuple(reasons)}
+        return plan.model_copy(update=changes)
 
     def _best(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> tuple[TrialPlan, Selection]:
         """Return the plan for workers that need so many bytes each, and the devices that it uses.
@@ -211,82 +264,6 @@ def _choices(capacity: ClusterCapacity, usable: Selection, needed: int) -> Itera
             yield choice
 
 
-_MOST_SIZES: Final = 12
-"""Each size costs a plan; with twelve a trial gets a sixth more than it needs in the mean, from 1 to 80 GiB."""
-
-_NEAR: Final = 1.1
-"""Sizes that differ by less than this factor need no other one between them."""
-
-_MOST_NAMED: Final = 8
-"""Of more measured configs, only those that need the least and the most are named."""
-
-
-def plan_by_profile(
-    profile: GpuMemoryProfile,
-    headroom: float,
-    capacity: ClusterCapacity,
-    *,
-    sizes: Collection[int],
-    gpu_models: Collection[str | None],
-    best: Callable[[int], tuple[TrialPlan, Selection]],
-    plan_on: Callable[[Selection, int], TrialPlan],
-) -> TrialPlan:
-    """Return the plan whose first slot is enough for every measured config, with smaller slots for smaller configs.
-
-    Args:
-        profile: What was measured.
-        headroom: How much more than measured a worker gets, as a part of it.
-        capacity: The cluster.
-        sizes: The bytes of the devices that there are; 0 for one that is not known.
-        gpu_models: The devices' names by their drivers; ``None`` for one that is not known.
-        best: Returns the devices to use for workers that need so many bytes each, and their plan without labels.
-        plan_on: Returns the plan on given devices, without labels. Both raise where no such worker fits.
-
-    Raises:
-        InfeasibleRequestError: No device holds the largest of the configs that ran.
-    """
-    largest_device = max(sizes, default=0)
-    overhead = profile.overhead_bytes(gpu_models)
-    ran = [profile.gpu_memory_bytes(each.config, overhead) for each in profile.measurements if not each.ran_out]
-    held = [needed for needed in ran if needed is not None]
-    not_held = [each.total_bytes for each in profile.measurements if each.ran_out]
-    if not held:  # so only a larger device may do, and as a whole
-        held = [max(max(not_held) + 1, largest_device)]
-    wanted = sorted({_wanted(needed, headroom, largest_device) for needed in held})
-    plan, selection = best(wanted[-1])
-    selections = [selection]
-    if len(sizes) > 1:  # small configs may do with small devices, and unknown ones are best off on the largest
-        for needed in (wanted[0], largest_device):
-            with suppress(InfeasibleRequestError):  # too few devices of that size for all workers of a trial
-                selections.append(best(needed)[1])
-    told = [(each, labels_of(capacity, each)) for each in _different(selections)]
-    plan = plan.on_nodes(told[0][1])
-    overheads = {"gpu_overhead_bytes": overhead, "measured_with": profile.versions}
-    plan = plan.with_slots(lambda slot: slot.model_copy(update=overheads))
-    sized = _slots(_spread(wanted, largest_device), plan, told, plan_on)
-    slots = tuple(slot.model_copy(update=overheads) for slot in sized)
-    by_config = SlotsByProfile(profile=profile, headroom=headroom, slots=slots)
-    reasons = [
-        _what_was_measured(profile, held, headroom),
-        *_what_they_get(by_config),
-        *profile.reasons,
-        *_where_it_was_not_measured(profile, gpu_models, overhead),
-        f"a config of which nothing is known gets {_whole(slots[-1])}",
-        *(f"for the largest: {reason}" for reason in plan.reasons),
-    ]
-    if not_held:
-        reasons.insert(
-            1,
-            f"{counted(len(not_held), 'config')} ran out of {format_bytes(max(not_held))}, the whole GPU: not counted",
-        )
-    return plan.model_copy(update={"by_config": by_config, "reasons": tuple(reasons)})
-
-
-def _wanted(needed: int, headroom: float, largest_device: int) -> int:
-    """Return what a worker is given: with headroom, but no more than a device has, if that is enough."""
-    return min(with_headroom(needed, headroom), max(needed, largest_device))
-
-
 def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
     """Yield sizes from the smallest that is wanted to the largest device: the wanted ones, and some between."""
     sizes = sorted({*wanted, max(largest_device, wanted[-1])})
@@ -302,33 +279,9 @@ def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
     yield from sizes
 
 
-def _different(selections: Iterable[Selection]) -> Iterator[Selection]:
-    seen: set[frozenset[Hashable]] = set()
-    for selection in selections:
-        shapes = frozenset(node.shape for node, _ in selection.groups)
-        if shapes not in seen:
-            seen.add(shapes)
-            yield selection
-
-
-def _slots(
-    sizes: Iterable[int],
-    plan: TrialPlan,
-    told: list[tuple[Selection, dict[str, str]]],
-    plan_on: Callable[[Selection, int], TrialPlan],
-) -> tuple[TrialSlot, ...]:
-    """Return a slot for each size, the one of which the most run at once, beside that of ``plan``."""
-    found = {plan.slots[0].gpu_memory_bytes or 0: plan.slots[0]}
-    for size in sizes:
-        slots = []
-        for selection, labels in told:
-            with suppress(InfeasibleRequestError):  # too few whole GPUs are there, or not with the CPUs
-                if (selection.memory_bytes or 0) >= size:
-                    slots.append(plan_on(selection, size).slots[0].on_nodes(labels))
-        if slots:
-            most = max(slots, key=lambda slot: slot.max_concurrent_trials)
-            found.setdefault(most.gpu_memory_bytes or 0, most)
-    return tuple(slot for _, slot in sorted(found.items()))
+def _what_ran_out(not_held: list[int]) -> Iterator[str]:
+    if not_held:
+        yield f"{counted(len(not_held), 'config')} ran out of {format_bytes(max(not_held))}, the whole GPU: not counted"
 
 
 def _what_they_get(by_config: SlotsByProfile) -> Iterator[str]:

@@ -163,12 +163,17 @@ def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int
         choices += [choice.where(lambda node: node.shape in usable_shapes) for choice in of_types]
     large = [group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least_bytes]
     choices.append(select_gpus(capacity, large, usable.accelerator_type))
+    yield from (choice for choice in each_once(choices) if (choice.memory_bytes or 0) >= least_bytes)
+
+
+def each_once(selections: Iterable[Selection]) -> Iterator[Selection]:
+    """Yield the first of the selections of the same nodes."""
     seen: set[frozenset[Hashable]] = set()
-    for choice in choices:
-        shapes = frozenset(node.shape for node, _ in choice.groups)
-        if shapes not in seen and (choice.memory_bytes or 0) >= least_bytes:
+    for selection in selections:
+        shapes = frozenset(node.shape for node, _ in selection.groups)
+        if shapes not in seen:
             seen.add(shapes)
-            yield choice
+            yield selection
 
 
 def select_gpus(
