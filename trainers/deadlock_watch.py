@@ -18,8 +18,7 @@ import ray
 from ray.exceptions import RayError
 from ray.train import RunConfig
 
-from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.cluster.ray_totals import HEAD_RESOURCE
+from tune_policies.cluster.capacity import HEAD_RESOURCE, ClusterCapacity
 from tune_policies.placement.deadlock import (
     ClusterOccupancy,
     Gang,
@@ -30,13 +29,13 @@ from tune_policies.placement.deadlock import (
     stuck_runs,
 )
 from tune_policies.probe.probe_cluster import ProbeWarning, probe_cluster
-from tune_policies.ray_compat.gcs import read_cluster_state
-from tune_policies.ray_compat.gcs_tables import (
+from tune_policies.ray_compat.gcs import (
     ActorRecord,
     GroupRecord,
     is_dead_actor_of,
     living_actors,
     placement_groups,
+    read_cluster_state,
     remove_group,
 )
 from tune_policies.ray_compat.train_run import (

@@ -15,16 +15,17 @@ from ray import tune
 
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.ray_compat.ray_objects import PLAN_ATTRIBUTE, POLICY_ATTRIBUTE
-from tune_policies.ray_compat.resume_safe_resources import ResumeSafeResources
 from tune_policies.ray_compat.tune_trial import (
+    PLAN_ATTRIBUTE,
+    POLICY_ATTRIBUTE,
+    ResumeSafeResources,
+    UnpickledOnce,
     add_mixin,
     is_duplicate,
     reserved_by_config,
     storage_of,
     to_be_replaced,
 )
-from tune_policies.ray_compat.unpickled_once import UnpickledOnce
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.units import format_bytes
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import typer
 
-from tune_policies.cli.commands import GuardedCommands
+from tune_policies.cli.options import GuardedCommands
 from tune_policies.values.errors import InvalidResourcesError
 
 from . import decide, record, run

@@ -12,8 +12,8 @@ from math import log, log2
 from pathlib import Path
 from typing import NamedTuple
 
-from tune_policies.files.locking import locked
 from tune_policies.files.terminal import tell
+from tune_policies.files.writing import locked
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import check_count
 from tune_policies.values.value import counted

@@ -182,7 +182,7 @@ def _holds(slots: Iterable[TrialSlot], capacity: ClusterCapacity) -> bool:
         if slot not in ordered[:index]
     ]
     layout = place_slots(wanted, capacity.model_copy(update={"node_types": ()}))
-    return all(layout.count(kind) == slot.max_concurrent_trials for kind, slot in enumerate(wanted))
+    return all(layout.count(slot_type) == slot.max_concurrent_trials for slot_type, slot in enumerate(wanted))
 
 
 def _has_device(slot: TrialSlot) -> bool:

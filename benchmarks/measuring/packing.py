@@ -17,10 +17,9 @@ import ray
 from ray import tune
 
 from tune_policies import ClusterCapacity, GpuMemoryPolicy, GpuPolicy, TrialPlan, probe_cluster
-from tune_policies.files.locking import locked
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_text
 from tune_policies.files.terminal import tell
-from tune_policies.files.writing import check_new, replace_file
+from tune_policies.files.writing import check_new, locked, replace_file
 from tune_policies.trainers import measure_gpu_memory, with_plan
 from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY
 from tune_policies.values.errors import InvalidResourcesError

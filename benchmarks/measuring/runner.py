@@ -14,8 +14,8 @@ import ray
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tune_policies import ClusterCapacity, probe_cluster
-from tune_policies.files.locking import locked
 from tune_policies.files.terminal import TextConsole
+from tune_policies.files.writing import locked
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.ray_compat.connection import connection, find_ray
 from tune_policies.values.errors import InvalidResourcesError, ProbeError

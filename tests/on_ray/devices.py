@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ray import tune
 
-from tune_policies.cluster.accelerator_families import FAMILIES
+from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.trainers import with_plan
 
 VARIABLES = {str(family): family.visibility_variable for family in FAMILIES}

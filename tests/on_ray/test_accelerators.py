@@ -8,8 +8,7 @@ import ray
 from tests.on_ray.devices import VARIABLES, all_of, devices_of_each_trial
 from tests.on_ray.rays import local_ray
 from tune_policies import AcceleratorPolicy, probe_cluster
-from tune_policies.cluster.accelerator_families import FAMILIES
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, FAMILIES
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import ray
 import ray.train
-from ray.train import RunConfig
+from ray.train import RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.clusters import nodes
 from tests.on_ray.rays import cluster_of
 from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InvalidResourcesError
-from tune_policies.ray_compat import ray_objects as ray_adapter
+from tune_policies.plan import trial_plan
 from tune_policies.trainers import with_deadlock_check
 
 ALONE = 1
@@ -118,8 +118,8 @@ def test_ray_gets_a_pair_only_where_there_is_room_to_grow():
 
 
 def test_a_ray_without_elastic_workers_is_an_error_that_says_so(monkeypatch):
-    known = [field for field in ray_adapter.fields_of(ray_adapter.ScalingConfig) if "elastic" not in field.name]
-    monkeypatch.setattr(ray_adapter, "fields_of", lambda _: known)
+    known = [field for field in trial_plan.fields_of(ScalingConfig) if "elastic" not in field.name]
+    monkeypatch.setattr(trial_plan, "fields_of", lambda _: known)
 
     with pytest.raises(InvalidResourcesError, match="from 2 to 8 workers needs Ray Train's elastic workers"):
         CappedPolicy(CpuPolicy(num_workers=(2, 8)), ALONE).plan(nodes((8, 0))).scaling_config()

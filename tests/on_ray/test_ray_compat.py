@@ -4,25 +4,32 @@ import ast
 import inspect
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import ray
+import ray.train
+from packaging.version import Version
 from ray import tune
 from ray.train import ScalingConfig
 from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler
 from ray.util.placement_group import placement_group
+from ray.util.queue import Queue
 
 from tests.on_ray.rays import local_ray
-from tune_policies.ray_compat import resume_safe_resources, search_space, train_run, tune_controller, tune_trial
+from tune_policies.ray_compat import train_run, tune_controller, tune_trial
+from tune_policies.ray_compat.autoscaler import start_coordinator_here
 from tune_policies.ray_compat.autoscaler_config import cluster_yaml_schema
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
-from tune_policies.ray_compat.gcs import read_cluster_state, read_demand
-from tune_policies.ray_compat.gcs_tables import (
+from tune_policies.ray_compat.gcs import (
     free_by_node,
     is_dead_actor_of,
     living_actors,
     node_of_actor,
     placement_groups,
+    read_cluster_state,
+    read_demand,
     remove_group,
 )
 
@@ -140,6 +147,19 @@ def test_ray_ships_the_schema_of_its_cluster_files():
     assert '"available_node_types"' in cluster_yaml_schema().read_text()
 
 
+FIRST_WITH_COORDINATOR = Version("2.53.0")
+
+
+def test_trains_coordinator_is_started_on_the_node_of_the_program():
+    start_coordinator_here()
+
+    def started():
+        return [each.node_id for each in living_actors() if "Coordinator" in each.class_name and each.is_detached]
+
+    expected = [this_node()] if Version(ray.__version__) >= FIRST_WITH_COORDINATOR else []
+    wait_until(lambda: started() == expected)
+
+
 # Tune.
 
 
@@ -193,7 +213,7 @@ def test_tunes_trial_can_be_made_one_that_asks_schedulers(watched):
 
 
 def test_tune_adds_a_trial_where_its_saved_resources_are_forgotten():
-    controller = resume_safe_resources.TuneController
+    controller = tune_trial.TuneController
 
     assert list(inspect.signature(controller.add_trial).parameters) == ["self", "trial"]
     assert "self.add_trial(" in inspect.getsource(controller._requeue_restored_trials)
@@ -254,6 +274,81 @@ def test_a_trial_knows_where_its_files_are_what_it_has_and_that_it_has_ended(tmp
     assert tune_trial.is_duplicate({"__duplicate__": True})
 
 
+class FailsAt(tune.Trainable):
+    def step(self):
+        if self.config["at"] == "step":
+            raise ValueError("lost in a step")
+        return {"loss": 1}
+
+    def save_checkpoint(self, folder):
+        raise ValueError("lost at saving")
+
+
+class NotesFailures(FIFOScheduler):
+    """Notes of each failed trial whether it was saving; as a failure hook it requeues none."""
+
+    def __init__(self):
+        super().__init__()
+        self.was_saving = {}
+
+    def on_trial_add(self, tune_controller_, trial):
+        tune_controller.install_failure_hook(trial, self, tune_controller_)
+        super().on_trial_add(tune_controller_, trial)
+
+    def on_trial_error(self, tune_controller_, trial):
+        self.was_saving[trial.config["at"]] = tune_controller.was_saving(trial)
+        super().on_trial_error(tune_controller_, trial)
+
+    def should_requeue(self, trial, error):
+        return False
+
+    def adjust_resources(self, trial, planned):
+        return planned
+
+
+@pytest.fixture(scope="module")
+def failed(own_ray, tmp_path_factory):
+    scheduler = NotesFailures()
+    trials = tune.run(
+        FailsAt,
+        config={"at": tune.grid_search(["step", "save"])},
+        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
+        scheduler=scheduler,
+        storage_path=str(tmp_path_factory.mktemp("failed")),
+        raise_on_failed_trial=False,
+        verbose=0,
+    ).trials
+    return scheduler, {trial.config["at"]: trial for trial in trials}
+
+
+def test_of_a_failed_trial_is_known_whether_it_was_saving(failed):
+    assert failed[0].was_saving == {"step": False, "save": True}
+
+
+def test_the_error_of_a_trial_is_read_from_what_tune_has_saved(failed):
+    error = tune_trial.unpickled_error(Path(failed[1]["step"].pickled_error_file).read_bytes())
+
+    assert isinstance(error, ValueError)
+    assert "lost in a step" in str(error)
+    assert tune_trial.unpickled_error(b"no pickle") is None
+
+
+def test_a_result_has_a_checkpoint_that_is_stored_already_and_no_copy_of_it(tmp_path):
+    def function(config):
+        storage = tune_trial.storage_of_session()
+        folder = Path(storage.trial_fs_path, "stored_by_others")
+        folder.mkdir()
+        (folder / "weights").touch()
+        checkpoint = tune.Checkpoint(str(folder), filesystem=storage.storage_filesystem)
+        tune_trial.report_stored_checkpoint({"loss": 1}, checkpoint)
+
+    (trial,) = tune.run(function, storage_path=str(tmp_path), verbose=0).trials
+
+    assert trial.last_result["loss"] == 1
+    assert Path(trial.checkpoint.path).name == "stored_by_others"
+    assert [path.parent for path in tmp_path.rglob("weights")] == [Path(trial.checkpoint.path)]
+
+
 def test_an_error_that_says_so_has_the_trial_run_in_another_process():
     error = tune_trial.to_be_replaced("it holds too much")
 
@@ -266,11 +361,11 @@ def test_configs_are_drawn_and_the_ends_of_a_choice_are_known():
 
     space = {"size": tune.choice([1, 8]), "units": tune.randint(2, 9), "kind": tune.grid_search(["a", "b"])}
 
-    assert {each["kind"] for each in search_space.draw(space, np.random.RandomState(0))} == {"a", "b"}
-    assert search_space.is_domain(space["size"])
-    assert [search_space.extremes(space[name]) for name in ("size", "units")] == [[1, 8], [2, 8]]
-    assert search_space.extremes(tune.qrandint(3, 20, 4)) == [4, 20]
-    assert search_space.extremes(tune.uniform(0, 1)) == []
+    assert {each["kind"] for each in tune_trial.draw(space, np.random.RandomState(0))} == {"a", "b"}
+    assert tune_trial.is_domain(space["size"])
+    assert [tune_trial.extremes(space[name]) for name in ("size", "units")] == [[1, 8], [2, 8]]
+    assert tune_trial.extremes(tune.qrandint(3, 20, 4)) == [4, 20]
+    assert tune_trial.extremes(tune.uniform(0, 1)) == []
 
 
 # Train.
@@ -285,6 +380,65 @@ def trainer(tmp_path):
         scaling_config=ScalingConfig(num_workers=1),
         run_config=train_run.RunConfig(storage_path=str(tmp_path)),
     )
+
+
+class StartsElsewhere(train_run.WorkerCallback):
+    def after_init_train_context(self):
+        train_run.start_from_checkpoint(ray.train.Checkpoint("/of/another/run"))
+
+
+class SendsController(train_run.ControllerCallback):
+    def __init__(self, queue):
+        self.queue = queue
+
+    def after_controller_start(self, train_run_context):
+        self.queue.put(ray.get_runtime_context().current_actor)
+
+
+def trainer_with(callback, loop, tmp_path):
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    run_config = train_run.RunConfig(storage_path=str(tmp_path), callbacks=[callback])
+    return DataParallelTrainer(loop, scaling_config=ScalingConfig(num_workers=1), run_config=run_config)
+
+
+@pytest.fixture(scope="module")
+def error_of_worker(own_ray, tmp_path_factory):
+    """What a loop has raised that names the checkpoint with which its worker began."""
+
+    def loop():
+        raise ValueError(f"began with {ray.train.get_checkpoint().path}")
+
+    with pytest.raises(train_run.TrainingFailedError) as caught:
+        trainer_with(StartsElsewhere(), loop, tmp_path_factory.mktemp("error")).fit()
+    return train_run.error_in_worker(caught.value.worker_failures[0])
+
+
+def test_what_a_workers_loop_has_raised_is_found_in_the_error_of_its_run(error_of_worker):
+    assert type(error_of_worker).__mro__[-4:] == ValueError.__mro__
+    assert not isinstance(error_of_worker, train_run.TrainingFailedError)
+
+
+def test_a_worker_begins_with_the_checkpoint_that_it_is_given(error_of_worker):
+    assert "began with /of/another/run" in str(error_of_worker)
+
+
+def test_a_run_that_is_aborted_by_its_controller_ends_its_workers_and_itself(tmp_path):
+    queue = Queue(actor_options={"num_cpus": 0})
+    trainer = trainer_with(SendsController(queue), lambda: time.sleep(600), tmp_path)
+    with ThreadPoolExecutor() as pool:
+        run = pool.submit(trainer.fit)
+        controller = queue.get(timeout=60)
+        wait_until(lambda: "RayTrainWorker" in {actor.class_name for actor in living_actors()}, timeout_s=60)
+        run_id = train_run.run_id_of(controller)
+        classes = {actor.actor_id: actor.class_name for actor in living_actors()}
+
+        train_run.abort_run(controller, 30)
+
+        assert classes[run_id] == train_run.CONTROLLER_CLASS
+        assert run.exception(timeout=60) is not None
+    workers = {actor_id for actor_id, name in classes.items() if name == "RayTrainWorker"}
+    wait_until(lambda: not {run_id, *workers} & {actor.actor_id for actor in living_actors()})
 
 
 def test_version_2_is_told_from_what_is_not(trainer):

@@ -14,12 +14,11 @@ from ray._private.accelerators import get_all_accelerator_managers
 
 from tests.unit.test_accelerator_policy import with_devices
 from tune_policies import AcceleratorPolicy
-from tune_policies.cluster.accelerator_families import FAMILIES
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPES
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, FAMILIES
 from tune_policies.cluster.tpu_slices import TOPOLOGIES, SliceShape
 
 MANAGERS = {manager.__name__: manager for manager in get_all_accelerator_managers()}
-TABLE = "tune_policies/cluster/accelerator_families.py"
+TABLE = "tune_policies/cluster/accelerators.py"
 # The table is of Ray 2.60. Older versions know less, and have another variable for one family.
 IS_OLDER = Version(ray.__version__) < Version("2.60")
 FORMER_VARIABLES = {"IntelGPUAcceleratorManager": "ONEAPI_DEVICE_SELECTOR"} if IS_OLDER else {}

@@ -6,7 +6,7 @@ import pytest
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
 from tune_policies import InvalidResourcesError
-from tune_policies.cluster.ray_totals import HEAD_RESOURCE
+from tune_policies.cluster.capacity import HEAD_RESOURCE
 from tune_policies.probe.probe_cluster import _addable
 from tune_policies.ray_compat.gcs import to_cluster_state
 
@@ -45,6 +45,14 @@ def test_a_monitor_that_only_mirrors_the_nodes_adds_nothing(autoscaler_v2):
     state = to_cluster_state(answer, {} if autoscaler_v2 else v1)
 
     assert _addable(state, monitor=None) == ((), None)
+
+
+def test_types_that_a_user_has_called_node_and_a_number_are_no_mirrored_nodes():
+    v1 = {"autoscaler_report": {"active_nodes": {"node_0": 1}, "node_type_mapping": {"10.0.0.1": "node_0"}}}
+
+    state = to_cluster_state(reply(("10.0.0.1", "", HEAD)), v1)
+
+    assert state.has_autoscaler
 
 
 def test_autoscaler_v1_names_its_nodes_by_type_and_the_head_is_no_worker():

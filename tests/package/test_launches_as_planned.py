@@ -15,6 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.autoscaler_v2 import nodes_launched
 from tests.drawn_plans import draw_catalog, draw_policy
 from tune_policies import (
     AutoscalingPolicy,
@@ -29,11 +30,11 @@ from tune_policies import (
     Resources,
     design_cluster,
 )
-from tune_policies.autoscaling.bundles import Bundle, trial_bundles
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.writing import write_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
-from tune_policies.ray_compat.autoscaler_config import nodes_launched, read_ray_cluster
+from tune_policies.plan.trial_slot import Bundle
+from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 
 # Top-level labels and resources of a group are what Ray reads from 2.51 on.
 pytestmark = pytest.mark.skipif(
@@ -95,7 +96,7 @@ def draw_case(seed):
     text = write_cluster(plan, WriteOptions(ray_version=ray.__version__))
     config = read_ray_cluster(yaml.load(text, yaml.CSafeLoader))
     trials = plan.trials
-    wanted = [*trial_bundles(trials, trials.min_concurrent_trials), *reserved(policy)]
+    wanted = [*trials.bundles(trials.min_concurrent_trials), *reserved(policy)]
     launched = nodes_launched(config, [each.resources for each in wanted], [each.label_selector for each in wanted])
     return Case(seed, policy, plan, launched)
 
@@ -164,7 +165,7 @@ def test_what_is_launched_for_shares_of_gpus_holds_every_trial_on_a_device(
         },
     }
 
-    launched = nodes_launched(config, [each.resources for each in trial_bundles(plan, num_trials)])
+    launched = nodes_launched(config, [each.resources for each in plan.bundles(num_trials)])
 
     a_device_holds = 10_000 // plan.worker.ticks["GPU"]
     processes = num_trials * max(1, num_workers)

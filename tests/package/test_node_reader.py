@@ -9,7 +9,7 @@ import pytest
 
 from tune_policies.probe import nvml
 from tune_policies.probe.doctor import node_reader
-from tune_policies.probe.doctor.facts import NodeFacts
+from tune_policies.probe.doctor.node_checks import NodeFacts
 
 TORCH = """from typing import Optional
 

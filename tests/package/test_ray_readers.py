@@ -2,7 +2,8 @@
 
 import pytest
 
-from tune_policies.ray_compat.autoscaler_config import nodes_launched, read_ray_cluster
+from tests.autoscaler_v2 import nodes_launched
+from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 
 pytestmark = pytest.mark.ray_border
 

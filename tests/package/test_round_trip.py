@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.autoscaler._private.util import prepare_config, validate_config
 
+from tests.autoscaler_v2 import nodes_launched
 from tests.package.ray_cluster_chart import rendered
 from tests.unit.designed_clusters import PARTS_OF_GPUS, a_design, cluster_plans, filled_in, gpu_type
 from tune_policies import AutoscalingPolicy, ClusterCapacity, GpuPolicy, NodeTypeCapacity, Resources
@@ -18,7 +19,6 @@ from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, PodDevices
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 from tune_policies.probe.node_types import addable_node_types, load_cluster_config
-from tune_policies.ray_compat.autoscaler_config import nodes_launched
 
 INSTALLED = WriteOptions(ray_version=ray.__version__)
 OF_OLD_RAY = WriteOptions(ray_version="2.50.0")

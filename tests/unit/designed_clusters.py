@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.clusters import nodes
 from tune_policies import GpuPolicy
-from tune_policies.cluster.accelerator_families import FAMILIES
+from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.kuberay.design.catalog import HEAD, NodeType, Toleration
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tune_policies import InvalidResourcesError
-from tune_policies.cluster.accelerator_families import FAMILIES
 from tune_policies.cluster.accelerators import (
     _NOMINAL_GB,
     ACCELERATOR_TYPES,
+    FAMILIES,
     GPU_VISIBILITY_VARIABLES,
     check_accelerator_type,
     check_device_amount,

@@ -26,7 +26,6 @@ from tune_policies import (
     SelectingPolicy,
     TrialPlan,
 )
-from tune_policies.autoscaling.bundles import trial_bundles
 
 GIB = 2**30
 ONE_GPU = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80, cpus=64))
@@ -243,7 +242,7 @@ GROWING = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=38, accelerator_type="
 def test_nodes_are_added_for_the_trials_of_the_largest_size_whose_capacity_is_asked_for(policy, nodes_to_add):
     plan = policy.plan(GROWING)
 
-    asked = sum(bundle.resources["GPU"] for bundle in trial_bundles(plan, plan.min_concurrent_trials))
+    asked = sum(bundle.resources["GPU"] for bundle in plan.bundles(plan.min_concurrent_trials))
 
     assert (plan.nodes_to_add, asked) == ({"gpu": nodes_to_add}, nodes_to_add + 1)
 

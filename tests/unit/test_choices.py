@@ -20,9 +20,8 @@ from tune_policies import (
     TrialPlan,
     TrialSlot,
 )
-from tune_policies.autoscaling.bundles import trial_bundles
-from tune_policies.autoscaling.readiness import needs, no_choice, plan_now
-from tune_policies.placement.smallest_node import plan_on_smallest_node
+from tune_policies.autoscaling.readiness import needs, plan_now
+from tune_policies.placement.scale_up import plan_on_smallest_node
 
 ALIVE = nodes((8, 0))
 UNKNOWN = ALIVE.model_copy(update={"node_types": None})
@@ -166,7 +165,7 @@ def test_where_no_type_is_known_the_policy_tells_what_it_needs(policy, bundles):
 
 
 def test_what_no_node_could_meet_is_not_asked_for():
-    assert plan_on_smallest_node(ReservingPolicy(CpuPolicy(), gpus=2**20)) is None
+    assert plan_on_smallest_node(ReservingPolicy(CpuPolicy(), gpus=2**20).plan) is None
     with pytest.raises(InfeasibleRequestError, match="left free"):
         needs(ReservingPolicy(CpuPolicy(), gpus=2**20), UNKNOWN, 1)
 
@@ -175,7 +174,7 @@ def test_the_bundles_of_several_kinds_of_slots_are_those_of_the_better_first():
     gpu = TrialSlot(trial=Resources(gpus=0.5), max_concurrent_trials=2, label_selector={"market": "spot"})
     cpu = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=4)
 
-    bundles = trial_bundles(TrialPlan(slots=(gpu, cpu), limited_by="GPU"), 3)
+    bundles = TrialPlan(slots=(gpu, cpu), limited_by="GPU").bundles(3)
 
     assert [tuple(bundle) for bundle in bundles] == [({"GPU": 0.5}, {"market": "spot"})] * 2 + [({"CPU": 2}, {})]
 
@@ -185,7 +184,7 @@ def test_floats_take_the_shares_of_a_node_from_it_one_by_one_to_the_last_and_not
     slot = TrialSlot(trial=Resources(gpus=1 / share), max_concurrent_trials=4 * share)
     left, fitting = 4.0, 0
 
-    (bundle,) = {each.resources["GPU"] for each in trial_bundles(TrialPlan(slots=(slot,), limited_by="GPU"), 99)}
+    (bundle,) = {each.resources["GPU"] for each in TrialPlan(slots=(slot,), limited_by="GPU").bundles(99)}
     while bundle <= left:
         left -= bundle
         fitting += 1
@@ -199,11 +198,11 @@ def test_the_last_error_says_of_each_choice_why():
         InfeasibleRequestError("99 CPU", "the largest node offers 8 CPU", "CPU", "Ask for 8."),
     )
 
-    assert str(no_choice(errors)) == (
+    assert str(InfeasibleRequestError.of_each(errors)) == (
         "one trial needs 1 GPU or else 99 CPU, but for 1 GPU: the largest node offers 8 CPU, and the launch failed; "
         "for 99 CPU: the largest node offers 8 CPU: short of GPU and CPU. Ask for 8."
     )
-    assert no_choice(errors).tried == errors
+    assert InfeasibleRequestError.of_each(errors).tried == errors
 
 
 def test_a_gpu_node_whose_memory_was_read_needs_no_asking():

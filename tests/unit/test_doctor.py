@@ -4,9 +4,17 @@ import pytest
 from rich.console import Console
 
 from tests.clusters import GIB
-from tune_policies.probe.doctor.facts import Framework, Gpu, NodeFacts, RayCounts
-from tune_policies.probe.doctor.findings import Diagnosis, diagnosis_view
-from tune_policies.probe.doctor.node_checks import diagnose, is_older, minimum_driver
+from tune_policies.cli.doctor import diagnosis_view
+from tune_policies.probe.doctor.node_checks import (
+    Diagnosis,
+    Framework,
+    Gpu,
+    NodeFacts,
+    RayCounts,
+    diagnose,
+    is_older,
+    minimum_driver,
+)
 
 TORCH = Framework(name="torch", version="2.13.0", cuda="12.8")
 

@@ -119,7 +119,7 @@ def test_beside_other_kinds_of_slots_workers_stay_and_the_plan_says_so(capacity)
 
     assert len(plan.slots) == 2
     assert [slot.is_elastic for slot in plan.slots] == [False, False]
-    assert "beside other kinds of slots a trial keeps the fewest of its workers" in plan.explain()
+    assert "beside slots of other types a trial keeps the fewest of its workers" in plan.explain()
 
 
 def test_a_mix_of_one_kind_grows_like_that_kind():

@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from tune_policies.autoscaling.launches import Launch, LaunchReport, LaunchWatch
+from tune_policies.autoscaling.readiness import LaunchWatch
+from tune_policies.ray_compat.autoscaler import Launch, LaunchReport
 
 BEFORE = LaunchReport(1, answers=False)
 

@@ -56,7 +56,9 @@ def test_every_slot_has_a_place_on_the_cluster_that_was_planned_on(capacity, pol
 
     layout = place_slots(plan.slots, capacity)
 
-    assert [layout.count(kind) for kind in range(len(plan.slots))] == [s.max_concurrent_trials for s in plan.slots]
+    assert [layout.count(slot_type) for slot_type in range(len(plan.slots))] == [
+        s.max_concurrent_trials for s in plan.slots
+    ]
 
 
 class Pool:
@@ -71,7 +73,7 @@ class Pool:
     def start_one(self):
         """Start a trial in a free slot; False: it would wait."""
         place = self._free.pop(self._rng.randrange(len(self._free)))
-        slot = self._slots[place.kind]
+        slot = self._slots[place.slot_type]
         if slot.num_workers:
             homes = [node for node in self._nodes.values() if node.selects(slot, is_driver=True)]
             bundles = [(slot.trial, homes)]

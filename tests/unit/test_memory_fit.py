@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tune_policies.plan.memory_fit import error_left_out, fit_memory
+from tune_policies.plan.gpu_memory_profile import error_left_out, fit_memory
 
 GIB = 2**30
 MIB = 2**20

@@ -77,7 +77,7 @@ def test_without_gpus_the_plan_is_that_of_the_other_policy():
 
 
 def test_an_error_tells_of_each_policy():
-    with pytest.raises(InfeasibleRequestError, match=r"1 CPU, 0.25 GPU or 2 CPU") as caught:
+    with pytest.raises(InfeasibleRequestError, match=r"1 CPU, 0.25 GPU or else 2 CPU") as caught:
         MixedPolicy(QUARTERS, ON_CPUS).plan(nodes((1, 0)))
 
     assert len(caught.value.tried) == 2
@@ -313,9 +313,9 @@ def test_each_slot_has_its_node():
     plan = MixedPolicy(QUARTERS, ON_CPUS).plan(cluster)
 
     assert place_slots(plan.slots, cluster).places == (
-        Placement(kind=0, node_id="node-0", count=8),
-        Placement(kind=1, node_id="node-0", count=4),
-        Placement(kind=1, node_id="node-1", count=4),
+        Placement(slot_type=0, node_id="node-0", count=8),
+        Placement(slot_type=1, node_id="node-0", count=4),
+        Placement(slot_type=1, node_id="node-1", count=4),
     )
 
 
@@ -324,7 +324,7 @@ def test_on_a_smaller_cluster_the_better_kinds_keep_their_places():
 
     layout = place_slots(plan.slots, nodes((12, 2)))
 
-    assert [layout.count(kind) for kind in (0, 1)] == [8, 2]
+    assert [layout.count(slot_type) for slot_type in (0, 1)] == [8, 2]
 
 
 def test_what_is_still_to_be_added_has_no_node_yet():
@@ -332,10 +332,10 @@ def test_what_is_still_to_be_added_has_no_node_yet():
     plan = AutoscalingPolicy(MixedPolicy(QUARTERS, ON_CPUS), max_nodes_to_add=1).plan(cluster)
 
     assert place_slots(plan.slots, cluster).places == (
-        Placement(kind=0, node_id="node-0", count=8),
-        Placement(kind=0, node_id=None, count=8),
-        Placement(kind=1, node_id="node-0", count=4),
-        Placement(kind=1, node_id=None, count=4),
+        Placement(slot_type=0, node_id="node-0", count=8),
+        Placement(slot_type=0, node_id=None, count=8),
+        Placement(slot_type=1, node_id="node-0", count=4),
+        Placement(slot_type=1, node_id=None, count=4),
     )
 
 
@@ -343,7 +343,7 @@ def test_train_workers_have_no_node():
     cluster = nodes((16, 4))
     plan = MixedPolicy(GpuPolicy(cpus=1, num_workers=2), ON_CPUS).plan(cluster)
 
-    assert place_slots(plan.slots, cluster).places[0] == Placement(kind=0, node_id=None, count=2)
+    assert place_slots(plan.slots, cluster).places[0] == Placement(slot_type=0, node_id=None, count=2)
 
 
 def test_slots_that_take_few_nodes_leave_those_with_devices():

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tune_policies import InvalidResourcesError, NodeTypeCapacity, Resources
-from tune_policies.cluster.ray_totals import in_use, to_resources
+from tune_policies.cluster.capacity import in_use, to_resources
 from tune_policies.probe.node_types import addable_node_types, addable_nodes, load_cluster_config
 
 GPU_NODE = {"resources": {"CPU": 8, "GPU": 2, "memory": 400 * 2**30, "accelerator_type:A100": 1}, "max_workers": 3}

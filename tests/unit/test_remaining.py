@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node
-from tune_policies.placement.packing import Request, workers_on_node
-from tune_policies.placement.remaining import BundleGroup, RemainingNode, is_held, subtract
+from tune_policies.placement.packing import BundleGroup, RemainingNode, Request, is_held, subtract, workers_on_node
 from tune_policies.values.resources import Resources
 
 GPU = 10_000

@@ -12,7 +12,7 @@ from rich.text import Text
 from tests.measured_runs import a_run
 from tune_policies.benchmarks.record.packing_record import ThroughputRecord
 from tune_policies.files.terminal import TextConsole, empty_table
-from tune_policies.probe.doctor.facts import NodeFacts
+from tune_policies.probe.doctor.node_checks import NodeFacts
 from tune_policies.values.sanitize import indented, one_line, printable, redacted
 
 

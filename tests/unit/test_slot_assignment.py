@@ -13,9 +13,9 @@ HALF = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=2)
 CPU = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=3)
 L4 = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4, accelerator_type="L4")
 PLACEMENTS = (
-    Placement(kind=0, node_id="a", count=4),
-    Placement(kind=0, node_id="b", count=2),
-    Placement(kind=1, node_id="b", count=3),
+    Placement(slot_type=0, node_id="a", count=4),
+    Placement(slot_type=0, node_id="b", count=2),
+    Placement(slot_type=1, node_id="b", count=3),
 )
 
 
@@ -69,7 +69,7 @@ def test_no_more_slots_are_free_than_the_trials_leave(assignments):
 
     for kind, total in ((0, 6), (1, 3)):
         taken = sum(each.num_slots for each in assignments if each.kind == kind)
-        of_kind = [count for count, place in zip(free, PLACEMENTS, strict=True) if place.kind == kind]
+        of_kind = [count for count, place in zip(free, PLACEMENTS, strict=True) if place.slot_type == kind]
         assert all(count >= 0 for count in of_kind)
         assert sum(of_kind) <= max(0, total - taken)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.unit.designed_clusters import TRIALS, a_design, filled_in, gpu_type
 from tune_policies import InvalidResourcesError
-from tune_policies.cluster.accelerator_families import FAMILIES
+from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.kuberay.design.catalog import NodeType, Toleration
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS, devices_of, type_selector

@@ -12,8 +12,7 @@ import pytest
 from tests.run_sets import a_run_set
 from tune_policies import InvalidResourcesError
 from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
-from tune_policies.files.locking import BusyFileError, locked
-from tune_policies.files.writing import check_new, path_within, replace_file, write_new
+from tune_policies.files.writing import BusyFileError, check_new, locked, path_within, replace_file, write_new
 from tune_policies.kuberay.lint import fixes
 from tune_policies.tune.usage.gpu_memory_report import plot_usage
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage
@@ -240,7 +239,7 @@ def test_a_plot_takes_the_place_of_nothing(tmp_path):
 HOLDS = """
 import sys
 from pathlib import Path
-from tune_policies.files.locking import locked
+from tune_policies.files.writing import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -274,7 +273,7 @@ def test_a_lock_empties_and_follows_nothing(tmp_path):
 ADDS = """
 import sys
 from pathlib import Path
-from tune_policies.files.locking import locked
+from tune_policies.files.writing import locked
 from tune_policies.files.writing import replace_file
 path = Path(sys.argv[1])
 for _ in range(20):

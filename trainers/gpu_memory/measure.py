@@ -18,15 +18,13 @@ from ray import tune
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.oom import classify_oom
-from tune_policies.plan.config_values import flat
-from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
+from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile, flat
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies import GpuMemoryPolicy, GpuPolicy
 from tune_policies.probe.nvml import NvmlError, bytes_of_process, read_device_use, read_gpus
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.ray_compat.connection import connection
-from tune_policies.ray_compat.search_space import draw, extremes, is_domain
-from tune_policies.ray_compat.tune_trial import class_of_function, is_duplicate
+from tune_policies.ray_compat.tune_trial import class_of_function, draw, extremes, is_domain, is_duplicate
 from tune_policies.values.errors import InvalidResourcesError, MeasurementError
 from tune_policies.values.resources import Bytes, Count, UsedBytes, check_count
 from tune_policies.values.sanitize import redacted

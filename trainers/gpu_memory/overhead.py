@@ -12,9 +12,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from tune_policies.files.locking import BusyFileError, locked
 from tune_policies.files.reading import UnreadableFileError, read_value
-from tune_policies.files.writing import replace_file
+from tune_policies.files.writing import BusyFileError, locked, replace_file
 from tune_policies.plan.gpu_memory_profile import safe_overhead_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import UsedBytes

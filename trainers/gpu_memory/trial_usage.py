@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tune_policies.files.storage import put_text
+from tune_policies.files.writing import put_text
 from tune_policies.oom import classify_oom
 from tune_policies.probe.nvml import DeviceUse, NvmlError, bytes_of_process, read_device_use
 from tune_policies.tune.usage.gpu_memory_usage import ASSUMED, GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage, worker_file

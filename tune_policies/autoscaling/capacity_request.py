@@ -4,8 +4,8 @@ import logging
 from types import TracebackType
 from typing import Self
 
-from tune_policies.autoscaling.bundles import Bundle, trial_bundles
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import Bundle
 from tune_policies.ray_compat.autoscaler import Autoscaler, counted, find_autoscaler, ray_errors, start_coordinator_here
 from tune_policies.values.errors import ProbeError
 from tune_policies.values.resources import check_count
@@ -85,7 +85,7 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
     elif any(slot.num_workers for slot in plan.slots):
         with ray_errors():
             start_coordinator_here()
-    return CapacityRequest(autoscaler, trial_bundles(plan, number))
+    return CapacityRequest(autoscaler, plan.bundles(number))
 
 
 def release_capacity() -> None:

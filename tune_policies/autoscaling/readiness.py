@@ -8,109 +8,31 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import ray
 
-from tune_policies.autoscaling.bundles import Bundle, trial_bundles
 from tune_policies.autoscaling.capacity_request import CapacityRequest
-from tune_policies.autoscaling.launches import LaunchReport, LaunchWatch
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.scale_up import fewest_nodes, types_that_hold
-from tune_policies.placement.smallest_node import GPU_MEMORY, plan_on_smallest_node
+from tune_policies.placement.scale_up import GPU_MEMORY, fewest_nodes, plan_on_smallest_node, types_that_hold
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import Bundle
 from tune_policies.policies import AutoscalingPolicy
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.probe.probe_cluster import probe_cluster
-from tune_policies.ray_compat.autoscaler import Autoscaler, find_autoscaler, ray_errors
+from tune_policies.ray_compat.autoscaler import Autoscaler, Launch, LaunchReport, find_autoscaler, ray_errors
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
 from tune_policies.values.resources import Resources, check_count
 
-
-class Needs(NamedTuple):
-    """What a choice would need.
-
-    Attributes:
-        bundles: What its trials reserve.
-        node_types: The names of the types of nodes that hold a worker; ``None``: not known.
-    """
-
-    bundles: list[Bundle]
-    node_types: frozenset[str] | None
-
-
-def plan_now(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> TrialPlan:
-    """Return the plan, if ``num_trials`` of its trials can run on the alive nodes.
-
-    Raises:
-        InfeasibleRequestError: They cannot.
-    """
-    plan = choice.plan(capacity)
-    if plan.min_concurrent_trials < num_trials:
-        raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} fit at once")
-    first = plan.capped(num_trials, limited_by="num_trials")
-    if plan.nodes_to_add and fewest_nodes(first, capacity, plan.nodes_to_add):
-        raise _too_few(plan, num_trials, "the alive nodes do not hold them yet")
-    return plan
-
-
-def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> Needs:
-    """Return what ``num_trials`` trials of ``choice`` need, so that it can be asked for.
-
-    Raises:
-        InfeasibleRequestError: No nodes that can be added would do.
-    """
-    if capacity.node_types is None:
-        return Needs(trial_bundles(_imagined(choice, capacity, num_trials), num_trials), None)
-    growing = choice if _counts_additions(choice) else AutoscalingPolicy(choice)
-    try:
-        plan = growing.plan(capacity)
-    except InfeasibleRequestError as error:
-        with_gpus = frozenset(each.name for each in capacity.node_types if each.resources.gpus > 0)
-        if error.short_of != GPU_MEMORY or not with_gpus:
-            raise
-        # How much GPU memory a node will have is known when it is there.
-        return Needs(trial_bundles(_imagined(choice, capacity, num_trials), num_trials), with_gpus)
-    if plan.min_concurrent_trials < num_trials:
-        raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} would fit at once")
-    types = types_that_hold(plan.slots[0], capacity, num_trials)
-    return Needs(trial_bundles(plan, num_trials), frozenset(each.name for each in types if each.max_nodes_to_add))
-
-
-def no_choice(errors: tuple[InfeasibleRequestError, ...]) -> InfeasibleRequestError:
-    """Return the error that says of each choice why it cannot be met."""
-    if len(errors) == 1:
-        return errors[0]
-    return InfeasibleRequestError(
-        " or else ".join(error.asked for error in errors),
-        "; ".join(f"for {error.asked}: {error.offered}" for error in errors),
-        " and ".join(dict.fromkeys(error.short_of for error in errors)),
-        errors[-1].suggestion,
-        errors,
-    )
-
-
-def _imagined(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> TrialPlan:
-    plan = plan_on_smallest_node(choice)
-    if plan is None:
-        plan_now(choice, capacity, num_trials)  # which raises
-        raise AssertionError("what fits the alive nodes needs nothing")
-    return plan
-
-
-def _too_few(plan: TrialPlan, num_trials: int, offered: str) -> InfeasibleRequestError:
-    asked = f"{plan.slots[0]}, {num_trials} times at once" if num_trials > 1 else str(plan.slots[0])
-    return InfeasibleRequestError(asked, offered, plan.limited_by, "Ask for fewer trials at once, or add nodes.")
-
-
-def _counts_additions(policy: ResourcePolicy) -> bool:
-    """Return whether the policy, or one within it, has its own limit for what is added."""
-    return isinstance(policy, AutoscalingPolicy) or any(map(_counts_additions, policy.inner_policies))
-
-
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.2
+_POLL_S: Final = 0.2
+
+_SILENT_REPORTS: Final = 3
+"""So many reports in a row without any launch mean that none will come.
+
+One is not enough: between a launch and the node's first sign of life, neither version of the autoscaler reports it.
+"""
 
 
 def plan_when_ready(
@@ -190,11 +112,10 @@ class _Search:
             if plan is not None:
                 return plan
             error = self._shortfall(choice)
-            offered = f"{error.offered}, and {why}"
-            errors.append(InfeasibleRequestError(error.asked, offered, error.short_of, error.suggestion, error.tried))
+            errors.append(error.told(offered=f"{error.offered}, and {why}"))
             self._given_up.append(f"not {type(choice).__name__}: {errors[-1]}")
             self._tell(f"{type(choice).__name__} is given up: {why}")
-        raise no_choice(tuple(errors))
+        raise InfeasibleRequestError.of_each(errors)
 
     def _wait_for(self, choice: ResourcePolicy, number: int, timeout_s: float) -> tuple[TrialPlan | None, str]:
         """Return the plan of this choice, or of a better one, as soon as it can run; or why this one will not."""
@@ -261,6 +182,127 @@ class _Search:
         logger.info(line)
         if self._on_progress is not None:
             self._on_progress(line)
+
+
+class LaunchWatch:
+    """Follows the reports after a request, until one means that the request will not be met."""
+
+    def __init__(self, before: LaunchReport, node_types: frozenset[str] | None = None) -> None:
+        """Start to watch.
+
+        Args:
+            before: A report from before the request: what was launched or failed then is none of this request's.
+            node_types: The types that hold a trial, if they are known.
+        """
+        self._before = before
+        self._node_types = node_types
+        self._last = before.number
+        self._silent = 0
+
+    def verdict(self, report: LaunchReport) -> str | None:
+        """Return why the request will not be met; ``None``: it still may be."""
+        if not report.answers or report.number == self._last:
+            return None
+        self._last = report.number
+        if report.refused:
+            return "the autoscaler says that no node which it may add meets this"
+        failures = [each for each in report.failures - self._before.failures if self._is_ours(each)]
+        failed = {each.node_type for each in failures}
+        self._silent = 0 if report.pending else self._silent + 1
+        if failed and self._no_other_type(failed, report):
+            return " and ".join(sorted({_told(each) for each in failures}))
+        if self._silent >= _SILENT_REPORTS:
+            return "the autoscaler launches nothing more for it"
+        return None
+
+    def _is_ours(self, failure: Launch) -> bool:
+        """Return whether the launch may have been made for the request: of a type that helps, and not before it."""
+        before = self._before
+        if self._node_types is not None and failure.node_type not in self._node_types:
+            return False
+        if before.time is not None and failure.started_at < before.time:
+            return False
+        return all(failure[:2] != launch[:2] for launch in before.launches)
+
+    def _no_other_type(self, failed: set[str], report: LaunchReport) -> bool:
+        """Return whether nothing is left to hope for: the autoscaler itself retries what failed for ever."""
+        if self._node_types is not None and self._node_types <= failed:
+            return True
+        others = (report.pending.keys() & (self._node_types or report.pending.keys())) - failed
+        # In the round of the failure, v1 has not tried another type yet.
+        return not others and (bool(report.pending) or self._silent > 1)
+
+
+def _told(failure: Launch) -> str:
+    return f"the launch of {failure.node_type!r} failed{failure.error and ': '}{failure.error}"
+
+
+class Needs(NamedTuple):
+    """What a choice would need.
+
+    Attributes:
+        bundles: What its trials reserve.
+        node_types: The names of the types of nodes that hold a worker; ``None``: not known.
+    """
+
+    bundles: list[Bundle]
+    node_types: frozenset[str] | None
+
+
+def plan_now(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> TrialPlan:
+    """Return the plan, if ``num_trials`` of its trials can run on the alive nodes.
+
+    Raises:
+        InfeasibleRequestError: They cannot.
+    """
+    plan = choice.plan(capacity)
+    if plan.min_concurrent_trials < num_trials:
+        raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} fit at once")
+    first = plan.capped(num_trials, limited_by="num_trials")
+    if plan.nodes_to_add and fewest_nodes(first, capacity, plan.nodes_to_add):
+        raise _too_few(plan, num_trials, "the alive nodes do not hold them yet")
+    return plan
+
+
+def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> Needs:
+    """Return what ``num_trials`` trials of ``choice`` need, so that it can be asked for.
+
+    Raises:
+        InfeasibleRequestError: No nodes that can be added would do.
+    """
+    if capacity.node_types is None:
+        return Needs(_imagined(choice, capacity, num_trials).bundles(num_trials), None)
+    growing = choice if _counts_additions(choice) else AutoscalingPolicy(choice)
+    try:
+        plan = growing.plan(capacity)
+    except InfeasibleRequestError as error:
+        with_gpus = frozenset(each.name for each in capacity.node_types if each.resources.gpus > 0)
+        if error.short_of != GPU_MEMORY or not with_gpus:
+            raise
+        # How much GPU memory a node will have is known when it is there.
+        return Needs(_imagined(choice, capacity, num_trials).bundles(num_trials), with_gpus)
+    if plan.min_concurrent_trials < num_trials:
+        raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} would fit at once")
+    types = types_that_hold(plan.slots[0], capacity, num_trials)
+    return Needs(plan.bundles(num_trials), frozenset(each.name for each in types if each.max_nodes_to_add))
+
+
+def _imagined(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> TrialPlan:
+    plan = plan_on_smallest_node(choice.plan)
+    if plan is None:
+        plan_now(choice, capacity, num_trials)  # which raises
+        raise AssertionError("what fits the alive nodes needs nothing")
+    return plan
+
+
+def _too_few(plan: TrialPlan, num_trials: int, offered: str) -> InfeasibleRequestError:
+    asked = f"{plan.slots[0]}, {num_trials} times at once" if num_trials > 1 else str(plan.slots[0])
+    return InfeasibleRequestError(asked, offered, plan.limited_by, "Ask for fewer trials at once, or add nodes.")
+
+
+def _counts_additions(policy: ResourcePolicy) -> bool:
+    """Return whether the policy, or one within it, has its own limit for what is added."""
+    return isinstance(policy, AutoscalingPolicy) or any(map(_counts_additions, policy.inner_policies))
 
 
 def _alive_nodes() -> frozenset[str]:

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from tune_policies.cli.options import Address, Force, Json, TimeoutS, ray_speaks_on_stderr
-from tune_policies.files.terminal import TextConsole
-from tune_policies.probe.doctor.findings import diagnosis_view
+from tune_policies.files.terminal import TextConsole, TextTable, line
+from tune_policies.probe.doctor.node_checks import Diagnosis, Finding, Severity
+from tune_policies.values.value import counted, shorten_names
 
 app = typer.Typer()
 
@@ -31,6 +34,37 @@ def doctor(*, json: Json = False, address: Address = None, timeout_s: TimeoutS =
         TextConsole().print(diagnosis_view(diagnosis))
     if not diagnosis.is_healthy:
         raise typer.Exit(1)
+
+
+def diagnosis_view(diagnosis: Diagnosis) -> RenderableType:
+    """Return what was looked at, each finding with its way out, and how many there are."""
+    if diagnosis.address is None:
+        where = "No Ray runs here, so this machine alone was looked at."
+    else:
+        where = f"Looked at {counted(len(diagnosis.nodes), 'node')} of the Ray at {diagnosis.address}."
+    rows = TextTable.grid(padding=(0, 2))
+    rows.add_column(no_wrap=True)
+    rows.add_column(overflow="fold")
+    for finding in diagnosis.findings:
+        severity = Text(finding.severity, style="bold red" if finding.severity is Severity.PROBLEM else "bold")
+        rows.add_row(severity, _where(finding, diagnosis) + finding.what)
+        rows.add_row("", f"-> {finding.hint}")
+    counts = [
+        counted(number, severity)
+        for severity in Severity
+        if (number := sum(finding.severity is severity for finding in diagnosis.findings))
+    ]
+    summary = ", ".join(counts) or "nothing wrong"
+    return Group(line(where), *([rows] if diagnosis.findings else []), Text(summary, style="bold"))
+
+
+def _where(finding: Finding, diagnosis: Diagnosis) -> str:
+    if diagnosis.address is None or not finding.nodes:
+        return ""
+    if len(finding.nodes) == len(diagnosis.nodes) > 1:
+        return f"all {len(diagnosis.nodes)} nodes: "
+    names = shorten_names(finding.nodes)
+    return f"{names}: " if len(finding.nodes) == 1 else f"{len(finding.nodes)} nodes ({names}): "
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tune_policies.cli import cluster, doctor, lint, plan
-from tune_policies.cli.commands import GuardedCommands
+from tune_policies.cli.options import GuardedCommands
 
 
 class _Commands(GuardedCommands):

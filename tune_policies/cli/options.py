@@ -1,15 +1,22 @@
-"""What several commands take, and how they talk to Ray."""
+"""What the commands share: options, how they talk to Ray, and how every command ends.
 
+What is wrong becomes a paragraph on stderr and an exit status, never a traceback.
+"""
+
+import os
 import sys
 import warnings
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.files.terminal import tell
+from tune_policies.files.terminal import drop_stdout, guarded_streams, tell
+from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
+from tune_policies.values.sanitize import indented, redacted
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Address = Annotated[
@@ -46,3 +53,45 @@ def read_cluster(address: str | None, timeout_s: float, cluster_config: Path | N
 def ray_speaks_on_stderr() -> redirect_stdout[TextIO]:
     """Keep stdout for the result: Ray prints the errors of the whole cluster there, ``log_to_driver`` or not."""
     return redirect_stdout(sys.stderr)
+
+
+class GuardedCommands(TyperGroup):
+    """Commands whose texts are plain, and whose errors are messages.
+
+    Exit status: 1 the request cannot be met, or the reader went away; 2 wrong usage, or the result cannot be written:
+    of some commands, 1 is an answer.
+    """
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Run the command that is named, and leave the process."""
+        with guarded_streams():
+            stdout = sys.stdout
+            try:
+                try:
+                    return super().main(*arguments, **options)
+                finally:
+                    stdout.flush()  # what is left to write fails here, not when Python ends
+            except InvalidResourcesError as error:
+                _fail(error, 2)
+            except ResourcePolicyError as error:
+                _fail(error, 1)
+            except BrokenPipeError:  # the reader has enough, as `head` has
+                drop_stdout()
+                sys.exit(1)
+            except OSError as error:
+                drop_stdout()
+                _fail(_why(error), 2)
+
+
+def _why(error: OSError) -> str:
+    try:
+        os.getcwd()  # noqa: PTH109 - Path.cwd() is no shorter
+    except OSError:
+        return "the working folder is gone: change to one that is there"
+    return f"cannot write the result: {error}"
+
+
+def _fail(error: object, status: int) -> NoReturn:
+    with suppress(OSError):  # stderr cannot be written either
+        print(f"error: {indented(redacted(str(error)))}", file=sys.stderr)
+    sys.exit(status)

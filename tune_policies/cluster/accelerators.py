@@ -1,14 +1,133 @@
-"""What is known about accelerators without asking a machine: names, the variables that hide GPUs, amounts.
+"""What is known about accelerators without asking a machine: the families that Ray 2.60 knows, and what follows.
 
-All of it follows from the table of families.
+Source of the families: the managers in ``ray._private.accelerators``, and for the device types
+``ray.util.accelerators``. Memory limits are those that the frameworks document; whether this project sets one is
+another matter.
 """
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
-from tune_policies.cluster.accelerator_families import FAMILIES, AcceleratorFamily
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import suggest
+
+
+class AcceleratorFamily(NamedTuple):
+    """One family of devices.
+
+    Attributes:
+        vendor: Who makes them.
+        device: What they are called, beside the vendor's name.
+        resource: Ray's resource, whose units are single devices.
+        ray_manager: The name of the class by which Ray handles them.
+        visibility_variable: The environment variable by which Ray makes devices visible to a process; ``None``: there
+            is none.
+        detection: By what Ray finds the devices of a node.
+        types: Ray's names of the device types.
+        can_be_split: Whether several processes may have a part of one device each.
+        amounts: The only amounts that Ray hands out; empty: any whole number.
+        memory_limits: The frameworks that can be held to a part of the device's memory.
+    """
+
+    vendor: str
+    device: str
+    resource: str
+    ray_manager: str
+    visibility_variable: str | None
+    detection: str
+    types: tuple[str, ...] = ()
+    can_be_split: bool = False
+    amounts: tuple[int, ...] = ()
+    memory_limits: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.vendor} {self.device}"
+
+    def allows(self, amount: float) -> bool:
+        """Return whether a process may have ``amount`` of it."""
+        if self.amounts:
+            return amount in self.amounts
+        return amount > 0 and (float(amount).is_integer() or (self.can_be_split and amount < 1))
+
+    @property
+    def allowed(self) -> str:
+        """The amounts that a process may have, in words."""
+        if self.amounts:
+            *most, last = map(str, self.amounts)
+            return f"{', '.join(most)} or {last}"
+        return "a part of one, or whole numbers" if self.can_be_split else "whole numbers"
+
+
+_ALL_FRAMEWORKS: Final = ("PyTorch", "TensorFlow", "JAX", "CuPy")
+
+# fmt: off
+FAMILIES: Final = (
+    AcceleratorFamily(
+        "NVIDIA", "GPU", "GPU", "NvidiaGPUAcceleratorManager", "CUDA_VISIBLE_DEVICES", "NVML",
+        (
+            *("V100", "P100", "T4", "P4", "K80", "A10G", "L4", "L40S", "A100", "A100-40G", "A100-80G", "H100", "H200"),
+            *("H20", "B200", "B300", "GB200", "GB300", "RTX-PRO-6000"),
+        ),
+        can_be_split=True, memory_limits=_ALL_FRAMEWORKS,
+    ),
+    AcceleratorFamily(
+        "AMD", "GPU", "GPU", "AMDGPUAcceleratorManager", "HIP_VISIBLE_DEVICES", "AMD SMI (package `amdsmi`)",
+        (
+            *("AMD-Instinct-MI100", "AMD-Instinct-MI210", "AMD-Instinct-MI250X", "AMD-Instinct-MI250X-MI250"),
+            *("AMD-Instinct-MI300A", "AMD-Instinct-MI300X-OAM", "AMD-Instinct-MI300X-HF", "AMD-Instinct-MI308X"),
+            *("AMD-Instinct-MI325X-OAM", "AMD-Instinct-MI350X-OAM", "AMD-Instinct-MI355X-OAM"),
+            *("AMD-Radeon-R9-200-HD-7900", "AMD-Radeon-HD-7900"),
+        ),
+        can_be_split=True, memory_limits=_ALL_FRAMEWORKS,
+    ),
+    AcceleratorFamily(
+        "Intel", "GPU", "GPU", "IntelGPUAcceleratorManager", "ZE_AFFINITY_MASK", "SYCL (package `dpctl`)",
+        ("Intel-GPU-Max-1550", "Intel-GPU-Max-1100"), can_be_split=True, memory_limits=("PyTorch",),
+    ),
+    AcceleratorFamily(
+        "Apple", "GPU", "GPU", "AppleGPUAcceleratorManager", None, "`system_profiler` of macOS",
+        (
+            *("M1", "M1-Pro", "M1-Max", "M1-Ultra", "M2", "M2-Pro", "M2-Max", "M2-Ultra"),
+            *("M3", "M3-Pro", "M3-Max", "Apple-Silicon"),
+        ),
+        can_be_split=True, memory_limits=("PyTorch",),
+    ),
+    AcceleratorFamily(
+        "MetaX", "GPU", "GPU", "MetaxGPUAcceleratorManager", "CUDA_VISIBLE_DEVICES", "MXSML (package `pymxsml`)",
+        ("MXC500", "MXC550"), can_be_split=True,
+    ),
+    AcceleratorFamily(
+        "AWS", "Neuron", "neuron_cores", "NeuronAcceleratorManager", "NEURON_RT_VISIBLE_CORES", "`neuron-ls`",
+        ("aws-neuron-core",),
+    ),
+    AcceleratorFamily(
+        "Google", "TPU", "TPU", "TPUAcceleratorManager", "TPU_VISIBLE_CHIPS", "`/dev/accel*`, or TPUs in `/dev/vfio`",
+        ("TPU-V2", "TPU-V3", "TPU-V4", "TPU-V5P", "TPU-V5LITEPOD", "TPU-V6E", "TPU-V7X"), amounts=(1, 2, 4, 8),
+    ),
+    AcceleratorFamily(
+        "Intel", "Gaudi", "HPU", "HPUAcceleratorManager", "HABANA_VISIBLE_MODULES", "package `habana_frameworks`",
+        ("Intel-GAUDI",),
+    ),
+    AcceleratorFamily(
+        "Huawei", "Ascend", "NPU", "NPUAcceleratorManager", "ASCEND_RT_VISIBLE_DEVICES",
+        "AscendCL (package `acl`), else `/dev/davinci*`",
+        ("Ascend910B", "Ascend910B4"), can_be_split=True, memory_limits=("PyTorch",),
+    ),
+    AcceleratorFamily("Rebellions", "RBLN", "RBLN", "RBLNAcceleratorManager", "RBLN_DEVICES", "package `rebel`"),
+    AcceleratorFamily(
+        "FuriosaAI", "NPU", "FURIOSA", "FuriosaAcceleratorManager", "FURIOSA_DEVICES", "package `furiosa_smi_py`",
+        ("FURIOSA_RNGD",),
+    ),
+    AcceleratorFamily(
+        "Mobilint", "NPU", "MBLT", "MBLTAcceleratorManager", "QBRUNTIME_VISIBLE_DEVICES",
+        "package `qbruntime`, else `/dev/aries*` and `/dev/regulus-npu*`", ("MOBILINT_ARIES", "MOBILINT_REGULUS"),
+    ),
+    AcceleratorFamily(
+        "Tenstorrent", "NPU", "TTNPU", "TTNPUAcceleratorManager", "TT_VISIBLE_DEVICES", "`/dev/tenstorrent/*`"
+    ),
+)
+# fmt: on
+
 
 ACCELERATOR_TYPES: Final = frozenset(name for family in FAMILIES for name in family.types)
 """The names of ``ray.util.accelerators``, by which Ray places work on a device type."""

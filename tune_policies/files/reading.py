@@ -21,8 +21,6 @@ MAX_BYTES: Final = MAX_CHARACTERS
 MAX_RECORD_BYTES: Final = 512 * MIB
 """Of a file that a program has written."""
 
-_CHUNK_BYTES: Final = MIB
-
 ValueT = TypeVar("ValueT", bound=Value)
 
 
@@ -53,10 +51,17 @@ def read_beginning(path: str | Path, num_bytes: int) -> bytes:
     Raises:
         UnreadableFileError: It cannot be read.
     """
-    return _read(path, "file", num_bytes, by_others=True)
+    return read_bytes(path, max_bytes=num_bytes, is_cut=True)
 
 
-def read_bytes(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES, by_others: bool = True) -> bytes:
+def read_bytes(
+    path: str | Path,
+    *,
+    what: str = "file",
+    max_bytes: int = MAX_BYTES,
+    by_others: bool = True,
+    is_cut: bool = False,
+) -> bytes:
     """Return what is in an ordinary file.
 
     Args:
@@ -64,16 +69,11 @@ def read_bytes(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYT
         what: What it should hold, for the message of an error.
         max_bytes: A larger file is not read.
         by_others: Whether it may be one that another user could have written.
+        is_cut: Whether the beginning of a larger file is read all the same.
 
     Raises:
         UnreadableFileError: It cannot be read.
     """
-    return _read(path, what, None, max_bytes, by_others=by_others)
-
-
-def _read(path: str | Path, what: str, num_bytes: int | None, max_bytes: int = MAX_BYTES, *, by_others: bool) -> bytes:
-    """Return the first bytes of a file, or (``None``) all of them."""
-    left = max_bytes + 1 if num_bytes is None else num_bytes
     try:
         _check_ordinary(Path(path).stat().st_mode)  # merely to open a device may do something
         # Without waiting: it may have become a pipe since.
@@ -83,13 +83,14 @@ def _read(path: str | Path, what: str, num_bytes: int | None, max_bytes: int = M
             _check_ordinary(found.st_mode)
             if not by_others and hasattr(os, "geteuid"):
                 _check_own(found)
+            # A file may grow, and one of the kernel's has no size: so a byte more than allowed is asked for.
+            left = max_bytes if is_cut else max_bytes + 1
             chunks: list[bytes] = []
-            if num_bytes is None and found.st_size > max_bytes:
-                left = 0
-            while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
+            is_larger = not is_cut and found.st_size > max_bytes
+            while not is_larger and left > 0 and (chunk := file.read(min(left, MIB))):
                 chunks.append(chunk)
                 left -= len(chunk)
-            if num_bytes is None and left == 0:  # a file may grow, and one of the kernel's has no size
+            if is_larger or (left == 0 and not is_cut):
                 raise OSError(f"more than {max_bytes:,} bytes: give what is needed alone")
             return b"".join(chunks)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have

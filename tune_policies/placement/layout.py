@@ -12,8 +12,7 @@ from typing import Final, NamedTuple, Self
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
-from tune_policies.placement.packing import count_drivers, count_trials, request_of, workers_on_node
-from tune_policies.placement.remaining import subtract
+from tune_policies.placement.packing import count_drivers, count_trials, request_of, subtract, workers_on_node
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.resources import TICKS, Count, PositiveCount, Resources
 from tune_policies.values.value import Value
@@ -26,13 +25,13 @@ class Placement(Value):
     """How many slots of one type are on one node.
 
     Attributes:
-        kind: The index of the slot type in the plan's ``slots``.
+        slot_type: The index of the slot type in the plan's ``slots``.
         node_id: Ray's identifier of the node; ``None``: on no node in particular, as the node is still to be added, or
             Train places the workers.
         count: How many.
     """
 
-    kind: Count
+    slot_type: Count
     node_id: str | None
     count: PositiveCount
 
@@ -46,9 +45,9 @@ class Layout(Value):
 
     places: tuple[Placement, ...]
 
-    def count(self, kind: int) -> int:
+    def count(self, slot_type: int) -> int:
         """Return how many slots of a type have a place."""
-        return sum(place.count for place in self.places if place.kind == kind)
+        return sum(place.count for place in self.places if place.slot_type == slot_type)
 
 
 def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
@@ -58,7 +57,7 @@ def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> L
     types first. Slots for which the alive nodes have no room go to nodes that can still be added.
     """
     layout = _placed_on(plan_slots, capacity)
-    missing = [slot.max_concurrent_trials - layout.count(kind) for kind, slot in enumerate(plan_slots)]
+    missing = [slot.max_concurrent_trials - layout.count(slot_type) for slot_type, slot in enumerate(plan_slots)]
     if not any(missing) or not capacity.node_types:
         return layout
     workers = sum(short * max(1, slot.num_workers) for short, slot in zip(missing, plan_slots, strict=True))
@@ -70,16 +69,16 @@ def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> L
 def with_places(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> tuple[TrialSlot, ...]:
     """Return the slots that have a place on a cluster. On another than they were planned for, there may be fewer."""
     layout = place_slots(plan_slots, capacity)
-    counts = [layout.count(kind) for kind in range(len(plan_slots))]
+    counts = [layout.count(slot_type) for slot_type in range(len(plan_slots))]
     return tuple(slot.capped(count) for slot, count in zip(plan_slots, counts, strict=True) if count)
 
 
 def _placed_on(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
     left = RemainingCapacity.all_of(capacity)
     places = []
-    for kind, slot in enumerate(plan_slots):
+    for slot_type, slot in enumerate(plan_slots):
         counts, left = left.allocate(slot)
-        places += [Placement(kind=kind, node_id=node_id, count=count) for node_id, count in counts.items()]
+        places += [Placement(slot_type=slot_type, node_id=node_id, count=count) for node_id, count in counts.items()]
     return Layout(places=tuple(places))
 
 

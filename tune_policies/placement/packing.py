@@ -3,22 +3,32 @@
 A *worker* is one process that trains: the trial itself, or each of a trial's Train workers. The workers of
 a plan are all alike, so it does not matter in which order Ray places them: the cluster holds as many as its
 nodes hold one by one. Nodes of one shape are counted once and multiplied.
+
+Amounts are by Ray's names and in ticks of 1/10 000, host memory in bytes. The same rules hold everywhere:
+
+* Missing host memory is not known, and limits nothing. A node has nothing of any other resource that is missing.
+* A share below one device stays on one device; whole devices are whole.
+* A device type is an amount like any other: a node has one unit of ``accelerator_type:X``, a worker takes 0.001 of it.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from pydantic import model_validator
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import NodeCapacity, NodeGroup
-from tune_policies.placement.remaining import DRIVER_BYTES, slots_by_resource
+from tune_policies.cluster.labels import matcher
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import TICKS, Amounts, Bytes, Count, Resources, to_ticks
-from tune_policies.values.units import format_bytes
+from tune_policies.values.resources import TICKS, Amounts, Bytes, Count, Resources, from_ticks, ray_ticks, to_ticks
+from tune_policies.values.units import MIB, format_bytes
 from tune_policies.values.value import Value
+
+DRIVER_BYTES: Final = MIB
+"""Host memory of a Train driver, of which it holds nothing else."""
 
 DRIVER: Final = Resources(memory_bytes=DRIVER_BYTES)
 """What Tune reserves for a trial whose training runs in Train workers.
@@ -27,8 +37,198 @@ A Train driver only waits, so it must not hold a CPU that its own workers queue 
 holds nothing, and takes one that holds a little host memory.
 """
 
+_UNLIMITED: Final = 2**63
 
-_TYPE_TICKS: Final = to_ticks(ACCELERATOR_TYPE_AMOUNT)
+
+def device_slots(ticks: int, share: int) -> int:
+    """Return how many times a share fits idle devices of one node, both in ticks."""
+    if share >= TICKS:
+        return ticks // share
+    return ticks // TICKS * (TICKS // share) + ticks % TICKS // share
+
+
+def slots_by_resource(has: Mapping[str, int], worker: Mapping[str, int], *, num_drivers: int = 0) -> dict[str, int]:
+    """Return for each resource of a worker how many workers it alone would let an idle node hold.
+
+    Args:
+        has: What the node has.
+        worker: What each worker takes.
+        num_drivers: Train drivers that may all be on this node; where Ray puts them cannot be known.
+    """
+    slots = {}
+    for name, needed in worker.items():
+        if name in DEVICE_RESOURCES:
+            slots[name] = device_slots(has.get(name, 0), needed)
+        elif name != "memory":
+            slots[name] = has.get(name, 0) // needed
+        elif name in has:
+            slots[name] = max(0, has[name] - num_drivers * DRIVER_BYTES) // needed
+    return slots
+
+
+def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, num_drivers: int = 0) -> NodeCapacity:
+    """Subtract workers and Train drivers from a node.
+
+    Ray may spread shares of a device over all devices of the node, so shares leave none of these.
+    """
+    left = dict(node.resources.ticks)
+    for name, ticks in left.items():
+        needed = worker.get(name, 0)
+        if name in DEVICE_RESOURCES and 0 < needed < TICKS:
+            left[name] = 0
+        elif name == "memory":
+            # None would mean "not known": a node with nothing left keeps its last byte.
+            left[name] = max(1, ticks - count * needed - num_drivers * DRIVER_BYTES)
+        else:
+            left[name] = ticks - count * needed
+    custom = {name: from_ticks(left[name]) for name in node.resources.custom}
+    cpus, gpus = (from_ticks(left.get(name, 0)) for name in ("CPU", "GPU"))
+    return node.with_less(Resources(cpus=cpus, gpus=gpus, memory_bytes=left.get("memory"), custom=custom))
+
+
+class RemainingNode:
+    """What remains of a node while parts of it are allocated and released, device by device."""
+
+    def __init__(self, has: Mapping[str, int]) -> None:
+        self._left = {name: ticks for name, ticks in has.items() if name not in DEVICE_RESOURCES}
+        # How many devices have so many ticks free: a cluster may claim more of them than fit a list.
+        self._devices = {
+            name: Counter({TICKS: ticks // TICKS, ticks % TICKS: 1})
+            for name, ticks in has.items()
+            if name in DEVICE_RESOURCES
+        }
+        self._held: Counter[str] = Counter()
+        self._num_holders = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is held on it."""
+        return self._num_holders == 0
+
+    def amount(self, name: str) -> int:
+        """Return how much is left of a resource; 0 too where it is not known."""
+        if name in self._devices:
+            free = sum(ticks * count for ticks, count in self._devices[name].items())
+            return max(0, free - self._held[name])
+        return max(0, self._left.get(name, 0))
+
+    def slots(self, worker: Mapping[str, int], most: int) -> int:
+        """Return how many workers fit, up to ``most``.
+
+        Nobody knows on which devices held shares are, so they count against the sum of the devices. So this may say
+        that workers fit which do not, but never the reverse.
+        """
+        return min([most, *(self._slots_of(name, needed) for name, needed in worker.items() if needed)])
+
+    def _slots_of(self, name: str, needed: int) -> int:
+        if name not in self._devices:
+            return _UNLIMITED if name == "memory" and name not in self._left else self.amount(name) // needed
+        free = self._devices[name]
+        by_device = sum(ticks // needed * count for ticks, count in free.items())
+        return min(free[TICKS] * TICKS // needed if needed >= TICKS else by_device, self.amount(name) // needed)
+
+    def hold(self, amounts: Mapping[str, int]) -> None:
+        """Take what somebody holds, on devices that are not known."""
+        self._add(amounts, 1)
+
+    def release(self, amounts: Mapping[str, int]) -> None:
+        """Give back what was held."""
+        self._add(amounts, -1)
+
+    def _add(self, amounts: Mapping[str, int], sign: int) -> None:
+        self._num_holders += sign
+        for name, ticks in amounts.items():
+            if name in self._devices:
+                self._held[name] += sign * ticks
+            elif name in self._left:
+                self._left[name] -= sign * ticks
+
+    def allocate(self, bundle: Mapping[str, int]) -> bool:
+        """Take all of a bundle, each share from the fullest device with room; ``False``: it does not fit."""
+        devices = {}
+        for name, ticks in bundle.items():
+            if name in self._devices:
+                if (left := _without(self._devices[name], ticks)) is None:
+                    return False
+                devices[name] = left
+            elif ticks > self._left.get(name, _UNLIMITED if name == "memory" else 0):
+                return False
+        for name, ticks in bundle.items():
+            if name in self._left:
+                self._left[name] -= ticks
+        self._devices |= devices
+        return True
+
+
+def _without(devices: Counter[int], ticks: int) -> Counter[int] | None:
+    """Return the devices by their free ticks without so many, the fullest first; ``None``: there is no room."""
+    whole, share = divmod(ticks, TICKS)
+    left = Counter({free: count for free, count in devices.items() if count})
+    if left[TICKS] < whole:
+        return None
+    left[TICKS] -= whole
+    if share:
+        fullest = min((free for free, count in left.items() if count and free >= share), default=None)
+        if fullest is None:
+            return None
+        left[fullest] -= 1
+        left[fullest - share] += 1
+    return left
+
+
+Bundle = Mapping[str, float]
+"""What Ray reserves in one place, by Ray's names of the resources: GPUs in units, ``memory`` in bytes."""
+
+_Wanted = tuple[Amounts, Callable[[Mapping[str, str]], bool]]
+
+
+class BundleGroup(NamedTuple):
+    """The bundles that a trial reserves together.
+
+    Attributes:
+        bundles: The trainable's own first, though it be empty.
+        strategy: Ray's name for where they may be: ``"PACK"``, ``"SPREAD"``, ``"STRICT_PACK"`` or ``"STRICT_SPREAD"``.
+        selectors: The labels of the node that each bundle must have; empty: any node.
+    """
+
+    bundles: Sequence[Bundle]
+    strategy: str = "PACK"
+    selectors: Sequence[Mapping[str, str]] = ()
+
+    def with_bundles(self, bundles: Sequence[Bundle]) -> "BundleGroup":
+        """Return the same with other bundles."""
+        return self._replace(bundles=bundles)
+
+
+def is_held(group: BundleGroup, nodes: Sequence[NodeCapacity]) -> bool:
+    """Return whether ``nodes``, all of them idle, hold all bundles at once.
+
+    Bundles go to the first node that has room, the largest bundle first, by three measures of size. That may miss what
+    only a search would find. Ray does not search either.
+    """
+    selectors = [matcher(selector) for selector in group.selectors] or [matcher({})] * len(group.bundles)
+    wanted = [(ray_ticks(bundle), selects) for bundle, selects in zip(group.bundles, selectors, strict=True) if bundle]
+    if group.strategy == "STRICT_PACK":
+        return any(_are_placed(wanted, [node], one_each=False) for node in nodes)
+    return any(
+        _are_placed(sorted(wanted, key=size, reverse=True), nodes, one_each=group.strategy == "STRICT_SPREAD")
+        for size in (_amount_of(*DEVICE_RESOURCES), _amount_of("memory"), _amount_of("CPU"))
+    )
+
+
+def _amount_of(*names: str) -> Callable[[_Wanted], int]:
+    return lambda wanted: sum(wanted[0].get(name, 0) for name in names)
+
+
+def _are_placed(wanted: Sequence[_Wanted], nodes: Sequence[NodeCapacity], *, one_each: bool) -> bool:
+    remaining = [(node, RemainingNode(node.amounts)) for node in nodes]
+    for bundle, selects in wanted:
+        fits = (each for each in remaining if selects(each[0].ray_labels) and each[1].allocate(bundle))
+        if (chosen := next(fits, None)) is None:
+            return False
+        if one_each:
+            remaining.remove(chosen)
+    return True
 
 
 class Request(Value):
@@ -64,10 +264,9 @@ class Request(Value):
     @cached_property
     def amounts(self) -> Amounts:
         """What one worker takes of a node, its part of the device type included."""
-        of_type = (
-            {} if self.accelerator_type is None else {ACCELERATOR_TYPE_PREFIX + self.accelerator_type: _TYPE_TICKS}
-        )
-        return self.worker.ticks | of_type
+        if self.accelerator_type is None:
+            return self.worker.ticks
+        return self.worker.ticks | {ACCELERATOR_TYPE_PREFIX + self.accelerator_type: to_ticks(ACCELERATOR_TYPE_AMOUNT)}
 
     @property
     def processes(self) -> int:
@@ -89,27 +288,6 @@ class Request(Value):
 def request_of(slot: TrialSlot) -> Request:
     """Return what a trial in ``slot`` needs."""
     return Request(worker=slot.worker, num_workers=slot.num_workers, accelerator_type=slot.accelerator_type)
-
-
-def equal_device_share(most_per_device: int, most_devices: float) -> int:
-    """Return the share of a device with which at most so many workers are on one, in ticks.
-
-    Ray's scheduler and autoscaler add up the shares of a node, but each share must find its place on one
-    device. With ``floor(10 000 / k)`` for everybody both counts agree; with anything else Ray admits a trial
-    that no device can hold, and it waits for ever. On a node with many devices and a large k, what rounding
-    loses on each device adds up to one share too many; then a smaller k is taken.
-
-    Args:
-        most_per_device: Workers on one device at the most.
-        most_devices: Devices of the node that has the most.
-    """
-    devices = to_ticks(most_devices) // TICKS
-    for k in range(min(most_per_device, TICKS), 0, -1):
-        share = TICKS // k
-        lost_on_node = max(1, devices) * (TICKS - k * share)
-        if lost_on_node < share:  # so on one device as well: of the shares for 141, there would be room for 142
-            return share
-    return TICKS
 
 
 def slots_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0) -> dict[str, int]:

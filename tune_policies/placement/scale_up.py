@@ -1,14 +1,19 @@
-"""Nodes that the autoscaler could add: which of them hold the trials of a plan, and how few it needs."""
+"""Nodes that could be added: which hold the trials of a plan, how few it needs, and the smallest node that would do."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Final
 
-from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup, NodeTypeCapacity
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPES
+from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity
 from tune_policies.cluster.labels import matcher
 from tune_policies.placement.layout import with_places
 from tune_policies.placement.packing import Request, count_drivers, count_workers, largest, request_of
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.resources import Resources
+from tune_policies.values.units import GIB
 
 
 def nodes_within_limits(limits: Mapping[str, int], order: Iterable[str], most: int | None) -> dict[str, int]:
@@ -108,3 +113,74 @@ def _drivers(groups: Iterable[NodeGroup], request: Request, num_trials: int) -> 
     if request.num_workers == 0 or request.worker.memory_bytes is not None:
         return num_trials
     return count_drivers(groups, num_trials)
+
+
+_MOST: Final = 2**16
+"""No node has more of anything."""
+
+GPU_MEMORY: Final = "GPU memory"
+"""How errors call it; in an imagined node it is counted in GiB for each GPU."""
+
+
+_PlanOn = Callable[[ClusterCapacity], TrialPlan]
+
+
+def plan_on_smallest_node(plan_on: _PlanOn) -> TrialPlan | None:
+    """Return the plan for the smallest node on which a trial runs; ``None``: none is found.
+
+    A policy says what a trial needs only by its plan. Where no node fits, and the autoscaler's node types are not
+    known, this plan says what to ask the autoscaler for. It is found by planning on larger and larger nodes. A policy
+    that wants GPU memory gets a GPU that it fills, so for each worker a whole one.
+
+    Args:
+        plan_on: A policy's ``plan``.
+    """
+    amounts: dict[str, int] = {}
+    while (error := _why_not(plan_on, amounts)) is not None:
+        grown = amounts | {name: max(1, 2 * amounts.get(name, 0)) for name in _short_of(error)}
+        if grown == amounts or max(grown.values()) > _MOST:
+            return None
+        amounts = grown
+    for name in sorted(amounts, reverse=True):  # GPUs before CPUs
+        amounts = amounts | {name: _fewest(plan_on, amounts, name)}
+    return plan_on(_capacity(amounts))
+
+
+def _fewest(plan_on: _PlanOn, amounts: dict[str, int], name: str) -> int:
+    def too_few(amount: int) -> bool:
+        return _why_not(plan_on, amounts | {name: amount}) is not None
+
+    return largest(0, amounts[name], too_few) + 1 if too_few(0) else 0
+
+
+def _why_not(plan_on: _PlanOn, amounts: dict[str, int]) -> InfeasibleRequestError | None:
+    try:
+        plan_on(_capacity(amounts))
+    except InfeasibleRequestError as error:
+        return error
+    return None
+
+
+def _short_of(error: InfeasibleRequestError) -> list[str]:
+    """Return the names of what to add to the node; empty: more would not help."""
+    if error.tried:
+        return _short_of(error.tried[0])
+    if error.short_of == "memory":
+        return []  # the node's host memory is not known, which limits nothing already
+    if error.short_of == GPU_MEMORY or error.short_of in ACCELERATOR_TYPES:
+        return ["GPU", error.short_of]
+    return [error.short_of]
+
+
+def _capacity(amounts: dict[str, int]) -> ClusterCapacity:
+    rest = {name: amount for name, amount in amounts.items() if amount}
+    cpus, gpus, memory = (rest.pop(name, 0) for name in ("CPU", "GPU", GPU_MEMORY))
+    types = [name for name in rest if name in ACCELERATOR_TYPES]
+    devices = [GpuDevice(index=i, name="imagined", memory_bytes=memory * GIB) for i in range(gpus if memory else 0)]
+    node = NodeCapacity(
+        node_id="imagined",
+        resources=Resources(cpus=cpus, gpus=gpus, custom={name: rest[name] for name in rest.keys() - set(types)}),
+        accelerator_type=types[0] if types else None,
+        devices=tuple(devices) if memory else None,
+    )
+    return ClusterCapacity(nodes=(node,))

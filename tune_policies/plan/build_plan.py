@@ -1,13 +1,26 @@
-"""From one trial's request to a plan."""
+"""From one trial's request to a plan; or, where not one fits, to the error: what is short, and what would work."""
 
 from collections.abc import Iterable
 
-from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
-from tune_policies.placement.packing import DRIVER, Request, count_trials, limiting_resource, room_to_grow
-from tune_policies.plan.infeasible import in_context, infeasible
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES, families_of
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
+from tune_policies.placement.packing import (
+    DRIVER,
+    Request,
+    count_trials,
+    count_workers,
+    count_workers_beside,
+    largest,
+    limiting_resource,
+    room_to_grow,
+    slots_on_node,
+    workers_on_node,
+)
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.values.resources import MOST, Resources, format_amount, to_ticks
+from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.resources import MOST, TICKS, Resources, format_amount, from_ticks, to_ticks
+from tune_policies.values.units import format_request
 from tune_policies.values.value import counted
 
 
@@ -79,3 +92,150 @@ def _about_the_nodes(capacity: ClusterCapacity) -> Iterable[str]:
         )
     if capacity.draining:
         yield f"not counted: {counted(len(capacity.draining), 'node')} being drained"
+
+
+def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request: Request) -> InfeasibleRequestError:
+    """Return the error, which also names nodes being drained, and nodes that an autoscaler could add."""
+    offered, suggestion = error.offered, error.suggestion
+    if capacity.draining:
+        offered += f"; not counted: {len(capacity.draining)} being drained"
+    names = sorted(
+        each.name
+        for each in capacity.node_types or ()
+        if each.max_nodes_to_add and capacity.max_nodes_to_add != 0 and workers_on_node(each.as_node(), request)
+    )
+    if names:
+        named = " or ".join(names)
+        suggestion += (
+            f" The autoscaler could add {named}: call plan_when_ready, or wrap the policy in AutoscalingPolicy."
+        )
+    elif capacity.node_types is None:
+        suggestion += " An autoscaler may add nodes, of types that are not known: plan_when_ready asks it."
+    return error.told(offered=offered, suggestion=suggestion)
+
+
+def infeasible(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
+    """Return the error for a request of which not even one trial fits: what is short, and what would work."""
+    if not groups:
+        return InfeasibleRequestError(
+            str(request), "the cluster has no alive node", "nodes", "Start Ray nodes, then probe again."
+        )
+    if request.accelerator_type not in {None, *(node.accelerator_type for node, _ in groups)}:
+        return _no_such_type(groups, request)
+    if count_workers(groups, request) > 0:
+        return _too_many_workers(groups, request)
+    return _too_large(groups, request)
+
+
+def _no_such_type(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
+    with_gpus = [group for group in groups if group.node.resources.gpus > 0]
+    there = sorted({str(node.accelerator_type or "of unknown type") for node, _ in with_gpus})
+    offered = f"the cluster's GPUs are {', '.join(there)}" if there else "no node has a GPU"
+    memory = request.gpu_memory_bytes or 0
+    enough = [group for group in with_gpus if not memory or (group.node.smallest_gpu_memory_bytes or 0) >= memory]
+    if not there:
+        hint = "Ask for CPUs, or add"
+    elif count_trials(enough, request.model_copy(update={"accelerator_type": None})):
+        hint = "Leave accelerator_type out, or name one that is there, or add"
+    else:
+        hint = "Ask for less of what is there, or add"
+    return InfeasibleRequestError(str(request), offered, str(request.accelerator_type), f"{hint} such a node.")
+
+
+def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
+    workers = count_workers_beside(groups, request, 1)
+    beside = "" if workers == count_workers(groups, request) else f"beside a driver with {DRIVER} "
+    fewer = largest(
+        0,
+        request.num_workers - 1,
+        lambda n: n == 0 or count_trials(groups, request.model_copy(update={"num_workers": n})) > 0,
+    )
+    short_of = limiting_resource(groups, request)
+    return InfeasibleRequestError(
+        str(request),
+        f"{beside}the cluster holds {workers} such {'worker' if workers == 1 else 'workers'} at once",
+        short_of,
+        f"Ask for num_workers={fewer}, or add nodes." if fewer else _smaller_request(groups, request, short_of),
+    )
+
+
+def _too_large(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
+    needed = request.worker.ticks
+    nodes = [node for node, _ in groups]
+    if request.accelerator_type is not None:
+        nodes = [node for node in nodes if node.accelerator_type == request.accelerator_type]
+
+    def missing(node: NodeCapacity) -> list[str]:
+        return [name for name, slots in slots_on_node(node, request).items() if slots == 0]
+
+    def has_of(node: NodeCapacity, name: str) -> int:
+        return node.resources.ticks.get(name, 0)
+
+    def how_near(node: NodeCapacity) -> tuple[object, ...]:
+        return (-len(missing(node)), *(has_of(node, name) for name in sorted(needed, reverse=True)), str(node))
+
+    best = max(nodes, key=how_near)
+    short_of = missing(best)[0]
+    # What no node has enough of is the better answer, shown on the node that has the most of it.
+    if nowhere := [name for name in needed if max(has_of(node, name) for node in nodes) < needed[name]]:
+        short_of = nowhere[0]
+        best = max(nodes, key=lambda node: (has_of(node, short_of), how_near(node)))
+    return InfeasibleRequestError(
+        str(request), f"the largest node offers {best}", short_of, _smaller_request(groups, request, short_of)
+    )
+
+
+def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: str) -> str:
+    """Return the nearest request that was tried and works; or what to add, where no smaller request works."""
+    most = _largest_that_fits(groups, request, short_of)
+    if most is None:
+        return f"Add a node with more {short_of}, or ask for less in every respect."
+    if most == 0 and short_of in DEVICE_RESOURCES:
+        hint = "CpuPolicy, or FirstFeasiblePolicy with a CpuPolicy last"
+        return f"Ask for no {short_of} ({hint}), or add a {short_of} node."
+    if most == 0:
+        return f"Ask for no {short_of}, or add a node with more."
+    amount = format_request(most) + " of host memory" if short_of == "memory" else f"{_amount(most)} {short_of}"
+    nearest = f"Ask for at most {amount} per worker"
+    if short_of == "GPU" and request.num_workers == 0 and to_ticks(request.worker.gpus) % most == 0:
+        parts = to_ticks(request.worker.gpus) // most
+        smaller = request.model_copy(update={"num_workers": parts, "worker": request.worker.with_ticks("GPU", most)})
+        if count_trials(groups, smaller):
+            nearest += f", or for num_workers={parts} with {_amount(most)} GPU each"
+    return f"{nearest}, or add a larger node."
+
+
+def _largest_that_fits(groups: tuple[NodeGroup, ...], request: Request, resource: str) -> int | None:
+    """Return the most of one resource, in ticks or bytes, with which a trial fits; ``None``: less does not help."""
+    if resource.startswith(ACCELERATOR_TYPE_PREFIX):
+        return None
+    asked = request.worker.ticks.get(resource, 0)
+    is_all = set(request.worker.ticks) <= {resource}
+
+    def fits(ticks: int) -> bool:
+        if ticks == 0 and is_all:
+            return resource in DEVICE_RESOURCES  # a policy without devices asks for CPUs instead
+        smaller = request.model_copy(update={"worker": request.worker.with_ticks(resource, ticks)})
+        return count_trials(groups, smaller) > 0
+
+    has_devices = any(name in DEVICE_RESOURCES for name in request.worker.ticks)
+    least = 0 if has_devices or (resource != "CPU" and not is_all) else 1
+    if asked <= least or not fits(least):
+        return None
+    return _rounded(resource, largest(least, asked - 1, lambda ticks: fits(_rounded(resource, ticks))))
+
+
+def _rounded(resource: str, ticks: int) -> int:
+    """Return a little less that reads well, whole CPUs and devices above 1, and that Ray hands out."""
+    whole = ticks // TICKS * TICKS
+    if resource in DEVICE_RESOURCES:
+        family = families_of(resource)[0]
+        if family.amounts:
+            return max((amount * TICKS for amount in family.amounts if amount * TICKS <= ticks), default=0)
+        if not family.can_be_split:
+            return whole
+    return ticks if resource == "memory" or ticks < TICKS else whole
+
+
+def _amount(ticks: int) -> str:
+    return format_amount(from_ticks(ticks))

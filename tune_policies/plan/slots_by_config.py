@@ -7,8 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field
 
-from tune_policies.plan.config_values import flat, numbers
-from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
+from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile, flat, numbers
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import PositiveCount

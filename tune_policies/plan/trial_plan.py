@@ -1,21 +1,22 @@
 """The answer of a policy: what a trial reserves, how many run at once, and why.
 
-A plan is a value; what Ray takes is computed from it. The two methods that return Ray's own classes import
-``ray_adapter`` when they are called, so that planning needs no Ray.
+A plan is a value; what Ray takes is computed from it. The methods that return objects of Ray's public API import Ray
+when they are called, so that planning needs no Ray.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields as fields_of
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.plan.slots_by_config import SlotsByDecision, SlotsByProfile
-from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.plan.trial_slot import Bundle, TrialSlot
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import PositiveCount, Resources, check_count, from_ticks, to_ticks
 from tune_policies.values.sanitize import one_line
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, counted
 
 if TYPE_CHECKING:
     from ray.train import ScalingConfig
@@ -160,16 +161,22 @@ class TrialPlan(Value):
             **kwargs: Further fields of ``ScalingConfig``, such as ``placement_strategy``.
 
         Raises:
-            InvalidResourcesError: The plan has no Train workers, or ``kwargs`` name what the plan sets.
+            InvalidResourcesError: The plan has no Train workers, ``kwargs`` name what the plan sets, or the installed
+                Ray cannot express the plan.
         """
-        from tune_policies.ray_compat.ray_objects import build_scaling_config
+        import ray
+        from ray.train import ScalingConfig
 
         if self.num_workers == 0:
             raise InvalidResourcesError(
                 "the plan has num_workers=0, so the trial itself trains and there is no ScalingConfig: "
                 "give the policy num_workers=1 or more"
             )
-        return build_scaling_config(self.slots[0].scaling_fields, **kwargs)
+        fields = self.slots[0].scaling_fields
+        _check_scaling_fields(fields, {field.name for field in fields_of(ScalingConfig)}, ray.__version__)
+        if twice := sorted(fields.keys() & kwargs.keys()):
+            raise InvalidResourcesError(f"{', '.join(twice)} comes from the plan: change the policy instead")
+        return ScalingConfig(**fields, **kwargs)
 
     def tune_config(self, **kwargs: Any) -> "TuneConfig":
         """Return Ray Tune's ``TuneConfig`` with the plan's ``max_concurrent_trials``.
@@ -180,9 +187,16 @@ class TrialPlan(Value):
         Raises:
             InvalidResourcesError: ``kwargs`` ask for more trials at once than the plan has room for.
         """
-        from tune_policies.ray_compat.ray_objects import build_tune_config
+        from ray.tune import TuneConfig
 
-        return build_tune_config(self.max_concurrent_trials, **kwargs)
+        room = self.max_concurrent_trials
+        asked = kwargs.pop("max_concurrent_trials", None)
+        asked = room if asked is None else check_count(asked, least=1, name="max_concurrent_trials")
+        if asked > room:
+            raise InvalidResourcesError(
+                f"max_concurrent_trials={asked}, but the plan has room for {room} at once: leave it out"
+            )
+        return TuneConfig(max_concurrent_trials=asked, **kwargs)
 
     def remote_options(self, reuse: Literal["process", "release"] = "process") -> dict[str, Any]:
         """Return what ``@ray.remote(**options)`` and ``.options(**options)`` take, for one worker of the plan.
@@ -268,10 +282,23 @@ class TrialPlan(Value):
         """Return the same plan with further reasons in front of its own."""
         return self.model_copy(update={"reasons": (*reasons, *self.reasons)})
 
+    def bundles(self, num_trials: int) -> list[Bundle]:
+        """Return what ``num_trials`` trials reserve, drivers and workers, in the better slots first.
+
+        More trials than the plan runs at once are counted in slots of the best type.
+        """
+        bundles: list[Bundle] = []
+        left = num_trials
+        for slot in self.slots:
+            number = min(left, slot.max_concurrent_trials)
+            bundles += slot.bundles() * number
+            left -= number
+        return bundles + self.slots[0].bundles() * left
+
     def explain(self) -> str:
         """Return the plan as text: how many at once, what each gets, what limits it, and why."""
         least, most = self.min_concurrent_trials, self.max_concurrent_trials
-        count = f"{most} {'trial' if most == 1 else 'trials'} at once"
+        count = f"{counted(most, 'trial')} at once"
         if self.by_config is not None:
             count = f"{least} to {count}, by their configs" if least < most else f"{count}, by their configs"
         lines = [f"{count}, limited by {self.limited_by}"]
@@ -289,3 +316,34 @@ class TrialPlan(Value):
 
 def _speed(slot: TrialSlot) -> str:
     return "" if slot.speed is None else f" (speed {slot.speed:g})"
+
+
+_FIRST_WITH_SLICES: Final = (2, 60)
+"""Older versions reserve one slice at most, and take the number in a pod type for chips where it counts cores."""
+
+
+def _check_scaling_fields(fields: Mapping[str, Any], known: Collection[str], version: str) -> None:
+    """Check that the installed Ray can express what a plan sets.
+
+    Raises:
+        InvalidResourcesError: It cannot.
+    """
+    if isinstance(workers := fields["num_workers"], tuple) and "elastic_resize_monitor_interval_s" not in known:
+        raise InvalidResourcesError(
+            f"from {workers[0]} to {workers[1]} workers needs Ray Train's elastic workers, which Ray "
+            f"{version} does not have: take a newer Ray, or give the policy num_workers={workers[0]}"
+        )
+    if "use_tpu" in fields and "use_tpu" not in known:
+        raise InvalidResourcesError(
+            "Ray Train version 1 is active, which knows no TPU: set RAY_TRAIN_V2_ENABLED=1 in the environment before "
+            "Ray is imported"
+        )
+    if "topology" in fields and tuple(int(part) for part in version.split(".")[:2]) < _FIRST_WITH_SLICES:
+        raise InvalidResourcesError(
+            f"whole TPU slices need the reservation of Ray 2.60 or newer, and this is Ray {version}: "
+            "pip install -U ray, or leave topology out"
+        )
+    if missing := sorted(fields.keys() - set(known)):
+        raise InvalidResourcesError(
+            f"the plan needs ScalingConfig({', '.join(missing)}=…), which Ray {version} does not have: take a newer Ray"
+        )

@@ -1,6 +1,9 @@
-"""A slot: what a trial reserves where it runs, and the same as the arguments that Tune and Train take."""
+"""A slot: what a trial reserves where it runs, and the same as Tune, Train and the autoscaler take it.
 
-from typing import TYPE_CHECKING, Any, Final, Self
+What makes objects of Ray's public API imports Ray when it is called, so that planning needs no Ray.
+"""
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -24,8 +27,15 @@ from tune_policies.values.value import Value
 if TYPE_CHECKING:
     from ray.tune import PlacementGroupFactory
 
-_EXACT: Final = 2**20
-"""Floats add up many multiples of one part in so many without an error."""
+_FINEST: Final = 2**40
+"""Floats add up multiples of 1 / 2**40 without an error, as far as 8,192."""
+
+
+class Bundle(NamedTuple):
+    """Resources that must be on one node, by Ray's names, and the label selector of that node."""
+
+    resources: dict[str, float]
+    label_selector: dict[str, str]
 
 
 class TrialSlot(Value):
@@ -103,10 +113,11 @@ class TrialSlot(Value):
         Args:
             node_id: The only node on which it may be; ``None``: any.
         """
-        from tune_policies.ray_compat.ray_objects import build_placement_group_factory
+        from ray.tune import PlacementGroupFactory
 
-        placed = self if node_id is None else self.on_nodes({NODE_ID: node_id})
-        factory = build_placement_group_factory(self.trial_amounts, placed.label_selector)
+        selector = self.label_selector if node_id is None else merged(self.label_selector, {NODE_ID: node_id})
+        labels = {"bundle_label_selector": [dict(selector)]} if selector else {}
+        factory = PlacementGroupFactory([self._trial_bundle], **labels)
         # Tune brings what a trial reserves into the trial's process, which can learn there which slot it has.
         factory.slot = self
         return factory
@@ -114,12 +125,28 @@ class TrialSlot(Value):
     @property
     def trial_amounts(self) -> dict[str, float]:
         """What Tune reserves for a trial, by Tune's names of the resources, wherever it is placed."""
-        amounts = _ray_amounts(self.trial)
-        if self.num_workers == 0 and self.accelerator_type:
-            amounts[ACCELERATOR_TYPE_PREFIX + self.accelerator_type] = ACCELERATOR_TYPE_AMOUNT
         lower_case = {"CPU": "cpu", "GPU": "gpu"}
         # Tune gives a trial without "cpu" no CPU, but one that names nothing at all gets a whole CPU.
-        return {"cpu": 0} | {lower_case.get(name, name): amount for name, amount in amounts.items()}
+        return {"cpu": 0} | {lower_case.get(name, name): amount for name, amount in self._trial_bundle.items()}
+
+    @property
+    def _trial_bundle(self) -> dict[str, float]:
+        return _ray_amounts(self.trial) | ({} if self.num_workers else self._of_type)
+
+    @property
+    def _of_type(self) -> dict[str, float]:
+        """What each worker takes of its device type."""
+        name = self.accelerator_type
+        return {} if name is None else {ACCELERATOR_TYPE_PREFIX + name: ACCELERATOR_TYPE_AMOUNT}
+
+    def bundles(self) -> list[Bundle]:
+        """Return what one trial reserves, bundle by bundle, as Ray's autoscaler counts it: a driver first."""
+        worker, driver = (
+            {name: each if name == "memory" else _that_adds_up(each) for name, each in resources.ticks.items()}
+            for resources in (self.worker, self.trial)
+        )
+        workers = [Bundle(worker | self._of_type, self.label_selector)] * max(1, self.num_workers)
+        return [Bundle(driver, self.label_selector), *workers] if self.num_workers else workers
 
     @property
     def resources_per_worker(self) -> dict[str, float]:
@@ -136,11 +163,11 @@ class TrialSlot(Value):
             "resources_per_worker": self.resources_per_worker,
         }
         if self.is_elastic:
-            amounts = {
-                name: amount if name == "memory" else _that_adds_up(amount)
-                for name, amount in self.resources_per_worker.items()
-            }
-            fields |= {"num_workers": (self.num_workers, self.max_workers), "resources_per_worker": amounts}
+            amounts = fields["resources_per_worker"]
+            for name in amounts.keys() - {"memory"}:
+                if not _is_small_share(ticks := to_ticks(amounts[name])):
+                    amounts[name] = _that_adds_up(ticks)
+            fields["num_workers"] = (self.num_workers, self.max_workers)
         if self.accelerator_type is not None:
             fields["accelerator_type"] = self.accelerator_type
         if self.worker.custom.get("TPU", 0) > 0:
@@ -189,15 +216,16 @@ def _ray_amounts(resources: Resources) -> dict[str, float]:
     return {name: amount if name == "memory" else from_ticks(amount) for name, amount in resources.ticks.items()}
 
 
-def _that_adds_up(amount: float) -> float:
-    """Return the amount, rounded down to a number of which floats add up many without an error.
+def _that_adds_up(ticks: int) -> float:
+    """Return the amount, less by so little that nothing more fits, as a number that floats add up without an error.
 
     Ray adds up what elastic workers reserve and divides the sum by one of them, in floats: of five times 0.2 it counts
-    four, and waits for ever where five are the fewest. Too small a share to lose a tick of it stays as it is, for one
-    more would fit on a device.
+    four, and waits for ever where five are the fewest. The autoscaler takes bundle after bundle from a node in floats:
+    of 20 bundles of 0.2 it finds room for 19 on 4 GPUs, and v2, which launches for all or for none, launches nothing.
     """
-    ticks = to_ticks(amount)
-    if ticks < TICKS and TICKS // max(1, ticks - 1) > TICKS // max(1, ticks):
-        return amount
-    exact = ticks * _EXACT // TICKS / _EXACT
-    return amount if exact == amount else exact
+    return from_ticks(ticks) if ticks % TICKS == 0 else ticks * _FINEST // TICKS / _FINEST
+
+
+def _is_small_share(ticks: int) -> bool:
+    """Return whether one more of a share fits on a device where it loses a tick, as Ray rounds it down."""
+    return ticks < TICKS and TICKS // max(1, ticks - 1) > TICKS // max(1, ticks)

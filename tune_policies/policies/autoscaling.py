@@ -69,13 +69,7 @@ class AutoscalingPolicy(WrappingPolicy):
         try:
             plan = self.inner.plan(capacity)
         except InfeasibleRequestError:
-            raise InfeasibleRequestError(
-                error.asked,
-                f"with all nodes that can be added, {error.offered}",
-                error.short_of,
-                error.suggestion,
-                error.tried,
-            ) from error
+            raise error.told(offered=f"with all nodes that can be added, {error.offered}") from error
         return plan.with_reasons(f"no nodes that can be added are counted: with them, {error.offered}")
 
     def _fewest(self, plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.cluster.labels import matcher
-from tune_policies.plan.decision import Decision, DeviceTimes, Objective, WorkloadDecision
+from tune_policies.plan.decision import Decision, Objective, WorkloadDecision
 from tune_policies.plan.slots_by_config import Device, SlotsByDecision
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
@@ -211,7 +211,7 @@ def _about_threads(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) ->
         ("CPU", cpu, [each.cpu for each in decided.sizes]),
         ("GPU", gpu, [each.gpu for each in decided.sizes]),
     ):
-        measured = _threads(times)
+        measured = {each.num_threads for each in times if each.num_threads is not None}
         if measured and measured != {max(1, int(slot.worker.cpus))}:
             with_cpus = " or ".join(map(str, sorted(measured)))
             yield (
@@ -228,7 +228,3 @@ def _about_share(decided: WorkloadDecision, gpu: TrialSlot) -> Iterator[str]:
             f"measured with a whole GPU, of which a trial now has {format_amount(gpu.worker.gpus)}: with others on it,"
             " it may be slower than was measured"
         )
-
-
-def _threads(times: Iterable[DeviceTimes]) -> set[int]:
-    return {each.num_threads for each in times if each.num_threads is not None}

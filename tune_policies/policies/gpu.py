@@ -6,13 +6,12 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.packing import Request, equal_device_share
-from tune_policies.plan.infeasible import infeasible
+from tune_policies.placement.packing import Request
+from tune_policies.plan.build_plan import infeasible
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.cpus_per_worker import about_nodes_without_cpus, nodes_with_cpus
-from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
+    GpuTypesPolicy,
     Selection,
     describe_gpus,
     gpus_of_type,
@@ -20,7 +19,8 @@ from tune_policies.policies.gpu_selection import (
     selections_of,
     with_labels,
 )
-from tune_policies.policies.policy import ResourcePolicy, WantedCustom
+from tune_policies.policies.policy import WantedCustom
+from tune_policies.policies.shares_per_worker import about_nodes_without_cpus, equal_device_share, nodes_with_cpus
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,
@@ -42,7 +42,7 @@ def _above_zero(gpus: float) -> float:
     return gpus
 
 
-class GpuPolicy(ResourcePolicy):
+class GpuPolicy(GpuTypesPolicy):
     """The same GPUs, or share of one, for every worker.
 
     Attributes:
@@ -65,49 +65,36 @@ class GpuPolicy(ResourcePolicy):
     min_gpu_memory: Bytes | None = None
     custom: WantedCustom = Field(default_factory=dict)
 
-    @property
-    def choices(self) -> tuple[ResourcePolicy, ...]:
-        """One policy for each type that is wished for."""
-        if self.accelerator_type is None or isinstance(self.accelerator_type, str):
-            return (self,)
-        return tuple(self.model_copy(update={"accelerator_type": name}) for name in self.accelerator_type)
-
-    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        if self.accelerator_type is not None and not isinstance(self.accelerator_type, str):
-            return plan_first_feasible(self.choices, capacity)
-        selections = list(self._selections(capacity))
+    def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
         plans, shortages = [], []
-        for selection in selections:
+        for selection in self._selections(capacity, accelerator_type):
             try:
-                plans.append((self._plan_selection(capacity, selection), selection))
+                plans.append((self._plan_selection(capacity, selection, accelerator_type), selection))
             except InfeasibleRequestError as error:
                 shortages.append(error)
         if not plans:
-            raise shortages[0] if shortages else self._none_is_large_enough(capacity)
+            raise shortages[0] if shortages else self._none_is_large_enough(capacity, accelerator_type)
         plan, selection = max(plans, key=lambda each: each[0].max_concurrent_trials)  # the first of the best
         return with_labels(plan, capacity, selection)
 
-    def _selections(self, capacity: ClusterCapacity) -> Iterator[Selection]:
-        usable = gpus_of_type(capacity, self._one_type)
+    def _selections(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Iterator[Selection]:
+        usable = gpus_of_type(capacity, accelerator_type)
         if self.min_gpu_memory is None:
             return iter((usable,))
         if self.cpus is None:
             usable = usable._replace(groups=nodes_with_cpus(usable.groups, "GPU", to_ticks(self.gpus)))
         return selections_of(capacity, usable, self.min_gpu_memory)
 
-    @property
-    def _one_type(self) -> str | None:
-        return self.accelerator_type if isinstance(self.accelerator_type, str) else None
-
-    def _plan_selection(self, capacity: ClusterCapacity, selection: Selection) -> TrialPlan:
+    def _plan_selection(
+        self, capacity: ClusterCapacity, selection: Selection, accelerator_type: str | None
+    ) -> TrialPlan:
         wish = to_ticks(self.gpus)
         reasons = []
         if self.min_gpu_memory is not None:
             found = describe_gpus(selection.groups)
             reasons.append(f"GPUs with at least {format_bytes(self.min_gpu_memory)}: {found}")
             if self.cpus is None and all(node.resources.cpus for node, _ in selection.groups):
-                groups = gpus_of_type(capacity, self._one_type).groups
+                groups = gpus_of_type(capacity, accelerator_type).groups
                 reasons += about_nodes_without_cpus(groups, "GPU", from_ticks(1))
         most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
         share = equal_device_share(TICKS // wish, most_devices) if wish < TICKS else wish
@@ -123,10 +110,10 @@ class GpuPolicy(ResourcePolicy):
         worker = Resources(cpus=self.cpus or 0, gpus=gpus, custom=self.custom)
         return Request(worker=worker, num_workers=self.num_workers)
 
-    def _none_is_large_enough(self, capacity: ClusterCapacity) -> InfeasibleRequestError:
-        wish = {"accelerator_type": self._one_type, "gpu_memory_bytes": self.min_gpu_memory}
+    def _none_is_large_enough(self, capacity: ClusterCapacity, accelerator_type: str | None) -> InfeasibleRequestError:
+        wish = {"accelerator_type": accelerator_type, "gpu_memory_bytes": self.min_gpu_memory}
         request = self._request(self.gpus).model_copy(update=wish)
-        if not (found := describe_gpus(gpus_of_type(capacity, self._one_type).groups)):
+        if not (found := describe_gpus(gpus_of_type(capacity, accelerator_type).groups)):
             return infeasible(capacity.groups, request)
         hint = "Ask for less, add larger GPUs, or install nvidia-ml-py on nodes whose memory was not read."
         return InfeasibleRequestError(str(request), f"the GPUs there are {found}", "GPU memory", hint)

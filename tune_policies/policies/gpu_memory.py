@@ -1,36 +1,63 @@
-"""As many trials on a GPU as its memory holds."""
+"""As many trials on a GPU as its memory holds; with a profile, slots of several sizes.
 
-from collections.abc import Iterable
-from typing import Self
+By a profile each config gets the smallest slot that is enough for it.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from itertools import pairwise
+from typing import Final, Self
 
 from pydantic import Field, model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
-from tune_policies.placement.packing import Request, equal_device_share
-from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
-from tune_policies.plan.infeasible import infeasible
-from tune_policies.plan.slots_by_config import Headroom
+from tune_policies.placement.packing import Request
+from tune_policies.plan.build_plan import infeasible
+from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
+from tune_policies.plan.slots_by_config import Headroom, SlotsByProfile, with_headroom
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.by_profile import plan_by_profile
-from tune_policies.policies.cpus_per_worker import nodes_with_cpus
-from tune_policies.policies.first_feasible import plan_first_feasible
+from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
+    GpuTypesPolicy,
     Selection,
     describe_gpus,
+    each_once,
     gpus_of_type,
+    labels_of,
     plan_gpu_share,
     select_gpus,
     selections_of,
     with_labels,
 )
-from tune_policies.policies.policy import ResourcePolicy, WantedCustom
+from tune_policies.policies.policy import WantedCustom
+from tune_policies.policies.shares_per_worker import equal_device_share, nodes_with_cpus
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.resources import TICKS, Amount, Bytes, PositiveCount, Resources, WorkerCount, from_ticks
+from tune_policies.values.resources import (
+    TICKS,
+    Amount,
+    Bytes,
+    PositiveCount,
+    Resources,
+    WorkerCount,
+    format_amount,
+    from_ticks,
+)
 from tune_policies.values.units import format_bytes, format_request
+from tune_policies.values.value import counted
+
+_MOST_SIZES: Final = 12
+"""Each size costs a plan; with twelve a trial gets a sixth more than it needs in the mean, from 1 to 80 GiB."""
+
+_NEAR: Final = 1.1
+"""Sizes that differ by less than this factor need no other one between them."""
+
+_MOST_NAMED: Final = 8
+"""Of more measured configs, only those that need the least and the most are named."""
 
 
-class GpuMemoryPolicy(ResourcePolicy):
+class GpuMemoryPolicy(GpuTypesPolicy):
     """As many workers on a GPU as its memory holds: 2 of 6 GiB on a 16 GiB card, 13 on an 80 GiB one.
 
     Ray gives every trial the same share of a GPU, so on mixed devices the policy compares: all GPUs with the
@@ -72,30 +99,63 @@ class GpuMemoryPolicy(ResourcePolicy):
             )
         return self
 
-    @property
-    def choices(self) -> tuple[ResourcePolicy, ...]:
-        """One policy for each type that is wished for."""
-        if self.accelerator_type is None or isinstance(self.accelerator_type, str):
-            return (self,)
-        return tuple(self.model_copy(update={"accelerator_type": name}) for name in self.accelerator_type)
-
-    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        if self.accelerator_type is not None and not isinstance(self.accelerator_type, str):
-            return plan_first_feasible(self.choices, capacity)
-        usable = self._usable(capacity, self.accelerator_type)
+    def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
+        usable = self._usable(capacity, accelerator_type)
         if self.profile is not None:
-            return plan_by_profile(
-                self.profile,
-                self.headroom,
-                capacity,
-                sizes={node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups},
-                gpu_models=_models(capacity.nodes_of(usable.groups)),
-                best=lambda needed: self._best(capacity, usable, needed),
-                plan_on=lambda choice, needed: self._plan_choice(capacity, usable, choice, needed),
-            )
+            return self._plan_by_profile(self.profile, capacity, usable)
         plan, choice = self._best(capacity, usable, self.gpu_memory or 0)
         return with_labels(plan, capacity, choice)
+
+    def _plan_by_profile(self, profile: GpuMemoryProfile, capacity: ClusterCapacity, usable: Selection) -> TrialPlan:
+        """Return the plan whose first slot is enough for every measured config, with smaller slots for smaller ones.
+
+        Raises:
+            InfeasibleRequestError: No device holds the largest of the configs that ran.
+        """
+        sizes = {node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups}  # 0 is not known
+        largest_device = max(sizes, default=0)
+        gpu_models = _models(capacity.nodes_of(usable.groups))
+        overhead = profile.overhead_bytes(gpu_models)
+        ran = [profile.gpu_memory_bytes(each.config, overhead) for each in profile.measurements if not each.ran_out]
+        held = [needed for needed in ran if needed is not None]
+        not_held = [each.total_bytes for each in profile.measurements if each.ran_out]
+        if not held:  # so only a larger device may do, and as a whole
+            held = [max(max(not_held) + 1, largest_device)]
+        # With headroom, but no more than a device has, if that is enough.
+        wanted = sorted({min(with_headroom(each, self.headroom), max(each, largest_device)) for each in held})
+        plan, selection = self._best(capacity, usable, wanted[-1])
+        selections = [selection]
+        if len(sizes) > 1:  # small configs may do with small devices, and unknown ones are best off on the largest
+            for needed in (wanted[0], largest_device):
+                with suppress(InfeasibleRequestError):  # too few devices of that size for all workers of a trial
+                    selections.append(self._best(capacity, usable, needed)[1])
+        told = [(each, labels_of(capacity, each)) for each in each_once(selections)]
+        first = plan.slots[0].on_nodes(told[0][1])
+        slots = {first.gpu_memory_bytes or 0: first}
+        for size in _spread(wanted, largest_device):
+            fitting = []
+            for choice, labels in told:
+                with suppress(InfeasibleRequestError):  # too few whole GPUs are there, or not with the CPUs
+                    if (choice.memory_bytes or 0) >= size:
+                        fitting.append(self._plan_choice(capacity, usable, choice, size).slots[0].on_nodes(labels))
+            if fitting:
+                most = max(fitting, key=lambda slot: slot.max_concurrent_trials)
+                slots.setdefault(most.gpu_memory_bytes or 0, most)
+        overheads = {"gpu_overhead_bytes": overhead, "measured_with": profile.versions}
+        sized = tuple(slot.model_copy(update=overheads) for _, slot in sorted(slots.items()))
+        by_config = SlotsByProfile(profile=profile, headroom=self.headroom, slots=sized)
+        reasons = [
+            _what_was_measured(profile, held, self.headroom),
+            *_what_ran_out(not_held),
+            *_what_they_get(by_config),
+            *profile.reasons,
+            *_where_it_was_not_measured(profile, gpu_models, overhead),
+            f"a config of which nothing is known gets {_whole(by_config.slots[-1])}",
+            *(f"for the largest: {reason}" for reason in plan.reasons),
+        ]
+        # Slots of GPUs are of one type, so the plan has this one alone.
+        changes = {"slots": (first.model_copy(update=overheads),), "by_config": by_config, "reasons": tuple(reasons)}
+        return plan.model_copy(update=changes)
 
     def _best(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> tuple[TrialPlan, Selection]:
         """Return the plan for workers that need so many bytes each, and the devices that it uses.
@@ -133,7 +193,7 @@ class GpuMemoryPolicy(ResourcePolicy):
         k = TICKS // share
         is_capped = self.max_trials_per_gpu is not None and self.max_trials_per_gpu < fit
         reasons = [
-            f"{format_bytes(needed)} a worker: {k} {'worker' if k == 1 else 'workers'} on a GPU of "
+            f"{format_bytes(needed)} a worker: {counted(k, 'worker')} on a GPU of "
             f"{format_bytes(smallest)}" + (", as max_trials_per_gpu says" if is_capped else "")
         ]
         reasons += self._left_out(capacity, usable, choice)
@@ -202,3 +262,67 @@ def _choices(capacity: ClusterCapacity, usable: Selection, needed: int) -> Itera
         large = (group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least)
         if (choice := select_gpus(capacity, large, usable.accelerator_type)).groups:
             yield choice
+
+
+def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
+    """Yield sizes from the smallest that is wanted to the largest device: the wanted ones, and some between."""
+    sizes = sorted({*wanted, max(largest_device, wanted[-1])})
+    if len(sizes) > _MOST_SIZES:
+        steps = (len(sizes) - 1) / (_MOST_SIZES - 1)
+        sizes = [sizes[math.ceil(i * steps)] for i in range(_MOST_SIZES - 1)] + [sizes[-1]]
+    while len(sizes) < _MOST_SIZES:
+        gaps = ((high / low, i) for i, (low, high) in enumerate(pairwise(sizes)))
+        gap, at = max(gaps, default=(1.0, 0))
+        if gap < _NEAR:
+            break
+        sizes.insert(at + 1, math.isqrt(sizes[at] * sizes[at + 1]))
+    yield from sizes
+
+
+def _what_ran_out(not_held: list[int]) -> Iterator[str]:
+    if not_held:
+        yield f"{counted(len(not_held), 'config')} ran out of {format_bytes(max(not_held))}, the whole GPU: not counted"
+
+
+def _what_they_get(by_config: SlotsByProfile) -> Iterator[str]:
+    """Yield what the measured configs get, those with the least and the most first where there are many."""
+    ran = sorted(
+        (each for each in by_config.profile.measurements if not each.ran_out), key=lambda each: each.total_bytes
+    )
+    for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):
+        with suppress(InfeasibleRequestError):
+            yield f"{_need(by_config, each)}, so {format_amount(by_config.slot_for(each.config).worker.gpus)} GPU"
+
+
+def _whole(largest: TrialSlot) -> str:
+    share = format_amount(largest.worker.gpus)
+    return f"{share} GPU a worker, as much as there is for each" if largest.shares_gpu else "a whole GPU"
+
+
+def _where_it_was_not_measured(
+    profile: GpuMemoryProfile, gpu_models: Collection[str | None], overhead: int | None
+) -> Iterator[str]:
+    others = sorted({name for name in gpu_models if name is not None} - set(profile.gpu_models))
+    if others and profile.gpu_models:
+        on_top = "" if overhead is None else f"; {format_bytes(overhead)} are counted for what is outside allocators"
+        yield (
+            f"measured on {', '.join(profile.gpu_models)} and planned for {', '.join(others)}, where trials may need "
+            f"more or less{on_top}"
+        )
+
+
+def _need(by_config: SlotsByProfile, measured: GpuMemoryMeasurement) -> str:
+    """Return what was measured, and what is counted, where another overhead makes that more."""
+    needed = by_config.needed_bytes(measured.config) or 0
+    more = format_bytes(needed) != format_bytes(measured.total_bytes)
+    return f"{measured}, {format_bytes(needed)} counted" if more else str(measured)
+
+
+def _what_was_measured(profile: GpuMemoryProfile, held: list[int], headroom: float) -> str:
+    on = f" on {', '.join(profile.gpu_models)}" if profile.gpu_models else ""
+    least, most = format_bytes(min(held)), format_bytes(max(held))
+    amount = least if least == most else f"{least} to {most}"
+    return (
+        f"{counted(len(profile.measurements), 'config')} measured{on}, {amount}: each trial gets what its config "
+        f"needs and {headroom:.0%} more"
+    )

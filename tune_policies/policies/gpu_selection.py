@@ -4,25 +4,27 @@ Ray hands out any GPU unless it is told a device type or a label. So a selection
 tell Ray, the simplest that sets its nodes apart.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator
 
 from tune_policies.cluster.accelerators import check_accelerator_type, check_type_of_resource
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, is_label_value, is_one_of
-from tune_policies.placement.packing import Request
-from tune_policies.placement.remaining import device_slots
+from tune_policies.placement.packing import Request, device_slots
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.cpus_per_worker import about_nodes_without_cpus, cpus_that_strand_no_device, nodes_with_cpus
-from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import (
-    TICKS,
-    format_amount,
-    to_ticks,
+from tune_policies.policies.first_feasible import plan_first_feasible
+from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.policies.shares_per_worker import (
+    about_nodes_without_cpus,
+    cpus_that_strand_no_device,
+    nodes_with_cpus,
 )
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import TICKS, format_amount, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import shorten
 
@@ -31,17 +33,13 @@ def _wishes(value: object) -> object:
     if isinstance(value, str | None):
         return value
     # An iterator would be read once, and the order of a set is nobody's wish.
-    if (
-        not isinstance(value, list | tuple)
-        or not value
-        or not all(isinstance(name, str) for name in value)
-        or len(set(value)) < len(value)
-    ):
+    listed = value if isinstance(value, list | tuple) else ()
+    if not listed or len({name for name in listed if isinstance(name, str)}) < len(listed):
         raise InvalidResourcesError(
             f"accelerator_type must be the name of a device type, or a list of such names, each once, the best first: "
             f"got {shorten(value)}"
         )
-    return tuple(value)
+    return tuple(listed)
 
 
 def _known(wish: str | tuple[str, ...]) -> str | tuple[str, ...]:
@@ -52,6 +50,30 @@ def _known(wish: str | tuple[str, ...]) -> str | tuple[str, ...]:
 
 AcceleratorTypes = Annotated[str | tuple[str, ...], BeforeValidator(_wishes), AfterValidator(_known)]
 """A device type that Ray knows, such as ``"A100"``; or several, the best first."""
+
+
+class GpuTypesPolicy(ResourcePolicy):
+    """A policy for GPUs that may name several device types, of which it takes the first that fits."""
+
+    if TYPE_CHECKING:  # each policy has the field, after its own amounts, as people write and read it
+        accelerator_type: AcceleratorTypes | None = None
+
+    @property
+    def choices(self) -> tuple[ResourcePolicy, ...]:
+        """One policy for each type that is wished for."""
+        if self.accelerator_type is None or isinstance(self.accelerator_type, str):
+            return (self,)
+        return tuple(self.model_copy(update={"accelerator_type": name}) for name in self.accelerator_type)
+
+    def plan(self, capacity: ClusterCapacity) -> TrialPlan:
+        """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        if self.accelerator_type is None or isinstance(self.accelerator_type, str):
+            return self._plan_on_type(capacity, self.accelerator_type)
+        return plan_first_feasible(self.choices, capacity)
+
+    @abstractmethod
+    def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
+        """Return the plan on devices of one type; ``None``: of any."""
 
 
 class Selection(NamedTuple):
@@ -141,12 +163,17 @@ def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int
         choices += [choice.where(lambda node: node.shape in usable_shapes) for choice in of_types]
     large = [group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least_bytes]
     choices.append(select_gpus(capacity, large, usable.accelerator_type))
+    yield from (choice for choice in each_once(choices) if (choice.memory_bytes or 0) >= least_bytes)
+
+
+def each_once(selections: Iterable[Selection]) -> Iterator[Selection]:
+    """Yield the first of the selections of the same nodes."""
     seen: set[frozenset[Hashable]] = set()
-    for choice in choices:
-        shapes = frozenset(node.shape for node, _ in choice.groups)
-        if shapes not in seen and (choice.memory_bytes or 0) >= least_bytes:
+    for selection in selections:
+        shapes = frozenset(node.shape for node, _ in selection.groups)
+        if shapes not in seen:
             seen.add(shapes)
-            yield choice
+            yield selection
 
 
 def select_gpus(

@@ -18,7 +18,7 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from tune_policies.values.resources import MOST, PositiveCount, Speed
 
 _SLOWEST: Final = sys.float_info.min
-"""The slowest speed of a kind that is told from another's."""
+"""The slowest speed of a slot type that is told from another's."""
 
 
 class MixedPolicy(ResourcePolicy):
@@ -26,7 +26,7 @@ class MixedPolicy(ResourcePolicy):
 
     ``MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))`` has a plan whose ``slots`` are quarter GPUs and, on
     the CPUs that are left, slots without. ``PolicyScheduler`` gives each trial one of them as it becomes free. A policy
-    for which nothing is left is left out, and the plan says why. Beside other kinds a trial's workers do not grow.
+    for which nothing is left is left out, and the plan says why. Beside slots of other types no trial's workers grow.
 
     Attributes:
         policies: One for each type of slot, the best first; as arguments, or in one list. At least one, and none with a
@@ -50,7 +50,7 @@ class MixedPolicy(ResourcePolicy):
         super().__init__(**({"policies": policies, **data} if policies else data))
 
     @model_validator(mode="after")
-    def _must_have_kinds(self) -> Self:
+    def _must_have_policies(self) -> Self:
         if not self.policies:
             raise InvalidResourcesError("MixedPolicy needs at least one policy")
         if self.speeds is not None and len(self.speeds) != len(self.policies):
@@ -81,7 +81,7 @@ class MixedPolicy(ResourcePolicy):
                 found.append(given if speed is None else given.with_speed(speed))
                 notes += given.without_place
         if not found:
-            raise _none_fits(errors)
+            raise InfeasibleRequestError.of_each(errors)
         if len(found) == 1:
             return found[0].alone(capacity).with_reasons(*notes)
         return TrialPlan(
@@ -226,18 +226,6 @@ def _has_tpu(node: NodeCapacity) -> bool:
     return node.resources.custom.get("TPU", 0) > 0
 
 
-def _none_fits(errors: list[InfeasibleRequestError]) -> InfeasibleRequestError:
-    if len(errors) == 1:
-        return errors[0]
-    return InfeasibleRequestError(
-        " or ".join(error.asked for error in errors),
-        "; ".join(dict.fromkeys(error.offered for error in errors)),
-        " and ".join(dict.fromkeys(error.short_of for error in errors)),
-        errors[-1].suggestion,
-        tuple(errors),
-    )
-
-
 def _reasons(found: list[_PolicySlots]) -> Iterator[str]:
     """Yield each reason after the name of its policy, and a reason that all policies give once."""
     common = set.intersection(*(set(given.plan.reasons) for given in found))
@@ -251,7 +239,7 @@ def _reasons(found: list[_PolicySlots]) -> Iterator[str]:
 def _about_growth(found: Iterable[_PolicySlots]) -> Iterator[str]:
     """Yield that no trial grows, where trials could: the next policies have what one leaves free."""
     if any(slot.max_workers is not None for given in found for slot in given.slots):
-        yield "beside other kinds of slots a trial keeps the fewest of its workers: what it could grow into is theirs"
+        yield "beside slots of other types a trial keeps the fewest of its workers: what it could grow into is theirs"
 
 
 def _sum(added: Iterable[dict[str, PositiveCount]]) -> dict[str, PositiveCount]:

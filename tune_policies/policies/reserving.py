@@ -5,8 +5,7 @@ from typing import Any
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.cluster.labels import NODE_ID, is_none_of
 from tune_policies.placement.layout import place_slots
-from tune_policies.placement.packing import request_of, workers_on_node
-from tune_policies.placement.remaining import subtract
+from tune_policies.placement.packing import request_of, subtract, workers_on_node
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import WrappingPolicy
@@ -45,12 +44,8 @@ class ReservingPolicy(WrappingPolicy):
         try:
             plan = self.inner.plan(rest)
         except InfeasibleRequestError as error:
-            raise InfeasibleRequestError(
-                error.asked,
-                f"with {wish} left free, {error.offered}",
-                error.short_of,
-                f"{error.suggestion} Or leave less free.",
-                error.tried,
+            raise error.told(
+                offered=f"with {wish} left free, {error.offered}", suggestion=f"{error.suggestion} Or leave less free."
             ) from error
         notes = [f"{wish} left free for others: pass max_concurrent_trials to Tune, nothing else holds trials back"]
         if self.gpus and plan.shares_gpu:
@@ -61,7 +56,7 @@ class ReservingPolicy(WrappingPolicy):
         plan = plan.model_copy(update={"fewer_than_fit": True})
         if len(plan.slots) == 1:
             return plan
-        # Several kinds have places of their own, and those are chosen on all of the cluster.
+        # Slots of several types have places of their own, which are chosen on all of the cluster.
         return _placed(plan, capacity)
 
 
@@ -72,7 +67,7 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
         InfeasibleRequestError: None has a place.
     """
     layout = place_slots(plan.slots, capacity)
-    counts = [layout.count(kind) for kind in range(len(plan.slots))]
+    counts = [layout.count(slot_type) for slot_type in range(len(plan.slots))]
     if not any(counts):
         raise InfeasibleRequestError(
             " or ".join(str(slot) for slot in plan.slots),

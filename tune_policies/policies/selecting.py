@@ -58,9 +58,7 @@ class SelectingPolicy(WrappingPolicy):
             plan = self.inner.plan(chosen)
         except InfeasibleRequestError as error:
             offered = f"of the nodes, {which}, {error.offered}"
-            raise InfeasibleRequestError(
-                error.asked, offered, error.short_of, f"{error.suggestion} Or select more nodes.", error.tried
-            ) from error
+            raise error.told(offered=offered, suggestion=f"{error.suggestion} Or select more nodes.") from error
         left_out = len(capacity.nodes) - len(chosen.nodes)
         plan = plan.with_reasons(f"{left_out} of {len(capacity.nodes)} nodes left out: {which}", *notes)
         return plan.on_nodes(selector) if plan.topology is None else _of_slices(plan, capacity, chosen)

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tune_policies.cluster.capacity import NodeTypeCapacity
-from tune_policies.cluster.ray_totals import accelerator_type_of, to_resources
+from tune_policies.cluster.capacity import NodeTypeCapacity, accelerator_type_of, to_resources
 from tune_policies.kuberay.manifests.cluster_yaml import with_defaults
 from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile
 from tune_policies.kuberay.manifests.load_cluster import find_cluster

@@ -8,13 +8,12 @@ reads them. It is the same in Ray 2.50 and 2.60 unless said.
 import inspect
 import json
 import logging
-import re
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import ray
 from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL, DEBUG_AUTOSCALING_STATUS
@@ -25,9 +24,9 @@ from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 from ray.exceptions import RayError
 from ray.experimental.internal_kv import _internal_kv_get
 
-from tune_policies.autoscaling.bundles import Bundle
-from tune_policies.autoscaling.launches import Launch, LaunchReport
+from tune_policies.plan.trial_slot import Bundle
 from tune_policies.ray_compat.connection import is_through_client
+from tune_policies.ray_compat.gcs import MIRRORED_TYPE
 from tune_policies.values.errors import ProbeError
 
 logger = logging.getLogger(__name__)
@@ -35,8 +34,42 @@ logger = logging.getLogger(__name__)
 _FIRST_REPORT_S: Final = 6.0
 """Both versions report every 5 s (``AUTOSCALER_UPDATE_INTERVAL_S``), the first time soon after the cluster starts."""
 _RPC_TIMEOUT_S: Final = 10
-_READ_ONLY_TYPE: Final = re.compile(r"node_[0-9a-f]{56}")
-"""Without a configuration, Ray's monitor only looks on, and calls each node a type of its own."""
+
+
+class Launch(NamedTuple):
+    """The launch of one node.
+
+    Attributes:
+        node_type: The name of the type.
+        started_at: When it was asked for, in seconds of the head node's clock.
+        error: Why it failed, as far as the autoscaler says; empty where it did not fail.
+    """
+
+    node_type: str
+    started_at: float
+    error: str = ""
+
+
+class LaunchReport(NamedTuple):
+    """What one round of the autoscaler did.
+
+    Attributes:
+        number: Differs from round to round.
+        answers: Whether the round knew what was asked for.
+        pending: Nodes that are being launched, by the name of their type.
+        launches: Those that are being launched, where it is said when they were started.
+        failures: Those that failed: the autoscaler keeps them for as long as it runs, or for half an hour.
+        refused: Whether it says that what was asked for can never be met.
+        time: When this was written, in seconds of the head node's clock; ``None``: not said.
+    """
+
+    number: float
+    answers: bool
+    pending: Counter[str] = Counter()  # noqa: RUF012 - never changed
+    launches: frozenset[Launch] = frozenset()
+    failures: Counter[Launch] = Counter()  # noqa: RUF012 - never changed
+    refused: bool = False
+    time: float | None = None
 
 
 class Autoscaler(ABC):
@@ -63,7 +96,7 @@ class Autoscaler(ABC):
             try:
                 request_resources(**arguments)
             except TypeError:
-                # Older ones (2.50) take whole numbers only, and hand them to this, which takes fractions.
+                # Those before 2.56 take whole numbers only, and hand them to this, which takes fractions.
                 commands.request_resources(**arguments)
         self._request = counted(bundles)
         self._asked()
@@ -201,7 +234,7 @@ def _adds_nodes(autoscaler: Autoscaler) -> bool | None:
         return any(node.instance_id or node.ray_node_type_name for node in nodes)
     said = json.loads(_read(DEBUG_AUTOSCALING_STATUS) or b"{}").get("autoscaler_report") or {}
     types = said.get("node_type_mapping")
-    return any(not _READ_ONLY_TYPE.fullmatch(name) for name in types.values()) if types else None
+    return any(not MIRRORED_TYPE.fullmatch(name) for name in types.values()) if types else None
 
 
 def counted(bundles: list[Bundle]) -> Counter[str]:
@@ -254,6 +287,6 @@ def start_coordinator_here() -> None:
         from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
             get_or_create_autoscaling_coordinator,
         )
-    except ImportError:  # an older Ray, whose Train asks the autoscaler for nothing
+    except ImportError:  # before Ray 2.53, whose Train asks the autoscaler for nothing
         return
     get_or_create_autoscaling_coordinator()

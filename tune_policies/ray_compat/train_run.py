@@ -143,7 +143,7 @@ def add_to_reports(change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
 
 
 def error_in_worker(failure: Any) -> Any:
-    """Return what a worker's loop raised, of what a ``WorkerGroupError`` names. Ray 2.50 wraps it once more."""
+    """Return what a worker's loop raised, of what a ``WorkerGroupError`` names. Before Ray 2.55 it is wrapped again."""
     return getattr(failure, "_base_exc", failure)
 
 

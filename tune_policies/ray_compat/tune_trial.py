@@ -1,34 +1,39 @@
-"""A trial of Tune, from inside its process: what Tune makes of a function, where its files are, and how it ends.
+"""A trial of Tune: its config, what its trainable asks for and carries, where its files are, and how it ends.
 
-All of it is the same in Ray 2.50 and 2.60.
+Ray documents how a search space is written (``tune.choice``, ``tune.randint``), not what these return, nor how configs
+are drawn outside of a run. All of it is the same in Ray 2.50 and 2.60.
 """
 
+import functools
+import inspect
 import os
-from collections.abc import Callable
-from typing import Any
+import pickle
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any, Final, Generic, TypeVar
 
 from ray import cloudpickle
 from ray.exceptions import RayActorError
 from ray.train import Checkpoint
 from ray.train._internal.session import _TrainingResult, get_session  # Tune's session, in spite of its place
 from ray.train.constants import CHECKPOINT_DIR_NAME
-from ray.tune import Trainable
+from ray.tune import PlacementGroupFactory, Trainable
+from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
+from ray.tune.execution.tune_controller import TuneController
 from ray.tune.result import RESULT_DUPLICATE, TRIAL_INFO
+from ray.tune.search.sample import Categorical, Domain, Integer, Quantized
+from ray.tune.search.variant_generator import generate_variants
 from ray.tune.trainable import wrap_function
 from ray.tune.trainable.function_trainable import FunctionTrainable
 
-__all__ = [
-    "add_mixin",
-    "class_of_function",
-    "is_duplicate",
-    "is_function_class",
-    "report_stored_checkpoint",
-    "reserved_by_config",
-    "storage_of",
-    "storage_of_session",
-    "to_be_replaced",
-    "unpickled_error",
-]
+from tune_policies.tune.task_watch import watch_tasks
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import counted
+
+PLAN_ATTRIBUTE: Final = "plan_of_trainable"
+"""Under this name the class that Tune runs has the plan of ``with_plan``, as an ``UnpickledOnce``."""
+POLICY_ATTRIBUTE: Final = "policy_of_trainable"
+"""Under this name it has the policy that made the plan; ``None``: the plan was given."""
 
 
 def add_mixin(function: Callable[..., Any], mixin: type, *, before: Any = None) -> None:
@@ -111,3 +116,150 @@ def to_be_replaced(reason: str) -> RayActorError:
     counts a failure, or waits for ever for the trial to be reset; so the error comes with the first step after it.
     """
     return RayActorError(None, f"process {os.getpid()} is replaced by a new one: {reason}", False, True)
+
+
+_Carried = TypeVar("_Carried")
+
+
+class UnpickledOnce(Generic[_Carried]):
+    """Holds a value that is never changed; all its copies in a process share one.
+
+    Tune's driver unpickles a trainable twice for each trial, and a plan takes longer than most trainables.
+    """
+
+    def __init__(self, value: _Carried) -> None:
+        self.value = value
+
+    @functools.cached_property
+    def _pickled(self) -> bytes:
+        pickled: bytes = cloudpickle.dumps(self.value)
+        return pickled
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self._pickled,)
+
+
+@functools.lru_cache(maxsize=16)
+def _unpickled(pickled: bytes) -> UnpickledOnce[Any]:
+    return UnpickledOnce(pickle.loads(pickled))  # noqa: S301  # made above, and carried by Ray as all else is
+
+
+_Request = Callable[[Mapping[str, Any]], PlacementGroupFactory]
+
+
+class ResumeSafeResources:
+    """Resources as a function of a trial's config, which hold for a resumed experiment's trials too.
+
+    Tune saves ``resources_per_trial`` with each trial and for those to come. A trainable with resources of its own does
+    not go with them: Tune says so in its log only, and then begins the experiment anew, or waits for ever. Tune still
+    refuses ``resources_per_trial`` that the current run is given.
+
+    Args:
+        resources: What each trial reserves.
+        max_concurrent_trials: How many trials may run at once, where resources alone do not hold further ones back;
+            ``None``: they do.
+    """
+
+    def __init__(
+        self,
+        resources: dict[str, float] | PlacementGroupFactory | _Request,
+        *,
+        max_concurrent_trials: int | None = None,
+    ) -> None:
+        self._at_once = max_concurrent_trials
+        self._resources = UnpickledOnce(
+            resource_dict_to_pg_factory(resources) if isinstance(resources, dict) else resources
+        )
+
+    def __call__(self, config: Mapping[str, Any]) -> PlacementGroupFactory:
+        """Return what Tune reserves for a trial with this config. Tune asks in the program, as it adds the trial.
+
+        Raises:
+            InvalidResourcesError: The run needs ``max_concurrent_trials``, and has none.
+        """
+        watch_tasks()
+        adding = _adding_frame()
+        if adding is not None:
+            _drop_saved_resources(adding)
+            if self._at_once is not None:
+                _check_cap(adding.f_locals["self"], self._at_once)
+        resources = self._resources.value
+        return resources if isinstance(resources, PlacementGroupFactory) else resources(config)
+
+
+def _adding_frame() -> FrameType | None:
+    """Return the call in which Tune adds the trial; ``None``: it adds none.
+
+    Tune asks the trainable (``default_resource_request``, which is public) with the trial's config alone, before any
+    scheduler or callback hears of the trial. So the trial and its run are looked for where Tune adds it: on the
+    interpreter's stack. Nothing is written there, but to the trial. The same in Ray 2.50 and 2.60.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not TuneController.add_trial.__code__:
+        frame = frame.f_back
+    return frame
+
+
+def _check_cap(controller: TuneController, at_once: int) -> None:
+    """Raise ``InvalidResourcesError`` unless the run is held to so many trials at once.
+
+    A searcher of the user's own class may hold back trials in its own way, so only those that say how are judged.
+    """
+    if getattr(controller._scheduler_alg, "caps_trials", False):
+        return
+    search = controller.search_alg
+    searcher = getattr(search, "searcher", search)
+    cap = getattr(search, "max_concurrent", None) or getattr(searcher, "max_concurrent", None) or 0
+    total = getattr(search, "total_samples", None) or 0
+    if 0 < cap <= at_once or 0 < total <= at_once:
+        return
+    given = f"max_concurrent_trials={cap}" if cap else "no max_concurrent_trials"
+    raise InvalidResourcesError(
+        f"the plan lets {counted(at_once, 'trial')} run at once, which resources alone do not ensure, and the run has "
+        f"{given}: use tune_policies.run(trainable, policy, …) or tune_policies.tuner(…) instead of Tune's own, or "
+        f"pass max_concurrent_trials={at_once}"
+    )
+
+
+def _drop_saved_resources(frame: FrameType) -> None:
+    """Drop the saved resources of the trial that Tune is about to add, if its run is resumed.
+
+    Tune refuses at once what the trial has saved. To answer nothing would leave the trial just that.
+    """
+    is_requeued = frame.f_back is not None and frame.f_back.f_code is TuneController._requeue_restored_trials.__code__
+    if is_requeued or frame.f_locals["self"].resumed:
+        frame.f_locals["trial"]._default_placement_group_factory = None
+
+
+def is_domain(value: object) -> bool:
+    """Return whether a value of a config is one that Tune draws from. A grid is none, but a dict."""
+    return isinstance(value, Domain)
+
+
+def draw(space: Mapping[str, Any], random_state: Any) -> list[dict[str, Any]]:
+    """Return the configs of one draw: one, or where the space has grids one for each combination of their values.
+
+    The public ``BasicVariantGenerator`` draws the same, but only for a run, from a seed that it keeps to itself.
+
+    Args:
+        space: The space.
+        random_state: A ``numpy.random.RandomState``, which goes on with each draw.
+
+    Raises:
+        Exception: Whatever the user's own functions in the space raise, or Tune of its domains.
+    """
+    return [spec["config"] for _, spec in generate_variants({"config": space}, random_state=random_state)]
+
+
+def extremes(domain: object) -> list[int]:
+    """Return the smallest and the largest value of a choice of whole numbers, or all of its values; else nothing."""
+    if isinstance(domain, Categorical):
+        values = list(domain.categories)
+        return values if all(isinstance(each, int) and not isinstance(each, bool) for each in values) else []
+    if not isinstance(domain, Integer):
+        return []
+    sampler = domain.get_sampler()
+    step = int(sampler.q) if isinstance(sampler, Quantized) else 1
+    if step > 1:  # of which the upper bound is one itself
+        return [-(-domain.lower // step) * step, domain.upper // step * step]
+    return [domain.lower, domain.upper - 1]

@@ -9,15 +9,23 @@ import math
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from tune_policies.cluster.accelerator_families import FAMILIES
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, FAMILIES
 from tune_policies.cluster.capacity import NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
 from tune_policies.oom import OutOfMemory
-from tune_policies.placement.packing import Request, count_trials, equal_device_share, largest, room_to_grow
-from tune_policies.placement.remaining import DRIVER_BYTES, Bundle, BundleGroup, is_held
+from tune_policies.placement.packing import (
+    DRIVER_BYTES,
+    Bundle,
+    BundleGroup,
+    Request,
+    count_trials,
+    is_held,
+    largest,
+    room_to_grow,
+)
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.policies.shares_per_worker import equal_device_share
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, Count, UsedBytes, format_amount, from_ticks, to_ticks
 from tune_policies.values.units import GIB, format_bytes

@@ -248,7 +248,7 @@ class PolicyScheduler(WrappingScheduler):
 
     def _may_start(self) -> Callable[[Trial], bool]:
         """Return a function that says whether a slot is free for a waiting trial. Each step asks it of each."""
-        open_kinds = {placement.kind for placement, _ in self._free_placements()}
+        open_kinds = {placement.slot_type for placement, _ in self._free_placements()}
 
         def may_start(trial: Trial) -> bool:
             if not open_kinds or trial in self._assignments:
@@ -259,7 +259,7 @@ class PolicyScheduler(WrappingScheduler):
 
     def _allowed(self, trial: Trial) -> set[int]:
         """Return the kinds with placements in which ``trial`` may run; all of these where it may run in none."""
-        there = {placement.kind for placement in self._run_plan.placements}
+        there = {placement.slot_type for placement in self._run_plan.placements}
         last_slot = None if self._may_move else self._last_slots.get(trial)
         return there.intersection(self._kinds.allowed_kinds(last_slot)) or there
 
@@ -271,37 +271,37 @@ class PolicyScheduler(WrappingScheduler):
         started: set[Trial] = set()
         idle: set[int] = set()
         for trial in [*first, *(each for each in self._waiting if each is not chosen)]:
-            if all(placement.kind in idle for placement, _ in self._free_placements()):
+            if all(placement.slot_type in idle for placement, _ in self._free_placements()):
                 break
             if self._assign_slot(queue, trial, idle):
                 started.add(trial)
                 self._waiting.pop(trial, None)
                 self._free = None
         for placement, count in self._free_placements():
-            if placement.kind in idle:
-                self._left_idle[placement.kind] += count
+            if placement.slot_type in idle:
+                self._left_idle[placement.slot_type] += count
         return started
 
     def _assign_slot(self, queue: TuneQueue, trial: Trial, idle: set[int]) -> bool:
         """Give ``trial`` a slot if one is free for it, and add to ``idle`` the kinds that are better left idle."""
         allowed = self._allowed(trial)
-        is_bound = any(placement.kind not in allowed for placement in self._run_plan.placements)
+        is_bound = any(placement.slot_type not in allowed for placement in self._run_plan.placements)
         for placement, free in self._free_placements():
-            if placement.kind not in allowed:
+            if placement.slot_type not in allowed:
                 continue
-            if not is_bound and self._should_idle(placement.kind, queue, idle):
+            if not is_bound and self._should_idle(placement.slot_type, queue, idle):
                 continue
-            factory = self._run_plan.factories[placement.kind, placement.node_id]
+            factory = self._run_plan.factories[placement.slot_type, placement.node_id]
             if trial.placement_group_factory is not factory:
                 trial.update_resources(factory)
-            taken = slots_taken(trial, self._kinds.slots[placement.kind])
+            taken = slots_taken(trial, self._kinds.slots[placement.slot_type])
             if free < min(taken, placement.count):
                 continue
             queue.let_start(trial)
-            slot = self._kinds.slots[placement.kind]
+            slot = self._kinds.slots[placement.slot_type]
             remember_slot(trial, slot)
             self._assignments[trial] = SlotAssignment(
-                slot, placement.kind, placement.node_id, num_slots=taken, has_started=False
+                slot, placement.slot_type, placement.node_id, num_slots=taken, has_started=False
             )
             return True
         return False
@@ -325,8 +325,8 @@ class PolicyScheduler(WrappingScheduler):
                 if assignment.num_slots > 1 and not assignment.has_started
             }
             for placement in self._run_plan.placements:
-                if (placement.kind, placement.node_id) not in gathering:
-                    wanted[self._run_plan.factories[placement.kind, placement.node_id]] += placement.count
+                if (placement.slot_type, placement.node_id) not in gathering:
+                    wanted[self._run_plan.factories[placement.slot_type, placement.node_id]] += placement.count
         queue.keep_processes(wanted)
 
 

@@ -22,8 +22,7 @@ from tune_policies.placement.layout import Placement, place_slots
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.probe.probe_cluster import probe_cluster
-from tune_policies.ray_compat.gcs import read_cluster_state
-from tune_policies.ray_compat.gcs_tables import node_of_actor
+from tune_policies.ray_compat.gcs import node_of_actor, read_cluster_state
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
 from tune_policies.values.units import is_number
 from tune_policies.values.value import Value, counted
@@ -275,7 +274,9 @@ class RunPlan:
             () if self._infeasible is not None else self._place_slots(self._capacity or ClusterCapacity())
         )
         self.factories = {
-            (each.kind, each.node_id): self.plan.slots[each.kind].placement_group_factory(node_id=each.node_id)
+            (each.slot_type, each.node_id): self.plan.slots[each.slot_type].placement_group_factory(
+                node_id=each.node_id
+            )
             for each in self._placements
         }
         return True
@@ -310,7 +311,7 @@ class RunPlan:
         to_come = [slot.max_concurrent_trials - layout.count(kind) for kind, slot in enumerate(slots)]
         # The autoscaler adds nodes for what is requested.
         anywhere = [_anywhere(kind, count) for kind, count in enumerate(to_come) if count and self.plan.nodes_to_add]
-        placements = tuple(sorted((*layout.places, *anywhere), key=lambda placement: placement.kind))
+        placements = tuple(sorted((*layout.places, *anywhere), key=lambda placement: placement.slot_type))
         if not placements:
             error = InfeasibleRequestError(
                 asked=" or ".join(map(str, slots)),
@@ -324,7 +325,7 @@ class RunPlan:
 
 
 def _anywhere(kind: int, count: int) -> Placement:
-    return Placement(kind=kind, node_id=None, count=count)
+    return Placement(slot_type=kind, node_id=None, count=count)
 
 
 def _what_changed(before: ClusterCapacity | None, after: ClusterCapacity) -> str:

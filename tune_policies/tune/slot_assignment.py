@@ -63,7 +63,7 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
     become free on one device.
     """
     free = [placement.count for placement in placements]
-    index_of = {(placement.kind, placement.node_id): index for index, placement in enumerate(placements)}
+    index_of = {(placement.slot_type, placement.node_id): index for index, placement in enumerate(placements)}
     blocked: set[int] = set()
     elsewhere: Counter[int] = Counter()
     for assignment in assignments:
@@ -77,9 +77,9 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
                 blocked.add(index)
         elsewhere[assignment.kind] += assignment.num_slots - here
     for index, placement in enumerate(placements):
-        taken = min(elsewhere[placement.kind], free[index])
+        taken = min(elsewhere[placement.slot_type], free[index])
         free[index] -= taken
-        elsewhere[placement.kind] -= taken
+        elsewhere[placement.slot_type] -= taken
     return [0 if index in blocked else count for index, count in enumerate(free)]
 
 
@@ -335,7 +335,7 @@ class TrialTimer:
             return False
         slots = [0] * len(self._kinds.slots)
         for placement in placements:
-            slots[placement.kind] += placement.count
+            slots[placement.slot_type] += placement.count
         running = [
             RunningTrial(
                 kind=assignment.kind,

@@ -12,6 +12,8 @@
 Ray carries errors between processes, so each keeps all its data in ``args`` and survives pickling.
 """
 
+from collections.abc import Sequence
+
 
 class ResourcePolicyError(Exception):
     """Anything that this package raises on purpose."""
@@ -47,6 +49,21 @@ class InfeasibleRequestError(ResourcePolicyError):
         self.short_of = short_of
         self.suggestion = suggestion
         self.tried = tried
+
+    def told(self, *, offered: str | None = None, suggestion: str | None = None) -> "InfeasibleRequestError":
+        """Return the same error in other words."""
+        texts = (self.offered if offered is None else offered, self.suggestion if suggestion is None else suggestion)
+        return InfeasibleRequestError(self.asked, texts[0], self.short_of, texts[1], self.tried)
+
+    @classmethod
+    def of_each(cls, errors: "Sequence[InfeasibleRequestError]") -> "InfeasibleRequestError":
+        """Return the error that says of each of several choices why it does not fit; of one alone, its own."""
+        if len(errors) == 1:
+            return errors[0]
+        asked = " or else ".join(error.asked for error in errors)
+        offered = "; ".join(f"for {error.asked}: {error.offered}" for error in errors)
+        short_of = " and ".join(dict.fromkeys(error.short_of for error in errors))
+        return cls(asked, offered, short_of, errors[-1].suggestion, tuple(errors))
 
     def __str__(self) -> str:
         return f"one trial needs {self.asked}, but {self.offered}: short of {self.short_of}. {self.suggestion}"

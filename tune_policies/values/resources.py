@@ -5,12 +5,12 @@ Ray keeps whole ticks of 1/10 000. Amounts are compared and divided in ticks her
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from numbers import Integral
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.units import MOST_BYTES, format_bytes, is_number, parse_bytes
@@ -82,18 +82,6 @@ def check_gpus(amount: object, *, name: str = "gpus") -> float:
     return checked
 
 
-def _amount(value: object, info: ValidationInfo) -> float:
-    return check_amount(value, name=str(info.field_name))
-
-
-def _gpus(value: object, info: ValidationInfo) -> float:
-    return check_gpus(value, name=str(info.field_name))
-
-
-def _bytes(value: object, info: ValidationInfo) -> int:
-    return parse_bytes(value, name=str(info.field_name))
-
-
 def check_count(value: object, *, least: int, name: str) -> int:
     """Return ``value`` if it is a whole number, ``least`` or above.
 
@@ -107,16 +95,7 @@ def check_count(value: object, *, least: int, name: str) -> int:
     return int(value)
 
 
-def _count(value: object, info: ValidationInfo) -> int:
-    return check_count(value, least=0, name=str(info.field_name))
-
-
-def _positive_count(value: object, info: ValidationInfo) -> int:
-    return check_count(value, least=1, name=str(info.field_name))
-
-
-def _workers(value: object, info: ValidationInfo) -> int | tuple[int, int]:
-    name = str(info.field_name)
+def _workers(value: object, *, name: str) -> int | tuple[int, int]:
     if not isinstance(value, list | tuple):
         return check_count(value, least=0, name=name)
     if len(value) != 2:
@@ -132,51 +111,53 @@ def fewest_workers(num_workers: int | tuple[int, int]) -> int:
     return num_workers if isinstance(num_workers, int) else num_workers[0]
 
 
-def _used_bytes(value: object, info: ValidationInfo) -> int:
+def _used_bytes(value: object, *, name: str) -> int:
     if not is_number(value) or not isinstance(value, Integral) or not 0 <= value <= MOST_BYTES:
         raise InvalidResourcesError(
-            f"{info.field_name} must be a whole number of bytes, 0 or above and below 2**63, got {shorten(value)}"
+            f"{name} must be a whole number of bytes, 0 or above and below 2**63, got {shorten(value)}"
         )
     return int(value)
 
 
-def _speed(value: object, info: ValidationInfo) -> float:
+def _speed(value: object, *, name: str) -> float:
     if not is_number(value) or not 0 < value <= MOST:
-        raise InvalidResourcesError(
-            f"{info.field_name} must be a number above 0, at most {MOST:.0e}, got {shorten(value)}"
-        )
+        raise InvalidResourcesError(f"{name} must be a number above 0, at most {MOST:.0e}, got {shorten(value)}")
     return float(value)
 
 
-def _custom(value: object, info: ValidationInfo) -> object:
+def _custom(value: object, *, name: str) -> object:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise InvalidResourcesError(f"{info.field_name} must map names of Ray resources to amounts, got {value!r}")
-    for name in value:
-        if name in _RESERVED_NAMES:
-            raise InvalidResourcesError(f"custom resource {name!r} has a field of its own: use that")
-    checked = {name: check_amount(value[name], name=name) for name in sorted(value)}
-    return {name: amount for name, amount in checked.items() if amount > 0}
+        raise InvalidResourcesError(f"{name} must map names of Ray resources to amounts, got {value!r}")
+    for reserved in sorted(value.keys() & _RESERVED_NAMES):
+        raise InvalidResourcesError(f"custom resource {reserved!r} has a field of its own: use that")
+    checked = {each: check_amount(value[each], name=each) for each in sorted(value)}
+    return {each: amount for each, amount in checked.items() if amount > 0}
 
 
-Amount = Annotated[float, BeforeValidator(_amount)]
+def _named(check: Callable[..., Any], **options: Any) -> BeforeValidator:
+    """Return a validator that calls ``check`` with the name of its field, for the message of an error."""
+    return BeforeValidator(lambda value, info: check(value, name=str(info.field_name), **options))
+
+
+Amount = Annotated[float, _named(check_amount)]
 """A number of units, 0 or above, in whole ticks of 0.0001."""
-GpuAmount = Annotated[float, BeforeValidator(_gpus)]
+GpuAmount = Annotated[float, _named(check_gpus)]
 """A number of GPUs: a fraction up to 1, whole above."""
-Bytes = Annotated[int, BeforeValidator(_bytes), WithJsonSchema({"type": "integer", "minimum": 1})]
+Bytes = Annotated[int, _named(parse_bytes), WithJsonSchema({"type": "integer", "minimum": 1})]
 """Bytes above 0, from a number or a text such as ``"6GiB"``."""
 UsedBytes = Annotated[
-    int, BeforeValidator(_used_bytes), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MOST_BYTES})
+    int, _named(_used_bytes), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MOST_BYTES})
 ]
 """Bytes that were measured, 0 or above."""
-Count = Annotated[int, BeforeValidator(_count), WithJsonSchema({"type": "integer", "minimum": 0})]
+Count = Annotated[int, _named(check_count, least=0), WithJsonSchema({"type": "integer", "minimum": 0})]
 """A whole number, 0 or above."""
-CustomAmounts = Annotated[dict[str, float], BeforeValidator(_custom)]
+CustomAmounts = Annotated[dict[str, float], _named(_custom)]
 """Amounts of other Ray resources by their names, those of 0 left out."""
-Speed = Annotated[float, BeforeValidator(_speed)]
+Speed = Annotated[float, _named(_speed)]
 """How fast something runs compared with something else: a number above 0."""
-WorkerCount = Annotated[int | tuple[int, int], BeforeValidator(_workers)]
+WorkerCount = Annotated[int | tuple[int, int], _named(_workers)]
 """Train workers of a trial; a pair is the fewest and the most, between which Ray Train chooses while the trial runs."""
-PositiveCount = Annotated[int, BeforeValidator(_positive_count), WithJsonSchema({"type": "integer", "minimum": 1})]
+PositiveCount = Annotated[int, _named(check_count, least=1), WithJsonSchema({"type": "integer", "minimum": 1})]
 """A whole number, 1 or above."""
 
 

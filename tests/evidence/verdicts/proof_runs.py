@@ -19,10 +19,9 @@ from tune_policies.benchmarks.measuring.runner import measure, new_run_set
 from tune_policies.benchmarks.record.machine import describe_machine, own_command, read_environment
 from tune_policies.benchmarks.record.run_set import Arm, NoiseReading, Phase, RunSet, Settings
 from tune_policies.files.child_python import child_python
-from tune_policies.files.locking import locked
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
 from tune_policies.files.terminal import TextConsole
-from tune_policies.files.writing import replace_file
+from tune_policies.files.writing import locked, replace_file
 from tune_policies.values.errors import InvalidResourcesError, MeasurementError
 
 from . import known_steps

@@ -15,7 +15,7 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, DEVICE_RESOURC
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.kuberay.design.nodes_by_slot import policies_by_slot
-from tune_policies.placement.smallest_node import plan_on_smallest_node
+from tune_policies.placement.scale_up import plan_on_smallest_node
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.accelerator import AcceleratorPolicy
 from tune_policies.policies.gpu import GpuPolicy
@@ -92,7 +92,7 @@ def _worker(policy: ResourcePolicy) -> _Worker:
             raise InvalidResourcesError(f"which nodes have the labels of a SelectingPolicy is not known: {_HINT}")
         case WrappingPolicy():
             return _worker(policy.inner.choices[0])
-    plan = plan_on_smallest_node(policy)
+    plan = plan_on_smallest_node(policy.plan)
     if plan is None:
         raise InvalidResourcesError(f"which nodes suit a {type(policy).__name__} is not known: {_HINT}")
     return _worker_of(plan.slots[0])

@@ -8,8 +8,7 @@ must be told to it in another place. The sources of the keys are in the rows.
 import re
 from typing import Final, Literal, NamedTuple
 
-from tune_policies.cluster.accelerator_families import FAMILIES
-from tune_policies.cluster.accelerators import families_of
+from tune_policies.cluster.accelerators import FAMILIES, families_of
 from tune_policies.cluster.tpu_slices import TOPOLOGIES, SliceShape
 from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.values.errors import InvalidResourcesError

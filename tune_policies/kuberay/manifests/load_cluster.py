@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Final, TypeVar
 
-from tune_policies.cluster.capacity import GpuDevice
-from tune_policies.cluster.ray_totals import accelerator_type_of, to_resources
+from tune_policies.cluster.capacity import GpuDevice, accelerator_type_of, to_resources
 from tune_policies.files.yaml_documents import Document, read_documents
 from tune_policies.kuberay.design.catalog import NodeCatalog, parts_of_gpus
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup

@@ -8,10 +8,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from tune_policies.cluster.accelerator_families import FAMILIES
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPES
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, FAMILIES
+from tune_policies.cluster.capacity import accelerator_type_of
 from tune_policies.cluster.labels import ACCELERATOR_TYPE
-from tune_policies.cluster.ray_totals import accelerator_type_of
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.files.plain_data import parse_json
 from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE

@@ -14,15 +14,13 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
+from tune_policies.cluster.capacity import accelerator_type_of
 from tune_policies.files.child_python import child_python
 from tune_policies.probe import nvml
 from tune_policies.probe.doctor import node_reader
-from tune_policies.probe.doctor.facts import NodeFacts, RayCounts
-from tune_policies.probe.doctor.findings import Diagnosis
-from tune_policies.probe.doctor.node_checks import diagnose
+from tune_policies.probe.doctor.node_checks import Diagnosis, NodeFacts, RayCounts, diagnose
 from tune_policies.ray_compat.connection import connection, find_ray, is_through_client, sent_by_value
-from tune_policies.ray_compat.gcs_tables import free_by_node
+from tune_policies.ray_compat.gcs import free_by_node
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
 
 _AT_ONCE: Final = 100
@@ -124,13 +122,12 @@ def _of_worker(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _counts(node: dict[str, Any], free_gpus: float | None) -> RayCounts:
     totals: dict[str, float] = node["Resources"]
-    types = sorted(name for name in totals if name.startswith(ACCELERATOR_TYPE_PREFIX))
     gpus = totals.get("GPU", 0)
     return RayCounts(
         cpus=totals.get("CPU", 0),
         gpus=gpus,
         gpus_in_use=None if free_gpus is None else gpus - free_gpus,
-        accelerator_type=types[0].removeprefix(ACCELERATOR_TYPE_PREFIX) if types else None,
+        accelerator_type=accelerator_type_of(totals),
         object_store_bytes=int(totals.get("object_store_memory", 0)) or None,
     )
 

@@ -16,8 +16,8 @@ from ray.tune import Callback
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_bytes, read_text
-from tune_policies.files.storage import put_text
 from tune_policies.files.terminal import TextConsole
+from tune_policies.files.writing import put_text
 from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.ray_compat.gcs import read_cluster_state

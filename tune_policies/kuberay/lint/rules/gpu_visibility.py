@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tune_policies.cluster.accelerator_families import FAMILIES
+from tune_policies.cluster.accelerators import FAMILIES
 from tune_policies.kuberay.lint.finding import Edit
 from tune_policies.kuberay.lint.rule import Found, Rule, RuleSet
 from tune_policies.kuberay.lint.rules.cluster_parts import Group, Taint, devices_of, exact, groups_of, is_on_gke

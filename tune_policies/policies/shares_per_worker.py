@@ -1,4 +1,4 @@
-"""How many CPUs a worker gets beside its devices, where the user leaves that to the policy.
+"""What a worker gets: an equal share of a device, and the CPUs beside it where the user leaves them to the policy.
 
 CPUs must not strand a device: a GPU for which its node has no CPU left serves no trial.
 """
@@ -6,9 +6,30 @@ CPUs must not strand a device: a GPU for which its node has no CPU left serves n
 from collections.abc import Iterable
 
 from tune_policies.cluster.capacity import NodeGroup
-from tune_policies.placement.remaining import device_slots
+from tune_policies.placement.packing import device_slots
 from tune_policies.values.resources import TICKS, from_ticks, to_ticks
 from tune_policies.values.value import counted
+
+
+def equal_device_share(most_per_device: int, most_devices: float) -> int:
+    """Return the share of a device with which at most so many workers are on one, in ticks.
+
+    Ray's scheduler and autoscaler add up the shares of a node, but each share must find its place on one
+    device. With ``floor(10 000 / k)`` for everybody both counts agree; with anything else Ray admits a trial
+    that no device can hold, and it waits for ever. On a node with many devices and a large k, what rounding
+    loses on each device adds up to one share too many; then a smaller k is taken.
+
+    Args:
+        most_per_device: Workers on one device at the most.
+        most_devices: Devices of the node that has the most.
+    """
+    devices = to_ticks(most_devices) // TICKS
+    for k in range(min(most_per_device, TICKS), 0, -1):
+        share = TICKS // k
+        lost_on_node = max(1, devices) * (TICKS - k * share)
+        if lost_on_node < share:  # so on one device as well: of the shares for 141, there would be room for 142
+            return share
+    return TICKS
 
 
 def cpus_that_strand_no_device(groups: Iterable[NodeGroup], resource: str, share_ticks: int) -> float:

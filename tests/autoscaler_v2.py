@@ -1,0 +1,85 @@
+"""What Ray's autoscaler v2 would launch, asked without running it.
+
+Its scheduler is no API of Ray's. It is the same in Ray 2.50 and 2.60.
+"""
+
+from dataclasses import fields
+
+from tune_policies.cluster.labels import conditions_of
+from tune_policies.ray_compat.autoscaler_config import errors_of_ray_as_value_errors
+
+
+def nodes_launched(config, bundles, label_selectors=()):
+    """Return how many nodes of each type autoscaler v2 would launch for bundles that are asked for at once.
+
+    It begins with the head node alone. Those nodes are among them that are always there (``min_workers``); they are
+    all there is, where nodes for all bundles cannot be had, as v2 launches for the whole of a request or for none.
+
+    Args:
+        config: The autoscaler's configuration: ``available_node_types``, ``head_node_type``, ``max_workers``.
+        bundles: Amounts by Ray's resource.
+        label_selectors: Of each bundle; empty: none has one.
+
+    Raises:
+        ValueError: Ray cannot read the configuration.
+    """
+    from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
+    from ray.core.generated.autoscaler_pb2 import ClusterResourceConstraint
+
+    selectors = label_selectors or [{}] * len(bundles)
+    with errors_of_ray_as_value_errors():
+        types = dict(config["available_node_types"])
+        requests = [_request(*each) for each in zip(bundles, selectors, strict=True)]
+        request = SchedulingRequest(
+            disable_launch_config_check=True,
+            node_type_configs={name: _node_type(name, types[name], config) for name in types},
+            # To Ray the head is one of the nodes, but none of the workers.
+            max_num_nodes=config["max_workers"] + 1,
+            cluster_resource_constraints=[ClusterResourceConstraint(resource_requests=requests)] if requests else [],
+            current_instances=[_head(config["head_node_type"])],
+        )
+        launches = ResourceDemandScheduler().schedule(request).to_launch
+        return {each.instance_type: each.count for each in launches}
+
+
+def _node_type(name, node_type, config):
+    """Return the type as Ray's ``AutoscalingConfig`` would, which asks for a cloud's credentials too."""
+    from ray.autoscaler.v2.instance_manager.config import NodeTypeConfig
+
+    is_head = name == config["head_node_type"]
+    optional = {"idle_timeout_s", "priority"} & {field.name for field in fields(NodeTypeConfig)} & node_type.keys()
+    return NodeTypeConfig(
+        name=name,
+        min_worker_nodes=node_type.get("min_workers", 0),
+        max_worker_nodes=1 if is_head else node_type.get("max_workers", config["max_workers"]),
+        resources=dict(node_type.get("resources") or {}),
+        labels=dict(node_type.get("labels") or {}),
+        **{key: node_type[key] for key in optional},
+    )
+
+
+def _head(node_type):
+    """Return the head as Ray keeps a node that starts, so that its resources are those of its type."""
+    from ray.autoscaler.v2.schema import AutoscalerInstance
+    from ray.core.generated.instance_manager_pb2 import Instance, NodeKind
+
+    instance = Instance(
+        instance_id="head", instance_type=node_type, status=Instance.ALLOCATED, node_kind=NodeKind.Value("HEAD")
+    )
+    return AutoscalerInstance(im_instance=instance)
+
+
+def _request(bundle, label_selector):
+    from ray.autoscaler.v2.utils import ResourceRequestUtil
+    from ray.core.generated.autoscaler_pb2 import ResourceRequestByCount
+    from ray.core.generated.common_pb2 import LabelSelectorOperator
+
+    operators = {
+        is_excluded: LabelSelectorOperator.Value(f"LABEL_OPERATOR_{'NOT_IN' if is_excluded else 'IN'}")
+        for is_excluded in (False, True)
+    }
+    constraints = [
+        (key, operators[is_excluded], sorted(values)) for key, values, is_excluded in conditions_of(label_selector)
+    ]
+    request = ResourceRequestUtil.make(dict(bundle), label_selectors=[constraints] if constraints else None)
+    return ResourceRequestByCount(request=request, count=1)
