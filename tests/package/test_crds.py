@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.designed_clusters import a_design, cluster_plans, filled_in, without_labels
 from tune_policies.files.yaml_documents import Document
 from tune_policies.kuberay.lint.crd import load_crds
-from tune_policies.kuberay.lint.rules.field_names import misspelled_fields
+from tune_policies.kuberay.lint.rules.documents import misspelled_fields
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 FOLDER = os.environ.get("TUNE_POLICIES_CRDS", "")

@@ -50,10 +50,12 @@ def test_an_error_is_told_with_its_line_why_it_matters_and_the_way_out(write):
 
 
 def test_notes_alone_are_no_failure(write):
-    done = run(write(spec__autoscalerOptions__upscalingMode="Conservative"))
+    requests = {"limits": {"cpu": "4", "memory": "8Gi"}, "requests": {"cpu": "4", "memory": "4Gi"}}
+
+    done = run(write(spec__workerGroupSpecs__0__template__spec__containers__0__resources=requests))
 
     assert done.exit_code == 0
-    assert "note slow-growth" in done.stdout
+    assert "note memory-not-kept" in done.stdout
 
 
 @pytest.fixture

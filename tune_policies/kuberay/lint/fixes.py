@@ -23,9 +23,9 @@ from tune_policies.files.reading import UnreadableFileError, read_bytes
 from tune_policies.files.writing import replace_file
 from tune_policies.files.yaml_documents import DocumentError, Path, read_documents
 from tune_policies.kuberay.lint.crd import CrdSet
-from tune_policies.kuberay.lint.finding import Edit, Finding
 from tune_policies.kuberay.lint.linting import lint_text
-from tune_policies.kuberay.manifests.file_text import GZIP
+from tune_policies.kuberay.lint.rule import Edit, Finding
+from tune_policies.kuberay.manifests.documents import GZIP
 from tune_policies.values.errors import InvalidResourcesError
 
 _INDENTS = ((2, 2, 0), (2, 4, 2), (4, 4, 2), (4, 4, 0), (4, 6, 4), (4, 8, 4))

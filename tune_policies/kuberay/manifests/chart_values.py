@@ -10,9 +10,14 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from tune_policies.files.yaml_documents import Document, Path
-from tune_policies.kuberay.manifests.field_problems import read_part
-from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, FieldProblem, Metadata, RayClusterSpec
+from tune_policies.files.yaml_documents import Path
+from tune_policies.kuberay.manifests.kuberay_models import (
+    ClusterInFile,
+    FieldProblem,
+    Metadata,
+    RayClusterSpec,
+    read_part,
+)
 from tune_policies.values.value import shorten, suggest
 
 _GROUPS: Final = "additionalWorkerGroups"
@@ -113,24 +118,21 @@ def is_chart_values(data: object) -> bool:
     )
 
 
-def read_chart_values(document: Document) -> tuple[list[ClusterInFile], list[FieldProblem]]:
+def read_chart_values(values: dict[str, Any]) -> tuple[list[ClusterInFile], list[FieldProblem]]:
     """Return the cluster that the chart makes of the values, and the fields that are not as they must be."""
-    values = document.data
     if wrong := _not_mappings(values):
         return [], wrong
     head = _Group("head", ("head",), _merged(_HEAD_DEFAULTS, values.get("head")))
     workers = _workers(values)
     places = _Places(head, workers, _common_env(values))
     spec, problems = read_part(RayClusterSpec, _spec(values, head, workers))
-    problems = [FieldProblem(path=places.of(each.path), message=each.message) for each in problems]
+    problems = [FieldProblem(places.of(each.path), each.message) for each in problems]
     if spec is None:
         return [], problems
     names = {"name": values.get("fullnameOverride") or None, "annotations": values.get("annotations")}
     metadata, wrong = read_part(Metadata, {**names, "labels": values.get("labels")})
-    found = ClusterInFile(
-        document, "values", values, metadata or Metadata(), spec, (), places.of, _left_to_the_chart(values, workers)
-    )
-    return [found], [*problems, *wrong]
+    left = _left_to_the_chart(values, workers)
+    return [ClusterInFile("values", metadata or Metadata(), spec, places.of, left)], [*problems, *wrong]
 
 
 def _left_to_the_chart(values: dict[str, Any], workers: list[_Group]) -> tuple[str, ...]:
@@ -164,7 +166,7 @@ def _not_mappings(values: dict[str, Any]) -> list[FieldProblem]:
     if isinstance(groups, dict):
         parts += [((_GROUPS, name), group) for name, group in groups.items()]
     return [
-        FieldProblem(path=path, message=f"{path[-1]} must be a mapping, got {shorten(part)}")
+        FieldProblem(path, f"{path[-1]} must be a mapping, got {shorten(part)}")
         for path, part in parts
         if part is not None and not isinstance(part, dict)
     ]

@@ -21,8 +21,7 @@ from tune_policies.kuberay.manifests.cluster_yaml import (
     provider_of,
     read_cluster_yaml,
 )
-from tune_policies.kuberay.manifests.clusters_in_document import check_name, clusters_in, manifests_in, name_of
-from tune_policies.kuberay.manifests.file_text import read_text
+from tune_policies.kuberay.manifests.documents import check_name, clusters_in, manifests_in, name_of, read_text
 from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, FieldProblem, HeadGroup, WorkerGroupSpec
 from tune_policies.kuberay.manifests.ray_counts import device_type, ray_counts, slice_shape
 from tune_policies.kuberay.manifests.start_command import says_cpus, started_counts

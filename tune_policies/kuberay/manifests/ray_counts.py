@@ -5,7 +5,7 @@ By the precedence of ``ray.autoscaler._private.kuberay.autoscaling_config`` (Ray
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from tune_policies.cluster.accelerator_families import FAMILIES
@@ -17,6 +17,7 @@ from tune_policies.files.plain_data import parse_json
 from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE
 from tune_policies.kuberay.manifests.kuberay_models import HeadGroup
 from tune_policies.kuberay.manifests.quantities import ray_amount
+from tune_policies.kuberay.manifests.start_command import whole_param
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
@@ -40,15 +41,32 @@ def ray_counts(group: HeadGroup) -> dict[str, int]:
         InvalidResourcesError: Ray cannot tell, and its autoscaler would fail; the message says what to write.
     """
     custom = _custom(group)
-    found = {"CPU": _cpus(group)}
-    if (gpus := _gpus(group)) is not None:
-        found["GPU"] = gpus
-    if (tpus := _tpus(group, custom)) is not None:
-        found["TPU"] = tpus
-        found |= dict.fromkeys(_slice_heads(group), 1)
-    if (memory := _first(group, "memory", "memory", "memory")) is not None:
-        found["memory"] = memory
-    return found | custom
+    asked = group.template.spec.containers[0].resources
+    # What is told of the container in which Ray runs, limits first.
+    amounts = [(key, ray_amount(amount)) for each in (asked.limits, asked.requests) for key, amount in each.items()]
+
+    def first(resource: str, param: str | None, is_it: Callable[[str, int], bool]) -> int | None:
+        if resource in group.resources:
+            return ray_amount(group.resources[resource])
+        if param is not None and param in group.rayStartParams:
+            return whole_param(group.rayStartParams, param)
+        return next((amount for key, amount in amounts if is_it(key, amount)), None)
+
+    found = {
+        "CPU": first("CPU", "num-cpus", lambda key, _: key == "cpu"),
+        "GPU": first("GPU", "num-gpus", lambda key, amount: key.endswith("gpu") and amount > 0),
+        "TPU": custom.get("TPU", first("TPU", None, lambda key, amount: key == "google.com/tpu" and amount > 0)),
+        "memory": first("memory", "memory", lambda key, _: key == "memory"),
+    }
+    if found["CPU"] is None:
+        raise InvalidResourcesError(
+            "Ray's autoscaler cannot tell how many CPUs a node has: give the first container limits.cpu, or "
+            "rayStartParams num-cpus"
+        )
+    known = {name: amount for name, amount in found.items() if amount is not None}
+    if "TPU" in known and (shape := slice_shape(group)) is not None:
+        known[shape.head_resource] = 1  # by which Ray Train reserves a slice; the autoscaler counts it on every host
+    return known | custom
 
 
 def slice_shape(group: HeadGroup) -> SliceShape | None:
@@ -60,63 +78,6 @@ def slice_shape(group: HeadGroup) -> SliceShape | None:
     if not all(edge.isdecimal() for edge in topology.split("x")):
         raise InvalidResourcesError(f"{GKE_TPU_TOPOLOGY}: {shorten(topology)} is no topology: write one such as '4x4'")
     return SliceShape(topology, device)
-
-
-def _cpus(group: HeadGroup) -> int:
-    found = _first(group, "CPU", "num-cpus", "cpu")
-    if found is None:
-        raise InvalidResourcesError(
-            "Ray's autoscaler cannot tell how many CPUs a node has: give the first container limits.cpu, or "
-            "rayStartParams num-cpus"
-        )
-    return found
-
-
-def _first(group: HeadGroup, resource: str, param: str, key: str) -> int | None:
-    if resource in group.resources:
-        return ray_amount(group.resources[resource])
-    if param in group.rayStartParams:
-        return _as_int(group.rayStartParams[param], param)
-    return next((amount for name, amount in _container_amounts(group) if name == key), None)
-
-
-def _as_int(text: str, param: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise InvalidResourcesError(
-            f"rayStartParams {param}: {shorten(text)} is no whole number, which Ray's autoscaler needs"
-        ) from error
-
-
-def _container_amounts(group: HeadGroup) -> Iterator[tuple[str, int]]:
-    """Yield what is told of the container in which Ray runs, limits first."""
-    resources = group.template.spec.containers[0].resources
-    for amounts in (resources.limits, resources.requests):
-        for name, amount in amounts.items():
-            yield name, ray_amount(amount)
-
-
-def _gpus(group: HeadGroup) -> int | None:
-    if "GPU" in group.resources:
-        return ray_amount(group.resources["GPU"])
-    if "num-gpus" in group.rayStartParams:
-        return _as_int(group.rayStartParams["num-gpus"], "num-gpus")
-    return next((amount for name, amount in _container_amounts(group) if name.endswith("gpu") and amount > 0), None)
-
-
-def _tpus(group: HeadGroup, custom: Mapping[str, int]) -> int | None:
-    if "TPU" in group.resources:
-        return ray_amount(group.resources["TPU"])
-    if "TPU" in custom:
-        return custom["TPU"]
-    return next((amount for name, amount in _container_amounts(group) if name == "google.com/tpu" and amount > 0), None)
-
-
-def _slice_heads(group: HeadGroup) -> list[str]:
-    """Return the resource by which Ray Train reserves a slice, which the autoscaler counts on every host."""
-    shape = slice_shape(group)
-    return [] if shape is None else [shape.head_resource]
 
 
 def _custom(group: HeadGroup) -> dict[str, int]:

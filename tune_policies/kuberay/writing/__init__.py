@@ -5,7 +5,7 @@ from typing import Final
 
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import devices_of, type_selector
-from tune_policies.kuberay.manifests.shell_quoting import check_resource_name
+from tune_policies.kuberay.manifests.start_command import check_resource_name
 from tune_policies.kuberay.writing.block_yaml import Path, to_block_yaml
 from tune_policies.kuberay.writing.chart_values import helm_values, optional_fields_of_helm_values
 from tune_policies.kuberay.writing.cluster_yaml import cluster_yaml, optional_fields_of_cluster_yaml

@@ -10,7 +10,7 @@ from typing import Any
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
-from tune_policies.kuberay.manifests.shell_quoting import quoted
+from tune_policies.kuberay.manifests.start_command import quoted
 from tune_policies.kuberay.writing.block_yaml import Path
 from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.kuberay.writing.ray_cluster import check_group_names, ray_labels
