@@ -19,7 +19,7 @@ FOLDER = os.environ.get("TUNE_POLICIES_CRDS", "")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="TUNE_POLICIES_CRDS names no folder of definitions")
 
 fields = {
-    "ray_version": st.sampled_from(["2.40.0", "2.50.0", "2.60.0"]),
+    "ray_version": st.sampled_from(["2.50.0", "2.60.0"]),
     "platform": st.sampled_from(["gke", "karpenter", "gpu-operator", None]),
     "namespace": st.none() | st.just("ml"),
 }

@@ -4,21 +4,20 @@ After https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configura
 from the defaults of the provider.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.manifests.start_command import quoted
-from tune_policies.kuberay.writing.block_yaml import Path
+from tune_policies.kuberay.writing.block_yaml import Optional
 from tune_policies.kuberay.writing.options import WriteOptions
-from tune_policies.kuberay.writing.ray_cluster import check_group_names, ray_labels
+from tune_policies.kuberay.writing.ray_cluster import check_group_names
 from tune_policies.values.errors import InvalidResourcesError
 
 
-def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
-    """Return the configuration of Ray's launcher.
+def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str, Any], Optional]:
+    """Return the configuration of Ray's launcher, and what may be filled in.
 
     Raises:
         InvalidResourcesError: The launcher could not start it: a name comes twice, or nodes come several at once.
@@ -30,12 +29,20 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]
                 f"the group {group.node_type.name!r} has nodes that come {group.num_hosts} at once, which Ray's "
                 "launcher does not do: write a manifest (format 'kuberay')"
             )
-    return {
+    optional: Optional = {
+        ("head_node_type",): ("file_mounts: {~/code: .}  # the folder of your program, on every node",)
+    }
+    # Both make all nodes run the same Ray; an image has the packages, too.
+    software: dict[str, Any] = {"docker": {"image": options.image, "container_name": "ray_container"}}
+    if options.image is None:
+        software = {"setup_commands": [f"pip install {quoted(f'ray[default,tune,train]=={options.ray_version}')}"]}
+        optional["setup_commands", 0] = ("- pip install --requirement ~/code/requirements.txt",)
+    config = {
         "cluster_name": design.name,
         "max_workers": sum(group.max_nodes for group in design.groups),
         "idle_timeout_minutes": design.idle_timeout_s / 60,
         "provider": options.provider,
-        **_software(options),
+        **software,
         "head_node_type": design.head.name,
         "available_node_types": {design.head.name: _head(design.head)}
         | {
@@ -43,29 +50,13 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]
                 "min_workers": group.min_nodes,
                 "max_workers": group.max_nodes,
                 "resources": _amounts(group.node_type),
-                "labels": ray_labels(group.node_type),
+                "labels": group.node_type.ray_labels,
                 "node_config": group.node_type.node_config,
             }
             for group in design.groups
         },
     }
-
-
-def optional_fields_of_cluster_yaml(options: WriteOptions) -> dict[Path, Iterable[str]]:
-    """Return what may be filled in, by the path of the part above which it stands."""
-    optional: dict[Path, Iterable[str]] = {
-        ("head_node_type",): ("file_mounts: {~/code: .}  # the folder of your program, on every node",)
-    }
-    if options.image is None:  # which would have the packages
-        optional["setup_commands", 0] = ("- pip install --requirement ~/code/requirements.txt",)
-    return optional
-
-
-def _software(options: WriteOptions) -> dict[str, Any]:
-    """Return what makes all nodes run the same Ray."""
-    if options.image is None:
-        return {"setup_commands": [f"pip install {quoted(f'ray[default,tune,train]=={options.ray_version}')}"]}
-    return {"docker": {"image": options.image, "container_name": "ray_container"}}
+    return config, optional
 
 
 def _head(head: NodeType) -> dict[str, Any]:
