@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, DEVICE_RESOURCES, gpu_memory_of_type
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
-from tune_policies.kuberay.design.nodes_by_slot import policies_by_slot
+from tune_policies.kuberay.design.slot_choices import policies_by_slot
 from tune_policies.placement.smallest_node import plan_on_smallest_node
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.accelerator import AcceleratorPolicy

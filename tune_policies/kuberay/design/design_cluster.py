@@ -10,8 +10,7 @@ from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType
 from tune_policies.kuberay.design.cheapest_nodes import NodePool, Units, workers_in_unit
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, DesignedGroup
 from tune_policies.kuberay.design.default_node_types import default_catalog
-from tune_policies.kuberay.design.measured_choice import Measured, choose_by_decision
-from tune_policies.kuberay.design.nodes_by_slot import nodes_for, shares_of
+from tune_policies.kuberay.design.slot_choices import Measured, choose_by_decision, nodes_for, shares_of
 from tune_policies.placement.layout import RemainingCapacity
 from tune_policies.placement.packing import largest
 from tune_policies.plan.decision import Decision
