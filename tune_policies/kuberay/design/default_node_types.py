@@ -16,7 +16,6 @@ from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.kuberay.design.slot_choices import policies_by_slot
 from tune_policies.placement.smallest_node import plan_on_smallest_node
-from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.accelerator import AcceleratorPolicy
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
@@ -83,7 +82,8 @@ def _worker(policy: ResourcePolicy) -> _Worker:
         case AcceleratorPolicy() if policy.topology is not None:  # slices have labels, which no imagined node has
             return _Worker(policy.cpus, policy.resource, policy.amount, policy.accelerator_type, policy.topology)
         case GpuPolicy():
-            _check_memory(policy, policy.min_gpu_memory, _one_type(policy.accelerator_type))
+            if policy.min_gpu_memory is not None:
+                _check_memory(policy, policy.min_gpu_memory, _one_type(policy.accelerator_type))
         case GpuMemoryPolicy():
             _check_memory(policy, policy.gpu_memory or 1, _one_type(policy.accelerator_type))
             if policy.gpu_memory is None:  # a profile: what fits one device is what fits
@@ -95,26 +95,21 @@ def _worker(policy: ResourcePolicy) -> _Worker:
     plan = plan_on_smallest_node(policy)
     if plan is None:
         raise InvalidResourcesError(f"which nodes suit a {type(policy).__name__} is not known: {_HINT}")
-    return _worker_of(plan.slots[0])
-
-
-def _worker_of(slot: TrialSlot) -> _Worker:
-    """Return what a trial has on the smallest node. No CPUs beside devices means as many as the nodes have."""
-    custom = dict(slot.worker.custom)
-    resource = next((name for name in slot.worker.ticks if name in DEVICE_RESOURCES), None)
-    devices = slot.worker.gpus if resource == "GPU" else custom.pop(str(resource), 0)
-    cpus = None if resource is not None and slot.worker.cpus == 0 else slot.worker.cpus
-    return _Worker(cpus, resource, devices, slot.accelerator_type, memory_bytes=slot.worker.memory_bytes, custom=custom)
+    slot = plan.slots[0]
+    amounts, custom = slot.worker, dict(slot.worker.custom)
+    resource = next((name for name in amounts.ticks if name in DEVICE_RESOURCES), None)
+    devices = amounts.gpus if resource == "GPU" else custom.pop(str(resource), 0)
+    # No CPUs beside devices means as many as the nodes have.
+    cpus = None if resource is not None and amounts.cpus == 0 else amounts.cpus
+    return _Worker(cpus, resource, devices, slot.accelerator_type, memory_bytes=amounts.memory_bytes, custom=custom)
 
 
 def _one_type(wish: str | tuple[str, ...] | None) -> str | None:
     return wish[0] if isinstance(wish, tuple) else wish
 
 
-def _check_memory(policy: ResourcePolicy, needed: int | None, accelerator_type: str | None) -> int | None:
+def _check_memory(policy: ResourcePolicy, needed: int, accelerator_type: str | None) -> None:
     has = gpu_memory_of_type(accelerator_type)
-    if needed is None:
-        return has
     if has is None:
         named = f"of {accelerator_type!r}" if accelerator_type else "of GPUs without a type"
         raise InvalidResourcesError(
@@ -127,7 +122,6 @@ def _check_memory(policy: ResourcePolicy, needed: int | None, accelerator_type: 
             f"{type(policy).__name__} needs {needed} bytes of GPU memory, and a {accelerator_type} has {has}: name a "
             f"type with more ({', '.join(larger) or 'there is none'})"
         )
-    return has
 
 
 def _node_type(worker: _Worker, num_trials: int) -> NodeType:

@@ -152,13 +152,14 @@ def design_cluster(
         for each, units in chosen.units.items()
     )
     trial_s = None if measured is None else measured.trial_s(plan, pool, chosen.units)
+    workers_price = pool.price_per_hour(chosen.units)
     return ClusterDesign(
         name=name,
         head=pool.head,
         groups=groups,
         trials=plan,
         num_trials=num_trials,
-        price_per_hour=_with_head(pool, chosen.units),
+        price_per_hour=None if workers_price is None else workers_price + (pool.head.price_per_hour or 0),
         hours=None if trial_s is None else plan.num_waves(num_trials) * trial_s / 3600,
         currency=catalog.currency,
         reasons=(*notes, *chosen.notes, *_why(plan, pool, chosen, num_trials)),
@@ -242,11 +243,6 @@ def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str,
             if node_id is not None:
                 counts[node_id.rpartition("-")[0]] += count
     return counts
-
-
-def _with_head(pool: NodePool, units: Units) -> float | None:
-    workers = pool.price_per_hour(units)
-    return None if workers is None else workers + (pool.head.price_per_hour or 0)
 
 
 def _why(plan: TrialPlan, pool: NodePool, chosen: _Chosen, num_trials: int) -> Iterator[str]:

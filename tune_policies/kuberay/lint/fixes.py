@@ -32,27 +32,14 @@ _INDENTS = ((2, 2, 0), (2, 4, 2), (4, 4, 2), (4, 4, 0), (4, 6, 4), (4, 8, 4))
 """How far mappings and lists stand in, and how far the dash of a list: the usual styles."""
 
 
-class PlacedEdit(NamedTuple):
-    """A change, and in which of a text's documents that are not empty, from 0."""
-
-    document: int
-    edit: Edit
-
-
-def edited(data: Any, edit: Edit) -> Any:
-    """Return a copy of plain data with a change made; the place after a list's last one adds to it.
-
-    Raises:
-        LookupError: There is no such part.
-        TypeError: A part is not what its path takes it for.
-    """
-    return _made(_unshared(data), edit)
-
-
-def rewritten(text: str, edits: Sequence[PlacedEdit]) -> list[str]:
+def _rewritten(text: str, edits: Sequence[tuple[int, Edit]]) -> list[str]:
     """Return the text with changes made: what it may become, the best form first.
 
     Whether it has come to mean more than that the caller must see: a part may have an anchor that others use.
+
+    Args:
+        text: The text.
+        edits: Each with the number of its document, from 0, among those that are not empty.
 
     Raises:
         ruamel.yaml.error.YAMLError: The editor does not read the text.
@@ -82,6 +69,7 @@ def _unshared(value: Any) -> Any:
 
 
 def _made(data: Any, edit: Edit) -> Any:
+    """Make a change in a document, and return it; the place after a list's last one adds to it."""
     part = data
     for here, below in zip(edit.path, edit.path[1:], strict=False):
         if isinstance(here, str) and part.get(here) is None:
@@ -324,12 +312,12 @@ def _apply(text: str, findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
 
 def _changed(text: str, findings: Sequence[Finding]) -> str | None:
     """Return the text with the changes; ``None``: they cannot be made, or not without changing more."""
-    edits = [PlacedEdit(finding.document, edit) for finding in findings for edit in finding.edits]
+    edits = [(finding.document, edit) for finding in findings for edit in finding.edits]
     wanted = _data(text) or []
     try:
         for number, edit in edits:
-            wanted[number] = edited(wanted[number], edit)
-        forms = rewritten(text, edits)
+            wanted[number] = _made(_unshared(wanted[number]), edit)
+        forms = _rewritten(text, edits)
     except (YAMLError, LookupError, TypeError, AttributeError, ValueError):  # a part that only we, or it, can see
         return None
     return next((form for form in forms if form != text and _data(form) == wanted), None)

@@ -3,20 +3,75 @@
 All other fields are let through.
 
 Written after KubeRay's API reference (https://ray-project.github.io/kuberay/reference/api/) and Kubernetes' own. Names
-are those of the manifests. Amounts stay as they are written: see :mod:`tune_policies.kuberay.manifests.quantities`.
+are those of the manifests. Amounts stay as they are written: see :func:`parse_quantity`.
 """
 
 import json
 import math
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from tune_policies.files.yaml_documents import Path
-from tune_policies.kuberay.manifests.quantities import parse_quantity
+from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
+
+_FACTORS: Final = {
+    "": Fraction(1),
+    **{unit: Fraction(1, 1000 ** (power + 1)) for power, unit in enumerate("mun")},
+    **{unit: Fraction(1000 ** (power + 1)) for power, unit in enumerate("kMGTPE")},
+    **{f"{unit}i": Fraction(1024 ** (power + 1)) for power, unit in enumerate("KMGTPE")},
+}
+
+_QUANTITY: Final = re.compile(
+    r"(?P<number>\+?(?:\d++(?:\.\d*+)?|\.\d++))(?:[eE](?P<exponent>[-+]?\d{1,2})|(?P<unit>[numkMGTPE]|[KMGTPE]i)?)",
+    re.ASCII,
+)
+
+_LONGEST: Final = 100  # characters: Kubernetes keeps less than 2**63, to the nano
+
+
+def parse_quantity(quantity: str | float) -> Fraction:
+    """Return the exact amount of Kubernetes, such as ``"500m"`` or ``"64Gi"``; of memory in bytes.
+
+    The grammar is that of https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/: a decimal
+    number, then nothing, one of the letters above, or an exponent.
+
+    Raises:
+        InvalidResourcesError: It is no amount of Kubernetes, or below 0; the message names the way out.
+    """
+    if isinstance(quantity, float) and quantity.is_integer():
+        quantity = int(quantity)
+    text = quantity if isinstance(quantity, str) else shorten(quantity)  # of which one with thousands of digits is none
+    found = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
+    if found is None:
+        raise InvalidResourcesError(f"{shorten(quantity)} is no amount of Kubernetes{_hint(text)}")
+    number = Fraction(found["number"])
+    return number * (Fraction(10) ** int(found["exponent"]) if found["exponent"] else _FACTORS[found["unit"] or ""])
+
+
+def ray_amount(quantity: str | float) -> int:
+    """Return the amount as Ray's autoscaler counts it: whole, rounded up, so that ``"500m"`` is 1.
+
+    As ``_round_up_k8s_quantity`` of ``ray.autoscaler._private.kuberay.autoscaling_config`` does.
+
+    Raises:
+        InvalidResourcesError: It is no amount of Kubernetes, or below 0.
+    """
+    return math.ceil(parse_quantity(quantity))
+
+
+def _hint(text: str) -> str:
+    if text.strip().startswith("-"):
+        return ": it must be 0 or above"
+    if without := re.fullmatch(r"\s*([\d.]+)\s*([KkMGTPE]i?)[Bb]?\s*", text):
+        unit = without[2] if without[2] != "K" else "k"
+        unit = "Ki" if unit == "ki" else unit
+        return f": write {without[1] + unit!r}"
+    return ": write a number such as '4', '500m' or '16Gi'"
 
 
 def _check_quantity(value: object) -> object:

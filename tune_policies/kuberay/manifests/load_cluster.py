@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Final, TypeVar
 
-from tune_policies.cluster.capacity import GpuDevice
 from tune_policies.cluster.ray_totals import accelerator_type_of, to_resources
 from tune_policies.files.yaml_documents import Document, read_documents
 from tune_policies.kuberay.design.catalog import NodeCatalog, parts_of_gpus
@@ -29,8 +28,6 @@ from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Resources
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import kind_of, shorten
-
-_MINUTE_S: Final = 60
 
 HEAD_UNKNOWN: Final = "the head is counted without CPUs, as its file does not say what it has"
 
@@ -82,6 +79,7 @@ def _as_seen(group: _GroupT, ray_version: str | None) -> _GroupT:
 def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]) -> WorkerGroup:
     with _naming(f"the group {group.groupName!r}"):
         amounts = counts(group)
+        pod, gpus = group.template.spec, amounts.get("GPU", 0)
         shape = slice_shape(group) if "TPU" in amounts else None
         if shape is not None:
             # The autoscaler counts it on every host, or no slice would come; of the hosts that are there one has it.
@@ -96,18 +94,13 @@ def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]
             max_nodes=group.maxReplicas * group.numOfHosts,
             start_nodes=start * group.numOfHosts,
             num_hosts=group.numOfHosts,
-            accelerator_type=(told := device_type(amounts, group.labels, group.template.spec.nodeSelector)),
-            gpu_parts=_gpu_parts(group, amounts.get("GPU", 0)),
+            accelerator_type=(told := device_type(amounts, group.labels, pod.nodeSelector)),
+            gpu_parts=parts_of_gpus(pod.containers[0].resources.limits, pod.nodeSelector, gpus) if gpus else None,
             is_type_counted=told is None or accelerator_type_of(amounts) is not None,
             labels=group.labels,
             topology=None if shape is None else shape.topology,
             idle_timeout_s=group.idleTimeoutSeconds,
         )
-
-
-def _gpu_parts(group: WorkerGroupSpec, gpus: int) -> tuple[GpuDevice, ...] | None:
-    pod = group.template.spec
-    return parts_of_gpus(pod.containers[0].resources.limits, pod.nodeSelector, gpus) if gpus else None
 
 
 def yaml_to_cluster_spec(
@@ -142,12 +135,14 @@ def yaml_to_cluster_spec(
     if unknown:
         raise InvalidResourcesError("\n".join(unknown))
     minutes = cluster.idle_timeout_minutes
+    with _naming(f"the node type {head!r}"):
+        of_head = to_resources({} if head_unknown else instance_types.amounts(types[head], is_head=True))
     return ClusterSpec(
         name=cluster.cluster_name or "cluster",
-        head=_resources(head, {} if head_unknown else instance_types.amounts(types[head], is_head=True)),
+        head=of_head,
         groups=tuple(_node_type(name, each, instance_types.amounts(each), most) for name, each in workers.items()),
         max_nodes=most,
-        idle_timeout_s=None if minutes is None else minutes * _MINUTE_S,
+        idle_timeout_s=None if minutes is None else minutes * 60,
         assumptions=(*assumptions, *instance_types.assumptions(workers), *([HEAD_UNKNOWN] if head_unknown else [])),
     )
 
@@ -156,7 +151,7 @@ def _node_type(name: str, node_type: YamlNodeType, amounts: Mapping[str, int], m
     with _naming(f"the node type {name!r}"):
         return WorkerGroup(
             name=name,
-            resources=_resources(name, amounts),
+            resources=to_resources(amounts),
             min_nodes=node_type.min_workers,
             max_nodes=min(most, most if node_type.max_workers is None else node_type.max_workers),
             start_nodes=node_type.min_workers,
@@ -165,11 +160,6 @@ def _node_type(name: str, node_type: YamlNodeType, amounts: Mapping[str, int], m
             labels=node_type.labels,
             idle_timeout_s=node_type.idle_timeout_s,
         )
-
-
-def _resources(name: str, amounts: Mapping[str, int]) -> Resources:
-    with _naming(f"the node type {name!r}"):
-        return to_resources(amounts)
 
 
 @contextmanager

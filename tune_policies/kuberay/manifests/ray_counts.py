@@ -15,8 +15,7 @@ from tune_policies.cluster.ray_totals import accelerator_type_of
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.files.plain_data import parse_json
 from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE
-from tune_policies.kuberay.manifests.kuberay_models import HeadGroup
-from tune_policies.kuberay.manifests.quantities import ray_amount
+from tune_policies.kuberay.manifests.kuberay_models import HeadGroup, ray_amount
 from tune_policies.kuberay.manifests.start_command import whole_param
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten

@@ -25,8 +25,7 @@ from typing import Any, Final
 
 from tune_policies.files.plain_data import parse_json
 from tune_policies.kuberay.design.device_plugins import ray_resource
-from tune_policies.kuberay.manifests.kuberay_models import HeadGroup, Quantity
-from tune_policies.kuberay.manifests.quantities import ray_amount
+from tune_policies.kuberay.manifests.kuberay_models import HeadGroup, Quantity, ray_amount
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 

@@ -17,8 +17,8 @@ from tune_policies.kuberay.manifests.kuberay_models import (
     Quantity,
     Toleration,
     WorkerGroupSpec,
+    parse_quantity,
 )
-from tune_policies.kuberay.manifests.quantities import parse_quantity
 from tune_policies.values.errors import InvalidResourcesError
 
 VALIDATION = "https://github.com/ray-project/kuberay/blob/master/ray-operator/controllers/ray/utils/validation.go"
