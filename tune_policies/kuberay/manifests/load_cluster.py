@@ -22,8 +22,7 @@ from tune_policies.kuberay.manifests.cluster_yaml import (
 )
 from tune_policies.kuberay.manifests.documents import check_name, clusters_in, manifests_in, name_of, read_text
 from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, FieldProblem, HeadGroup, WorkerGroupSpec
-from tune_policies.kuberay.manifests.ray_counts import device_type, ray_counts, slice_shape
-from tune_policies.kuberay.manifests.start_command import says_cpus, started_counts
+from tune_policies.kuberay.manifests.ray_counts import device_type, ray_counts, says_cpus, slice_shape, started_counts
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Resources
 from tune_policies.values.sanitize import one_line

@@ -5,11 +5,10 @@ from typing import Final
 
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import devices_of, type_selector
-from tune_policies.kuberay.manifests.start_command import check_resource_name
+from tune_policies.kuberay.manifests.ray_counts import check_resource_name
 from tune_policies.kuberay.writing.block_yaml import to_block_yaml
-from tune_policies.kuberay.writing.cluster_yaml import cluster_yaml
+from tune_policies.kuberay.writing.formats import cluster_yaml, has_nvidia, helm_values, node_selector, ray_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
-from tune_policies.kuberay.writing.ray_cluster import has_nvidia, helm_values, node_selector, ray_cluster
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten_names
 
