@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tune_policies.kuberay.lint.crd import load_crds
 from tune_policies.kuberay.lint.rules import all_rules
 
 DEFINITIONS = Path(os.environ.get("TUNE_POLICIES_CRDS") or "no-definitions")
+cached_crds = cache(load_crds)  # to read them takes seconds
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "lint.md"
 
 
@@ -173,7 +175,7 @@ def test_a_field_that_only_some_versions_know_is_told_with_them(write):
 def test_the_sound_manifests_of_these_tests_are_sound_by_all_versions(kind):
     (document,) = read_documents(changed(kind, {}), "")
 
-    assert load_crds(DEFINITIONS).problems(document.data) == []
+    assert cached_crds(DEFINITIONS).problems(document.data) == []
 
 
 def rows():

@@ -19,6 +19,7 @@ from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType
 from tune_policies.kuberay.design.cheapest_nodes import NodePool, Units, workers_in_unit
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, DesignedGroup
 from tune_policies.kuberay.design.slot_choices import (
+    ChosenNodes,
     Measured,
     choose_by_decision,
     nodes_for,
@@ -333,13 +334,7 @@ def design_cluster(
     )
 
 
-class _Chosen(NamedTuple):
-    policy: ResourcePolicy
-    units: Units
-    notes: tuple[str, ...]
-
-
-def _within_limit(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> _Chosen:
+def _within_limit(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> ChosenNodes:
     """Return the choice for as many trials as an ``AutoscalingPolicy`` around the policy allows nodes for.
 
     Raises:
@@ -368,10 +363,9 @@ def _num_nodes(pool: NodePool, units: Units) -> int:
     return sum(pool.group(name, number).max_nodes for name, number in units.items())
 
 
-def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> _Chosen:
+def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> ChosenNodes:
     if measured is not None and (best := choose_by_decision(policy, pool, num_trials, measured)) is not None:
-        found = nodes_for(best.policy, best.shares, best.pool, num_trials)
-        return _Chosen(best.policy, found.units, (*best.reasons, *found.notes))
+        return best
     errors: list[InfeasibleRequestError] = []
     notes: list[str] = []
     if measured is not None:
@@ -385,7 +379,7 @@ def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: M
             errors.append(error)
             notes.append(f"not {type(choice).__name__}: {error}")
         else:
-            return _Chosen(choice, found.units, (*notes, *found.notes))
+            return found._replace(notes=(*notes, *found.notes))
     if len(errors) == 1:
         raise errors[0]
     raise InfeasibleRequestError(
@@ -412,7 +406,7 @@ def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str,
     return counts
 
 
-def _why(plan: TrialPlan, pool: NodePool, chosen: _Chosen, num_trials: int) -> Iterator[str]:
+def _why(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int) -> Iterator[str]:
     """Yield why these nodes, and not others or more."""
     names = shorten_names([f"{number} {name}" for name, number in plan.nodes_to_add.items()])
     if not pool.has_prices:
@@ -430,7 +424,7 @@ def _why(plan: TrialPlan, pool: NodePool, chosen: _Chosen, num_trials: int) -> I
         yield f"{at_once} of {num_trials} trials run at once, as {why}; the others wait"
 
 
-def _by_price(plan: TrialPlan, pool: NodePool, chosen: _Chosen) -> Iterator[str]:
+def _by_price(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iterator[str]:
     """Yield what a trial's place costs on each node type that has one, where there are several."""
     if len(plan.slots) > 1 or len(pool.node_types) == 1:
         return

@@ -67,19 +67,21 @@ def divided(number: int, weights: Sequence[float]) -> list[int]:
     return parts
 
 
-class NodesForSlots(NamedTuple):
-    """Nodes that hold the trials in slots of several types.
+class ChosenNodes(NamedTuple):
+    """Nodes that hold the trials of a policy, in slots of one type or several.
 
     Attributes:
+        policy: The choice of the user's policy that is taken.
         units: How many units of each node type.
         notes: What the user should know, a sentence each.
     """
 
-    units: dict[str, int]
+    policy: ResourcePolicy
+    units: Units
     notes: tuple[str, ...] = ()
 
 
-def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, num_trials: int) -> NodesForSlots:
+def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, num_trials: int) -> ChosenNodes:
     """Return the cheapest nodes on which each type of slots holds its share of ``num_trials`` trials.
 
     Trials for which one type has no room go to the others, the best first.
@@ -97,20 +99,20 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
     notes = tuple(f"no nodes for {type(shares[at].policy).__name__}: {e}" for at, e in filling.errors.items())
     units = filling.units()
     if len(shares) == 1 or filling.total > num_trials:  # more: each type holds all trials, as configs decide
-        return NodesForSlots(units, notes)
+        return ChosenNodes(policy, units, notes)
     chosen = [choice for _, choice in sorted(filling.choices.items())]
     together = pool.plan(policy, units)
     if together is not None and _has_all(together, chosen):
         fewer = _without_spare(policy, together, units, pool, chosen)
-        return NodesForSlots(_without_unused(policy, fewer, pool, num_trials), notes)
+        return ChosenNodes(policy, _without_unused(policy, fewer, pool, num_trials), notes)
     rest = [share for at, share in enumerate(shares) if not filling.has_workers(at)]
     if len(rest) == len(shares):
-        return NodesForSlots(_without_unused(policy, units, pool, num_trials), notes)
+        return ChosenNodes(policy, _without_unused(policy, units, pool, num_trials), notes)
     error = _kept_to_nodes(policy)
     if not rest:
         raise error
     found = nodes_for(policy, rest, pool, num_trials)
-    return NodesForSlots(found.units, (*notes, *found.notes, str(error)))
+    return ChosenNodes(policy, found.units, (*notes, *found.notes, str(error)))
 
 
 def _has_all(plan: TrialPlan, chosen: Sequence[NodeChoice]) -> bool:
@@ -255,28 +257,16 @@ class _Candidate(NamedTuple):
         return f"{type(self.policy).__name__} in {self.times.trial_s:g} s {cost}"
 
 
-class MeasuredChoice(NamedTuple):
-    """Which of a policy's choices is taken, and how many trials each of its slot types is to hold.
-
-    Attributes:
-        policy: The choice.
-        shares: The best slot type has all trials; those for which it has no room go to the others, in this order.
-        pool: The node types on which trials were measured.
-        reasons: A sentence each.
-    """
-
-    policy: ResourcePolicy
-    shares: tuple[Share, ...]
-    pool: NodePool
-    reasons: tuple[str, ...]
-
-
 def choose_by_decision(
     policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured
-) -> MeasuredChoice | None:
-    """Return the slots in which a trial costs the least; ``None``: there is nothing to choose from.
+) -> ChosenNodes | None:
+    """Return nodes for the slots in which a trial costs the least; ``None``: there is nothing to choose from.
 
-    Without prices the decision's own answer counts: the device that costs less, if it has prices, else the faster.
+    The best slot type has all trials; those for which it has no room go to the others. Without prices the decision's
+    own answer counts: the device that costs less, if it has prices, else the faster.
+
+    Raises:
+        InfeasibleRequestError: Not even one trial fits.
     """
     comparable = measured.pool(pool)
     candidates = list(_candidates(policy, comparable, num_trials, measured))
@@ -298,7 +288,8 @@ def choose_by_decision(
     if left_out := sorted(pool.node_types.keys() - comparable.node_types.keys()):
         on = measured.accelerator_type or "whole GPUs"
         reasons.append(f"left out, as it was measured on {on} only: {shorten_names(left_out)}")
-    return MeasuredChoice(best[0].choice, shares, comparable, tuple(reasons))
+    found = nodes_for(best[0].choice, shares, comparable, num_trials)
+    return found._replace(notes=(*reasons, *found.notes))
 
 
 def _candidates(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured) -> Iterator[_Candidate]:
