@@ -117,7 +117,9 @@ def forecast_trials(
     try:
         at_maximum = stage(most := _at_most(policy, cluster, capacity))
     except InfeasibleRequestError as error:
-        raise _with_assumptions(error, cluster) from error
+        # What the cluster's file leaves open may be why nothing fits.
+        suggestion = " ".join((error.suggestion, *(f"Mind that {each}." for each in cluster.assumptions)))
+        raise InfeasibleRequestError(error.asked, error.offered, error.short_of, suggestion, error.tried) from error
     try:
         at_minimum = stage(policy.plan(capacity.model_copy(update={"node_types": ()})))
     except InfeasibleRequestError as error:
@@ -135,12 +137,6 @@ def forecast_trials(
             *_prices_missing(priced, catalog, head_price),
         ),
     )
-
-
-def _with_assumptions(error: InfeasibleRequestError, cluster: ClusterSpec) -> InfeasibleRequestError:
-    """Return the error with what the cluster's file leaves open, which may be why nothing fits."""
-    suggestion = " ".join((error.suggestion, *(f"Mind that {each}." for each in cluster.assumptions)))
-    return InfeasibleRequestError(error.asked, error.offered, error.short_of, suggestion, error.tried)
 
 
 def _always(cluster: ClusterSpec) -> dict[str, int]:

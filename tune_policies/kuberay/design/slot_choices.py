@@ -4,6 +4,7 @@ Where benchmarks measured the trials, the slots are those in which a trial costs
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
@@ -102,7 +103,9 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
         return ChosenNodes(policy, units, notes)
     chosen = [choice for _, choice in sorted(filling.choices.items())]
     together = pool.plan(policy, units)
-    if together is not None and _has_all(together, chosen):
+    if together is not None and [slot.num_workers for slot in together.slots] == [
+        each.plan.num_workers for each in chosen
+    ]:
         fewer = _without_spare(policy, together, units, pool, chosen)
         return ChosenNodes(policy, _without_unused(policy, fewer, pool, num_trials), notes)
     rest = [share for at, share in enumerate(shares) if not filling.has_workers(at)]
@@ -113,10 +116,6 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
         raise error
     found = nodes_for(policy, rest, pool, num_trials)
     return ChosenNodes(policy, found.units, (*notes, *found.notes, str(error)))
-
-
-def _has_all(plan: TrialPlan, chosen: Sequence[NodeChoice]) -> bool:
-    return [slot.num_workers for slot in plan.slots] == [choice.plan.num_workers for choice in chosen]
 
 
 def _kept_to_nodes(policy: ResourcePolicy) -> InfeasibleRequestError:
@@ -159,11 +158,9 @@ class _Filling:
             self.errors[at] = error
 
     def units(self, without: int | None = None) -> dict[str, int]:
-        units: dict[str, int] = {}
+        units = Counter[str]()
         for at, choice in self.choices.items():
-            if at != without:
-                for name, number in choice.units.items():
-                    units[name] = units.get(name, 0) + number
+            units.update(choice.units if at != without else {})
         return dict(sorted(units.items()))
 
 

@@ -99,7 +99,11 @@ def load_crds(path: FilePath) -> CrdSet:
 def _definitions(file: FilePath) -> tuple[tuple[str, Mapping[str, Any]], ...]:
     """Return the kinds that a file defines, each with its validators."""
     try:
-        return tuple(_defined(each) for each in _manifests(file) if _is_of_ray(each))
+        return tuple(
+            (str(spec["names"]["kind"]), _validators(spec))
+            for each in _manifests(file)
+            if each.get("kind") == _DEFINITION and (spec := each["spec"])["group"] == "ray.io"
+        )
     except (AttributeError, LookupError, TypeError) as error:
         raise InvalidResourcesError(
             f"{file} has a custom resource definition that is not as Kubernetes writes it ({error!r})"
@@ -115,17 +119,11 @@ def _manifests(file: FilePath) -> Iterator[dict[str, Any]]:
         yield from (each for each in (items if isinstance(items, list) else [data]) if isinstance(each, dict))
 
 
-def _is_of_ray(manifest: dict[str, Any]) -> bool:
-    return manifest.get("kind") == _DEFINITION and manifest["spec"]["group"] == "ray.io"
-
-
-def _defined(definition: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    spec = definition["spec"]
-    validators = {
+def _validators(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {
         f"ray.io/{version['name']}": CrdValidator(to_json_schema(version["schema"]["openAPIV3Schema"]))
         for version in spec["versions"]
     }
-    return str(spec["names"]["kind"]), validators
 
 
 def _problems(crd: Crd, manifest: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:

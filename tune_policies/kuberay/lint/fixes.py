@@ -21,7 +21,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, ScalarString, Sin
 
 from tune_policies.files.reading import UnreadableFileError, read_bytes
 from tune_policies.files.writing import replace_file
-from tune_policies.files.yaml_documents import DocumentError, Path, read_documents
+from tune_policies.files.yaml_documents import DocumentError, read_documents
 from tune_policies.kuberay.lint.crd import CrdSet
 from tune_policies.kuberay.lint.linting import lint_text
 from tune_policies.kuberay.lint.rule import Edit, Finding
@@ -149,7 +149,12 @@ def _patched(
         start = places[near] + (first == end)
         stop = start + end - first
         further = _indent(text[places[near]]) - _indent(before[near])
-        new = [f"{_shifted(line, further)}{line_end}" for line in after[new_first:new_end]]
+        new = [
+            f"{' ' * max(0, _indent(line) + further)}{line.lstrip(' ')}{line_end}"
+            if line.strip()
+            else f"{line}{line_end}"
+            for line in after[new_first:new_end]
+        ]
         if first == end and above_comments:
             while start > 0 and _is_comment(patched[start - 1]):
                 start = stop = start - 1
@@ -160,10 +165,6 @@ def _patched(
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
-
-
-def _shifted(line: str, further: int) -> str:
-    return f"{' ' * max(0, _indent(line) + further)}{line.lstrip(' ')}" if line.strip() else line
 
 
 def _is_comment(line: str) -> bool:
@@ -278,23 +279,15 @@ def _content(path: FilePath) -> bytes:
 def _without_conflicts(findings: Sequence[Finding]) -> list[Finding]:
     """Return those that touch different parts; the others are found again when these are mended."""
     kept: list[Finding] = []
-    touched: set[tuple[int, Path]] = set()
+    touched: set[tuple[str | int, ...]] = set()
     for finding in findings:
-        paths = {(finding.document, _touched_by(edit)) for edit in finding.edits}
-        if not any(_overlap(one, other) for one in paths for other in touched):
+        # Of a list the whole, where the places of others may change.
+        ends = [(each.path, -1 if isinstance(each.path[-1], int) else None) for each in finding.edits]
+        paths = {(finding.document, *path[:end]) for path, end in ends}
+        if not any(one[: len(other)] == other[: len(one)] for one in paths for other in touched):
             touched |= paths
             kept.append(finding)
     return kept
-
-
-def _touched_by(edit: Edit) -> Path:
-    """Return the part that an edit changes: the whole list where the places of others may change."""
-    return edit.path[:-1] if isinstance(edit.path[-1], int) else edit.path
-
-
-def _overlap(one: tuple[int, Path], other: tuple[int, Path]) -> bool:
-    shorter = min(len(one[1]), len(other[1]))
-    return one[0] == other[0] and one[1][:shorter] == other[1][:shorter]
 
 
 def _apply(text: str, findings: Sequence[Finding]) -> tuple[str, list[Finding]]:

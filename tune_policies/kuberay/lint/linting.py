@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path as FilePath
-from typing import TypeAlias
 
 from tune_policies.files.yaml_documents import Document, DocumentError, Path, read_documents
 from tune_policies.kuberay.lint.crd import CrdSet
@@ -64,7 +63,7 @@ def lint_text(text: str, source: str, crds: CrdSet | None = None, name: str | No
     lines = text.splitlines()
     found = []
     for number, top, manifest, clusters, problems in read:
-        for rule, said in (*_asked(manifest, crds, problems, lines), *_asked_of_rules(manifest, clusters)):
+        for rule, said in _asked(manifest, clusters, problems, crds, lines):
             found.append(_finding(rule, said, manifest, number, top))
     return sorted(found, key=lambda each: (each.line, each.rule, each.message))
 
@@ -86,11 +85,14 @@ def _of_file(rule: Rule, source: str, line: int, message: str) -> Finding:
     return Finding(rule=rule.name, severity=rule.severity, source=source, line=line, message=message, why=rule.why)
 
 
-_Said: TypeAlias = Iterator[tuple[Rule, Found]]
-
-
-def _asked(manifest: Document, crds: CrdSet | None, problems: list[FieldProblem], lines: list[str]) -> _Said:
-    """Yield what the reader finds, by the definition of the kind or else by the names that are known here."""
+def _asked(
+    manifest: Document,
+    clusters: list[ClusterInFile],
+    problems: list[FieldProblem],
+    crds: CrdSet | None,
+    lines: list[str],
+) -> Iterator[tuple[Rule, Found]]:
+    """Yield what the reader finds, by the definition of the kind or else by the names that are known, and the rules."""
     for problem in problems:
         edits = _edits_of(problem, manifest, lines)
         yield WRONG_FIELD, Found(problem.path, problem.message, edits=edits, is_safe=True)
@@ -102,6 +104,10 @@ def _asked(manifest: Document, crds: CrdSet | None, problems: list[FieldProblem]
     for path, message in unknown:
         if path not in known:
             yield AGAINST_DEFINITION if is_defined else MISSPELLED, Found(path, message)
+    for rule in RULES:
+        if rule.check is not None:
+            for found in rule.check(manifest, clusters):
+                yield rule, found
 
 
 def _edits_of(problem: FieldProblem, manifest: Document, lines: list[str]) -> tuple[Edit, ...]:
@@ -114,10 +120,3 @@ def _edits_of(problem: FieldProblem, manifest: Document, lines: list[str]) -> tu
         is_as_written = text in lines[manifest.line(problem.path) - 1]  # not so for 0777 and yes
         return (Edit(problem.path, text),) if is_as_written else ()
     return ()
-
-
-def _asked_of_rules(manifest: Document, clusters: list[ClusterInFile]) -> _Said:
-    for rule in RULES:
-        if rule.check is not None:
-            for found in rule.check(manifest, clusters):
-                yield rule, found

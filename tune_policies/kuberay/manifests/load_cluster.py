@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path as FilePath
-from typing import Final, TypeVar
+from typing import Final
 
 from tune_policies.cluster.ray_totals import accelerator_type_of, to_resources
 from tune_policies.files.yaml_documents import Document, read_documents
@@ -33,8 +33,6 @@ HEAD_UNKNOWN: Final = "the head is counted without CPUs, as its file does not sa
 _FIRST_WITH_GROUP_RESOURCES: Final = (2, 51)
 """Before, Ray's autoscaler passes over the field ``resources`` of a group. Labels reach the nodes through KubeRay."""
 
-_GroupT = TypeVar("_GroupT", bound=HeadGroup)
-
 
 def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
     """Return a cluster of KubeRay's as Ray counts it: its autoscaler, or without one the nodes as they start.
@@ -45,9 +43,13 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
     """
     spec = cluster.spec
     is_autoscaling = spec.enableInTreeAutoscaling is True
+    version = re.match(r"(\d{1,9})\.(\d{1,9})", spec.rayVersion or "")
+    reads_resources = version is None or (int(version[1]), int(version[2])) >= _FIRST_WITH_GROUP_RESOURCES
 
     def counts(group: HeadGroup) -> dict[str, int]:
-        return ray_counts(_as_seen(group, spec.rayVersion)) if is_autoscaling else started_counts(group)
+        if not is_autoscaling:
+            return started_counts(group)
+        return ray_counts(group if reads_resources else group.model_copy(update={"resources": {}}))
 
     assumptions = list(cluster.assumptions)
     if is_autoscaling or says_cpus(spec.headGroupSpec):
@@ -65,14 +67,6 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
         idle_timeout_s=options.idleTimeoutSeconds,
         assumptions=tuple(assumptions),
     )
-
-
-def _as_seen(group: _GroupT, ray_version: str | None) -> _GroupT:
-    """Return the group without what its Ray does not read."""
-    version = re.match(r"(\d{1,9})\.(\d{1,9})", ray_version or "")
-    if version is None or (int(version[1]), int(version[2])) >= _FIRST_WITH_GROUP_RESOURCES:
-        return group
-    return group.model_copy(update={"resources": {}})
 
 
 def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]) -> WorkerGroup:

@@ -144,13 +144,16 @@ def device_type(amounts: Mapping[str, float], labels: Mapping[str, str], selecto
         return labels[ACCELERATOR_TYPE]
     if (tpu := TPU_TYPES.get(selector.get(GKE_TPU_TYPE, ""))) is not None:
         return tpu
-    return next((found for key in _GPU_LABELS if (found := _named_in(selector.get(key, "")))), None)
-
-
-def _named_in(model: str) -> str | None:
-    """Return the longest name of a type that stands in the name of a model as a word."""
+    models = [selector[key] for key in _GPU_LABELS if key in selector]
+    # The longest name of a type that stands in the name of a model as a word.
     return next(
-        (name for name in _NVIDIA_TYPES if re.search(rf"(^|-){re.escape(name)}(-|$)", model, re.IGNORECASE)), None
+        (
+            name
+            for model in models
+            for name in _NVIDIA_TYPES
+            if re.search(rf"(^|-){re.escape(name)}(-|$)", model, re.IGNORECASE)
+        ),
+        None,
     )
 
 

@@ -367,7 +367,14 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str
         "provider": options.provider,
         **software,
         "head_node_type": design.head.name,
-        "available_node_types": {design.head.name: _head(design.head)}
+        "available_node_types": {
+            # Without CPUs it takes no trials; memory is what Train's drivers hold.
+            design.head.name: {
+                "max_workers": 0,
+                "resources": {"CPU": 0, "memory": design.head.memory_bytes},
+                "node_config": design.head.node_config,
+            }
+        }
         | {
             group.node_type.name: {
                 "min_workers": group.min_nodes,
@@ -380,11 +387,6 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str
         },
     }
     return config, optional
-
-
-def _head(head: NodeType) -> dict[str, Any]:
-    # Without CPUs it takes no trials; memory is what Train's drivers hold.
-    return {"max_workers": 0, "resources": {"CPU": 0, "memory": head.memory_bytes}, "node_config": head.node_config}
 
 
 def _amounts(node_type: NodeType) -> dict[str, int]:
