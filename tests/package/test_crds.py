@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.designed_clusters import a_design, cluster_plans, filled_in, without_labels
+from tests.unit.designed_clusters import a_design, cluster_plans, filled_in
 from tune_policies.files.yaml_documents import Document
 from tune_policies.kuberay.lint.crd import load_crds
 from tune_policies.kuberay.lint.rules.documents import misspelled_fields
@@ -39,8 +39,6 @@ def crds():
 
 
 def check(plan, how, crds, change=str):
-    if not how.ray_starts_with_labels:
-        plan = without_labels(plan)
     manifest = yaml.load(change(write_cluster(plan, how)), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
     assert manifest["kind"] in crds.kinds
