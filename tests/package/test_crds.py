@@ -9,17 +9,17 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.designed_clusters import a_design, cluster_plans, filled_in, without_labels
+from tests.unit.designed_clusters import a_design, cluster_plans, filled_in
 from tune_policies.files.yaml_documents import Document
 from tune_policies.kuberay.lint.crd import load_crds
-from tune_policies.kuberay.lint.rules.field_names import misspelled_fields
+from tune_policies.kuberay.lint.rules.documents import misspelled_fields
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 FOLDER = os.environ.get("TUNE_POLICIES_CRDS", "")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="TUNE_POLICIES_CRDS names no folder of definitions")
 
 fields = {
-    "ray_version": st.sampled_from(["2.40.0", "2.50.0", "2.60.0"]),
+    "ray_version": st.sampled_from(["2.50.0", "2.60.0"]),
     "platform": st.sampled_from(["gke", "karpenter", "gpu-operator", None]),
     "namespace": st.none() | st.just("ml"),
 }
@@ -39,8 +39,6 @@ def crds():
 
 
 def check(plan, how, crds, change=str):
-    if not how.ray_starts_with_labels:
-        plan = without_labels(plan)
     manifest = yaml.load(change(write_cluster(plan, how)), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
     assert manifest["kind"] in crds.kinds

@@ -18,8 +18,8 @@ SHELL = {
 }
 """What imports Ray beside the border with it. All else decides, or reads files and machines."""
 READ_OR_WRITE_FILES = {
-    *("cli/cluster", "cli/options", "kuberay/lint/fixes", "kuberay/lint/rules/cluster_yaml"),
-    *("kuberay/manifests/file_text", "policies/policy_file"),
+    *("cli/cluster", "cli/options", "kuberay/lint/fixes", "kuberay/lint/rules/launcher"),
+    *("kuberay/manifests/documents", "policies/policy_file"),
     *("tune/usage/gpu_memory_usage", "tune/usage/gpu_memory_report", "tune/usage/policy_callback"),
 }
 PURE_FILES = {f"tune_policies.files.{name}" for name in ("child_python", "plain_data", "terminal", "yaml_documents")}

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.manifests_with import changed
 from tune_policies.kuberay.lint.linting import lint_text
-from tune_policies.kuberay.lint.rules.cluster_parts import is_label_key, is_label_value
-from tune_policies.kuberay.lint.rules.cpus_and_memory import OPTIONS, default_object_store
+from tune_policies.kuberay.lint.rules.amounts import OPTIONS, default_object_store
 from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 
 GROUP = "spec.workerGroupSpecs.0"
@@ -66,14 +65,6 @@ def test_no_cpus_are_a_finding_just_where_ray_cannot_tell_them(said):
     text = changed("RayCluster", {f"{GROUP}.template.spec.containers.0.resources": resources})
 
     assert ("no-cpus" in rules(text)) == (not is_read(text))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.text(alphabet="aA0-_./ ", max_size=8), st.text(alphabet="aA0-_./ ", max_size=8))
-def test_ray_takes_each_label_that_is_no_finding(key, value):
-    text = changed("RayCluster", {f"{GROUP}.labels": {key: value}})
-
-    assert not (is_label_key(key) and is_label_value(value)) or is_read(text)
 
 
 @settings(max_examples=60, deadline=None)

@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tune_policies.files.yaml_documents import read_documents
-from tune_policies.kuberay.manifests.clusters_in_document import clusters_in
-from tune_policies.kuberay.manifests.file_text import read_text
-from tune_policies.kuberay.manifests.kuberay_models import WorkerGroupSpec
+from tune_policies.kuberay.manifests.documents import clusters_in, read_text
+from tune_policies.kuberay.manifests.kuberay_models import WorkerGroupSpec, parse_quantity, ray_amount
 from tune_policies.kuberay.manifests.load_cluster import to_cluster_spec
-from tune_policies.kuberay.manifests.quantities import parse_quantity, ray_amount
 from tune_policies.kuberay.manifests.ray_counts import ray_counts
 from tune_policies.values.errors import InvalidResourcesError
 
@@ -110,7 +108,7 @@ def clusters_of(path):
 def test_an_official_sample_is_read_as_rays_autoscaler_reads_it(path):
     (cluster,) = clusters_of(path)
     spec = next(each for each in yaml.safe_load_all(path.read_text()) if str(each["kind"]).startswith("Ray"))
-    for key in cluster.path:
+    for key in cluster.path_of(()):
         spec = spec[key]
 
     expected = {group["groupName"]: as_ray_reads(group) for group in spec.get("workerGroupSpecs") or ()}

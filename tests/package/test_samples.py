@@ -5,6 +5,7 @@
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,13 @@ from tune_policies.files.yaml_documents import Document, read_documents
 from tune_policies.kuberay.lint.crd import load_crds
 from tune_policies.kuberay.lint.linting import lint_file, lint_text
 from tune_policies.kuberay.lint.rule import RAY_CLUSTER, RAY_JOB, RAY_SERVICE, document_type
-from tune_policies.kuberay.manifests.clusters_in_document import clusters_in
+from tune_policies.kuberay.manifests.documents import clusters_in
 
 SAMPLES = Path(os.environ.get("TUNE_POLICIES_KUBERAY_SAMPLES") or "no-samples")
 DEFINITIONS = Path(os.environ.get("TUNE_POLICIES_CRDS") or "no-definitions")
 FILES = sorted(SAMPLES.glob("*.yaml"))
 
+cached_crds = cache(load_crds)  # to read them takes seconds
 needs_samples = pytest.mark.skipif(not FILES, reason="TUNE_POLICIES_KUBERAY_SAMPLES names no folder of samples")
 needs_definitions = pytest.mark.skipif(not DEFINITIONS.is_dir(), reason="TUNE_POLICIES_CRDS names no folder")
 each_sample = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -72,6 +74,6 @@ def test_every_cluster_of_the_samples_is_read() -> None:
 @needs_definitions
 @pytest.mark.parametrize("name", ["RayCluster", "RayJob", "RayService", "TPU slices", "a job that Kueue queues"])
 def test_sound_files_are_valid_by_the_newest_official_definitions(name: str) -> None:
-    crds = load_crds(max(DEFINITIONS.glob("v*")))
+    crds = cached_crds(max(DEFINITIONS.glob("v*")))
 
     assert lint_text(SOUND[name], "sound.yaml", crds) == []

@@ -34,15 +34,6 @@ def a_design(*node_types, **fields):
     return ClusterDesign(**{"name": "tune", "head": HEAD, "trials": TRIALS, "num_trials": 12, **fields})
 
 
-def without_labels(plan):
-    """The plan, of whose nodes none has a label."""
-    groups = [
-        group.model_copy(update={"node_type": group.node_type.model_copy(update={"labels": {}})})
-        for group in plan.groups
-    ]
-    return plan.model_copy(update={"groups": tuple(groups)})
-
-
 def filled_in(text):
     """The text of a written cluster with all that it has room for: the comments in it, but not those above it."""
     lines = text.splitlines()

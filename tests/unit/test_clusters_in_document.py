@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tune_policies.files.yaml_documents import read_documents
-from tune_policies.kuberay.manifests.clusters_in_document import clusters_in
+from tune_policies.kuberay.manifests.documents import clusters_in, manifests_in
 
 
 def pod(**limits):
@@ -44,14 +44,22 @@ def problems(data):
             ("spec", "jobTemplate", "rayClusterSpec"),
             id="RayCronJob",
         ),
-        pytest.param({"apiVersion": "v1", "kind": "List", "items": [manifest()]}, ("items", 0, "spec"), id="List"),
     ],
 )
 def test_each_kind_has_its_cluster_in_a_place_of_its_own(data, path):
     ((cluster,), wrong) = read(data)
 
     place = cluster.path_of(("workerGroupSpecs", 0, "groupName"))
-    assert (wrong, cluster.path, place) == ([], path, (*path, "workerGroupSpecs", 0, "groupName"))
+    assert (wrong, place) == ([], (*path, "workerGroupSpecs", 0, "groupName"))
+
+
+def test_the_manifests_of_a_list_are_read_one_by_one():
+    text = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [None, manifest()]})
+    (document,) = read_documents(text, "cluster.yaml")
+
+    ((top, inside),) = manifests_in(document)
+
+    assert (top, inside.data, inside.line(())) == (("items", 1), manifest(), document.line(top))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tune_policies.kuberay.design.knapsack import Item, cheapest_cover
+from tune_policies.kuberay.design.cheapest_nodes import Item, cheapest_cover
 
 
 def test_the_cheapest_set_may_be_mixed():

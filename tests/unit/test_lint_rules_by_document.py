@@ -9,8 +9,7 @@ from tests.unit.manifests_with import CLUSTER, changed
 from tune_policies.kuberay.lint.linting import lint_text
 from tune_policies.kuberay.lint.rules import READER_RULES, all_rules
 
-HEAD, GROUP = "headGroupSpec", "workerGroupSpecs.0"
-HEAD_ENV = "headGroupSpec.template.spec.containers.0.env"
+GROUP = "workerGroupSpecs.0"
 
 
 def found(kind, changes):
@@ -20,19 +19,8 @@ def found(kind, changes):
     return {(each.rule, ".".join(map(str, each.path))) for each in findings if each.rule in OWN}
 
 
-def variable(name, value="1"):
-    return [{"name": name, "value": value}]
-
-
 CLUSTERS = {
     "more at the least than at the most": ("min-above-max", f"{GROUP}.minReplicas", {f"C.{GROUP}.minReplicas": 5}),
-    "a negative minimum": ("negative-number", f"{GROUP}.minReplicas", {f"C.{GROUP}.minReplicas": -1}),
-    "no hosts": ("negative-number", f"{GROUP}.numOfHosts", {f"C.{GROUP}.numOfHosts": 0}),
-    "a negative time-out": (
-        "negative-number",
-        "autoscalerOptions.idleTimeoutSeconds",
-        {"C.autoscalerOptions.idleTimeoutSeconds": -1},
-    ),
     "replicas above the most": ("replicas-outside", f"{GROUP}.replicas", {f"C.{GROUP}.replicas": 9}),
     "the same name twice": (
         "group-name-twice",
@@ -49,13 +37,6 @@ CLUSTERS = {
         f"{GROUP}.rayStartParams.labels",
         {f"C.{GROUP}.rayStartParams.labels": "market=spot"},
     ),
-    "a label's key with a blank": ("label-syntax", f"{GROUP}.labels.a b", {f"C.{GROUP}.labels": {"a b": "c"}}),
-    "a label's value with a dash at its end": (
-        "label-syntax",
-        f"{GROUP}.labels.market",
-        {f"C.{GROUP}.labels": {"market": "spot-"}},
-    ),
-    "a suspended group": ("group-suspended", f"{GROUP}.suspend", {f"C.{GROUP}.suspend": True}),
     "a head that starts again": (
         "restart-policy-v2",
         "headGroupSpec.template.spec.restartPolicy",
@@ -65,23 +46,6 @@ CLUSTERS = {
         "group-idle-without-v2",
         f"{GROUP}.idleTimeoutSeconds",
         {f"C.{GROUP}.idleTimeoutSeconds": 30, "C.autoscalerOptions.version": None},
-    ),
-    "a priority without v2": (
-        "priority-without-v2",
-        f"{GROUP}.priority",
-        {f"C.{GROUP}.priority": 1, "C.autoscalerOptions.version": "v1"},
-    ),
-    "a priority with an older Ray": (
-        "priority-without-v2",
-        f"{GROUP}.priority",
-        {
-            f"C.{GROUP}.priority": 1,
-            "C.rayVersion": "2.52.0",
-            **{
-                f"C.{each}.template.spec.containers.0.image": "ray:2.52.0"
-                for each in (HEAD, GROUP, "workerGroupSpecs.1")
-            },
-        },
     ),
     "no CPUs": (
         "no-cpus",
@@ -117,20 +81,6 @@ CLUSTERS = {
         "ray-versions-differ",
         f"{GROUP}.template.spec.containers.0.image",
         {f"C.{GROUP}.template.spec.containers.0.image": "example.com/rayproject/ray:2.50.1-py312-gpu"},
-    ),
-    "v2 without an autoscaler": (
-        "autoscaler-v2-twice",
-        f"{HEAD_ENV}.0",
-        {
-            f"C.{HEAD_ENV}": variable("RAY_enable_autoscaler_v2"),
-            "C.enableInTreeAutoscaling": False,
-            "C.autoscalerOptions": None,
-        },
-    ),
-    "v2 said twice": (
-        "autoscaler-v2-twice",
-        f"{HEAD_ENV}.0",
-        {f"C.{HEAD_ENV}": variable("RAY_enable_autoscaler_v2")},
     ),
     "options of an autoscaler that is off": (
         "autoscaler-options-unused",

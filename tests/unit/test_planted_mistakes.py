@@ -11,7 +11,7 @@ from tests.unit.planted.planting import Planted
 from tests.unit.planted.sound import SOUND
 from tune_policies.kuberay.lint.fixes import fix_text
 from tune_policies.kuberay.lint.linting import lint_text
-from tune_policies.kuberay.lint.rule import DocumentRule, Rule
+from tune_policies.kuberay.lint.rule import Rule
 from tune_policies.kuberay.lint.rules import RULES
 
 ALL_RIGHT = {**NO_MISTAKES, **capacity.NO_MISTAKES}
@@ -50,7 +50,7 @@ def test_a_mistake_is_found_at_its_line(mistake: Planted) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_every_rule_has_a_mistake(rule: Rule | DocumentRule) -> None:
+def test_every_rule_has_a_mistake(rule: Rule) -> None:
     assert rule.name in {mistake.rule for mistake in MISTAKES}
 
 

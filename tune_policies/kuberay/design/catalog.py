@@ -246,7 +246,7 @@ class NodeCatalog(Value):
     date: Day | None = None
 
     @model_validator(mode="after")
-    def _names_must_differ(self) -> Self:
+    def _node_types_must_go_together(self) -> Self:
         if not self.node_types:
             raise InvalidResourcesError("node_types is empty: a catalogue has at least one node type")
         head = self.head or HEAD
@@ -260,10 +260,6 @@ class NodeCatalog(Value):
             raise InvalidResourcesError(
                 f"the head runs no trials, so its {', '.join(head.devices)} would stand idle: take a node type without"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _pods_must_have_one_part(self) -> Self:
         for each in self.node_types:
             if each.gpu_parts is not None and each.gpus > 1:
                 # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: CUDA shows a process one instance at the

@@ -9,8 +9,9 @@ Nodes are counted in units: a node, or all hosts of a TPU slice, which come and 
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cmp_to_key, reduce
 from itertools import combinations
+from math import gcd
 from typing import Final, NamedTuple, Self
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
@@ -19,7 +20,6 @@ from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.tpu_slices import TOPOLOGY
 from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
-from tune_policies.kuberay.design.knapsack import Item, cheapest_cover
 from tune_policies.placement.packing import count_workers, largest, request_of
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
@@ -189,7 +189,12 @@ def _enough(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
         plan = pool.plan(policy, units)
         if plan is None:
             if number == 1:  # mostly more will not help, and that is soon known
-                _planned_on_all(policy, pool.capacity(most))
+                try:
+                    policy.plan(pool.capacity(most))
+                except InfeasibleRequestError as error:
+                    offered = f"with every node that can be had, {error.offered}"
+                    args = (error.asked, offered, error.short_of, error.suggestion, error.tried)
+                    raise InfeasibleRequestError(*args) from error
         elif plan.min_concurrent_trials >= num_trials or units == most:
             return units, plan
         elif plan.min_concurrent_trials == before and number >= 2 * request_of(plan.slots[0]).processes:
@@ -197,24 +202,6 @@ def _enough(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
         else:
             before = plan.min_concurrent_trials
         number *= 2
-
-
-def _planned_on_all(policy: ResourcePolicy, capacity: ClusterCapacity) -> TrialPlan:
-    """Return the plan on all nodes that there can be.
-
-    Raises:
-        InfeasibleRequestError: Not even one trial fits; the message says that these are all.
-    """
-    try:
-        return policy.plan(capacity)
-    except InfeasibleRequestError as error:
-        raise InfeasibleRequestError(
-            error.asked,
-            f"with every node that can be had, {error.offered}",
-            error.short_of,
-            error.suggestion,
-            error.tried,
-        ) from error
 
 
 def _slots(policy: ResourcePolicy, pool: NodePool, enough: Units) -> Iterator[TrialSlot]:
@@ -286,15 +273,14 @@ def _uses_devices(slot: TrialSlot) -> bool:
 
 def _trimmed(policy: ResourcePolicy, pool: NodePool, units: Units, target: int) -> NodeChoice:
     """Return the choice without the units that the trials do not need, the dearest first."""
+
+    def holds(fewer: Units) -> bool:
+        found = pool.plan(policy, fewer)
+        return found is not None and found.min_concurrent_trials >= target
+
     plan = policy.plan(pool.capacity(units))
-    uses_devices = _uses_devices(plan.slots[0])
-    kept = trimmed(units, pool, uses_devices=uses_devices, holds=partial(_holds, policy, pool, target))
+    kept = trimmed(units, pool, uses_devices=_uses_devices(plan.slots[0]), holds=holds)
     return NodeChoice(kept, plan if kept == units else policy.plan(pool.capacity(kept)), target)
-
-
-def _holds(policy: ResourcePolicy, pool: NodePool, target: int, units: Units) -> bool:
-    plan = pool.plan(policy, units)
-    return plan is not None and plan.min_concurrent_trials >= target
 
 
 def trimmed(units: Units, pool: NodePool, *, uses_devices: bool, holds: Callable[[Units], bool]) -> dict[str, int]:
@@ -315,3 +301,109 @@ def trimmed(units: Units, pool: NodePool, *, uses_devices: bool, holds: Callable
         if kept[name] and holds({**kept, name: kept[name] - 1}):
             kept[name] = 0 if not fails_with(0) else 1 + largest(0, kept[name] - 1, fails_with)
     return {name: number for name, number in kept.items() if number}
+
+
+_Link = tuple["_Link | None", str, int]
+"""How a cost came about: what was before, and then how many of what."""
+
+
+class Item(NamedTuple):
+    """What can be taken several times.
+
+    Attributes:
+        name: Its name. Ties go to the first by name.
+        holds: How many one piece holds.
+        most: How many pieces there can be.
+        cost: Of one piece, what counts most first; no part is below 0.
+    """
+
+    name: str
+    holds: int
+    most: int
+    cost: tuple[int, ...]
+
+
+def cheapest_cover(items: Sequence[Item], needed: int) -> dict[str, int] | None:
+    """Return how many of each item hold ``needed`` at the lowest cost; ``None``: all of them together do not.
+
+    This is the bounded knapsack problem in its covering form. Dynamic programming over what is still missing solves it
+    exactly.
+    """
+    usable = sorted(item for item in items if item.holds > 0 and item.most > 0)
+    if needed <= 0:
+        return {}
+    if sum(item.holds * item.most for item in usable) < needed:
+        return None
+    step = reduce(gcd, (item.holds for item in usable))
+    usable = [item._replace(holds=item.holds // step) for item in usable]
+    missing = -(-needed // step)
+    surely = _surely(usable, missing)
+    rest = [item._replace(most=item.most - surely[item.name]) for item in usable]
+    found = _search(rest, missing - sum(item.holds * surely[item.name] for item in usable))
+    counts = {item.name: surely[item.name] + found.get(item.name, 0) for item in usable}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _surely(items: Sequence[Item], needed: int) -> dict[str, int]:
+    """Return how many of each item belong to some cheapest set, so that no search need find them.
+
+    Take an item that holds n, and any n pieces of others: some of these together hold a multiple of n. Where they cost
+    more for what they hold, pieces of the item can replace them. Some cheapest set is left when no more can be
+    replaced. It has fewer than n pieces of worse items, or nearly all pieces of this one.
+    """
+    largest = max(item.holds for item in items)
+    counts, by_better = {}, 0
+    for item in sorted(items, key=cmp_to_key(_compare)):
+        by_need = -(-(needed - by_better - item.holds * largest) // item.holds)
+        counts[item.name] = max(0, min(item.most - largest, by_need))
+        by_better += item.holds * item.most
+    return counts
+
+
+def _compare(one: Item, other: Item) -> int:
+    """Return below 0 if one costs less than the other for what it holds, above 0 if it costs more."""
+    costs = [cost * other.holds for cost in one.cost]
+    others = [cost * one.holds for cost in other.cost]
+    return (costs > others) - (costs < others)
+
+
+def _search(items: Sequence[Item], needed: int) -> dict[str, int]:
+    if needed <= 0:
+        return {}
+    # No cheapest set has more things than are needed, so with such a base the first number of a cost counts most.
+    base = 1 + needed * max(max(item.cost) for item in items)
+    unknown: tuple[int, _Link | None] | None = None
+    found = [unknown] * (needed + 1)
+    found[0] = (0, None)
+    for item in items:
+        cost = reduce(lambda total, each: total * base + each, item.cost)
+        for number, order in _portions(item, needed):
+            for missing in order:
+                before = found[max(0, missing - number * item.holds)]
+                if before is None:
+                    continue
+                now = found[missing]
+                if now is None or before[0] + number * cost < now[0]:
+                    found[missing] = (before[0] + number * cost, (before[1], item.name, number))
+    counts: dict[str, int] = {}
+    link = None if (best := found[needed]) is None else best[1]
+    while link is not None:
+        link, name, number = link
+        counts[name] = counts.get(name, 0) + number
+    return counts
+
+
+def _portions(item: Item, needed: int) -> Iterator[tuple[int, range]]:
+    """Yield portions of an item that add up to every number of it, and the order in which to go through each.
+
+    Upwards a portion may be taken again and again, downwards once only.
+    """
+    if item.most * item.holds >= needed + item.holds:
+        yield 1, range(1, needed + 1)
+        return
+    left, portion = item.most, 1
+    while left > 0:
+        number = min(portion, left)
+        yield number, range(needed, 0, -1)
+        left -= number
+        portion *= 2

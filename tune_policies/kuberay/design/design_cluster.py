@@ -1,27 +1,194 @@
-"""Designs a cluster: the worker groups that a policy's trials need, of the nodes that there could be."""
+"""Designs a cluster: the worker groups that a policy's trials need, of the nodes that there could be.
 
+For users without a catalogue there are default nodes. The policy says what a trial needs by its plan for the smallest
+node on which one runs. The default nodes are the smallest that leave nothing idle. For trials with devices, a node has
+one device, or as many as a worker has. For trials on CPUs, it has up to 16 CPUs. It has 4 GiB of memory for each CPU,
+which clouds sell as general purpose, or more where trials ask for more.
+"""
+
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, NamedTuple
 
 from pydantic import AfterValidator, Field
 
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, DEVICE_RESOURCES, gpu_memory_of_type
+from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.kuberay.design.catalog import HEAD, NodeCatalog, NodeType
 from tune_policies.kuberay.design.cheapest_nodes import NodePool, Units, workers_in_unit
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, DesignedGroup
-from tune_policies.kuberay.design.default_node_types import default_catalog
-from tune_policies.kuberay.design.measured_choice import Measured, choose_by_decision
-from tune_policies.kuberay.design.nodes_by_slot import nodes_for, shares_of
+from tune_policies.kuberay.design.slot_choices import (
+    ChosenNodes,
+    Measured,
+    choose_by_decision,
+    nodes_for,
+    policies_by_slot,
+    shares_of,
+)
 from tune_policies.placement.layout import RemainingCapacity
 from tune_policies.placement.packing import largest
+from tune_policies.placement.scale_up import plan_on_smallest_node
 from tune_policies.plan.decision import Decision
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.accelerator import AcceleratorPolicy
 from tune_policies.policies.autoscaling import AutoscalingPolicy
-from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.policies.gpu import GpuPolicy
+from tune_policies.policies.gpu_memory import GpuMemoryPolicy
+from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
+from tune_policies.policies.selecting import SelectingPolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.resources import PositiveCount, Resources, check_count
+from tune_policies.values.resources import TICKS, PositiveCount, Resources, check_count, to_ticks
 from tune_policies.values.sanitize import one_line
+from tune_policies.values.units import GIB
 from tune_policies.values.value import Value, counted, shorten, shorten_names
+
+_CPUS_PER_DEVICE: Final = 8
+"""Where a policy leaves them to the nodes."""
+
+_CPU_NODE: Final = 16
+"""CPUs of a node without devices, unless a worker has more."""
+
+_BYTES_PER_CPU: Final = 4 * GIB
+
+_HINT: Final = "give a catalogue of the nodes that there could be"
+"""A program passes it as ``catalog``, and the command takes it as ``--nodes``."""
+
+
+class _Worker(NamedTuple):
+    """What a node is made for.
+
+    Attributes:
+        cpus: Of one worker; ``None``: what is left to each.
+        resource: Ray's resource of its devices; ``None``: it has none.
+        devices: Of one worker, below 1 a part of one.
+        accelerator_type: Ray's name of the type.
+        topology: Of its TPU slices.
+        memory_bytes: Host memory of one worker.
+        custom: Other resources of one worker.
+    """
+
+    cpus: float | None
+    resource: str | None = None
+    devices: float = 0
+    accelerator_type: str | None = None
+    topology: str | None = None
+    memory_bytes: int | None = None
+    custom: Mapping[str, float] = {}
+
+
+def default_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalog, tuple[str, ...]]:
+    """Return nodes that suit the first choice of a policy, and a sentence about each.
+
+    Raises:
+        InvalidResourcesError: It cannot be told; the message says why.
+    """
+    node_types: dict[str, NodeType] = {}
+    for inner in policies_by_slot(policy.choices[0]):
+        node_type = _node_type(_worker(inner), num_trials)
+        while node_types.get(node_type.name, node_type) != node_type:
+            node_type = node_type.model_copy(update={"name": f"{node_type.name}-b"})
+        node_types[node_type.name] = node_type
+    notes = (
+        f"no catalogue is given, so {each.name} suits the policy: {each.resources}" for each in node_types.values()
+    )
+    return NodeCatalog(node_types=tuple(node_types.values())), tuple(notes)
+
+
+def _worker(policy: ResourcePolicy) -> _Worker:
+    match policy:
+        case AcceleratorPolicy() if policy.topology is not None:  # slices have labels, which no imagined node has
+            return _Worker(policy.cpus, policy.resource, policy.amount, policy.accelerator_type, policy.topology)
+        case GpuPolicy():
+            if policy.min_gpu_memory is not None:
+                _check_memory(policy, policy.min_gpu_memory, _one_type(policy.accelerator_type))
+        case GpuMemoryPolicy():
+            _check_memory(policy, policy.gpu_memory or 1, _one_type(policy.accelerator_type))
+            if policy.gpu_memory is None:  # a profile: what fits one device is what fits
+                return _Worker(policy.cpus, "GPU", 1, _one_type(policy.accelerator_type), custom=policy.custom)
+        case SelectingPolicy() if policy.label_selector:
+            raise InvalidResourcesError(f"which nodes have the labels of a SelectingPolicy is not known: {_HINT}")
+        case WrappingPolicy():
+            return _worker(policy.inner.choices[0])
+    plan = plan_on_smallest_node(policy.plan)
+    if plan is None:
+        raise InvalidResourcesError(f"which nodes suit a {type(policy).__name__} is not known: {_HINT}")
+    slot = plan.slots[0]
+    amounts, custom = slot.worker, dict(slot.worker.custom)
+    resource = next((name for name in amounts.ticks if name in DEVICE_RESOURCES), None)
+    devices = amounts.gpus if resource == "GPU" else custom.pop(str(resource), 0)
+    # No CPUs beside devices means as many as the nodes have.
+    cpus = None if resource is not None and amounts.cpus == 0 else amounts.cpus
+    return _Worker(cpus, resource, devices, slot.accelerator_type, memory_bytes=amounts.memory_bytes, custom=custom)
+
+
+def _one_type(wish: str | tuple[str, ...] | None) -> str | None:
+    return wish[0] if isinstance(wish, tuple) else wish
+
+
+def _check_memory(policy: ResourcePolicy, needed: int, accelerator_type: str | None) -> None:
+    has = gpu_memory_of_type(accelerator_type)
+    if has is None:
+        named = f"of {accelerator_type!r}" if accelerator_type else "of GPUs without a type"
+        raise InvalidResourcesError(
+            f"{type(policy).__name__} goes by GPU memory, and that {named} is not known: name an accelerator_type such "
+            f"as 'A100', or {_HINT}"
+        )
+    if has < needed:
+        larger = sorted(name for name in ACCELERATOR_TYPES if (gpu_memory_of_type(name) or 0) >= needed)
+        raise InvalidResourcesError(
+            f"{type(policy).__name__} needs {needed} bytes of GPU memory, and a {accelerator_type} has {has}: name a "
+            f"type with more ({', '.join(larger) or 'there is none'})"
+        )
+
+
+def _node_type(worker: _Worker, num_trials: int) -> NodeType:
+    devices, workers = _devices(worker)
+    if worker.resource is None:
+        cpus = worker.cpus or 1
+        workers = max(1, min(int(_CPU_NODE / cpus), num_trials))
+        num_cpus = math.ceil(round(workers * cpus, 4))
+    elif worker.cpus is None:
+        num_cpus = _CPUS_PER_DEVICE * devices
+    else:
+        num_cpus = max(1, math.ceil(round(workers * worker.cpus, 4)))
+    # Beside the trials there is a little room for Train's drivers.
+    memory = max(num_cpus * _BYTES_PER_CPU, workers * (worker.memory_bytes or 0) + GIB)
+    custom = {name: float(math.ceil(round(workers * amount, 4))) for name, amount in worker.custom.items()}
+    if worker.resource not in (None, "GPU"):
+        custom[str(worker.resource)] = devices
+    return NodeType(
+        name=_node_name(worker, devices, num_cpus),
+        cpus=num_cpus,
+        memory_bytes=memory,
+        gpus=devices if worker.resource == "GPU" else 0,
+        custom=custom,
+        accelerator_type=worker.accelerator_type,
+        topology=worker.topology,
+        max_nodes=max(1000, 1000 * devices),
+    )
+
+
+def _devices(worker: _Worker) -> tuple[int, int]:
+    """Return how many devices a node has, and how many workers they are for."""
+    if worker.resource is None:
+        return 0, 1
+    if worker.topology is not None and worker.accelerator_type is not None:
+        shape = SliceShape(worker.topology, worker.accelerator_type)
+        chips = shape.chips if shape.has_one_host else 4
+        return chips, max(1, chips // int(worker.devices))
+    if worker.devices < 1:
+        return 1, TICKS // to_ticks(worker.devices)
+    return int(worker.devices), 1
+
+
+def _node_name(worker: _Worker, devices: int, cpus: int) -> str:
+    what = worker.accelerator_type or worker.resource
+    if what is None:
+        return f"cpu-{cpus}"
+    words = [*re.findall(r"[a-z0-9]+", what.lower()), *([worker.topology] if worker.topology else [])]
+    return "-".join([*words, *([f"x{devices}"] if devices > 1 else [])])
+
 
 _CLUSTER_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")
 
@@ -153,26 +320,21 @@ def design_cluster(
         for each, units in chosen.units.items()
     )
     trial_s = None if measured is None else measured.trial_s(plan, pool, chosen.units)
+    workers_price = pool.price_per_hour(chosen.units)
     return ClusterDesign(
         name=name,
         head=pool.head,
         groups=groups,
         trials=plan,
         num_trials=num_trials,
-        price_per_hour=_with_head(pool, chosen.units),
+        price_per_hour=None if workers_price is None else workers_price + (pool.head.price_per_hour or 0),
         hours=None if trial_s is None else plan.num_waves(num_trials) * trial_s / 3600,
         currency=catalog.currency,
         reasons=(*notes, *chosen.notes, *_why(plan, pool, chosen, num_trials)),
     )
 
 
-class _Chosen(NamedTuple):
-    policy: ResourcePolicy
-    units: Units
-    notes: tuple[str, ...]
-
-
-def _within_limit(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> _Chosen:
+def _within_limit(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> ChosenNodes:
     """Return the choice for as many trials as an ``AutoscalingPolicy`` around the policy allows nodes for.
 
     Raises:
@@ -201,10 +363,9 @@ def _num_nodes(pool: NodePool, units: Units) -> int:
     return sum(pool.group(name, number).max_nodes for name, number in units.items())
 
 
-def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> _Chosen:
+def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured | None) -> ChosenNodes:
     if measured is not None and (best := choose_by_decision(policy, pool, num_trials, measured)) is not None:
-        found = nodes_for(best.policy, best.shares, best.pool, num_trials)
-        return _Chosen(best.policy, found.units, (*best.reasons, *found.notes))
+        return best
     errors: list[InfeasibleRequestError] = []
     notes: list[str] = []
     if measured is not None:
@@ -218,7 +379,7 @@ def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: M
             errors.append(error)
             notes.append(f"not {type(choice).__name__}: {error}")
         else:
-            return _Chosen(choice, found.units, (*notes, *found.notes))
+            return found._replace(notes=(*notes, *found.notes))
     if len(errors) == 1:
         raise errors[0]
     raise InfeasibleRequestError(
@@ -245,12 +406,7 @@ def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str,
     return counts
 
 
-def _with_head(pool: NodePool, units: Units) -> float | None:
-    workers = pool.price_per_hour(units)
-    return None if workers is None else workers + (pool.head.price_per_hour or 0)
-
-
-def _why(plan: TrialPlan, pool: NodePool, chosen: _Chosen, num_trials: int) -> Iterator[str]:
+def _why(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int) -> Iterator[str]:
     """Yield why these nodes, and not others or more."""
     names = shorten_names([f"{number} {name}" for name, number in plan.nodes_to_add.items()])
     if not pool.has_prices:
@@ -268,7 +424,7 @@ def _why(plan: TrialPlan, pool: NodePool, chosen: _Chosen, num_trials: int) -> I
         yield f"{at_once} of {num_trials} trials run at once, as {why}; the others wait"
 
 
-def _by_price(plan: TrialPlan, pool: NodePool, chosen: _Chosen) -> Iterator[str]:
+def _by_price(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iterator[str]:
     """Yield what a trial's place costs on each node type that has one, where there are several."""
     if len(plan.slots) > 1 or len(pool.node_types) == 1:
         return

@@ -12,106 +12,71 @@ from tune_policies.cluster.accelerators import FAMILIES, families_of
 from tune_policies.cluster.tpu_slices import TOPOLOGIES, SliceShape
 from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import Value
 
 Platform = Literal["gke", "karpenter", "gpu-operator"]
 """Who labels the nodes by device type: Google's GKE, Karpenter on AWS, or NVIDIA's GPU operator."""
 
 
-class DevicePlugin(Value):
+class DevicePlugin(NamedTuple):
     """What makes the devices of one family known to Kubernetes.
 
     Attributes:
         family: Vendor and device, as the family calls itself.
         key: The resource of pods; ``None``: no plugin counts them under a documented key.
-        taint: Of nodes with such devices, where they have one; by custom it is named after the devices, as on GKE
-            (https://cloud.google.com/kubernetes-engine/docs/how-to/gpus). ``None``: not known.
         source: Where the key is documented.
         other_keys: A pattern of further keys of such devices, as of parts of them.
+        own_taint: Of nodes with such devices, where it has another name than the key.
     """
 
     family: str
     key: str | None
-    taint: str | None
     source: str
     other_keys: str = "(?!)"  # which no key matches
+    own_taint: str | None = None
 
+    @property
+    def taint(self) -> str | None:
+        """The taint of nodes with such devices: by custom it is named after the devices, as on GKE.
+
+        Source: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus
+        """
+        return self.own_taint or self.key
+
+
+_NEURON: Final = "https://awsdocs-neuron.readthedocs-hosted.com/en/latest/containers/kubernetes-getting-started.html"
+_GAUDI: Final = "https://docs.habana.ai/en/latest/Orchestration/Gaudi_Kubernetes/Device_Plugin_for_Kubernetes.html"
+_INTEL: Final = "https://intel.github.io/intel-device-plugins-for-kubernetes/cmd/gpu_plugin/README.html"
+_METAX: Final = "MetaX's device plugin, as HAMi's documentation on MetaX devices names it (https://project-hami.io)"
+_RBLN: Final = "https://docs.rbln.ai/latest/software/system_management/kubernetes/device_plugin.html"
+_FURIOSA: Final = "https://developer.furiosa.ai/latest/en/cloud_native_toolkit/kubernetes/device_plugin.html"
+_TT: Final = "https://docs.tenstorrent.com/tt-dra-driver: given out by resource claims, not by an amount"
+_NVIDIA_PLUGIN: Final = "https://github.com/NVIDIA/k8s-device-plugin"
 
 DEVICE_PLUGINS: Final = (
+    DevicePlugin("NVIDIA GPU", "nvidia.com/gpu", _NVIDIA_PLUGIN, r"nvidia\.com/(gpu\.shared|mig-.+)"),
+    DevicePlugin("AMD GPU", "amd.com/gpu", "https://github.com/ROCm/k8s-device-plugin"),
+    DevicePlugin("Intel GPU", "gpu.intel.com/i915", _INTEL, r"gpu\.intel\.com/xe"),  # the other is the kernel's driver
+    DevicePlugin("Apple GPU", None, "no plugin: Kubernetes has no nodes with macOS"),
+    DevicePlugin("MetaX GPU", "metax-tech.com/gpu", _METAX),
     DevicePlugin(
-        family="NVIDIA GPU",
-        key="nvidia.com/gpu",
-        taint="nvidia.com/gpu",
-        source="https://github.com/NVIDIA/k8s-device-plugin",
-        other_keys=r"nvidia\.com/(gpu\.shared|mig-.+)",
+        "AWS Neuron",
+        "aws.amazon.com/neuroncore",
+        _NEURON,
+        r"aws\.amazon\.com/neuron(device)?",
+        own_taint="aws.amazon.com/neuron",
     ),
+    DevicePlugin("Google TPU", "google.com/tpu", "https://cloud.google.com/kubernetes-engine/docs/how-to/tpus"),
+    DevicePlugin("Intel Gaudi", "habana.ai/gaudi", _GAUDI),
     DevicePlugin(
-        family="AMD GPU",
-        key="amd.com/gpu",
-        taint="amd.com/gpu",
-        source="https://github.com/ROCm/k8s-device-plugin",
+        "Huawei Ascend",
+        "huawei.com/Ascend910",
+        "https://gitcode.com/Ascend/mind-cluster (Ascend Device Plugin)",
+        r"huawei\.com/(Ascend|npu).*",
     ),
-    DevicePlugin(
-        family="Intel GPU",
-        key="gpu.intel.com/i915",
-        taint="gpu.intel.com/i915",
-        source="https://intel.github.io/intel-device-plugins-for-kubernetes/cmd/gpu_plugin/README.html",
-        other_keys=r"gpu\.intel\.com/xe",  # by the kernel's driver
-    ),
-    DevicePlugin(family="Apple GPU", key=None, taint=None, source="no plugin: Kubernetes has no nodes with macOS"),
-    DevicePlugin(
-        family="MetaX GPU",
-        key="metax-tech.com/gpu",
-        taint="metax-tech.com/gpu",
-        source="MetaX's device plugin, as HAMi's documentation on MetaX devices names it (https://project-hami.io)",
-    ),
-    DevicePlugin(
-        family="AWS Neuron",
-        key="aws.amazon.com/neuroncore",
-        taint="aws.amazon.com/neuron",
-        source="https://awsdocs-neuron.readthedocs-hosted.com/en/latest/containers/kubernetes-getting-started.html",
-        other_keys=r"aws\.amazon\.com/neuron(device)?",
-    ),
-    DevicePlugin(
-        family="Google TPU",
-        key="google.com/tpu",
-        taint="google.com/tpu",
-        source="https://cloud.google.com/kubernetes-engine/docs/how-to/tpus",
-    ),
-    DevicePlugin(
-        family="Intel Gaudi",
-        key="habana.ai/gaudi",
-        taint="habana.ai/gaudi",
-        source="https://docs.habana.ai/en/latest/Orchestration/Gaudi_Kubernetes/Device_Plugin_for_Kubernetes.html",
-    ),
-    DevicePlugin(
-        family="Huawei Ascend",
-        key="huawei.com/Ascend910",
-        taint="huawei.com/Ascend910",
-        source="https://gitcode.com/Ascend/mind-cluster (Ascend Device Plugin)",
-        other_keys=r"huawei\.com/(Ascend|npu).*",
-    ),
-    DevicePlugin(
-        family="Rebellions RBLN",
-        key="rebellions.ai/npu",
-        taint="rebellions.ai/npu",
-        source="https://docs.rbln.ai/latest/software/system_management/kubernetes/device_plugin.html",
-        other_keys=r"rebellions\.ai/.+",  # ATOM before version 0.4 of the plugin
-    ),
-    DevicePlugin(
-        family="FuriosaAI NPU",
-        key="furiosa.ai/rngd",
-        taint="furiosa.ai/rngd",
-        source="https://developer.furiosa.ai/latest/en/cloud_native_toolkit/kubernetes/device_plugin.html",
-        other_keys=r"furiosa\.ai/.+",
-    ),
-    DevicePlugin(family="Mobilint NPU", key=None, taint=None, source="no key is documented"),
-    DevicePlugin(
-        family="Tenstorrent NPU",
-        key=None,
-        taint=None,
-        source="https://docs.tenstorrent.com/tt-dra-driver: given out by resource claims, not by an amount",
-    ),
+    DevicePlugin("Rebellions RBLN", "rebellions.ai/npu", _RBLN, r"rebellions\.ai/.+"),  # ATOM before plugin 0.4
+    DevicePlugin("FuriosaAI NPU", "furiosa.ai/rngd", _FURIOSA, r"furiosa\.ai/.+"),
+    DevicePlugin("Mobilint NPU", None, "no key is documented"),
+    DevicePlugin("Tenstorrent NPU", None, _TT),
 )
 """A row for each family, in the order of the families."""
 
@@ -175,16 +140,9 @@ _TYPE_LABELS: Final[dict[Platform, tuple[str, dict[str, str]]]] = {
 }
 
 
-_GPU_NODE_LABELS: Final[dict[Platform, str]] = {
-    "gke": _TYPE_LABELS["gke"][0],
-    "karpenter": _TYPE_LABELS["karpenter"][0],
-    "gpu-operator": "nvidia.com/gpu.present",
-}
-
-
 def gpu_node_label(platform: Platform) -> str:
     """Return the label that every node with NVIDIA's GPUs has, and no other."""
-    return _GPU_NODE_LABELS[platform]
+    return "nvidia.com/gpu.present" if platform == "gpu-operator" else _TYPE_LABELS[platform][0]
 
 
 class PodDevices(NamedTuple):
@@ -219,35 +177,29 @@ def devices_of(node_type: NodeType) -> PodDevices | None:
         InvalidResourcesError: There is no known key for them, or the key is that of others.
     """
     for resource, amount in node_type.devices.items():
-        families = families_of(resource)
-        keyed = _family_of_key(node_type.device_key)
+        families, device_key = families_of(resource), node_type.device_key
+        domain = (device_key or "").partition("/")[0]
+        keyed = next(
+            (each.family for each in DEVICE_PLUGINS if each.key and each.key.partition("/")[0] == domain), None
+        )
         if node_type.accelerator_type is not None:
             family = str(next(each for each in families if node_type.accelerator_type in each.types))
         else:
             family = next((name for name in map(str, families) if name == keyed), str(families[0]))
         if keyed not in (None, family):
             raise InvalidResourcesError(
-                f"node type {node_type.name!r} has devices of {family}, but its device_key {node_type.device_key!r} "
+                f"node type {node_type.name!r} has devices of {family}, but its device_key {device_key!r} "
                 f"counts those of {keyed}"
             )
-        return _in_pod(node_type, resource, int(amount), _PLUGIN_OF[family])
+        plugin = _PLUGIN_OF[family]
+        key = device_key or plugin.key
+        if key is None:
+            raise InvalidResourcesError(
+                f"node type {node_type.name!r}: Kubernetes has no known key for devices of {plugin.family} "
+                f"({plugin.source}); name the key of your cluster as device_key"
+            )
+        return PodDevices(resource, int(amount), key, plugin)
     return None
-
-
-def _family_of_key(key: str | None) -> str | None:
-    """Return the family whose plugin counts under names of the key's domain; ``None``: it is not known."""
-    domain = (key or "").partition("/")[0]
-    return next((each.family for each in DEVICE_PLUGINS if each.key and each.key.partition("/")[0] == domain), None)
-
-
-def _in_pod(node_type: NodeType, resource: str, amount: int, plugin: DevicePlugin) -> PodDevices:
-    key = node_type.device_key or plugin.key
-    if key is None:
-        raise InvalidResourcesError(
-            f"node type {node_type.name!r}: Kubernetes has no known key for devices of {plugin.family} "
-            f"({plugin.source}); name the key of your cluster as device_key"
-        )
-    return PodDevices(resource, amount, key, plugin)
 
 
 def type_selector(node_type: NodeType, platform: Platform | None) -> dict[str, str]:
@@ -279,15 +231,11 @@ def _tpu_selector(node_type: NodeType) -> dict[str, str]:
             f"{', '.join(_GKE_TPU_TYPES)} only: name one of these as accelerator_type"
         )
     chips = int(node_type.custom["TPU"])
-    topology = node_type.topology or _topology_of_one_host(accelerator_type, chips)
-    if topology is None:
+    shapes = (SliceShape(each, accelerator_type) for each in sorted(TOPOLOGIES[accelerator_type]))
+    of_one_host = (shape.topology for shape in shapes if shape.has_one_host and shape.chips == chips)
+    if (topology := node_type.topology or next(of_one_host, None)) is None:
         raise InvalidResourcesError(
             f"node type {node_type.name!r}: no slice of {accelerator_type} is one host with {chips} chips; name the "
             "topology of the slices"
         )
     return {GKE_TPU_TYPE: _GKE_TPU_TYPES[accelerator_type], GKE_TPU_TOPOLOGY: topology}
-
-
-def _topology_of_one_host(accelerator_type: str, chips: int) -> str | None:
-    shapes = (SliceShape(topology, accelerator_type) for topology in sorted(TOPOLOGIES[accelerator_type]))
-    return next((shape.topology for shape in shapes if shape.has_one_host and shape.chips == chips), None)

@@ -1,7 +1,7 @@
 """Forecasts a policy's trials on a cluster before it exists: how many run at its minimum and at its maximum."""
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -15,7 +15,7 @@ from tune_policies.policies.autoscaling import AutoscalingPolicy
 from tune_policies.policies.capped import CappedPolicy
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.resources import Count, Resources
+from tune_policies.values.resources import Count
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import Value, counted
 
@@ -110,13 +110,16 @@ def forecast_trials(
     capacity = cluster.capacity
 
     def stage(plan: TrialPlan | None, why_not: str | None = None) -> Stage:
-        nodes = always if plan is None else _with_added(always, plan)
+        added = {} if plan is None else plan.nodes_to_add
+        nodes = {name: number + added.get(name, 0) for name, number in always.items()}
         return Stage(nodes=nodes, plan=plan, why_not=why_not, price_per_hour=_price(priced, nodes, head_price))
 
     try:
         at_maximum = stage(most := _at_most(policy, cluster, capacity))
     except InfeasibleRequestError as error:
-        raise _with_assumptions(error, cluster) from error
+        # What the cluster's file leaves open may be why nothing fits.
+        suggestion = " ".join((error.suggestion, *(f"Mind that {each}." for each in cluster.assumptions)))
+        raise InfeasibleRequestError(error.asked, error.offered, error.short_of, suggestion, error.tried) from error
     try:
         at_minimum = stage(policy.plan(capacity.model_copy(update={"node_types": ()})))
     except InfeasibleRequestError as error:
@@ -134,12 +137,6 @@ def forecast_trials(
             *_prices_missing(priced, catalog, head_price),
         ),
     )
-
-
-def _with_assumptions(error: InfeasibleRequestError, cluster: ClusterSpec) -> InfeasibleRequestError:
-    """Return the error with what the cluster's file leaves open, which may be why nothing fits."""
-    suggestion = " ".join((error.suggestion, *(f"Mind that {each}." for each in cluster.assumptions)))
-    return InfeasibleRequestError(error.asked, error.offered, error.short_of, suggestion, error.tried)
 
 
 def _always(cluster: ClusterSpec) -> dict[str, int]:
@@ -193,10 +190,6 @@ def _fewest(
     return steps[bisect_left(steps, True, hi=len(steps) - 1, key=holds)]
 
 
-def _with_added(always: Mapping[str, int], plan: TrialPlan) -> dict[str, int]:
-    return {name: number + plan.nodes_to_add.get(name, 0) for name, number in always.items()}
-
-
 def _price(cluster: ClusterSpec, nodes: Mapping[str, int], head_price: float | None) -> float | None:
     total = head_price or 0.0
     for group in cluster.groups:
@@ -217,14 +210,13 @@ def _types_not_counted(cluster: ClusterSpec, plan: TrialPlan) -> list[str]:
     ]
 
 
-def _prices_missing(cluster: ClusterSpec, catalog: NodeCatalog | None, head_price: float | None) -> list[str]:
+def _prices_missing(cluster: ClusterSpec, catalog: NodeCatalog | None, head_price: float | None) -> Iterator[str]:
     if catalog is None:
-        return []
-    missing = [repr(group.name) for group in cluster.groups if group.price_per_hour is None]
-    found = [f"the catalogue has no price for {', '.join(missing)}"] if missing else []
-    return (
-        found if head_price is not None else [*found, "the head is not in the price, as the catalogue has none for it"]
-    )
+        return
+    if missing := [repr(group.name) for group in cluster.groups if group.price_per_hour is None]:
+        yield f"the catalogue has no price for {', '.join(missing)}"
+    if head_price is None:
+        yield "the head is not in the price, as the catalogue has none for it"
 
 
 def with_prices(spec: ClusterSpec, catalog: NodeCatalog) -> ClusterSpec:
@@ -233,24 +225,20 @@ def with_prices(spec: ClusterSpec, catalog: NodeCatalog) -> ClusterSpec:
     A group costs what the node type of its name costs, else what the smallest does that has the same devices, of the
     same type where both tell, and no fewer CPUs.
     """
-    groups = tuple(group.model_copy(update={"price_per_hour": _group_price(group, catalog)}) for group in spec.groups)
-    return spec.model_copy(update={"groups": groups})
-
-
-def _group_price(group: WorkerGroup, catalog: NodeCatalog) -> float | None:
-    named = {each.name: each for each in catalog.node_types}.get(group.name)
-    if named is not None:
-        return named.price_per_hour
-    alike = [each for each in catalog.node_types if _holds(each, group)]
-    nearest = min(alike, key=lambda each: (each.cpus, each.price_per_hour or 0, each.name), default=None)
-    return None if nearest is None else nearest.price_per_hour
+    named = {each.name: each for each in catalog.node_types}
+    groups = []
+    for group in spec.groups:
+        alike = [each for each in catalog.node_types if _holds(each, group)]
+        nearest = min(alike, key=lambda each: (each.cpus, each.price_per_hour or 0, each.name), default=None)
+        priced = named.get(group.name, nearest)
+        groups.append(group.model_copy(update={"price_per_hour": priced and priced.price_per_hour}))
+    return spec.model_copy(update={"groups": tuple(groups)})
 
 
 def _holds(node_type: NodeType, group: WorkerGroup) -> bool:
     types = {node_type.accelerator_type, group.accelerator_type} - {None}
-    same_devices = _devices(node_type.resources) == _devices(group.resources)
-    return same_devices and len(types) <= 1 and node_type.cpus >= group.resources.cpus
-
-
-def _devices(resources: Resources) -> dict[str, int]:
-    return {name: ticks for name, ticks in resources.ticks.items() if name in DEVICE_RESOURCES}
+    ours, theirs = (
+        {name: ticks for name, ticks in each.resources.ticks.items() if name in DEVICE_RESOURCES}
+        for each in (node_type, group)
+    )
+    return ours == theirs and len(types) <= 1 and node_type.cpus >= group.resources.cpus

@@ -8,8 +8,7 @@ matter have a rule of this package.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +16,7 @@ from jsonschema import Draft202012Validator, ValidationError, validators
 from jsonschema.exceptions import UnknownType
 
 from tune_policies.files.yaml_documents import Path, read_documents
-from tune_policies.kuberay.manifests.file_text import read_text
+from tune_policies.kuberay.manifests.documents import read_text
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten, suggest
 
@@ -52,16 +51,10 @@ class Crd(NamedTuple):
     validators: Mapping[str, Any]
 
 
-class CrdSet:
-    """The definitions of one or several versions of KubeRay."""
+class CrdSet(NamedTuple):
+    """The definitions of one or several versions of KubeRay, by kind."""
 
-    def __init__(self, by_kind: Mapping[str, tuple[Crd, ...]]) -> None:
-        self._by_kind = by_kind
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """What is defined here."""
-        return tuple(sorted(self._by_kind))
+    kinds: Mapping[str, Sequence[Crd]]
 
     def problems(self, manifest: object) -> list[tuple[Path, str]]:
         """Return where a manifest is not as it must be, and why; none where its kind is not defined here.
@@ -70,7 +63,7 @@ class CrdSet:
         """
         if not isinstance(manifest, Mapping) or not isinstance(kind := manifest.get("kind"), str):
             return []
-        crds = self._by_kind.get(kind, ())
+        crds = self.kinds.get(kind, ())
         said: dict[tuple[Path, str], list[str]] = {}
         for crd in crds:
             for problem in dict.fromkeys(_problems(crd, manifest)):
@@ -93,21 +86,24 @@ def load_crds(path: FilePath) -> CrdSet:
         name = file.name.removesuffix(".gz")
         if file == path or name.endswith((".yaml", ".yml", ".json")):
             source = file.parent.name if file != path and file.parent != path else file.name
-            for definition in _definitions(file, file.stat().st_mtime_ns if file.exists() else 0):
-                found.setdefault(definition[0], []).append(Crd(source, definition[1]))
+            for kind, by_version in _definitions(file):
+                found.setdefault(kind, []).append(Crd(source, by_version))
     if not found:
         raise InvalidResourcesError(
             f"{path} has no custom resource definition of ray.io; KubeRay's chart has them in its folder crds, and so "
             "has `kubectl get crd -o yaml` of a cluster with KubeRay"
         )
-    return CrdSet({kind: tuple(crds) for kind, crds in found.items()})
+    return CrdSet(found)
 
 
-@lru_cache(maxsize=64)
-def _definitions(file: FilePath, _: int) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    """Return the kinds that a file defines, each with its validators; read again only when it has changed."""
+def _definitions(file: FilePath) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Return the kinds that a file defines, each with its validators."""
     try:
-        return tuple(_defined(each) for each in _manifests(file) if _is_of_ray(each))
+        return tuple(
+            (str(spec["names"]["kind"]), _validators(spec))
+            for each in _manifests(file)
+            if each.get("kind") == _DEFINITION and (spec := each["spec"])["group"] == "ray.io"
+        )
     except (AttributeError, LookupError, TypeError) as error:
         raise InvalidResourcesError(
             f"{file} has a custom resource definition that is not as Kubernetes writes it ({error!r})"
@@ -123,17 +119,11 @@ def _manifests(file: FilePath) -> Iterator[dict[str, Any]]:
         yield from (each for each in (items if isinstance(items, list) else [data]) if isinstance(each, dict))
 
 
-def _is_of_ray(manifest: dict[str, Any]) -> bool:
-    return manifest.get("kind") == _DEFINITION and manifest["spec"]["group"] == "ray.io"
-
-
-def _defined(definition: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    spec = definition["spec"]
-    validators = {
+def _validators(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {
         f"ray.io/{version['name']}": CrdValidator(to_json_schema(version["schema"]["openAPIV3Schema"]))
         for version in spec["versions"]
     }
-    return str(spec["names"]["kind"]), validators
 
 
 def _problems(crd: Crd, manifest: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
@@ -162,6 +152,14 @@ def _name(path: Path) -> str:
     return f"{_name(path[:-1])}[{path[-1]}]" if isinstance(path[-1], int) else path[-1]
 
 
+_SAID: Final = {
+    "minimum": "must be at least {wanted}, got {got}",
+    "maximum": "must be at most {wanted}, got {got}",
+    "pattern": "is not written as it must be, got {got}",
+    "uniqueItems": "has an entry twice: {got}",
+}
+
+
 def _explain(error: ValidationError) -> Iterator[tuple[Path, str]]:
     path = tuple(error.absolute_path)
     name = _name(path)
@@ -182,18 +180,11 @@ def _explain(error: ValidationError) -> Iterator[tuple[Path, str]]:
         case "enum":
             choices = [str(each) for each in wanted]
             yield path, f"{name} must be one of {', '.join(choices)}, got {got}{suggest(str(error.instance), choices)}"
-        case "minimum":
-            yield path, f"{name} must be at least {wanted}, got {got}"
-        case "maximum":
-            yield path, f"{name} must be at most {wanted}, got {got}"
-        case "pattern":
-            yield path, f"{name} is not written as it must be, got {got}"
-        case "uniqueItems":
-            yield path, f"{name} has an entry twice: {got}"
         case "uniqueKeys":
             yield path, str(error.message)
         case _:
-            yield path, f"{name} breaks the definition's {error.validator}: {got}"
+            said = _SAID.get(str(error.validator), f"breaks the definition's {error.validator}: {{got}}")
+            yield path, f"{name} {said.format(wanted=wanted, got=got)}"
 
 
 def to_json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,38 +21,25 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, ScalarString, Sin
 
 from tune_policies.files.reading import UnreadableFileError, read_bytes
 from tune_policies.files.writing import replace_file
-from tune_policies.files.yaml_documents import DocumentError, Path, read_documents
+from tune_policies.files.yaml_documents import DocumentError, read_documents
 from tune_policies.kuberay.lint.crd import CrdSet
-from tune_policies.kuberay.lint.finding import Edit, Finding
 from tune_policies.kuberay.lint.linting import lint_text
-from tune_policies.kuberay.manifests.file_text import GZIP
+from tune_policies.kuberay.lint.rule import Edit, Finding
+from tune_policies.kuberay.manifests.documents import GZIP
 from tune_policies.values.errors import InvalidResourcesError
 
 _INDENTS = ((2, 2, 0), (2, 4, 2), (4, 4, 2), (4, 4, 0), (4, 6, 4), (4, 8, 4))
 """How far mappings and lists stand in, and how far the dash of a list: the usual styles."""
 
 
-class PlacedEdit(NamedTuple):
-    """A change, and in which of a text's documents that are not empty, from 0."""
-
-    document: int
-    edit: Edit
-
-
-def edited(data: Any, edit: Edit) -> Any:
-    """Return a copy of plain data with a change made; the place after a list's last one adds to it.
-
-    Raises:
-        LookupError: There is no such part.
-        TypeError: A part is not what its path takes it for.
-    """
-    return _made(_unshared(data), edit)
-
-
-def rewritten(text: str, edits: Sequence[PlacedEdit]) -> list[str]:
+def _rewritten(text: str, edits: Sequence[tuple[int, Edit]]) -> list[str]:
     """Return the text with changes made: what it may become, the best form first.
 
     Whether it has come to mean more than that the caller must see: a part may have an anchor that others use.
+
+    Args:
+        text: The text.
+        edits: Each with the number of its document, from 0, among those that are not empty.
 
     Raises:
         ruamel.yaml.error.YAMLError: The editor does not read the text.
@@ -82,6 +69,7 @@ def _unshared(value: Any) -> Any:
 
 
 def _made(data: Any, edit: Edit) -> Any:
+    """Make a change in a document, and return it; the place after a list's last one adds to it."""
     part = data
     for here, below in zip(edit.path, edit.path[1:], strict=False):
         if isinstance(here, str) and part.get(here) is None:
@@ -161,7 +149,12 @@ def _patched(
         start = places[near] + (first == end)
         stop = start + end - first
         further = _indent(text[places[near]]) - _indent(before[near])
-        new = [f"{_shifted(line, further)}{line_end}" for line in after[new_first:new_end]]
+        new = [
+            f"{' ' * max(0, _indent(line) + further)}{line.lstrip(' ')}{line_end}"
+            if line.strip()
+            else f"{line}{line_end}"
+            for line in after[new_first:new_end]
+        ]
         if first == end and above_comments:
             while start > 0 and _is_comment(patched[start - 1]):
                 start = stop = start - 1
@@ -172,10 +165,6 @@ def _patched(
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
-
-
-def _shifted(line: str, further: int) -> str:
-    return f"{' ' * max(0, _indent(line) + further)}{line.lstrip(' ')}" if line.strip() else line
 
 
 def _is_comment(line: str) -> bool:
@@ -290,23 +279,15 @@ def _content(path: FilePath) -> bytes:
 def _without_conflicts(findings: Sequence[Finding]) -> list[Finding]:
     """Return those that touch different parts; the others are found again when these are mended."""
     kept: list[Finding] = []
-    touched: set[tuple[int, Path]] = set()
+    touched: set[tuple[str | int, ...]] = set()
     for finding in findings:
-        paths = {(finding.document, _touched_by(edit)) for edit in finding.edits}
-        if not any(_overlap(one, other) for one in paths for other in touched):
+        # Of a list the whole, where the places of others may change.
+        ends = [(each.path, -1 if isinstance(each.path[-1], int) else None) for each in finding.edits]
+        paths = {(finding.document, *path[:end]) for path, end in ends}
+        if not any(one[: len(other)] == other[: len(one)] for one in paths for other in touched):
             touched |= paths
             kept.append(finding)
     return kept
-
-
-def _touched_by(edit: Edit) -> Path:
-    """Return the part that an edit changes: the whole list where the places of others may change."""
-    return edit.path[:-1] if isinstance(edit.path[-1], int) else edit.path
-
-
-def _overlap(one: tuple[int, Path], other: tuple[int, Path]) -> bool:
-    shorter = min(len(one[1]), len(other[1]))
-    return one[0] == other[0] and one[1][:shorter] == other[1][:shorter]
 
 
 def _apply(text: str, findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
@@ -324,12 +305,12 @@ def _apply(text: str, findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
 
 def _changed(text: str, findings: Sequence[Finding]) -> str | None:
     """Return the text with the changes; ``None``: they cannot be made, or not without changing more."""
-    edits = [PlacedEdit(finding.document, edit) for finding in findings for edit in finding.edits]
+    edits = [(finding.document, edit) for finding in findings for edit in finding.edits]
     wanted = _data(text) or []
     try:
         for number, edit in edits:
-            wanted[number] = edited(wanted[number], edit)
-        forms = rewritten(text, edits)
+            wanted[number] = _made(_unshared(wanted[number]), edit)
+        forms = _rewritten(text, edits)
     except (YAMLError, LookupError, TypeError, AttributeError, ValueError):  # a part that only we, or it, can see
         return None
     return next((form for form in forms if form != text and _data(form) == wanted), None)

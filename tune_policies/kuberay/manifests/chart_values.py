@@ -10,9 +10,14 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from tune_policies.files.yaml_documents import Document, Path
-from tune_policies.kuberay.manifests.field_problems import read_part
-from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, FieldProblem, Metadata, RayClusterSpec
+from tune_policies.files.yaml_documents import Path
+from tune_policies.kuberay.manifests.kuberay_models import (
+    ClusterInFile,
+    FieldProblem,
+    Metadata,
+    RayClusterSpec,
+    read_part,
+)
 from tune_policies.values.value import shorten, suggest
 
 _GROUPS: Final = "additionalWorkerGroups"
@@ -28,20 +33,9 @@ def _amounts(memory: str) -> dict[str, Any]:
 
 
 _HEAD_DEFAULTS: Final[dict[str, Any]] = {"resources": _amounts("5Gi")}
-_WORKER_DEFAULTS: Final[dict[str, Any]] = {
-    "groupName": "workergroup",
-    "replicas": 1,
-    "minReplicas": 1,
-    "maxReplicas": 5,
-    "resources": _amounts("1Gi"),
-}
-_SMALL_GROUP_DEFAULTS: Final[dict[str, Any]] = {
-    "disabled": True,
-    "replicas": 0,
-    "minReplicas": 0,
-    "maxReplicas": 5,
-    "resources": _amounts("1Gi"),
-}
+_GROUP_DEFAULTS: Final[dict[str, Any]] = {"maxReplicas": 5, "resources": _amounts("1Gi")}
+_WORKER_DEFAULTS: Final = {"groupName": "workergroup", "replicas": 1, "minReplicas": 1, **_GROUP_DEFAULTS}
+_SMALL_GROUP_DEFAULTS: Final = {"disabled": True, "replicas": 0, "minReplicas": 0, **_GROUP_DEFAULTS}
 
 _OLD_MOST: Final = 3
 """``maxReplicas`` before the chart's version 1.6."""
@@ -53,28 +47,14 @@ _OF_CLUSTER: Final = ("rayVersion", "enableInTreeAutoscaling", "autoscalerOption
 """What the chart has under ``head``, but is the whole cluster's."""
 
 _OF_GROUP: Final = (
-    "replicas",
-    "minReplicas",
-    "maxReplicas",
-    "numOfHosts",
-    "idleTimeoutSeconds",
-    "suspend",
-    "headService",
+    *("replicas", "minReplicas", "maxReplicas", "numOfHosts", "idleTimeoutSeconds", "suspend", "headService"),
 )
 _OF_CONTAINER: Final = (
-    "volumeMounts",
-    "resources",
-    "securityContext",
-    "envFrom",
-    "ports",
-    "lifecycle",
-    "command",
-    "args",
+    *("volumeMounts", "resources", "securityContext", "envFrom", "ports", "lifecycle", "command", "args"),
 )
 _OF_POD: Final = (
     *("nodeSelector", "tolerations", "affinity", "volumes", "restartPolicy", "initContainers", "serviceAccountName"),
-    *("priorityClassName", "priority", "dnsConfig", "topologySpreadConstraints", "runtimeClassName"),
-    "resourceClaims",
+    *("priorityClassName", "priority", "dnsConfig", "topologySpreadConstraints", "runtimeClassName", "resourceClaims"),
 )
 _OTHERS: Final = (
     *("disabled", "groupName", "rayStartParams", "initArgs", "containerEnv", "image", "sidecarContainers"),
@@ -89,8 +69,6 @@ _FOR_ZERO: Final = {"maxReplicas": 2147483647, "numOfHosts": 1}
 """What the chart writes for a 0, as Helm's ``default`` takes it for nothing."""
 
 _OF_RAY: Final = frozenset({"groupName", "rayStartParams", "initArgs", "minReplicas", "maxReplicas", "containerEnv"})
-
-_CONTAINER: Final = ("template", "spec", "containers")
 
 
 class _Group(NamedTuple):
@@ -113,24 +91,21 @@ def is_chart_values(data: object) -> bool:
     )
 
 
-def read_chart_values(document: Document) -> tuple[list[ClusterInFile], list[FieldProblem]]:
+def read_chart_values(values: dict[str, Any]) -> tuple[list[ClusterInFile], list[FieldProblem]]:
     """Return the cluster that the chart makes of the values, and the fields that are not as they must be."""
-    values = document.data
     if wrong := _not_mappings(values):
         return [], wrong
     head = _Group("head", ("head",), _merged(_HEAD_DEFAULTS, values.get("head")))
     workers = _workers(values)
     places = _Places(head, workers, _common_env(values))
     spec, problems = read_part(RayClusterSpec, _spec(values, head, workers))
-    problems = [FieldProblem(path=places.of(each.path), message=each.message) for each in problems]
+    problems = [FieldProblem(places.of(each.path), each.message) for each in problems]
     if spec is None:
         return [], problems
     names = {"name": values.get("fullnameOverride") or None, "annotations": values.get("annotations")}
     metadata, wrong = read_part(Metadata, {**names, "labels": values.get("labels")})
-    found = ClusterInFile(
-        document, "values", values, metadata or Metadata(), spec, (), places.of, _left_to_the_chart(values, workers)
-    )
-    return [found], [*problems, *wrong]
+    left = _left_to_the_chart(values, workers)
+    return [ClusterInFile("values", metadata or Metadata(), spec, places.of, left)], [*problems, *wrong]
 
 
 def _left_to_the_chart(values: dict[str, Any], workers: list[_Group]) -> tuple[str, ...]:
@@ -164,7 +139,7 @@ def _not_mappings(values: dict[str, Any]) -> list[FieldProblem]:
     if isinstance(groups, dict):
         parts += [((_GROUPS, name), group) for name, group in groups.items()]
     return [
-        FieldProblem(path=path, message=f"{path[-1]} must be a mapping, got {shorten(part)}")
+        FieldProblem(path, f"{path[-1]} must be a mapping, got {shorten(part)}")
         for path, part in parts
         if part is not None and not isinstance(part, dict)
     ]
@@ -262,61 +237,45 @@ def unknown_keys(values: dict[str, Any]) -> Iterator[tuple[Path, str]]:
                 yield (*path, key), suggest(key, _KNOWN)
 
 
-class _Places(NamedTuple):
+class _Places:
     """Where in the values each part of the RayCluster comes from."""
 
-    head: _Group
-    workers: list[_Group]
-    common_env: list[Any]
+    def __init__(self, head: _Group, workers: list[_Group], common_env: list[Any]) -> None:
+        self._of: dict[Path, Path] = {
+            ("workerGroupSpecs",): (_GROUPS,),
+            **{(key,): ("head", key) for key in _OF_CLUSTER},
+        }
+        self._add(("headGroupSpec",), head, common_env)
+        for number, group in enumerate(workers):
+            self._add(("workerGroupSpecs", number), group, common_env)
 
     def of(self, part: Path) -> Path:
         """Return the place in the values of a part of the cluster's ``spec``."""
-        match part:
-            case ("headGroupSpec", *rest):
-                return self._in_group(self.head, tuple(rest))
-            case ("workerGroupSpecs", int(number), *rest) if number < len(self.workers):
-                return self._in_group(self.workers[number], tuple(rest))
-            case ("workerGroupSpecs", *_):
-                return (_GROUPS,)
-            case (str(key), *_) if key in _OF_CLUSTER:
-                return ("head", *part)
-            case _:
-                return part
+        for end in range(len(part), 0, -1):
+            if (place := self._of.get(part[:end])) is not None:
+                return (*place, *part[end:])
+        return part
 
-    def _in_group(self, group: _Group, part: Path) -> Path:
-        match part:
-            case (*_,) if part[:3] == _CONTAINER:
-                return self._in_container(group, part[3:])
-            case ("template", "spec", "securityContext", *rest):
-                return (*group.path, "podSecurityContext", *rest)
-            case ("template", "spec" | "metadata", *rest):
-                return (*group.path, *rest)
-            case ("template",):
-                return group.path
-            case ("groupName",) if group.path[0] == _GROUPS:
-                return group.path
-            case ("rayStartParams", *rest) if "rayStartParams" not in group.values and "initArgs" in group.values:
-                return (*group.path, "initArgs", *rest)
-            case ("resources", *_):
-                return (*group.path, "rayStartParams", "resources")
-            case ("labels", *_):
-                return (*group.path, "rayStartParams", "labels")
-            case _:
-                return (*group.path, *part)
-
-    def _in_container(self, group: _Group, part: Path) -> Path:
-        match part:
-            case (0, "env", int(number), *rest) if number < len(self.common_env):
-                return ("common", "containerEnv", number, *rest)
-            case (0, "env", int(number), *rest):
-                return (*group.path, "containerEnv", number - len(self.common_env), *rest)
-            case (0, "env", *rest):
-                return (*group.path, "containerEnv", *rest)
-            case (0, "image"):
-                return (*group.path, "image", "tag") if group.values.get("image") else ("image", "tag")
-            case (0, *rest):
-                return (*group.path, *rest)
-            case (int(number), *rest):
-                return (*group.path, "sidecarContainers", number - 1, *rest)
-            case _:
-                return group.path
+    def _add(self, top: Path, group: _Group, common_env: list[Any]) -> None:
+        path, pod, num_common = group.path, (*top, "template", "spec"), len(common_env)
+        ray = (*pod, "containers", 0)
+        own_env, sidecars = group.values.get("containerEnv"), group.values.get("sidecarContainers")
+        params = "initArgs" if "rayStartParams" not in group.values and "initArgs" in group.values else "rayStartParams"
+        self._of |= dict.fromkeys((top, pod[:-1], pod, (*top, "template", "metadata"), (*pod, "containers"), ray), path)
+        self._of |= {
+            (*pod, "securityContext"): (*path, "podSecurityContext"),
+            (*ray, "image"): (*path, "image", "tag") if group.values.get("image") else ("image", "tag"),
+            (*ray, "env"): (*path, "containerEnv"),
+            (*top, "rayStartParams"): (*path, params),
+            # The chart gives groups no fields of their own for these.
+            (*top, "resources"): (*path, "rayStartParams", "resources"),
+            (*top, "labels"): (*path, "rayStartParams", "labels"),
+        }
+        if path[0] == _GROUPS:
+            self._of[*top, "groupName"] = path
+        for number in range(num_common):
+            self._of[*ray, "env", number] = ("common", "containerEnv", number)
+        for number in range(len(own_env) + 1 if isinstance(own_env, list) else 1):  # also where one may be added
+            self._of[*ray, "env", num_common + number] = (*path, "containerEnv", number)
+        for number in range(len(sidecars) if isinstance(sidecars, list) else 0):
+            self._of[*pod, "containers", number + 1] = (*path, "sidecarContainers", number)

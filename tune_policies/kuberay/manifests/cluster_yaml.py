@@ -14,8 +14,7 @@ from pydantic import Field
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
-from tune_policies.kuberay.manifests.field_problems import read_part
-from tune_policies.kuberay.manifests.kuberay_models import FieldProblem, Part
+from tune_policies.kuberay.manifests.kuberay_models import FieldProblem, Part, read_part
 
 NodeCount = Annotated[int, Field(ge=0)]
 
@@ -166,7 +165,7 @@ def old_field_problems(data: Mapping[str, Any]) -> list[FieldProblem]:
     given = [key for key in OLD_FIELDS if key in data]
     is_half = NODE_TYPES not in data and provider_of(data) != LOCAL and len(given) == 1
     message = f"is of Rays before 2.0: move it to a node type under {NODE_TYPES}, as its node_config"
-    return [FieldProblem(path=(key,), message=f"{key} {message}") for key in given if data[key] or is_half]
+    return [FieldProblem((key,), f"{key} {message}") for key in given if data[key] or is_half]
 
 
 def assumptions(data: Mapping[str, Any]) -> list[str]:

@@ -1,17 +1,77 @@
-"""The fields of KubeRay's manifests that decide what Ray sees of a cluster; all others are let through.
+"""The fields of KubeRay's manifests that decide what Ray sees of a cluster, and what is wrong with one that is read.
+
+All other fields are let through.
 
 Written after KubeRay's API reference (https://ray-project.github.io/kuberay/reference/api/) and Kubernetes' own. Names
-are those of the manifests. Amounts stay as they are written: see :mod:`tune_policies.kuberay.manifests.quantities`.
+are those of the manifests. Amounts stay as they are written: see :func:`parse_quantity`.
 """
 
+import json
 import math
+import re
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from fractions import Fraction
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from tune_policies.files.yaml_documents import Document, Path
-from tune_policies.kuberay.manifests.quantities import parse_quantity
+from tune_policies.files.yaml_documents import Path
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import shorten
+
+_FACTORS: Final = {
+    "": Fraction(1),
+    **{unit: Fraction(1, 1000 ** (power + 1)) for power, unit in enumerate("mun")},
+    **{unit: Fraction(1000 ** (power + 1)) for power, unit in enumerate("kMGTPE")},
+    **{f"{unit}i": Fraction(1024 ** (power + 1)) for power, unit in enumerate("KMGTPE")},
+}
+
+_QUANTITY: Final = re.compile(
+    r"(?P<number>\+?(?:\d++(?:\.\d*+)?|\.\d++))(?:[eE](?P<exponent>[-+]?\d{1,2})|(?P<unit>[numkMGTPE]|[KMGTPE]i)?)",
+    re.ASCII,
+)
+
+_LONGEST: Final = 100  # characters: Kubernetes keeps less than 2**63, to the nano
+
+
+def parse_quantity(quantity: str | float) -> Fraction:
+    """Return the exact amount of Kubernetes, such as ``"500m"`` or ``"64Gi"``; of memory in bytes.
+
+    The grammar is that of https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/: a decimal
+    number, then nothing, one of the letters above, or an exponent.
+
+    Raises:
+        InvalidResourcesError: It is no amount of Kubernetes, or below 0; the message names the way out.
+    """
+    if isinstance(quantity, float) and quantity.is_integer():
+        quantity = int(quantity)
+    text = quantity if isinstance(quantity, str) else shorten(quantity)  # of which one with thousands of digits is none
+    found = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
+    if found is None:
+        raise InvalidResourcesError(f"{shorten(quantity)} is no amount of Kubernetes{_hint(text)}")
+    number = Fraction(found["number"])
+    return number * (Fraction(10) ** int(found["exponent"]) if found["exponent"] else _FACTORS[found["unit"] or ""])
+
+
+def ray_amount(quantity: str | float) -> int:
+    """Return the amount as Ray's autoscaler counts it: whole, rounded up, so that ``"500m"`` is 1.
+
+    As ``_round_up_k8s_quantity`` of ``ray.autoscaler._private.kuberay.autoscaling_config`` does.
+
+    Raises:
+        InvalidResourcesError: It is no amount of Kubernetes, or below 0.
+    """
+    return math.ceil(parse_quantity(quantity))
+
+
+def _hint(text: str) -> str:
+    if text.strip().startswith("-"):
+        return ": it must be 0 or above"
+    if without := re.fullmatch(r"\s*([\d.]+)\s*([KkMGTPE]i?)[Bb]?\s*", text):
+        unit = without[2] if without[2] != "K" else "k"
+        unit = "Ki" if unit == "ki" else unit
+        return f": write {without[1] + unit!r}"
+    return ": write a number such as '4', '500m' or '16Gi'"
 
 
 def _check_quantity(value: object) -> object:
@@ -139,37 +199,100 @@ class RayClusterSpec(Part):
     suspend: bool | None = None
 
 
-class FieldProblem(BaseModel):
+class FieldProblem(NamedTuple):
     """A field that is not as it must be: where, and why."""
 
-    path: tuple[str | int, ...]
+    path: Path
     message: str
 
-
-Manifest = dict[str, Any]
-"""A whole document, with ``apiVersion``, ``kind``, ``metadata`` and ``spec``."""
+    def below(self, top: Path) -> "FieldProblem":
+        """Return the same of a part that stands at ``top``."""
+        return self._replace(path=(*top, *self.path))
 
 
 class ClusterInFile(NamedTuple):
     """A RayCluster in a document, by itself or in a RayJob or a RayService, or made of the values of the chart.
 
     Attributes:
-        document: Where it stands.
-        document_type: ``"RayCluster"``, ``"RayJob"``, ``"RayService"`` or ``"values"``.
-        manifest: The whole document.
+        document_type: ``"RayCluster"``, ``"RayJob"``, ``"RayService"``, ``"RayCronJob"`` or ``"values"``.
         metadata: Of the document.
         spec: Of the cluster.
-        path: Where the cluster's specification stands in the document, as ``("spec", "rayClusterSpec")``.
         path_of: Where a part of the specification stands, by where it would stand in a RayCluster's ``spec``: the
             chart's values have other places.
         assumptions: What the file leaves open, and what it was taken for, a sentence each.
     """
 
-    document: Document
     document_type: str
-    manifest: Manifest
     metadata: Metadata
     spec: RayClusterSpec
-    path: Path
     path_of: Callable[[Path], Path]
     assumptions: tuple[str, ...] = ()
+
+
+_WHOLE: Final = "-?(0|[1-9][0-9]{0,18})"  # 010 may be 8, and no count has more digits
+
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
+
+
+def read_part(model: type[_ModelT], data: object) -> tuple[_ModelT | None, list[FieldProblem]]:
+    """Return a part as its model has it, and what is wrong with it by where it stands in the part.
+
+    What only lacks its quotes is a problem, but is read as the text, so that what else is wrong shows too; with any
+    other problem there is no part.
+    """
+    try:
+        return model.model_validate(data), []
+    except ValidationError as error:
+        details = error.errors()
+    names = ([str(part) for part in each["loc"] if isinstance(part, str)] for each in details)
+    problems = [
+        FieldProblem(each["loc"], f"{name[-1] if name else 'the document'} {_explain(each)}")
+        for each, name in zip(details, names, strict=True)
+    ]
+    texts = {tuple(each["loc"]) for each in details if _lacks_quotes(each)}
+    if len(texts) < len(problems):
+        return None, problems
+    return read_part(model, _with_texts(data, texts, ()))[0], problems
+
+
+def _lacks_quotes(detail: Any) -> bool:
+    """Return whether it is a number where a text is due, or an amount such as ``cpu: 0.5``."""
+    if detail["type"] == "value_error":
+        return isinstance(detail["input"], float)
+    return detail["type"] == "string_type" and isinstance(detail["input"], int | float)
+
+
+def _with_texts(data: Any, texts: set[Path], path: Path) -> Any:
+    if path in texts:
+        return json.dumps(data)
+    if isinstance(data, dict):
+        return {key: _with_texts(value, texts, (*path, key)) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_with_texts(value, texts, (*path, number)) for number, value in enumerate(data)]
+    return data
+
+
+_EXPECTED: Final = {
+    **dict.fromkeys(("int_type", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping"),
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+}
+"""What must stand where pydantic finds these types of errors."""
+
+
+def _explain(detail: Any) -> str:
+    kind, value, got = detail["type"], detail["input"], shorten(detail["input"])
+    if kind == "missing":
+        return "is missing"
+    if kind == "too_short":
+        return "must have at least one entry"
+    if kind == "value_error":
+        return str(detail["ctx"]["error"])
+    if kind == "string_type" and _lacks_quotes(detail):
+        what = "truth value" if isinstance(value, bool) else "number"
+        return f'must be a text, got the {what} {got}: write "{json.dumps(value)}", in quotes'
+    if kind == "int_type" and isinstance(value, str) and re.fullmatch(_WHOLE, value):
+        return f"must be a whole number, got the text {got}: leave the quotes out"
+    return f"must be {_EXPECTED[kind]}, got {got}" if kind in _EXPECTED else f"{detail['msg'].lower()}, got {got}"

@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path as FilePath
-from typing import Final, TypeVar
+from typing import Final
 
-from tune_policies.cluster.capacity import GpuDevice, accelerator_type_of, to_resources
+from tune_policies.cluster.capacity import accelerator_type_of, to_resources
 from tune_policies.files.yaml_documents import Document, read_documents
 from tune_policies.kuberay.design.catalog import NodeCatalog, parts_of_gpus
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
@@ -20,24 +20,18 @@ from tune_policies.kuberay.manifests.cluster_yaml import (
     provider_of,
     read_cluster_yaml,
 )
-from tune_policies.kuberay.manifests.clusters_in_document import check_name, clusters_in, manifests_in, name_of
-from tune_policies.kuberay.manifests.file_text import read_text
+from tune_policies.kuberay.manifests.documents import check_name, clusters_in, manifests_in, name_of, read_text
 from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, FieldProblem, HeadGroup, WorkerGroupSpec
-from tune_policies.kuberay.manifests.ray_counts import device_type, ray_counts, slice_shape
-from tune_policies.kuberay.manifests.start_command import says_cpus, started_counts
+from tune_policies.kuberay.manifests.ray_counts import device_type, ray_counts, says_cpus, slice_shape, started_counts
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Resources
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import kind_of, shorten
 
-_MINUTE_S: Final = 60
-
 HEAD_UNKNOWN: Final = "the head is counted without CPUs, as its file does not say what it has"
 
 _FIRST_WITH_GROUP_RESOURCES: Final = (2, 51)
 """Before, Ray's autoscaler passes over the field ``resources`` of a group. Labels reach the nodes through KubeRay."""
-
-_GroupT = TypeVar("_GroupT", bound=HeadGroup)
 
 
 def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
@@ -49,9 +43,13 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
     """
     spec = cluster.spec
     is_autoscaling = spec.enableInTreeAutoscaling is True
+    version = re.match(r"(\d{1,9})\.(\d{1,9})", spec.rayVersion or "")
+    reads_resources = version is None or (int(version[1]), int(version[2])) >= _FIRST_WITH_GROUP_RESOURCES
 
     def counts(group: HeadGroup) -> dict[str, int]:
-        return ray_counts(_as_seen(group, spec.rayVersion)) if is_autoscaling else started_counts(group)
+        if not is_autoscaling:
+            return started_counts(group)
+        return ray_counts(group if reads_resources else group.model_copy(update={"resources": {}}))
 
     assumptions = list(cluster.assumptions)
     if is_autoscaling or says_cpus(spec.headGroupSpec):
@@ -71,17 +69,10 @@ def to_cluster_spec(cluster: ClusterInFile) -> ClusterSpec:
     )
 
 
-def _as_seen(group: _GroupT, ray_version: str | None) -> _GroupT:
-    """Return the group without what its Ray does not read."""
-    version = re.match(r"(\d{1,9})\.(\d{1,9})", ray_version or "")
-    if version is None or (int(version[1]), int(version[2])) >= _FIRST_WITH_GROUP_RESOURCES:
-        return group
-    return group.model_copy(update={"resources": {}})
-
-
 def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]) -> WorkerGroup:
     with _naming(f"the group {group.groupName!r}"):
         amounts = counts(group)
+        pod, gpus = group.template.spec, amounts.get("GPU", 0)
         shape = slice_shape(group) if "TPU" in amounts else None
         if shape is not None:
             # The autoscaler counts it on every host, or no slice would come; of the hosts that are there one has it.
@@ -96,18 +87,13 @@ def _group(group: WorkerGroupSpec, counts: Callable[[HeadGroup], dict[str, int]]
             max_nodes=group.maxReplicas * group.numOfHosts,
             start_nodes=start * group.numOfHosts,
             num_hosts=group.numOfHosts,
-            accelerator_type=(told := device_type(amounts, group.labels, group.template.spec.nodeSelector)),
-            gpu_parts=_gpu_parts(group, amounts.get("GPU", 0)),
+            accelerator_type=(told := device_type(amounts, group.labels, pod.nodeSelector)),
+            gpu_parts=parts_of_gpus(pod.containers[0].resources.limits, pod.nodeSelector, gpus) if gpus else None,
             is_type_counted=told is None or accelerator_type_of(amounts) is not None,
             labels=group.labels,
             topology=None if shape is None else shape.topology,
             idle_timeout_s=group.idleTimeoutSeconds,
         )
-
-
-def _gpu_parts(group: WorkerGroupSpec, gpus: int) -> tuple[GpuDevice, ...] | None:
-    pod = group.template.spec
-    return parts_of_gpus(pod.containers[0].resources.limits, pod.nodeSelector, gpus) if gpus else None
 
 
 def yaml_to_cluster_spec(
@@ -142,12 +128,14 @@ def yaml_to_cluster_spec(
     if unknown:
         raise InvalidResourcesError("\n".join(unknown))
     minutes = cluster.idle_timeout_minutes
+    with _naming(f"the node type {head!r}"):
+        of_head = to_resources({} if head_unknown else instance_types.amounts(types[head], is_head=True))
     return ClusterSpec(
         name=cluster.cluster_name or "cluster",
-        head=_resources(head, {} if head_unknown else instance_types.amounts(types[head], is_head=True)),
+        head=of_head,
         groups=tuple(_node_type(name, each, instance_types.amounts(each), most) for name, each in workers.items()),
         max_nodes=most,
-        idle_timeout_s=None if minutes is None else minutes * _MINUTE_S,
+        idle_timeout_s=None if minutes is None else minutes * 60,
         assumptions=(*assumptions, *instance_types.assumptions(workers), *([HEAD_UNKNOWN] if head_unknown else [])),
     )
 
@@ -156,7 +144,7 @@ def _node_type(name: str, node_type: YamlNodeType, amounts: Mapping[str, int], m
     with _naming(f"the node type {name!r}"):
         return WorkerGroup(
             name=name,
-            resources=_resources(name, amounts),
+            resources=to_resources(amounts),
             min_nodes=node_type.min_workers,
             max_nodes=min(most, most if node_type.max_workers is None else node_type.max_workers),
             start_nodes=node_type.min_workers,
@@ -165,11 +153,6 @@ def _node_type(name: str, node_type: YamlNodeType, amounts: Mapping[str, int], m
             labels=node_type.labels,
             idle_timeout_s=node_type.idle_timeout_s,
         )
-
-
-def _resources(name: str, amounts: Mapping[str, int]) -> Resources:
-    with _naming(f"the node type {name!r}"):
-        return to_resources(amounts)
 
 
 @contextmanager

@@ -1,21 +1,14 @@
 """Writes the design of a cluster as a file: for KubeRay, for its chart, or for Ray's own launcher."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import devices_of, type_selector
-from tune_policies.kuberay.manifests.shell_quoting import check_resource_name
-from tune_policies.kuberay.writing.block_yaml import Path, to_block_yaml
-from tune_policies.kuberay.writing.chart_values import helm_values, optional_fields_of_helm_values
-from tune_policies.kuberay.writing.cluster_yaml import cluster_yaml, optional_fields_of_cluster_yaml
+from tune_policies.kuberay.manifests.ray_counts import check_resource_name
+from tune_policies.kuberay.writing.block_yaml import to_block_yaml
+from tune_policies.kuberay.writing.formats import cluster_yaml, has_nvidia, helm_values, node_selector, ray_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
-from tune_policies.kuberay.writing.ray_cluster import (
-    has_nvidia,
-    node_selector,
-    optional_fields_of_ray_cluster,
-    ray_cluster,
-)
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten_names
 
@@ -39,27 +32,11 @@ def write_cluster(design: ClusterDesign, options: WriteOptions | None = None) ->
             check_resource_name(name)
     _check_that_labels_are_seen(design, options)
     _check_that_ray_knows_the_tpus(design, options)
-    data = _WRITERS[options.format](design, options)
-    return to_block_yaml(data, _comments(design, options), _optional_fields(design, options))
-
-
-def _optional_fields(design: ClusterDesign, options: WriteOptions) -> dict[Path, Iterable[str]]:
-    if options.format == "cluster-yaml":
-        return optional_fields_of_cluster_yaml(options)
-    return (
-        optional_fields_of_helm_values(design)
-        if options.format == "kuberay-helm"
-        else optional_fields_of_ray_cluster(design, options)
-    )
+    data, optional = _WRITERS[options.format](design, options)
+    return to_block_yaml(data, _comments(design, options), optional)
 
 
 def _check_that_labels_are_seen(design: ClusterDesign, options: WriteOptions) -> None:
-    labelled = next((group.node_type for group in design.groups if group.node_type.labels), None)
-    if labelled is not None and options.format == "kuberay" and not options.ray_starts_with_labels:
-        raise InvalidResourcesError(
-            f"node type {labelled.name!r} has labels, with which Ray {options.ray_version} does not start on "
-            "Kubernetes: take Ray 2.45 or newer, or take the labels out of the catalogue"
-        )
     if not any(slot.label_selector for slot in design.trials.slots):
         return
     if options.format == "kuberay-helm":

@@ -10,6 +10,9 @@ import yaml
 Path: TypeAlias = tuple[str | int, ...]
 """Where a part stands: the keys and indices that lead to it."""
 
+Optional: TypeAlias = dict[Path, Iterable[str]]
+"""Lines of YAML that the reader may want, by the path of the part above which they stand."""
+
 _WIDTH: Final = 120
 _MAY_BE_ANOTHER_TYPE: Final = re.compile(r"[-+.]?\d.*|[yn~]", re.IGNORECASE)
 """Plain texts that PyYAML reads as such, but Kubernetes may not: ``1e3``, ``y``; and texts that look like numbers."""
@@ -34,30 +37,21 @@ def _represent_text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
 _BlockDumper.add_representer(str, _represent_text)
 
 
-def to_block_yaml(
-    data: Mapping[str, Any], comments: Iterable[str] = (), optional: Mapping[Path, Iterable[str]] | None = None
-) -> str:
+def to_block_yaml(data: Mapping[str, Any], comments: Iterable[str], optional: Optional) -> str:
     """Return the text of one document.
 
     Args:
         data: Mappings, lists, texts, numbers, truth values.
         comments: What stands above it, a paragraph each.
-        optional: Lines of YAML that the reader may want, by the path of a part. They stand above the part as comments,
-            as deep as the part.
+        optional: They stand above the parts as comments, as deep as the part.
     """
     body = yaml.dump(data, Dumper=_BlockDumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
-    if optional:
-        body = _with_comments_above(body, optional)
-    return "".join(f"{line}\n" for paragraph in comments for line in _comment(paragraph)) + body
-
-
-def _with_comments_above(body: str, optional: Mapping[Path, Iterable[str]]) -> str:
     root = yaml.compose(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     lines = body.split("\n")
     above = sorted(((_position(root, path), texts) for path, texts in optional.items()), key=lambda each: each[0])
     for (line, column), texts in reversed(above):
         lines[line:line] = [f"{' ' * column}# {text}" for text in texts]
-    return "\n".join(lines)
+    return "".join(f"{line}\n" for paragraph in comments for line in _comment(paragraph)) + "\n".join(lines)
 
 
 def _position(node: Any, path: Path) -> tuple[int, int]:

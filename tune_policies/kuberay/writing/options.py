@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tune_policies.kuberay.design.device_plugins import Platform
-from tune_policies.kuberay.manifests.shell_quoting import check_image
+from tune_policies.kuberay.manifests.ray_counts import check_image
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import Value, shorten
 
@@ -15,6 +15,8 @@ Format = Literal["kuberay", "kuberay-helm", "cluster-yaml"]
 
 _VERSION: Final = re.compile(r"([0-9]+)\.([0-9]+)\.[0-9]+((a|b|rc|\.post|\.dev)[0-9]+)*")
 """In full: Ray's images have tags of three numbers, and the chart would make a number of ``2.60``."""
+
+_OLDEST: Final = (2, 50)
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -26,7 +28,7 @@ class WriteOptions(Value):
 
     Attributes:
         format: As what.
-        ray_version: Which Ray runs on it: that of the program that uses it.
+        ray_version: Which Ray runs on it: that of the program that uses it, 2.50.0 or newer.
         image: The container image of all pods; ``None``: Ray's own, with CUDA where there are NVIDIA's GPUs.
         job: A command that is to run on the cluster, which then goes: a RayJob is written; ``None``: a RayCluster.
             The head's shell reads it. Its code and packages are in the image, or come by ``runtime_env``.
@@ -53,6 +55,8 @@ class WriteOptions(Value):
     def _must_be_a_version(cls, value: str) -> str:
         if not _VERSION.fullmatch(value):
             raise InvalidResourcesError(f"ray_version must be a version in full, such as 2.60.0, got {shorten(value)}")
+        if _minor(value) < _OLDEST:
+            raise InvalidResourcesError(f"ray_version must be 2.50.0 or newer, as plans need it, got {value}")
         return value
 
     @field_validator("image")
@@ -105,30 +109,22 @@ class WriteOptions(Value):
             )
         return self
 
-    def is_ray(self, major: int, minor: int) -> bool:
-        """Return whether the cluster's Ray is this version, or a newer one."""
-        found = _VERSION.fullmatch(self.ray_version)
-        return found is not None and (int(found[1]), int(found[2])) >= (major, minor)
-
     @property
     def ray_reads_group_fields(self) -> bool:
         """Whether Ray's autoscaler reads the fields ``resources`` and ``labels`` of a group.
 
         From Ray 2.51 on: https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/label-based-scheduling.html.
         """
-        return self.is_ray(2, 51)
-
-    @property
-    def ray_starts_with_labels(self) -> bool:
-        """Whether a node starts where its group has ``labels``, which KubeRay passes on as ``--labels=key=value``.
-
-        Before Ray 2.45 that must be JSON, and ``ray start`` ends (``ray/scripts/scripts.py`` of 2.44.1 and of 2.45.0).
-        """
-        return self.is_ray(2, 45)
+        return _minor(self.ray_version) >= (2, 51)
 
     def image_of(self, *, has_cuda: bool) -> str:
         """Return the image of a pod."""
         return self.image or f"rayproject/ray:{self.ray_version}{'-gpu' if has_cuda else ''}"
+
+
+def _minor(version: str) -> tuple[int, int]:
+    major, minor, *_ = version.split(".")
+    return int(major), int(minor)
 
 
 def _texts(part: object) -> list[str]:

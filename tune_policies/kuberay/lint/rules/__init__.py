@@ -4,86 +4,46 @@ Written after the code of KubeRay 1.5 to 1.7 and of Ray's autoscaler; a message 
 differ. What KubeRay's operator says by itself, and what does not concern trials, has no rule.
 """
 
-from tune_policies.kuberay.lint.rule import DocumentRule, ReaderRule, Rule, RuleSet
-from tune_policies.kuberay.lint.rules import (
-    autoscaling,
-    cluster_yaml,
-    cpus_and_memory,
-    devices,
-    field_names,
-    gpu_visibility,
-    images,
-    jobs,
-    kueue,
-    labels,
-    nodes,
-    tpu,
-)
+from typing import Final
 
-UNREADABLE = ReaderRule(
+from tune_policies.kuberay.lint.rule import Rule
+from tune_policies.kuberay.lint.rules import amounts, devices, documents, launcher, pods, scaling
+
+_API = "https://ray-project.github.io/kuberay/reference/api/"
+_DROPPED = "The API server refuses the manifest, or drops the field without a word."
+
+UNREADABLE: Final = Rule(
     "unreadable", "error", "Nothing can be said of what cannot be read.", "https://yaml.org/spec/1.2.2/"
 )
-WRONG_FIELD = ReaderRule(
-    "wrong-field",
-    "error",
-    "Kubernetes refuses the manifest, or Ray reads something else than is meant.",
-    "https://ray-project.github.io/kuberay/reference/api/",
+NOTHING_KNOWN: Final = Rule("nothing-known", "note", "That nothing is found in such a file says nothing.", _API)
+WRONG_FIELD: Final = Rule(
+    "wrong-field", "error", "Kubernetes refuses the manifest, or Ray reads something else than is meant.", _API
 )
-AGAINST_DEFINITION = ReaderRule(
-    "against-definition",
-    "error",
-    "The API server refuses the manifest, or drops the field without a word.",
-    "the custom resource definition given with --crd",
+MISSPELLED: Final = Rule("misspelled-field", "error", _DROPPED, _API)
+AGAINST_DEFINITION: Final = Rule(
+    "against-definition", "error", _DROPPED, "the custom resource definition given with --crd"
 )
-
-MISSPELLED = ReaderRule(
-    "misspelled-field",
-    "error",
-    "The API server refuses the manifest, or drops the field without a word.",
-    "https://ray-project.github.io/kuberay/reference/api/",
-)
-
-NOTHING_KNOWN = ReaderRule(
-    "nothing-known",
-    "note",
-    "That nothing is found in such a file says nothing.",
-    "https://ray-project.github.io/kuberay/reference/api/",
-)
-
-KEY_TWICE = ReaderRule(
+KEY_TWICE: Final = Rule(
     "key-twice",
     "note",
     "Ray and kubectl take the last, but Helm and kustomize refuse the file.",
     "https://yaml.org/spec/1.2.2/#3213-node-comparison",
 )
 
-READER_RULES: tuple[ReaderRule, ...] = (
-    UNREADABLE,
-    NOTHING_KNOWN,
-    WRONG_FIELD,
-    MISSPELLED,
-    AGAINST_DEFINITION,
-    KEY_TWICE,
-)
+READER_RULES: Final = (UNREADABLE, NOTHING_KNOWN, WRONG_FIELD, MISSPELLED, AGAINST_DEFINITION, KEY_TWICE)
 """What the reader of files finds by itself."""
 
-RULES: RuleSet = (
+RULES: Final = (
     *devices.RULES,
-    *gpu_visibility.RULES,
-    *images.RULES,
-    *nodes.RULES,
-    *labels.RULES,
-    *cpus_and_memory.RULES,
-    *autoscaling.RULES,
-    *tpu.RULES,
-    *jobs.RULES,
-    *kueue.RULES,
-    *cluster_yaml.RULES,
-    *field_names.RULES,
+    *pods.RULES,
+    *amounts.RULES,
+    *scaling.RULES,
+    *documents.RULES,
+    *launcher.RULES,
 )
 """All others, in the order in which they are asked."""
 
 
-def all_rules() -> tuple[ReaderRule | Rule | DocumentRule, ...]:
+def all_rules() -> tuple[Rule, ...]:
     """Return every rule, each with a name of its own."""
     return (*READER_RULES, *RULES)

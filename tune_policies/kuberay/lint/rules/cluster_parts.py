@@ -1,7 +1,7 @@
-"""What several rules ask of a cluster: its groups, their Ray container and devices; and the sources that they share."""
+"""What several rules ask of a cluster: its groups, their containers and devices; and the sources that they share."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -15,19 +15,14 @@ from tune_policies.kuberay.manifests.kuberay_models import (
     HeadGroup,
     PodSpec,
     Quantity,
-    RayClusterSpec,
     Toleration,
     WorkerGroupSpec,
+    parse_quantity,
 )
-from tune_policies.kuberay.manifests.quantities import parse_quantity
 from tune_policies.values.errors import InvalidResourcesError
 
-_OPERATOR = "https://github.com/ray-project/kuberay/blob/master/ray-operator"
-
-VALIDATION = f"{_OPERATOR}/controllers/ray/utils/validation.go"
+VALIDATION = "https://github.com/ray-project/kuberay/blob/master/ray-operator/controllers/ray/utils/validation.go"
 """What KubeRay's operator refuses."""
-
-UTIL = f"{_OPERATOR}/controllers/ray/utils/util.go"
 
 READER = "https://github.com/ray-project/ray/blob/master/python/ray/autoscaler/_private/kuberay/autoscaling_config.py"
 """How Ray's autoscaler reads a RayCluster."""
@@ -38,27 +33,10 @@ API = "https://ray-project.github.io/kuberay/reference/api/"
 
 AUTOSCALER_V2 = "RAY_enable_autoscaler_v2"
 
-V2_BY_DEFAULT = (2, 47)
-"""From this Ray on the autoscaler is v2 where nothing is said; see the field ``version`` in KubeRay's API reference."""
-
 READS_GROUP_FIELDS = (2, 51)
 """From this Ray on the autoscaler reads ``resources`` and ``labels`` of a group."""
 
 _RAY_IMAGE = re.compile(r"(?:.*/)?ray(?:-ml|-llm)?:(\d+\.\d+\.\d+)(?:[-.].*)?")
-
-_LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-
-_LABEL_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-
-
-def is_autoscaling(spec: RayClusterSpec) -> bool:
-    """Return whether the operator starts an autoscaler."""
-    return bool(spec.enableInTreeAutoscaling)
-
-
-def is_v2(spec: RayClusterSpec) -> bool:
-    """Return whether the operator takes the autoscaler for v2: what Ray's version makes of it does not count there."""
-    return is_autoscaling(spec) and spec.autoscalerOptions.version == "v2"
 
 
 def extra(part: BaseModel, name: str) -> Any:
@@ -103,19 +81,6 @@ def at(value: object, path: Path) -> Any:
     return value
 
 
-def is_label_value(value: str) -> bool:
-    """Return whether Kubernetes takes a label's value."""
-    return value == "" or _LABEL_PART.fullmatch(value) is not None
-
-
-def is_label_key(key: str) -> bool:
-    """Return whether Kubernetes takes a label's key."""
-    prefix, slash, name = key.rpartition("/")
-    if slash and (len(prefix) > 253 or _LABEL_PREFIX.fullmatch(prefix) is None):
-        return False
-    return _LABEL_PART.fullmatch(name) is not None
-
-
 _SpecT_co = TypeVar("_SpecT_co", bound=HeadGroup, covariant=True)
 
 
@@ -157,11 +122,16 @@ class Group(NamedTuple, Generic[_SpecT_co]):
         name: How a message calls it.
         path: Where it stands, from the cluster's ``spec`` on.
         spec: What is said of it.
+        cluster: Whose it is.
     """
 
     name: str
     path: Path
     spec: _SpecT_co
+    cluster: ClusterInFile
+
+    def __str__(self) -> str:
+        return self.name
 
     @property
     def pod(self) -> PodSpec:
@@ -182,6 +152,16 @@ class Group(NamedTuple, Generic[_SpecT_co]):
     def container_path(self) -> Path:
         """Where that stands."""
         return (*self.pod_path, "containers", 0)
+
+    @property
+    def containers(self) -> Iterator[tuple[Path, Container]]:
+        """All containers of a pod, each with where it stands."""
+        return (((*self.pod_path, "containers", number), each) for number, each in enumerate(self.pod.containers))
+
+    @property
+    def is_autoscaling(self) -> bool:
+        """Whether the operator starts an autoscaler."""
+        return is_autoscaling(self.cluster)
 
     @property
     def devices(self) -> dict[str, Quantity]:
@@ -222,22 +202,32 @@ def devices_of(container: Container) -> dict[str, Quantity]:
     return {key: amount for key, amount in asked.items() if ray_resource(key) and exact(amount) != 0}
 
 
-def head_of(spec: RayClusterSpec) -> Group[HeadGroup]:
+def is_autoscaling(cluster: ClusterInFile) -> bool:
+    """Return whether the operator starts an autoscaler."""
+    return bool(cluster.spec.enableInTreeAutoscaling)
+
+
+def the_cluster(cluster: ClusterInFile) -> tuple[ClusterInFile]:
+    """Return the cluster, for rules that check it as a whole."""
+    return (cluster,)
+
+
+def head_of(cluster: ClusterInFile) -> Group[HeadGroup]:
     """Return the head."""
-    return Group("the head", ("headGroupSpec",), spec.headGroupSpec)
+    return Group("the head", ("headGroupSpec",), cluster.spec.headGroupSpec, cluster)
 
 
-def workers_of(spec: RayClusterSpec) -> list[Group[WorkerGroupSpec]]:
+def workers_of(cluster: ClusterInFile) -> list[Group[WorkerGroupSpec]]:
     """Return the groups of workers."""
     return [
-        Group(f"group {group.groupName!r}", ("workerGroupSpecs", number), group)
-        for number, group in enumerate(spec.workerGroupSpecs)
+        Group(f"group {group.groupName!r}", ("workerGroupSpecs", number), group, cluster)
+        for number, group in enumerate(cluster.spec.workerGroupSpecs)
     ]
 
 
-def groups_of(spec: RayClusterSpec) -> list[Group[HeadGroup]]:
+def groups_of(cluster: ClusterInFile) -> list[Group[HeadGroup]]:
     """Return the head and the groups of workers."""
-    return [head_of(spec), *workers_of(spec)]
+    return [head_of(cluster), *workers_of(cluster)]
 
 
 def is_on_gke(at: Group[HeadGroup]) -> bool:

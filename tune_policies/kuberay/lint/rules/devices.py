@@ -1,11 +1,13 @@
-"""Rules for devices: which Kubernetes gives to a pod, and how many Ray believes to have."""
+"""Rules for devices: which Kubernetes gives to a pod, how many Ray believes to have, and whole slices of TPUs."""
 
+import math
+import re
 from collections.abc import Iterator, Mapping
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
-from tune_policies.kuberay.design.device_plugins import ray_resource
-from tune_policies.kuberay.lint.finding import Edit
-from tune_policies.kuberay.lint.rule import VALUES, Found, Rule, RuleSet
+from tune_policies.cluster.tpu_slices import TOPOLOGIES
+from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, ray_resource
+from tune_policies.kuberay.lint.rule import VALUES, Edit, Found, RuleBook
 from tune_policies.kuberay.lint.rules.cluster_parts import (
     READS_GROUP_FIELDS,
     Group,
@@ -13,12 +15,15 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     exact,
     extra,
     groups_of,
-    is_autoscaling,
     ray_version_of,
+    workers_of,
 )
-from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, HeadGroup
-from tune_policies.kuberay.manifests.ray_counts import ray_counts
+from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
+from tune_policies.kuberay.manifests.ray_counts import TPU_TYPES, ray_counts
 from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.value import suggest
+
+RULES: Final = RuleBook()
 
 _KUBERNETES: Final = "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources"
 
@@ -30,77 +35,74 @@ _NEURON_CHIPS: Final = ("aws.amazon.com/neuron", "aws.amazon.com/neurondevice")
 
 _GPU_PAGE: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/gpu.html"
 
-SPELLINGS: Final = {"cpu": "CPU", "gpu": "GPU", "tpu": "TPU", "hpu": "HPU", "npu": "NPU"}
+_SPELLINGS: Final = {name.lower(): name for name in ("CPU", "GPU", "TPU", "HPU", "NPU")}
 
 
-def _requested_without_limit(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster.spec):
-        for number, container in enumerate(at.pod.containers):
-            asked = container.resources
-            for key in devices_of(container).keys() - asked.limits.keys():
-                path = (*at.pod_path, "containers", number, "resources")
-                amount = asked.requests[key]
-                # A mapping that is missing is written whole.
-                edit = Edit((*path, "limits", key), amount) if asked.limits else Edit((*path, "limits"), {key: amount})
-                yield Found(
-                    (*path, "requests", key),
-                    f"{at.name} requests {amount} {key} and has no limit for it",
-                    f'write {key}: "{amount}" under limits too',
-                    (edit,),
-                    is_safe=True,
-                )
+@RULES.of_each(groups_of, "device-without-limit", "error", _KUBERNETES)
+def _requested_without_limit(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Kubernetes refuses a pod that requests devices without a limit."""
+    for container_path, container in at.containers:
+        asked, path = container.resources, (*container_path, "resources")
+        for key in devices_of(container).keys() - asked.limits.keys():
+            amount = asked.requests[key]
+            # A mapping that is missing is written whole.
+            edit = Edit((*path, "limits", key), amount) if asked.limits else Edit((*path, "limits"), {key: amount})
+            message = f"{at} requests {amount} {key} and has no limit for it"
+            yield Found((*path, "requests", key), message, f'write {key}: "{amount}" under limits too', (edit,), True)
 
 
-def _request_differs(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster.spec):
-        for number, container in enumerate(at.pod.containers):
-            limits, requests = container.resources.limits, container.resources.requests
-            for key in sorted(filter(ray_resource, limits.keys() & requests.keys())):
-                if exact(limits[key]) != exact(requests[key]):
-                    yield Found(
-                        (*at.pod_path, "containers", number, "resources", "requests", key),
-                        f"{at.name} requests {requests[key]} {key} with a limit of {limits[key]}",
-                        f"write the same amount twice, or leave the request of {key} out",
-                    )
+@RULES.of_each(groups_of, "device-request-differs", "error", _KUBERNETES)
+def _request_differs(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Devices cannot be overcommitted: Kubernetes refuses a pod whose request is not the limit."""
+    for path, container in at.containers:
+        limits, requests = container.resources.limits, container.resources.requests
+        for key in sorted(filter(ray_resource, limits.keys() & requests.keys())):
+            if exact(limits[key]) != exact(requests[key]):
+                message = f"{at} requests {requests[key]} {key} with a limit of {limits[key]}"
+                fix = f"write the same amount twice, or leave the request of {key} out"
+                yield Found((*path, "resources", "requests", key), message, fix)
 
 
-def _fractional_device(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster.spec):
-        for number, container in enumerate(at.pod.containers):
-            for key, amount in devices_of(container).items():
-                if (known := exact(amount)) is not None and known.denominator != 1:
-                    section = "limits" if key in container.resources.limits else "requests"
-                    yield Found(
-                        (*at.pod_path, "containers", number, "resources", section, key),
-                        f"{at.name} asks for {amount} {key}",
-                        "ask for whole devices here; a trial may have a part of one by Ray's num_gpus",
-                    )
+@RULES.of_each(groups_of, "device-fraction", "error", _KUBERNETES)
+def _fractional_device(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Kubernetes gives whole devices, and refuses the pod."""
+    for path, container in at.containers:
+        for key, amount in devices_of(container).items():
+            if (known := exact(amount)) is not None and known.denominator != 1:
+                section = "limits" if key in container.resources.limits else "requests"
+                fix = "ask for whole devices here; a trial may have a part of one by Ray's num_gpus"
+                yield Found((*path, "resources", section, key), f"{at} asks for {amount} {key}", fix)
 
 
-def _device_not_counted(cluster: ClusterInFile) -> Iterator[Found]:
-    if not is_autoscaling(cluster.spec):
+@RULES.of_each(groups_of, "device-not-counted", "error", f"_get_num_gpus in {_READER}")
+def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
+    """The autoscaler counts keys that end in gpu, and google.com/tpu.
+
+    It adds no node of this group for a trial that needs the device, which waits for ever.
+    """
+    if not at.is_autoscaling:
         return  # Ray counts what it finds where a node starts: only a node that is still to come is misread
-    for at in groups_of(cluster.spec):
-        counted = _counted(at)
-        for key, amount in at.devices.items():
-            resource = ray_resource(key)
-            if counted is not None and resource is not None and resource not in counted:
-                fix, edits = _tell(cluster, at, resource, key, str(amount))
-                message = f"Ray's autoscaler does not count {key}, so that {at.name} has no {resource} to it"
-                yield Found(at.key_path(key), message, fix, edits)
+    try:
+        counted = ray_counts(at.spec)
+    except InvalidResourcesError:
+        return  # other rules say why it cannot tell
+    for key, amount in at.devices.items():
+        resource = ray_resource(key)
+        if resource is not None and resource not in counted:
+            fix, edits = _tell(at, resource, key, str(amount))
+            message = f"Ray's autoscaler does not count {key}, so that {at} has no {resource} to it"
+            yield Found(at.key_path(key), message, fix, edits)
 
 
-def _tell(
-    cluster: ClusterInFile, at: Group[HeadGroup], resource: str, key: str, amount: str
-) -> tuple[str, tuple[Edit, ...]]:
+def _tell(at: Group[HeadGroup], resource: str, key: str, amount: str) -> tuple[str, tuple[Edit, ...]]:
     """Return how to tell Ray of a resource, in words and as a change, in the one place where the group tells others."""
     resources, params = at.spec.resources, at.spec.rayStartParams
     if resource == "GPU" and not resources:
         return f'write num-gpus: "{amount}" under rayStartParams', (_entry(at, "rayStartParams", "num-gpus", amount),)
     is_chips = key in _NEURON_CHIPS
     what = f"the cores of its {amount} Neuron chips (two each on Inf2 and Trn1)" if is_chips else f"the {amount}"
-    version = ray_version_of(cluster)
-    if cluster.document_type == VALUES or (version is not None and version < READS_GROUP_FIELDS):
+    version = ray_version_of(at.cluster)
+    if at.cluster.document_type == VALUES or (version is not None and version < READS_GROUP_FIELDS):
         return f"write {what} as {resource} in JSON under rayStartParams, resources", ()
     if is_chips:
         return f"write {what} as {resource} in the group's resources, beside groupName and template", ()
@@ -111,202 +113,220 @@ def _tell(
 
 def _entry(at: Group[HeadGroup], field: Literal["resources", "rayStartParams"], key: str, value: str) -> Edit:
     """Return the change that writes an entry, and the mapping too where it is missing."""
-    if at.spec.resources if field == "resources" else at.spec.rayStartParams:
+    if getattr(at.spec, field):
         return Edit((*at.path, field, key), value)
     return Edit((*at.path, field), {key: value})
 
 
-def _counted(at: Group[HeadGroup]) -> Mapping[str, int] | None:
-    """Return what Ray's autoscaler counts; ``None``: it cannot tell, which other rules say."""
-    try:
-        return ray_counts(at.spec)
-    except InvalidResourcesError:
-        return None
+@RULES.of_each(groups_of, "resource-spelling", "warning", f"_get_custom_resources in {_READER}")
+def _wrong_spelling(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Ray's names are CPU, GPU and memory. Any other spelling is a resource of its own, for which no trial asks."""
+    yield from misspelled_resources(at.name, (*at.path, "resources"), at.spec.resources, {"memory": "memory"})
 
 
-def _wrong_spelling(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster.spec):
-        for name, amount in at.spec.resources.items():
-            right = SPELLINGS.get(name.lower()) or ("memory" if name.lower() == "memory" else name)
-            if right == name:
-                continue
-            path = (*at.path, "resources")
-            edits = (Edit((*path, name), None), Edit((*path, right), amount))
-            yield Found(
-                (*path, name),
-                f"{at.name} has the resource {name!r}, which for Ray is another one than {right!r}",
-                f"write {right}",
-                () if right in at.spec.resources else edits,
-            )
+def misspelled_resources(
+    name: str, path: tuple[str | int, ...], amounts: Mapping[str, object], others: Mapping[str, str] = {}
+) -> Iterator[Found]:
+    """Yield the resources that are Ray's in another spelling.
+
+    Args:
+        name: How a message calls what has them.
+        path: Where they stand.
+        amounts: By name.
+        others: Further names of Ray's by their small letters.
+    """
+    known = _SPELLINGS | dict(others)
+    for given, amount in amounts.items():
+        right = known.get(given.lower(), given)
+        if right != given:
+            edits = (Edit((*path, given), None), Edit((*path, right), amount))
+            message = f"{name} has the resource {given!r}, which for Ray is another one than {right!r}"
+            yield Found((*path, given), message, f"write {right}", () if right in amounts else edits)
+
+
+class _ToldGpus(NamedTuple):
+    """A group whose GPUs Ray is told: where, how many, and how many Kubernetes gives to its Ray container."""
+
+    at: Group[HeadGroup]
+    path: tuple[str | int, ...]
+    told: int
+    there: int
+
+    def found(self) -> Found:
+        message = f"Ray is told of {self.told} GPUs in {self.at}, of which Kubernetes gives {self.there} to each pod"
+        return Found(self.path, message, f'write "{self.there}", or ask Kubernetes for {self.told}')
+
+
+def _told_gpus(cluster: ClusterInFile) -> Iterator[_ToldGpus]:
+    for at in groups_of(cluster):
+        if (told := at.amount("GPU", "num-gpus")) is not None:
+            number, there = exact(told[1]), _gpus(at)
+            if number is not None and number.denominator == 1 and there is not None:
+                yield _ToldGpus(at, told[0], int(number), there)
 
 
 def _gpus(at: Group[HeadGroup]) -> int | None:
     """Return how many GPUs Kubernetes gives to the Ray container; ``None``: that is not told, or told elsewhere."""
-    asked = at.container.resources
-    # Resource claims, and the keys and annotations of schedulers that share GPUs out by themselves.
-    others = (*asked.limits, *asked.requests, *at.spec.template.metadata.annotations)
-    if extra(asked, "claims") or any("gpu" in name and ray_resource(name) is None for name in others):
+    if has_other_gpus(at):
         return None
     amounts = [exact(amount) for key, amount in at.devices.items() if ray_resource(key) == "GPU"]
     known = [each for each in amounts if each is not None]
     return int(sum(known)) if len(known) == len(amounts) else None
 
 
-def _told_gpus(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], Found, int, int]]:
-    """Return the groups whose GPUs Ray is told, with a finding to fill in, the number told, and the number there."""
-    for at in groups_of(cluster.spec):
-        if (told := at.amount("GPU", "num-gpus")) is None:
-            continue
-        number, there = exact(told[1]), _gpus(at)
-        if number is not None and number.denominator == 1 and there is not None:
-            message = f"Ray is told of {number} GPUs in {at.name}, of which Kubernetes gives {there} to each pod"
-            yield at, Found(told[0], message, f'write "{there}", or ask Kubernetes for {number}'), int(number), there
+def has_other_gpus(at: Group[HeadGroup]) -> bool:
+    """Return whether it may have GPUs by resource claims, or from schedulers that share GPUs out by themselves."""
+    asked = at.container.resources
+    others = (*asked.limits, *asked.requests, *at.spec.template.metadata.annotations)
+    return bool(extra(asked, "claims")) or any("gpu" in name and ray_resource(name) is None for name in others)
 
 
-def _more_gpus_than_there_are(cluster: ClusterInFile) -> Iterator[Found]:
-    return (found for _, found, told, there in _told_gpus(cluster) if 0 < there < told)
+@RULES.of_each(_told_gpus, "more-gpus-than-there-are", "error", _GPU_PAGE)
+def _more_gpus_than_there_are(gpus: _ToldGpus) -> Iterator[Found]:
+    """Ray hands out devices that are not there, and the trials that get them fail."""
+    if 0 < gpus.there < gpus.told:
+        yield gpus.found()
 
 
-def _gpus_without_device(cluster: ClusterInFile) -> Iterator[Found]:
-    for at, found, told, there in _told_gpus(cluster):
-        if there == 0 < told:
-            yield found._replace(
-                message=f"Ray is told of {told} GPUs in {at.name}, whose Ray container asks Kubernetes for none",
-                fix=f'write nvidia.com/gpu: "{told}", or the key of another maker, under the limits',
-            )
+@RULES.of_each(_told_gpus, "gpus-without-device", "warning", _GPU_PAGE)
+def _gpus_without_device(gpus: _ToldGpus) -> Iterator[Found]:
+    """Without a limit for the device, Kubernetes puts the pod on any node, and trials find no GPU."""
+    if gpus.there == 0 < gpus.told:
+        message = f"Ray is told of {gpus.told} GPUs in {gpus.at}, whose Ray container asks Kubernetes for none"
+        fix = f'write nvidia.com/gpu: "{gpus.told}", or the key of another maker, under the limits'
+        yield Found(gpus.path, message, fix)
 
 
-def _fewer_gpus_than_there_are(cluster: ClusterInFile) -> Iterator[Found]:
-    return (found for _, found, told, there in _told_gpus(cluster) if told < there)
+@RULES.of_each(_told_gpus, "fewer-gpus-than-there-are", "warning", _GPU_PAGE)
+def _fewer_gpus_than_there_are(gpus: _ToldGpus) -> Iterator[Found]:
+    """The others are paid for, and no trial ever gets them."""
+    if gpus.told < gpus.there:
+        yield gpus.found()
 
 
-def _device_beside_ray(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster.spec):
-        for number, container in enumerate(at.pod.containers[1:], start=1):
-            for key in sorted(devices_of(container)) if not at.devices else ():
-                yield Found(
-                    (*at.pod_path, "containers", number),
-                    f"{key} goes to the container {container.name!r} of {at.name}, not to Ray's",
-                    f"ask for {key} in the first container, {at.container.name!r}",
-                )
+@RULES.of_each(groups_of, "device-beside-ray", "warning", f"_get_ray_resources_from_group_spec in {_READER}")
+def _device_beside_ray(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Ray runs in the first container; it neither sees nor counts the devices of others."""
+    for path, container in at.containers if not at.devices else ():
+        for key in sorted(devices_of(container)):
+            message = f"{key} goes to the container {container.name!r} of {at}, not to Ray's"
+            yield Found(path, message, f"ask for {key} in the first container, {at.container.name!r}")
 
 
-def _several_kinds(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster.spec):
-        if len(keys := sorted(at.devices)) > 1:
-            yield Found(
-                at.key_path(keys[1]),
-                f"{at.name} has devices of several kinds: {', '.join(keys)}",
-                "make a group of each",
-            )
+@RULES.of_each(groups_of, "several-kinds-of-devices", "warning", f"_get_num_gpus in {_READER}")
+def _several_kinds(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Ray's autoscaler counts the first kind of GPU that it meets, and Ray detects one kind on a node."""
+    if len(keys := sorted(at.devices)) > 1:
+        message = f"{at} has devices of several kinds: {', '.join(keys)}"
+        yield Found(at.key_path(keys[1]), message, "make a group of each")
 
 
-def _shared_device(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster.spec):
-        for key in at.devices:
-            if key.endswith(".shared"):
-                yield Found(
-                    at.key_path(key),
-                    f"{at.name} has a share of time on a GPU ({key}), with other pods",
-                    "let each trial keep to its part of the GPU's memory, or use MIG",
-                )
-
-
-def _several_parts(cluster: ClusterInFile) -> Iterator[Found]:
-    for at in groups_of(cluster.spec):
-        for key, amount in at.devices.items():
-            if key.startswith("nvidia.com/mig-") and (exact(amount) or 0) > 1:
-                yield Found(
-                    at.key_path(key),
-                    f"{at.name} has {amount} of {key} in a pod, of which CUDA shows a process one",
-                    "ask for 1 of them, with the CPUs and the memory for one, and for more pods",
-                )
-
-
-RULES: RuleSet = (
-    Rule(
-        "device-without-limit",
-        "error",
-        "Kubernetes refuses a pod that requests devices without a limit.",
-        _KUBERNETES,
-        _requested_without_limit,
-    ),
-    Rule(
-        "device-request-differs",
-        "error",
-        "Devices cannot be overcommitted: Kubernetes refuses a pod whose request is not the limit.",
-        _KUBERNETES,
-        _request_differs,
-    ),
-    Rule(
-        "device-fraction",
-        "error",
-        "Kubernetes gives whole devices, and refuses the pod.",
-        _KUBERNETES,
-        _fractional_device,
-    ),
-    Rule(
-        "device-not-counted",
-        "error",
-        "The autoscaler counts keys that end in gpu, and google.com/tpu. It adds no node of this group for a trial "
-        "that needs the device, which waits for ever.",
-        f"_get_num_gpus in {_READER}",
-        _device_not_counted,
-    ),
-    Rule(
-        "resource-spelling",
-        "warning",
-        "Ray's names are CPU, GPU and memory. Any other spelling is a resource of its own, for which no trial asks.",
-        f"_get_custom_resources in {_READER}",
-        _wrong_spelling,
-    ),
-    Rule(
-        "more-gpus-than-there-are",
-        "error",
-        "Ray hands out devices that are not there, and the trials that get them fail.",
-        _GPU_PAGE,
-        _more_gpus_than_there_are,
-    ),
-    Rule(
-        "gpus-without-device",
-        "warning",
-        "Without a limit for the device, Kubernetes puts the pod on any node, and trials find no GPU.",
-        _GPU_PAGE,
-        _gpus_without_device,
-    ),
-    Rule(
-        "fewer-gpus-than-there-are",
-        "warning",
-        "The others are paid for, and no trial ever gets them.",
-        _GPU_PAGE,
-        _fewer_gpus_than_there_are,
-    ),
-    Rule(
-        "device-beside-ray",
-        "warning",
-        "Ray runs in the first container; it neither sees nor counts the devices of others.",
-        f"_get_ray_resources_from_group_spec in {_READER}",
-        _device_beside_ray,
-    ),
-    Rule(
-        "several-kinds-of-devices",
-        "warning",
-        "Ray's autoscaler counts the first kind of GPU that it meets, and Ray detects one kind on a node.",
-        f"_get_num_gpus in {_READER}",
-        _several_kinds,
-    ),
-    Rule(
-        "shared-gpu",
-        "note",
-        "Pods that share a GPU by time slices are not kept apart in its memory: one that takes too much fails others.",
-        "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html",
-        _shared_device,
-    ),
-    Rule(
-        "several-gpu-parts",
-        "warning",
-        "Ray gives each trial the number of one, but CUDA finds one MIG device alone: most trials see none.",
-        "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/",
-        _several_parts,
-    ),
+@RULES.of_each(
+    groups_of,
+    "shared-gpu",
+    "note",
+    "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html",
 )
+def _shared_device(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Pods that share a GPU by time slices share its memory, too: one that takes too much fails others."""
+    for key in at.devices:
+        if key.endswith(".shared"):
+            message = f"{at} has a share of time on a GPU ({key}), with other pods"
+            yield Found(at.key_path(key), message, "let each trial keep to its part of the GPU's memory, or use MIG")
+
+
+@RULES.of_each(groups_of, "several-gpu-parts", "warning", "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/")
+def _several_parts(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Ray gives each trial the number of one, but CUDA finds one MIG device alone: most trials see none."""
+    for key, amount in at.devices.items():
+        if key.startswith("nvidia.com/mig-") and (exact(amount) or 0) > 1:
+            message = f"{at} has {amount} of {key} in a pod, of which CUDA shows a process one"
+            fix = "ask for 1 of them, with the CPUs and the memory for one, and for more pods"
+            yield Found(at.key_path(key), message, fix)
+
+
+# On Google's clusters, selectors, topology and hosts of TPU slices must agree, or no slice starts.
+
+_TPU: Final = "google.com/tpu"
+
+_GKE: Final = "https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus"
+
+
+class _Slices(NamedTuple):
+    """A group of TPU slices, and the chips of one host."""
+
+    at: Group[WorkerGroupSpec]
+    chips: int
+
+    @property
+    def selector(self) -> Mapping[str, str]:
+        return self.at.pod.nodeSelector
+
+    def selector_path(self, *key: str) -> tuple[str | int, ...]:
+        return (*self.at.pod_path, "nodeSelector", *key)
+
+
+def _slices(cluster: ClusterInFile) -> Iterator[_Slices]:
+    for at in workers_of(cluster):
+        chips = exact(at.devices.get(_TPU))
+        if chips is not None and chips.denominator == 1:
+            yield _Slices(at, int(chips))
+
+
+@RULES.of_each(
+    _slices, "tpu-selectors-missing", "error", "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/tpu.html"
+)
+def _selectors_missing(slices: _Slices) -> Iterator[Found]:
+    """Google puts TPU pods on nodes by both, and Ray makes from them the resource that reserves a slice."""
+    for key in (GKE_TPU_TYPE, GKE_TPU_TOPOLOGY):
+        if key not in slices.selector:
+            message = f"{slices.at} has TPUs and no node selector {key}"
+            yield Found(slices.selector_path(), message, f"add {key} to its nodeSelector")
+
+
+@RULES.of_each(
+    _slices, "unknown-tpu", "error", "gke_tpu_accelerator_to_generation in ray.autoscaler._private.kuberay.utils"
+)
+def _unknown_accelerator(slices: _Slices) -> Iterator[Found]:
+    """No node has this selector, and Ray makes no resource for the slice."""
+    name = slices.selector.get(GKE_TPU_TYPE)
+    if name is not None and name not in TPU_TYPES:
+        message = f"Ray does not know the TPU {name!r}{suggest(name, TPU_TYPES)}"
+        yield Found(slices.selector_path(GKE_TPU_TYPE), message, f"write one of {', '.join(TPU_TYPES)}")
+
+
+@RULES.of_each(_slices, "unknown-tpu-topology", "error", "VALID_TPU_TOPOLOGY in ray._private.accelerators.tpu")
+def _unknown_topology(slices: _Slices) -> Iterator[Found]:
+    """Ray reserves no slice of it, and reads numbers between x's only."""
+    device, topology = TPU_TYPES.get(slices.selector.get(GKE_TPU_TYPE, "")), slices.selector.get(GKE_TPU_TOPOLOGY)
+    if device is not None and topology is not None and topology not in TOPOLOGIES[device]:
+        message = f"{device} has no slices of topology {topology!r}{suggest(topology, TOPOLOGIES[device])}"
+        fix = "write a topology that Google offers for this TPU, as edges such as 2x4 or 2x2x2"
+        yield Found(slices.selector_path(GKE_TPU_TOPOLOGY), message, fix)
+
+
+@RULES.of_each(_slices, "tpu-chips-of-a-host", "error", _GKE)
+def _chips_of_a_host(slices: _Slices) -> Iterator[Found]:
+    """Hosts have so many chips, and a pod gets all chips of its host."""
+    allowed = (1, 2, 4, 8) if slices.at.spec.numOfHosts == 1 else (4,)
+    if slices.chips not in allowed:
+        message = f"a host of {slices.at} has {slices.chips} TPU chips"
+        yield Found(slices.at.key_path(_TPU), message, f"write {' or '.join(map(str, allowed))}")
+
+
+@RULES.of_each(_slices, "tpu-hosts-of-a-slice", "error", _GKE)
+def _hosts_of_a_slice(slices: _Slices) -> Iterator[Found]:
+    """A slice comes and goes as a whole; with other numbers it never gets ready."""
+    topology, hosts = slices.selector.get(GKE_TPU_TOPOLOGY, ""), slices.at.spec.numOfHosts
+    if not re.fullmatch(r"\d{1,4}(x\d{1,4}){1,2}", topology) or slices.chips == 0:
+        return
+    of_slice = math.prod(map(int, topology.split("x")))
+    if hosts * slices.chips != of_slice:
+        yield Found(
+            (*slices.at.path, "numOfHosts"),
+            f"{slices.at} has {hosts} hosts of {slices.chips} chips, and a slice of topology {topology} has {of_slice} "
+            "chips",
+            f"write numOfHosts: {of_slice // slices.chips}"
+            if of_slice and of_slice % slices.chips == 0
+            else "write the chips of one host under limits",
+        )

@@ -1,21 +1,22 @@
-"""The design of a cluster as a RayCluster or RayJob: each pod fills a node of its type, and tells Ray what it has.
+"""The design of a cluster as plain data: for KubeRay, for its chart ``ray-cluster``, and for Ray's own launcher.
 
-After KubeRay's API reference (https://ray-project.github.io/kuberay/reference/api/), for KubeRay 1.5 and later.
+On Kubernetes each pod fills a node of its type, and tells Ray what it has: after KubeRay's API reference
+(https://ray-project.github.io/kuberay/reference/api/), for KubeRay 1.5 and later. The cluster YAML of ``ray up`` is
+after https://docs.ray.io/en/latest/cluster/vms/references/ray-cluster-configuration.html. What it leaves out, Ray takes
+from the defaults of the provider.
 """
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 import yaml
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
-from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.kuberay.design.catalog import NodeType, Toleration
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import Platform, devices_of, gpu_node_label, type_selector
-from tune_policies.kuberay.manifests.shell_quoting import quoted_amounts
-from tune_policies.kuberay.writing.block_yaml import Path
+from tune_policies.kuberay.manifests.ray_counts import quoted, quoted_amounts
+from tune_policies.kuberay.writing.block_yaml import Optional, Path
 from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.values.errors import InvalidResourcesError
 
@@ -38,8 +39,8 @@ _SHARED_MEMORY: Final = "shared-memory"
 _UNITS: Final = (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
-def pod_template(
-    node_type: NodeType, options: WriteOptions, *, container: str, is_beside_nvidia: bool
+def _pod_template(
+    node_type: NodeType, options: WriteOptions, container: str, *, is_beside_nvidia: bool
 ) -> dict[str, Any]:
     """Return the pods of a node type, for the field ``template`` of a group.
 
@@ -98,8 +99,8 @@ def _off_gpu_nodes(node_type: NodeType, platform: Platform | None) -> dict[str, 
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [has_none]}}}
 
 
-def optional_fields_of_pods(pod: Path, container: Path) -> dict[Path, Iterable[str]]:
-    """Return what a platform's owner may fill in, by the path of the part above which it stands.
+def _optional_fields(pod: Path, container: Path) -> Optional:
+    """Return what a platform's owner may fill in.
 
     Args:
         pod: Where the pod's fields are.
@@ -175,8 +176,8 @@ _KEPT_AFTER_JOB_S: Final = 300
 """So long one can still look at the dashboard."""
 
 
-def ray_cluster(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
-    """Return the manifest of a design: a RayCluster, or with ``options.job`` a RayJob.
+def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str, Any], Optional]:
+    """Return the manifest of a design, a RayCluster or with ``options.job`` a RayJob, and what may be filled in.
 
     Raises:
         InvalidResourcesError: KubeRay could not run it: a name, an amount, or devices that Kubernetes does not know.
@@ -188,44 +189,32 @@ def ray_cluster(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
             "choose a shorter one"
         )
     metadata = {"name": design.name} | ({} if options.namespace is None else {"namespace": options.namespace})
-    manifest = {"apiVersion": "ray.io/v1", "kind": kind, "metadata": metadata}
-    spec = ray_cluster_spec(design, options)
-    if options.job is None:
-        return manifest | {"spec": spec}
-    brings = options.runtime_env and {"runtimeEnvYAML": yaml.safe_dump(options.runtime_env, sort_keys=False)}
-    return manifest | {
-        "spec": {
+    spec = _spec(design, options)
+    place: Path = ("spec",)
+    if options.job is not None:
+        brings = options.runtime_env and {"runtimeEnvYAML": yaml.safe_dump(options.runtime_env, sort_keys=False)}
+        spec = {
             "entrypoint": options.job,
             **(brings or {}),
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": _KEPT_AFTER_JOB_S,
             "rayClusterSpec": spec,
         }
-    }
-
-
-def optional_fields_of_ray_cluster(design: ClusterDesign, options: WriteOptions) -> dict[Path, Iterable[str]]:
-    """Return what the user may fill in, by the path of the part above which it stands; for groups, of the first."""
-    spec: Path = ("spec",) if options.job is None else ("spec", "rayClusterSpec")
-    optional: dict[Path, Iterable[str]] = {
+        place = ("spec", "rayClusterSpec")
+    optional: Optional = {
         ("metadata", "name"): (
             "labels: {kueue.x-k8s.io/queue-name: trials}",
             'annotations: {kueue.x-k8s.io/elastic-job: "true"}  # or Kueue takes no cluster with an autoscaler',
         )
     }
-    for group in (("headGroupSpec",), ("workerGroupSpecs", 0)):
-        pod = (*spec, *group, "template", "spec")
-        optional |= optional_fields_of_pods(pod, (*pod, "containers", 0))
+    for group in (("headGroupSpec",), ("workerGroupSpecs", 0)):  # of the workers, in the first group
+        pod = (*place, *group, "template", "spec")
+        optional |= _optional_fields(pod, (*pod, "containers", 0))
         optional[(*pod, "containers")] = ("imagePullSecrets: [{name: registry}]",)
-    return optional
+    return {"apiVersion": "ray.io/v1", "kind": kind, "metadata": metadata, "spec": spec}, optional
 
 
-def ray_cluster_spec(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
-    """Return the specification of the cluster.
-
-    Raises:
-        InvalidResourcesError: KubeRay could not run it.
-    """
+def _spec(design: ClusterDesign, options: WriteOptions) -> dict[str, Any]:
     check_group_names(design, _HEAD_GROUP)
     is_beside_nvidia = any(has_nvidia(group.node_type) for group in design.groups)
     return {
@@ -234,7 +223,7 @@ def ray_cluster_spec(design: ClusterDesign, options: WriteOptions) -> dict[str, 
         "autoscalerOptions": {"version": "v2", "idleTimeoutSeconds": design.idle_timeout_s},
         "headGroupSpec": {
             "rayStartParams": {"num-cpus": "0"},  # no trial takes the room of Ray's own processes
-            "template": pod_template(design.head, options, container="ray-head", is_beside_nvidia=is_beside_nvidia),
+            "template": _pod_template(design.head, options, "ray-head", is_beside_nvidia=is_beside_nvidia),
         },
         "workerGroupSpecs": [
             _worker_group(group, options, is_beside_nvidia=is_beside_nvidia) for group in design.groups
@@ -260,13 +249,13 @@ def _worker_group(group: DesignedGroup, options: WriteOptions, *, is_beside_nvid
     unseen = unseen_amounts(node_type)
     spec: dict[str, Any] = {
         "groupName": node_type.name,
-        "replicas": replicas(group, max(group.start_nodes, group.min_nodes)),
-        "minReplicas": replicas(group, group.min_nodes),
-        "maxReplicas": replicas(group, group.max_nodes),
+        "replicas": _replicas(group, max(group.start_nodes, group.min_nodes)),
+        "minReplicas": _replicas(group, group.min_nodes),
+        "maxReplicas": _replicas(group, group.max_nodes),
     }
     if group.num_hosts > 1:
         spec["numOfHosts"] = group.num_hosts
-    if options.ray_starts_with_labels and (labels := ray_labels(node_type)):
+    if labels := node_type.ray_labels:  # Ray adds that of its device type only when the node has started
         spec["labels"] = labels
     if options.ray_reads_group_fields:
         if unseen:
@@ -274,25 +263,136 @@ def _worker_group(group: DesignedGroup, options: WriteOptions, *, is_beside_nvid
         spec["rayStartParams"] = {}
     else:
         spec["rayStartParams"] = as_start_params(unseen)
-    template = pod_template(node_type, options, container="ray-worker", is_beside_nvidia=is_beside_nvidia)
-    return spec | {"template": template}
+    return spec | {"template": _pod_template(node_type, options, "ray-worker", is_beside_nvidia=is_beside_nvidia)}
 
 
-def ray_labels(node_type: NodeType) -> dict[str, str]:
-    """Return Ray's labels of a node: the user's, and its device type, which Ray adds only when the node has started."""
-    typed = {} if node_type.accelerator_type is None else {ACCELERATOR_TYPE: node_type.accelerator_type}
-    return typed | node_type.labels
-
-
-def replicas(group: DesignedGroup, nodes: int) -> int:
-    """Return how many replicas have so many nodes.
-
-    Raises:
-        InvalidResourcesError: No number of them does.
-    """
+def _replicas(group: DesignedGroup, nodes: int) -> int:
     if nodes % group.num_hosts:
         raise InvalidResourcesError(
             f"the group {group.node_type.name!r} has nodes that come {group.num_hosts} at once, so there "
             f"cannot be {nodes}"
         )
     return nodes // group.num_hosts
+
+
+def helm_values(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str, Any], Optional]:
+    """Return the design as values for KubeRay's chart ``ray-cluster``, and what may be filled in.
+
+    The chart has no field for a group's ``resources`` and ``labels`` (https://github.com/ray-project/kuberay/pull/4550),
+    so amounts that Ray does not see go through ``rayStartParams``. What it calls ``resources`` is the container's.
+
+    Raises:
+        InvalidResourcesError: KubeRay could not run it.
+    """
+    spec = _spec(design, options)
+    head = spec["headGroupSpec"]
+    head_fields = ("rayVersion", "enableInTreeAutoscaling", "autoscalerOptions")
+    counts = ("replicas", "minReplicas", "maxReplicas")
+    values = {
+        "fullnameOverride": design.name,
+        "image": _chart_image(head),
+        "head": {field: spec[field] for field in head_fields} | _chart_group(head),
+        # The chart's own group: what is needed stands below, by name.
+        "worker": {"disabled": True},
+        "additionalWorkerGroups": {
+            group["groupName"]: {
+                "disabled": False,
+                **{field: group[field] for field in counts},
+                "numOfHosts": group.get("numOfHosts", 1),
+                "image": _chart_image(group),
+            }
+            | _chart_group(group)
+            for group in spec["workerGroupSpecs"]
+        },
+    }
+    optional: Optional = {("head",): ("imagePullSecrets: [{name: registry}]",)}
+    for place in (("head",), ("additionalWorkerGroups", design.groups[0].node_type.name)):
+        optional |= _optional_fields(place, place)
+    return values, optional
+
+
+def _chart_group(group: dict[str, Any]) -> dict[str, Any]:
+    template = group["template"]
+    pod = template["spec"]
+    container = pod["containers"][0]
+    told = {name: int(amount) for name, amount in group.get("resources", {}).items()}
+    values = {
+        "rayStartParams": group["rayStartParams"] | as_start_params(told),
+        "annotations": template["metadata"]["annotations"],
+        "restartPolicy": pod["restartPolicy"],
+        "containerEnv": container.get("env"),
+        "resources": container["resources"],
+        "volumeMounts": container["volumeMounts"],
+        "nodeSelector": pod.get("nodeSelector"),
+        "affinity": pod.get("affinity"),
+        "tolerations": pod.get("tolerations"),
+        "volumes": pod["volumes"],
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _chart_image(group: dict[str, Any]) -> dict[str, str]:
+    image = group["template"]["spec"]["containers"][0]["image"]
+    repository, colon, tag = image.rpartition(":")
+    if not colon or "/" in tag:  # a port of a registry
+        repository, tag = image, "latest"
+    return {"repository": repository, "tag": tag, "pullPolicy": "IfNotPresent"}
+
+
+def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str, Any], Optional]:
+    """Return the configuration of Ray's launcher, and what may be filled in.
+
+    Raises:
+        InvalidResourcesError: The launcher could not start it: a name comes twice, or nodes come several at once.
+    """
+    check_group_names(design, design.head.name)
+    for group in design.groups:
+        if group.num_hosts > 1:
+            raise InvalidResourcesError(
+                f"the group {group.node_type.name!r} has nodes that come {group.num_hosts} at once, which Ray's "
+                "launcher does not do: write a manifest (format 'kuberay')"
+            )
+    optional: Optional = {
+        ("head_node_type",): ("file_mounts: {~/code: .}  # the folder of your program, on every node",)
+    }
+    # Both make all nodes run the same Ray; an image has the packages, too.
+    software: dict[str, Any] = {"docker": {"image": options.image, "container_name": "ray_container"}}
+    if options.image is None:
+        software = {"setup_commands": [f"pip install {quoted(f'ray[default,tune,train]=={options.ray_version}')}"]}
+        optional["setup_commands", 0] = ("- pip install --requirement ~/code/requirements.txt",)
+    config = {
+        "cluster_name": design.name,
+        "max_workers": sum(group.max_nodes for group in design.groups),
+        "idle_timeout_minutes": design.idle_timeout_s / 60,
+        "provider": options.provider,
+        **software,
+        "head_node_type": design.head.name,
+        "available_node_types": {
+            # Without CPUs it takes no trials; memory is what Train's drivers hold.
+            design.head.name: {
+                "max_workers": 0,
+                "resources": {"CPU": 0, "memory": design.head.memory_bytes},
+                "node_config": design.head.node_config,
+            }
+        }
+        | {
+            group.node_type.name: {
+                "min_workers": group.min_nodes,
+                "max_workers": group.max_nodes,
+                "resources": _amounts(group.node_type),
+                "labels": group.node_type.ray_labels,
+                "node_config": group.node_type.node_config,
+            }
+            for group in design.groups
+        },
+    }
+    return config, optional
+
+
+def _amounts(node_type: NodeType) -> dict[str, int]:
+    amounts = {"CPU": node_type.cpus, "GPU": node_type.gpus, "memory": node_type.memory_bytes}
+    for name, amount in node_type.custom.items():
+        amounts[name] = int(amount)
+    if node_type.accelerator_type is not None:
+        amounts[ACCELERATOR_TYPE_PREFIX + node_type.accelerator_type] = 1
+    return {name: amount for name, amount in amounts.items() if amount}

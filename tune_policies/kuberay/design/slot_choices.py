@@ -1,0 +1,313 @@
+"""Which slots trials run in, and the cheapest nodes for slots of several types, such as quarter GPUs and CPUs.
+
+Where benchmarks measured the trials, the slots are those in which a trial costs the least.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Self
+
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.kuberay.design.catalog import NodeType
+from tune_policies.kuberay.design.cheapest_nodes import NodeChoice, NodePool, Units, choose_nodes, trimmed
+from tune_policies.plan.decision import Decision, DeviceTimes, Objective, SizeDecision
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.policies.benchmarked import BenchmarkedPolicy
+from tune_policies.policies.mixed import MixedPolicy
+from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.resources import format_amount
+from tune_policies.values.value import shorten_names
+
+
+class Share(NamedTuple):
+    """How many of the trials the slots of one type are to hold.
+
+    Attributes:
+        policy: Plans slots of that type alone.
+        num_trials: How many trials are to run there at once; 0: only those that other slots cannot hold.
+    """
+
+    policy: ResourcePolicy
+    num_trials: int
+
+
+def shares_of(policy: ResourcePolicy, num_trials: int) -> tuple[Share, ...]:
+    """Return how many trials each type of slots is to hold, the best type first.
+
+    The slots of a mixed policy share the trials by their speeds, or evenly where these are not known. Where a trial's
+    config decides, each type may have to hold all trials.
+    """
+    if isinstance(policy, MixedPolicy):
+        parts = divided(num_trials, policy.speeds or (1.0,) * len(policy.policies))
+        found = (shares_of(inner, part) for inner, part in zip(policy.policies, parts, strict=True))
+        return tuple(share for each in found for share in each)
+    if isinstance(policy, BenchmarkedPolicy):
+        return (*shares_of(policy.gpu, num_trials), *shares_of(policy.cpu, num_trials))
+    if isinstance(policy, WrappingPolicy):
+        inside = shares_of(policy.inner, num_trials)
+        if len(inside) > 1:
+            return tuple(each._replace(policy=policy.model_copy(update={"inner": each.policy})) for each in inside)
+    return (Share(policy, num_trials),)
+
+
+def policies_by_slot(policy: ResourcePolicy) -> tuple[ResourcePolicy, ...]:
+    """Return a policy for each type of slots, the best first."""
+    return tuple(share.policy for share in shares_of(policy, 0))
+
+
+def divided(number: int, weights: Sequence[float]) -> list[int]:
+    """Divide ``number`` into whole parts by weight, each at least 1 where there are enough; the first get the rest."""
+    least = [1 if at < number else 0 for at in range(len(weights))]
+    free = number - sum(least)
+    parts = [one + int(free * weight / sum(weights)) for one, weight in zip(least, weights, strict=True)]
+    for at in range(number - sum(parts)):
+        parts[at % len(parts)] += 1
+    return parts
+
+
+class ChosenNodes(NamedTuple):
+    """Nodes that hold the trials of a policy, in slots of one type or several.
+
+    Attributes:
+        policy: The choice of the user's policy that is taken.
+        units: How many units of each node type.
+        notes: What the user should know, a sentence each.
+    """
+
+    policy: ResourcePolicy
+    units: Units
+    notes: tuple[str, ...] = ()
+
+
+def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, num_trials: int) -> ChosenNodes:
+    """Return the cheapest nodes on which each type of slots holds its share of ``num_trials`` trials.
+
+    Trials for which one type has no room go to the others, the best first.
+
+    Raises:
+        InfeasibleRequestError: Not even one trial fits.
+    """
+    filling = _Filling(shares, pool)
+    for at, share in enumerate(shares):
+        filling.fill(at, share.num_trials)
+    for at in range(len(shares)):
+        filling.fill(at, filling.num_trials(at) + max(0, num_trials - filling.total))
+    if not filling.choices:
+        raise next(iter(filling.errors.values()))
+    notes = tuple(f"no nodes for {type(shares[at].policy).__name__}: {e}" for at, e in filling.errors.items())
+    units = filling.units()
+    if len(shares) == 1 or filling.total > num_trials:  # more: each type holds all trials, as configs decide
+        return ChosenNodes(policy, units, notes)
+    chosen = [choice for _, choice in sorted(filling.choices.items())]
+    together = pool.plan(policy, units)
+    if together is not None and [slot.num_workers for slot in together.slots] == [
+        each.plan.num_workers for each in chosen
+    ]:
+        fewer = _without_spare(policy, together, units, pool, chosen)
+        return ChosenNodes(policy, _without_unused(policy, fewer, pool, num_trials), notes)
+    rest = [share for at, share in enumerate(shares) if not filling.has_workers(at)]
+    if len(rest) == len(shares):
+        return ChosenNodes(policy, _without_unused(policy, units, pool, num_trials), notes)
+    error = _kept_to_nodes(policy)
+    if not rest:
+        raise error
+    found = nodes_for(policy, rest, pool, num_trials)
+    return ChosenNodes(policy, found.units, (*notes, *found.notes, str(error)))
+
+
+def _kept_to_nodes(policy: ResourcePolicy) -> InfeasibleRequestError:
+    return InfeasibleRequestError(
+        f"Train workers beside other kinds of slots, as {type(policy).__name__} has them",
+        "such workers are kept to nodes by their identifiers, which nodes that are still to come do not have",
+        "nodes that are there",
+        "Design a cluster for each of its policies by itself.",
+    )
+
+
+class _Filling:
+    """Chooses nodes for one share after the other. A share is known by its index."""
+
+    def __init__(self, shares: Sequence[Share], pool: NodePool) -> None:
+        self._shares = shares
+        self._pool = pool
+        self.choices: dict[int, NodeChoice] = {}
+        self.errors: dict[int, InfeasibleRequestError] = {}
+
+    @property
+    def total(self) -> int:
+        return sum(choice.num_trials for choice in self.choices.values())
+
+    def num_trials(self, at: int) -> int:
+        return self.choices[at].num_trials if at in self.choices else 0
+
+    def has_workers(self, at: int) -> bool:
+        return at in self.choices and self.choices[at].plan.num_workers > 0
+
+    def fill(self, at: int, num_trials: int) -> None:
+        """Choose nodes for so many trials of a share, unless it has them."""
+        if num_trials <= self.num_trials(at) or at in self.errors:
+            return
+        taken = self.units(without=at)
+        left = {name: most - taken.get(name, 0) for name, most in self._pool.most.items()}
+        try:
+            self.choices[at] = choose_nodes(self._shares[at].policy, self._pool, left, num_trials)
+        except InfeasibleRequestError as error:
+            self.errors[at] = error
+
+    def units(self, without: int | None = None) -> dict[str, int]:
+        units = Counter[str]()
+        for at, choice in self.choices.items():
+            units.update(choice.units if at != without else {})
+        return dict(sorted(units.items()))
+
+
+def _without_spare(
+    policy: ResourcePolicy, plan: TrialPlan, units: Units, pool: NodePool, chosen: Sequence[NodeChoice]
+) -> dict[str, int]:
+    """Drop units where slots of one type also fit on the nodes of another, and each type still holds its share."""
+    least = [min(slot.max_concurrent_trials, of.num_trials) for slot, of in zip(plan.slots, chosen, strict=True)]
+
+    def holds(fewer: Units) -> bool:
+        found = pool.plan(policy, fewer)
+        if found is None or len(found.slots) != len(least):
+            return False
+        return all(slot.max_concurrent_trials >= few for slot, few in zip(found.slots, least, strict=True))
+
+    return trimmed(units, pool, uses_devices=True, holds=holds)
+
+
+def _without_unused(policy: ResourcePolicy, units: Units, pool: NodePool, num_trials: int) -> dict[str, int]:
+    """Drop units without which so many trials get the same: the better slots may have room for all of them."""
+
+    def slots(some: Units) -> tuple[TrialSlot, ...]:
+        plan = pool.plan(policy, some)
+        return () if plan is None else plan.capped(num_trials, limited_by="num_trials").slots
+
+    wanted = slots(units)
+    return trimmed(units, pool, uses_devices=True, holds=lambda fewer: slots(fewer) == wanted)
+
+
+class Measured(NamedTuple):
+    """What was decided for trials of one workload and size.
+
+    Attributes:
+        at: The measured size that counts.
+        accelerator_type: Of the GPUs on which was measured; ``None``: not known.
+        has_prices: Whether what trials cost was decided, too.
+    """
+
+    at: SizeDecision
+    accelerator_type: str | None
+    has_prices: bool
+
+    @classmethod
+    def of(cls, decision: Decision, workload: str | None, size: float | None) -> Self:
+        """Return what was decided for a size; ``None``: for the largest that was measured.
+
+        Raises:
+            InvalidResourcesError: Nothing was decided for the workload, or the size is none.
+        """
+        if size is not None and not 0 < size < math.inf:
+            raise InvalidResourcesError(f"size must be above 0, and finite, got {size:g}")
+        decided = decision.of(workload)
+        at = decided.sizes[-1] if size is None else decided.at(size)
+        return cls(at, decision.accelerator_type, decision.has_prices)
+
+    def times(self, slot: TrialSlot) -> DeviceTimes | None:
+        """Return what trials cost in such slots; ``None``: it was not measured, as with several workers or devices."""
+        if slot.num_workers > 1 or slot.worker.gpus > 1:
+            return None
+        if slot.worker.gpus:
+            is_measured = self.accelerator_type is None or slot.accelerator_type in (None, self.accelerator_type)
+            return self.at.gpu if is_measured else None
+        return None if DEVICE_RESOURCES & slot.worker.ticks.keys() else self.at.cpu
+
+    def pool(self, pool: NodePool) -> NodePool:
+        """Return the node types without GPUs of other types, or in parts, on which trials were not measured."""
+
+        def is_measured(each: NodeType) -> bool:
+            return self.accelerator_type in (None, each.accelerator_type) and each.gpu_parts is None
+
+        return pool.of(lambda each: not each.gpus or is_measured(each))
+
+    def trial_s(self, plan: TrialPlan, pool: NodePool, units: Units) -> float | None:
+        """Return how many seconds the slowest trial of a plan takes on some nodes; ``None``: it was not measured."""
+        if units.keys() - self.pool(pool).node_types.keys():
+            return None
+        times = [self.times(slot) for slot in plan.slots]
+        known = [each.trial_s for each in times if each is not None]
+        return max(known) if len(known) == len(times) else None
+
+
+class _Candidate(NamedTuple):
+    choice: ResourcePolicy
+    policy: ResourcePolicy
+    nodes: NodeChoice
+    times: DeviceTimes
+    per_trial: float | None
+
+    def __str__(self) -> str:
+        cost = "at a price that is not known" if self.per_trial is None else f"for {self.per_trial:.3g}"
+        return f"{type(self.policy).__name__} in {self.times.trial_s:g} s {cost}"
+
+
+def choose_by_decision(
+    policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured
+) -> ChosenNodes | None:
+    """Return nodes for the slots in which a trial costs the least; ``None``: there is nothing to choose from.
+
+    The best slot type has all trials; those for which it has no room go to the others. Without prices the decision's
+    own answer counts: the device that costs less, if it has prices, else the faster.
+
+    Raises:
+        InfeasibleRequestError: Not even one trial fits.
+    """
+    comparable = measured.pool(pool)
+    candidates = list(_candidates(policy, comparable, num_trials, measured))
+    if len(candidates) < 2:
+        return None
+    if all(each.per_trial is not None for each in candidates):
+        best = sorted(candidates, key=lambda each: each.per_trial or 0)
+        how = f"a trial costs the least by what was measured at size {measured.at.size}"
+    else:
+        objective: Objective = "cost" if measured.has_prices else "time"
+        device = measured.at.device(objective)
+        best = sorted(candidates, key=lambda each: each.nodes.plan.use_gpu != (device == "GPU"))
+        how = f"{objective} decides, as prices are not all known: the {device} at size {measured.at.size}"
+    shares = tuple(
+        Share(each.policy, num_trials if at == 0 else 0)
+        for at, each in enumerate(each for each in best if each.choice is best[0].choice)
+    )
+    reasons = [f"{how}: {', then '.join(map(str, best))}", *_about_share(best, measured)]
+    if left_out := sorted(pool.node_types.keys() - comparable.node_types.keys()):
+        on = measured.accelerator_type or "whole GPUs"
+        reasons.append(f"left out, as it was measured on {on} only: {shorten_names(left_out)}")
+    found = nodes_for(best[0].choice, shares, comparable, num_trials)
+    return found._replace(notes=(*reasons, *found.notes))
+
+
+def _candidates(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: Measured) -> Iterator[_Candidate]:
+    for choice in policy.choices:
+        for inner in policies_by_slot(choice):
+            try:
+                nodes = choose_nodes(inner, pool, pool.most, num_trials)
+            except InfeasibleRequestError:
+                continue
+            times = measured.times(nodes.plan.slots[0])
+            if times is not None:
+                price = pool.price_per_hour(nodes.units)
+                per_trial = None if price is None else price / nodes.num_trials * times.trial_s / 3600
+                yield _Candidate(choice, inner, nodes, times, per_trial)
+
+
+def _about_share(candidates: list[_Candidate], measured: Measured) -> Iterator[str]:
+    for each in candidates:
+        gpus = each.nodes.plan.worker.gpus
+        if 0 < gpus < 1 and measured.at.gpu.device == "gpu":
+            yield (
+                f"measured with a whole GPU, of which a trial now has {format_amount(gpus)}: with others on it, it may "
+                "be slower than was measured"
+            )

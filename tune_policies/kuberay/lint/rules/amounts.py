@@ -1,0 +1,266 @@
+"""Rules for CPUs, host memory and ``rayStartParams``: what Ray counts, and what Kubernetes keeps."""
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any, Final
+
+from tune_policies.files.plain_data import parse_json
+from tune_policies.files.yaml_documents import Path
+from tune_policies.kuberay.design.device_plugins import ray_resource
+from tune_policies.kuberay.lint.rule import Edit, Found, RuleBook
+from tune_policies.kuberay.lint.rules.cluster_parts import (
+    READER,
+    START,
+    VALIDATION,
+    Group,
+    exact,
+    extra,
+    groups_of,
+    mapping,
+    workers_of,
+)
+from tune_policies.kuberay.manifests.kuberay_models import HeadGroup, Quantity, WorkerGroupSpec
+from tune_policies.kuberay.manifests.ray_counts import is_resource_name, quoted_amounts, read_start_resources
+from tune_policies.values.value import shorten, suggest
+
+RULES: Final = RuleBook()
+
+_SHM: Final = "/dev/shm"  # noqa: S108 - a place in the pods
+
+_WHOLE: Final = ("num-cpus", "num-gpus", "memory", "object-store-memory")
+
+_COUNTED: Final = ("num-cpus", "num-gpus", "memory", "resources")
+
+OPTIONS: Final = frozenset(
+    {"address", "autoscaling-config", "block", "cgroup-path", "dashboard-agent-grpc-port"}
+    | {"dashboard-agent-listen-port", "dashboard-host", "dashboard-port", "disable-usage-stats"}
+    | {"enable-object-reconstruction", "enable-resource-isolation", "head", "include-dashboard"}
+    | {"include-log-monitor", "labels", "labels-file", "log-color", "log-style", "max-worker-port", "memory"}
+    | {"metrics-export-port", "min-worker-port", "no-monitor", "no-redirect-output", "node-ip-address"}
+    | {"node-manager-port", "node-name", "num-cpus", "num-gpus", "object-manager-port", "object-spilling-directory"}
+    | {"object-store-memory", "plasma-directory", "port", "proxy-server-url", "ray-client-server-port"}
+    | {"ray-debugger-external", "redis-password", "redis-shard-ports", "redis-username", "resources"}
+    | {"runtime-env-agent-port", "system-config", "system-reserved-cpu", "system-reserved-memory", "temp-dir"}
+    | {"tracing-startup-hook", "verbose", "worker-port-list"}
+)
+"""All options of ``ray start``, those that its help hides too, of Ray 2.50 to 2.60."""
+
+
+@RULES.of_each(groups_of, "no-cpus", "error", f"{READER} (_get_num_cpus)")
+def _no_cpus(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Ray's autoscaler stops with: Autoscaler failed to detect `CPU` resources."""
+    if at.is_autoscaling and _counted_cpus(at) is None:
+        fix = "give the first container a limit for cpu, or the group resources.CPU"
+        yield Found((*at.container_path, "resources"), f"{at} says nowhere how many CPUs it has", fix)
+
+
+def _counted_cpus(at: Group[HeadGroup]) -> tuple[Path, Quantity] | None:
+    """Return what Ray counts CPUs by, as its reader does."""
+    if told := at.amount("CPU", "num-cpus"):
+        return told
+    asked = {**at.container.resources.requests, **at.container.resources.limits}
+    return (at.key_path("cpu"), asked["cpu"]) if "cpu" in asked else None
+
+
+@RULES.of_each(groups_of, "start-param-not-whole", "error", f"{READER} (_get_num_cpus, _get_num_gpus, _get_memory)")
+def _not_whole(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Ray's autoscaler and ray start read a whole number there, and stop at anything else."""
+    for name in _WHOLE:
+        value = at.spec.rayStartParams.get(name)
+        if value is not None and not _is_whole(value):
+            message = f"{at} has {name} {value!r}, which is no whole number"
+            fix = "write a whole number of bytes" if "memory" in name else 'write a whole number, such as "4"'
+            yield Found((*at.path, "rayStartParams", name), message, fix)
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        return int(text) >= 0
+    except ValueError:
+        return False
+
+
+@RULES.of_each(groups_of, "start-param-resources", "error", f"{READER} (_get_custom_resources)")
+def _resources_quoted(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Ray's autoscaler and the shell of the pod each take quotes away before they read the JSON."""
+    text = at.spec.rayStartParams.get("resources")
+    if text is None or (problem := _problem_of_resources(text, at.is_autoscaling)) is None:
+        return
+    where = (*at.path, "rayStartParams", "resources")
+    amounts = _plain_amounts(text)
+    yield Found(
+        where,
+        f"{at} has the resources {shorten(text)}: {problem}",
+        "write the group's resources beside rayStartParams (KubeRay 1.5 and later), or a mapping to whole numbers "
+        'in JSON with two pairs of quotes: \'"{\\"Custom\\": 1}"\'',
+        () if amounts is None else (Edit(where, quoted_amounts(amounts)),),
+        is_safe=True,
+    )
+
+
+def _problem_of_resources(text: str, has_autoscaler: bool) -> str | None:
+    """Read it as Ray's autoscaler does: without its first and last character, and without backslashes.
+
+    Without an autoscaler only the shell and ``ray start`` read it.
+    """
+    if not has_autoscaler:
+        return None if read_start_resources(text) is not None else "the shell and ray start make nothing of it"
+    try:
+        found = parse_json(text[1:-1].replace("\\", ""))
+    except ValueError:
+        return "Ray's autoscaler cannot read it"
+    if not isinstance(found, dict):
+        return "it is no mapping"
+    wrong = [f"{key} is {value!r}" for key, value in found.items() if not _is_amount(value)]
+    return f"amounts must be whole and not negative, but {wrong[0]}" if wrong else None
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _plain_amounts(text: str) -> dict[str, int] | None:
+    """Return what is meant where only the outer pair of quotes is missing, and no name could be a command."""
+    try:
+        found = parse_json(text)
+    except ValueError:
+        return None
+    is_sound = isinstance(found, dict) and all(map(_is_amount, found.values())) and all(map(is_resource_name, found))
+    return found if is_sound else None
+
+
+@RULES.of_each(groups_of, "start-param-unknown", "warning", START)
+def _unknown(at: Group[HeadGroup]) -> Iterator[Found]:
+    """The command ray start stops at an option that it does not know, so that no pod of the group gets ready."""
+    for name in at.spec.rayStartParams:
+        if name not in OPTIONS:
+            message = f"{at} has {name!r} in rayStartParams{suggest(name.replace('_', '-'), OPTIONS)}"
+            fix = "write an option of ray start without its dashes in front"
+            yield Found((*at.path, "rayStartParams", name), message, fix)
+
+
+@RULES.of_each(groups_of, "resources-twice", "error", f"{VALIDATION} (validateRayGroupResources)")
+def _resources_twice(at: Group[HeadGroup]) -> Iterator[Found]:
+    """From KubeRay 1.5 on the operator refuses a group that says its resources in two places."""
+    if at.spec.resources and (said := [key for key in _COUNTED if at.spec.rayStartParams.get(key)]):
+        message = f"{at} has resources and also rayStartParams {', '.join(said)}"
+        yield Found(
+            (*at.path, "rayStartParams", said[0]), message, "keep one of the two: resources, from KubeRay 1.5 on"
+        )
+
+
+_CONFIG: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/config.html#resources"
+
+
+@RULES.of_each(groups_of, "cpus-rounded-up", "warning", f"{READER} (_round_up_k8s_quantity)")
+def _cpus_rounded_up(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Ray counts whole CPUs, rounded up: trials share fewer CPUs than they were promised."""
+    path, amount = _counted_cpus(at) or ((), None)
+    cpus = exact(amount)
+    if cpus is not None and path[-1] != "num-cpus" and cpus.denominator != 1:
+        yield Found(path, f"Ray counts {-(-cpus // 1)} for the CPUs of {at}, which has {amount}", "give whole CPUs")
+
+
+@RULES.of_each(workers_of, "memory-not-kept", "note", _CONFIG)
+def _memory_not_kept(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+    """Where a node is full, pods that take more than they requested are killed first, with all trials in them."""
+    limit, request = (each.get("memory") for each in (at.container.resources.limits, at.container.resources.requests))
+    most, least = exact(limit), exact(request)
+    if most is not None and least is not None and least < most:
+        message = f"Ray counts {limit} of memory in {at}, of which Kubernetes keeps {request}"
+        path = (*at.container_path, "resources", "requests", "memory")
+        yield Found(path, message, f'request memory: "{limit}" too')
+
+
+@RULES.of_each(workers_of, "memory-not-told", "note", _CONFIG)
+def _memory_not_told(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+    """Ray takes the whole memory of the node for its own, and so do the other pods on it."""
+    asked = at.container.resources
+    if at.devices and not at.amount("memory", "memory") and "memory" not in {**asked.limits, **asked.requests}:
+        path = (*at.container_path, "resources")
+        yield Found(path, f"{at} has no limit of memory", "write the memory under limits and requests")
+
+
+@RULES.of_each(
+    groups_of,
+    "request-above-limit",
+    "error",
+    "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/",
+)
+def _request_above_limit(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Kubernetes refuses the pod."""
+    for path, container in at.containers:
+        limits, requests = container.resources.limits, container.resources.requests
+        for key in sorted(key for key in limits.keys() & requests.keys() if ray_resource(key) is None):
+            most, asked = exact(limits[key]), exact(requests[key])
+            if most is not None and asked is not None and asked > most:
+                message = f"{at} requests {requests[key]} {key} with a limit of {limits[key]}"
+                yield Found((*path, "resources", "requests", key), message, "raise the limit, or lower the request")
+
+
+@RULES.of_each(workers_of, "workers-without-cpus", "warning", START)
+def _workers_without_cpus(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+    """A trial asks for a CPU unless it says otherwise, so that it never runs there, not even for the GPUs."""
+    told = at.amount("CPU", "num-cpus")
+    if told is not None and exact(told[1]) == 0:
+        fix = "leave it out: 0 is for the head, which is to take no trials"
+        yield Found(told[0], f"{at} tells Ray of no CPUs", fix)
+
+
+def _shared_memory(at: Group[HeadGroup]) -> tuple[Path, Mapping[str, Any]] | None:
+    """Return the volume that a group mounts at ``/dev/shm``, where it is an ``emptyDir``; KubeRay mounts one else."""
+    mounts = extra(at.container, "volumeMounts")
+    names = [
+        mapping(each).get("name")
+        for each in (mounts if isinstance(mounts, list) else ())
+        if str(mapping(each).get("mountPath")).rstrip("/") == _SHM
+    ]
+    volumes = extra(at.pod, "volumes")
+    for number, each in enumerate(volumes if isinstance(volumes, list) else ()):
+        volume = mapping(each)
+        if names and volume.get("name") == names[0] and "emptyDir" in volume:
+            return (*at.pod_path, "volumes", number), mapping(volume["emptyDir"])
+    return None
+
+
+@RULES.of_each(groups_of, "shm-on-disk", "warning", "https://kubernetes.io/docs/concepts/storage/volumes/#emptydir")
+def _shm_on_disk(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Ray's object store and PyTorch's data loaders exchange data there: on a disk everything waits for it."""
+    volume = _shared_memory(at)
+    if volume is not None and volume[1].get("medium") != "Memory":
+        message = f"{_SHM} of {at} is an emptyDir without medium: Memory, which is on the node's disk"
+        fix = "write emptyDir: {medium: Memory}, or leave the volume and its mount to KubeRay"
+        yield Found(volume[0], message, fix)
+
+
+@RULES.of_each(groups_of, "shm-too-small", "warning", "determine_plasma_store_config in ray._private.services")
+def _shm_too_small(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Ray's object store then goes to /tmp, on the disk, and above 10 GB ray start stops instead."""
+    path, directory = _shared_memory(at) or ((), {})
+    limit = directory.get("sizeLimit")
+    size = exact(limit) if isinstance(limit, str | int) else None
+    is_elsewhere = (
+        "plasma-directory" in at.spec.rayStartParams or "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE" in at.environment
+    )
+    if size is None or directory.get("medium") != "Memory" or is_elsewhere:
+        return
+    memory = exact(at.container.resources.limits.get("memory"))
+    store = exact(at.spec.rayStartParams.get("object-store-memory"))
+    if store is None and memory is not None:
+        store = default_object_store(memory, size)
+    if store is not None and store > size:
+        message = f"{_SHM} of {at} has {limit}, and Ray's object store takes {int(store):,} bytes"
+        fix = "leave sizeLimit out: the memory limit of the pod bounds it too"
+        yield Found((*path, "emptyDir", "sizeLimit"), message, fix)
+
+
+def default_object_store(memory: Fraction, shared: Fraction) -> Fraction:
+    """Return how large Ray makes its object store where nobody says, in bytes.
+
+    Source: ``resolve_object_store_memory`` in ``ray._private.utils``. Up to 10 GB it does not look at what is shared.
+
+    Args:
+        memory: Of the container, in bytes.
+        shared: In ``/dev/shm``, in bytes.
+    """
+    return min(memory * 3 / 10, Fraction(200 * 10**9), max(Fraction(10**10), shared * 95 / 100))

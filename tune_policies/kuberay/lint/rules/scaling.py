@@ -1,0 +1,316 @@
+"""Rules for how groups grow and shrink: their numbers, who reads their labels, what idles, and Kueue's queues."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from tune_policies.cluster.labels import check_selector, is_label_value
+from tune_policies.files.yaml_documents import Document
+from tune_policies.kuberay.lint.rule import RAY_JOB, VALUES, Edit, Found, RuleBook
+from tune_policies.kuberay.lint.rules.cluster_parts import (
+    API,
+    AUTOSCALER_V2,
+    READER,
+    READS_GROUP_FIELDS,
+    VALIDATION,
+    Group,
+    exact,
+    groups_of,
+    head_of,
+    is_autoscaling,
+    mapping,
+    ray_version_of,
+    the_cluster,
+    workers_of,
+)
+from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
+from tune_policies.values.errors import InvalidResourcesError
+
+RULES: Final = RuleBook()
+
+_AUTOSCALING: Final = "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/configuring-autoscaling.html"
+
+_NO_LIMIT: Final = 2147483647
+"""What KubeRay's definition writes where ``maxReplicas`` is left out."""
+
+_SHORT_S: Final = 10
+_LONG_S: Final = 1800
+"""An idle GPU costs as much as a busy one; half an hour is longer than any node takes to start."""
+
+
+@RULES.of_each(workers_of, "min-above-max", "error", f"{VALIDATION} (ValidateRayClusterSpec)")
+def _min_above_max(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+    """From KubeRay 1.6 on the operator refuses the cluster; before, it starts maxReplicas and only logs it."""
+    least, most = at.spec.minReplicas, at.spec.maxReplicas
+    if least > most:
+        message = f"{at} has minReplicas {least} above maxReplicas {most}"
+        yield Found((*at.path, "minReplicas"), message, f"raise maxReplicas to {least}, or lower minReplicas to {most}")
+
+
+@RULES.of_each(workers_of, "group-never-starts", "warning", f"{API} (WorkerGroupSpec)")
+def _never_starts(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+    """No node of the group ever starts, and trials that need one wait for ever."""
+    if "maxReplicas" in at.spec.model_fields_set and at.spec.maxReplicas == 0 and not at.spec.suspend:
+        yield Found((*at.path, "maxReplicas"), f"{at} has maxReplicas 0", "write the most that you want to pay for")
+
+
+@RULES.of_each(
+    workers_of,
+    "replicas-outside",
+    "warning",
+    "GetWorkerGroupDesiredReplicas in KubeRay's controllers/ray/utils/util.go",
+)
+def _replicas_outside(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+    """The operator keeps to minReplicas and maxReplicas, whatever replicas says."""
+    replicas, least, most = at.spec.replicas, at.spec.minReplicas, at.spec.maxReplicas
+    if "replicas" in at.spec.model_fields_set and least <= most and not least <= replicas <= most:
+        becomes, path = min(max(replicas, least), most), (*at.path, "replicas")
+        message = f"{at} has replicas {replicas}, outside {least} to {most}: the operator starts {becomes}"
+        yield Found(path, message, f"write replicas: {becomes}", (Edit(path, becomes),), is_safe=True)
+
+
+@RULES.of_each(
+    the_cluster,
+    "group-name-twice",
+    "error",
+    f"{READER} (_generate_available_node_types_from_ray_cr_spec, _HEAD_GROUP_NAME)",
+)
+def _name_twice(cluster: ClusterInFile) -> Iterator[Found]:
+    """Pods and node types go by the group's name: one of the two groups hides the other from the autoscaler."""
+    seen = set()
+    for at in workers_of(cluster):
+        name, path = at.spec.groupName, (*at.path, "groupName")
+        if name in seen:
+            yield Found(path, f"the group name {name!r} comes twice", "give each group a name of its own")
+        elif name == "headgroup":
+            yield Found(path, "the group name 'headgroup' is the head's", "give the group another name")
+        seen.add(name)
+
+
+@RULES.of_each(groups_of, "restart-policy-v2", "error", f"{VALIDATION} (ValidateRayClusterSpec)")
+def _restart_policy(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Autoscaler v2 takes a pod for one node for good, so the operator refuses pods that start again by themselves."""
+    # What Ray's version makes of the autoscaler does not count there.
+    is_v2 = at.is_autoscaling and at.cluster.spec.autoscalerOptions.version == "v2"
+    if is_v2 and at.pod.restartPolicy not in (None, "", "Never"):
+        path = (*at.pod_path, "restartPolicy")
+        message = f"{at} has restartPolicy {at.pod.restartPolicy} under autoscaler v2"
+        fix = "write restartPolicy: Never, or leave it out"
+        yield Found(path, message, fix, (Edit(path, "Never"),), is_safe=True)
+
+
+@RULES.of_each(workers_of, "group-idle-without-v2", "error", f"{VALIDATION} (validateWorkerGroupIdleTimeout)")
+def _idle_without_v2(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+    """Only autoscaler v2 knows a group's own idle time-out, and KubeRay 1.6 and later want it said.
+
+    That v2 is Ray's default does not count there.
+    """
+    spec, variable = at.cluster.spec, head_of(at.cluster).environment.get(AUTOSCALER_V2)
+    version = spec.autoscalerOptions.version
+    if at.spec.idleTimeoutSeconds is None or version == "v2" or variable in ("1", "true"):
+        return
+    # Ray takes v2 anyway where nothing says which.
+    is_free = at.is_autoscaling and not version and variable is None
+    yield Found(
+        (*at.path, "idleTimeoutSeconds"),
+        f"{at} has an idleTimeoutSeconds of its own, but autoscalerOptions.version is not v2",
+        "write autoscalerOptions.version: v2" + ("" if at.is_autoscaling else " and enableInTreeAutoscaling: true"),
+        (Edit(("autoscalerOptions", "version"), "v2"),) if is_free else (),
+    )
+
+
+@RULES.of_each(the_cluster, "autoscaler-options-unused", "note", f"{API} (RayClusterSpec.enableInTreeAutoscaling)")
+def _options_unused(cluster: ClusterInFile) -> Iterator[Found]:
+    """Without an autoscaler nobody reads them: the numbers of pods stay as they are."""
+    options = cluster.spec.autoscalerOptions
+    if not is_autoscaling(cluster) and (said := sorted(options.model_fields_set | set(options.model_extra or {}))):
+        message = f"autoscalerOptions has {', '.join(said)}, but enableInTreeAutoscaling is not true"
+        fix = "write enableInTreeAutoscaling: true, or leave autoscalerOptions out"
+        yield Found(("autoscalerOptions",), message, fix)
+
+
+@RULES.of_each(workers_of, "devices-always-there", "note", _AUTOSCALING)
+def _always_there(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+    """Nodes with devices cost as much without work."""
+    if at.is_autoscaling and at.devices and at.spec.minReplicas > 0:
+        nodes = at.spec.minReplicas * at.spec.numOfHosts
+        message = f"{at} keeps {nodes} {'node' if nodes == 1 else 'nodes'} with devices, also without work"
+        fix = "write minReplicas: 0, and the autoscaler adds them when trials ask"
+        yield Found((*at.path, "minReplicas"), message, fix)
+
+
+@RULES.of_each(workers_of, "never-grows", "note", _AUTOSCALING)
+def _never_grows(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+    """Without the autoscaler, KubeRay keeps the number of replicas, and maxReplicas is never reached."""
+    replicas, most = at.spec.replicas, at.spec.maxReplicas
+    if not at.is_autoscaling and at.devices and "maxReplicas" in at.spec.model_fields_set and replicas < most:
+        message = f"{at} has {replicas} replicas and may have {most}, but nothing adds them"
+        fix = "write enableInTreeAutoscaling: true, or the same number three times"
+        yield Found((*at.path, "maxReplicas"), message, fix)
+
+
+@RULES.of_each(workers_of, "no-upper-bound", "warning", f"{API} (WorkerGroupSpec)")
+def _no_upper_bound(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+    """The autoscaler adds a node for every trial that asks: a wrong number in one run is paid in full."""
+    if at.is_autoscaling and at.devices and at.spec.maxReplicas >= _NO_LIMIT:
+        message = f"{at} may grow to {at.spec.maxReplicas} replicas"
+        yield Found((*at.path, "maxReplicas"), message, "write the most that you want to pay for")
+
+
+def _timeouts(cluster: ClusterInFile) -> Iterator[tuple[Found, int, bool]]:
+    """Yield for each idle time-out a finding to fill in, the seconds, and whether it is of nodes with devices."""
+    if not is_autoscaling(cluster):
+        return
+    workers = workers_of(cluster)
+    if (of_all := cluster.spec.autoscalerOptions.idleTimeoutSeconds) is not None:
+        found = Found(("autoscalerOptions", "idleTimeoutSeconds"), f"an idle node goes after {of_all} s")
+        yield found, of_all, any(at.devices for at in workers)
+    for at in workers:
+        if (own := at.spec.idleTimeoutSeconds) is not None:
+            found = Found((*at.path, "idleTimeoutSeconds"), f"an idle node of {at} goes after {own} s")
+            yield found, own, bool(at.devices)
+
+
+@RULES.of_each(_timeouts, "goes-at-once", "warning", _AUTOSCALING)
+def _goes_at_once(timeout: tuple[Found, int, bool]) -> Iterator[Found]:
+    """A node goes in the moment between two trials, and the next one waits until it is there again."""
+    found, seconds, _ = timeout
+    if seconds < _SHORT_S:
+        yield found._replace(fix="write 60, or as long as trials take to follow one another")
+
+
+@RULES.of_each(_timeouts, "idles-long", "note", _AUTOSCALING)
+def _idles_long(timeout: tuple[Found, int, bool]) -> Iterator[Found]:
+    """An idle device costs as much as a busy one."""
+    found, seconds, has_devices = timeout
+    if seconds > _LONG_S and has_devices:
+        yield found._replace(fix="write a few minutes")
+
+
+@RULES.of_each(
+    the_cluster,
+    "head-takes-trials",
+    "note",
+    "https://docs.ray.io/en/latest/cluster/vms/user-guides/large-cluster-best-practices.html",
+)
+def _head_works(cluster: ClusterInFile) -> Iterator[Found]:
+    """A trial that takes too much memory there ends the whole cluster, and not only itself."""
+    at = head_of(cluster)
+    told = at.amount("CPU", "num-cpus")
+    if any(worker.devices for worker in workers_of(cluster)) and (told is None or exact(told[1]) != 0):
+        message = "the head takes trials and drivers, beside what holds the cluster together"
+        yield Found(told[0] if told else at.path, message, 'write num-cpus: "0" under the rayStartParams of the head')
+
+
+@RULES.of_each(the_cluster, "head-with-devices", "note", _AUTOSCALING)
+def _head_with_devices(cluster: ClusterInFile) -> Iterator[Found]:
+    """The head never goes while the cluster is there, so its devices are paid without a pause."""
+    at = head_of(cluster)
+    for key, amount in at.devices.items() if cluster.spec.workerGroupSpecs else ():
+        message = f"the head holds {amount} {key} as long as the cluster is there"
+        yield Found(at.key_path(key), message, "move the devices to a group of workers, which can shrink to nothing")
+
+
+# Labels and resources of groups reach the autoscaler only where its Ray reads them.
+
+
+@RULES.of_each(groups_of, "labels-in-start-params", "error", f"{VALIDATION} (validateRayGroupLabels)")
+def _labels_in_start_params(at: Group[HeadGroup]) -> Iterator[Found]:
+    """From KubeRay 1.5 on the operator refuses them there, and Ray's autoscaler does not read them."""
+    text = at.spec.rayStartParams.get("labels")
+    if text is None:
+        return
+    path = (*at.path, "rayStartParams", "labels")
+    pairs = [pair.split("=") for pair in text.strip("\"'").split(",")]
+    labels = {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
+    is_clear = not at.spec.labels and len(labels) == len(pairs) and _are_labels(labels)
+    is_clear = is_clear and at.cluster.document_type != VALUES  # the chart has no place for a group's labels
+    edits = (Edit((*at.path, "labels"), labels), Edit(path, None)) if is_clear else ()
+    fix = "write them as the group's labels, beside rayStartParams (KubeRay 1.5 and later)"
+    yield Found(path, f"{at} has its labels {text!r} in rayStartParams", fix, edits)
+
+
+def _are_labels(labels: dict[str, str]) -> bool:
+    try:
+        check_selector(labels)
+    except InvalidResourcesError:
+        return False
+    return all(map(is_label_value, labels.values()))
+
+
+@RULES.of_each(
+    workers_of,
+    "labels-without-v2",
+    "warning",
+    "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/label-based-scheduling.html",
+)
+def _labels_without_v2(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
+    """Trials that ask for a label, such as a device type, have no node added."""
+    told, variable = at.cluster.spec.autoscalerOptions.version, head_of(at.cluster).environment.get(AUTOSCALER_V2)
+    is_v1 = told == "v1" or (variable or "").lower() in ("0", "false")
+    if at.is_autoscaling and is_v1 and at.spec.labels:
+        message = f"the autoscaler is not version 2, and does not go by the labels of {at}"
+        yield Found((*at.path, "labels"), message, "write version: v2 under autoscalerOptions")
+
+
+def _unread(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], str]]:
+    """Yield the groups with the Ray whose autoscaler does not read their fields, where it is such a one."""
+    version = ray_version_of(cluster)
+    if is_autoscaling(cluster) and version is not None and version < READS_GROUP_FIELDS:
+        for at in groups_of(cluster):
+            yield at, f"which the autoscaler of Ray {'.'.join(map(str, version))} does not read"
+
+
+@RULES.of_each(_unread, "group-labels-unread", "note", "https://github.com/ray-project/ray/pull/57260")
+def _labels_unread(unread: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
+    """The pods have them, but no node is added for a trial that asks for them."""
+    at, why = unread
+    if at.spec.labels and at.path[0] != "headGroupSpec":
+        yield Found((*at.path, "labels"), f"{at} has labels, {why}", "take Ray 2.51 or newer")
+
+
+@RULES.of_each(_unread, "group-resources-unread", "warning", "https://github.com/ray-project/ray/pull/57260")
+def _resources_unread(unread: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
+    """The pods have them, and the autoscaler plans with others."""
+    at, why = unread
+    if at.spec.resources:
+        fix = "take Ray 2.51 or newer, or write rayStartParams"
+        yield Found((*at.path, "resources"), f"{at} has resources, {why}", fix)
+
+
+# Kueue queues clusters and jobs with its label.
+
+_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+_ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
+_KUEUE_CLUSTERS: Final = "https://kueue.sigs.k8s.io/docs/tasks/run/rayclusters/#d-limitations"
+
+
+@RULES.of_each(the_cluster, "kueue-autoscaling", "error", _KUEUE_CLUSTERS)
+def _queued_autoscaling(cluster: ClusterInFile) -> Iterator[Found]:
+    """Kueue keeps a place for what the manifest says, and refuses clusters that change by themselves."""
+    is_elastic = cluster.metadata.annotations.get(_ELASTIC) == "true"
+    if cluster.metadata.labels.get(_QUEUE) and is_autoscaling(cluster) and not is_elastic:
+        fix = f'write the annotation {_ELASTIC}: "true", where Kueue has ElasticJobsViaWorkloadSlices, or turn it off'
+        yield Found(("enableInTreeAutoscaling",), "the autoscaler is on in a cluster that Kueue queues", fix)
+
+
+@RULES.of_each(groups_of, "kueue-no-requests", "warning", _KUEUE_CLUSTERS)
+def _nothing_asked(at: Group[HeadGroup]) -> Iterator[Found]:
+    """Kueue counts what pods ask for: one that asks for nothing takes its node past the quota."""
+    asked = at.container.resources
+    if at.cluster.metadata.labels.get(_QUEUE) and not asked.requests and not asked.limits:
+        yield Found(at.container_path, f"{at} asks for nothing", "write requests of CPU and memory")
+
+
+@RULES.of_documents(
+    (RAY_JOB,), "kueue-cluster-stays", "error", "https://kueue.sigs.k8s.io/docs/tasks/run/rayjobs/#c-limitations"
+)
+def _cluster_stays(document: Document) -> Iterator[Found]:
+    """A cluster without work would keep its place in the queue, so Kueue refuses the job."""
+    labels = mapping(mapping(mapping(document.data).get("metadata")).get("labels"))
+    spec = document.data.get("spec")
+    stays = (
+        isinstance(spec, dict) and "clusterSelector" not in spec and spec.get("shutdownAfterJobFinishes") is not True
+    )
+    if labels.get(_QUEUE) and stays:
+        path, fix = ("spec", "shutdownAfterJobFinishes"), "write shutdownAfterJobFinishes: true"
+        yield Found(path, "the cluster stays when the job is done", fix, (Edit(path, True),))
