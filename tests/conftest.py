@@ -1,6 +1,5 @@
 """What all tests share: what is set before Ray is imported, and that the GPU tests skip where there is no GPU."""
 
-import importlib.util
 import os
 import tempfile
 
@@ -40,8 +39,8 @@ def pytest_collection_modifyitems(items):
 
 
 def _has_gpu():
-    if importlib.util.find_spec("torch") is None:
+    try:
+        import torch
+    except ImportError:
         return False
-    import torch
-
     return torch.cuda.is_available()
