@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 # How long an example takes is no claim of these tests.
+settings.register_profile("few", deadline=None, max_examples=5)
 settings.register_profile("default", deadline=None, max_examples=15)
 settings.register_profile("thorough", deadline=None, max_examples=3000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

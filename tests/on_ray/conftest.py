@@ -1,10 +1,13 @@
-"""Every test here starts a real Ray; the folder is marked as a whole."""
+"""Every test here starts a real Ray; the folder is marked as a whole.
+
+A module that says which ``RAY`` it needs finds it started. All others start theirs themselves.
+"""
 
 from pathlib import Path
 
 import pytest
 
-from tests.on_ray.rays import ray_with_stand_ins
+from tests.on_ray.rays import local_ray, ray_with_stand_ins
 from tests.stand_ins import state_counts
 
 HERE = Path(__file__).parent
@@ -16,6 +19,15 @@ def no_gpu_was_chosen():
     """Ray refuses more logical GPUs than CUDA_VISIBLE_DEVICES names."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started_ray(request, no_gpu_was_chosen):
+    if resources := getattr(request.module, "RAY", None):
+        with local_ray(**resources):
+            yield
+    else:
         yield
 
 

@@ -10,10 +10,15 @@ from ray.cluster_utils import Cluster
 from tests.stand_ins import write_stand_ins
 
 
+def _start(resources):
+    """On this machine, and never one that runs already."""
+    ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False, **resources)
+
+
 @contextmanager
 def local_ray(**resources):
-    """A Ray of its own on this machine, never one that runs already."""
-    ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False, **resources)
+    """A Ray of its own."""
+    _start(resources)
     try:
         yield
     finally:
@@ -33,12 +38,22 @@ def ray_with_stand_ins(folder, **resources):
 
 
 @contextmanager
+def no_workers_ahead():
+    """Raylets that start no processes ahead of work: to most nodes it never comes, and the machine would be busy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_prestart_worker_first_driver", "0")
+        patch.setenv("RAY_enable_worker_prestart", "0")
+        yield
+
+
+@contextmanager
 def cluster_of(*nodes):
     """A cluster with one raylet for each dict of ``add_node`` arguments."""
     cluster = Cluster()
     try:
-        for node in nodes:
-            cluster.add_node(**node)
+        with no_workers_ahead():
+            for node in nodes:
+                cluster.add_node(**node)
         yield cluster
     finally:
         ray.shutdown()

@@ -26,7 +26,7 @@ from tune_policies.ray_compat.gcs_tables import (
     remove_group,
 )
 
-pytestmark = pytest.mark.ray_border
+pytestmark = [pytest.mark.rest, pytest.mark.ray_border]
 
 
 @pytest.fixture(scope="module", autouse=True)
