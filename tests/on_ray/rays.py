@@ -1,6 +1,7 @@
 """Real Rays for tests. GPUs are logical: real to Ray's scheduler, without a device behind them."""
 
 import os
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -8,6 +9,33 @@ import ray
 from ray.cluster_utils import Cluster
 
 from tests.stand_ins import write_stand_ins
+
+_shared = {}
+"""The resources of the Ray that modules share; none where there is no such Ray."""
+
+
+def share_ray(**resources):
+    """The Ray that the module before has used, if it has these resources and nothing is left on it; else a new one."""
+    if not (_shared == resources and ray.is_initialized() and _is_idle()):
+        end_shared_ray()
+        _start(resources)
+        _shared.update(resources)
+
+
+def end_shared_ray():
+    if _shared:
+        _shared.clear()
+        ray.shutdown()
+
+
+def _is_idle(within_s=5):
+    """Nothing holds CPUs or GPUs, though the trials of the module before may be ending still."""
+    deadline = time.monotonic() + within_s
+    while any(ray.available_resources().get(name) != ray.cluster_resources().get(name) for name in ("CPU", "GPU")):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def _start(resources):
