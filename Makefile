@@ -6,7 +6,7 @@ comma := ,
 # TensorFlow brings the CUDA libraries only when it is asked to.
 EXTRAS := all$(if $(shell command -v nvidia-smi),$(comma)tensorflow-gpu)
 
-.PHONY: install demo test test-all test-gpu test-ray check bench clean
+.PHONY: install demo test test-rest test-all test-gpu test-ray check bench clean
 
 install: .venv/installed
 
@@ -22,8 +22,12 @@ demo: install
 # Most tests wait for a Ray: two at a time use a machine of two cores better than one.
 TWO_AT_A_TIME := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
+# Each capability once. What else is run each day is test-rest; a property is tried there with more examples.
 test: install
-	$(BIN)/python -m pytest $(TWO_AT_A_TIME) -m "not slow"
+	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest $(TWO_AT_A_TIME) -m "not slow and not rest"
+
+test-rest: install
+	$(BIN)/python -m pytest $(TWO_AT_A_TIME) -m "not slow and (rest or hypothesis)"
 
 test-all: install
 	$(BIN)/python -m pytest $(TWO_AT_A_TIME)

@@ -1,6 +1,5 @@
 """What all tests share: what is set before Ray is imported, and that the GPU tests skip where there is no GPU."""
 
-import importlib.util
 import os
 import tempfile
 
@@ -8,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 # How long an example takes is no claim of these tests.
+settings.register_profile("few", deadline=None, max_examples=5)
 settings.register_profile("default", deadline=None, max_examples=15)
 settings.register_profile("thorough", deadline=None, max_examples=3000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
@@ -40,8 +40,8 @@ def pytest_collection_modifyitems(items):
 
 
 def _has_gpu():
-    if importlib.util.find_spec("torch") is None:
+    try:
+        import torch
+    except ImportError:
         return False
-    import torch
-
     return torch.cuda.is_available()

@@ -4,7 +4,6 @@ import pytest
 
 from tests.on_ray.rays import local_ray
 from tune_policies import probe_cluster
-from tune_policies.benchmarks.measuring.runner import measure, new_run_set
 from tune_policies.benchmarks.record.machine import read_environment
 from tune_policies.benchmarks.record.run_set import Arm, Phase, Settings
 from tune_policies.benchmarks.workloads.steps import Steps
@@ -14,23 +13,27 @@ pytestmark = pytest.mark.gpu
 SIZE = 4096
 
 
-@pytest.fixture(scope="module")
-def run_set():
-    settings = Settings(sizes={"matmul": (SIZE,)}, devices=("cpu", "gpu", "gpu@0.5"), num_rounds=1, num_blocks=4)
+def measured(settings):
+    pytest.importorskip("pyperf")  # whose clock the measuring uses
+    from tune_policies.benchmarks.measuring.runner import measure, new_run_set
+
     with local_ray():
         capacity = probe_cluster()
         *_, last = measure(new_run_set(settings, capacity, read_environment(), "a test"), capacity)
     return last
+
+
+@pytest.fixture(scope="module")
+def run_set():
+    devices = ("cpu", "gpu", "gpu@0.5")
+    return measured(Settings(sizes={"matmul": (SIZE,)}, devices=devices, num_rounds=1, num_blocks=4))
 
 
 @pytest.fixture(scope="module")
 def on_cpu():
     """What a workload leaves that was asked for a GPU, and works on the CPU."""
-    settings = Settings(sizes={f"{__name__}:stays_on_cpu": (64,)}, devices=("gpu",), num_rounds=1, has_control=False)
-    with local_ray():
-        capacity = probe_cluster()
-        *_, last = measure(new_run_set(settings, capacity, read_environment(), "a test"), capacity)
-    return last
+    sizes = {f"{__name__}:stays_on_cpu": (64,)}
+    return measured(Settings(sizes=sizes, devices=("gpu",), num_rounds=1, has_control=False))
 
 
 def stays_on_cpu(size, device):

@@ -11,7 +11,7 @@ from ray import tune
 from tests.on_gpu.device import sees_a_gpu, torch_says
 from tests.on_ray.rays import local_ray
 from tune_policies import CpuPolicy, GpuMemoryPolicy, GpuPolicy, ProbeWarning, probe_cluster
-from tune_policies.trainers import build_torch_trainer, peak_gpu_memory_bytes, with_plan
+from tune_policies.trainers import peak_gpu_memory_bytes, with_plan
 
 pytestmark = pytest.mark.gpu
 
@@ -97,6 +97,8 @@ def test_a_cpu_trial_sees_no_gpu(capacity, tmp_path):
 
 
 def test_two_train_workers_share_a_gpu_through_gloo_and_keep_their_limit(capacity, tmp_path):
+    from tune_policies.trainers import build_torch_trainer
+
     plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=2).plan(capacity)
 
     def train_loop():

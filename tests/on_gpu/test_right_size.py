@@ -4,14 +4,15 @@ import multiprocessing
 import warnings
 
 import pytest
-import torch
 
-from tests import models
 from tests.on_gpu.device import used_bytes
 from tests.on_ray.rays import local_ray
 from tune_policies import GpuPolicy, ProbeWarning, probe_cluster
 from tune_policies.probe.nvml import bytes_of_process, read_device_use
 from tune_policies.trainers import estimate_gpu_memory, measure_gpu_memory, plan_by_measuring, with_plan
+
+torch = pytest.importorskip("torch")
+from tests import models  # noqa: E402 (of torch)
 
 pytestmark = pytest.mark.gpu
 

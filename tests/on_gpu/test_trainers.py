@@ -1,4 +1,7 @@
-"""What workers of each framework have on a real GPU: their share, and the devices they see. Run by `make test-gpu`."""
+"""What workers of each framework have on a real GPU: their share, and the devices they see. Run by `make test-gpu`.
+
+Each test imports its own trainer: a machine that lacks one framework runs the tests of the others.
+"""
 
 import json
 import warnings
@@ -9,7 +12,6 @@ from ray.train import RunConfig
 
 from tests.on_ray.rays import local_ray
 from tune_policies import CpuPolicy, GpuPolicy, ProbeWarning, probe_cluster
-from tune_policies.trainers import build_jax_trainer, build_lightgbm_trainer, build_torch_trainer, build_xgboost_trainer
 
 pytestmark = pytest.mark.gpu
 
@@ -70,6 +72,8 @@ def fill_with_jax(config):
 
 def test_a_jax_worker_is_held_to_its_share_of_the_one_gpu_it_sees(capacity, tmp_path):
     pytest.importorskip("jax_plugins")
+    from tune_policies.trainers import build_jax_trainer
+
     plan = on_a_share(capacity)
 
     seen = seen_by_worker(build_jax_trainer, fill_with_jax, plan, tmp_path)
@@ -86,6 +90,8 @@ def say_what_jax_sees(config):
 
 def test_a_jax_worker_without_gpus_computes_on_the_cpu(capacity, tmp_path):
     pytest.importorskip("jax_plugins")
+    from tune_policies.trainers import build_jax_trainer
+
     plan = CpuPolicy(num_workers=1).plan(capacity)
 
     assert seen_by_worker(build_jax_trainer, say_what_jax_sees, plan, tmp_path) == {"platform": "cpu"}
@@ -107,6 +113,7 @@ def test_an_xgboost_worker_boosts_on_its_share_and_says_that_nothing_holds_it(ca
     xgboost = pytest.importorskip("xgboost")
     if not xgboost.build_info().get("USE_CUDA"):
         pytest.skip("this xgboost is built for the CPU")
+    from tune_policies.trainers import build_xgboost_trainer
 
     seen = seen_by_worker(build_xgboost_trainer, boost_with_xgboost, on_a_share(capacity), tmp_path)
 
@@ -126,6 +133,7 @@ def boost_with_lightgbm(config):
 
 def test_a_lightgbm_worker_on_a_share_says_that_nothing_holds_it(capacity, tmp_path):
     pytest.importorskip("lightgbm")
+    from tune_policies.trainers import build_lightgbm_trainer
 
     seen = seen_by_worker(build_lightgbm_trainer, boost_with_lightgbm, on_a_share(capacity), tmp_path)
 
@@ -189,6 +197,8 @@ def fit_with_hugging_face(config):
 )
 def test_a_trainer_of_others_in_a_torch_loop_is_held_to_its_share(capacity, tmp_path, package, loop):
     pytest.importorskip(package)
+    from tune_policies.trainers import build_torch_trainer
+
     plan = on_a_share(capacity)
 
     seen = seen_by_worker(build_torch_trainer, loop, plan, tmp_path)

@@ -4,12 +4,12 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 
-import pytest
 import ray
 import yaml
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
 from tests.evidence.plans.autoscaling_cluster import AutoscalingCluster, autoscaling_cluster, node_type
+from tests.on_ray.rays import no_workers_ahead
 from tune_policies.ray_compat.autoscaler import find_autoscaler
 
 __all__ = [
@@ -30,14 +30,10 @@ def cluster_of_yaml(text, *, v2):
     config = yaml.safe_load(text)
     types = dict(config["available_node_types"])
     head = types.pop(config["head_node_type"])
-    with pytest.MonkeyPatch.context() as patch:
-        # A process for each of the logical CPUs would keep the machine busy.
-        patch.setenv("RAY_prestart_worker_first_driver", "0")
-        patch.setenv("RAY_enable_worker_prestart", "0")
-        limits = {name: config[name] for name in ("max_workers", "idle_timeout_minutes")}
-        with autoscaling_cluster(types, v2=v2, cpus=head["resources"]["CPU"], **limits) as cluster:
-            ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
-            yield cluster
+    limits = {name: config[name] for name in ("max_workers", "idle_timeout_minutes")}
+    with no_workers_ahead(), autoscaling_cluster(types, v2=v2, cpus=head["resources"]["CPU"], **limits) as cluster:
+        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        yield cluster
 
 
 def cluster_status():

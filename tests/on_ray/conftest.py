@@ -1,10 +1,14 @@
-"""Every test here starts a real Ray; the folder is marked as a whole."""
+"""Every test here starts a real Ray; the folder is marked as a whole.
+
+A module that says which ``RAY`` it needs shares it with the others that say the same, and they run one after the other.
+All others have Rays of their own.
+"""
 
 from pathlib import Path
 
 import pytest
 
-from tests.on_ray.rays import ray_with_stand_ins
+from tests.on_ray.rays import end_shared_ray, ray_with_stand_ins, share_ray
 from tests.stand_ins import state_counts
 
 HERE = Path(__file__).parent
@@ -17,6 +21,15 @@ def no_gpu_was_chosen():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         yield
+        end_shared_ray()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_ray(request, no_gpu_was_chosen):
+    if resources := getattr(request.module, "RAY", None):
+        share_ray(**resources)
+    else:
+        end_shared_ray()
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +41,12 @@ def nvml(tmp_path_factory):
 
 
 def pytest_collection_modifyitems(items):
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.ray)
+    places = [place for place, item in enumerate(items) if HERE in item.path.parents]
+    # Sorting keeps the order of what needs the same Ray, and of what has one of its own, which comes first.
+    for place, item in zip(places, sorted((items[place] for place in places), key=_needs), strict=True):
+        item.add_marker(pytest.mark.ray)
+        items[place] = item
+
+
+def _needs(item):
+    return sorted(getattr(item.module, "RAY", {}).items())

@@ -1,6 +1,7 @@
 """Real Rays for tests. GPUs are logical: real to Ray's scheduler, without a device behind them."""
 
 import os
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -9,11 +10,43 @@ from ray.cluster_utils import Cluster
 
 from tests.stand_ins import write_stand_ins
 
+_shared = {}
+"""The resources of the Ray that modules share; none where there is no such Ray."""
+
+
+def share_ray(**resources):
+    """The Ray that the module before has used, if it has these resources and nothing is left on it; else a new one."""
+    if not (_shared == resources and ray.is_initialized() and _is_idle()):
+        end_shared_ray()
+        _start(resources)
+        _shared.update(resources)
+
+
+def end_shared_ray():
+    if _shared:
+        _shared.clear()
+        ray.shutdown()
+
+
+def _is_idle(within_s=5):
+    """Nothing holds CPUs or GPUs, though the trials of the module before may be ending still."""
+    deadline = time.monotonic() + within_s
+    while any(ray.available_resources().get(name) != ray.cluster_resources().get(name) for name in ("CPU", "GPU")):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _start(resources):
+    """On this machine, and never one that runs already."""
+    ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False, **resources)
+
 
 @contextmanager
 def local_ray(**resources):
-    """A Ray of its own on this machine, never one that runs already."""
-    ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False, **resources)
+    """A Ray of its own."""
+    _start(resources)
     try:
         yield
     finally:
@@ -33,12 +66,22 @@ def ray_with_stand_ins(folder, **resources):
 
 
 @contextmanager
+def no_workers_ahead():
+    """Raylets that start no processes ahead of work: to most nodes it never comes, and the machine would be busy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_prestart_worker_first_driver", "0")
+        patch.setenv("RAY_enable_worker_prestart", "0")
+        yield
+
+
+@contextmanager
 def cluster_of(*nodes):
     """A cluster with one raylet for each dict of ``add_node`` arguments."""
     cluster = Cluster()
     try:
-        for node in nodes:
-            cluster.add_node(**node)
+        with no_workers_ahead():
+            for node in nodes:
+                cluster.add_node(**node)
         yield cluster
     finally:
         ray.shutdown()

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 import ray
 
+from tests.marks import further
 from tests.on_ray.devices import VARIABLES, all_of, devices_of_each_trial
 from tests.on_ray.rays import local_ray
 from tune_policies import AcceleratorPolicy, probe_cluster
@@ -27,7 +28,10 @@ def capacity():
 
 @pytest.mark.parametrize(
     ("family", "resource"),
-    [("AWS Neuron", "neuron_cores"), ("Google TPU", "TPU"), ("Intel Gaudi", "HPU"), ("Huawei Ascend", "NPU")],
+    [
+        ("Google TPU", "TPU"),
+        *further(("AWS Neuron", "neuron_cores"), ("Intel Gaudi", "HPU"), ("Huawei Ascend", "NPU")),
+    ],
 )
 def test_trials_side_by_side_see_their_own_devices_and_together_all(capacity, tmp_path, family, resource):
     plan = AcceleratorPolicy(resource=resource, amount=2).plan(capacity)
@@ -56,6 +60,7 @@ def test_ray_refuses_more_than_one_device_and_a_part(capacity, resource):
         ray.remote(**options)(int).remote()
 
 
+@pytest.mark.rest
 def test_ray_holds_as_much_of_a_device_type_as_the_plan_counts(capacity):
     @ray.remote(num_cpus=0, accelerator_type="A100")
     def held():

@@ -14,17 +14,13 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.tune.schedulers import PopulationBasedTraining
 
 from tests.clusters import nodes
-from tests.on_ray.rays import local_ray
 from tune_policies import CpuPolicy, InvalidResourcesError
 from tune_policies.trainers import as_trainable
 
 PLAN = CpuPolicy(cpus=1, num_workers=1).plan(nodes((2, 0)))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def real_ray():
-    with local_ray(num_cpus=2):
-        yield
+RAY = {"num_cpus": 2}
 
 
 def trainer_of(loop, run_config=None):
@@ -135,6 +131,7 @@ def living_actors():
     return {each["ActorClassName"] for each in ray._private.state.actors().values() if each["State"] == "ALIVE"}
 
 
+@pytest.mark.rest
 @pytest.mark.ray_border
 def test_a_trial_that_tune_stops_ends_its_workers_at_once_and_leaves_nothing_behind(tmp_path):
     def loop():
@@ -169,6 +166,7 @@ def test_a_name_of_the_users_is_a_folder_in_each_trials_own(tmp_path):
     assert {Path(each.checkpoint.path).parent for each in results} == {Path(each.path, "mine") for each in results}
 
 
+@pytest.mark.rest
 def test_a_trainer_that_deletes_checkpoints_itself_is_refused(tmp_path):
     keep_one = RunConfig(checkpoint_config=ray.train.CheckpointConfig(num_to_keep=1))
 

@@ -8,7 +8,6 @@ import ray
 from ray import tune
 
 from tests.decisions import a_decision
-from tests.on_ray.rays import local_ray
 from tune_policies import (
     BenchmarkedPolicy,
     CpuPolicy,
@@ -23,10 +22,12 @@ from tune_policies.trainers import with_plan
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 
 
+RAY = {"num_cpus": 4, "num_gpus": 2}
+
+
 @pytest.fixture(scope="module")
 def capacity():
-    with local_ray(num_cpus=4, num_gpus=2):
-        yield probe_cluster()
+    return probe_cluster()
 
 
 def plan_of(capacity, **fields):

@@ -71,6 +71,7 @@ def test_a_measurement_is_kept_for_the_next_plan(node):
     assert source.startswith("measured on 20")
 
 
+@pytest.mark.rest
 def test_a_gpu_that_is_not_free_in_time_is_an_error_with_a_way_out(node):
     @ray.remote(num_gpus=1, num_cpus=0)
     class Busy:

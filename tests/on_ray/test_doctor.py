@@ -132,12 +132,14 @@ def one_gpu_reserved():
         return examine(), examine(timeout_s=0.001)
 
 
+@pytest.mark.rest
 def test_what_is_reserved_is_counted_by_node(one_gpu_reserved):
     (node,) = one_gpu_reserved[0].nodes
 
     assert (node.ray.gpus, node.ray.gpus_in_use) == (4, 1)
 
 
+@pytest.mark.rest
 def test_a_node_that_does_not_answer_in_time_is_a_problem(one_gpu_reserved):
     late = one_gpu_reserved[1]
 
@@ -145,6 +147,7 @@ def test_a_node_that_does_not_answer_in_time_is_a_problem(one_gpu_reserved):
     assert not late.is_healthy
 
 
+@pytest.mark.rest
 def test_without_a_ray_this_machine_alone_is_looked_at_and_no_ray_started(environment_of_its_own, tmp_path):
     done = doctor({**environment_of_its_own, "RAY_TMPDIR": str(tmp_path)})
 
@@ -153,6 +156,7 @@ def test_without_a_ray_this_machine_alone_is_looked_at_and_no_ray_started(enviro
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.rest
 def test_without_a_ray_the_status_says_whether_there_are_problems(environment_of_its_own, tmp_path):
     done = doctor({**environment_of_its_own, "RAY_TMPDIR": str(tmp_path)}, "--json")
 

@@ -11,6 +11,7 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 
 from tests.evidence.plans.trials_on_ray import trial_groups
 from tests.on_ray.autoscaling import alive_workers, autoscaling_cluster, cluster_status, node_type, workers_when
+from tests.on_ray.rays import no_workers_ahead
 from tune_policies import (
     AutoscalingPolicy,
     CappedPolicy,
@@ -32,14 +33,10 @@ _ROUNDS = 5
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    with pytest.MonkeyPatch.context() as patch:
-        # Reservations run nothing, and a process for each of the logical CPUs would keep the machine busy.
-        patch.setenv("RAY_prestart_worker_first_driver", "0")
-        patch.setenv("RAY_enable_worker_prestart", "0")
-        types = {TWO_GPUS.name: node_type(TWO_GPUS.max_nodes_to_add, CPU=8, GPU=2)}
-        with autoscaling_cluster(types, v2=True, cpus=0, idle_timeout_minutes=0.05) as started:
-            ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
-            yield started
+    types = {TWO_GPUS.name: node_type(TWO_GPUS.max_nodes_to_add, CPU=8, GPU=2)}
+    with no_workers_ahead(), autoscaling_cluster(types, v2=True, cpus=0, idle_timeout_minutes=0.05) as started:
+        ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
+        yield started
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import ControllerError
 
-from tests.on_ray.rays import local_ray
 from tune_policies import InfeasibleRequestError
 from tune_policies.trainers import with_deadlock_check
 from tune_policies.trainers.deadlock_watch import remove_abandoned_groups
@@ -26,10 +25,7 @@ SOON_S = 30 if PASSED_ON is InfeasibleRequestError else 60
 """For a run that Ray would retry for ever; most of it is the start of processes. Older ones hear nothing for 30 s."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def real_ray():
-    with local_ray(num_cpus=2):
-        yield
+RAY = {"num_cpus": 2}
 
 
 def trainer_for(tmp_path, loop, num_workers=1, **scaling):
@@ -60,6 +56,7 @@ def test_a_trainer_that_is_too_large_for_the_cluster_fails_within_seconds_with_t
     assert "Ask for num_workers=2" in message
 
 
+@pytest.mark.rest
 @pytest.mark.timeout(120)
 def test_an_actor_that_holds_on_is_named_in_the_sum(tmp_path):
     @ray.remote(num_cpus=1)
@@ -98,6 +95,7 @@ def test_of_two_drivers_that_starve_each_other_one_fails_with_the_sum_and_the_ot
     assert "max_concurrent_trials=1" in str(failed[0].get_error())
 
 
+@pytest.mark.rest
 @pytest.mark.ray_border
 def test_the_room_of_a_run_whose_controller_was_killed_is_free_again():
     def reserve(self):

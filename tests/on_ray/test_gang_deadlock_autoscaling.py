@@ -9,14 +9,17 @@ from ray.train import RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tests.on_ray.autoscaling import autoscaling_cluster, node_type
+from tests.on_ray.rays import no_workers_ahead
 from tests.on_ray.test_gang_deadlock import PASSED_ON
 from tune_policies.trainers import with_deadlock_check
+
+pytestmark = pytest.mark.rest
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     types = {"cpu": node_type(2, CPU=2), "gpu": node_type(2, CPU=2, GPU=1)}
-    with autoscaling_cluster(types, v2=True, max_workers=2) as started:
+    with no_workers_ahead(), autoscaling_cluster(types, v2=True, max_workers=2) as started:
         ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
         yield started
 

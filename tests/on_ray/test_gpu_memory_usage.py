@@ -109,6 +109,7 @@ def test_a_result_says_what_the_trial_used_of_its_share(trials):
     assert usage.sources["process_bytes"] == "NVML, now"
 
 
+@pytest.mark.rest
 def test_tunes_own_loggers_take_all_that_is_added_to_results(nvml, tmp_path, monkeypatch):
     class Raising(logging.Handler):
         def emit(self, record):
@@ -179,6 +180,7 @@ def leave_a_child(config):
         tune.report({"child": child})
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("reuse_actors", [False, True])
 def test_what_was_ended_of_a_function_that_is_stopped_is_said_in_the_record_of_its_own_trial(
     nvml, tmp_path, reuse_actors
@@ -214,6 +216,7 @@ class RunningOut(tune.Trainable):
         return run_out({})
 
 
+@pytest.mark.rest
 def test_a_class_says_it_in_its_results_and_in_its_error(nvml, tmp_path):
     (trial,) = run(RunningOut, tmp_path)
 
@@ -229,6 +232,7 @@ class RunningOutAsItSaves(tune.Trainable):
         run_out({})
 
 
+@pytest.mark.rest
 def test_a_class_that_runs_out_as_it_saves_leaves_its_record(nvml, tmp_path):
     (trial,) = run(RunningOutAsItSaves, tmp_path, checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1))
 
@@ -303,6 +307,7 @@ def resets(nvml, tmp_path_factory):
     return run(Resetting, tmp_path_factory.mktemp("results"), config=space, reuse_actors=True, max_concurrent_trials=1)
 
 
+@pytest.mark.rest
 def test_a_class_that_resets_itself_leaves_nothing_and_has_peaks_of_its_own_for_each_trial(resets):
     usages = [GpuMemoryUsage.from_dict(trial.last_result["gpu_memory"]) for trial in resets[:2]]
 
@@ -310,6 +315,7 @@ def test_a_class_that_resets_itself_leaves_nothing_and_has_peaks_of_its_own_for_
     assert [(usage.peak_reserved_bytes, usage.left_over_bytes) for usage in usages] == [(3 * GIB, 0), (GIB, 0)]
 
 
+@pytest.mark.rest
 def test_a_class_that_runs_out_as_it_is_reset_leaves_its_record(resets):
     usage = noted(resets[2])[-1]
 
@@ -330,6 +336,7 @@ def train_loop(config):
     del more
 
 
+@pytest.mark.rest
 @pytest.mark.ray_border
 def test_train_workers_say_it_in_their_reports_and_each_in_the_runs_folder(nvml, tmp_path):
     plan = GpuMemoryPolicy(gpu_memory="4GiB", num_workers=2, cpus=1).plan(CAPACITY)

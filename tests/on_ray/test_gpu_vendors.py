@@ -8,6 +8,7 @@ import ray
 from packaging.version import Version
 from ray._private.accelerators import get_accelerator_manager_for_resource
 
+from tests.marks import further
 from tests.on_ray.devices import VARIABLES, all_of, devices_of_each_trial
 from tests.on_ray.rays import local_ray
 from tune_policies import AcceleratorPolicy, ProbeWarning, probe_cluster
@@ -44,7 +45,7 @@ def vendor(request, tmp_path_factory):
             yield request.param
 
 
-@pytest.mark.parametrize("vendor", PACKAGES, indirect=True, scope="module")
+@pytest.mark.parametrize("vendor", ["AMD GPU", *further("Intel GPU", "NVIDIA GPU")], indirect=True, scope="module")
 def test_trials_side_by_side_see_their_own_gpus_and_together_all(vendor, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ProbeWarning)
@@ -56,6 +57,7 @@ def test_trials_side_by_side_see_their_own_gpus_and_together_all(vendor, tmp_pat
     assert all_of(seen) == ["0", "1", "2", "3"]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("vendor", ["NVIDIA GPU"], indirect=True, scope="module")
 def test_ray_may_show_a_task_without_gpus_every_gpu_of_its_node(vendor):
     """Why a CPU trial has to hide them. The setting is the default of newer Rays; 2.50 still had the other one."""

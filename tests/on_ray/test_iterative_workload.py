@@ -6,6 +6,8 @@ from tests.on_ray.rays import local_ray
 from tune_policies import ProbeError
 from tune_policies.benchmarks.workloads.registry import load_workload
 
+pytestmark = pytest.mark.rest
+
 
 def losses(name):
     steps = load_workload(name)(1_000, "cpu")

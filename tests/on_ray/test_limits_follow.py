@@ -17,6 +17,8 @@ from tune_policies import (
 )
 from tune_policies.trainers import with_plan
 
+pytestmark = pytest.mark.rest
+
 GIB = 2**30
 DEVICE = GpuDevice(index=0, uuid="GPU-0", name="Stand-in", memory_bytes=16 * GIB)
 NODE = ClusterCapacity.of(Resources(cpus=4, gpus=1)).nodes[0].model_copy(update={"devices": (DEVICE,)})

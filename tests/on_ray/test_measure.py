@@ -149,6 +149,7 @@ def test_each_trial_gets_the_share_that_its_config_needs(measured, tmp_path):
     )
 
 
+@pytest.mark.rest
 def test_one_call_measures_a_class_in_samples_of_a_space_and_plans(cluster):
     plan = plan_by_measuring(
         Using, {"batch": tune.choice([8, 16, 32])}, num_samples=3, seed=1, cpus=1, capacity=CAPACITY
@@ -171,6 +172,7 @@ def test_a_config_of_which_nothing_was_measured_is_named_in_the_log(measured, ca
     ]
 
 
+@pytest.mark.rest
 def test_a_train_run_gets_what_its_config_needs(measured):
     error, _ = measured
     plan = GpuMemoryPolicy(profile=error.profile, num_workers=2).plan(CAPACITY)

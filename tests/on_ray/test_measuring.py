@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.on_ray.rays import local_ray
 from tune_policies import probe_cluster
 from tune_policies.benchmarks.measuring.interleaving import num_missing
 from tune_policies.benchmarks.measuring.process import GPU_USE_UNKNOWN
@@ -25,13 +24,14 @@ HERE = "tests.on_ray.measured_workloads"
 ROOT = Path(__file__).parents[2]
 
 
+RAY = {"num_cpus": 4, "num_gpus": 1}
+
+
 @pytest.fixture(scope="module")
 def capacity():
-    with local_ray(num_cpus=4, num_gpus=1):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ProbeWarning)  # the memory of a GPU that is logical cannot be read
-            found = probe_cluster()
-        yield found
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProbeWarning)  # the memory of a GPU that is logical cannot be read
+        return probe_cluster()
 
 
 def growing(capacity, *workloads, ends_at=math.inf, **fields):
@@ -75,6 +75,7 @@ def test_each_arm_has_a_fresh_process_in_each_round(steps):
     assert len({run.pid for run in runs}) == len(runs) == 6
 
 
+@pytest.mark.rest
 def test_a_process_is_none_that_ray_had_ready(capacity):
     run_set = measured(capacity, "began", devices=("cpu",), has_control=False, num_blocks=1)
 
@@ -152,6 +153,7 @@ def test_a_device_that_is_missing_is_told_and_the_others_are_measured(steps):
     assert {arm.device for arm in steps[-1].arms} == {"cpu", "gpu"}
 
 
+@pytest.mark.rest
 def test_a_run_is_gone_on_with_by_what_is_missing(steps, capacity):
     half = steps[-1].model_copy(update={"runs": steps[1].runs, "is_complete": False})
     other = [run for run in steps[-1].runs if run not in steps[1].runs]
@@ -163,6 +165,7 @@ def test_a_run_is_gone_on_with_by_what_is_missing(steps, capacity):
     assert {(run.arm, run.round, run.order) for run in whole.runs[3:]} == {(r.arm, r.round, r.order) for r in other}
 
 
+@pytest.mark.rest
 def test_where_gpus_are_short_one_process_comes_after_the_other(capacity):
     run_set = measured(capacity, "spin", devices=("gpu",), num_blocks=2)
 
@@ -170,6 +173,7 @@ def test_where_gpus_are_short_one_process_comes_after_the_other(capacity):
     assert [len(run.times_s(Phase.COMPUTE)) for run in run_set.runs] == [2, 2]
 
 
+@pytest.mark.rest
 def test_processes_for_which_there_are_too_few_cpus_take_turns_on_the_same_ones(capacity):
     run_set = measured(capacity, "sees", cpus=4, num_blocks=2)
 
@@ -178,6 +182,7 @@ def test_processes_for_which_there_are_too_few_cpus_take_turns_on_the_same_ones(
     assert max(run.blocks[0].order for run in run_set.runs) < 3
 
 
+@pytest.mark.rest
 def test_a_process_has_the_cpus_of_a_trial_and_sees_a_gpu_only_where_it_has_one(capacity):
     run_set = measured(capacity, "sees", cpus=2, has_control=False, num_blocks=1)
 
@@ -185,6 +190,7 @@ def test_a_process_has_the_cpus_of_a_trial_and_sees_a_gpu_only_where_it_has_one(
     assert losses == {"cpu": 102, "gpu": 2}
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
@@ -201,10 +207,12 @@ def test_a_workload_with_which_something_is_wrong_is_told_once_and_not_tried_aga
     assert message in failure.message
 
 
+@pytest.mark.rest
 def test_a_process_that_dies_is_told_and_tried_again(faults):
     assert [(each.kind, each.round) for each in failure_of(faults, "dies")] == [("died", 0), ("died", 1)]
 
 
+@pytest.mark.rest
 def test_an_epoch_that_is_too_long_is_cut_and_its_steps_are_timed(capacity):
     run_set = measured(capacity, "has_long_epochs", devices=("cpu",), has_control=False, num_blocks=1, max_seconds=8)
 
@@ -224,6 +232,7 @@ def test_where_no_second_step_fits_in_the_time_of_the_first_epoch_is_kept(capaci
     assert "it stopped after --max-seconds=8" in run.warnings
 
 
+@pytest.mark.rest
 def test_a_process_does_no_more_steps_than_it_may(capacity):
     run_set = measured(capacity, "spin", devices=("cpu",), has_control=False, max_steps=40)
 
@@ -232,6 +241,7 @@ def test_a_process_does_no_more_steps_than_it_may(capacity):
     assert run.times_s(Phase.COMPUTE)
 
 
+@pytest.mark.rest
 def test_a_process_that_may_do_too_few_steps_to_be_timed_is_told(capacity):
     run_set = measured(capacity, "spin", devices=("cpu",), has_control=False, max_steps=3)
 
@@ -239,10 +249,12 @@ def test_a_process_that_may_do_too_few_steps_to_be_timed_is_told(capacity):
     assert "--max-steps=3 leaves no steps" in failure.message
 
 
+@pytest.mark.rest
 def test_a_run_with_failures_ends_well(faults):
     assert faults.is_complete
 
 
+@pytest.mark.rest
 def test_a_run_that_must_be_over_by_then_leaves_the_rest_to_be_gone_on_with(capacity):
     began = time.monotonic()
 
@@ -254,6 +266,7 @@ def test_a_run_that_must_be_over_by_then_leaves_the_rest_to_be_gone_on_with(capa
     assert num_missing(run_set) == 1
 
 
+@pytest.mark.rest
 def test_devices_whose_results_differ_are_told(capacity):
     run_set = measured(capacity, "disagrees", has_control=False, num_blocks=1)
 
@@ -262,6 +275,7 @@ def test_devices_whose_results_differ_are_told(capacity):
     assert len(run_set.runs) == 2
 
 
+@pytest.mark.rest
 def test_ctrl_c_keeps_what_was_measured_and_ends_with_130(tmp_path, environment_of_its_own):
     output = tmp_path / "run.json"
     command = ["run", f"{HERE}:spin", "--size", "300", "--device", "cpu", "--rounds", "999", "--output", str(output)]

@@ -9,6 +9,8 @@ import pytest
 
 import tune_policies
 
+pytestmark = pytest.mark.rest
+
 INSTALLED = Path(tune_policies.__file__).parents[1]
 
 SCRIPT = """

@@ -124,6 +124,7 @@ def test_when_a_node_comes_more_trials_run_at_once(tmp_path, add_node):
     assert [(change.plan.max_concurrent_trials, change.why) for change in scheduler.changes] == [(4, "1 node came")]
 
 
+@pytest.mark.rest
 def test_on_several_nodes_each_kind_has_its_nodes(tmp_path, add_node):
     with_gpu = add_node(num_cpus=2, num_gpus=1)
     without = add_node(num_cpus=2)
@@ -167,6 +168,7 @@ def test_when_a_node_dies_its_trials_finish_elsewhere_and_have_not_failed(tmp_pa
     assert [change.plan.max_concurrent_trials for change in scheduler.changes] == [1]
 
 
+@pytest.mark.rest
 @pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # a logical GPU has no memory to read
 def test_where_no_plan_is_left_the_run_ends_with_why_and_keeps_what_it_has(tmp_path, cluster, add_node, monkeypatch):
     # Where a run ends with an error, Tune's loggers do not close their files.

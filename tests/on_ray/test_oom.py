@@ -10,6 +10,8 @@ from ray import tune
 from tests.on_ray.rays import local_ray
 from tune_policies import OutOfMemory, classify_oom, classify_oom_text
 
+pytestmark = pytest.mark.rest
+
 SMALL = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
 
 

@@ -11,17 +11,13 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import WorkerGroupError
 
 from tests.clusters import nodes
-from tests.on_ray.rays import local_ray
 from tune_policies import GpuPolicy, InfeasibleRequestError, InvalidResourcesError, TrialPlan
 from tune_policies.trainers import fit_with_oom_retry
 
 PLAN = GpuPolicy(gpus=0.25, cpus=1, num_workers=1).plan(nodes((4, 2)))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def real_ray():
-    with local_ray(num_cpus=4, num_gpus=2):
-        yield
+RAY = {"num_cpus": 4, "num_gpus": 2}
 
 
 def train(config):

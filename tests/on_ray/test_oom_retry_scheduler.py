@@ -106,6 +106,7 @@ UNTOUCHED = ("1 at 0.25", "2 at 0.25", "3 at 0.25", "4 at 0.25")
 CAME_BACK = ("1 at 0.25", "2 at 0.25", "out of memory", "2 at 0.5", "3 at 0.5", "4 at 0.5")
 
 
+@pytest.mark.rest
 @pytest.mark.ray_border
 def test_of_12_trials_5_run_out_and_go_on_where_they_stopped(tmp_path):
     inner = ASHAScheduler(metric="loss", mode="min", max_t=9, grace_period=NUM_STEPS)
@@ -128,6 +129,7 @@ def half_a_cpu_from_the_second_step_on(tune_controller, trial, result, scheduler
     return tune.PlacementGroupFactory([{**planned, "CPU": 0.5}])
 
 
+@pytest.mark.rest
 @pytest.mark.ray_border
 def test_a_scheduler_inside_that_changes_resources_changes_them_once_also_where_memory_was_raised(tmp_path):
     inner = ResourceChangingScheduler(None, half_a_cpu_from_the_second_step_on)
@@ -184,6 +186,7 @@ class Training(tune.Trainable):
         self.done = json.loads(Path(checkpoint_dir, "done.json").read_text())
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "reuse_actors", [pytest.param(False, marks=pytest.mark.slow), True], ids=["new process", "used process"]
 )
@@ -219,6 +222,7 @@ def test_a_trial_that_takes_over_anothers_config_gets_the_share_that_this_needs(
     }
 
 
+@pytest.mark.rest
 @pytest.mark.ray_border
 def test_a_trial_that_runs_out_in_a_used_process_goes_back_and_stops_no_run(tmp_path):
     """Tune has it wait while the process gets its config, and with fail_fast would end the run."""
@@ -424,6 +428,7 @@ def run_twice_by_tuner(tmp_path):
     return restored.fit()._experiment_analysis.trials
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("run_twice", "cpus_of_ended"),
     [pytest.param(run_twice_by_tune_run, 4, marks=pytest.mark.slow), (run_twice_by_tuner, 3)],

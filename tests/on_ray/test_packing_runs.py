@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.on_ray.rays import local_ray
 from tune_policies import CappedPolicy, CpuPolicy, probe_cluster
 from tune_policies.benchmarks.measuring.packing import WAVES, Arm, FailedRunError, Training, run_arm
 
@@ -18,12 +17,15 @@ def counts(size, device):
 """
 
 
+RAY = {"num_cpus": 2}
+
+
 @pytest.fixture(scope="module")
 def capacity():
-    with local_ray(num_cpus=2):
-        yield probe_cluster()
+    return probe_cluster()
 
 
+@pytest.mark.rest
 def test_a_run_counts_its_trials_which_all_do_the_same(capacity):
     plan = CappedPolicy(CpuPolicy(), 2).plan(capacity)
 
@@ -45,6 +47,7 @@ def test_a_trial_does_the_steps_of_a_workload_from_the_working_directory(capacit
     assert sample.losses == (24.0,) * WAVES
 
 
+@pytest.mark.rest
 def test_a_run_in_which_mps_holds_nothing_does_not_count(capacity):
     plan = CpuPolicy().plan(capacity)
 

@@ -15,17 +15,12 @@ from ray.tune.logger import TBXLoggerCallback
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler
 
 from tests.clusters import nodes
-from tests.on_ray.rays import local_ray
 from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError, OomRetryScheduler, PolicyCallback
 from tune_policies.trainers import as_trainable, with_plan
 from tune_policies.tune.usage.policy_callback import classify_failure
 from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceUsage
 
-
-@pytest.fixture(scope="module", autouse=True)
-def started():
-    with local_ray(num_cpus=4, num_gpus=1):
-        yield
+RAY = {"num_cpus": 4, "num_gpus": 1}
 
 
 PLAN = GpuPolicy(gpus=0.5, cpus=1).plan(nodes((4, 1)))
@@ -82,6 +77,7 @@ def counting(config):
         tune.report({"loss": config["level"] + step})
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("verbose", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_it_works_beside_reporters_and_loggers_in_a_tuner(tmp_path, capfd, monkeypatch, verbose):
     mlflow = pytest.importorskip("mlflow")
@@ -157,6 +153,7 @@ class Steps(tune.Trainable):
         return True
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("reuse_actors", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_the_time_for_which_a_trial_is_paused_is_idle(tmp_path, reuse_actors):
     run(with_plan(Steps, PLAN), tmp_path, PolicyCallback(PLAN), scheduler=PausesOnce(), reuse_actors=reuse_actors)
@@ -178,6 +175,7 @@ def runs_out(config):
     tune.report({"gpu_memory": {"num_ooms": 3, "pid": 1}})
 
 
+@pytest.mark.rest
 def test_memory_that_ran_out_is_told(tmp_path):
     run(with_plan(runs_out, PLAN), tmp_path, PolicyCallback(PLAN), scheduler=OomRetryScheduler())
 
@@ -199,6 +197,7 @@ def fails_once(config):
     tune.report({"x": 1})
 
 
+@pytest.mark.rest
 def test_a_restored_run_goes_on_counting(tmp_path):
     trainable = with_plan(fails_once, PLAN)
     run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback(PLAN)])
@@ -249,6 +248,7 @@ class Breaks:
         raise RuntimeError("out of order")
 
 
+@pytest.mark.rest
 def test_what_goes_wrong_in_it_ends_no_run_and_is_said_once(tmp_path, caplog):
     config = {"file": "none", "fails": tune.grid_search([False, False])}
 

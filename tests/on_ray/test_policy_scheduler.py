@@ -18,7 +18,6 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 
-from tests.on_ray.rays import local_ray
 from tune_policies import (
     ClusterCapacity,
     CpuPolicy,
@@ -36,10 +35,7 @@ from tune_policies.trainers import with_plan
 GIB = 2**30
 
 
-@pytest.fixture(scope="module", autouse=True)
-def real_ray():
-    with local_ray(num_cpus=6, num_gpus=2):
-        yield
+RAY = {"num_cpus": 6, "num_gpus": 2}
 
 
 def plan_of(num_gpu_slots=2, num_cpu_slots=1, *, share=0.25, speeds=(None, None)):
@@ -139,6 +135,7 @@ def kinds(folder):
     return found
 
 
+@pytest.mark.rest
 @pytest.mark.ray_border
 def test_processes_are_reused_within_their_slot(tmp_path):
     plan = plan_of()
@@ -172,6 +169,7 @@ class FirstEndsSoon(Counting):
             time.sleep(1.5)  # until Tune has ended that trial
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("may_move", "then"),
     [pytest.param(False, "CPU", id="it stays"), pytest.param(True, "GPU", id="it may move", marks=pytest.mark.slow)],
@@ -236,6 +234,7 @@ class TenTimesAsLongOnACpu(Counting):
         time.sleep(0.2 if has_gpu else 2)
 
 
+@pytest.mark.rest
 def test_given_speeds_say_from_the_first_moment_that_slow_slots_are_left_idle(tmp_path):
     """Two slots on GPUs do four trials in two rounds, before one on a CPU would end."""
     plan = plan_of(2, 1, speeds=(10, 1))
@@ -252,6 +251,7 @@ class RunsOut(Counting):
             raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8 GiB")
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "is_outside", [pytest.param(True, id="around it"), pytest.param(False, id="inside it", marks=pytest.mark.slow)]
 )
@@ -277,6 +277,7 @@ class ReplanWhenOneRuns(tune.Callback):
         self.scheduler.replan(self.plan)
 
 
+@pytest.mark.rest
 def test_processes_that_are_kept_for_reuse_leave_room_for_the_slots_of_a_new_plan(tmp_path):
     three, one = (
         TrialPlan(slots=(TrialSlot(trial=Resources(cpus=cpus), max_concurrent_trials=6 // cpus),), limited_by="CPU")
@@ -298,6 +299,7 @@ def exit_once(config):
     tune.report({"score": 1})
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("max_failures", "status"), [(0, "ERROR"), (1, "TERMINATED")], ids=["it is not retried", "it is retried once"]
 )
@@ -339,6 +341,7 @@ def restored_by_the_tuner(folder, before, after):
     return [result.metrics["slot"] for result in restored.fit()]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("resumed", [pytest.param(resumed_by_tune_run, marks=pytest.mark.slow), restored_by_the_tuner])
 def test_restored_trials_go_on_on_their_kind_of_devices_as_the_new_plan_has_them(tmp_path, resumed):
     before = plan_of(1, 1)
@@ -350,6 +353,7 @@ def test_restored_trials_go_on_on_their_kind_of_devices_as_the_new_plan_has_them
     assert notes(tmp_path)[2:] == ["again on a CPU"]
 
 
+@pytest.mark.rest
 def test_the_scheduler_inside_stops_trials_as_ever(tmp_path):
     plan = plan_of()
     inner = ASHAScheduler(time_attr="training_iteration", metric="rate", mode="max", max_t=3, grace_period=1)

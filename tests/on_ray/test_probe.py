@@ -53,6 +53,7 @@ def test_without_a_ray_one_is_started_and_nothing_is_left_behind():
     assert not ray.is_initialized()
 
 
+@pytest.mark.rest
 def test_the_ray_of_the_program_is_used_and_kept():
     with local_ray(num_cpus=3, resources={"accelerator_type:A100": 1, "TPU": 4}):
         (node,) = probe_cluster().nodes
@@ -62,6 +63,7 @@ def test_the_ray_of_the_program_is_used_and_kept():
     assert node.resources.memory_bytes > 2**20
 
 
+@pytest.mark.rest
 def test_no_error_of_rays_own_reaches_the_user(monkeypatch):
     """Raised by hand: a Ray that dies at this moment ends the whole program after a minute, by itself."""
 
@@ -74,11 +76,13 @@ def test_no_error_of_rays_own_reaches_the_user(monkeypatch):
             probe_cluster()
 
 
+@pytest.mark.rest
 def test_another_ray_than_the_programs_cannot_be_named():
     with local_ray(num_cpus=1), pytest.raises(ProbeError, match="already connected to a Ray"):
         probe_cluster("127.0.0.1:6379")
 
 
+@pytest.mark.rest
 def test_a_gpu_node_without_nvml_still_counts_even_when_its_cpus_are_taken():
     @ray.remote(num_cpus=1)
     class Busy:
@@ -95,6 +99,7 @@ def test_a_gpu_node_without_nvml_still_counts_even_when_its_cpus_are_taken():
     assert (node.resources.gpus, node.smallest_gpu_memory_bytes) == (64, None)
 
 
+@pytest.mark.rest
 def test_a_node_that_does_not_answer_in_time_is_not_read_and_named():
     with cluster_of({"num_cpus": 1}, {"num_cpus": 2, "num_gpus": 1}) as cluster:
         (silent,) = cluster.worker_nodes
@@ -161,6 +166,7 @@ def wait_for_runtime_environments(cluster):
     ray.shutdown()
 
 
+@pytest.mark.rest
 @pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray's own
 @pytest.mark.ray_border
 def test_a_cluster_is_read_through_the_ray_client_of_the_program(monkeypatch):
@@ -183,6 +189,7 @@ def test_a_cluster_is_read_through_the_ray_client_of_the_program(monkeypatch):
     assert node.cpu_model == node_facts.read_cpu_model()
 
 
+@pytest.mark.rest
 def test_a_gcs_that_answers_no_more_is_an_error_at_the_deadline():
     with cluster_of({"num_cpus": 1}) as cluster:
         gcs = cluster.head_node.all_processes["gcs_server"][0].process
@@ -223,6 +230,7 @@ def errors_of_the_cluster():
         pushing.join()
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("command", ["probe", "doctor"])
 def test_errors_of_the_cluster_do_not_get_into_the_result(command):
     with cluster_of({"num_cpus": 1}) as cluster:
@@ -235,6 +243,7 @@ def test_errors_of_the_cluster_do_not_get_into_the_result(command):
     assert len(json.loads(done.stdout)["nodes"]) == 1
 
 
+@pytest.mark.rest
 def test_the_address_in_the_environment_is_used(monkeypatch):
     with cluster_of({"num_cpus": 5}) as cluster:
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
@@ -294,6 +303,7 @@ def test_a_ray_that_does_not_start_is_an_error_of_this_package(monkeypatch):
         probe_cluster("local")
 
 
+@pytest.mark.rest
 @pytest.mark.usefixtures("no_other_ray")
 def test_a_ray_that_has_left_no_address_in_a_file_is_found_only_by_auto():
     with cluster_of({"num_cpus": 1}):
@@ -303,6 +313,7 @@ def test_a_ray_that_has_left_no_address_in_a_file_is_found_only_by_auto():
         assert find_ray(None) is None
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("command", ["probe", "doctor"])
 def test_an_empty_address_is_wrong_usage(command):
     arguments = [sys.executable, "-m", "tune_policies", command, "--address", ""]
@@ -376,6 +387,7 @@ def test_a_node_needs_nothing_but_ray_to_be_read(tmp_path):
 HOSTILE = "a[bold]b[/red]\x1b[31m\n::add-mask::c\u202e"
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("command", ["probe", "doctor"])
 @pytest.mark.ray_border
 def test_nothing_of_the_working_folder_is_run_and_names_are_printed_as_text(

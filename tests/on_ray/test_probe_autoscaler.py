@@ -7,7 +7,9 @@ import ray
 import yaml
 
 from tests.evidence.plans.launching import LAUNCHED
+from tests.marks import further
 from tests.on_ray.autoscaling import autoscaling_cluster, node_type
+from tests.on_ray.rays import no_workers_ahead
 from tune_policies import NodeTypeCapacity, Resources, probe_cluster
 
 GPU_NODE = {**node_type(3, CPU=2, GPU=1, **{"accelerator_type:A100": 1}), "labels": {"zone": "a"}}
@@ -39,10 +41,10 @@ def gpu_nodes_to_add(expected):
         time.sleep(0.5)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["autoscaler-v1", "autoscaler-v2"])
+@pytest.fixture(scope="module", params=[*further(False), True], ids=["autoscaler-v1", "autoscaler-v2"])
 def autoscaled(request):
     types = {"gpu-node": GPU_NODE, "cpu-node": CPU_NODE}
-    with autoscaling_cluster(types, v2=request.param) as cluster:
+    with no_workers_ahead(), autoscaling_cluster(types, v2=request.param) as cluster:
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
         yield cluster
 

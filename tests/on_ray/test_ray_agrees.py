@@ -61,6 +61,9 @@ CLUSTERS = {
     ],
 }
 
+# Where `make test` tries what is planned: workers on several nodes, and what selects nodes and types of devices.
+FIRST_LOOKED_AT = ("2 nodes of 1 GPU", "labels, types and licenses")
+
 # Policies of which as many trials run as fit, so that one more must wait.
 FILLING = {
     "3 GPUs": [
@@ -173,7 +176,7 @@ def shapes(name):
     """Each policy for a cluster; of those that fill it two are tried each time, and all by ``make test-all``."""
     for fills, policies in ((True, FILLING), (False, SPARING)):
         for i, policy in enumerate(policies.get(name, ())):
-            marks = [pytest.mark.slow] if i >= 2 else []
+            marks = [pytest.mark.slow] if i >= 2 else [] if name in FIRST_LOOKED_AT else [pytest.mark.rest]
             yield pytest.param(name, policy, fills, marks=marks, id=f"{name}: {type(policy).__name__} {policy}")
 
 
@@ -207,6 +210,7 @@ def test_what_is_planned_is_scheduled_at_once_and_one_more_is_not_unless_room_is
     assert not any(found.values()), found
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("cluster", ["32 CPUs, 8 GPUs"], indirect=True, scope="module")
 def test_what_is_left_of_gpus_that_the_driver_does_not_all_list_is_scheduled(cluster):
     devices = [GpuDevice(index=i, name="GPU", memory_bytes=16 * GIB) for i in range(7)]

@@ -3,6 +3,9 @@
 import pytest
 
 from tests.evidence.plans.ray_agreement import check_cluster
+from tests.on_ray.rays import no_workers_ahead
+
+pytestmark = pytest.mark.rest
 
 SAMPLE = (3, 5, 20, 29)
 
@@ -10,17 +13,11 @@ FAILED_ONCE: tuple[int, ...] = ()
 """Seeds with which Ray and a plan ever disagreed, each with what it was."""
 
 
-@pytest.fixture(autouse=True)
-def no_worker_is_started_ahead(monkeypatch):
-    """Reservations run nothing, and a process for each of 32 logical CPUs would keep the machine busy."""
-    monkeypatch.setenv("RAY_prestart_worker_first_driver", "0")
-    monkeypatch.setenv("RAY_enable_worker_prestart", "0")
-
-
 @pytest.mark.parametrize(
     "seed", [*SAMPLE[:2], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SAMPLE[2:]), *FAILED_ONCE]
 )
 def test_ray_schedules_as_many_trials_as_planned_on_a_random_cluster_and_not_one_more(seed):
-    result = check_cluster(seed, num_policies=6)
+    with no_workers_ahead():
+        result = check_cluster(seed, num_policies=6)
 
     assert (result.policies, result.failures) == (6, ())

@@ -33,7 +33,7 @@ from tune_policies.ray_compat.gcs import (
     remove_group,
 )
 
-pytestmark = pytest.mark.ray_border
+pytestmark = [pytest.mark.rest, pytest.mark.ray_border]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,7 +14,7 @@ import ray
 
 from tests.clusters import nodes
 from tests.on_ray.autoscaling import autoscaling_cluster, node_type
-from tests.on_ray.rays import cluster_of, local_ray
+from tests.on_ray.rays import cluster_of, local_ray, no_workers_ahead
 from tune_policies import (
     CpuPolicy,
     FirstFeasiblePolicy,
@@ -52,7 +52,7 @@ TYPES = {
 
 @pytest.fixture(scope="module")
 def started():
-    with autoscaling_cluster(TYPES, v2=True) as cluster:
+    with no_workers_ahead(), autoscaling_cluster(TYPES, v2=True) as cluster:
         yield cluster
 
 
@@ -130,6 +130,7 @@ def test_a_launch_that_fails_is_given_up_at_once_and_counts_against_no_later_req
     assert later.use_gpu
 
 
+@pytest.mark.rest
 def test_a_launch_that_never_ends_is_given_up_at_the_deadline(cluster):
     cluster.launches(hangs="hang")
 
@@ -140,6 +141,7 @@ def test_a_launch_that_never_ends_is_given_up_at_the_deadline(cluster):
     assert 3 <= seconds < 5
 
 
+@pytest.mark.rest
 def test_a_better_choice_whose_node_comes_late_is_taken_before_a_later_one(cluster):
     cluster.launches(late="hang", never="hang")
     lines = []
@@ -157,6 +159,7 @@ def test_a_better_choice_whose_node_comes_late_is_taken_before_a_later_one(clust
     assert any(line.startswith("CpuPolicy does not fit the alive nodes: asking for 64 CPU") for line in lines)
 
 
+@pytest.mark.rest
 def test_a_node_that_comes_with_less_than_it_promised_is_not_taken_for_it(cluster):
     cluster.launches(less="less")
 
@@ -178,6 +181,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.rest
 def test_ctrl_c_releases_what_was_asked_for(cluster):
     cluster.launches(hangs="hang")
     command = [sys.executable, "-c", INTERRUPTED, cluster.address]
@@ -247,7 +251,8 @@ def test_node_types_that_are_known_to_be_too_small_are_not_asked_for():
 
 @pytest.fixture(scope="module")
 def cluster_v1():
-    with autoscaling_cluster({"starts": TYPES["starts"], "fails": TYPES["fails"]}, v2=False) as started:
+    types = {name: TYPES[name] for name in ("starts", "fails")}
+    with no_workers_ahead(), autoscaling_cluster(types, v2=False) as started:
         yield started
 
 
@@ -259,6 +264,7 @@ def connected_to_v1(cluster_v1):
     ray.shutdown()
 
 
+@pytest.mark.rest
 @pytest.mark.ray_border
 def test_v1_adds_a_gpu_node_too(connected_to_v1):
     plan, _ = timed(gpu_or_cpu("T4"))
@@ -267,6 +273,7 @@ def test_v1_adds_a_gpu_node_too(connected_to_v1):
     assert asked_for() == {}
 
 
+@pytest.mark.rest
 def test_v1_is_taken_at_its_silence_where_it_can_never_meet_a_request(connected_to_v1):
     plan, seconds = timed(gpu_or_cpu("H200"), probe=without_types)
 
@@ -274,6 +281,7 @@ def test_v1_is_taken_at_its_silence_where_it_can_never_meet_a_request(connected_
     assert seconds < 10
 
 
+@pytest.mark.rest
 @pytest.mark.ray_border
 def test_v1_says_why_a_launch_failed(connected_to_v1):
     connected_to_v1.launches(fails="fail")
@@ -289,6 +297,7 @@ def disconnected():
     ray.shutdown()
 
 
+@pytest.mark.rest
 @pytest.mark.usefixtures("disconnected")
 def test_on_a_ray_of_its_own_nobody_is_waited_for(caplog):
     caplog.set_level(logging.INFO, logger="tune_policies")
@@ -303,6 +312,7 @@ def test_on_a_ray_of_its_own_nobody_is_waited_for(caplog):
     assert "nothing adds nodes to this cluster, so none are asked for" in caplog.messages
 
 
+@pytest.mark.rest
 @pytest.mark.usefixtures("disconnected")
 def test_a_young_cluster_is_given_time_to_say_that_nothing_adds_nodes_to_it():
     with cluster_of({"num_cpus": 1}) as cluster:

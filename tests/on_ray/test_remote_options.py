@@ -57,6 +57,7 @@ def test_as_many_actors_run_at_once_as_planned_and_one_more_does_not(capacity, p
             ray.kill(each)
 
 
+@pytest.mark.rest
 def test_a_task_that_releases_gets_a_new_process_for_each_call_and_the_old_one_ends(capacity):
     options = CpuPolicy().plan(capacity).remote_options(reuse="release")
 
@@ -79,6 +80,7 @@ def is_alive(pid, within_s=20):
     return False
 
 
+@pytest.mark.rest
 def test_an_actor_keeps_its_process(capacity):
     actor = ray.remote(Worker).options(**GpuPolicy().plan(capacity).remote_options(reuse="process")).remote()
 

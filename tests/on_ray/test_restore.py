@@ -11,7 +11,6 @@ import pytest
 import ray
 from ray import tune
 
-from tests.on_ray.rays import local_ray
 from tune_policies import ClusterCapacity, CpuPolicy, Resources
 from tune_policies.trainers import with_plan
 
@@ -21,12 +20,13 @@ FINISHED, BROKEN, INTERRUPTED, NOT_STARTED = "finished", "broken", "interrupted"
 NUM_STEPS = 3
 
 
-@pytest.fixture(scope="module", autouse=True)
-def started_ray():
-    with pytest.MonkeyPatch.context() as patch, local_ray(num_cpus=2):
-        # Where a run is interrupted, Tune's loggers do not close their files.
-        patch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-        yield
+RAY = {"num_cpus": 2}
+
+
+@pytest.fixture(autouse=True)
+def without_loggers(monkeypatch):
+    """Where a run is interrupted, Tune's loggers do not close their files."""
+    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 
 
 class InterruptOnce(tune.Callback):

@@ -11,11 +11,8 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, HyperBandForBOHB, HyperBandScheduler, PopulationBasedTraining
 from ray.tune.search import BasicVariantGenerator
 from ray.tune.search.bohb import TuneBOHB
-from ray.tune.search.hyperopt import HyperOptSearch
-from ray.tune.search.optuna import OptunaSearch
 
 from tests.on_ray.bohb import skip_without_bohb
-from tests.on_ray.rays import local_ray
 from tune_policies import CpuPolicy, probe_cluster
 from tune_policies.trainers import with_plan
 
@@ -24,13 +21,24 @@ GOAL = {"metric": "loss", "mode": "min"}
 # A searcher learns from results in the order in which they come, so it must not be asked ahead. The limit counts paused
 # trials too, so where a scheduler pauses some, only the resources keep them one at a time.
 ONE_AT_A_TIME = {"max_concurrent_trials": 1}
+
+
+def optuna():
+    from ray.tune.search.optuna import OptunaSearch
+
+    return {"search_alg": OptunaSearch(seed=SEED, **GOAL), **ONE_AT_A_TIME}
+
+
+def hyperopt():
+    from ray.tune.search.hyperopt import HyperOptSearch  # which takes seconds
+
+    return {"search_alg": HyperOptSearch(random_state_seed=SEED, n_initial_points=2, **GOAL), **ONE_AT_A_TIME}
+
+
 WAYS = {
     "random": dict,
-    "Optuna": lambda: {"search_alg": OptunaSearch(seed=SEED, **GOAL), **ONE_AT_A_TIME},
-    "HyperOpt": lambda: {
-        "search_alg": HyperOptSearch(random_state_seed=SEED, n_initial_points=2, **GOAL),
-        **ONE_AT_A_TIME,
-    },
+    "Optuna": optuna,
+    "HyperOpt": hyperopt,
     "ASHA": lambda: {"scheduler": ASHAScheduler(grace_period=1, max_t=3, reduction_factor=2, **GOAL)},
     "PBT": lambda: {
         "scheduler": PopulationBasedTraining(
@@ -43,13 +51,15 @@ WAYS = {
         "search_alg": TuneBOHB(seed=SEED, **GOAL),
     },
 }
-SLOW = ("Optuna", "HyperOpt", "PBT", "HyperBand", "BOHB")
+MARKS = {"random": (), "ASHA": pytest.mark.rest}
+
+
+RAY = {"num_cpus": 2}
 
 
 @pytest.fixture(scope="module")
 def plan():
-    with local_ray(num_cpus=2):
-        yield CpuPolicy(cpus=2).plan(probe_cluster())
+    return CpuPolicy(cpus=2).plan(probe_cluster())
 
 
 def train(config):
@@ -83,7 +93,7 @@ def run(trainable, folder, **kwargs):
     ]
 
 
-@pytest.mark.parametrize("way", [pytest.param(way, marks=pytest.mark.slow if way in SLOW else ()) for way in WAYS])
+@pytest.mark.parametrize("way", [pytest.param(way, marks=MARKS.get(way, pytest.mark.slow)) for way in WAYS])
 @pytest.mark.filterwarnings("ignore:Please use `:DeprecationWarning")  # how Ray and hpbandster use ConfigSpace
 def test_the_same_seed_gives_the_same_trials_and_results_as_resources_set_by_hand(plan, tmp_path, way):
     if way == "BOHB":

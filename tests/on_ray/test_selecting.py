@@ -27,6 +27,7 @@ def plan_on(policy):
     return policy.plan(probe_cluster())
 
 
+@pytest.mark.rest
 def test_trials_of_tune_run_are_on_selected_nodes_only(nodes, tmp_path):
     plan = plan_on(SelectingPolicy(CpuPolicy(), label_selector={"zone": "in(us, asia)"}))
 
@@ -65,6 +66,7 @@ def test_workers_of_a_train_run_run_beside_no_excluded_node(nodes, tmp_path):
     assert [path.read_text() for path in tmp_path.iterdir()] == [nodes["eu"]] * 2
 
 
+@pytest.mark.rest
 def test_actors_and_tasks_take_the_options_of_a_plan(nodes):
     plan = plan_on(SelectingPolicy(CpuPolicy(), label_selector={"zone": "!us"}, exclude_head=True))
 
@@ -79,6 +81,7 @@ def test_actors_and_tasks_take_the_options_of_a_plan(nodes):
     assert set(ray.get([actor.node_id.remote() for actor in actors])) == {nodes["eu"]}
 
 
+@pytest.mark.rest
 def test_a_task_that_releases_gives_its_process_up_and_one_that_does_not_keeps_it(nodes):
     plan = plan_on(CpuPolicy())
 

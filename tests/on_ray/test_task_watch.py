@@ -11,7 +11,6 @@ import ray.train
 from ray import tune
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-from tests.on_ray.rays import local_ray
 from tune_policies import ClusterCapacity, CpuPolicy, ReservingPolicy, Resources
 from tune_policies.trainers import with_plan
 from tune_policies.trainers.process import LimitOptions
@@ -21,12 +20,13 @@ CAPACITY = ClusterCapacity.of(Resources(cpus=2))
 TOLD = []
 
 
-@pytest.fixture(scope="module", autouse=True)
-def real_ray():
-    with pytest.MonkeyPatch.context() as patch, local_ray(num_cpus=2):
-        # Where a run is stopped, Tune's loggers do not close their files.
-        patch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-        yield
+RAY = {"num_cpus": 2}
+
+
+@pytest.fixture(autouse=True)
+def without_loggers(monkeypatch):
+    """Where a run is stopped, Tune's loggers do not close their files."""
+    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +88,7 @@ def test_trials_that_wait_for_tasks_for_which_they_left_no_cpu_say_so(tmp_path, 
     assert "ReservingPolicy(policy, cpus=1)" in text
 
 
+@pytest.mark.rest
 @BOTH
 def test_where_room_was_left_trials_get_their_data(tmp_path, trainable):
     trials = run(trainable, ReservingPolicy(CpuPolicy(cpus=1), cpus=1).plan(CAPACITY), tmp_path)
@@ -104,6 +105,7 @@ def read_the_shard_until_told(config):
         time.sleep(0.1)
 
 
+@pytest.mark.rest
 def test_a_train_run_with_a_dataset_for_which_no_cpu_is_left_says_so(tmp_path):
     plan = CpuPolicy(cpus=1, num_workers=2).plan(CAPACITY)
     arguments = trainer_arguments(

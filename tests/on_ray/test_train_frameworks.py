@@ -1,4 +1,7 @@
-"""What workers of each framework have under a plan: threads, devices, and each other."""
+"""What workers of each framework have under a plan: threads, devices, and each other.
+
+Each test asks for its trainer itself: that imports the framework, and TensorFlow's import takes seconds.
+"""
 
 import json
 import os
@@ -10,15 +13,9 @@ import ray.train
 from ray.train import RunConfig
 
 from tests.clusters import nodes
-from tests.on_ray.rays import local_ray
-from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InvalidResourcesError
-from tune_policies.trainers import (
-    build_jax_trainer,
-    build_lightgbm_trainer,
-    build_tensorflow_trainer,
-    build_torch_trainer,
-    build_xgboost_trainer,
-)
+from tune_policies import CappedPolicy, CpuPolicy, GpuPolicy, InvalidResourcesError, trainers
+
+pytestmark = pytest.mark.rest
 
 THREADS = os.cpu_count() + 1
 """More than any library takes by itself."""
@@ -27,10 +24,7 @@ PLAN = CpuPolicy(cpus=THREADS, num_workers=2).plan(nodes((2 * THREADS, 2)))
 GPU_PLAN = GpuPolicy(cpus=1, num_workers=2).plan(nodes((2 * THREADS, 2)))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def real_ray():
-    with local_ray(num_cpus=2 * THREADS, num_gpus=2):
-        yield
+RAY = {"num_cpus": 2 * THREADS, "num_gpus": 2}
 
 
 def write_down(folder, **seen):
@@ -92,13 +86,13 @@ def sum_with_jax(config):
 @pytest.mark.parametrize(
     ("build", "loop"),
     [
-        pytest.param(build_xgboost_trainer, boost_with_xgboost, id="XGBoost", marks=pytest.mark.slow),
-        pytest.param(build_lightgbm_trainer, boost_with_lightgbm, id="LightGBM", marks=pytest.mark.slow),
-        pytest.param(build_jax_trainer, sum_with_jax, id="JAX", marks=pytest.mark.slow),
+        pytest.param("build_xgboost_trainer", boost_with_xgboost, id="XGBoost"),
+        pytest.param("build_lightgbm_trainer", boost_with_lightgbm, id="LightGBM"),
+        pytest.param("build_jax_trainer", sum_with_jax, id="JAX"),
     ],
 )
 def test_two_workers_train_together_with_the_threads_of_the_plan_and_no_gpu(tmp_path, build, loop):
-    seen = seen_by_workers(build, loop, tmp_path)
+    seen = seen_by_workers(getattr(trainers, build), loop, tmp_path)
 
     assert seen == [{"threads": [THREADS], "together": 2, "gpus": ""}] * 2
 
@@ -119,7 +113,7 @@ def fit_with_keras(config):
 
 
 def test_model_fit_works_on_two_tensorflow_workers_whose_pools_follow_the_plan(tmp_path):
-    seen = seen_by_workers(build_tensorflow_trainer, fit_with_keras, tmp_path)
+    seen = seen_by_workers(trainers.build_tensorflow_trainer, fit_with_keras, tmp_path)
 
     # A pool within operations, one between them, and a thread of TensorFlow's own.
     expected = {"keras": "tf_keras", "losses": 1, "threads": 2 * THREADS + 1, "gpus": ""}
@@ -180,13 +174,12 @@ def fit_with_hugging_face(config):
     write_down(config["folder"], **in_a_step, together=args.world_size)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("loop", [fit_with_lightning, fit_with_hugging_face])
 def test_trainers_of_others_in_a_torch_loop_have_the_threads_of_the_plan_and_no_gpu(tmp_path, loop, num_workers):
     plan = CpuPolicy(cpus=THREADS, num_workers=num_workers).plan(nodes((2 * THREADS, 2)))
 
-    seen = seen_by_workers(build_torch_trainer, loop, tmp_path, plan)
+    seen = seen_by_workers(trainers.build_torch_trainer, loop, tmp_path, plan)
 
     assert seen == [{"threads": THREADS, "device": "cpu", "together": num_workers, "gpus": ""}] * num_workers
 
@@ -194,7 +187,7 @@ def test_trainers_of_others_in_a_torch_loop_have_the_threads_of_the_plan_and_no_
 @pytest.mark.slow
 def test_each_jax_worker_sees_the_gpu_that_ray_gave_it(tmp_path):
     """Ray's own back end shows both workers of a node the first one."""
-    seen = seen_by_workers(build_jax_trainer, lambda config: write_down(config["folder"]), tmp_path, GPU_PLAN)
+    seen = seen_by_workers(trainers.build_jax_trainer, lambda config: write_down(config["folder"]), tmp_path, GPU_PLAN)
 
     assert [each["gpus"] for each in seen] == ["0", "1"]
 
@@ -203,14 +196,14 @@ def test_jax_workers_that_share_a_gpu_are_refused():
     plan = GpuPolicy(gpus=0.5, cpus=1, num_workers=2).plan(nodes((4, 2)))
 
     with pytest.raises(InvalidResourcesError, match="NCCL, which refuses two processes on one: plan num_workers=1"):
-        build_jax_trainer(lambda: None, plan=plan)
+        trainers.build_jax_trainer(lambda: None, plan=plan)
 
 
 def test_a_jax_worker_on_a_shared_gpu_may_not_become_several():
     plan = CappedPolicy(GpuPolicy(gpus=0.5, cpus=1, num_workers=(1, 9)), 1).plan(nodes((8, 2)))
 
     with pytest.raises(InvalidResourcesError, match=r"4 JAX workers with 0\.5 GPU each share a device"):
-        build_jax_trainer(lambda: None, plan=plan)
+        trainers.build_jax_trainer(lambda: None, plan=plan)
 
 
 def without_tf_keras(monkeypatch):
@@ -221,30 +214,30 @@ def test_without_tf_keras_several_workers_are_refused_before_anything_starts(mon
     without_tf_keras(monkeypatch)
 
     with pytest.raises(InvalidResourcesError, match=r"pip install tf_keras.* pass keras_version=3"):
-        build_tensorflow_trainer(lambda: None, plan=PLAN)
+        trainers.build_tensorflow_trainer(lambda: None, plan=PLAN)
 
 
 def test_a_tensorflow_worker_that_may_become_several_needs_tf_keras_from_the_start(monkeypatch):
     plan = CappedPolicy(CpuPolicy(num_workers=(1, 9)), 1).plan(nodes((8, 0)))
 
-    trainer = build_tensorflow_trainer(lambda: None, plan=plan)
+    trainer = trainers.build_tensorflow_trainer(lambda: None, plan=plan)
     without_tf_keras(monkeypatch)
 
     assert trainer.run_config.worker_runtime_env == {"env_vars": {"TF_USE_LEGACY_KERAS": "1"}}
     with pytest.raises(InvalidResourcesError, match=r"model\.fit with 8 workers needs Keras 2"):
-        build_tensorflow_trainer(lambda: None, plan=plan)
+        trainers.build_tensorflow_trainer(lambda: None, plan=plan)
 
 
 def test_a_keras_version_that_does_not_exist_is_refused():
     with pytest.raises(InvalidResourcesError, match="keras_version must be 2, 3 or None, got '2'"):
-        build_tensorflow_trainer(lambda: None, plan=PLAN, keras_version="2")
+        trainers.build_tensorflow_trainer(lambda: None, plan=PLAN, keras_version="2")
 
 
 @pytest.mark.parametrize(("keras_version", "legacy"), [(2, "1"), (3, "0")])
 def test_a_keras_version_that_is_chosen_needs_no_check(monkeypatch, keras_version, legacy):
     without_tf_keras(monkeypatch)
 
-    trainer = build_tensorflow_trainer(lambda: None, plan=PLAN, keras_version=keras_version)
+    trainer = trainers.build_tensorflow_trainer(lambda: None, plan=PLAN, keras_version=keras_version)
 
     assert trainer.run_config.worker_runtime_env == {"env_vars": {"TF_USE_LEGACY_KERAS": legacy}}
 
@@ -252,6 +245,6 @@ def test_a_keras_version_that_is_chosen_needs_no_check(monkeypatch, keras_versio
 def test_the_users_own_variables_of_the_workers_are_kept():
     run_config = RunConfig(worker_runtime_env={"env_vars": {"TF_USE_LEGACY_KERAS": "0", "MINE": "x"}})
 
-    trainer = build_tensorflow_trainer(lambda: None, plan=PLAN, run_config=run_config)
+    trainer = trainers.build_tensorflow_trainer(lambda: None, plan=PLAN, run_config=run_config)
 
     assert trainer.run_config.worker_runtime_env == {"env_vars": {"TF_USE_LEGACY_KERAS": "0", "MINE": "x"}}

@@ -6,34 +6,34 @@ from ray import tune
 from ray.train import RunConfig
 from ray.tune.integration.ray_train import TuneReportCallback
 
-from tests.on_ray.rays import local_ray
 from tune_policies import CpuPolicy, probe_cluster
 from tune_policies.trainers import build_torch_trainer, with_plan
+
+RAY = {"num_cpus": 2}
 
 
 @pytest.mark.timeout(180)  # with a CPU for each driver they would wait for ever
 def test_two_train_runs_on_two_cpus_finish(tmp_path):
-    with local_ray(num_cpus=2):
-        plan = CpuPolicy(cpus=1, num_workers=1).plan(probe_cluster())
+    plan = CpuPolicy(cpus=1, num_workers=1).plan(probe_cluster())
 
-        def on_worker(config):
-            ray.train.report({"square": config["x"] ** 2})
+    def on_worker(config):
+        ray.train.report({"square": config["x"] ** 2})
 
-        def trial(config):
-            build_torch_trainer(
-                on_worker,
-                plan=plan,
-                train_loop_config=config,
-                run_config=RunConfig(callbacks=[TuneReportCallback()], storage_path=str(tmp_path)),
-            ).fit()
+    def trial(config):
+        build_torch_trainer(
+            on_worker,
+            plan=plan,
+            train_loop_config=config,
+            run_config=RunConfig(callbacks=[TuneReportCallback()], storage_path=str(tmp_path)),
+        ).fit()
 
-        results = tune.run(
-            with_plan(trial, plan),
-            config={"x": tune.grid_search([2, 3])},
-            max_concurrent_trials=plan.max_concurrent_trials,
-            storage_path=str(tmp_path),
-            verbose=0,
-        )
+    results = tune.run(
+        with_plan(trial, plan),
+        config={"x": tune.grid_search([2, 3])},
+        max_concurrent_trials=plan.max_concurrent_trials,
+        storage_path=str(tmp_path),
+        verbose=0,
+    )
 
     assert plan.max_concurrent_trials == 2
     assert sorted(trial.last_result["square"] for trial in results.trials) == [4, 9]

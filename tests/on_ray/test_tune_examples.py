@@ -5,16 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import further
 from tests.on_ray.bohb import skip_without_bohb
-from tests.on_ray.rays import local_ray
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def started_ray():
-    with local_ray(num_cpus=2):
-        yield
+RAY = {"num_cpus": 2}
 
 
 def run_example(name, folder):
@@ -32,15 +29,17 @@ def run_example(name, folder):
     ("name", "metric", "values"),
     [
         ("tune_with_tuner", "loss", [0, 0.01]),
-        ("tune_class", "loss", [0, 0.01, 0.04]),
-        ("tune_with_parameters", "loss", [250, 339.7]),
-        ("tune_partial", "loss", [0, 0.01]),
-        ("tune_method", "loss", [0, 0.01]),
-        ("tune_callable_object", "loss", [0, 0.01]),
-        ("tune_experiments", "loss", [0, 0, 0.01, 0.01]),
-        ("tune_resources_by_config", "threads", [1, 2]),
-        ("tune_resume", "threads", [1, 2]),
-        ("tune_restore", "threads", [1, 2]),
+        *further(
+            ("tune_class", "loss", [0, 0.01, 0.04]),
+            ("tune_with_parameters", "loss", [250, 339.7]),
+            ("tune_partial", "loss", [0, 0.01]),
+            ("tune_method", "loss", [0, 0.01]),
+            ("tune_callable_object", "loss", [0, 0.01]),
+            ("tune_experiments", "loss", [0, 0, 0.01, 0.01]),
+            ("tune_resources_by_config", "threads", [1, 2]),
+            ("tune_resume", "threads", [1, 2]),
+            ("tune_restore", "threads", [1, 2]),
+        ),
     ],
 )
 def test_the_trials_of_an_example_report_what_it_says(tmp_path, name, metric, values):
@@ -49,6 +48,7 @@ def test_the_trials_of_an_example_report_what_it_says(tmp_path, name, metric, va
     assert sorted(result[metric] for result in results) == pytest.approx(values)
 
 
+@pytest.mark.rest
 def test_one_process_serves_all_trials_of_the_example_that_uses_it_again(tmp_path):
     results = run_example("tune_reuse_actors", tmp_path)
 

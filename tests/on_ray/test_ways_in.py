@@ -7,19 +7,15 @@ import ray
 from ray import tune
 from ray.tune.error import TuneError
 
-from tests.on_ray.rays import local_ray
 from tune_policies import ClusterCapacity, CpuPolicy, Resources
 from tune_policies.trainers import with_plan
 
-CAPACITY = ClusterCapacity.of(Resources(cpus=4, gpus=1))
+CAPACITY = ClusterCapacity.of(Resources(cpus=4, gpus=2))
 ONE = CpuPolicy(cpus=1).plan(CAPACITY)
 TWO = CpuPolicy(cpus=2).plan(CAPACITY)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def started_ray():
-    with local_ray(num_cpus=4, num_gpus=1):
-        yield
+RAY = {"num_cpus": 4, "num_gpus": 2}
 
 
 def what_the_trial_sees(**more):
@@ -125,6 +121,7 @@ def test_a_trainable_keeps_what_it_was_given(seen, experiment):
     assert seen[experiment]["data"] == "held"
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("trainable", [report, Reporting], ids=["function", "class"])
 def test_a_process_is_used_again_by_trials_of_the_same_resources_only(tmp_path, trainable):
     results = tune.run(
@@ -141,6 +138,7 @@ def test_a_process_is_used_again_by_trials_of_the_same_resources_only(tmp_path, 
     assert first["process"] != second["process"] == third["process"]
 
 
+@pytest.mark.rest
 def test_the_tuner_takes_a_class_too(tmp_path):
     results = tune.Tuner(
         with_plan(Reporting, TWO),
@@ -151,6 +149,7 @@ def test_the_tuner_takes_a_class_too(tmp_path):
     assert [(result.metrics["cpus"], result.metrics["threads"]) for result in results] == [(2, "2")] * 2
 
 
+@pytest.mark.rest
 def test_resources_for_tune_run_beside_a_plan_are_refused(tmp_path):
     with pytest.raises(TuneError, match="clear the `resources_per_trial` option"):
         tune.run(with_plan(report, TWO), resources_per_trial={"cpu": 1}, storage_path=str(tmp_path), verbose=0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ray import tune
 
-from tests.on_ray.rays import local_ray
+from tests.marks import further
 from tune_policies import (
     ClusterCapacity,
     CpuPolicy,
@@ -20,14 +20,14 @@ from tune_policies import (
 )
 from tune_policies.trainers import with_plan
 
+RAY = {"num_cpus": 4, "num_gpus": 2}
+
 
 @pytest.fixture(scope="module")
 def capacity():
-    with local_ray(num_cpus=4, num_gpus=2):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ProbeWarning)
-            found = probe_cluster()
-        yield found
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProbeWarning)
+        return probe_cluster()
 
 
 def what_the_trial_sees(config):
@@ -78,7 +78,7 @@ def threads_of_torch(config):
 
 @pytest.mark.parametrize(
     "trainable",
-    [report, yielding, Reporting, functools.partial(report), Callable()],
+    [report, *further(yielding), Reporting, *further(functools.partial(report), Callable())],
     ids=["function", "generator", "class", "partial", "object"],
 )
 def test_a_cpu_trial_sees_no_gpu_and_has_a_thread_for_each_cpu(capacity, tmp_path, trainable):
@@ -108,6 +108,7 @@ def with_data(config, data=None):
     tune.report({"data": data})
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("plan_first", [True, False])
 def test_it_goes_together_with_parameters_either_way(capacity, tmp_path, plan_first):
     plan = CpuPolicy().plan(capacity)
@@ -122,6 +123,7 @@ def test_it_goes_together_with_parameters_either_way(capacity, tmp_path, plan_fi
     assert trial.last_result["data"] == [7]
 
 
+@pytest.mark.rest
 def test_the_tuner_takes_it_too(capacity, tmp_path):
     plan = CpuPolicy(cpus=3).plan(capacity)
 
@@ -134,6 +136,7 @@ def test_the_tuner_takes_it_too(capacity, tmp_path):
     assert [result.metrics["threads"] for result in results] == ["3", "3"]
 
 
+@pytest.mark.rest
 @pytest.mark.ray_border
 def test_resources_per_trial_alone_is_what_tune_takes(capacity, tmp_path):
     plan = CpuPolicy(cpus=3).plan(capacity)
@@ -151,6 +154,7 @@ def threads_of_tensorflow(config):
     tune.report({"threads": names.count("tf_Compute")})
 
 
+@pytest.mark.rest
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
 def test_tensorflow_has_a_thread_for_each_cpu(capacity, tmp_path):
     plan = CpuPolicy(cpus=3).plan(capacity)
@@ -160,7 +164,7 @@ def test_tensorflow_has_a_thread_for_each_cpu(capacity, tmp_path):
     assert trial.last_result["threads"] == 3
 
 
-@pytest.mark.parametrize("cpus", [1, 3])
+@pytest.mark.parametrize("cpus", [*further(1), 3])
 def test_torch_has_a_thread_for_each_cpu(capacity, tmp_path, cpus):
     plan = CpuPolicy(cpus=cpus).plan(capacity)
 

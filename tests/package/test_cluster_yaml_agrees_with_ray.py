@@ -82,6 +82,7 @@ def test_a_file_has_an_error_just_where_ray_refuses_it(data: dict[str, Any]) -> 
     assert (not list(refusals(data))) == (prepared(data) is not None)
 
 
+@pytest.mark.rest
 @settings(max_examples=200, deadline=None)
 @given(files)
 def test_what_ray_fills_in_is_counted(data: dict[str, Any]) -> None:

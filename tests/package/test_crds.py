@@ -65,6 +65,7 @@ def test_five_thousand_manifests_are_valid_by_every_definition(crds, plan, how):
     check(plan, how, crds)
 
 
+@pytest.mark.rest
 def test_no_official_field_is_taken_for_a_slip_of_the_pen():
     def filled(schema):
         """A value with every field of a schema."""

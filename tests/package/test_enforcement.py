@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.marks import further
 from tests.stand_ins import state_counts, write_stand_ins
 
 ENFORCE = """
@@ -31,7 +32,7 @@ def run(code, tmp_path, **environ):
     )
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@pytest.mark.parametrize("framework", ["torch", *further("tensorflow")])
 def test_a_framework_that_sees_no_gpu_fails_at_its_import(framework, tmp_path):
     """TensorFlow imports JAX on its way, which sees no GPU either: the error still names TensorFlow."""
     done = run(f"{ENFORCE}import {framework}", tmp_path)
@@ -232,6 +233,7 @@ print(torch_npu.fractions == {0: (2**34 - int(0.85 * 2**30)) / 2**36}, current_l
     assert done.stdout.strip() == "True []", done.stderr
 
 
+@pytest.mark.rest
 def test_the_frameworks_themselves_understand_what_the_environment_says(tmp_path):
     """JAX's own reader of its variables, CuPy's own parser, and the parser in PyTorch's library."""
     code = """

@@ -39,6 +39,7 @@ print(peak_gpu_memory_bytes())
 CODE = {"tensorflow": TENSORFLOW, "torch": TORCH, "jax": JAX, "cupy": CUPY}
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("framework", CODE)
 def test_asking_what_was_used_starts_no_framework_and_without_a_gpu_is_none(framework):
     if importlib.util.find_spec(framework) is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tune_policies
+from tests.marks import further
 from tune_policies import trainers
 
 ROOT = Path(__file__).parents[2]
@@ -201,10 +202,12 @@ getattr(tune_policies.trainers, sys.argv[1])
     ("builder", "others"),
     [
         ("build_torch_trainer", "tensorflow xgboost lightgbm jax"),
-        ("build_tensorflow_trainer", "torch xgboost lightgbm jax"),
-        ("build_xgboost_trainer", "torch tensorflow lightgbm jax"),
-        ("build_lightgbm_trainer", "torch tensorflow xgboost jax"),
-        ("build_jax_trainer", "torch tensorflow xgboost lightgbm"),
+        *further(
+            ("build_tensorflow_trainer", "torch xgboost lightgbm jax"),
+            ("build_xgboost_trainer", "torch tensorflow lightgbm jax"),
+            ("build_lightgbm_trainer", "torch tensorflow xgboost jax"),
+            ("build_jax_trainer", "torch tensorflow xgboost lightgbm"),
+        ),
     ],
 )
 def test_a_trainer_needs_no_other_framework(builder, others):
@@ -215,7 +218,37 @@ def test_a_trainer_needs_no_other_framework(builder, others):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("package", [tune_policies, trainers], ids=lambda package: package.__name__)
+COLLECT_WITHOUT = """
+import sys
+
+import pytest
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1].split():
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Blocked())
+sys.exit(pytest.main(["-m", "gpu", "tests/on_gpu", "--collect-only", "--quiet"]))
+"""
+OPTIONAL = (
+    "tensorflow jax cupy numba xgboost lightgbm lightning transformers accelerate hyperopt optuna pyperf matplotlib"
+)
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("missing", [OPTIONAL, f"torch {OPTIONAL}"], ids=["PyTorch alone is there", "none is there"])
+def test_the_tests_for_a_gpu_are_collected_whatever_framework_is_missing(missing):
+    """An error there would end the whole run on a machine with a GPU. A test asks by itself for what it needs."""
+    code = [sys.executable, "-c", COLLECT_WITHOUT, missing]
+
+    done = subprocess.run(code, capture_output=True, text=True, cwd=ROOT, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_trainers.py" in done.stdout
+
+
+@pytest.mark.parametrize("package", [tune_policies, *further(trainers)], ids=lambda package: package.__name__)
 def test_everything_public_can_be_imported_and_is_listed_in_order(package):
     assert package.__all__ == sorted(package.__all__)
     assert all(getattr(package, name) for name in package.__all__)

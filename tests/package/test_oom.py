@@ -7,6 +7,8 @@ from functools import cache
 
 import pytest
 
+from tests.marks import further
+
 COMMON = """
 import json, traceback
 from ray import cloudpickle
@@ -151,7 +153,11 @@ def run(code):
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+OF_TORCH = [name for name, (code, _) in EXPECTED.items() if code is TORCH]
+OF_OTHERS = [name for name in EXPECTED if name not in OF_TORCH]
+
+
+@pytest.mark.parametrize("name", [*OF_TORCH, *further(*OF_OTHERS)])
 def test_what_is_really_raised_is_classified_alike_as_it_is_through_ray_and_as_text(name):
     code, expected = EXPECTED[name]
     done = run(code)

@@ -22,10 +22,18 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-# `make test` and `make test-all` are what runs this test, `make clean` would delete its environment, `make test-gpu`
-# has a machine of its own, `make test-ray` makes an environment with another Ray, and what `make demo` runs is run and
-# looked at by tests/on_ray/test_examples.py: of these, make is asked what it would do.
-DRY_RUN = ("make test", "make test-all", "make clean", "make test-gpu", "make demo", "make test-ray RAY=2.50.0")
+# `make test`, `make test-rest` and `make test-all` are what runs this test, `make clean` would delete its environment,
+# `make test-gpu` has a machine of its own, `make test-ray` makes an environment with another Ray, and what `make demo`
+# runs is run and looked at by tests/on_ray/test_examples.py: of these, make is asked what it would do.
+DRY_RUN = (
+    "make test",
+    "make test-rest",
+    "make test-all",
+    "make clean",
+    "make test-gpu",
+    "make demo",
+    "make test-ray RAY=2.50.0",
+)
 SHOWN = {"tune-policies bench": benchmarks, ".venv/bin/python -m tests.evidence": evidence}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_ITS_ENVIRONMENT = Path(sys.prefix) == ROOT / ".venv"
@@ -61,9 +69,16 @@ def name(page):
     return page.relative_to(ROOT).as_posix()
 
 
-def marked(page):
-    """The page; what benchmarks measure, their own tests run every day, so the pages that say how may wait."""
-    return pytest.param(page, marks=pytest.mark.slow) if page.parent == ROOT / "docs" / "benchmarks" else page
+def marked(page, *, of_benchmarks=pytest.mark.rest):
+    """The page: the README at once, and all others by `make test-rest`."""
+    if page.name == "README.md":
+        return page
+    return pytest.param(page, marks=of_benchmarks if page.parent.name == "benchmarks" else pytest.mark.rest)
+
+
+def marked_for_commands(page):
+    """What benchmarks measure, their own tests run every day: the pages that say how may wait longer."""
+    return marked(page, of_benchmarks=pytest.mark.slow)
 
 
 @pytest.fixture
@@ -92,7 +107,7 @@ def run_command(command, folder, environment):
     )
 
 
-@pytest.mark.parametrize("page", [marked(page) for page in PAGES if any(commands(page))], ids=name)
+@pytest.mark.parametrize("page", [marked_for_commands(page) for page in PAGES if any(commands(page))], ids=name)
 @pytest.mark.timeout(600)
 def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path, environment):
     if not IN_ITS_ENVIRONMENT and any(command.startswith("make") for command, _ in commands(page)):
@@ -108,7 +123,7 @@ def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path, envir
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name)
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES if blocks(page, "python")], ids=name)
 def test_the_python_of_a_page_runs(page, tmp_path, environment):
     for file, content in files(page):
         (tmp_path / file).write_text(content)
