@@ -108,7 +108,8 @@ def test_the_table_names_reasons_with_their_arms(file, capsys):
     assert "* mlp[1] compute: the interval from" in told
 
 
-def test_text_of_a_file_is_no_markup(file, capsys):
+def test_text_of_a_file_is_no_markup(file, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # so that no cell is folded
     run = file("run", processes("cpu", 1), processes("[red]gpu[/blue]", 3))
 
     print_verdicts(compare_files([run], Question()).verdicts)

@@ -55,7 +55,10 @@ def test_the_same_policy_comes_from_yaml_and_json(tmp_path, write):
         ("- GpuPolicy", "a policy must be a mapping with a 'kind', got a list"),
         ("GpuPolicy", "a policy must be a mapping with a 'kind', got a text"),
         ("", "a policy must be a mapping with a 'kind', got nothing"),
-        ("gpus: 1", "a policy needs a 'kind' (known: AcceleratorPolicy, AutoscalingPolicy, BenchmarkedPolicy"),
+        (
+            "gpus: 1",
+            "a policy needs a 'kind' (known: AcceleratorPolicy, AutoPolicy, AutoscalingPolicy, BenchmarkedPolicy",
+        ),
         ("kind: GpuPolcy", "unknown kind 'GpuPolcy'; did you mean 'GpuPolicy'?"),
         ("kind: 7", "unknown kind 7"),
         ("kind: GpuPolicy\ngpu: 1", "unknown field 'gpu'; did you mean 'gpus'? (GpuPolicy has gpus, cpus"),
