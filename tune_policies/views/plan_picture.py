@@ -61,9 +61,11 @@ def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
     column.lines("Stays idle" if left else "Nothing stays idle", style="tp-bold")
     for part in left:
         column.lines(str(part), x=MARGIN + 8)
+    notes = ["Each box is a Train worker."] if any(slot.num_workers for slot in plan.slots) else []
     if len(plan.slots) == 1 and len(nodes) > 1:
-        column.y += 4
-        column.lines("One way in which all find room: Ray chooses the nodes.", style="tp-soft")
+        notes.append("This is one way in which all find room: Ray chooses the nodes.")
+    column.y += 4
+    column.lines(" ".join(notes), style="tp-soft")
     return column.picture(f"Plan: {title}")
 
 
