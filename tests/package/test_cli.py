@@ -10,10 +10,8 @@ import pytest
 
 from tests.clusters import nodes
 from tune_policies import ClusterCapacity, Resources
-from tune_policies.cli import plan as plan_command
 from tune_policies.cluster.capacity import NodeTypeCapacity
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.plan.trial_slot import TrialSlot
 
 
 def run(*arguments):
@@ -102,15 +100,14 @@ def test_a_capacity_that_is_neither_json_nor_yaml_is_wrong_usage(tmp_path, polic
     assert done.stderr.startswith(f"error: {capacity}, line ")
 
 
-def test_nodes_that_must_be_added_first_are_named():
-    """Shown by the function behind the command: which policy adds nodes is no matter of the command line."""
-    slot = TrialSlot(trial=Resources(cpus=4), max_concurrent_trials=4)
-    plan = TrialPlan(slots=(slot,), limited_by="CPU", nodes_to_add={"cpu-worker": 2})
-    worker = NodeTypeCapacity(name="cpu-worker", resources=Resources(cpus=8), max_nodes_to_add=3)
+def test_nodes_that_must_be_added_first_are_named(tmp_path, policy):
+    worker = NodeTypeCapacity(name="cpu-worker", resources=Resources(cpus=8), max_nodes_to_add=2)
+    capacity = tmp_path / "growing.json"
+    capacity.write_text(ClusterCapacity(node_types=(worker,)).to_json())
 
-    text = plan_command._plan_as_text(ClusterCapacity(node_types=(worker,)), plan, None)
+    done = run("plan", policy("kind: AutoscalingPolicy\ninner: {kind: CpuPolicy, cpus: 4}\n"), "--capacity", capacity)
 
-    assert "  nodes that the autoscaler must add first: 2 cpu-worker" in text.splitlines()
+    assert "  nodes that the autoscaler must add first: 2 cpu-worker" in done.stdout.splitlines()
 
 
 def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):
