@@ -100,15 +100,14 @@ def test_a_capacity_that_is_neither_json_nor_yaml_is_wrong_usage(tmp_path, polic
     assert done.stderr.startswith(f"error: {capacity}, line ")
 
 
-def test_nodes_that_must_be_added_first_are_named(policy, tmp_path):
+def test_nodes_that_must_be_added_first_are_named(tmp_path, policy):
     worker = NodeTypeCapacity(name="cpu-worker", resources=Resources(cpus=8), max_nodes_to_add=2)
-    capacity = tmp_path / "capacity.json"
+    capacity = tmp_path / "growing.json"
     capacity.write_text(ClusterCapacity(node_types=(worker,)).to_json())
 
-    text = policy("kind: AutoscalingPolicy\ninner: {kind: CpuPolicy, cpus: 4}\n")
-    done = run("plan", text, "--capacity", str(capacity))
+    done = run("plan", policy("kind: AutoscalingPolicy\ninner: {kind: CpuPolicy, cpus: 4}\n"), "--capacity", capacity)
 
-    assert "  nodes that the autoscaler must add first: 2 cpu-worker" in done.stdout.splitlines(), done.stderr
+    assert "  nodes that the autoscaler must add first: 2 cpu-worker" in done.stdout.splitlines()
 
 
 def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):

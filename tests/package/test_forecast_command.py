@@ -174,3 +174,13 @@ def test_a_cluster_that_is_to_be_excludes_one_that_is(plan, option):
 
     assert done.returncode == 2
     assert f"leave {option} out" in done.stderr
+
+
+def test_it_draws_the_cluster_at_its_maximum(plan, tmp_path):
+    done = plan(MANIFEST, "--plot", "plan.svg")
+
+    drawn = (tmp_path / "plan.svg").read_text()
+    assert done.returncode == 0
+    assert "16 trials at once, limited by GPU" in drawn
+    assert "to be added by the autoscaler: gpu" in drawn
+    assert "× 3" in drawn

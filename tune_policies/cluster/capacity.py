@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
 from itertools import chain, count
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -19,7 +19,7 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, gpu_memo
 from tune_policies.cluster.labels import NODE_ID
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import MOST, TICKS, Amount, Amounts, Bytes, Count, Resources, format_amount
-from tune_policies.values.value import Value
+from tune_policies.values.value import ShownValue, Value
 
 
 class GpuDevice(Value):
@@ -171,7 +171,7 @@ class NodeTypeCapacity(Value):
         )
 
 
-class ClusterCapacity(Value):
+class ClusterCapacity(ShownValue):
     """The alive nodes, the node types that can be added, and when this was read.
 
     Attributes:
@@ -183,6 +183,8 @@ class ClusterCapacity(Value):
             own limit is the only one.
         read_at: When the cluster was read; ``None``: it was written by hand.
     """
+
+    _view: ClassVar = "tune_policies.views.tables:cluster_view"
 
     nodes: tuple[NodeCapacity, ...] = ()
     draining: tuple[NodeCapacity, ...] = ()

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from tune_policies.values.sanitize import escape, one_line, printable, redacted
 
-_NUMBERS: Final = frozenset({"Nodes", "CPU", "GPU", "OOMs"})
+_NUMBERS: Final = frozenset({"At once", "Nodes", "CPU", "GPU", "OOMs"})
 """Headings of columns that count."""
 
 
@@ -77,7 +77,9 @@ def empty_table(title: str, *headings: str) -> Table:
     )
     for heading in headings:
         is_number = heading in _NUMBERS
-        table.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+        table.add_column(
+            Text(one_line(heading)), justify="right" if is_number else "left", overflow="fold", no_wrap=is_number
+        )
     return table
 
 

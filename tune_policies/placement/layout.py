@@ -6,12 +6,14 @@ in whatever order trials come and go. Ray may spread shares of a device over all
 serve no other slot type. Whole devices beside whole ones are safe.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Self
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
+from tune_policies.cluster.tpu_slices import SliceShape, find_slices
 from tune_policies.placement.packing import count_drivers, count_trials, request_of, subtract, workers_on_node
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.resources import TICKS, Count, PositiveCount, Resources
@@ -71,6 +73,30 @@ def with_places(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> t
     layout = place_slots(plan_slots, capacity)
     counts = [layout.count(slot_type) for slot_type in range(len(plan_slots))]
     return tuple(slot.capped(count) for slot, count in zip(plan_slots, counts, strict=True) if count)
+
+
+class NodeWorkers(NamedTuple):
+    """A node, and how many workers of each slot type are on it, in the order of the types."""
+
+    node: NodeCapacity
+    workers: tuple[int, ...]
+
+
+def workers_on_nodes(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list[NodeWorkers]:
+    """Return for each node, also one that is expected, how many workers of each slot type it has.
+
+    Slots of several types are where they are placed. Of one type, and of Train workers, it is one way of several in
+    which all find room: Ray chooses the nodes.
+    """
+    left = RemainingCapacity.all_of(capacity)
+    found: dict[str, list[int]] = defaultdict(lambda: [0] * len(plan_slots))
+    for slot_type, slot in enumerate(plan_slots):
+        counts, after = left.allocate(slot)
+        for node_id, count in left.filled(slot, sum(counts.values()) * max(1, slot.num_workers)).items():
+            found[node_id][slot_type] = count
+        left = after
+    none = (0,) * len(plan_slots)
+    return [NodeWorkers(node, tuple(found.get(node.node_id, none))) for node in capacity.nodes]
 
 
 def _placed_on(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
@@ -141,17 +167,31 @@ class RemainingCapacity(NamedTuple):
         """
         if slot.num_workers:
             return self._allocate_workers(slot)
-        wanted, taken = slot.max_concurrent_trials, {}
-        for node, fit in self._fitting(slot):
-            if wanted == 0:
-                break
-            taken[node.node_id] = min(fit, wanted)
-            wanted -= taken[node.node_id]
+        taken = self.filled(slot, slot.max_concurrent_trials)
         expected = {node.node_id for node in self.capacity.nodes if node.is_expected}
         counts: dict[str | None, int] = {node_id: count for node_id, count in taken.items() if node_id not in expected}
         if to_come := sum(count for node_id, count in taken.items() if node_id in expected):
             counts[None] = to_come
         return counts, self._subtract(slot.worker, taken)
+
+    def filled(self, slot: TrialSlot, num_workers: int) -> dict[str, int]:
+        """Return how many of so many workers each node holds, as they fill one node after the other."""
+        wanted, taken = num_workers, {}
+        for node, fit in self._fitting(slot) if slot.topology is None else self._fitting_slices(slot):
+            if wanted == 0:
+                break
+            taken[node.node_id] = min(fit, wanted)
+            wanted -= taken[node.node_id]
+        return taken
+
+    def _fitting_slices(self, slot: TrialSlot) -> Iterable[tuple[NodeCapacity, int]]:
+        """Yield the hosts of the TPU slices that hold workers on every chip, slice by slice."""
+        shape = SliceShape(slot.topology or "", slot.accelerator_type or "")
+        fits = {node.node_id: (node, fit) for node, fit in self._fitting(slot)}
+        for each in find_slices(self.capacity.nodes, shape).intact:
+            hosts = [fits[host.node_id] for host in each.hosts if host.node_id in fits]
+            if sum(fit for _, fit in hosts) * slot.worker.custom.get("TPU", 0) == shape.chips:
+                yield from hosts
 
     def _allocate_workers(self, slot: TrialSlot) -> tuple[dict[str | None, int], Self]:
         """Place trials with Train workers.

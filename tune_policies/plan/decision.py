@@ -1,14 +1,14 @@
 """What benchmarks decided: for each workload, from which size on the GPU is worth it, and for how long that holds."""
 
 from datetime import datetime
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from tune_policies.plan.slots_by_config import Device
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, PositiveCount
-from tune_policies.values.value import Value, suggest
+from tune_policies.values.value import ShownValue, Value, suggest
 
 Answer = Literal["GPU", "CPU", "same", "ambiguous"]
 
@@ -111,7 +111,7 @@ class WorkloadDecision(Value):
         return up_to[-1] if up_to else self.sizes[0]
 
 
-class Decision(Value):
+class Decision(ShownValue):
     """What benchmarks decided, where it holds, and since when.
 
     Attributes:
@@ -125,6 +125,8 @@ class Decision(Value):
         currency: Of the prices.
         price_source: Where they are from.
     """
+
+    _view: ClassVar = "tune_policies.views.tables:decision_view"
 
     schema_version: Literal[1] = 1
     measured_at: datetime

@@ -6,7 +6,8 @@ when they are called, so that planning needs no Ray.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields as fields_of
-from typing import TYPE_CHECKING, Any, Final, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
 from pydantic import Field
 
@@ -16,14 +17,17 @@ from tune_policies.plan.trial_slot import Bundle, TrialSlot
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import PositiveCount, Resources, check_count, from_ticks, to_ticks
 from tune_policies.values.sanitize import one_line
-from tune_policies.values.value import Value, counted
+from tune_policies.values.value import ShownValue, counted
 
 if TYPE_CHECKING:
     from ray.train import ScalingConfig
     from ray.tune import PlacementGroupFactory, TuneConfig
 
+    from tune_policies.cluster.capacity import ClusterCapacity
+    from tune_policies.views.svg import Picture
 
-class TrialPlan(Value):
+
+class TrialPlan(ShownValue):
     """What a policy decided.
 
     It has slots of at least one type. Where a user asks for "the" trial, the first type answers.
@@ -38,6 +42,8 @@ class TrialPlan(Value):
             every config that was measured. ``None``: all trials get the same.
         fewer_than_fit: Whether fewer trials may run at once than Ray would place by their resources alone.
     """
+
+    _view: ClassVar = "tune_policies.views.tables:plan_view"
 
     slots: tuple[TrialSlot, ...] = Field(min_length=1)
     limited_by: str
@@ -294,6 +300,20 @@ class TrialPlan(Value):
             bundles += slot.bundles() * number
             left -= number
         return bundles + self.slots[0].bundles() * left
+
+    def plot(self, capacity: "ClusterCapacity") -> "Picture":
+        """Return a picture of the cluster with the plan's slots in it: what stays idle, and what stops one more trial.
+
+        A notebook shows the picture; ``plan.plot(capacity).save("plan.svg")`` writes it.
+
+        Args:
+            capacity: The cluster for which the plan was made.
+
+        Raises:
+            InvalidResourcesError: The plan was made for another cluster.
+        """
+        picture = import_module("tune_policies.views.plan_picture")  # which knows plans, as all that shows them
+        return cast("Picture", picture.draw_plan(self, capacity))
 
     def explain(self) -> str:
         """Return the plan as text: how many at once, what each gets, what limits it, and why."""

@@ -6,7 +6,8 @@ mistakes, each with its field, what was given, and the fields that exist.
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Self
+from importlib import import_module
+from typing import Any, ClassVar, Final, Self, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -84,6 +85,22 @@ class Value(BaseModel):
     def to_json(self) -> str:
         """Return the value as indented JSON."""
         return self.model_dump_json(indent=2)
+
+
+class ShownValue(Value):
+    """A value that is tables under ``rich.print``, and in a notebook.
+
+    What shows a value knows it, and so stands above it: the value names it, as ``module:function``, without an import.
+    """
+
+    _view: ClassVar[str]
+
+    def __rich__(self) -> Any:
+        module, _, function = self._view.partition(":")
+        return getattr(import_module(module), function)(self)
+
+    def _repr_html_(self) -> str:
+        return cast("str", import_module("tune_policies.views.html").to_html(self.__rich__()))
 
 
 def _mappings_with_other_keys(data: object) -> Iterator[tuple[str, object]]:

@@ -11,7 +11,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BeforeValidator, Field
 
@@ -19,7 +19,7 @@ from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, r
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, GpuAmount, UsedBytes
 from tune_policies.values.sanitize import Redacted
-from tune_policies.values.value import Value
+from tune_policies.values.value import ShownValue, Value
 
 GPU_MEMORY_KEY: Final = "gpu_memory"
 """The one key under which a trial's result says what it used."""
@@ -150,12 +150,14 @@ class TrialUsage(Value):
         return self.of_smaller_shares if self.usage is None else (*self.of_smaller_shares, self.usage)
 
 
-class RunUsage(Value):
+class RunUsage(ShownValue):
     """What the trials of one run used.
 
     Attributes:
         trials: In the order of their names.
     """
+
+    _view: ClassVar = "tune_policies.tune.usage.gpu_memory_report:usage_view"
 
     trials: tuple[TrialUsage, ...]
 

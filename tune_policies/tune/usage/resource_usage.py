@@ -1,7 +1,7 @@
 """What a run used of its cluster: the value in the experiment's folder, and how it looks when a run has ended."""
 
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 from rich.console import Group, RenderableType
@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.values.resources import Count
 from tune_policies.values.sanitize import Redacted
-from tune_policies.values.value import Value, counted
+from tune_policies.values.value import ShownValue, Value, counted
 
 USAGE_FILE: Final = "resource_usage.json"
 """The file in the experiment's folder."""
@@ -120,7 +120,7 @@ class PlanInUse(Value):
     text: str
 
 
-class ResourceUsage(Value):
+class ResourceUsage(ShownValue):
     """What a run used of its cluster.
 
     Attributes:
@@ -138,6 +138,8 @@ class ResourceUsage(Value):
         plans: Each plan that held.
         warnings: What could not be counted, and why.
     """
+
+    _view: ClassVar = f"{__name__}:resource_usage_view"
 
     version: Literal[1] = 1
     is_final: bool = False

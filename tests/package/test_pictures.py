@@ -1,0 +1,80 @@
+"""The picture of a plan as people see it: in a browser, on a phone and wide, light and dark; and the one in docs."""
+
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.clusters import gpu_node
+from tests.package.browser import CHROMIUM, Browser
+from tests.package.test_pages import ROOT, commands, files
+from tests.package.test_report import look_at
+from tune_policies import AutoscalingPolicy, ClusterCapacity, CpuPolicy, GpuPolicy, MixedPolicy, Resources
+from tune_policies.cli.main import app
+from tune_policies.cluster.capacity import NodeTypeCapacity
+
+LONG = "a-node-with-a-name-that-is-far-too-long-for-a-phone.example.internal"
+SCREENS = [(360, "light"), (360, "dark"), (1280, "light"), (1280, "dark")]
+PAGE = (
+    '<!DOCTYPE html><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    '<link rel="icon" href="data:,">'
+    "<style>body {{ background: #fff }} @media (prefers-color-scheme: dark) {{ body {{ background: #12161b }} }}"
+    "figure {{ margin: 0 }}</style><figure>{}</figure>"
+)
+
+
+def plan_and_capacity():
+    nodes = tuple(gpu_node(f"{LONG}-{i}", gpus=8, cpus=64, accelerator_type="A100") for i in range(3))
+    kind = NodeTypeCapacity(name=LONG, resources=Resources(cpus=16, gpus=16), max_nodes_to_add=3)
+    capacity = ClusterCapacity(nodes=(*nodes, gpu_node("c", gpus=0, cpus=18)), node_types=(kind,))
+    policies = [GpuPolicy(gpus=0.05, accelerator_type="A100"), GpuPolicy(gpus=2), CpuPolicy(cpus=4)]
+    return AutoscalingPolicy(MixedPolicy(*policies)).plan(capacity), capacity
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium, and there is none on the PATH")
+def test_a_picture_is_read_on_a_phone_and_on_a_desk_in_light_and_in_dark(tmp_path):
+    plan, capacity = plan_and_capacity()
+    page = tmp_path / "plan.html"
+    page.write_text(PAGE.format(plan.plot(capacity).svg))
+    browser = Browser(tmp_path / "chromium")
+    try:
+        looks = {screen: look_at(browser, page, *screen) for screen in SCREENS}
+        browser.open(page, width=360, scheme="dark")
+        size = "(each) => each.getAttribute('font-size') * each.getScreenCTM().d"
+        smallest = browser.evaluate(f"Math.min(...[...document.querySelectorAll('text')].map({size}))")
+        browser.screenshot(tmp_path / "plan.png")
+    finally:
+        browser.close()
+
+    problems = ("printed", "requested", "scrolls_sideways", "wide", "faint", "small", "cut_off", "overlaps", "twice")
+    assert {(screen, each): look[each] for screen, look in looks.items() for each in problems if look[each]} == {}
+    assert smallest >= 11
+
+
+def test_the_picture_in_the_docs_is_what_its_command_draws(tmp_path, monkeypatch):
+    page = ROOT / "docs" / "how-to" / "policies.md"
+    for name, content in files(page):
+        (tmp_path / name).write_text(content)
+    (command,) = [shlex.split(command) for command, _ in commands(page) if "--plot" in command]
+    monkeypatch.chdir(tmp_path)
+
+    done = CliRunner().invoke(app, command[1:])
+
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "plan.svg").read_text() == page.with_name("plan.svg").read_text()
+
+
+def test_a_picture_replaces_a_file_only_with_force(tmp_path):
+    capacity = plan_and_capacity()[1]
+    (tmp_path / "cpu.json").write_text('{"kind": "CpuPolicy"}')
+    (tmp_path / "cluster.json").write_text(capacity.to_json())
+    picture = tmp_path / "plan.svg"
+    arguments = ["plan", *map(str, (tmp_path / "cpu.json", "--capacity", tmp_path / "cluster.json", "--plot", picture))]
+    picture.write_text("mine")
+
+    refused = CliRunner().invoke(app, arguments)
+    kept = picture.read_text()
+    done = CliRunner().invoke(app, [*arguments, "--force"])
+
+    assert (refused.exit_code, kept, done.exit_code) == (2, "mine", 0)
+    assert "210 trials at once, limited by CPU" in picture.read_text()

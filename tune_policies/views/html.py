@@ -1,0 +1,44 @@
+"""Tables and lines as HTML for a notebook: the same that a terminal shows, with the notebook's own font and colours."""
+
+from collections.abc import Iterator
+from html import escape
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tune_policies.values.sanitize import printable
+
+
+def to_html(view: RenderableType) -> str:
+    """Return a table, a text, or a group of them, as HTML. All texts in it are texts of the page."""
+    return "\n".join(_parts(view))
+
+
+def _parts(view: RenderableType) -> Iterator[str]:
+    if isinstance(view, Group):
+        for each in view.renderables:
+            yield from _parts(each)
+    elif isinstance(view, Table):
+        yield from _table(view)
+    elif str(view).strip():
+        weight = "; font-weight: bold" if isinstance(view, Text) and view.style == "bold" else ""
+        yield f'<p style="margin: 0.3em 0{weight}">{_text(view)}</p>'
+
+
+def _table(table: Table) -> Iterator[str]:
+    styles = [f'style="text-align: {"right" if each.justify == "right" else "left"}"' for each in table.columns]
+    if table.title:  # no caption: that is as narrow as the table
+        yield f'<p style="margin: 0.3em 0; font-weight: bold">{_text(table.title)}</p>'
+    yield '<div style="overflow-x: auto"><table>'
+    heads = (f"<th {style}>{_text(each.header)}</th>" for each, style in zip(table.columns, styles, strict=True))
+    yield f"<thead><tr>{''.join(heads)}</tr></thead><tbody>"
+    for row in zip(*(each.cells for each in table.columns), strict=True):
+        cells = (f"<td {style}>{_text(cell)}</td>" for cell, style in zip(row, styles, strict=True))
+        yield f"<tr>{''.join(cells)}</tr>"
+    yield "</tbody></table></div>"
+
+
+def _text(cell: RenderableType) -> str:
+    plain = cell.plain if isinstance(cell, Text) else str(cell)
+    return escape(printable(plain)).replace("\n", "<br>")

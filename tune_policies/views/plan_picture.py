@@ -1,0 +1,281 @@
+"""The picture of a plan: nodes and devices with the slots in them, what stays idle, and what stops one more trial.
+
+Nodes that are alike, and hold the same, are one card with their number. Where the slots are says ``placement``. A slot
+type has a colour and a letter; what nobody has is a dashed outline.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.placement.idle import ROUNDING, idle
+from tune_policies.placement.layout import NodeWorkers, workers_on_nodes
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.resources import TICKS, format_amount, from_ticks
+from tune_policies.values.units import format_bytes
+from tune_policies.values.value import counted, shorten_names
+
+from .svg import COLORS, INNER, LARGE, MARGIN, SMALL, WIDTH, Column, Picture, fitted, text_width
+
+_MOST_CARDS: Final = 16
+_MOST_IN_ROW: Final = 4
+_MOST_CELLS: Final = 40
+_MOST_DEVICES: Final = 8
+"""Of a node: where there are more, those that hold the same are one box with their number."""
+
+_GAP: Final = 6.0
+_BOX: Final = 14.0
+_LINE: Final = SMALL * 1.35
+
+
+def draw_plan(plan: TrialPlan, capacity: ClusterCapacity) -> Picture:
+    """Return the picture of a plan on the cluster for which it was made.
+
+    Raises:
+        InvalidResourcesError: It was made for another cluster.
+    """
+    shown = _asked(plan) | {"memory"}  # but not what marks a node, such as the name of a slice
+    left = [part for part in idle(capacity, plan) if part.reason != ROUNDING and part.resource in shown]
+    nodes = workers_on_nodes(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))
+    for slot_type, slot in enumerate(plan.slots):
+        wanted = slot.max_concurrent_trials * max(1, slot.num_workers)
+        if sum(each.workers[slot_type] for each in nodes) < wanted:
+            raise InvalidResourcesError(f"not all slots with {slot} find room: the plan was made for another cluster")
+    column = Column()
+    title = plan.explain().partition("\n")[0]
+    column.lines(title, size=LARGE, style="tp-bold", most=3)
+    column.y += 4
+    _draw_slot_types(column, plan)
+    cards = _cards(nodes, plan)
+    for card in cards[:_MOST_CARDS]:
+        _draw_card(column, card, plan)
+    if rest := cards[_MOST_CARDS:]:
+        number = sum(len(card.nodes) for card in rest)
+        column.lines(f"and {counted(number, 'node')} of {counted(len(rest), 'further shape')}")
+    if capacity.draining:
+        column.lines(f"{counted(len(capacity.draining), 'node')} being drained, which no plan counts")
+    column.y += 2
+    column.lines("Stays idle" if left else "Nothing stays idle", style="tp-bold")
+    for part in left:
+        column.lines(str(part), x=MARGIN + 8)
+    notes = ["Each box is a Train worker."] if any(slot.num_workers for slot in plan.slots) else []
+    if len(plan.slots) == 1 and len(nodes) > 1:
+        notes.append("This is one way in which all find room: Ray chooses the nodes.")
+    column.y += 4
+    column.lines(" ".join(notes), style="tp-soft")
+    return column.picture(f"Plan: {title}")
+
+
+def _letter(slot_type: int) -> str:
+    return chr(ord("A") + slot_type) if slot_type < 26 else f"S{slot_type + 1}"
+
+
+def _color(slot_type: int) -> str:
+    return f"tp-c{slot_type % len(COLORS)}"
+
+
+def _draw_slot_types(column: Column, plan: TrialPlan) -> None:
+    for slot_type, slot in enumerate(plan.slots):
+        column.box(MARGIN, 12, 12, _color(slot_type))
+        column.text(MARGIN + 18, _letter(slot_type), style="tp-bold")
+        trials = counted(slot.max_concurrent_trials, "trial")
+        column.lines(f"{trials} with {slot}", x=MARGIN + 34)
+        column.y += 3
+    column.y += 4
+
+
+class _Card(NamedTuple):
+    """Nodes that look the same, and what each of them holds."""
+
+    nodes: tuple[NodeCapacity, ...]
+    workers: tuple[int, ...]
+
+
+def _cards(nodes: list[NodeWorkers], plan: TrialPlan) -> list[_Card]:
+    """Return the cards: alive nodes first, and those with the most in use first."""
+
+    def looks(each: NodeWorkers) -> tuple[object, ...]:
+        node, amounts = each.node, _shown(each.node, plan)
+        devices = sum(ticks for name, ticks in amounts.items() if name in DEVICE_RESOURCES)
+        return (
+            *(node.is_expected, -sum(each.workers), -devices, -amounts.get("CPU", 0), each.workers, _about(node)),
+            tuple((name, _amount(name, ticks)) for name, ticks in sorted(amounts.items())),
+            node.node_id.rpartition("+")[0] if node.is_expected else "",
+        )
+
+    grouped = groupby(sorted(nodes, key=lambda each: (looks(each), each.node.node_id)), key=looks)
+    alike = (list(group) for _, group in grouped)
+    return [_Card(tuple(each.node for each in group), group[0].workers) for group in alike]
+
+
+def _shown(node: NodeCapacity, plan: TrialPlan) -> dict[str, int]:
+    """Return the resources that are drawn: CPUs, devices, and what a slot asks for; devices first."""
+    names = [name for name in node.resources.ticks if name in _asked(plan)]
+    names.sort(key=lambda name: (name not in DEVICE_RESOURCES, name != "CPU", name))
+    return {name: node.resources.ticks[name] for name in names}
+
+
+def _asked(plan: TrialPlan) -> frozenset[str]:
+    return DEVICE_RESOURCES | {"CPU"} | {name for slot in plan.slots for name in slot.worker.ticks}
+
+
+def _amount(name: str, ticks: int) -> str:
+    return format_bytes(ticks) if name == "memory" else format_amount(round(from_ticks(ticks), 2))
+
+
+def _about(node: NodeCapacity) -> str:
+    """Return what the node is: ``"32 CPU, 2 GPU (A100, 80 GiB)"``."""
+    parts = [f"{format_amount(node.resources.cpus)} CPU"]
+    memory = node.smallest_gpu_memory_bytes
+    models = sorted({device.name for device in node.devices or ()})
+    kind = node.accelerator_type or ", ".join(models)
+    about = ", ".join(filter(None, [kind, format_bytes(memory) if memory else ""]))
+    for name, ticks in sorted(node.resources.ticks.items()):
+        if name in DEVICE_RESOURCES:
+            parts.append(f"{_amount(name, ticks)} {name}" + (f" ({about})" if about else ""))
+    if node.usable_cpus is not None and node.usable_cpus < node.resources.cpus:
+        parts[0] += f" (only {format_amount(node.usable_cpus)} usable)"
+    return ", ".join(parts)
+
+
+def _draw_card(column: Column, card: _Card, plan: TrialPlan) -> None:
+    top, mark, node = column.y, column.mark(), card.nodes[0]
+    column.y += 5
+    number = f"× {len(card.nodes)}" if len(card.nodes) > 1 else ""
+    if number:
+        column.text(WIDTH - MARGIN, number, style="tp-bold", at_end=True)
+    room = INNER - (text_width(number, SMALL) * 1.1 + 8 if number else 0)
+    column.text(MARGIN, fitted(_about(node), room / 1.08), style="tp-bold")
+    column.y += _LINE
+    names = [each.address or each.node_id[:40] for each in card.nodes]
+    if node.is_expected:
+        names = [f"to be added by the autoscaler: {node.node_id.rpartition('+')[0].rstrip('+')}"]
+    column.text(MARGIN, fitted(shorten_names(names), INNER), style="tp-soft")
+    column.y += _LINE + 2
+    for name, ticks in _shown(node, plan).items():
+        _draw_resource(column, name, ticks, card, plan)
+    column.box_behind(mark, top, "tp-card tp-expected" if node.is_expected else "tp-card")
+    column.y += 8
+
+
+def _draw_resource(column: Column, name: str, has: int, card: _Card, plan: TrialPlan) -> None:
+    needed = [slot.worker.ticks.get(name, 0) for slot in plan.slots]
+    used = sum(count * each for count, each in zip(card.workers, needed, strict=True))
+    called = "host memory" if name == "memory" else name
+    holders = [f"{count} × {_letter(i)}" for i, count in enumerate(card.workers) if count and needed[i]]
+    text = f"{called}: {_amount(name, used)} of {_amount(name, has)}"
+    held = [each for count, each in zip(card.workers, needed, strict=True) if count and each]
+    is_full = plan.limited_by == name and any(held) and has - used < min(held)
+    column.text(MARGIN, fitted(text, INNER))
+    if is_full:
+        column.text(WIDTH - MARGIN, "stops one more trial", style="tp-bold", at_end=True)
+    elif name not in DEVICE_RESOURCES and holders:
+        taken = text_width(text, SMALL) + 8
+        column.text(WIDTH - MARGIN, fitted(", ".join(holders), INNER - taken), style="tp-soft", at_end=True)
+    column.y += _LINE + 1
+    if name in DEVICE_RESOURCES:
+        _draw_devices(column, list(_devices(has, needed, card.workers)))
+    else:
+        _draw_bar(column, has, needed, card.workers)
+    column.y += 5
+
+
+def _draw_bar(column: Column, has: int, needed: list[int], workers: tuple[int, ...]) -> None:
+    x = float(MARGIN)
+    for slot_type, count in enumerate(workers):
+        width = INNER * count * needed[slot_type] / has
+        cells = count if count and width / count >= 4 else 1
+        for i in range(cells if width else 0):
+            column.box(x + width * i / cells, width / cells - 1, _BOX, _color(slot_type))
+        x += width
+    if (free := WIDTH - MARGIN - x) >= 1:
+        column.box(x, free - 0.5, _BOX, "tp-free")
+    column.y += _BOX
+
+
+class _Device(NamedTuple):
+    """One device, or several that one worker has as a whole.
+
+    Attributes:
+        number: Of devices.
+        slot_type: Of what it holds; ``None``: nothing.
+        taken: Workers on it; of a worker with several devices, 1.
+        room: For how many workers there is room.
+    """
+
+    number: int
+    slot_type: int | None
+    taken: int = 0
+    room: int = 1
+
+    @property
+    def holds(self) -> str:
+        """What it holds, in words."""
+        if self.slot_type is None:
+            return "idle"
+        free = f", {self.room - self.taken} free" if self.taken < self.room else ""
+        return f"{self.taken} × {_letter(self.slot_type)}{free}" if self.room > 1 else _letter(self.slot_type)
+
+
+def _devices(has: int, needed: list[int], workers: tuple[int, ...]) -> Iterator[_Device]:
+    """Yield the devices of a node as its workers fill one after the other."""
+    left = -(-has // TICKS)
+    for slot_type, count in enumerate(workers):
+        share = needed[slot_type]
+        if share >= TICKS:
+            for _ in range(count):
+                yield _Device(share // TICKS, slot_type)
+            left -= count * share // TICKS
+        elif share:
+            room = TICKS // share
+            for first in range(0, count, room):
+                yield _Device(1, slot_type, min(room, count - first), room)
+            left -= -(-count // room)
+    yield from [_Device(1, None)] * left
+
+
+def _draw_devices(column: Column, devices: list[_Device]) -> None:
+    boxes: list[tuple[str, _Device]] = []
+    if len(devices) > _MOST_DEVICES:
+        for device, group in groupby(devices):
+            verb = "" if device.slot_type is None else " with"
+            boxes.append((f"{len(list(group)) * device.number}{verb}", device))
+    else:
+        first = 0
+        for device in devices:
+            last = first + device.number - 1
+            boxes.append((f"{first}:" if device.number == 1 else f"{first}-{last}:", device))
+            first = last + 1
+    in_row = min(len(boxes), _MOST_IN_ROW if all(_fits(*each, _MOST_IN_ROW) for each in boxes) else 2)
+    width = (INNER - _GAP * (in_row - 1)) / in_row
+    for start in range(0, len(boxes), in_row):
+        row = boxes[start : start + in_row]
+        for place, (label, device) in enumerate(row):
+            x = MARGIN + place * (width + _GAP)
+            column.text(x, fitted(f"{label} {device.holds}", width))
+        column.y += _LINE
+        for place, (_, device) in enumerate(row):
+            _draw_device(column, MARGIN + place * (width + _GAP), width, device)
+        column.y += _BOX + 4
+
+
+def _fits(label: str, device: _Device, in_row: int) -> bool:
+    return text_width(f"{label} {device.holds}", SMALL) <= (INNER - _GAP * (in_row - 1)) / in_row
+
+
+def _draw_device(column: Column, x: float, width: float, device: _Device) -> None:
+    if device.slot_type is None:
+        column.box(x, width, _BOX, "tp-free")
+        return
+    color = _color(device.slot_type)
+    if device.room > _MOST_CELLS:
+        column.box(x, width, _BOX, "tp-free")
+        column.box(x, width * device.taken / device.room, _BOX, color)
+        return
+    cells = max(device.room, device.number)
+    taken = device.number if device.room == 1 else device.taken
+    for i in range(cells):
+        column.box(x + width * i / cells, width / cells - 1, _BOX, color if i < taken else "tp-free", radius=1)

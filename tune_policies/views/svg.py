@@ -1,0 +1,171 @@
+"""A small kit for pictures as SVG: texts that fit, boxes, and one column that grows downward.
+
+A picture is as wide as a phone and brings its own ground, so that it is read in a dark notebook as on a white page. The
+colours are after Okabe and Ito, which the colour-blind tell apart; whoever draws adds a letter to each. All texts are
+escaped here. Widths are estimated for DejaVu Sans, as wide as system fonts get.
+"""
+
+import unicodedata
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from tune_policies.values.sanitize import one_line
+
+WIDTH: Final = 360
+"""Of a picture, in its own pixels: shown on a phone of 320, a text of 12.5 still has 11."""
+
+MARGIN: Final = 12
+INNER: Final = WIDTH - 2 * MARGIN
+
+SMALL: Final = 12.5
+LARGE: Final = 15.0
+
+COLORS: Final = ("#0072B2", "#D55E00", "#008A65", "#B8578D", "#8A7A00", "#707070")
+ON_DARK: Final = ("#56B4E9", "#F5894A", "#33C79B", "#E59BC6", "#D8C44A", "#B0B0B0")
+
+
+def _style() -> str:
+    fills = "".join(f".tp-c{i}{{fill:{color}}}" for i, color in enumerate(COLORS))
+    dark = "".join(f".tp-c{i}{{fill:{color}}}" for i, color in enumerate(ON_DARK))
+    return (
+        ".tp text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,Arial,sans-serif;fill:#1b2129}"
+        ".tp .tp-soft{fill:#4d5863}.tp .tp-bold{font-weight:600}"
+        ".tp-ground{fill:#fff}.tp-card{fill:#f6f7f9;stroke:#8a949e}"
+        ".tp-free{fill:none;stroke:#707a84;stroke-dasharray:3 2}"
+        f".tp-expected{{stroke-dasharray:6 4}}{fills}"
+        "@media (prefers-color-scheme:dark){"
+        ".tp text{fill:#e6e9ed}.tp .tp-soft{fill:#aeb8c2}"
+        f".tp-ground{{fill:#12161b}}.tp-card{{fill:#1b2129;stroke:#6b7681}}.tp-free{{stroke:#8d98a3}}{dark}}}"
+    )
+
+
+class Picture:
+    """A picture that a notebook shows, and that is saved as SVG.
+
+    Attributes:
+        svg: The picture as text.
+    """
+
+    def __init__(self, svg: str) -> None:
+        self.svg = svg
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the picture to a file.
+
+        Args:
+            path: Its name, which ends in ``.svg``.
+            force: Whether to replace a file that is there.
+
+        Raises:
+            InvalidResourcesError: It has another ending, it is there and not to be replaced, or it cannot be written.
+        """
+        # Who only looks at a picture needs no writer of files.
+        from tune_policies.files.writing import write_new
+        from tune_policies.values.errors import InvalidResourcesError
+
+        file = Path(path)
+        if file.suffix.lower() != ".svg":
+            raise InvalidResourcesError(f"the picture is SVG: name a file that ends in .svg, not {file.name!r}")
+        write_new(file, self.svg, force=force)
+
+
+class Column:
+    """What is drawn from top to bottom. ``y`` is where the next part begins."""
+
+    def __init__(self) -> None:
+        self.y = float(MARGIN)
+        self._parts: list[str] = []
+
+    def text(self, x: float, text: str, *, size: float = SMALL, style: str = "", at_end: bool = False) -> None:
+        """Write a text in the line that begins at ``y``, without moving on."""
+        anchor = ' text-anchor="end"' if at_end else ""
+        place = f'x="{x:g}" y="{self.y + size:g}" font-size="{size:g}"{anchor}'
+        self._parts.append(f'<text {place} class="{style}">{escape(one_line(text))}</text>')
+
+    def lines(self, text: str, *, x: float = MARGIN, size: float = SMALL, style: str = "", most: int = 6) -> None:
+        """Write a text in as many lines as it takes, and move on below it."""
+        for each in wrapped(text, WIDTH - MARGIN - x, size, most):
+            self.text(x, each, size=size, style=style)
+            self.y += size * 1.35
+
+    def box(self, x: float, width: float, height: float, style: str, *, radius: float = 2) -> None:
+        """Draw a box whose top is at ``y``, without moving on."""
+        place = f'x="{x:g}" y="{self.y:g}" width="{max(width, 0.5):g}" height="{height:g}" rx="{radius:g}"'
+        self._parts.append(f'<rect {place} class="{style}"/>')
+
+    def mark(self) -> int:
+        """Return where parts go that are to lie behind what is drawn from now on."""
+        return len(self._parts)
+
+    def box_behind(self, mark: int, top: float, style: str) -> None:
+        """Draw a box as wide as the column behind what was drawn since ``mark``, from ``top`` down to ``y``."""
+        place = f'x="{MARGIN / 2:g}" y="{top:g}" width="{WIDTH - MARGIN:g}" height="{self.y - top:g}" rx="5"'
+        self._parts.insert(mark, f'<rect {place} class="{style}"/>')
+
+    def picture(self, label: str) -> Picture:
+        """Return what was drawn."""
+        height = self.y + MARGIN
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="tp" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" '
+            f'height="{height:g}" style="max-width:100%;height:auto" role="img" aria-label="{escape(one_line(label))}">'
+        )
+        ground = f'<rect class="tp-ground" width="{WIDTH}" height="{height:g}" rx="6"/>'
+        return Picture("\n".join([head, f"<style>{_style()}</style>", ground, *self._parts, "</svg>", ""]))
+
+
+_NARROW: Final = frozenset("il|'.,:;!jI")
+_LESS: Final = frozenset(' ftr-()[]/"')
+_WIDE: Final = frozenset("mwMW@%")
+
+
+def text_width(text: str, size: float) -> float:
+    """Return how wide a text is at most, in pixels."""
+    return sum(map(_em, text)) * size
+
+
+def _em(character: str) -> float:
+    if character in _NARROW:
+        return 0.34
+    if character in _LESS:
+        return 0.42
+    if character in _WIDE:
+        return 1.0
+    if character.isascii():
+        return 0.7 if character.isupper() else 0.62
+    return 1.1 if unicodedata.east_asian_width(character) in "WF" else 0.85
+
+
+def fitted(text: str, width: float, size: float = SMALL) -> str:
+    """Return the text, cut where it is too long for a line."""
+    plain = one_line(text)
+    if text_width(plain, size) <= width:
+        return plain
+    room, kept = width - text_width("…", size), 0
+    for kept, character in enumerate(plain):  # noqa: B007 - what is kept is the result
+        room -= _em(character) * size
+        if room < 0:
+            break
+    return f"{plain[:kept].rstrip()}…"
+
+
+def wrapped(text: str, width: float, size: float = SMALL, most: int = 6) -> list[str]:
+    """Return the lines of a text, broken at spaces, or within a word that is too long; of too many, the first."""
+    lines: list[str] = []
+    left = one_line(text)[:4000]
+    while left and len(lines) < most:
+        if len(lines) == most - 1 or text_width(left, size) <= width:
+            lines.append(fitted(left, width, size))
+            break
+        end, taken = 0, 0.0
+        while taken + _em(left[end]) * size <= width:
+            taken += _em(left[end]) * size
+            end += 1
+        space = left.rfind(" ", 1, end + 1)
+        end = space if space > 0 else max(1, end)
+        lines.append(left[:end].rstrip())
+        left = left[end:].lstrip()
+    return lines
