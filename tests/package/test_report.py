@@ -20,8 +20,9 @@ from tune_policies.benchmarks.measuring.packing import draw_throughput
 from tune_policies.benchmarks.record.run_set import Failure, Phase
 from tune_policies.benchmarks.record.run_set_file import write_run_set
 from tune_policies.benchmarks.report.content import build_content
-from tune_policies.benchmarks.report.figures import ON_DARK, STROKES, crossover_figure
+from tune_policies.benchmarks.report.figures import STROKES, crossover_figure
 from tune_policies.benchmarks.report.page import for_markdown, html_page, save_figure, write_markdown
+from tune_policies.files.html_page import ON_DARK
 from tune_policies.values.errors import InvalidResourcesError
 
 HOSTILE = '<script>alert(1)</script>&"$x_$ |`*[a](b)'
