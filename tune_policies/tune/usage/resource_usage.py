@@ -1,5 +1,6 @@
 """What a run used of its cluster: the value in the experiment's folder, and how it looks when a run has ended."""
 
+from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import Field
@@ -12,6 +13,9 @@ from tune_policies.values.value import Value, counted
 
 USAGE_FILE: Final = "resource_usage.json"
 """The file in the experiment's folder."""
+
+DASHBOARD: Final = Path(__file__).with_name("grafana_dashboard.json")
+"""A dashboard of Grafana for all that ``run_metrics`` tells while a run goes on."""
 
 
 class IdleHours(Value):
