@@ -74,15 +74,15 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     goes wrong here ends the run.
 
     Args:
-        plan: The policy's plan under which the trials run.
+        plan: The policy's plan under which the trials run; ``None``: ``run`` or ``tuner`` hands its plan over.
         scheduler: The ``PolicyScheduler`` of the run, whose plan may change; ``None``: the plan stays.
 
     Raises:
         InvalidResourcesError: ``plan`` is no plan, or ``scheduler`` has none.
     """
 
-    def __init__(self, plan: TrialPlan, scheduler: PolicyScheduler | None = None) -> None:
-        if not isinstance(plan, TrialPlan):
+    def __init__(self, plan: TrialPlan | None = None, scheduler: PolicyScheduler | None = None) -> None:
+        if plan is not None and not isinstance(plan, TrialPlan):
             raise InvalidResourcesError(f"plan must be the TrialPlan of a policy, got {shorten(plan)}")
         if scheduler is not None and not hasattr(scheduler, "changes"):
             raise InvalidResourcesError(
@@ -93,6 +93,11 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._scheduler = scheduler
         self._before: ResourceUsage | None = None
         self._reset_run()
+
+    def follow(self, plan: TrialPlan, scheduler: PolicyScheduler | None) -> None:
+        """Tell of this plan, and of the scheduler that may change it, if none was given before."""
+        if self._plan is None:
+            self._plan, self._scheduler = plan, scheduler
 
     def _reset_run(self) -> None:
         self._run: RunMonitor | None = None
@@ -117,7 +122,15 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def setup(
         self, stop: Any = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: Any
     ) -> None:
-        """Print the plan, and begin to count."""
+        """Print the plan, and begin to count.
+
+        Raises:
+            InvalidResourcesError: There is no plan.
+        """
+        if self._plan is None:
+            raise InvalidResourcesError(
+                "PolicyCallback has no plan: give it one, or start with run or tuner, which hand theirs over"
+            )
         self._reset_run()
         self._began_s = time.monotonic()
         plan = self._plan if self._scheduler is None else self._scheduler.plan
