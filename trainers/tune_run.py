@@ -3,7 +3,7 @@
 By hand these are four steps, and a run that leaves one of them out starts more trials than there is room for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler, creat
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.tune.policy_scheduler import PolicyScheduler
+from tune_policies.tune.usage.policy_callback import PolicyCallback
 from tune_policies.tune.wrapping_scheduler import nested_schedulers
 from tune_policies.values.errors import InvalidResourcesError
 
@@ -49,6 +50,7 @@ def run(
     kwargs = tune_run_kwargs | _scheduling(
         ready, tune_run_kwargs.get("scheduler"), tune_run_kwargs.get("max_concurrent_trials")
     )
+    _hand_over_plan(ready, tune_run_kwargs.get("callbacks"), kwargs.get("scheduler"))
     return tune.run(ready, **kwargs)
 
 
@@ -77,6 +79,8 @@ def tuner(
     tune_config = tune_config or tune.TuneConfig()
     ready = _under_plan(trainable, policy)
     changes = _scheduling(ready, tune_config.scheduler, tune_config.max_concurrent_trials)
+    callbacks = getattr(tuner_kwargs.get("run_config"), "callbacks", None)
+    _hand_over_plan(ready, callbacks, changes.get("scheduler", tune_config.scheduler))
     return tune.Tuner(ready, tune_config=replace(tune_config, **changes), **tuner_kwargs)
 
 
@@ -87,6 +91,13 @@ def _under_plan(trainable: _Trainable, policy: ResourcePolicy | TrialPlan | None
     if policy is not None and is_under_plan:
         raise InvalidResourcesError("the trainable has a plan already: leave the policy out")
     return trainable if policy is None else with_plan(trainable, policy)
+
+
+def _hand_over_plan(trainable: _Trainable, callbacks: Iterable[Any] | None, scheduler: Any) -> None:
+    plan = plan_of(trainable)
+    for each in callbacks or ():
+        if isinstance(each, PolicyCallback) and plan is not None:
+            each.follow(plan, scheduler if isinstance(scheduler, PolicyScheduler) else None)
 
 
 def _scheduling(

@@ -7,6 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 from matplotlib.figure import Figure
 
+from tune_policies.files.html_page import Content, Picture, Section
 from tune_policies.plan.decision import Decision, WorkloadDecision
 from tune_policies.values.value import counted
 
@@ -26,7 +27,6 @@ from .figures import (
     speedup_figure,
 )
 from .tables import (
-    Table,
     arms_table,
     decision_tables,
     devices_table,
@@ -228,40 +228,6 @@ def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
     counts = Counter(each.kind for each in findings)
     parts = (f"for {counts[kind]} {text}" for kind, text in words.items() if counts[kind])
     return f"Of {counted(len(findings), 'answer')}, {'; '.join(parts)}."
-
-
-class Picture(NamedTuple):
-    """A figure.
-
-    Attributes:
-        name: Of its file, without a suffix; nothing of it is a user's.
-        label: What it shows, for those who do not see it.
-        figure: As drawn.
-    """
-
-    name: str
-    label: str
-    figure: Figure
-
-
-class Section(NamedTuple):
-    """A part of the report."""
-
-    title: str
-    texts: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    pictures: tuple[Picture, ...] = ()
-    tables: tuple[Table, ...] = ()
-    commands: tuple[str, ...] = ()
-
-
-class Content(NamedTuple):
-    """All of the report."""
-
-    title: str
-    summary: str
-    details: str
-    sections: tuple[Section, ...]
 
 
 _Parts = Mapping[str, RunSet]

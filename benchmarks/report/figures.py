@@ -88,17 +88,6 @@ STROKES: Final = (
 )
 
 
-ON_DARK: Final = {
-    "#0072B2": "#56B4E9",
-    "#D55E00": "#F5894A",
-    "#008A65": "#33C79B",
-    "#B8578D": "#E59BC6",
-    "#8A7A00": "#D8C44A",
-    "#707070": "#B0B0B0",
-}
-"""What a page takes in place of each colour where it is dark."""
-
-
 def strokes(names: Iterable[Any]) -> dict[Any, Stroke]:
     """Return a stroke for each name; after the sixth they repeat."""
     return {name: STROKES[index % len(STROKES)] for index, name in enumerate(names)}

@@ -3,17 +3,17 @@
 import io
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree
 
-import jinja2
 import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
+from tune_policies.files.html_page import ON_DARK, Content, Picture, colour_variable, template
+from tune_policies.files.html_page import html_page as html_page_of
 from tune_policies.files.reading import read_value
 from tune_policies.files.writing import check_new
 from tune_policies.plan.decision import Decision
@@ -23,8 +23,8 @@ from tune_policies.values.value import suggest
 
 from ..record.packing_record import read_throughput
 from ..record.run_set_file import read_run_set, write_view
-from .content import Content, Picture, build_content
-from .figures import INK, LOOK, ON_DARK
+from .content import build_content
+from .figures import INK, LOOK
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]#!~$^=@<>&|])|^([-+]|\d+[.)](?!\S))")
 """What Markdown, or a site that shows it, may take for more than itself: anywhere, or at a line's start."""
@@ -34,26 +34,7 @@ _ENTITIES: Final = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "|": "&#124;"}
 
 def html_page(content: Content) -> str:
     """Return the report as one page that needs no other file and no network."""
-    colours = [(_colour_variable(light), light, dark) for light, dark in ON_DARK.items()]
-    page = _template("page.html.j2", _for_html, is_html=True, svg=_inline, line_colours=colours)
-    return page.render(content=content)
-
-
-def _template(name: str, finalize: Callable[[Any], Any], *, is_html: bool, **globals_: Any) -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=is_html,  # noqa: S701  # Markdown is escaped by its `finalize`, and not as HTML is
-        finalize=finalize,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(name, globals=globals_)
-
-
-def _for_html(value: Any) -> Any:
-    """Return a text in one line, without what turns the direction of writing; autoescaping does the rest."""
-    return one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return html_page_of(content, _inline)
 
 
 def write_markdown(content: Content, folder: Path, images: str, *, force: bool = False) -> Path:
@@ -62,7 +43,7 @@ def write_markdown(content: Content, folder: Path, images: str, *, force: bool =
     Raises:
         InvalidResourcesError: The folder cannot be written, or a file is in the way without ``force``.
     """
-    page = _template("page.md.j2", for_markdown, is_html=False, fenced=_fenced)
+    page = template(Path(__file__).with_name("page.md.j2"), for_markdown, is_html=False, fenced=_fenced)
     text = page.render(content=content, images=images)
     file = folder / "report.md"
     try:
@@ -181,12 +162,7 @@ def _colour_of_page(found: re.Match[str]) -> str:
     colour = found[0].upper()
     if colour == INK.upper():
         return "currentColor"
-    return f"var({_colour_variable(colour)})" if colour in ON_DARK else found[0]
-
-
-def _colour_variable(colour: str) -> str:
-    """Return the name under which a page keeps the colour of a line."""
-    return f"--line-{colour.lstrip('#').lower()}"
+    return f"var({colour_variable(colour)})" if colour in ON_DARK else found[0]
 
 
 def _drawn(figure: Figure, kind: str, *, salt: str, **options: Any) -> bytes:

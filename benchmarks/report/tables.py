@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from tune_policies.files.html_page import Table
 from tune_policies.files.terminal import TextConsole, empty_table, line
 from tune_policies.plan.decision import Decision, DeviceTimes, WorkloadDecision
 from tune_policies.values.sanitize import indented, one_line
@@ -26,34 +27,6 @@ from ..record.summary import (
     summarize,
     time_text,
 )
-
-
-class Table(NamedTuple):
-    """Rows of texts.
-
-    Attributes:
-        caption: What they are.
-        columns: Their headings.
-        rows: The texts.
-        num_texts: How many columns from the left hold no numbers.
-        is_folded: Whether it is long, and only for those who look for it.
-    """
-
-    caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    num_texts: int = 1
-    is_folded: bool = False
-
-    def without_columns(self, *names: str) -> "Table":
-        """Return the table without these columns, and without those of which nothing is known."""
-        known = [
-            index
-            for index, name in enumerate(self.columns)
-            if name not in names and any(row[index] for row in self.rows)
-        ]
-        rows = tuple(tuple(row[index] for index in known) for row in self.rows)
-        return self._replace(columns=tuple(self.columns[index] for index in known), rows=rows)
 
 
 def with_spread(time: StepTime) -> str:

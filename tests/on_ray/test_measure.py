@@ -4,9 +4,12 @@ The stand-ins (tests/stand_ins.py) hand out memory that is not there and state h
 frameworks and the real driver say the same is shown on a GPU.
 """
 
+import io
+import re
 import sys
 import time
 import warnings
+from contextlib import redirect_stderr
 from pathlib import Path
 from types import ModuleType
 
@@ -28,6 +31,7 @@ from tune_policies import (
     Resources,
 )
 from tune_policies.trainers import measure_gpu_memory, plan_by_measuring, with_plan
+from tune_policies.trainers.gpu_memory.measure import time_left
 from tune_policies.trainers.train_loop import plan_for_run
 from tune_policies.trainers.tune_trainable import resources_for
 
@@ -74,7 +78,13 @@ class Using(tune.Trainable):
 
 
 @pytest.fixture(scope="module")
-def measured(cluster):
+def on_stderr():
+    """What was printed there while it was measured."""
+    return io.StringIO()
+
+
+@pytest.fixture(scope="module")
+def measured(cluster, on_stderr):
     """One measurement of a config of each kind, and the error that it raises for the one that fails."""
     configs = [
         {"batch": 8},
@@ -82,7 +92,7 @@ def measured(cluster):
         {"batch": 400},
         *({"batch": 8, "how": how} for how in ("fails", "is silent")),
     ]
-    with pytest.raises(MeasurementError) as caught:
+    with pytest.raises(MeasurementError) as caught, redirect_stderr(on_stderr):
         measure_gpu_memory(use, configs, max_steps=3, max_seconds=3, capacity=CAPACITY)
     return caught.value, {tuple(each.config.values()): each for each in caught.value.profile.measurements}
 
@@ -94,6 +104,28 @@ def test_each_config_is_measured_on_a_whole_gpu_with_the_overhead(measured):
     assert by_config[8,].peak_bytes == {"cupy": 2 * GIB}
     assert error.profile.gpu_models == ("Stand-in",)
     assert error.profile.versions.keys() == {"ray", "cupy"}
+
+
+def test_a_line_for_each_config_says_which_it_is_how_many_are_left_and_how_long(measured, on_stderr):
+    lines = [line for line in on_stderr.getvalue().splitlines() if line.startswith("measuring GPU memory")]
+
+    assert len(lines) == 5
+    assert lines[0] == (
+        "measuring GPU memory: config 1 of 5, {'batch': 8}; 5 to go, at most 6.0 s and the starts of their processes"
+    )
+    assert re.fullmatch(r".*config 5 of 5, {'batch': 8, 'how': 'is silent'}; \d to go, about \d+\.\d s", lines[-1])
+
+
+@pytest.mark.parametrize(
+    ("num_left", "at_once", "lasted_s", "said"),
+    [
+        (8, 4, [], "at most 2.0 min and the starts of their processes"),
+        (5, 4, [10, 20], "about 30.0 s"),
+        (3, 1, [1200], "about 1.0 h"),
+    ],
+)
+def test_how_long_it_may_take_follows_from_how_long_the_others_took(num_left, at_once, lasted_s, said):
+    assert time_left(num_left, at_once, lasted_s, 60.0) == said
 
 
 def test_a_trial_ends_at_the_cap_of_steps(measured):

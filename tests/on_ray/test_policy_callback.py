@@ -1,5 +1,6 @@
 """What the callback tells of runs of Tune: with each way to start one, and beside Tune's own reporters and loggers."""
 
+import csv
 import json
 import logging
 import time
@@ -17,6 +18,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialSch
 from tests.clusters import nodes
 from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError, OomRetryScheduler, PolicyCallback
 from tune_policies.trainers import as_trainable, with_plan
+from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.tune.usage.policy_callback import classify_failure
 from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceUsage
 
@@ -66,6 +68,9 @@ def test_a_run_says_what_it_used(tmp_path, capfd):
     for each in usage.resources:
         assert each.used_hours + sum(idle.hours for idle in each.idle) == pytest.approx(each.total_hours)
         assert each.total_hours == pytest.approx(usage.elapsed_s / 3600 * {"CPU": 4, "GPU": 1}[each.resource])
+    assert sorted(span.end for span in usage.spans) == ["failed", "finished", "finished"]
+    assert {span.place for span in usage.spans} == {0, 1}
+    assert [span.error for span in usage.spans if span.error] == ["ValueError: no luck"]
     (slot,) = usage.slots
     assert 3 * 0.5 <= slot.trial_hours * 3600 <= 2 * usage.elapsed_s
     assert (slot.num_starts, usage.num_waves_planned) == (3, 2)
@@ -110,6 +115,45 @@ def test_it_works_beside_reporters_and_loggers_in_a_tuner(tmp_path, capfd, monke
     assert "What was used" in capfd.readouterr().out
     assert len([*tmp_path.glob("run/*/events.out.tfevents*")]) == 3
     assert len(runs) == 3
+
+
+RECORD = GpuMemoryUsage(
+    pid=1,
+    gpus=0.5,
+    limit_bytes={"torch": 3},
+    peak_reserved_bytes=2,
+    not_enforceable=("numba", "xgboost"),
+    warnings=("one", "two"),
+    sources={"peak_reserved_bytes": "torch"},
+)
+
+
+def records(config):
+    for _ in range(2):
+        tune.report({"gpu_memory": RECORD.to_result()})
+
+
+@pytest.mark.rest
+def test_every_logger_takes_what_a_result_says_of_gpu_memory(tmp_path, monkeypatch, capfd):
+    """Those that Tune has by itself (CSV, JSON, TensorBoard), and MLflow's."""
+    mlflow = pytest.importorskip("mlflow")
+    from ray.air.integrations.mlflow import MLflowLoggerCallback
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "mlruns").as_uri()
+
+    (trial,) = run(records, tmp_path, MLflowLoggerCallback(tracking_uri=uri, experiment_name="tried")).trials
+
+    with (Path(trial.local_path) / "progress.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    last = json.loads((Path(trial.local_path) / "result.json").read_text().splitlines()[-1])
+    client = mlflow.MlflowClient(uri)
+    (logged,) = client.search_runs([client.get_experiment_by_name("tried").experiment_id])
+    assert [row["gpu_memory/not_enforceable"] for row in rows] == ["numba\nxgboost"] * 2
+    assert GpuMemoryUsage.from_dict(last["gpu_memory"]) == RECORD
+    assert [*Path(trial.local_path).glob("events.out.tfevents*")]
+    assert logged.data.metrics["gpu_memory/peak_reserved_bytes"] == 2
+    assert "invalid value" not in "".join(capfd.readouterr())
 
 
 class PausesOnce(FIFOScheduler):
@@ -186,6 +230,7 @@ def test_memory_that_ran_out_is_told(tmp_path):
         "num_refused_allocations": 3,
     }
     assert (usage.trials.num_finished, usage.trials.num_retries) == (1, 1)
+    assert [(span.end, span.out_of_memory) for span in usage.spans] == [("tried_again", True), ("finished", False)]
 
 
 def fails_once(config):

@@ -17,6 +17,7 @@ from tune_policies import (
     GpuPolicy,
     InvalidResourcesError,
     MixedPolicy,
+    PolicyCallback,
     PolicyScheduler,
     ReservingPolicy,
     as_trainable,
@@ -25,6 +26,7 @@ from tune_policies import (
     with_plan,
 )
 from tune_policies.trainers import build_torch_trainer
+from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceUsage
 
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
 
@@ -203,3 +205,15 @@ def test_what_cannot_run_says_why(trainable, kwargs, message):
 def test_a_trainable_has_one_plan():
     with pytest.raises(InvalidResourcesError, match="has a plan already"):
         run(with_plan(spans, CpuPolicy()), CpuPolicy())
+
+
+def test_a_callback_without_a_plan_tells_of_the_runs_own(tmp_path, capfd):
+    run_config = tune.RunConfig(callbacks=[PolicyCallback()], storage_path=str(tmp_path), name="tuned", verbose=0)
+
+    kept = {"storage_path": str(tmp_path), "name": "run", "verbose": 0}
+    run(spans, ONE_AT_ONCE, callbacks=[PolicyCallback()], **kept)
+    tuner(spans, ONE_AT_ONCE, run_config=run_config).fit()
+
+    plans = [ResourceUsage.from_json((tmp_path / name / USAGE_FILE).read_text()).plans for name in ("run", "tuned")]
+    assert ["1 trial at once" in plan.text for (plan,) in plans] == [True, True]
+    assert capfd.readouterr().out.count("What was used") == 2

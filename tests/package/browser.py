@@ -8,8 +8,17 @@ import select
 import shutil
 import subprocess
 import time
+from pathlib import Path
+
+import pytest
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium, and there is none on the PATH")
+SCREENS = [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")]
+PROBLEMS = (
+    *("printed", "requested", "scrolls_sideways", "wide", "faint", "small", "cut_off", "overlaps"),
+    *("twice", "dangling"),
+)
 DEADLINE_S = 60
 # The protocol's pipe is the descriptors 3 and 4.
 START = 'exec "$0" "$@" 3<&"$READS" 4>&"$WRITES"'
@@ -130,3 +139,12 @@ class Browser:
                 self.messages.append(parameters["entry"]["text"])
             case "Network.requestWillBeSent":
                 self.requests.append(parameters["request"]["url"])
+
+
+def look_at(browser, path, width, scheme):
+    """Return what a reader would stumble over, and what the page printed and asked for."""
+    browser.open(path, width=width, scheme=scheme)
+    browser.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    look = browser.evaluate(Path(__file__).with_name("look.js").read_text())
+    requested = [url for url in browser.requests if url != path.as_uri() and not url.startswith("data:")]
+    return {**look, "printed": browser.messages, "requested": requested}

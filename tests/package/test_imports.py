@@ -15,16 +15,19 @@ ROOT = Path(__file__).parents[2]
 SHELL = {
     *("autoscaling/readiness", "probe/node_reading", "probe/probe_cluster", "probe/doctor/cluster_reader"),
     *("tune/oom_retry_scheduler", "tune/policy_scheduler", "tune/run_plan", "tune/task_watch"),
-    *("tune/usage/policy_callback", "tune/wrapping_scheduler"),
+    *("tune/usage/policy_callback", "tune/usage/run_metrics", "tune/wrapping_scheduler"),
 }
 """What imports Ray beside the border with it. All else decides, or reads files and machines."""
 READ_OR_WRITE_FILES = {
-    *("cli/cluster", "cli/options", "kuberay/lint/fixes", "kuberay/lint/rules/launcher"),
+    *("cli/cluster", "cli/doctor", "cli/options", "kuberay/lint/fixes", "kuberay/lint/rules/launcher"),
     *("kuberay/manifests/documents", "policies/policy_file"),
     *("tune/usage/gpu_memory_usage", "tune/usage/gpu_memory_report", "tune/usage/policy_callback"),
+    "tune/usage/run_page",
 }
-PURE_FILES = {f"tune_policies.files.{name}" for name in ("child_python", "plain_data", "terminal", "yaml_documents")}
-"""They open no files."""
+PURE_FILES = {
+    f"tune_policies.files.{name}" for name in ("child_python", "html_page", "plain_data", "terminal", "yaml_documents")
+}
+"""They open no files but their own."""
 FOREIGN = {"ray", "torch", "tensorflow", "jax", "cupy", "pynvml"}
 
 

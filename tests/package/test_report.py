@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.package.browser import CHROMIUM, Browser
+from tests.package.browser import PROBLEMS, SCREENS, Browser, look_at, needs_chromium
 from tests.reports import a_decision, a_packing_record
 from tests.run_sets import a_run_set
 from tune_policies.benchmarks.cli import app
@@ -20,14 +20,13 @@ from tune_policies.benchmarks.measuring.packing import draw_throughput
 from tune_policies.benchmarks.record.run_set import Failure, Phase
 from tune_policies.benchmarks.record.run_set_file import write_run_set
 from tune_policies.benchmarks.report.content import build_content
-from tune_policies.benchmarks.report.figures import ON_DARK, STROKES, crossover_figure
+from tune_policies.benchmarks.report.figures import STROKES, crossover_figure
 from tune_policies.benchmarks.report.page import for_markdown, html_page, save_figure, write_markdown
+from tune_policies.files.html_page import ON_DARK
 from tune_policies.values.errors import InvalidResourcesError
 
 HOSTILE = '<script>alert(1)</script>&"$x_$ |`*[a](b)'
 LONG = "my_own_package.training_loops.vision:resnet50_with_a_name_that_is_too_long"
-SCREENS = [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")]
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium, and there is none on the PATH")
 
 
 def hostile_run_set():
@@ -67,15 +66,6 @@ def browser(tmp_path_factory):
     browser.close()
 
 
-def look_at(browser, path, width, scheme):
-    """Return what a reader would stumble over, and what the page printed and asked for."""
-    browser.open(path, width=width, scheme=scheme)
-    browser.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
-    look = browser.evaluate(Path(__file__).with_name("look.js").read_text())
-    requested = [url for url in browser.requests if url != path.as_uri() and not url.startswith("data:")]
-    return {**look, "printed": browser.messages, "requested": requested}
-
-
 @pytest.fixture(scope="module")
 def looks(pages, browser):
     """The looks at each page, by page and screen."""
@@ -91,10 +81,6 @@ FLAWED = """<!DOCTYPE html><link rel="icon" href="data:,"><body style="backgroun
 <figure><svg viewBox="0 0 100 100" width="100" aria-label="flawed"><text x="10" y="40">one</text>
 <text x="12" y="42">two</text><text x="90" y="90">cut off</text><use xlink:href="#none"/></svg></figure>
 <script>console.error("printed")</script><img src="missing.png" alt="">"""
-PROBLEMS = (
-    *("printed", "requested", "scrolls_sideways", "wide", "faint", "small", "cut_off", "overlaps"),
-    *("twice", "dangling"),
-)
 
 
 @needs_chromium

@@ -46,7 +46,7 @@ def test_a_wheel_installs_one_package_so_that_no_other_wheel_overwrites_or_delet
 
 
 def test_a_wheel_holds_every_module_schema_and_template_and_the_mark_of_typed_packages(wheel_names):
-    wanted = ("*.py", "*.schema.json", "*.j2", "py.typed")
+    wanted = ("*.py", "*.schema.json", "grafana_dashboard.json", "*.j2", "py.typed")
     folders = {"tune_policies": "", "trainers": "tune_policies/", "benchmarks": "tune_policies/"}
     sources = {
         f"{above}{path.relative_to(ROOT).as_posix()}"
@@ -55,8 +55,12 @@ def test_a_wheel_holds_every_module_schema_and_template_and_the_mark_of_typed_pa
         for path in (ROOT / folder).rglob(pattern)
     }
 
-    assert {name for name in wheel_names if name.endswith((".py", ".schema.json", ".j2", "py.typed"))} == sources
-    assert {"tune_policies/trainers/process.py", "tune_policies/benchmarks/report/page.html.j2"} <= sources
+    assert {
+        name
+        for name in wheel_names
+        if name.endswith((".py", ".schema.json", "grafana_dashboard.json", ".j2", "py.typed"))
+    } == sources
+    assert {"tune_policies/trainers/process.py", "tune_policies/files/page.html.j2"} <= sources
     assert any(name.endswith("licenses/LICENSE") for name in wheel_names)
 
 

@@ -423,3 +423,77 @@ def test_a_run_that_is_restored_under_another_plan_says_so():
     usage = RunMonitor(plan_of(2), None, 2, before).record(0)
 
     assert [plan.why for plan in usage.plans] == ["", "the run was restored"]
+
+
+# Who had which slot.
+
+
+def spans_of(usage):
+    return [(span.place, span.began_s, span.ended_s, span.end) for span in usage.spans]
+
+
+def test_a_trial_takes_the_first_place_that_is_free():
+    run = RunMonitor(plan_of(), None, 3, None)
+    a, b, c = trials = [trial(name) for name in "abc"]
+    begin(run, a, 0)
+    begin(run, b, 1)
+    finish(run, a)
+    run.step(trials, 5)
+    begin(run, c, 6)
+    run.step(trials, 6)
+
+    assert spans_of(run.record(9)) == [(0, 0, 5, "finished"), (1, 1, None, None), (0, 6, None, None)]
+
+
+def test_a_trial_that_is_tried_again_has_a_time_for_each_try():
+    run = RunMonitor(plan_of(1), None, 1, None)
+    one = trial("a")
+    begin(run, one, 0)
+    run.fail(one, GPU_OOM, "CUDA out of memory: token=abc", is_requeued=True)
+    begin(run, one, 2)  # before a step has seen that it had ended
+    run.fail(one, NO_OOM, "ValueError: no luck", is_requeued=False)
+    one.status = "ERROR"
+    run.step([one], 3)
+
+    usage = run.record(3)
+    assert spans_of(usage) == [(0, 0, 2, "tried_again"), (0, 2, 3, "failed")]
+    assert [(span.out_of_memory, span.error) for span in usage.spans] == [
+        (True, "CUDA out of memory: token=***"),
+        (False, "ValueError: no luck"),
+    ]
+
+
+def test_what_ran_as_a_run_was_killed_was_cut_off():
+    before = RunMonitor(plan_of(), None, 1, None)
+    begin(before, trial("a"), 1)
+
+    restored = RunMonitor(plan_of(), None, 1, before.record(4))
+
+    assert spans_of(restored.record(9)) == [(0, 1, 4, "cut_off")]
+
+
+def test_of_a_run_with_very_many_starts_the_first_are_kept():
+    run = RunMonitor(plan_of(1), None, None, None)
+    one = trial("a")
+    for number in range(2010):
+        begin(run, one, number)
+        one.status = "PAUSED"
+        run.step([one], number + 0.5)
+
+    usage = run.record(3000)
+    assert len(usage.spans) == 2000
+    assert usage.warnings == ("the trials' times in their slots are kept of the first 2000 only",)
+
+
+def test_the_status_is_that_of_the_moment():
+    run = RunMonitor(plan_of(), None, 3, None)
+    a, b = trial("a"), trial("b")
+    begin(run, a, 0)
+    run.step([a, b], 1)
+
+    status = run.status()
+
+    assert status.slots == {"1 GPU": (2, 1)}
+    assert status.trial_at == {("1 GPU", 0): "a"}
+    assert (status.available, status.idle) == ({"GPU": 2.0}, {("GPU", STARTING): 1.0})
+    assert status.trials.num_unfinished == 2

@@ -17,6 +17,7 @@ import ray
 from ray import tune
 
 from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.files.terminal import tell
 from tune_policies.oom import classify_oom
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile, flat
 from tune_policies.plan.trial_plan import TrialPlan
@@ -25,6 +26,7 @@ from tune_policies.probe.nvml import NvmlError, bytes_of_process, read_device_us
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.ray_compat.connection import connection
 from tune_policies.ray_compat.tune_trial import class_of_function, draw, extremes, is_domain, is_duplicate
+from tune_policies.tune.usage.resource_usage import format_hours
 from tune_policies.values.errors import InvalidResourcesError, MeasurementError
 from tune_policies.values.resources import Bytes, Count, UsedBytes, check_count
 from tune_policies.values.sanitize import redacted
@@ -333,7 +335,7 @@ def measure_gpu_memory(
     """Return how much GPU memory trials need, measured by short ones, each alone on a whole GPU.
 
     Uses the Ray that the program is connected to, or else one as :func:`tune_policies.probe_cluster` does. What the
-    trials report is thrown away.
+    trials report is thrown away. As each begins, a line on stderr says which it is, and how long all may still take.
 
     Args:
         trainable: A function of a config, or a ``tune.Trainable`` class, as Tune takes it.
@@ -438,6 +440,7 @@ def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: 
                 config={MEASURED: tune.grid_search(numbered)},
                 stop={"training_iteration": caps.max_steps, "time_total_s": caps.max_seconds},
                 max_concurrent_trials=plan.max_concurrent_trials,
+                callbacks=[_Progress(len(configs), plan.max_concurrent_trials, caps.max_seconds)],
                 time_budget_s=plan.num_waves(len(configs)) * (caps.max_seconds + _START_S),
                 storage_path=folder,
                 reuse_actors=False,  # a process keeps memory of the trial before
@@ -448,6 +451,35 @@ def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: 
         return readings
     finally:
         ray.kill(recorder)
+
+
+class _Progress(tune.Callback):  # type: ignore[misc]  # Ray is not followed
+    """Says on stderr which config is measured, how many are not done yet, and how long they may take."""
+
+    def __init__(self, num_configs: int, at_once: int, max_seconds: float) -> None:
+        self._num_configs, self._at_once, self._max_seconds = num_configs, at_once, max_seconds
+        self._began_s: dict[str, float] = {}
+        self._lasted_s: list[float] = []
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._began_s[trial.trial_id] = time.monotonic()
+        measured = trial.config[MEASURED]
+        num_left = self._num_configs - len(self._lasted_s)
+        how_long = time_left(num_left, self._at_once, self._lasted_s, self._max_seconds)
+        which = f"config {measured['number'] + 1} of {self._num_configs}, {shorten(measured['config'])}"
+        tell(f"measuring GPU memory: {which}; {num_left} to go, {how_long}")
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._lasted_s.append(time.monotonic() - self._began_s[trial.trial_id])
+
+    on_trial_error = on_trial_complete
+
+
+def time_left(num_left: int, at_once: int, lasted_s: Sequence[float], max_seconds: float) -> str:
+    """Return how long so many configs may take, by how long those before ``lasted_s``, in words."""
+    each_s = sum(lasted_s) / len(lasted_s) if lasted_s else max_seconds
+    text = format_hours(-(-num_left // at_once) * each_s / 3600)
+    return f"about {text}" if lasted_s else f"at most {text} and the starts of their processes"
 
 
 def _profile(

@@ -1,4 +1,4 @@
-"""The commands ``doctor`` and ``usage``: what is wrong with the nodes, and what trials used of them."""
+"""The commands ``doctor``, ``usage`` and ``dashboard``: what is wrong with the nodes, and what trials use of them."""
 
 import json as json_text
 import warnings
@@ -10,7 +10,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tune_policies.cli.options import Address, Force, Json, TimeoutS, ray_speaks_on_stderr
+from tune_policies.files.reading import read_text
 from tune_policies.files.terminal import TextConsole, TextTable, line
+from tune_policies.files.writing import write_new
 from tune_policies.probe.doctor.node_checks import Diagnosis, Finding, Severity
 from tune_policies.values.value import counted, shorten_names
 
@@ -77,16 +79,31 @@ def usage(
     plot: Annotated[
         Path | None, typer.Option(help="Also plot what was used against the shares, to this file.", show_default=False)
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Also write a page of the run to this file: advice, plan, slots.", show_default=False),
+    ] = None,
     force: Force = False,
 ) -> None:
     """Show what each trial of a run used of its share of GPU memory, and how many would fit on a GPU."""
     from tune_policies.tune.usage.gpu_memory_report import advise, plot_usage, usage_view
     from tune_policies.tune.usage.gpu_memory_usage import read_usage
+    from tune_policies.tune.usage.run_page import run_page
 
     run = read_usage(result_dir)
+    if html is not None:
+        write_new(html, run_page(result_dir, run), force=force)
     if plot is not None:
         plot_usage(run, plot, force=force)
     if json:
         print(json_text.dumps({**run.model_dump(mode="json"), "advice": advise(run)}, indent=2, ensure_ascii=False))
     else:
         TextConsole().print(usage_view(run))
+
+
+@app.command()
+def dashboard() -> None:
+    """Print the Grafana dashboard of the metrics that PolicyCallback gives to Ray."""
+    from tune_policies.tune.usage.resource_usage import DASHBOARD
+
+    print(read_text(DASHBOARD), end="")

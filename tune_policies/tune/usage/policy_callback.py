@@ -24,11 +24,12 @@ from tune_policies.ray_compat.gcs import read_cluster_state
 from tune_policies.ray_compat.tune_trial import is_function_class, unpickled_error
 from tune_policies.tune.policy_scheduler import PolicyScheduler
 from tune_policies.tune.run_plan import BackgroundTask
-from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY
+from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
 from .resource_usage import USAGE_FILE, ResourceUsage, resource_usage_view
+from .run_metrics import RunMetrics
 from .run_monitor import RunMonitor
 
 _logger = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ _logger = logging.getLogger(__name__)
 _READ_TIMEOUT_S: Final = 10.0
 _READ_EVERY_S: Final = 5.0
 _WRITE_EVERY_S: Final = 10.0
+_TELL_EVERY_S: Final = 2.0
+"""Ray hands metrics on every ten seconds, unless told otherwise."""
 _END_TIMEOUT_S: Final = 10.0
 """How long the end of a run waits for its record to be written."""
 
@@ -64,20 +67,22 @@ def _in_run(hook: _Hook) -> _Hook:
 class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     """Prints what a run of Tune uses: the plan at its start, each change of the plan, and at the end what was used.
 
+    While the run goes on, Ray's metrics have its figures, for Prometheus and dashboards; see ``run_metrics``.
+
     It also writes this to ``resource_usage.json`` in the experiment's folder, at the end and every ten seconds. Where a
     run has several experiments, that is the folder of the first trial's. A restored run goes on counting. Nothing that
     goes wrong here ends the run.
 
     Args:
-        plan: The policy's plan under which the trials run.
+        plan: The policy's plan under which the trials run; ``None``: ``run`` or ``tuner`` hands its plan over.
         scheduler: The ``PolicyScheduler`` of the run, whose plan may change; ``None``: the plan stays.
 
     Raises:
         InvalidResourcesError: ``plan`` is no plan, or ``scheduler`` has none.
     """
 
-    def __init__(self, plan: TrialPlan, scheduler: PolicyScheduler | None = None) -> None:
-        if not isinstance(plan, TrialPlan):
+    def __init__(self, plan: TrialPlan | None = None, scheduler: PolicyScheduler | None = None) -> None:
+        if plan is not None and not isinstance(plan, TrialPlan):
             raise InvalidResourcesError(f"plan must be the TrialPlan of a policy, got {shorten(plan)}")
         if scheduler is not None and not hasattr(scheduler, "changes"):
             raise InvalidResourcesError(
@@ -89,12 +94,18 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._before: ResourceUsage | None = None
         self._reset_run()
 
+    def follow(self, plan: TrialPlan, scheduler: PolicyScheduler | None) -> None:
+        """Tell of this plan, and of the scheduler that may change it, if none was given before."""
+        if self._plan is None:
+            self._plan, self._scheduler = plan, scheduler
+
     def _reset_run(self) -> None:
         self._run: RunMonitor | None = None
         self._failed_hooks: set[str] = set()
         self._reading: BackgroundTask[ClusterCapacity] = BackgroundTask()
         self._writing: BackgroundTask[None] = BackgroundTask()
-        self._began_s = self._next_read_s = self._next_write_s = 0.0
+        self._metrics: RunMetrics | None = None
+        self._began_s = self._next_read_s = self._next_write_s = self._next_tell_s = 0.0
         self._storage: Any = None
         self._function_trainables: dict[str, bool] = {}
 
@@ -111,7 +122,15 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def setup(
         self, stop: Any = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: Any
     ) -> None:
-        """Print the plan, and begin to count."""
+        """Print the plan, and begin to count.
+
+        Raises:
+            InvalidResourcesError: There is no plan.
+        """
+        if self._plan is None:
+            raise InvalidResourcesError(
+                "PolicyCallback has no plan: give it one, or start with run or tuner, which hand theirs over"
+            )
         self._reset_run()
         self._began_s = time.monotonic()
         plan = self._plan if self._scheduler is None else self._scheduler.plan
@@ -139,6 +158,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             TextConsole().print(f"the plan changed ({change.why}): {first_line}", soft_wrap=True, highlight=False)
         self._read_cluster(run, now_s, at_once=bool(changes))
         self._find_storage(trials)
+        if now_s >= self._next_tell_s:
+            self._next_tell_s = now_s + _TELL_EVERY_S
+            self._tell_metrics()
         if now_s >= self._next_write_s and self._storage is not None:
             self._next_write_s = now_s + _WRITE_EVERY_S
             if isinstance(failure := self._writing.take(), Exception):
@@ -150,11 +172,21 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         """Print what was used, and write it to the file."""
         now_s = self._now_s()
         run.end(trials, now_s)
+        self._tell_metrics(is_end=True)
         usage = run.record(now_s, is_final=True)
         TextConsole().print(resource_usage_view(usage))
         self._find_storage(trials)
         if self._storage is not None:
             self._write_at_end(usage)
+
+    @_in_run
+    def _tell_metrics(self, run: RunMonitor, *, is_end: bool = False) -> None:
+        if self._metrics is None and self._storage is not None:
+            self._metrics = RunMetrics(str(self._storage.experiment_dir_name))
+        if self._metrics is not None:
+            self._metrics.tell(run.status())
+            if is_end:
+                self._metrics.end()
 
     def _now_s(self) -> float:
         return time.monotonic() - self._began_s
@@ -208,6 +240,10 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         usage = result.get(GPU_MEMORY_KEY)
         if isinstance(usage, dict) and isinstance(usage.get("num_ooms"), int):
             run.count_refused_allocations(trial, usage.get("pid"), usage["num_ooms"])
+            place = run.place_of(trial.trial_id)
+            if self._metrics is not None and place is not None:
+                with suppress(InvalidResourcesError):  # the user's own
+                    self._metrics.set_memory(place, trial.trial_id, GpuMemoryUsage.from_dict(usage))
 
     @_in_run
     def on_trial_complete(
@@ -219,12 +255,12 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     @_in_run
     def on_trial_recover(self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a failure of a trial that is requeued."""
-        run.fail(trial, classify_failure(trial), is_requeued=True)
+        run.fail(trial, classify_failure(trial), _last_line(trial), is_requeued=True)
 
     @_in_run
     def on_trial_error(self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a trial that has failed."""
-        run.fail(trial, classify_failure(trial), is_requeued=False)
+        run.fail(trial, classify_failure(trial), _last_line(trial), is_requeued=False)
 
     def _is_function(self, trial: Any) -> bool:
         name = trial.trainable_name
@@ -256,13 +292,23 @@ def classify_failure(trial: Any) -> OutOfMemory:
 
     Tune writes the error to two files on this machine. The file with the pickled error may be of an earlier failure.
     """
-    file = trial.error_file
-    text = read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").rpartition("Failure #")[2] if file else ""
+    text = _failure_text(trial)
     error = None
     if trial.pickled_error_file:
         with suppress(UnreadableFileError):
             error = unpickled_error(read_bytes(trial.pickled_error_file, max_bytes=MAX_RECORD_BYTES))
     return classify_oom(error) if error is not None and str(error) in text else classify_oom_text(text)
+
+
+def _failure_text(trial: Any) -> str:
+    file = trial.error_file
+    return read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").rpartition("Failure #")[2] if file else ""
+
+
+def _last_line(trial: Any) -> str:
+    """Return the line that says what the latest error of ``trial`` was; the notes to an error stand below it."""
+    lines = (line for line in reversed(_failure_text(trial).splitlines()) if line.strip())
+    return next((line for line in lines if not line.startswith(USAGE_NOTE)), "")[:200]
 
 
 def usage_writer(storage: Any, text: str) -> Callable[[], None]:

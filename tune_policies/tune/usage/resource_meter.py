@@ -196,9 +196,7 @@ class ResourceMeter:
         if not passed:
             return
         self._now_ms += passed
-        if self._rates is None:  # worked out once for each change, not for each step of Tune's loop
-            self._rates = self._current_rates()
-        total, idle = self._rates
+        total, idle = self.current()
         for name, ticks in total.items():
             self._total[name] += ticks * passed
         for part, ticks in idle.items():
@@ -229,6 +227,12 @@ class ResourceMeter:
         """Stop metering a trial, if it was metered."""
         if self._running.pop(trial_id, None) is not None:
             self._rates = None
+
+    def current(self) -> tuple[Counter[str], Counter[tuple[str, str]]]:
+        """Return the ticks that there are of each resource now, and those that are idle, by resource and reason."""
+        if self._rates is None:  # worked out once for each change, not for each step of Tune's loop
+            self._rates = self._current_rates()
+        return self._rates
 
     def _current_rates(self) -> tuple[Counter[str], Counter[tuple[str, str]]]:
         running = self._running.values()

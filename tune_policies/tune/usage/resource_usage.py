@@ -1,6 +1,6 @@
 """What a run used of its cluster: the value in the experiment's folder, and how it looks when a run has ended."""
 
-from collections.abc import Iterator
+from pathlib import Path
 from typing import ClassVar, Final, Literal
 
 from pydantic import Field
@@ -13,6 +13,9 @@ from tune_policies.values.value import ShownValue, Value, counted
 
 USAGE_FILE: Final = "resource_usage.json"
 """The file in the experiment's folder."""
+
+DASHBOARD: Final = Path(__file__).with_name("grafana_dashboard.json")
+"""A dashboard of Grafana for all that ``run_metrics`` tells while a run goes on."""
 
 
 class IdleHours(Value):
@@ -106,6 +109,34 @@ class OutOfMemoryCounts(Value):
     num_refused_allocations: Count = 0
 
 
+SpanEnd = Literal["finished", "stopped_early", "failed", "tried_again", "paused", "cut_off"]
+"""How a trial's time in a slot ends."""
+
+
+class TrialSpan(Value):
+    """A trial's time in a slot, from a start to its end there.
+
+    Attributes:
+        trial: The trial's name.
+        slot: The kind of slot, as text.
+        place: Which of the slots of its kind, from 0: the first that was free, whatever device that is.
+        began_s: Seconds of the run before it.
+        ended_s: When it ended; ``None``: it runs.
+        end: How it ended; ``None``: it runs.
+        out_of_memory: Whether it failed as memory ran out.
+        error: The last line of its error.
+    """
+
+    trial: Redacted
+    slot: str
+    place: Count
+    began_s: float
+    ended_s: float | None = None
+    end: SpanEnd | None = None
+    out_of_memory: bool = False
+    error: Redacted = ""
+
+
 class PlanInUse(Value):
     """A plan, and from when on it held.
 
@@ -136,6 +167,7 @@ class ResourceUsage(ShownValue):
             how many trials there will be is not known.
         num_waves: Rounds of the trials that ran, with as many in each as ran at once at most.
         plans: Each plan that held.
+        spans: Who had which slot and when, in the order of the starts: the first 2000.
         warnings: What could not be counted, and why.
     """
 
@@ -152,7 +184,22 @@ class ResourceUsage(ShownValue):
     num_waves_planned: Count | None = None
     num_waves: Count = 0
     plans: tuple[PlanInUse, ...] = ()
+    spans: tuple[TrialSpan, ...] = ()
     warnings: tuple[Redacted, ...] = ()
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """What became of the trials, and of the plan, in lines."""
+        planned = "" if self.num_waves_planned is None else f"{self.num_waves_planned} planned, "
+        at_once = counted(self.max_trials_at_once, "trial")
+        changes = len(self.plans) - 1
+        return (
+            f"trials: {_trials(self.trials)}",
+            f"out of memory: {_out_of_memory(self.out_of_memory)}",
+            f"waves: {planned}{self.num_waves} as run, with {at_once} at once at most",
+            *([f"the plan changed {counted(changes, 'time')}"] if changes > 0 else []),
+            *self.warnings,
+        )
 
 
 def resource_usage_view(usage: ResourceUsage) -> RenderableType:
@@ -174,20 +221,7 @@ def resource_usage_view(usage: ResourceUsage) -> RenderableType:
     parts: list[RenderableType] = [there]
     for table in (slots, idle):
         parts += ["", table] if table.row_count else []
-    return Group(*parts, *(line(text) for text in _summary_lines(usage)))
-
-
-def _summary_lines(usage: ResourceUsage) -> Iterator[str]:
-    yield ""
-    yield f"- trials: {_trials(usage.trials)}"
-    yield f"- out of memory: {_out_of_memory(usage.out_of_memory)}"
-    planned = "" if usage.num_waves_planned is None else f"{usage.num_waves_planned} planned, "
-    at_once = counted(usage.max_trials_at_once, "trial")
-    yield f"- waves: {planned}{usage.num_waves} as run, with {at_once} at once at most"
-    if len(usage.plans) > 1:
-        yield f"- the plan changed {counted(len(usage.plans) - 1, 'time')}"
-    for warning in usage.warnings:
-        yield f"- {warning}"
+    return Group(*parts, "", *(line(f"- {text}") for text in usage.summary))
 
 
 def _trials(trials: TrialCounts) -> str:

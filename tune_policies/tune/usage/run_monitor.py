@@ -5,7 +5,7 @@ This module reads Tune's trials, but imports nothing of Tune or Ray. Callers pas
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import NODE_ID
@@ -13,7 +13,8 @@ from tune_policies.oom import OutOfMemory
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import to_ticks
+from tune_policies.values.resources import TICKS, to_ticks
+from tune_policies.values.sanitize import redacted
 
 from .resource_meter import (
     COUNTED_RESOURCES,
@@ -22,7 +23,7 @@ from .resource_meter import (
     TrialReservation,
     available_resources,
 )
-from .resource_usage import OutOfMemoryCounts, PlanInUse, ResourceUsage, TrialCounts
+from .resource_usage import OutOfMemoryCounts, PlanInUse, ResourceUsage, SpanEnd, TrialCounts, TrialSpan
 
 if TYPE_CHECKING:
     from tune_policies.tune.policy_scheduler import PolicyScheduler
@@ -34,6 +35,29 @@ _TERMINATED: Final = "TERMINATED"
 
 Outcome = Literal["finished", "stopped_early", "failed", "cut_off"]
 """How a trial ends."""
+
+_MOST_SPANS: Final = 2000
+"""So many are kept, as the record is written every few seconds, perhaps to far storage."""
+
+
+class RunStatus(NamedTuple):
+    """What a run uses at one moment.
+
+    Attributes:
+        slots: How many of each kind of slot there are, and how many of them hold a trial.
+        trial_at: The id of the trial in each place of each kind of slot.
+        available: Of each resource, what there is.
+        idle: What no trial holds, by resource and reason.
+        trials: What became of the trials.
+        out_of_memory: How often memory ran out.
+    """
+
+    slots: Mapping[str, tuple[int, int]]
+    trial_at: Mapping[tuple[str, int], str]
+    available: Mapping[str, float]
+    idle: Mapping[tuple[str, str], float]
+    trials: TrialCounts
+    out_of_memory: OutOfMemoryCounts
 
 
 class RunMonitor:
@@ -60,6 +84,10 @@ class RunMonitor:
         self._ran_out_with: dict[str, Mapping[str, float]] = {}
         self._refused: Counter[tuple[str, object]] = Counter()
         self._plans, self._warnings = list(before.plans), list(before.warnings)
+        cut_off = {"ended_s": before.elapsed_s, "end": "cut_off"}
+        self._spans = [span if span.end else span.model_copy(update=cut_off) for span in before.spans]
+        self._open_spans: dict[str, TrialSpan] = {}
+        self._failures: dict[str, dict[str, Any]] = {}  # how the open span of a trial will end
         self._num_changes = len(scheduler.changes) if scheduler else 0
         self._queue = TrialQueue()
         self._known_ids: set[str] = set()
@@ -126,10 +154,30 @@ class RunMonitor:
     def _end_trial(self, trial: Any) -> None:
         del self._running[trial.trial_id]
         self._meter.end_trial(trial.trial_id)
+        self._end_span(trial)
         if trial.status in (_PENDING, _PAUSED):
             self._waiting[trial.trial_id] = trial
         elif trial.status == _TERMINATED:
             self._outcome_of.setdefault(trial.trial_id, "cut_off")  # unless Tune has said before how it ended
+
+    def _end_span(self, trial: Any) -> None:
+        span = self._open_spans.pop(trial.trial_id, None)
+        failure = self._failures.pop(trial.trial_id, None)
+        if span is None:
+            return
+        end: SpanEnd = "paused"
+        if trial.status not in (_PENDING, _PAUSED, _RUNNING):
+            end = self._outcome_of.get(trial.trial_id, "cut_off" if trial.status == _TERMINATED else "failed")
+        ended = {"ended_s": self._meter.elapsed_s, "end": end, **(failure or {})}
+        if len(self._spans) < _MOST_SPANS:
+            self._spans.append(span.model_copy(update=ended))
+        else:
+            self.warn(f"the trials' times in their slots are kept of the first {_MOST_SPANS} only")
+
+    def place_of(self, trial_id: str) -> tuple[str, int] | None:
+        """Return the kind of slot in which a trial runs, and which of them; ``None``: it does not run."""
+        span = self._open_spans.get(trial_id)
+        return None if span is None else (span.slot, span.place)
 
     def _read_queue(self, trials: Sequence[Any]) -> TrialQueue:
         num_waiting = num_paused = 0
@@ -148,6 +196,7 @@ class RunMonitor:
     def start(self, trial: Any, now_s: float) -> None:
         """Meter ``trial``, which starts in a new process or in a used one."""
         self._meter.count_until(now_s)
+        self._end_span(trial)  # it may end and start again within one step
         self._waiting.pop(trial.trial_id, None)
         self._running[trial.trial_id] = trial
         amounts = dict(trial.placement_group_factory.required_resources)
@@ -156,7 +205,13 @@ class RunMonitor:
         if had is not None and any(amount > had.get(name, 0) for name, amount in amounts.items()):
             self._ooms["num_raised"] += 1
         self._amounts[trial.trial_id] = amounts
-        self._meter.start_trial(trial.trial_id, self._reservation_of(trial, amounts))
+        reservation = self._reservation_of(trial, amounts)
+        self._meter.start_trial(trial.trial_id, reservation)
+        taken = {span.place for span in self._open_spans.values() if span.slot == reservation.slot}
+        place = next(number for number in range(len(taken) + 1) if number not in taken)
+        self._open_spans[trial.trial_id] = TrialSpan(
+            trial=str(trial), slot=reservation.slot, place=place, began_s=self._meter.elapsed_s
+        )
 
     def _reservation_of(self, trial: Any, amounts: Mapping[str, float]) -> TrialReservation:
         ticks = {name: to_ticks(amount) for name, amount in amounts.items() if name in COUNTED_RESOURCES and amount > 0}
@@ -197,8 +252,13 @@ class RunMonitor:
         is_early = is_stopped or trial.trial_id in self._waiting  # a paused one
         self._outcome_of.setdefault(trial.trial_id, "stopped_early" if is_early else "finished")
 
-    def fail(self, trial: Any, out_of_memory: OutOfMemory, *, is_requeued: bool) -> None:
-        """Record that ``trial`` failed, for want of memory or not."""
+    def fail(self, trial: Any, out_of_memory: OutOfMemory, error: str = "", *, is_requeued: bool) -> None:
+        """Record that ``trial`` failed, for want of memory or not, with the last line of its error."""
+        self._failures[trial.trial_id] = {
+            "end": "tried_again" if is_requeued else "failed",
+            "out_of_memory": out_of_memory.kind != "none",
+            "error": redacted(error),
+        }
         if is_requeued:
             self._num_retries += 1
         else:
@@ -236,8 +296,25 @@ class RunMonitor:
                 "num_waves_planned": None if planned is None else self.plan.num_waves(planned),
                 "num_waves": -(-num_ran // max(1, counted.max_trials_at_once)),
                 "plans": tuple(self._plans),
+                "spans": tuple(sorted((*self._spans, *self._open_spans.values()), key=lambda span: span.began_s)),
                 "warnings": tuple(self._warnings),
             }
+        )
+
+    def status(self) -> RunStatus:
+        """Return what the run uses now, as of its latest step."""
+        busy = Counter(span.slot for span in self._open_spans.values())
+        slots: Counter[str] = Counter()
+        for slot in self.plan.slots:
+            slots[str(_without_node(slot))] += slot.max_concurrent_trials
+        available, idle = self._meter.current()
+        return RunStatus(
+            slots={name: (slots[name], busy[name]) for name in slots | busy},
+            trial_at={(span.slot, span.place): trial_id for trial_id, span in self._open_spans.items()},
+            available={name: ticks / TICKS for name, ticks in available.items()},
+            idle={part: ticks / TICKS for part, ticks in idle.items()},
+            trials=self._trial_counts(),
+            out_of_memory=OutOfMemoryCounts(**self._ooms),
         )
 
     def _trial_counts(self) -> TrialCounts:

@@ -1,0 +1,127 @@
+"""The figures of a run as metrics of Ray, which its agents hand to Prometheus and so to Ray's dashboard and Grafana.
+
+Ray puts ``ray_`` before each name, and ``_total`` behind that of a counter. A tag is a run, a kind of slot, a place in
+it, a resource, a reason or a state, and never a trial: of those a run may have any number, and Prometheus keeps each.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from ray.util.metrics import Counter, Gauge, Metric
+
+from .gpu_memory_report import needed_bytes, share_or_device_bytes
+from .gpu_memory_usage import GpuMemoryUsage
+from .run_monitor import RunStatus
+
+
+class MetricName(NamedTuple):
+    """A metric: its name, what it counts, and the tags that it has beside ``run``."""
+
+    name: str
+    about: str
+    tags: tuple[str, ...] = ()
+
+
+SLOTS: Final = MetricName("tune_policies_slots", "Slots that the plan has", ("slot",))
+SLOTS_IN_USE: Final = MetricName("tune_policies_slots_in_use", "Slots that hold a trial", ("slot",))
+RESOURCES: Final = MetricName("tune_policies_resources", "CPUs and devices of the cluster", ("resource",))
+IDLE: Final = MetricName("tune_policies_resources_idle", "CPUs and devices that no trial holds", ("resource", "reason"))
+TRIALS: Final = MetricName("tune_policies_trials", "Trials by what became of them", ("state",))
+MEMORY: Final = MetricName(
+    "tune_policies_gpu_memory_bytes", "The most GPU memory that a slot's trial has taken", ("slot", "place")
+)
+MEMORY_SHARE: Final = MetricName(
+    "tune_policies_gpu_memory_share_bytes", "The GPU memory that a slot's trial may take", ("slot", "place")
+)
+OUT_OF_MEMORY: Final = MetricName("tune_policies_out_of_memory", "Times that memory ran out", ("kind",))
+RETRIES: Final = MetricName("tune_policies_retries", "Failures of trials that are tried again")
+
+GAUGES: Final = (SLOTS, SLOTS_IN_USE, RESOURCES, IDLE, TRIALS, MEMORY, MEMORY_SHARE)
+COUNTERS: Final = (OUT_OF_MEMORY, RETRIES)
+
+MOST_PLACES: Final = 64
+"""The GPU memory of so many places of each kind of slot is told."""
+
+_OUT_OF_MEMORY_KINDS: Final = {
+    "num_gpu_errors": "GPU memory",
+    "num_host_errors": "host memory",
+    "num_refused_allocations": "allocation refused",
+}
+_STATES: Final = {
+    "num_finished": "finished",
+    "num_stopped_early": "stopped early",
+    "num_failed": "failed",
+    "num_cut_off": "cut off",
+    "num_unfinished": "not ended",
+}
+
+_Series = tuple[MetricName, tuple[str, ...]]
+"""A metric with the values of its tags."""
+
+
+def gauges_of(status: RunStatus) -> dict[_Series, float]:
+    """Return the values of all gauges but those of memory."""
+    values: dict[_Series, float] = {}
+    for slot, (number, num_busy) in status.slots.items():
+        values[SLOTS, (slot,)] = number
+        values[SLOTS_IN_USE, (slot,)] = num_busy
+    values |= {(RESOURCES, (name,)): amount for name, amount in status.available.items()}
+    values |= {(IDLE, part): amount for part, amount in status.idle.items()}
+    trials = status.trials.model_dump()
+    return values | {(TRIALS, (state,)): trials[field] for field, state in _STATES.items()}
+
+
+def counts_of(status: RunStatus) -> dict[_Series, float]:
+    """Return what the counters have counted up to now."""
+    ooms = status.out_of_memory.model_dump()
+    counts: dict[_Series, float] = {
+        (OUT_OF_MEMORY, (kind,)): ooms[field] for field, kind in _OUT_OF_MEMORY_KINDS.items()
+    }
+    return counts | {(RETRIES, ()): status.trials.num_retries}
+
+
+class RunMetrics:
+    """Hands the figures of one run to Ray."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._metrics: dict[str, Metric] = {
+            each.name: kind(each.name, description=each.about, tag_keys=("run", *each.tags))
+            for kind, names in ((Gauge, GAUGES), (Counter, COUNTERS))
+            for each in names
+        }
+        self._told: dict[_Series, float] = {}
+        self._memory: dict[tuple[str, int], tuple[str, GpuMemoryUsage]] = {}
+
+    def set_memory(self, place: tuple[str, int], trial_id: str, usage: GpuMemoryUsage) -> None:
+        """Keep what the trial in a place of a kind of slot has used."""
+        if place[1] < MOST_PLACES:
+            self._memory[place] = (trial_id, usage)
+
+    def tell(self, status: RunStatus) -> None:
+        """Tell Ray how the run stands: all gauges, and by how much the counters have grown."""
+        gauges = gauges_of(status)
+        for (slot, place), (trial_id, usage) in self._memory.items():
+            if status.trial_at.get((slot, place)) == trial_id:
+                gauges[MEMORY, (slot, str(place))] = needed_bytes(usage) or 0
+                gauges[MEMORY_SHARE, (slot, str(place))] = share_or_device_bytes(usage)
+        self._set(gauges)
+        for series, count in counts_of(status).items():
+            if (more := count - self._told.get(series, 0)) > 0:
+                self._metrics[series[0].name].inc(more, tags=self._tags(series))
+                self._told[series] = count
+
+    def end(self) -> None:
+        """Tell that nothing runs any more: a process that goes on would tell the last figures for ever."""
+        self._set({})
+
+    def _set(self, gauges: Mapping[_Series, float]) -> None:
+        # What was told before and is not there any more, such as a reason or a trial's memory, is 0 from now on.
+        gone = {series: 0.0 for series in self._told if series[0] in GAUGES and series not in gauges}
+        for series, value in (gone | dict(gauges)).items():
+            self._metrics[series[0].name].set(value, tags=self._tags(series))
+            self._told[series] = value
+
+    def _tags(self, series: _Series) -> dict[str, str]:
+        metric, values = series
+        return {"run": self._run, **dict(zip(metric.tags, values, strict=True))}

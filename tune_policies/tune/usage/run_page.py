@@ -1,0 +1,286 @@
+"""The page of one run: what to change first, then its plan, who had which slot when, GPU memory, and what went wrong.
+
+Its pictures are plain SVG, as wide and with texts as large as those of the benchmarks' report.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tune_policies.files.html_page import Content, Picture, Section, Table, colour_variable, html_page
+from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
+from tune_policies.values.sanitize import one_line
+from tune_policies.values.units import format_bytes
+from tune_policies.values.value import counted
+
+from .gpu_memory_report import advise, needed_bytes, share_or_device_bytes
+from .gpu_memory_usage import GpuMemoryUsage, RunUsage
+from .resource_usage import USAGE_FILE, ResourceUsage, TrialSpan, format_hours
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+_WIDTH: Final = 420
+_FONT: Final = 11.5
+_LETTER: Final = 6.6
+"""A wide guess of how wide a letter of that size is."""
+_MUCH: Final = 0.2
+"""A reason for which so much stood idle is worth a word at the top."""
+_MOST_LANES: Final = 300
+_MOST_TRIALS: Final = 60
+"""So many trials have a bar of GPU memory: those that came nearest to their share."""
+
+_BLUE, _ORANGE, _GREEN, _PINK, _OLIVE, _GREY = (
+    f"var({colour_variable(colour)})" for colour in ("#0072B2", "#D55E00", "#008A65", "#B8578D", "#8A7A00", "#707070")
+)
+_OUT_OF_MEMORY: Final = "out of memory"
+_BEYOND: Final = "beyond its share"
+_WITHIN: Final = "within its share"
+_ENDS: Final = {
+    "finished": ("finished", _BLUE),
+    "stopped_early": ("stopped early", _GREEN),
+    "paused": ("paused", _OLIVE),
+    "cut_off": ("not ended", _GREY),
+    None: ("not ended", _GREY),
+    "tried_again": ("failed", _PINK),
+    "failed": ("failed", _PINK),
+}
+"""How a span ended, in words and in colour."""
+
+
+def run_page(folder: Path, run: RunUsage) -> str:
+    """Return the page of ``run``, whose folder may have a record beside its results.
+
+    Raises:
+        InvalidResourcesError: The record cannot be read, or there is no Jinja.
+    """
+    file = folder / USAGE_FILE
+    is_there = file.exists()
+    usage = read_value(file, ResourceUsage, "record of a run", max_bytes=MAX_RECORD_BYTES) if is_there else None
+    return html_page(build_run_page(folder.resolve().name, run, usage))
+
+
+def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Content:
+    """Return what the page says; what is not known is said, too."""
+    advice = [*advise(run), *(_advise_on_idle(usage) if usage else ())]
+    details = [counted(len(run.trials), "trial")]
+    if usage is not None:
+        details = [f"{format_hours(usage.elapsed_s / 3600)}{'' if usage.is_final else ' so far'}", *usage.summary]
+    return Content(
+        title=f"Run {name}",
+        summary=_sentence(advice[0]) if advice else "There is nothing to change.",
+        details=f"{'; '.join(details)}.",
+        sections=(
+            Section("Advice", tuple(map(_sentence, advice)) or ("None.",)),
+            *([_plan(usage), _slots(usage), _failures(usage)] if usage is not None else [_without_record()]),
+            _memory(run),
+        ),
+    )
+
+
+def _advise_on_idle(usage: ResourceUsage) -> Iterator[str]:
+    for each in usage.resources:
+        for part in each.idle[:1]:
+            if each.total_hours and (share := part.hours / each.total_hours) >= _MUCH:
+                yield f"{share:.0%} of the {each.resource} time stood idle for one reason: {part.reason}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _without_record() -> Section:
+    text = f"The folder has no {USAGE_FILE}: with PolicyCallback among its callbacks, a run says who had which slot."
+    return Section("Plan and slots", (text,))
+
+
+def _plan(usage: ResourceUsage) -> Section:
+    from markupsafe import Markup, escape
+
+    texts = [
+        f"{plan.text}\n" if not plan.why else f"At {_time(plan.at_s)}: {plan.why}\n{plan.text}" for plan in usage.plans
+    ]
+    lines = [Markup("\n").join(escape(one_line(line)) for line in text.strip().splitlines()) for text in texts]
+    return Section("Plan", commands=tuple(lines))
+
+
+def _slots(usage: ResourceUsage) -> Section:
+    idle = tuple(
+        (each.resource, part.reason, format_hours(part.hours), f"{part.hours / each.total_hours:.1%}")
+        for each in usage.resources
+        if each.total_hours
+        for part in each.idle
+    )
+    tables = (Table("What stood idle", ("Resource", "Reason", "Time", "Share"), idle, num_texts=2),) if idle else ()
+    if not usage.spans or not usage.elapsed_s:
+        return Section("Slots", ("No trial ran.",), tables=tables)
+    lanes = list(dict.fromkeys((span.slot, span.place) for span in sorted(usage.spans, key=_lane)))
+    texts = ["Each row is a slot, and each bar a trial in it; a cross marks a failure."]
+    if len(lanes) > _MOST_LANES:
+        texts.append(f"The first {_MOST_LANES} of {len(lanes)} slots are shown.")
+    picture = Picture("slots", "Who had which slot and when", _timeline(usage, lanes[:_MOST_LANES]))
+    return Section("Slots", tuple(texts), pictures=(picture,), tables=tables)
+
+
+def _lane(span: TrialSpan) -> tuple[str, int]:
+    return span.slot, span.place
+
+
+def _timeline(usage: ResourceUsage, lanes: Sequence[tuple[str, int]]) -> "Markup":
+    row = max(3.0, min(20.0, 480 / len(lanes)))
+    spans = [span for span in usage.spans if _lane(span) in set(lanes)]
+    drawing, top, top_of = _Drawing(), 0.0, {}
+    for number, lane in enumerate(lanes):
+        if number == 0 or lane[0] != lanes[number - 1][0]:
+            drawing.text(0, top + 14, lane[0])
+            top += 20
+        top_of[lane] = top
+        top += row
+    scale = _WIDTH / usage.elapsed_s
+    for span in spans:
+        end_s = usage.elapsed_s if span.ended_s is None else span.ended_s
+        kind, colour = _ENDS[span.end]
+        kind, colour = (_OUT_OF_MEMORY, _ORANGE) if span.out_of_memory else (kind, colour)
+        about = f"{span.trial}: {_time(span.began_s)} to {_time(end_s)}, {kind} {span.error}"
+        left, width = span.began_s * scale, max((end_s - span.began_s) * scale - 0.5, 0.8)
+        drawing.bar(left, top_of[_lane(span)] + row * 0.1, width, row * 0.8, colour, about)
+        if kind in (_OUT_OF_MEMORY, "failed"):
+            drawing.cross(left + width, top_of[_lane(span)] + row / 2, min(row * 0.3, 4))
+    for plan in usage.plans[1:]:
+        drawing.line(plan.at_s * scale, 0, plan.at_s * scale, top, f"the plan changed: {plan.why}")
+    drawing.time_axis(usage.elapsed_s, top)
+    kinds = {_OUT_OF_MEMORY: _ORANGE} if any(span.out_of_memory for span in spans) else {}
+    kinds |= {_ENDS[span.end][0]: _ENDS[span.end][1] for span in spans if not span.out_of_memory}
+    drawing.legend(kinds, top + 36)
+    return drawing.svg("Who had which slot and when")
+
+
+def _failures(usage: ResourceUsage) -> Section:
+    rows = tuple(
+        (
+            span.trial,
+            span.slot,
+            f"{'out of memory; ' if span.out_of_memory else ''}{span.error or 'no error is known'}",
+            "tried again" if span.end == "tried_again" else "failed",
+            _time(span.ended_s or 0),
+        )
+        for span in usage.spans
+        if span.end in ("failed", "tried_again")
+    )
+    table = Table("Failures, in the order of their starts", ("Trial", "Slot", "Error", "Then", "At"), rows, num_texts=4)
+    return Section("Failures and retries", () if rows else ("No trial failed.",), tables=(table,) if rows else ())
+
+
+def _memory(run: RunUsage) -> Section:
+    known = [
+        (trial.name, usage, needed, has)
+        for trial in run.trials
+        for usage in trial.usages
+        if (needed := needed_bytes(usage)) and (has := share_or_device_bytes(usage))
+    ]
+    if not known:
+        return Section("GPU memory", ("No trial says what it used of a GPU's memory.",))
+    nearest = sorted(known, key=lambda each: each[2] / each[3], reverse=True)
+    texts = ["A bar is the most that a trial took, and the frame around it what it might take."]
+    if len(nearest) > _MOST_TRIALS:
+        texts.append(f"The {_MOST_TRIALS} of {len(nearest)} that came nearest to it are shown.")
+    picture = Picture("memory", "GPU memory against shares", _memory_bars(nearest[:_MOST_TRIALS]))
+    rows = tuple(
+        (name, _verdict(usage), format_bytes(has), format_bytes(needed), f"{needed / has:.0%}", str(usage.num_ooms))
+        for name, usage, needed, has in known
+    )
+    columns = ("Trial", "How it went", "Share", "Peak", "Of it", "Refused")
+    table = Table("GPU memory of each trial", columns, rows, num_texts=2, is_folded=len(rows) > _MOST_TRIALS)
+    return Section("GPU memory", tuple(texts), pictures=(picture,), tables=(table,))
+
+
+def _memory_bars(rows: Sequence[tuple[str, GpuMemoryUsage, int, int]]) -> "Markup":
+    drawing, row, names_end = _Drawing(), 22.0, 150.0
+    most = max(max(needed, has) for _, _, needed, has in rows)
+    scale = (_WIDTH - names_end - 40) / most
+    colours = {_WITHIN: _BLUE, _BEYOND: _PINK, _OUT_OF_MEMORY: _ORANGE}
+    for number, (name, usage, needed, has) in enumerate(rows):
+        top = number * row
+        drawing.text(0, top + 15, name, most=int(names_end / _LETTER))
+        verdict = _verdict(usage)
+        about = f"{name}: {format_bytes(needed)} of {format_bytes(has)}, {verdict}"
+        drawing.bar(names_end, top + 4, max(needed * scale, 0.8), row - 8, colours[verdict], about)
+        drawing.frame(names_end, top + 2, has * scale, row - 4)
+        drawing.text(names_end + max(needed, has) * scale + 5, top + 15, f"{needed / has:.0%}")
+    verdicts = {_verdict(usage) for _, usage, _, _ in rows}
+    drawing.legend({name: colour for name, colour in colours.items() if name in verdicts}, len(rows) * row + 6)
+    return drawing.svg("GPU memory against shares")
+
+
+def _verdict(usage: GpuMemoryUsage) -> str:
+    if usage.num_ooms:
+        return _OUT_OF_MEMORY
+    return _BEYOND if usage.share_kept is False else _WITHIN
+
+
+def _time(seconds: float) -> str:
+    return format_hours(seconds / 3600)
+
+
+def _ticks(end: float) -> Iterator[float]:
+    """Yield the ticks of an axis of seconds: at whole seconds, minutes or hours, and four at most."""
+    unit = 3600 if end >= 4 * 3600 else 60 if end >= 240 else 1
+    steps = (unit * step * 10**power for power in range(-3, 9) for step in (1, 2, 5))
+    step = next(step for step in steps if end / step <= 4)
+    yield from (number * step for number in range(int(end / step) + 1))
+
+
+class _Drawing:
+    """An SVG of the page's width, in the page's colours. All texts are escaped here."""
+
+    def __init__(self) -> None:
+        self._parts: list[Markup] = []
+        self._height = 0.0
+
+    def text(self, x: float, y: float, text: str, *, most: int = 60, anchor: str = "start") -> None:
+        line = one_line(text)
+        line = line if len(line) <= most else f"{line[: most // 2]}…{line[len(line) + most // 2 + 1 - most :]}"
+        self._add('<text x="{:.1f}" y="{:.1f}" text-anchor="{}" font-size="{}">{}</text>', x, y, anchor, _FONT, line)
+        self._height = max(self._height, y + 6)
+
+    def bar(self, x: float, y: float, width: float, height: float, colour: str, about: str) -> None:
+        size = '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" fill="{}"><title>{}</title></rect>'
+        self._add(size, x, y, width, height, colour, one_line(about))
+
+    def frame(self, x: float, y: float, width: float, height: float) -> None:
+        size = '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" fill="none" stroke="currentColor"/>'
+        self._add(size, x, y, width, height)
+
+    def line(self, x: float, y: float, to_x: float, to_y: float, about: str) -> None:
+        path = '<path d="M{:.1f} {:.1f}L{:.1f} {:.1f}" stroke="currentColor" stroke-dasharray="3 3">'
+        self._add(path + "<title>{}</title></path>", x, y, to_x, to_y, one_line(about))
+
+    def cross(self, x: float, y: float, size: float) -> None:
+        path = '<path d="M{0:.1f} {1:.1f}l{2:.1f} {2:.1f}m0 -{2:.1f}l-{2:.1f} {2:.1f}" stroke="currentColor"/>'
+        self._add(path, max(0, x - 2 * size), y - size, 2 * size)
+
+    def time_axis(self, end: float, top: float) -> None:
+        self._add('<path d="M0 {0:.1f}H{1}" stroke="currentColor"/>', top + 4, _WIDTH)
+        for tick in _ticks(end):
+            x = tick / end * _WIDTH
+            self._add('<path d="M{:.1f} {:.1f}v4" stroke="currentColor"/>', min(max(x, 0.5), _WIDTH - 0.5), top + 4)
+            text = _time(tick) if tick else "0"
+            half = len(text) * _LETTER / 2
+            self.text(min(max(x, half), _WIDTH - half), top + 20, text, anchor="middle")
+
+    def legend(self, colours: dict[str, str], top: float) -> None:
+        for number, (name, colour) in enumerate(colours.items()):
+            x, y = number % 3 * _WIDTH / 3, top + number // 3 * 18
+            self.bar(x, y, 12, 12, colour, name)
+            self.text(x + 18, y + 10, name)
+
+    def svg(self, label: str) -> "Markup":
+        from markupsafe import Markup
+
+        head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {:.0f}" role="img" aria-label="{}">{}</svg>'
+        return Markup(head).format(_WIDTH, self._height + 2, label, Markup("").join(self._parts))  # noqa: S704
+
+    def _add(self, element: str, *values: object) -> None:
+        from markupsafe import Markup
+
+        self._parts.append(Markup(element).format(*values))  # noqa: S704  # what is formatted in is escaped
