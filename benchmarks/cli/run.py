@@ -19,7 +19,7 @@ _QUICK_ENDS_AFTER_S: Final = 48
 """What is left of the minute of ``--quick`` ends the processes, and Ray."""
 
 
-_OF_A_NEW_RUN: Final = ("device", "size", "rounds", "cpus", "seed", "max_seconds", "max_steps", "control")
+_OF_A_NEW_RUN: Final = ("device", "size", "rounds", "cpus", "seed", "process_timeout_s", "max_steps", "control")
 
 
 @app.command()
@@ -46,7 +46,7 @@ def run(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="End within 60 s; one size, few rounds.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run of this file.", show_default=False)] = None,
-    max_seconds: Annotated[
+    process_timeout_s: Annotated[
         float | None,
         typer.Option(min=0.1, help="A process works no longer.  [default: 60; quick: 15]", show_default=False),
     ] = None,
@@ -74,7 +74,7 @@ def run(
             num_rounds=rounds or (3 if quick else 5),
             num_blocks=5 if quick else 10,
             max_steps=max_steps,
-            max_seconds=max_seconds or (15 if quick else 60),
+            process_timeout_s=process_timeout_s or (15 if quick else 60),
             seed=seed,
             has_control=control,
         )

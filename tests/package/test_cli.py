@@ -10,8 +10,6 @@ import pytest
 
 from tests.clusters import nodes
 from tune_policies import ClusterCapacity, Resources
-from tune_policies.cli import plan as plan_command
-from tune_policies.cluster.capacity import NodeTypeCapacity
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 
@@ -39,7 +37,7 @@ def policy(tmp_path):
 
 
 def test_plan_prints_the_plan_on_stdout(capacity, policy):
-    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--capacity", capacity, "--trials", 9)
+    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--capacity", capacity, "--num-trials", 9)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("4 trials at once, limited by GPU\n  each trial: 4 CPU, 0.5 GPU\n")
@@ -76,9 +74,9 @@ def test_the_ten_thousandths_that_shares_of_a_gpu_lose_are_no_news(tmp_path, pol
 
 def test_waves_are_a_further_key_of_the_json_only_where_they_are_asked_for(capacity, policy):
     arguments = ("plan", policy("kind: CpuPolicy\n"), "--capacity", capacity, "--json")
-    plain, with_waves = (json.loads(run(*arguments, *more).stdout) for more in ((), ("--trials", 40)))
+    plain, with_waves = (json.loads(run(*arguments, *more).stdout) for more in ((), ("--num-trials", 40)))
 
-    assert with_waves == {**plain, "trials": 40, "waves": 3}
+    assert with_waves == {**plain, "num_trials": 40, "num_waves": 3}
     assert TrialPlan.from_dict(plain).max_concurrent_trials == 16
 
 
@@ -103,14 +101,11 @@ def test_a_capacity_that_is_neither_json_nor_yaml_is_wrong_usage(tmp_path, polic
 
 
 def test_nodes_that_must_be_added_first_are_named():
-    """Shown by the function behind the command: which policy adds nodes is no matter of the command line."""
+    """The command prints what the plan says of itself: which policy adds nodes is no matter of the command line."""
     slot = TrialSlot(trial=Resources(cpus=4), max_concurrent_trials=4)
     plan = TrialPlan(slots=(slot,), limited_by="CPU", nodes_to_add={"cpu-worker": 2})
-    worker = NodeTypeCapacity(name="cpu-worker", resources=Resources(cpus=8), max_nodes_to_add=3)
 
-    text = plan_command._plan_as_text(ClusterCapacity(node_types=(worker,)), plan, None)
-
-    assert "  nodes that the autoscaler must add first: 2 cpu-worker" in text.splitlines()
+    assert "  nodes that the autoscaler must add first: 2 cpu-worker" in plan.explain().splitlines()
 
 
 def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):
@@ -127,7 +122,7 @@ def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):
         (["plan", "POLICY", "--capacity", "/nowhere.json"], "cannot read the capacity file /nowhere.json"),
         (["plan", "POLICY", "--capacity", "POLICY"], "is not what `tune-policies probe --json` writes"),
         (["plan", "/nowhere.yaml", "--capacity", "CAPACITY"], "cannot read the policy file /nowhere.yaml"),
-        (["plan", "POLICY", "--capacity", "CAPACITY", "--trials", "-1"], "greater than or equal to 0"),
+        (["plan", "POLICY", "--capacity", "CAPACITY", "--num-trials", "-1"], "greater than or equal to 0"),
         (["plan", "POLICY", "--capacity", "CAPACITY", "--cluster-config", "c.yaml"], "leave --cluster-config out"),
         (["prob"], "No such command 'prob'"),
     ],

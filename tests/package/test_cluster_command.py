@@ -16,10 +16,10 @@ policies:
   - {kind: CpuPolicy, cpus: 2}
 """
 NODES = """
-head: {name: control, cpus: 2, memory_bytes: 8GiB, price_per_hour: 0.1}
+head: {name: control, cpus: 2, memory: 8GiB, price_per_hour: 0.1}
 node_types:
-  - {name: l4, cpus: 4, memory_bytes: 16GiB, gpus: 1, accelerator_type: L4, price_per_hour: 0.70}
-  - {name: cpu, cpus: 16, memory_bytes: 64GiB, price_per_hour: 0.60}
+  - {name: l4, cpus: 4, memory: 16GiB, gpus: 1, accelerator_type: L4, price_per_hour: 0.70}
+  - {name: cpu, cpus: 16, memory: 64GiB, price_per_hour: 0.60}
 """
 
 
@@ -119,7 +119,7 @@ def test_a_file_that_exists_is_overwritten_only_with_force(run, tmp_path):
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_written(run, tmp_path, arguments, status, message):
-    (tmp_path / "small.yaml").write_text("node_types: [{name: tiny, cpus: 1, memory_bytes: 1GiB}]")
+    (tmp_path / "small.yaml").write_text("node_types: [{name: tiny, cpus: 1, memory: 1GiB}]")
     (tmp_path / "large.yaml").write_text("{kind: CpuPolicy, cpus: 9}")
     (tmp_path / "list.yaml").write_text("[working_dir, .]")
 
