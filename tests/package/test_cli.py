@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
 from tests.clusters import nodes
 from tune_policies import ClusterCapacity, Resources
+from tune_policies.cli.main import app
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 
@@ -227,3 +230,50 @@ def test_a_working_folder_that_is_gone_is_a_message(tmp_path):
 
     assert (done.returncode, done.stderr.count("error: ")) == (2, 1)
     assert "Traceback" not in done.stderr
+
+
+def test_each_command_of_a_result_has_json_and_h_is_help():
+    """Beside it, ``report``, ``plot`` and ``export`` write the files that they are asked for."""
+    writers = {"report", "plot", "export"}
+    found = dict(commands(typer.main.get_command(app)))
+
+    assert {name for name, command in found.items() if "--json" not in options(command)} == writers
+    assert {
+        name for name, command in found.items() if {"--output"} & options(command) and "-o" not in options(command)
+    } == set()
+    assert all(run(*path, "-h").stdout == run(*path, "--help").stdout != "" for path in ([], ["bench", "show"]))
+
+
+def commands(group):
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield from commands(command) if hasattr(command, "list_commands") else [(name, command)]
+
+
+def options(command):
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"), [("pl", "plan"), ("bench pack", "packing"), ("plan --num", "--num-trials")]
+)
+def test_a_shell_completes_commands_and_options(typed, completed):
+    words = ["tune-policies", *typed.split()]
+    asked = {
+        "_TUNE_POLICIES_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    program = [Path(sys.executable).with_name("tune-policies")]
+
+    done = subprocess.run(program, capture_output=True, text=True, check=False, env={**os.environ, **asked})
+
+    assert completed in done.stdout.split()
+
+
+def test_a_doctor_that_cannot_look_ends_with_3():
+    done = run("doctor", "--address", "127.0.0.1:1", "--timeout-s", 5)
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("error: ")

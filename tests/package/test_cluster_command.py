@@ -1,6 +1,8 @@
 """The command ``cluster``, as a user types it: the file on stdout, why it is so on stderr."""
 
+import json
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -43,6 +45,13 @@ def run(tmp_path, monkeypatch, capsys):
         return Done(ended.value.code or 0, *capsys.readouterr())
 
     return run
+
+
+def test_the_design_is_json_for_machines_with_the_text_of_its_file(run):
+    found = json.loads(run("--nodes", "nodes.yaml", "--json", "-o", "tune.yaml").stdout)
+
+    assert found["num_trials"] == 64
+    assert found["file"] == Path("tune.yaml").read_text()
 
 
 def test_the_manifest_is_on_stdout_and_why_it_is_so_on_stderr(run):
