@@ -24,7 +24,7 @@ def _draw_type(rng: random.Random, name: str) -> NodeType:
     return NodeType(
         name=name,
         cpus=cpus,
-        memory_bytes=cpus * rng.choice((2, 4, 8)) * GIB,
+        memory=cpus * rng.choice((2, 4, 8)) * GIB,
         gpus=gpus,
         custom={**vendor, **rng.choice(({}, {}, {"license": 2}, {"scratch": 3}))},
         accelerator_type=rng.choice(_GPU_TYPES) if gpus else None,

@@ -12,7 +12,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import ray
 from ray.exceptions import RayError
@@ -239,7 +239,14 @@ class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignor
         return (type(self), self.args)
 
 
-def with_deadlock_check(trainer: Any) -> Any:
+class _HasRunConfig(Protocol):
+    run_config: Any
+
+
+TrainerT = TypeVar("TrainerT", bound=_HasRunConfig)
+
+
+def with_deadlock_check(trainer: TrainerT) -> TrainerT:
     """Return a copy of one of Ray Train's trainers that fails within seconds where its workers can never start.
 
     Without it, Ray Train waits and retries for ever. This package's trainers and those of ``as_trainable`` have it.
@@ -254,7 +261,8 @@ def with_deadlock_check(trainer: Any) -> Any:
         InfeasibleRequestError: From ``fit()``: the workers cannot all start beside what holds on. Ray 2.50 wraps it in
             a ``ControllerError``, as its ``controller_failure``.
     """
-    return with_run_config(trainer, with_deadlock_watch(trainer.run_config))
+    watched: TrainerT = with_run_config(trainer, with_deadlock_watch(trainer.run_config))
+    return watched
 
 
 def with_deadlock_watch(run_config: RunConfig | None) -> RunConfig:

@@ -74,6 +74,7 @@ def build_jax_trainer(
 
     Arguments and errors are as for ``build_torch_trainer``, but for ``jax_config``: how the workers are connected;
     ``None``: over the devices of the plan, on TPUs as Ray does. Workers that share a GPU are refused.
+    ``**trainer_kwargs``: Anything else that ``JaxTrainer`` takes.
     """
     limits = limit_options(isolation, on_void_limit)
     plan = plan_for_run(plan, train_loop_config)

@@ -35,6 +35,7 @@ def build_tensorflow_trainer(
     Arguments and errors are as for ``build_torch_trainer``, but for ``keras_version``: what ``tf.keras`` is in the
     workers. 3 is right for several workers whose loop does not call ``model.fit``; 2 needs ``tf_keras`` where the
     workers run, which is then not checked. ``None``: 2 for several workers, and for one what it is without Ray.
+    ``**trainer_kwargs``: Anything else that ``TensorflowTrainer`` takes.
     """
     limits = limit_options(isolation, on_void_limit)
     plan = plan_for_run(plan, train_loop_config)

@@ -245,7 +245,9 @@ class _Trainer(Protocol):
         """Train, and return the result."""
 
 
-def as_trainable(build_trainer: Callable[[dict[str, Any]], _Trainer], plan: TrialPlan | ResourcePolicy) -> Any:
+def as_trainable(
+    build_trainer: Callable[[dict[str, Any]], _Trainer], plan: TrialPlan | ResourcePolicy
+) -> Callable[[dict[str, Any]], None]:
     """Return a trainable for ``tune.run`` and ``tune.Tuner`` whose trials are Train runs.
 
     A trial reserves the plan's share for a driver, builds its trainer and waits for it. Every report of the worker of

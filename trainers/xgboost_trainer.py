@@ -27,6 +27,7 @@ def build_xgboost_trainer(
     limit of GPU memory: where workers share a GPU, what they report names it under ``not_enforceable``.
 
     Arguments and errors are as for ``build_torch_trainer``; the limits are those of other frameworks in the worker.
+    ``**trainer_kwargs``: Anything else that ``XGBoostTrainer`` takes.
     """
     limits = limit_options(isolation, on_void_limit)
     return build_trainer(XGBoostTrainer, train_loop, plan, train_loop_config, limits, trainer_kwargs)

@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from tune_policies.autoscaling.capacity_request import CapacityRequest, release_capacity, request_capacity
     from tune_policies.autoscaling.readiness import plan_when_ready
-    from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
-    from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
-    from tune_policies.kuberay.design.cluster_spec import ClusterSpec
+    from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity
+    from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType, Toleration
+    from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
     from tune_policies.kuberay.design.design_cluster import ClusterDesign, design_cluster
     from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
     from tune_policies.kuberay.lint.linting import lint_file
+    from tune_policies.kuberay.lint.rule import Finding
     from tune_policies.kuberay.manifests.load_cluster import load_cluster
     from tune_policies.kuberay.writing import write_cluster
     from tune_policies.kuberay.writing.options import WriteOptions
     from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
-    from tune_policies.plan.decision import Decision
-    from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
+    from tune_policies.plan.decision import Decision, SizeDecision, WorkloadDecision
+    from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile, MemoryFit
     from tune_policies.plan.trial_plan import TrialPlan
-    from tune_policies.plan.trial_slot import TrialSlot
+    from tune_policies.plan.trial_slot import Bundle, TrialSlot
     from tune_policies.policies import (
         AcceleratorPolicy,
         AutoPolicy,
@@ -46,7 +47,9 @@ if TYPE_CHECKING:
     from tune_policies.tune.oom_retry_scheduler import OomRetryScheduler
     from tune_policies.tune.policy_scheduler import PolicyScheduler
     from tune_policies.tune.run_plan import PlanChange
+    from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
     from tune_policies.tune.usage.policy_callback import PolicyCallback
+    from tune_policies.tune.usage.resource_usage import ResourceUsage
     from tune_policies.values.errors import (
         InfeasibleRequestError,
         InvalidResourcesError,
@@ -62,6 +65,7 @@ __all__ = [
     "AutoPolicy",
     "AutoscalingPolicy",
     "BenchmarkedPolicy",
+    "Bundle",
     "CapacityRequest",
     "CappedPolicy",
     "ClusterCapacity",
@@ -70,19 +74,23 @@ __all__ = [
     "CpuPolicy",
     "Decision",
     "EvenSplitPolicy",
+    "Finding",
     "FirstFeasiblePolicy",
     "GpuDevice",
     "GpuMemoryMeasurement",
     "GpuMemoryPolicy",
     "GpuMemoryProfile",
+    "GpuMemoryUsage",
     "GpuPolicy",
     "InfeasibleRequestError",
     "InvalidResourcesError",
     "MeasurementError",
+    "MemoryFit",
     "MemoryLimitError",
     "MixedPolicy",
     "NodeCapacity",
     "NodeCatalog",
+    "NodeGroup",
     "NodeType",
     "NodeTypeCapacity",
     "OomRetryScheduler",
@@ -95,11 +103,16 @@ __all__ = [
     "ReservingPolicy",
     "ResourcePolicy",
     "ResourcePolicyError",
+    "ResourceUsage",
     "Resources",
     "SelectingPolicy",
+    "SizeDecision",
+    "Toleration",
     "TrialForecast",
     "TrialPlan",
     "TrialSlot",
+    "WorkerGroup",
+    "WorkloadDecision",
     "WriteOptions",
     "as_trainable",
     "classify_oom",
@@ -128,6 +141,7 @@ _MODULES: Final = {
     "AutoPolicy": "policies",
     "AutoscalingPolicy": "policies",
     "BenchmarkedPolicy": "policies",
+    "Bundle": "plan.trial_slot",
     "CapacityRequest": "autoscaling.capacity_request",
     "CappedPolicy": "policies",
     "ClusterCapacity": "cluster.capacity",
@@ -136,19 +150,23 @@ _MODULES: Final = {
     "CpuPolicy": "policies",
     "Decision": "plan.decision",
     "EvenSplitPolicy": "policies",
+    "Finding": "kuberay.lint.rule",
     "FirstFeasiblePolicy": "policies",
     "GpuDevice": "cluster.capacity",
     "GpuMemoryMeasurement": "plan.gpu_memory_profile",
     "GpuMemoryPolicy": "policies",
     "GpuMemoryProfile": "plan.gpu_memory_profile",
+    "GpuMemoryUsage": "tune.usage.gpu_memory_usage",
     "GpuPolicy": "policies",
     "InfeasibleRequestError": "values.errors",
     "InvalidResourcesError": "values.errors",
     "MeasurementError": "values.errors",
+    "MemoryFit": "plan.gpu_memory_profile",
     "MemoryLimitError": "values.errors",
     "MixedPolicy": "policies",
     "NodeCapacity": "cluster.capacity",
     "NodeCatalog": "kuberay.design.catalog",
+    "NodeGroup": "cluster.capacity",
     "NodeType": "kuberay.design.catalog",
     "NodeTypeCapacity": "cluster.capacity",
     "OomRetryScheduler": "tune.oom_retry_scheduler",
@@ -161,11 +179,16 @@ _MODULES: Final = {
     "ReservingPolicy": "policies",
     "ResourcePolicy": "policies.policy",
     "ResourcePolicyError": "values.errors",
+    "ResourceUsage": "tune.usage.resource_usage",
     "Resources": "values.resources",
     "SelectingPolicy": "policies",
+    "SizeDecision": "plan.decision",
+    "Toleration": "kuberay.design.catalog",
     "TrialForecast": "kuberay.design.forecast",
     "TrialPlan": "plan.trial_plan",
     "TrialSlot": "plan.trial_slot",
+    "WorkerGroup": "kuberay.design.cluster_spec",
+    "WorkloadDecision": "plan.decision",
     "WriteOptions": "kuberay.writing.options",
     "as_trainable": "trainers",
     "classify_oom": "oom",

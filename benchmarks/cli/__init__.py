@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import typer
 
-from tune_policies.cli.options import GuardedCommands
+from tune_policies.cli.options import HELP, GuardedCommands
 from tune_policies.values.errors import InvalidResourcesError
 
 from . import decide, record, run
@@ -41,7 +41,9 @@ class Commands(GuardedCommands):
             raise typer.Exit(_INTERRUPTED) from None
 
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, context_settings=HELP
+)
 for part in (run, record, decide):
     app.add_typer(part.app)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tune_policies import InvalidResourcesError
-from tune_policies.cli.options import Force, Json, ray_speaks_on_stderr, read_cluster
+from tune_policies.cli.options import Address, Force, Json, TimeoutS, ray_speaks_on_stderr, read_cluster
 from tune_policies.files.terminal import tell
 from tune_policies.files.writing import check_new
 
@@ -49,8 +49,8 @@ def decide(
         Path | None,
         typer.Option(help="For a cluster saved by `tune-policies probe --json`, without Ray.", show_default=False),
     ] = None,
-    address: Annotated[str | None, typer.Option(help="Ray's address, as for ray.init.", show_default=False)] = None,
-    timeout_s: Annotated[float, typer.Option(min=0.1, help="Deadline for Ray to answer, in seconds.")] = 30.0,
+    address: Address = None,
+    timeout_s: TimeoutS = 30.0,
     packing: Annotated[
         Path | None, typer.Option(help="What `packing --output` wrote: what sharing a GPU brings.", show_default=False)
     ] = None,
@@ -64,7 +64,8 @@ def decide(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of --search where one does not tell.")] = 5,
     cpus: Annotated[float, typer.Option(help="CPUs of a trial of --search.")] = 1,
     output: Annotated[
-        Path | None, typer.Option(help="Write the decision to this file, for BenchmarkedPolicy.", show_default=False)
+        Path | None,
+        typer.Option("--output", "-o", help="Write the decision here, for BenchmarkedPolicy.", show_default=False),
     ] = None,
     force: Force = False,
     as_json: Json = False,
@@ -182,13 +183,13 @@ def compare(
 @app.command()
 def check(
     *,
-    seconds: Annotated[float, typer.Option(min=1, help="How long equal steps are timed, about.")] = 7,
+    duration_s: Annotated[float, typer.Option(min=1, help="How long equal steps are timed, about, in seconds.")] = 7,
     as_json: Json = False,
 ) -> None:
     """Say whether this machine is quiet enough to tell a change of 5 % in a step of 0.3 ms; end with 1 if not."""
     from ..compare.machine_check import measure_equal_steps, print_check
 
-    found = measure_equal_steps(seconds)
+    found = measure_equal_steps(duration_s)
     print(found.to_json()) if as_json else print_check(found)
     if not found.is_quiet:
         raise typer.Exit(1)

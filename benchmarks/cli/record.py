@@ -21,17 +21,22 @@ File = Annotated[Path, typer.Argument(help="What `run --output` wrote.", show_de
 Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")]
 
 
+def print_measured(run_set: RunSet, *, as_json: bool) -> None:
+    """Print what a run measured on stdout, and as a table also what it did not on stderr."""
+    if as_json:
+        arms = [each.model_dump(mode="json") for each in summarize(run_set)]
+        print(json_text.dumps({"arms": arms, "problems": list(run_set.problems())}, indent=2, ensure_ascii=False))
+    else:
+        from ..report.tables import print_run_set
+
+        print_run_set(run_set)
+
+
 @app.command()
 def show(file: File, *, json: Json = False) -> None:
     """Show what a run measured, a row for each arm, and what was missing, failed or disturbed it."""
     run_set = read_run_set(file)
-    if not json:
-        from ..report.tables import print_run_set
-
-        print_run_set(run_set)
-        return
-    arms = [each.model_dump(mode="json") for each in summarize(run_set)]
-    print(json_text.dumps({"arms": arms, "problems": list(run_set.problems())}, indent=2, ensure_ascii=False))
+    print_measured(run_set, as_json=json)
 
 
 @app.command()
@@ -44,7 +49,9 @@ def export(
     phase: Annotated[list[Phase] | None, typer.Option(help="Only this; may be repeated.")] = None,
     output: Annotated[
         Path | None,
-        typer.Option(help="Write to this file, not to stdout; of pyperf to a folder, a file a device."),
+        typer.Option(
+            "--output", "-o", help="Write to this file, not to stdout; of pyperf to a folder, a file a device."
+        ),
     ] = None,
     force: Force = False,
 ) -> None:
@@ -60,7 +67,9 @@ def export(
 def plot(
     file: File,
     *,
-    output: Annotated[Path, typer.Option(help="The picture; its ending says of which kind.", show_default=False)],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The picture; its ending says of which kind.", show_default=False)
+    ],
     workload: Workloads = None,
     phase: Annotated[Phase, typer.Option(help="Of which times.")] = Phase.TRANSFERS,
     force: Force = False,
@@ -120,7 +129,9 @@ class Images(StrEnum):
 def report(
     file: Annotated[Path, typer.Argument(help="What a run wrote.")],
     *,
-    output: Annotated[Path, typer.Option(help="The page; of Markdown: the folder for it and its figures.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The page; of Markdown: the folder for it and its figures.")
+    ],
     decision: Annotated[Path | None, typer.Option(help="What `decide` wrote.", show_default=False)] = None,
     packing: Annotated[Path | None, typer.Option(help="What `packing` wrote.", show_default=False)] = None,
     form: Annotated[Form, typer.Option("--format", help="One HTML page, or Markdown.")] = Form.HTML,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tune_policies import InvalidResourcesError
-from tune_policies.cli.options import Force
+from tune_policies.cli.options import Address, Force, Json, TimeoutS
 
 if TYPE_CHECKING:
     from ..record.run_set import RunSet
@@ -19,7 +19,7 @@ _QUICK_ENDS_AFTER_S: Final = 48
 """What is left of the minute of ``--quick`` ends the processes, and Ray."""
 
 
-_OF_A_NEW_RUN: Final = ("device", "size", "rounds", "cpus", "seed", "max_seconds", "max_steps", "control")
+_OF_A_NEW_RUN: Final = ("device", "size", "rounds", "cpus", "seed", "process_timeout_s", "max_steps", "control")
 
 
 @app.command()
@@ -42,21 +42,20 @@ def run(
     cpus: Annotated[float, typer.Option(help="CPUs of a trial, on whatever device.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random order.")] = 0,
     output: Annotated[
-        Path | None, typer.Option(help="File of the record.  [default: run-DATE-TIME.json]", show_default=False)
+        Path | None,
+        typer.Option("--output", "-o", help="File of the record.  [default: run-DATE-TIME.json]", show_default=False),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="End within 60 s; one size, few rounds.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run of this file.", show_default=False)] = None,
-    max_seconds: Annotated[
+    process_timeout_s: Annotated[
         float | None,
         typer.Option(min=0.1, help="A process works no longer.  [default: 60; quick: 15]", show_default=False),
     ] = None,
     max_steps: Annotated[int, typer.Option(min=1, help="A process is timed for no more steps.")] = 1_000_000,
     control: Annotated[bool, typer.Option(help="Whether a second, equal arm tells how noisy the machine is.")] = True,
-    address: Annotated[
-        str | None,
-        typer.Option(help="Where Ray is, as for ray.init; else one is found or started.", show_default=False),
-    ] = None,
-    timeout_s: Annotated[float, typer.Option(min=0.1, help="Deadline for Ray to answer, in seconds.")] = 30,
+    address: Address = None,
+    timeout_s: TimeoutS = 30.0,
+    json: Json = False,
 ) -> None:
     """Time workloads on devices: fresh processes as trials would be, in random turns; steps, transfers, start-up."""
     from ..measuring.runner import InterruptedRunError, Session, measure_to_file
@@ -74,7 +73,7 @@ def run(
             num_rounds=rounds or (3 if quick else 5),
             num_blocks=5 if quick else 10,
             max_steps=max_steps,
-            max_seconds=max_seconds or (15 if quick else 60),
+            process_timeout_s=process_timeout_s or (15 if quick else 60),
             seed=seed,
             has_control=control,
         )
@@ -90,9 +89,9 @@ def run(
     try:
         run_set = measure_to_file(session)
     except InterruptedRunError as error:
-        _show(error.run_set, session.output)
+        _show(error.run_set, session.output, as_json=json)
         raise KeyboardInterrupt from None
-    _show(run_set, session.output)
+    _show(run_set, session.output, as_json=json)
     if not run_set.runs:
         raise typer.Exit(1)
 
@@ -139,11 +138,11 @@ def _devices(texts: list[str]) -> tuple[str, ...]:
     return tuple(map(str, parse_devices(texts)))
 
 
-def _show(run_set: "RunSet", output: Path) -> None:
-    """Print what was measured on stdout, and on stderr what was not, and where all of it is."""
-    from ..report.tables import print_run_set
+def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:
+    """Print what was measured on stdout, and on stderr where all of it is."""
+    from .record import print_measured
 
-    print_run_set(run_set)
+    print_measured(run_set, as_json=as_json)
     print(f"written to {output}", file=sys.stderr)
 
 
@@ -163,9 +162,12 @@ def packing(
     work: Annotated[float, typer.Option(min=0.001, help="Share of each workload's steps that a trial does.")] = 1.0,
     cpus_per_trial: Annotated[float, typer.Option(min=0, help="CPUs of a trial under the measured plan.")] = 1,
     mps: Annotated[bool, typer.Option("--mps", help="Run what shares the GPU under MPS, too.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the record to this file.", show_default=False)] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the record to this file.", show_default=False)
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw it to this file.", show_default=False)] = None,
     force: Force = False,
+    json: Json = False,
 ) -> None:
     """Count trials per hour on one GPU: one at a time, several at once, and as a measured plan says."""
     from ..measuring.packing import Sweep, default_trainings, find_training, measure_throughput
@@ -176,4 +178,10 @@ def packing(
         from ..report.page import check_ending
 
         check_ending(plot)  # before hours of runs
-    measure_throughput(sweep, output, plot, force=force)
+    record = measure_throughput(sweep, output, plot, force=force)
+    if json:
+        print(record.to_json())
+    else:
+        from ..report.tables import print_throughput
+
+        print_throughput(record)

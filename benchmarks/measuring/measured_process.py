@@ -126,13 +126,15 @@ class MeasuredProcess:
             folder=os.getcwd(),  # noqa: PTH109  # a text: the other side may be no such system
             setup=ProcessSetup.for_trial(plan.slots[0], limit_options(None, "raise")),
             max_steps=self._settings.max_steps,
-            epoch_s=self._settings.max_seconds / 2,
+            epoch_s=self._settings.process_timeout_s / 2,
             num_blocks=self._settings.num_blocks + _NUM_WARMUPS,
         )
         epoch: FirstEpoch = self._ask(self._actor.first_epoch, task)
         self._record |= epoch.facts
         if epoch.epoch_s is None:
-            self.warnings.append("its first epoch was cut: raise --max-seconds or --max-steps, or have shorter epochs")
+            self.warnings.append(
+                "its first epoch was cut: raise --process-timeout-s or --max-steps, or have shorter epochs"
+            )
         else:
             took_s = time.monotonic() - asked
             start_up_s = max(0.0, took_s - epoch.prepare_s - epoch.epoch_s)
@@ -145,7 +147,7 @@ class MeasuredProcess:
     def _size_blocks(self, epoch: FirstEpoch) -> None:
         """Ask how many steps make a block of each phase, unless a step would take more than the time that is left."""
         self._step_s = epoch.step_s
-        mean_s = (epoch.epoch_s or self._settings.max_seconds / 2) / epoch.num_steps
+        mean_s = (epoch.epoch_s or self._settings.process_timeout_s / 2) / epoch.num_steps
         for phase in epoch.phases:
             if self._is_too_long(self._step_s or mean_s):
                 return
@@ -157,9 +159,9 @@ class MeasuredProcess:
 
     def _is_too_long(self, seconds: float) -> bool:
         """Return whether what takes so long may not end in time, and stop in good order then."""
-        if seconds <= (self._settings.max_seconds - self._spent_s) * 0.8:
+        if seconds <= (self._settings.process_timeout_s - self._spent_s) * 0.8:
             return False
-        self._stop(f"it stopped after --max-seconds={self._settings.max_seconds:g}")
+        self._stop(f"it stopped after --process-timeout-s={self._settings.process_timeout_s:g}")
         return True
 
     def read_noise(self) -> NoiseCounters:
@@ -235,7 +237,7 @@ class MeasuredProcess:
 
     def _ask(self, method: Any, *args: object, late: str = "", at_least_s: float = 0.0) -> Any:
         """Return what the process answers, in time."""
-        left_s = max(self._settings.max_seconds - self._spent_s, at_least_s)
+        left_s = max(self._settings.process_timeout_s - self._spent_s, at_least_s)
         start = time.monotonic()
         run_left_s = self._ends_at - start
         try:
@@ -243,8 +245,8 @@ class MeasuredProcess:
         except GetTimeoutError:
             if run_left_s < left_s:
                 raise TimeIsUpError from None
-            what = late or "it did not end: raise --max-seconds, or look for what it waits for"
-            raise NoTimesError("timed_out", f"after {self._settings.max_seconds:g} s {what}") from None
+            what = late or "it did not end: raise --process-timeout-s, or look for what it waits for"
+            raise NoTimesError("timed_out", f"after {self._settings.process_timeout_s:g} s {what}") from None
         except RayActorError as error:
             raise NoTimesError("died", _DIED.format(_reason(error))) from error
         except RayError as error:

@@ -171,8 +171,10 @@ class Arm(NamedTuple):
     isolation: Literal["mps"] | None = None
 
 
-def measure_throughput(sweep: Sweep, output: Path | None, plot: Path | None, *, force: bool = False) -> None:
-    """Run the sweep, print its table, and write the record and the plot where asked to.
+def measure_throughput(
+    sweep: Sweep, output: Path | None, plot: Path | None, *, force: bool = False
+) -> ThroughputRecord:
+    """Run the sweep, write the record and the plot where asked to, and return the record.
 
     Args:
         sweep: What is run.
@@ -196,11 +198,9 @@ def measure_throughput(sweep: Sweep, output: Path | None, plot: Path | None, *, 
                     replace_file(output, record.to_json() + "\n")
         finally:
             ray.shutdown()
-    from ..report.tables import print_throughput
-
-    print_throughput(record)
     if plot is not None:
         draw_throughput(record, plot, force=force)
+    return record
 
 
 def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:

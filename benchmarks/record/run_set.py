@@ -98,7 +98,7 @@ class Settings(Value):
         num_rounds: In each, every arm has a fresh process.
         num_blocks: How many blocks are timed of each phase in each process, beside warm-ups.
         max_steps: How many steps a process is timed for at the most, with the first epoch.
-        max_seconds: How long a process works at the most, in seconds, from when it was asked for.
+        process_timeout_s: How long a process works at the most, in seconds, from when it was asked for.
         seed: Of the random order.
         has_control: Whether a second arm equal to the first tells how noisy the machine is.
     """
@@ -109,7 +109,7 @@ class Settings(Value):
     num_rounds: PositiveCount = 5
     num_blocks: PositiveCount = 10
     max_steps: PositiveCount = 1_000_000
-    max_seconds: float = Field(default=60, gt=0)
+    process_timeout_s: float = Field(default=60, gt=0)
     seed: Count = 0
     has_control: bool = True
 

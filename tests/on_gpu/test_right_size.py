@@ -73,7 +73,7 @@ def train_and_report(config):
 @pytest.fixture(scope="module")
 def profile(capacity):
     configs = [{"kind": kind} for kind in TRAININGS]
-    return measure_gpu_memory(train_and_report, configs, max_seconds=120, capacity=capacity)
+    return measure_gpu_memory(train_and_report, configs, timeout_s=120, capacity=capacity)
 
 
 @of_each_kind
@@ -94,7 +94,7 @@ def test_trials_run_in_the_shares_that_were_measured(capacity, tmp_path):
     from ray import tune
 
     configs = [{"kind": kind} for kind in TRAININGS]
-    plan = plan_by_measuring(train_and_report, configs, max_seconds=120, headroom=0.1, cpus=1)
+    plan = plan_by_measuring(train_and_report, configs, timeout_s=120, headroom=0.1, cpus=1)
     print(plan.explain())
 
     trials = tune.run(

@@ -29,12 +29,12 @@ from tune_policies.kuberay.writing.options import WriteOptions
 pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")]
 
 GIB = 2**30
-CPUS = NodeType(name="cpus", cpus=4, memory_bytes=8 * GIB, price_per_hour=0.2)
+CPUS = NodeType(name="cpus", cpus=4, memory=8 * GIB, price_per_hour=0.2)
 THREE_CPUS = CPUS.model_copy(update={"name": "three-cpus", "cpus": 3})
-GPU = NodeType(name="gpu", cpus=4, memory_bytes=8 * GIB, gpus=1, price_per_hour=1)
-TWO_GPUS = NodeType(name="two-gpus", cpus=8, memory_bytes=16 * GIB, gpus=2, price_per_hour=1.9)
+GPU = NodeType(name="gpu", cpus=4, memory=8 * GIB, gpus=1, price_per_hour=1)
+TWO_GPUS = NodeType(name="two-gpus", cpus=8, memory=16 * GIB, gpus=2, price_per_hour=1.9)
 L4 = GPU.model_copy(update={"name": "l4", "accelerator_type": "L4"})
-NPUS = NodeType(name="npus", cpus=4, memory_bytes=8 * GIB, custom={"NPU": 2}, price_per_hour=1)
+NPUS = NodeType(name="npus", cpus=4, memory=8 * GIB, custom={"NPU": 2}, price_per_hour=1)
 LICENSED = CPUS.model_copy(update={"name": "licensed", "custom": {"license": 2}})
 IN_EU = CPUS.model_copy(update={"name": "in-eu", "labels": {"zone": "eu"}})
 QUARTER = GpuPolicy(gpus=0.25, cpus=1)

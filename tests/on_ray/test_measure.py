@@ -93,7 +93,7 @@ def measured(cluster, on_stderr):
         *({"batch": 8, "how": how} for how in ("fails", "is silent")),
     ]
     with pytest.raises(MeasurementError) as caught, redirect_stderr(on_stderr):
-        measure_gpu_memory(use, configs, max_steps=3, max_seconds=3, capacity=CAPACITY)
+        measure_gpu_memory(use, configs, max_steps=3, timeout_s=3, capacity=CAPACITY)
     return caught.value, {tuple(each.config.values()): each for each in caught.value.profile.measurements}
 
 
@@ -138,7 +138,7 @@ def test_a_trial_that_reports_nothing_ends_at_the_cap_of_seconds_and_is_measured
     _, by_config = measured
     silent = by_config[8, "is silent"]
 
-    assert (silent.num_steps, silent.ended_by, silent.total_bytes) == (0, "max_seconds", 2 * GIB + OVERHEAD)
+    assert (silent.num_steps, silent.ended_by, silent.total_bytes) == (0, "timeout", 2 * GIB + OVERHEAD)
 
 
 def test_a_trial_that_runs_out_needs_more_than_the_device_has(measured):
@@ -227,17 +227,12 @@ def test_where_a_gpus_memory_is_not_known_nothing_is_measured_for_a_plan(cluster
         plan_by_measuring(use, [{"batch": 8}], capacity=not_read)
 
 
-def test_what_is_measured_already_is_not_given_too():
-    with pytest.raises(InvalidResourcesError, match="measures what it plans from: leave gpu_memory out"):
-        plan_by_measuring(use, [{"batch": 8}], gpu_memory="2GiB", capacity=CAPACITY)
-
-
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
         ({"configs": []}, "no configs to measure"),
-        ({"max_seconds": 0}, "max_seconds must be above 0 seconds and have an end, got 0"),
-        ({"max_seconds": "60"}, "max_seconds must be above 0 seconds and have an end, got '60'"),
+        ({"timeout_s": 0}, "timeout_s must be above 0 seconds and have an end, got 0"),
+        ({"timeout_s": "60"}, "timeout_s must be above 0 seconds and have an end, got '60'"),
         ({"trainable": "PPO"}, "a trainable is a function of a config or a subclass of ray.tune.Trainable, got 'PPO'"),
         ({"policy": CpuPolicy()}, "policy must be a GpuPolicy, got CpuPolicy"),
         ({"max_steps": 0}, "max_steps must be a whole number, 1 or above, got 0"),

@@ -36,7 +36,7 @@ def capacity():
 
 def growing(capacity, *workloads, ends_at=math.inf, **fields):
     sizes = {f"{HERE}:{name}": (300,) for name in workloads}
-    fields = {"devices": ("cpu", "gpu"), "num_rounds": 1, "num_blocks": 4, "max_seconds": 20, **fields}
+    fields = {"devices": ("cpu", "gpu"), "num_rounds": 1, "num_blocks": 4, "process_timeout_s": 20, **fields}
     settings = Settings(sizes=sizes, **fields)
     environment = Environment(cpu_model="CPU", num_cpus=os.cpu_count())
     return measure(new_run_set(settings, capacity, environment, "a test"), capacity, ends_at=ends_at)
@@ -57,7 +57,7 @@ def steps(capacity):
 def faults(capacity):
     """What workloads leave with which something is wrong."""
     names = ("raises", "exits", "never_ends", "dies", "returns_nothing")
-    return measured(capacity, *names, devices=("cpu",), has_control=False, max_seconds=6, num_rounds=2)
+    return measured(capacity, *names, devices=("cpu",), has_control=False, process_timeout_s=6, num_rounds=2)
 
 
 def failure_of(run_set, name):
@@ -214,7 +214,9 @@ def test_a_process_that_dies_is_told_and_tried_again(faults):
 
 @pytest.mark.rest
 def test_an_epoch_that_is_too_long_is_cut_and_its_steps_are_timed(capacity):
-    run_set = measured(capacity, "has_long_epochs", devices=("cpu",), has_control=False, num_blocks=1, max_seconds=8)
+    run_set = measured(
+        capacity, "has_long_epochs", devices=("cpu",), has_control=False, num_blocks=1, process_timeout_s=8
+    )
 
     (run,) = run_set.runs
     assert run.first_epoch_s is None
@@ -224,12 +226,12 @@ def test_an_epoch_that_is_too_long_is_cut_and_its_steps_are_timed(capacity):
 
 @pytest.mark.slow
 def test_where_no_second_step_fits_in_the_time_of_the_first_epoch_is_kept(capacity):
-    run_set = measured(capacity, "has_one_long_step", devices=("cpu",), has_control=False, max_seconds=8)
+    run_set = measured(capacity, "has_one_long_step", devices=("cpu",), has_control=False, process_timeout_s=8)
 
     (run,) = run_set.runs
     assert run.first_epoch_s > 4
     assert not run.blocks
-    assert "it stopped after --max-seconds=8" in run.warnings
+    assert "it stopped after --process-timeout-s=8" in run.warnings
 
 
 @pytest.mark.rest
@@ -258,7 +260,7 @@ def test_a_run_with_failures_ends_well(faults):
 def test_a_run_that_must_be_over_by_then_leaves_the_rest_to_be_gone_on_with(capacity):
     began = time.monotonic()
 
-    run_set = measured(capacity, "never_ends", has_control=False, max_seconds=60, ends_at=began + 3)
+    run_set = measured(capacity, "never_ends", has_control=False, process_timeout_s=60, ends_at=began + 3)
 
     assert time.monotonic() - began < 20
     assert not run_set.is_complete

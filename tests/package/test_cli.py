@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
 from tests.clusters import nodes
 from tune_policies import ClusterCapacity, Resources
+from tune_policies.cli.main import app
 from tune_policies.cluster.capacity import NodeTypeCapacity
 from tune_policies.plan.trial_plan import TrialPlan
 
@@ -37,7 +40,7 @@ def policy(tmp_path):
 
 
 def test_plan_prints_the_plan_on_stdout(capacity, policy):
-    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--capacity", capacity, "--trials", 9)
+    done = run("plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--capacity", capacity, "--num-trials", 9)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("4 trials at once, limited by GPU\n  each trial: 4 CPU, 0.5 GPU\n")
@@ -74,9 +77,9 @@ def test_the_ten_thousandths_that_shares_of_a_gpu_lose_are_no_news(tmp_path, pol
 
 def test_waves_are_a_further_key_of_the_json_only_where_they_are_asked_for(capacity, policy):
     arguments = ("plan", policy("kind: CpuPolicy\n"), "--capacity", capacity, "--json")
-    plain, with_waves = (json.loads(run(*arguments, *more).stdout) for more in ((), ("--trials", 40)))
+    plain, with_waves = (json.loads(run(*arguments, *more).stdout) for more in ((), ("--num-trials", 40)))
 
-    assert with_waves == {**plain, "trials": 40, "waves": 3}
+    assert with_waves == {**plain, "num_trials": 40, "num_waves": 3}
     assert TrialPlan.from_dict(plain).max_concurrent_trials == 16
 
 
@@ -124,7 +127,7 @@ def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):
         (["plan", "POLICY", "--capacity", "/nowhere.json"], "cannot read the capacity file /nowhere.json"),
         (["plan", "POLICY", "--capacity", "POLICY"], "is not what `tune-policies probe --json` writes"),
         (["plan", "/nowhere.yaml", "--capacity", "CAPACITY"], "cannot read the policy file /nowhere.yaml"),
-        (["plan", "POLICY", "--capacity", "CAPACITY", "--trials", "-1"], "greater than or equal to 0"),
+        (["plan", "POLICY", "--capacity", "CAPACITY", "--num-trials", "-1"], "greater than or equal to 0"),
         (["plan", "POLICY", "--capacity", "CAPACITY", "--cluster-config", "c.yaml"], "leave --cluster-config out"),
         (["prob"], "No such command 'prob'"),
     ],
@@ -229,3 +232,48 @@ def test_a_working_folder_that_is_gone_is_a_message(tmp_path):
 
     assert (done.returncode, done.stderr.count("error: ")) == (2, 1)
     assert "Traceback" not in done.stderr
+
+
+def test_each_command_of_a_result_has_json_and_h_is_help():
+    """Beside it, ``report``, ``plot`` and ``export`` write the files that they are asked for."""
+    writers = {"report", "plot", "export"}
+    found = dict(commands(typer.main.get_command(app)))
+
+    assert {name for name, command in found.items() if "--json" not in options(command)} == writers
+    assert all("-o" in options(command) for command in found.values() if "--output" in options(command))
+    assert all(run(*path, "-h").stdout == run(*path, "--help").stdout != "" for path in ([], ["bench", "show"]))
+
+
+def commands(group):
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield from commands(command) if hasattr(command, "list_commands") else [(name, command)]
+
+
+def options(command):
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"), [("pl", "plan"), ("bench pack", "packing"), ("plan --num", "--num-trials")]
+)
+def test_a_shell_completes_commands_and_options(typed, completed):
+    words = ["tune-policies", *typed.split()]
+    asked = {
+        "_TUNE_POLICIES_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    program = [Path(sys.executable).with_name("tune-policies")]
+
+    done = subprocess.run(program, capture_output=True, text=True, check=False, env={**os.environ, **asked})
+
+    assert completed in done.stdout.split()
+
+
+def test_a_doctor_that_cannot_look_ends_with_3():
+    done = run("doctor", "--address", "127.0.0.1:1", "--timeout-s", 5)
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("error: ")

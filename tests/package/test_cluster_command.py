@@ -1,6 +1,8 @@
 """The command ``cluster``, as a user types it: the file on stdout, why it is so on stderr."""
 
+import json
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -16,10 +18,10 @@ policies:
   - {kind: CpuPolicy, cpus: 2}
 """
 NODES = """
-head: {name: control, cpus: 2, memory_bytes: 8GiB, price_per_hour: 0.1}
+head: {name: control, cpus: 2, memory: 8GiB, price_per_hour: 0.1}
 node_types:
-  - {name: l4, cpus: 4, memory_bytes: 16GiB, gpus: 1, accelerator_type: L4, price_per_hour: 0.70}
-  - {name: cpu, cpus: 16, memory_bytes: 64GiB, price_per_hour: 0.60}
+  - {name: l4, cpus: 4, memory: 16GiB, gpus: 1, accelerator_type: L4, price_per_hour: 0.70}
+  - {name: cpu, cpus: 16, memory: 64GiB, price_per_hour: 0.60}
 """
 
 
@@ -43,6 +45,13 @@ def run(tmp_path, monkeypatch, capsys):
         return Done(ended.value.code or 0, *capsys.readouterr())
 
     return run
+
+
+def test_the_design_is_json_for_machines_with_the_text_of_its_file(run):
+    found = json.loads(run("--nodes", "nodes.yaml", "--json", "-o", "tune.yaml").stdout)
+
+    assert found["num_trials"] == 64
+    assert found["file"] == Path("tune.yaml").read_text()
 
 
 def test_the_manifest_is_on_stdout_and_why_it_is_so_on_stderr(run):
@@ -119,7 +128,7 @@ def test_a_file_that_exists_is_overwritten_only_with_force(run, tmp_path):
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_written(run, tmp_path, arguments, status, message):
-    (tmp_path / "small.yaml").write_text("node_types: [{name: tiny, cpus: 1, memory_bytes: 1GiB}]")
+    (tmp_path / "small.yaml").write_text("node_types: [{name: tiny, cpus: 1, memory: 1GiB}]")
     (tmp_path / "large.yaml").write_text("{kind: CpuPolicy, cpus: 9}")
     (tmp_path / "list.yaml").write_text("[working_dir, .]")
 

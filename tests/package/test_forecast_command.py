@@ -25,7 +25,7 @@ spec:
     maxReplicas: 4
     template: {spec: {containers: [{name: ray, resources: {limits: {cpu: "8", nvidia.com/gpu: "1"}}}]}}
 """
-NODES = "node_types: [{name: gpu, cpus: 8, memory_bytes: 32GiB, gpus: 1, price_per_hour: 1.5}]"
+NODES = "node_types: [{name: gpu, cpus: 8, memory: 32GiB, gpus: 1, price_per_hour: 1.5}]"
 
 
 class Done(NamedTuple):
@@ -74,14 +74,14 @@ def test_it_says_what_runs_at_the_minimum_and_at_the_maximum_and_what_it_costs(p
 
 @pytest.mark.parametrize("cluster", ["-", "cluster.yaml.gz"])
 def test_the_json_has_the_same_of_what_is_piped_in_or_gzipped(plan, cluster):
-    found = json.loads(plan(MANIFEST, "--json", "--trials", "40", cluster=cluster).stdout)
+    found = json.loads(plan(MANIFEST, "--json", "--num-trials", "40", cluster=cluster).stdout)
 
     assert (found["cluster"], found["at_minimum"]["nodes"], found["at_maximum"]["nodes"]) == (
         "train",
         {"gpu": 1},
         {"gpu": 4},
     )
-    assert (found["at_maximum"]["plan"]["limited_by"], found["waves"]) == ("GPU", 3)
+    assert (found["at_maximum"]["plan"]["limited_by"], found["num_waves"]) == ("GPU", 3)
 
 
 def test_a_cluster_on_which_not_one_trial_ever_fits_ends_with_status_1(plan):

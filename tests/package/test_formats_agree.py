@@ -26,7 +26,7 @@ CASES = [
 
 
 def planned(policy, fields):
-    node_type = NodeType(name="node", cpus=16, memory_bytes=64 * GIB, **fields)
+    node_type = NodeType(name="node", cpus=16, memory=64 * GIB, **fields)
     return design_cluster(policy, NodeCatalog(node_types=(node_type,)), num_trials=10)
 
 

@@ -126,6 +126,23 @@ def test_what_may_change_what_runs_is_told_of_and_written_only_on_request(write)
     assert read_documents(path.read_text(), "")[0].data["spec"]["workerGroupSpecs"][0]["resources"]["GPU"] == "1"
 
 
+def test_diff_shows_what_fix_would_write_and_writes_nothing(write):
+    path = write(spec__workerGroupSpecs__0__replicas=9)
+    before = path.read_text()
+
+    done = run("--fix", "--diff", path)
+    told = json.loads(run("--fix", "--diff", "--json", path).stdout)
+
+    unwritten = path.read_text()
+    run("--fix", path)
+    lines = done.stdout.splitlines()
+    assert (done.exit_code, unwritten) == (1, before)
+    assert lines[:2] == [f"--- {path}", f"+++ {path}"]
+    assert [line for line in lines[2:] if line[0] in "+-"] == ["-    replicas: 9", "+    replicas: 4"]
+    assert (told["diff"], len(told["fixed"])) == (lines, 1)
+    assert "    replicas: 4" in path.read_text().splitlines()
+
+
 def test_without_fix_no_file_changes(write):
     path = write(spec__workerGroupSpecs__0__replicas=9)
     before = path.read_text()
@@ -144,8 +161,8 @@ def test_a_file_that_cannot_be_read_is_told_beside_the_others(write, tmp_path):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--fix", "-"], ["--crd", "none", "x.yaml"], ["--unsafe-fixes", "x.yaml"], []],
-    ids=["stdin", "no crd", "no --fix", "no file"],
+    [["--fix", "-"], ["--crd", "none", "x.yaml"], ["--unsafe-fixes", "x.yaml"], ["--diff", "x.yaml"], []],
+    ids=["stdin", "no crd", "no --fix", "a diff of nothing", "no file"],
 )
 def test_wrong_usage_ends_with_2(arguments):
     command = [sys.executable, "-m", "tune_policies", "lint", *arguments]

@@ -74,14 +74,14 @@ def test_compare_ends_with_2_where_it_is_used_wrongly(arguments, message, run, i
 
 def test_check_is_not_quiet_beside_a_busy_process(invoke):
     with busy_neighbour():
-        done = invoke("check", "--seconds", 1)
+        done = invoke("check", "--duration-s", 1)
 
     assert done.exit_code == 1
     assert "* other processes used" in done.stdout
 
 
 def test_check_tells_machines_what_it_read(invoke):
-    found = json.loads(invoke("check", "--seconds", 1, "--json").stdout)
+    found = json.loads(invoke("check", "--duration-s", 1, "--json").stdout)
 
     assert 0.5 < found["comparison"]["ratio"] < 2
     assert len(found["noise"]) == found["comparison"]["num_rounds"]

@@ -42,9 +42,7 @@ def filled_in(text):
 
 
 def gpu_type(**fields):
-    return NodeType(
-        **{"name": "l4", "cpus": 8, "memory_bytes": 32 * 2**30, "gpus": 1, "accelerator_type": "L4", **fields}
-    )
+    return NodeType(**{"name": "l4", "cpus": 8, "memory": 32 * 2**30, "gpus": 1, "accelerator_type": "L4", **fields})
 
 
 words = st.sampled_from(["eu-1", "y", "on", "1e3", "0123", "null", "a.b_c"])
@@ -85,7 +83,7 @@ def node_types(draw, name):
         fields["tolerations"] = (Toleration(key="spot", operator="Equal", value=draw(words), effect=None),)
     if draw(st.booleans()):
         fields["price_per_hour"] = draw(st.floats(0, 100))
-    return NodeType(name=name, cpus=draw(st.integers(1, 128)), memory_bytes=draw(memories), **fields)
+    return NodeType(name=name, cpus=draw(st.integers(1, 128)), memory=draw(memories), **fields)
 
 
 @st.composite

@@ -150,7 +150,7 @@ def mixing(inner):
     return st.lists(inner, min_size=2, max_size=3).flatmap(
         lambda policies: st.builds(
             MixedPolicy,
-            st.just(policies),
+            policies=st.just(policies),
             speeds=st.none() | st.tuples(*[speeds] * len(policies)),
         )
     )

@@ -271,7 +271,7 @@ def test_a_wrong_field_is_explained(fields, told):
 
 
 def test_a_decision_is_given_once():
-    with pytest.raises(InvalidResourcesError, match="takes one decision, by position or as decision"):
+    with pytest.raises(InvalidResourcesError, match="decision given twice"):
         BenchmarkedPolicy(a_decision(), decision=a_decision())
 
 

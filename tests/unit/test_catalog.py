@@ -9,22 +9,22 @@ from tune_policies.kuberay.design.catalog import Toleration
 
 
 def node_type(**fields):
-    return NodeType(**{"name": "node", "cpus": 8, "memory_bytes": "32GiB", **fields})
+    return NodeType(**{"name": "node", "cpus": 8, "memory": "32GiB", **fields})
 
 
 def test_a_catalogue_is_read_from_yaml(tmp_path):
     path = tmp_path / "nodes.yaml"
     path.write_text(
         "date: 2026-11-21\nnode_types:\n"
-        "  - {name: l4, cpus: 4, memory_bytes: 16GiB, gpus: 1, accelerator_type: L4, price_per_hour: 0.7}\n"
-        "  - {name: cpu, cpus: 16, memory_bytes: 64GiB, price_per_hour: }\n"
+        "  - {name: l4, cpus: 4, memory: 16GiB, gpus: 1, accelerator_type: L4, price_per_hour: 0.7}\n"
+        "  - {name: cpu, cpus: 16, memory: 64GiB, price_per_hour: }\n"
     )
 
     assert load_catalog(path) == NodeCatalog(
         date="2026-11-21",
         node_types=(
-            node_type(name="l4", cpus=4, memory_bytes="16GiB", gpus=1, accelerator_type="L4", price_per_hour=0.7),
-            node_type(name="cpu", cpus=16, memory_bytes="64GiB"),
+            node_type(name="l4", cpus=4, memory="16GiB", gpus=1, accelerator_type="L4", price_per_hour=0.7),
+            node_type(name="cpu", cpus=16, memory="64GiB"),
         ),
     )
 
@@ -81,7 +81,7 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
         pytest.param({"name": "head"}, "comes twice, once as the head's", id="the head's name"),
         pytest.param({"labels": {"zone": "a b"}}, "cannot be the value of the label 'zone'", id="a label with a blank"),
         pytest.param({"price_per_hour": -1}, "price_per_hour", id="a price below 0"),
-        pytest.param({"memory_bytes": "lots"}, "memory_bytes must be above 0", id="memory that is no amount"),
+        pytest.param({"memory": "lots"}, "memory must be above 0", id="memory that is no amount"),
         pytest.param(
             {"tolerations": [{"key": "spot", "value": "yes"}]}, "a value goes with 'Equal'", id="a value for nothing"
         ),
@@ -89,7 +89,7 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
 )
 def test_what_makes_no_sense_is_refused_with_the_way_out(tmp_path, fields, message):
     path = tmp_path / "nodes.json"
-    path.write_text(json.dumps({"node_types": [{"name": "node", "cpus": 8, "memory_bytes": "32GiB", **fields}]}))
+    path.write_text(json.dumps({"node_types": [{"name": "node", "cpus": 8, "memory": "32GiB", **fields}]}))
 
     with pytest.raises(InvalidResourcesError) as raised:
         load_catalog(path)

@@ -32,7 +32,7 @@ def node_type(name, cpus, gpus=0, price=None, **fields):
         name=name,
         cpus=cpus,
         gpus=gpus,
-        memory_bytes=f"{4 * cpus}GiB",
+        memory=f"{4 * cpus}GiB",
         price_per_hour=price,
         max_nodes=fields.pop("max_nodes", 100),
         **fields,

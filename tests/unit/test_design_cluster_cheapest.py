@@ -27,7 +27,7 @@ def node_types(draw, name):
     return NodeType(
         name=name,
         cpus=draw(st.sampled_from([1, 2, 4, 6, 16])),
-        memory_bytes=draw(st.sampled_from(["8GiB", "32GiB"])),
+        memory=draw(st.sampled_from(["8GiB", "32GiB"])),
         gpus=gpus,
         accelerator_type=draw(st.sampled_from(["T4", "A100"])) if gpus else None,
         custom={} if gpus else draw(st.sampled_from([{}, {"HPU": 2}])),

@@ -22,7 +22,7 @@ def node_types(draw, name):
     return NodeType(
         name=name,
         cpus=draw(st.sampled_from([1, 2, 4, 8, 48])),
-        memory_bytes=draw(st.sampled_from(["4GiB", "16GiB", "64GiB"])),
+        memory=draw(st.sampled_from(["4GiB", "16GiB", "64GiB"])),
         gpus=gpus,
         accelerator_type=draw(st.sampled_from([None, "T4", "A100"])) if gpus else None,
         custom=devices | draw(st.sampled_from([{}, {"license": 2}])),
@@ -36,7 +36,7 @@ catalogs = st.integers(1, 4).flatmap(
     lambda number: st.builds(NodeCatalog, node_types=st.tuples(*(node_types(f"node-{i}") for i in range(number))))
 )
 one_kind = wrapped | leaves
-policies = one_kind | st.tuples(one_kind, sized_by_the_user(st.just(0))).map(MixedPolicy)
+policies = one_kind | st.tuples(one_kind, sized_by_the_user(st.just(0))).map(lambda policies: MixedPolicy(*policies))
 
 
 @given(policy=policies, catalog=catalogs, num_trials=st.integers(1, 40))

@@ -23,14 +23,14 @@ def group(name="gpu", **changes):
 
 
 def node_type(name, **changes):
-    return NodeType(name=name, **{"cpus": 8, "memory_bytes": 2**30, "gpus": 1, **changes})
+    return NodeType(name=name, **{"cpus": 8, "memory": 2**30, "gpus": 1, **changes})
 
 
 def cluster(*groups, **changes):
     return ClusterSpec(head=Resources(), groups=groups or (group(),), **changes)
 
 
-HEAD = NodeType(name="head", cpus=2, memory_bytes=2**30, price_per_hour=0.5)
+HEAD = NodeType(name="head", cpus=2, memory=2**30, price_per_hour=0.5)
 
 
 def test_trials_run_on_the_nodes_that_are_always_there_and_on_those_that_come():

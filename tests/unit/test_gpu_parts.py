@@ -23,13 +23,13 @@ GKE_SHARING = {"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"}
 
 def parts(key, **fields):
     fields = {"gpus": 1, "accelerator_type": "A100", "price_per_hour": 0.5, **fields}
-    return NodeType(name="parts", cpus=4, memory_bytes="12GiB", device_key=key, **fields)
+    return NodeType(name="parts", cpus=4, memory="12GiB", device_key=key, **fields)
 
 
 def node_type(name, gpus=0):
     kind = "A100" if gpus else None
     return NodeType(
-        name=name, cpus=12, memory_bytes="80GiB", gpus=gpus, accelerator_type=kind, price_per_hour=30 if gpus else 1
+        name=name, cpus=12, memory="80GiB", gpus=gpus, accelerator_type=kind, price_per_hour=30 if gpus else 1
     )
 
 
@@ -83,7 +83,7 @@ def test_a_plan_for_a_cluster_in_a_file_takes_parts_for_what_they_are(least):
 
 def test_what_was_measured_on_whole_gpus_says_nothing_of_parts():
     catalog = NodeCatalog(node_types=(parts("nvidia.com/mig-1g.5gb"), node_type("a100", gpus=1), node_type("cpu")))
-    policy = MixedPolicy([GpuPolicy(gpus=1, cpus=1), CpuPolicy(cpus=4)])
+    policy = MixedPolicy(GpuPolicy(gpus=1, cpus=1), CpuPolicy(cpus=4))
 
     plan = design_cluster(policy, catalog, 4, decision=a_decision("A100"))
 

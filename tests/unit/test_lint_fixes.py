@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.planted.sound import CLUSTER
-from tune_policies.kuberay.lint.fixes import fix_file, fix_text
+from tune_policies.kuberay.lint.fixes import fix_text, fixed_file
 from tune_policies.kuberay.lint.linting import lint_text
 from tune_policies.values.errors import InvalidResourcesError
 
@@ -244,7 +244,7 @@ def test_a_file_keeps_its_mode_and_stays_a_link(tmp_path):
     path.chmod(0o640)
     link.symlink_to(path)
 
-    fix_file(link)
+    fixed_file(link).write()
 
     assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (plain("replicas: 3"), 0o640)
     assert link.is_symlink()
@@ -256,7 +256,7 @@ def test_a_file_with_nothing_to_mend_is_not_written(tmp_path):
     path.write_text(plain("replicas: 3"))
     before = path.stat()
 
-    fix_file(path)
+    fixed_file(path).write()
 
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
 
@@ -271,4 +271,4 @@ def test_what_cannot_be_written_is_refused(tmp_path, name, content, told):
     path.write_bytes(content)
 
     with pytest.raises(InvalidResourcesError, match=told):
-        fix_file(path if name != "-" else type(path)("-"))
+        fixed_file(path if name != "-" else type(path)("-"))

@@ -204,7 +204,7 @@ available_node_types:
   head: {resources: {CPU: 0}, node_config: {InstanceType: m5.large}}
   gpu: {resources: {}, node_config: {InstanceType: g5.xlarge}}
 """
-G5 = {"cpus": 4, "memory_bytes": 16 * 2**30, "gpus": 1, "accelerator_type": "A10G"}
+G5 = {"cpus": 4, "memory": 16 * 2**30, "gpus": 1, "accelerator_type": "A10G"}
 BY_ITS_CONFIG = NodeType(name="small-gpu", node_config={"InstanceType": "g5.xlarge"}, **G5)
 
 

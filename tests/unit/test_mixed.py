@@ -35,7 +35,7 @@ def counts(plan):
 
 
 def test_the_policies_are_given_as_arguments_or_in_a_list():
-    assert MixedPolicy([QUARTERS, ON_CPUS], speeds=(4, 1)) == MixedPolicy(QUARTERS, ON_CPUS, speeds=(4, 1))
+    assert MixedPolicy(policies=[QUARTERS, ON_CPUS], speeds=(4, 1)) == MixedPolicy(QUARTERS, ON_CPUS, speeds=(4, 1))
 
 
 def with_type(capacity, **resources):

@@ -1,14 +1,18 @@
 import pytest
 
-from tune_policies import InvalidResourcesError
-from tune_policies.values.units import format_bytes, format_request, parse_bytes
+from tune_policies import CpuPolicy, InvalidResourcesError
+from tune_policies.values.units import format_bytes, format_request, parse_bytes, parse_memory
 
 GIB = 2**30
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("6GiB", 6 * GIB), ("6 GiB", 6 * GIB), ("1.5gib", 3 * GIB // 2), ("500MB", 500_000_000), (1024, 1024), ("7", 7)],
+    [
+        *(("6GiB", 6 * GIB), ("6 GiB", 6 * GIB), ("1.5gib", 3 * GIB // 2), ("500MB", 500_000_000)),
+        *((1024, 1024), ("7", 7), ("6Gi", 6 * GIB), ("1.5 Mi", 3 * 2**19), ("6G", 6 * 10**9), ("500M", 5 * 10**8)),
+        ("64k", 64_000),
+    ],
 )
 def test_memory_is_read_with_its_unit(text, expected):
     assert parse_bytes(text) == expected
@@ -16,7 +20,26 @@ def test_memory_is_read_with_its_unit(text, expected):
 
 @pytest.mark.parametrize(
     "amount",
-    ["6 gigs", "50%", "1,5GiB", "", "GiB", "-1GiB", 0, -5, float("nan"), float("inf"), True, None, [6]],
+    [
+        "6 gigs",
+        "500m",
+        "6g",
+        "6K",
+        "6i",
+        "Gi",
+        "50%",
+        "1,5GiB",
+        "",
+        "GiB",
+        "-1GiB",
+        0,
+        -5,
+        float("nan"),
+        float("inf"),
+        True,
+        None,
+        [6],
+    ],
     ids=repr,
 )
 def test_an_unreadable_amount_is_named_with_the_rule_and_the_way_out(amount):
@@ -26,6 +49,22 @@ def test_an_unreadable_amount_is_named_with_the_rule_and_the_way_out(amount):
     assert "gpu_memory must be above 0" in str(caught.value)
     assert "as in '6GiB'" in str(caught.value)
     assert repr(amount) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("amount", "message"),
+    [
+        (4, "memory=4 would be 4 bytes, and the least is 1 MiB: write '4GiB'"),
+        ("16", "memory='16' would be 16 bytes, and the least is 1 MiB: write '16GiB'"),
+        ("4kB", "memory='4kB' would be 4000 bytes, and the least is 1 MiB"),
+    ],
+)
+def test_memory_that_is_asked_for_without_a_unit_is_an_error_that_names_one(amount, message):
+    with pytest.raises(InvalidResourcesError) as caught:
+        CpuPolicy(memory=amount)
+
+    assert str(caught.value) == message
+    assert parse_memory(2**20) == 2**20
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ FORMATS = ("kuberay", "kuberay-helm", "cluster-yaml")
 
 
 def cpu_type(**fields):
-    return NodeType(**{"name": "cpu", "cpus": 4, "memory_bytes": 2**30, **fields})
+    return NodeType(**{"name": "cpu", "cpus": 4, "memory": 2**30, **fields})
 
 
 def spec(plan, **options):
@@ -253,7 +253,7 @@ def test_without_known_gpu_nodes_the_head_runs_anywhere(node_type, platform):
 
 
 def test_pods_have_shared_memory_for_data_loaders_as_large_as_their_memory():
-    written = pod(gpu_type(memory_bytes=3 * 2**30))
+    written = pod(gpu_type(memory=3 * 2**30))
 
     assert written["containers"][0]["volumeMounts"] == [{"name": "shared-memory", "mountPath": "/dev/shm"}]
     assert written["volumes"] == [{"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "3Gi"}}]
@@ -408,9 +408,9 @@ def test_all_pods_have_the_users_image():
     assert images == {"me/ray"}
 
 
-@pytest.mark.parametrize("memory", [2**30, 3 * 2**20, 5 * 2**10, 1001])
+@pytest.mark.parametrize("memory", [2**30, 3 * 2**20, 5 * 2**20 + 2**10, 2**20 + 1])
 def test_memory_is_written_to_the_byte(memory):
-    written = pod(gpu_type(memory_bytes=memory))["containers"][0]["resources"]["limits"]["memory"]
+    written = pod(gpu_type(memory=memory))["containers"][0]["resources"]["limits"]["memory"]
 
     units = {"Gi": 2**30, "Mi": 2**20, "Ki": 2**10}
     assert int(written.rstrip("GMKi")) * units.get(written[-2:], 1) == memory

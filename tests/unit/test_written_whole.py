@@ -205,7 +205,7 @@ def test_an_edit_that_is_saved_while_a_file_is_mended_stays(tmp_path, monkeypatc
 
     monkeypatch.setattr(fixes, "fix_text", edited_meanwhile)
     with pytest.raises(InvalidResourcesError, match="it was changed meanwhile, and that is kept"):
-        fixes.fix_file(path)
+        fixes.fixed_file(path).write()
 
     assert path.read_text() == BROKEN.replace("demo", "mine")
 
@@ -216,7 +216,7 @@ def test_a_read_only_file_is_not_mended(tmp_path):
     path.chmod(0o444)
 
     with pytest.raises(InvalidResourcesError, match=r"demo\.yaml cannot be written: it is read-only"):
-        fixes.fix_file(path)
+        fixes.fixed_file(path).write()
 
     assert path.read_text() == BROKEN
 

@@ -30,7 +30,7 @@ from tune_policies.tune.usage.resource_usage import format_hours
 from tune_policies.values.errors import InvalidResourcesError, MeasurementError
 from tune_policies.values.resources import Bytes, Count, UsedBytes, check_count
 from tune_policies.values.sanitize import redacted
-from tune_policies.values.units import is_number
+from tune_policies.values.units import MIB, is_number
 from tune_policies.values.value import Value, counted, shorten
 
 from ..tune_trainable import with_plan
@@ -139,7 +139,7 @@ _HAND_OVER_S: Final = 10.0
 _TAKE_MORE_THAN_NEEDED: Final = ("tensorflow", "jax")
 """Frameworks that take most of a device as they start; what their tensors take is what they need."""
 
-Ended = Literal["finished", "max_steps", "max_seconds", "out_of_memory", "failed"]
+Ended = Literal["finished", "max_steps", "timeout", "out_of_memory", "failed"]
 
 
 class Reading(Value):
@@ -189,7 +189,7 @@ class Caps(Value):
     """When a measured trial ends: after so many results, or so many seconds of its own."""
 
     max_steps: int
-    max_seconds: float
+    timeout_s: float
 
 
 def measured_trial(
@@ -214,7 +214,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         self._peaks: dict[str, int] = {}
         self._most_of_process = 0
         self._lock = threading.Lock()
-        self._ends_at = time.monotonic() + self._caps.max_seconds
+        self._ends_at = time.monotonic() + self._caps.timeout_s
         # Before the user's constructor, which may take all the memory, or hang.
         threading.Thread(target=self._watch, daemon=True).start()
         with self._failures_recorded():
@@ -230,7 +230,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         elif self._num_steps >= self._caps.max_steps:
             self._record("max_steps")
         elif time.monotonic() >= self._ends_at:
-            self._record("max_seconds")
+            self._record("timeout")
         else:
             self._record(None)
         return result
@@ -258,7 +258,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
             with suppress(Exception):
                 self._look()
         try:
-            self._record("max_seconds")
+            self._record("timeout")
         finally:  # or a trial whose reading does not arrive would run on
             os._exit(0)
 
@@ -326,7 +326,7 @@ def measure_gpu_memory(
     configs: Configs,
     *,
     max_steps: int = 5,
-    max_seconds: float = 60.0,
+    timeout_s: float = 60.0,
     num_samples: int = 8,
     seed: int = 0,
     capacity: ClusterCapacity | None = None,
@@ -343,7 +343,7 @@ def measure_gpu_memory(
             predicted from what varies in them, so let them differ in what it depends on, and take the largest in; of a
             space, the largest and the smallest whole numbers are.
         max_steps: Each trial ends after so many results.
-        max_seconds: Each trial ends after so many seconds, whether it has reported or not.
+        timeout_s: Each trial ends after so many seconds, whether it has reported or not.
         num_samples: Configs to draw from a search space; a grid in it counts once for each.
         seed: Of the draws.
         capacity: The cluster; ``None``: it is probed.
@@ -355,9 +355,9 @@ def measure_gpu_memory(
         MeasurementError: Some trials failed, did not start, or used no GPU. Its ``profile`` has what was measured.
         ProbeError: Ray cannot be reached.
     """
-    if not is_number(max_seconds) or not 0 < max_seconds < float("inf"):
-        raise InvalidResourcesError(f"max_seconds must be above 0 seconds and have an end, got {shorten(max_seconds)}")
-    caps = Caps(max_steps=check_count(max_steps, least=1, name="max_steps"), max_seconds=float(max_seconds))
+    if not is_number(timeout_s) or not 0 < timeout_s < float("inf"):
+        raise InvalidResourcesError(f"timeout_s must be above 0 seconds and have an end, got {shorten(timeout_s)}")
+    caps = Caps(max_steps=check_count(max_steps, least=1, name="max_steps"), timeout_s=float(timeout_s))
     policy = GpuPolicy() if policy is None else policy
     if not isinstance(policy, GpuPolicy):
         raise InvalidResourcesError(f"policy must be a GpuPolicy, got {shorten(policy)}")
@@ -379,11 +379,15 @@ def plan_by_measuring(
     *,
     headroom: float = 0.1,
     max_steps: int = 5,
-    max_seconds: float = 60.0,
+    timeout_s: float = 60.0,
     num_samples: int = 8,
     seed: int = 0,
     capacity: ClusterCapacity | None = None,
-    **policy_fields: Any,
+    cpus: float | None = None,
+    accelerator_type: str | tuple[str, ...] | None = None,
+    num_workers: int | tuple[int, int] = 0,
+    max_trials_per_gpu: int | None = None,
+    custom: Mapping[str, float] | None = None,
 ) -> TrialPlan:
     """Return a plan that gives each trial the GPU memory that its config needs, after measuring some configs.
 
@@ -391,7 +395,7 @@ def plan_by_measuring(
     measured and chosen, and ``plan.by_config.profile`` is the profile, to be kept for the next time.
 
     Arguments are as for :func:`measure_gpu_memory`, beside ``headroom``, how much more than measured a trial gets (0.1
-    is a tenth more), and further fields of ``GpuMemoryPolicy``, such as ``cpus`` and ``accelerator_type``.
+    is a tenth more), and what else ``GpuMemoryPolicy`` takes.
 
     Raises:
         InvalidResourcesError: An argument is wrong.
@@ -400,13 +404,16 @@ def plan_by_measuring(
         MeasurementError: As for :func:`measure_gpu_memory`.
         ProbeError: Ray cannot be reached.
     """
-    if set_here := policy_fields.keys() & {"gpu_memory", "profile"}:
-        raise InvalidResourcesError(
-            f"plan_by_measuring measures what it plans from: leave {' and '.join(sorted(set_here))} out, or plan with "
-            "GpuMemoryPolicy"
-        )
     # Made of what is no profile yet, so that a wrong field is found before anything runs.
-    known = GpuMemoryPolicy(gpu_memory=1, headroom=headroom, **policy_fields)
+    known = GpuMemoryPolicy(
+        gpu_memory=MIB,
+        headroom=headroom,
+        cpus=cpus,
+        accelerator_type=accelerator_type,
+        num_workers=num_workers,
+        max_trials_per_gpu=max_trials_per_gpu,
+        custom=dict(custom or {}),
+    )
     measuring = GpuPolicy(cpus=known.cpus, accelerator_type=known.accelerator_type, custom=known.custom)
     with connection(None, _CONNECT_S, local="starts a Ray for the moment"):
         capacity = probe_cluster() if capacity is None else capacity
@@ -415,7 +422,7 @@ def plan_by_measuring(
             trainable,
             configs,
             max_steps=max_steps,
-            max_seconds=max_seconds,
+            timeout_s=timeout_s,
             num_samples=num_samples,
             seed=seed,
             capacity=capacity,
@@ -438,10 +445,10 @@ def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: 
             tune.run(
                 trial,
                 config={MEASURED: tune.grid_search(numbered)},
-                stop={"training_iteration": caps.max_steps, "time_total_s": caps.max_seconds},
+                stop={"training_iteration": caps.max_steps, "time_total_s": caps.timeout_s},
                 max_concurrent_trials=plan.max_concurrent_trials,
-                callbacks=[_Progress(len(configs), plan.max_concurrent_trials, caps.max_seconds)],
-                time_budget_s=plan.num_waves(len(configs)) * (caps.max_seconds + _START_S),
+                callbacks=[_Progress(len(configs), plan.max_concurrent_trials, caps.timeout_s)],
+                time_budget_s=plan.num_waves(len(configs)) * (caps.timeout_s + _START_S),
                 storage_path=folder,
                 reuse_actors=False,  # a process keeps memory of the trial before
                 raise_on_failed_trial=False,
@@ -456,8 +463,8 @@ def _run(trainable: Trainable, configs: list[dict[str, Any]], caps: Caps, plan: 
 class _Progress(tune.Callback):  # type: ignore[misc]  # Ray is not followed
     """Says on stderr which config is measured, how many are not done yet, and how long they may take."""
 
-    def __init__(self, num_configs: int, at_once: int, max_seconds: float) -> None:
-        self._num_configs, self._at_once, self._max_seconds = num_configs, at_once, max_seconds
+    def __init__(self, num_configs: int, at_once: int, timeout_s: float) -> None:
+        self._num_configs, self._at_once, self._timeout_s = num_configs, at_once, timeout_s
         self._began_s: dict[str, float] = {}
         self._lasted_s: list[float] = []
 
@@ -465,7 +472,7 @@ class _Progress(tune.Callback):  # type: ignore[misc]  # Ray is not followed
         self._began_s[trial.trial_id] = time.monotonic()
         measured = trial.config[MEASURED]
         num_left = self._num_configs - len(self._lasted_s)
-        how_long = time_left(num_left, self._at_once, self._lasted_s, self._max_seconds)
+        how_long = time_left(num_left, self._at_once, self._lasted_s, self._timeout_s)
         which = f"config {measured['number'] + 1} of {self._num_configs}, {shorten(measured['config'])}"
         tell(f"measuring GPU memory: {which}; {num_left} to go, {how_long}")
 
@@ -475,9 +482,9 @@ class _Progress(tune.Callback):  # type: ignore[misc]  # Ray is not followed
     on_trial_error = on_trial_complete
 
 
-def time_left(num_left: int, at_once: int, lasted_s: Sequence[float], max_seconds: float) -> str:
+def time_left(num_left: int, at_once: int, lasted_s: Sequence[float], timeout_s: float) -> str:
     """Return how long so many configs may take, by how long those before ``lasted_s``, in words."""
-    each_s = sum(lasted_s) / len(lasted_s) if lasted_s else max_seconds
+    each_s = sum(lasted_s) / len(lasted_s) if lasted_s else timeout_s
     text = format_hours(-(-num_left // at_once) * each_s / 3600)
     return f"about {text}" if lasted_s else f"at most {text} and the starts of their processes"
 
@@ -513,7 +520,7 @@ def _profile(
 def _why_not(reading: Reading | None, caps: Caps) -> str | None:
     if reading is None:
         return (
-            f"its trial did not start within {_START_S + caps.max_seconds:g} s, or its process ended at once: look "
+            f"its trial did not start within {_START_S + caps.timeout_s:g} s, or its process ended at once: look "
             "whether others hold the GPUs, and into the logs of Ray"
         )
     if reading.ended_by == "failed":

@@ -1,5 +1,6 @@
 """The command ``cluster``: from a policy to a file of the cluster that its trials need."""
 
+import json as json_text
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tune_policies.cli.options import Force
+from tune_policies.cli.options import Force, Json, Output
 from tune_policies.files.writing import check_new, write_new
 from tune_policies.kuberay.design.design_cluster import design_cluster
 from tune_policies.policies.policy_file import load_catalog, load_decision, load_policy, load_runtime_env
@@ -41,7 +42,6 @@ _Job = Annotated[str | None, _option("A RayJob that runs this command, such as `
 _RuntimeEnv = Annotated[
     Path | None, _option("Of the job: a YAML or JSON file with Ray's fields, such as working_dir and pip.")
 ]
-_Output = Annotated[Path | None, _option("Write to this file, not to stdout.")]
 
 
 @app.command()
@@ -61,8 +61,9 @@ def cluster(
     namespace: _Namespace = None,
     job: _Job = None,
     runtime_env: _RuntimeEnv = None,
-    output: _Output = None,
+    output: Output = None,
     force: Force = False,
+    json: Json = False,
 ) -> None:
     """Design the cheapest cluster for so many trials, and write its file.
 
@@ -91,7 +92,9 @@ def cluster(
     )
     text = write_cluster(design, options)
     print(design.explain(), file=sys.stderr)
-    if output is None:
-        print(text, end="")
-    else:
+    if output is not None:
         write_new(output, text, force=force)
+    if json:
+        print(json_text.dumps({**design.model_dump(mode="json"), "file": text}, indent=2, ensure_ascii=False))
+    elif output is None:
+        print(text, end="")

@@ -3,37 +3,46 @@
 import json as json_text
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_policies.cli.options import Address, Force, Json, TimeoutS, ray_speaks_on_stderr
+from tune_policies.cli.options import Address, Force, Json, TimeoutS, fail, ray_speaks_on_stderr
 from tune_policies.files.reading import read_text
 from tune_policies.files.terminal import TextConsole, TextTable, line
 from tune_policies.files.writing import write_new
 from tune_policies.probe.doctor.node_checks import Diagnosis, Finding, Severity
+from tune_policies.values.errors import ProbeError
 from tune_policies.values.value import counted, shorten_names
 
 app = typer.Typer()
+
+_COULD_NOT_LOOK: Final = 3
 
 
 @app.command()
 def doctor(*, json: Json = False, address: Address = None, timeout_s: TimeoutS = 30.0) -> None:
     """Look for what is wrong for GPU work on the nodes of a Ray, or on this machine where none runs.
 
-    Exit status: 0 nothing, or only notes; 1 there are problems, or Ray cannot be reached; 2 wrong usage.
+    Exit status: 0 nothing, or only notes; 1 there are problems; 2 wrong usage; 3 it could not look, as Ray cannot be
+    reached or no node was read.
     """
     from tune_policies.probe.doctor.cluster_reader import examine
 
     with ray_speaks_on_stderr(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray 2.50 leaves files open
-        diagnosis = examine(address, timeout_s=timeout_s)
+        try:
+            diagnosis = examine(address, timeout_s=timeout_s)
+        except ProbeError as error:
+            fail(error, _COULD_NOT_LOOK)
     if json:
         print(diagnosis.to_json())
     else:
         TextConsole().print(diagnosis_view(diagnosis))
+    if all(node.failure is not None for node in diagnosis.nodes):
+        raise typer.Exit(_COULD_NOT_LOOK)
     if not diagnosis.is_healthy:
         raise typer.Exit(1)
 

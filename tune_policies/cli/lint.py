@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from tune_policies.cli.options import Json
-from tune_policies.files.terminal import TextConsole
+from tune_policies.files.terminal import TextConsole, tell
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import counted
 
@@ -45,6 +45,9 @@ def lint(
     unsafe_fixes: Annotated[
         bool, typer.Option("--unsafe-fixes", help="With --fix: also write what may change what runs.")
     ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="With --fix: show what would change, and write nothing.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Check the files of clusters: each finding with its line, why it matters, and what to do.
@@ -53,21 +56,33 @@ def lint(
     """
     # jsonschema and ruamel.yaml take time to import, and other commands need neither.
     from tune_policies.kuberay.lint.crd import load_crds
-    from tune_policies.kuberay.lint.fixes import check_fixable, fix_file
+    from tune_policies.kuberay.lint.fixes import check_fixable, fixed_file
     from tune_policies.kuberay.lint.linting import lint_file
 
-    if unsafe_fixes and not fix:
-        raise typer.BadParameter("--unsafe-fixes goes with --fix")
+    for option, given in (("--unsafe-fixes", unsafe_fixes), ("--diff", diff)):
+        if given and not fix:
+            raise typer.BadParameter(f"{option} goes with --fix")
     crds = None if crd is None else load_crds(crd)
     if fix:
         for file in files:
             check_fixable(file)
-    fixed = [finding for file in files for finding in fix_file(file, crds, name, unsafe=unsafe_fixes)] if fix else []
+    changed = [fixed_file(file, crds, name, unsafe=unsafe_fixes) for file in files] if fix else []
+    differences = [text for each in changed for text in each.diff()]
+    if not diff:
+        for each in changed:
+            each.write()
+    fixed = [finding for each in changed for finding in each.changes]
     findings = [finding for file in files for finding in lint_file(file, crds, name)]
     if json:
         said = {"findings": findings, "fixed": fixed}
         plain = {name: [each.model_dump(mode="json") for each in found] for name, found in said.items()}
-        print(json_text.dumps(plain, indent=2, ensure_ascii=False))
+        shown = {**plain, "diff": differences} if diff else plain
+        print(json_text.dumps(shown, indent=2, ensure_ascii=False))
+    elif diff:
+        for text in differences:
+            print(one_line(text))
+        num_files = sum(bool(each.changes) for each in changed)
+        tell(f"{counted(len(fixed), 'change')} in {counted(num_files, 'file')}, and nothing is written")
     else:
         console = TextConsole(soft_wrap=True)
         for line in _report(findings, fixed, len(files)):

@@ -1,6 +1,7 @@
 """The command ``tune-policies``. Results go to stdout, everything else to stderr.
 
-Exit status: 0 done, 1 the request cannot be met or problems were found, 2 wrong usage, or the result cannot be written.
+Exit status: 0 done, 1 the request cannot be met or problems were found, 2 wrong usage, or the result cannot be written;
+of ``doctor`` 3: it could not look.
 """
 
 from importlib.metadata import version
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tune_policies.cli import cluster, doctor, lint, plan
-from tune_policies.cli.options import GuardedCommands
+from tune_policies.cli.options import HELP, GuardedCommands
 
 
 class _Commands(GuardedCommands):
@@ -28,7 +29,7 @@ class _Commands(GuardedCommands):
         return command
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=HELP)
 
 for _commands in (plan, cluster, lint, doctor):
     app.add_typer(_commands.app)

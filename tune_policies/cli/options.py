@@ -8,7 +8,7 @@ import sys
 import warnings
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TextIO
+from typing import Annotated, Any, Final, NoReturn, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -22,6 +22,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Address = Annotated[
     str | None, typer.Option(help="Ray's address, as for ray.init; else RAY_ADDRESS, else this machine.")
 ]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write to this file, not to stdout.", show_default=False)
+]
+HELP: Final = {"help_option_names": ["-h", "--help"]}
+"""Click's settings, which commands have from the group that they are in."""
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
 TimeoutS = Annotated[
     float, typer.Option("--timeout-s", min=0.1, help="Deadline for the cluster to answer, in seconds.")
@@ -72,15 +77,15 @@ class GuardedCommands(TyperGroup):
                 finally:
                     stdout.flush()  # what is left to write fails here, not when Python ends
             except InvalidResourcesError as error:
-                _fail(error, 2)
+                fail(error, 2)
             except ResourcePolicyError as error:
-                _fail(error, 1)
+                fail(error, 1)
             except BrokenPipeError:  # the reader has enough, as `head` has
                 drop_stdout()
                 sys.exit(1)
             except OSError as error:
                 drop_stdout()
-                _fail(_why(error), 2)
+                fail(_why(error), 2)
 
 
 def _why(error: OSError) -> str:
@@ -91,7 +96,8 @@ def _why(error: OSError) -> str:
     return f"cannot write the result: {error}"
 
 
-def _fail(error: object, status: int) -> NoReturn:
+def fail(error: object, status: int) -> NoReturn:
+    """End the command with a message on stderr and an exit status."""
     with suppress(OSError):  # stderr cannot be written either
         print(f"error: {indented(redacted(str(error)))}", file=sys.stderr)
     sys.exit(status)

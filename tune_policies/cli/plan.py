@@ -57,9 +57,8 @@ def plan(
             help="A node catalogue, for what the cluster costs an hour and what its machines are.", show_default=False
         ),
     ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option("--trials", "--num-trials", min=0, help="Also say in how many waves so many trials run."),
+    num_trials: Annotated[
+        int | None, typer.Option(min=0, help="Also say in how many waves so many trials run.", show_default=False)
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Also draw the cluster with the slots in it, to this SVG.", show_default=False)
@@ -85,31 +84,37 @@ def plan(
             raise typer.BadParameter(f"--cluster is planned for before it exists: leave {given[0]} out")
         catalog = None if nodes is None else load_catalog(nodes)
         described = load_cluster(cluster, name=name, catalog=catalog)
-        forecast = forecast_trials(chosen, described, catalog=catalog, num_trials=trials)
+        forecast = forecast_trials(chosen, described, catalog=catalog, num_trials=num_trials)
         best = forecast.at_maximum.plan
         if plot is not None and best is not None:
             best.plot(described.capacity).save(plot, force=force)
-        print(_as_json(forecast, trials, best) if json else "\n".join([forecast.explain(), *_waves(best, trials)]))
+        print(
+            _as_json(forecast, num_trials, best) if json else "\n".join([forecast.explain(), *_waves(best, num_trials)])
+        )
         return
     found = read_cluster(address, timeout_s, cluster_config) if capacity is None else load_capacity(capacity)
     answer = chosen.plan(found)
     if plot is not None:
         answer.plot(found).save(plot, force=force)
-    text = [answer.explain(), *_idle(found, answer), *_waves(answer, trials)]
-    print(_as_json(answer, trials, answer) if json else "\n".join(text))
+    text = [answer.explain(), *_idle(found, answer), *_waves(answer, num_trials)]
+    print(_as_json(answer, num_trials, answer) if json else "\n".join(text))
 
 
-def _as_json(answer: TrialPlan | TrialForecast, trials: int | None, runs: TrialPlan | None) -> str:
+def _as_json(answer: TrialPlan | TrialForecast, num_trials: int | None, runs: TrialPlan | None) -> str:
     """Return a plan, or a forecast, with the waves in which ``runs`` takes so many trials."""
-    waves = {} if trials is None or runs is None else {"trials": trials, "waves": runs.num_waves(trials)}
+    waves = (
+        {}
+        if num_trials is None or runs is None
+        else {"num_trials": num_trials, "num_waves": runs.num_waves(num_trials)}
+    )
     return json_text.dumps({**answer.model_dump(mode="json"), **waves}, indent=2, ensure_ascii=False)
 
 
-def _waves(runs: TrialPlan | None, trials: int | None) -> list[str]:
-    if runs is None or trials is None:
+def _waves(runs: TrialPlan | None, num_trials: int | None) -> list[str]:
+    if runs is None or num_trials is None:
         return []
-    verb = "runs" if trials == 1 else "run"
-    return [f"{counted(trials, 'trial')} {verb} in {counted(runs.num_waves(trials), 'wave')}"]
+    verb = "runs" if num_trials == 1 else "run"
+    return [f"{counted(num_trials, 'trial')} {verb} in {counted(runs.num_waves(num_trials), 'wave')}"]
 
 
 def _idle(capacity: ClusterCapacity, answer: TrialPlan) -> list[str]:

@@ -282,7 +282,7 @@ class GpuMemoryMeasurement(Value):
     overhead_bytes: UsedBytes | None = None
     total_bytes: Bytes
     num_steps: Count = 0
-    ended_by: Literal["finished", "max_steps", "max_seconds", "out_of_memory"] = "finished"
+    ended_by: Literal["finished", "max_steps", "timeout", "out_of_memory"] = "finished"
     gpu_model: str | None = None
 
     @property
@@ -442,7 +442,7 @@ def _ended(measurement: GpuMemoryMeasurement) -> str:
     how = {
         "finished": "finished",
         "max_steps": "stopped",
-        "max_seconds": "stopped by the clock",
+        "timeout": "stopped by the clock",
         "out_of_memory": "ran out",
     }
     return f"{how[measurement.ended_by]} after {counted(measurement.num_steps, 'step')}"

@@ -13,7 +13,7 @@ from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import Bytes, WorkerCount
+from tune_policies.values.resources import Memory, WorkerCount
 
 
 class AutoPolicy(ResourcePolicy):
@@ -30,7 +30,7 @@ class AutoPolicy(ResourcePolicy):
         InvalidResourcesError: A field is wrong, or both ``gpu_memory`` and ``profile`` are given.
     """
 
-    gpu_memory: Bytes | None = None
+    gpu_memory: Memory | None = None
     profile: GpuMemoryProfile | None = None
     num_workers: WorkerCount = 0
 

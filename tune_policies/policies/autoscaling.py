@@ -1,15 +1,16 @@
 """Counts the nodes that the autoscaler can still add, beside those that are alive."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeTypeCapacity
 from tune_policies.placement.packing import largest
 from tune_policies.placement.scale_up import fewest_nodes, nodes_within_limits, types_that_hold
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.policy import WrappingPolicy
+from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import Count
+from tune_policies.values.value import Value
 
 _MOST_COUNTED: Final = 10_000
 """No cluster grows by more: KubeRay's default limit, 2147483647, means that there is none."""
@@ -31,8 +32,8 @@ class AutoscalingPolicy(WrappingPolicy):
 
     max_nodes_to_add: Count | None = None
 
-    def __init__(self, /, *args: Any, **data: Any) -> None:
-        super().__init__(*args, **data)
+    def __init__(self, inner: ResourcePolicy, max_nodes_to_add: int | None = None) -> None:
+        Value.__init__(self, inner=inner, max_nodes_to_add=max_nodes_to_add)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""

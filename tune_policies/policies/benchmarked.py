@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import Field, model_validator
 
@@ -22,7 +22,7 @@ from tune_policies.policies.mixed import MixedPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, with_inner
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import format_amount
-from tune_policies.values.value import shorten_names
+from tune_policies.values.value import Value, shorten_names
 
 _AGAIN: Final = "Measure again there, with `tune-policies bench run` and `decide`"
 
@@ -33,6 +33,9 @@ _WHY: Final[dict[tuple[Device, Objective], str]] = {
     ("GPU", "cost"): "surely costs less",
     ("CPU", "cost"): "does not surely cost less",
 }
+
+_GPU: Final = GpuPolicy()
+_CPU: Final = CpuPolicy()
 
 
 class BenchmarkedPolicy(ResourcePolicy):
@@ -60,17 +63,38 @@ class BenchmarkedPolicy(ResourcePolicy):
     decision: Decision
     workload: str | None = None
     size: str = "batch_size"
-    gpu: InnerPolicy = GpuPolicy()
-    cpu: InnerPolicy = CpuPolicy()
+    gpu: InnerPolicy = _GPU
+    cpu: InnerPolicy = _CPU
     objective: Objective = "time"
     max_age_days: Annotated[float, Field(gt=0, le=36_500)] | None = 90
     accept_other_hardware: bool = False
     accept_other_versions: bool = False
 
-    def __init__(self, /, *decision: Decision, **data: Any) -> None:
-        if len(decision) > 1 or (decision and "decision" in data):
-            raise InvalidResourcesError("takes one decision, by position or as decision=…; all else by name")
-        super().__init__(**({"decision": decision[0], **data} if decision else data))
+    def __init__(
+        self,
+        decision: Decision,
+        *,
+        workload: str | None = None,
+        size: str = "batch_size",
+        gpu: ResourcePolicy = _GPU,
+        cpu: ResourcePolicy = _CPU,
+        objective: Objective = "time",
+        max_age_days: float | None = 90,
+        accept_other_hardware: bool = False,
+        accept_other_versions: bool = False,
+    ) -> None:
+        Value.__init__(
+            self,
+            decision=decision,
+            workload=workload,
+            size=size,
+            gpu=gpu,
+            cpu=cpu,
+            objective=objective,
+            max_age_days=max_age_days,
+            accept_other_hardware=accept_other_hardware,
+            accept_other_versions=accept_other_versions,
+        )
 
     @model_validator(mode="after")
     def _must_be_decided(self) -> "BenchmarkedPolicy":

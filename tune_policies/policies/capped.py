@@ -1,12 +1,11 @@
 """No more trials at once than a number."""
 
-from typing import Any
-
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.scale_up import fewest_nodes
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.policy import WrappingPolicy
+from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.resources import PositiveCount
+from tune_policies.values.value import Value
 
 
 class CappedPolicy(WrappingPolicy):
@@ -22,8 +21,8 @@ class CappedPolicy(WrappingPolicy):
 
     max_concurrent_trials: PositiveCount
 
-    def __init__(self, /, *args: Any, **data: Any) -> None:
-        super().__init__(*args, **data)
+    def __init__(self, inner: ResourcePolicy, max_concurrent_trials: int) -> None:
+        Value.__init__(self, inner=inner, max_concurrent_trials=max_concurrent_trials)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""

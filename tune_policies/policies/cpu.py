@@ -10,7 +10,7 @@ from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WantedCustom
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import Amount, Bytes, Resources, WorkerCount
+from tune_policies.values.resources import Amount, Memory, Resources, WorkerCount
 
 
 def _above_zero(cpus: float) -> float:
@@ -33,7 +33,7 @@ class CpuPolicy(ResourcePolicy):
     """
 
     cpus: Annotated[Amount, AfterValidator(_above_zero)] = 1
-    memory: Bytes | None = None
+    memory: Memory | None = None
     num_workers: WorkerCount = 0
     custom: WantedCustom = Field(default_factory=dict)
 

@@ -1,12 +1,12 @@
 """The first of several policies that fits: GPUs if there are some, else CPUs."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.value import Value
 
 
 class FirstFeasiblePolicy(ResourcePolicy):
@@ -24,10 +24,10 @@ class FirstFeasiblePolicy(ResourcePolicy):
 
     policies: tuple[InnerPolicy, ...]
 
-    def __init__(self, /, *choices: ResourcePolicy, **data: Any) -> None:
-        if choices and "policies" in data:
+    def __init__(self, *choices: ResourcePolicy, policies: Sequence[ResourcePolicy] | None = None) -> None:
+        if choices and policies is not None:
             raise InvalidResourcesError("give the policies one way: as arguments, or as policies=(…)")
-        super().__init__(**({"policies": choices} if choices else data))
+        Value.__init__(self, policies=choices if policies is None else policies)
         if not self.policies:
             raise InvalidResourcesError("FirstFeasiblePolicy needs at least one policy to try")
 

@@ -25,8 +25,8 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from tune_policies.values.resources import (
     TICKS,
     Amount,
-    Bytes,
     GpuAmount,
+    Memory,
     Resources,
     WorkerCount,
     format_amount,
@@ -62,7 +62,7 @@ class GpuPolicy(GpuTypesPolicy):
     cpus: Amount | None = None
     accelerator_type: AcceleratorTypes | None = None
     num_workers: WorkerCount = 0
-    min_gpu_memory: Bytes | None = None
+    min_gpu_memory: Memory | None = None
     custom: WantedCustom = Field(default_factory=dict)
 
     def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
@@ -83,7 +83,7 @@ class GpuPolicy(GpuTypesPolicy):
             return iter((usable,))
         if self.cpus is None:
             usable = usable._replace(groups=nodes_with_cpus(usable.groups, "GPU", to_ticks(self.gpus)))
-        return selections_of(capacity, usable, self.min_gpu_memory)
+        return selections_of(capacity, usable, int(self.min_gpu_memory))
 
     def _plan_selection(
         self, capacity: ClusterCapacity, selection: Selection, accelerator_type: str | None
@@ -92,7 +92,7 @@ class GpuPolicy(GpuTypesPolicy):
         reasons = []
         if self.min_gpu_memory is not None:
             found = describe_gpus(selection.groups)
-            reasons.append(f"GPUs with at least {format_bytes(self.min_gpu_memory)}: {found}")
+            reasons.append(f"GPUs with at least {format_bytes(int(self.min_gpu_memory))}: {found}")
             if self.cpus is None and all(node.resources.cpus for node, _ in selection.groups):
                 groups = gpus_of_type(capacity, accelerator_type).groups
                 reasons += about_nodes_without_cpus(groups, "GPU", from_ticks(1))

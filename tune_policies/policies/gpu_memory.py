@@ -37,7 +37,7 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from tune_policies.values.resources import (
     TICKS,
     Amount,
-    Bytes,
+    Memory,
     PositiveCount,
     Resources,
     WorkerCount,
@@ -82,7 +82,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         InvalidResourcesError: A field is wrong.
     """
 
-    gpu_memory: Bytes | None = None
+    gpu_memory: Memory | None = None
     profile: GpuMemoryProfile | None = None
     headroom: Headroom = 0.1
     cpus: Amount | None = None
@@ -103,7 +103,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         usable = self._usable(capacity, accelerator_type)
         if self.profile is not None:
             return self._plan_by_profile(self.profile, capacity, usable)
-        plan, choice = self._best(capacity, usable, self.gpu_memory or 0)
+        plan, choice = self._best(capacity, usable, int(self.gpu_memory or 0))
         return with_labels(plan, capacity, choice)
 
     def _plan_by_profile(self, profile: GpuMemoryProfile, capacity: ClusterCapacity, usable: Selection) -> TrialPlan:

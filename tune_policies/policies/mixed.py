@@ -16,6 +16,7 @@ from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, with_inner
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import MOST, PositiveCount, Speed
+from tune_policies.values.value import Value
 
 _SLOWEST: Final = sys.float_info.min
 """The slowest speed of a slot type that is told from another's."""
@@ -29,8 +30,8 @@ class MixedPolicy(ResourcePolicy):
     for which nothing is left is left out, and the plan says why. Beside slots of other types no trial's workers grow.
 
     Attributes:
-        policies: One for each type of slot, the best first; as arguments, or in one list. At least one, and none with a
-            GPU-memory profile.
+        policies: One for each type of slot, the best first; as arguments, or by name in one list. At least one, none
+            with a GPU-memory profile.
         speeds: How fast a trial runs in the slots of each policy, in any one unit; ``None``: not known. By them
             ``PolicyScheduler`` leaves slow slots idle where faster ones end all that waits sooner, from the first
             trial on.
@@ -42,12 +43,15 @@ class MixedPolicy(ResourcePolicy):
     policies: tuple[InnerPolicy, ...]
     speeds: tuple[Speed, ...] | None = None
 
-    def __init__(self, /, *policies: ResourcePolicy | Sequence[ResourcePolicy], **data: object) -> None:
-        if len(policies) == 1 and isinstance(policies[0], Sequence):
-            policies = tuple(policies[0])
-        if policies and "policies" in data:
+    def __init__(
+        self,
+        *slot_policies: ResourcePolicy,
+        policies: Sequence[ResourcePolicy] | None = None,
+        speeds: Sequence[float] | None = None,
+    ) -> None:
+        if slot_policies and policies is not None:
             raise InvalidResourcesError("give the policies one way: as arguments, or as policies=(…)")
-        super().__init__(**({"policies": policies, **data} if policies else data))
+        Value.__init__(self, policies=slot_policies if policies is None else policies, speeds=speeds)
 
     @model_validator(mode="after")
     def _must_have_policies(self) -> Self:

@@ -121,24 +121,15 @@ InnerPolicy = Annotated[SerializeAsAny[ResourcePolicy], BeforeValidator(_policy)
 
 
 class WrappingPolicy(ResourcePolicy):
-    """A policy around another, which may be given by position.
+    """A policy around another, which may be given by position: so each subclass has an ``__init__``.
 
-    Each subclass repeats ``__init__``, or type checkers would refuse what is given by position.
+    It calls ``Value.__init__``, as checkers know what ``super()`` takes to be ``inner`` alone.
 
     Attributes:
         inner: The policy that decides everything else.
     """
 
     inner: InnerPolicy
-
-    def __init__(self, /, *args: Any, **data: Any) -> None:
-        names = tuple(type(self).model_fields)
-        if len(args) > len(names):
-            raise InvalidResourcesError(f"takes {', '.join(names)} by position, got {len(args)} arguments")
-        given = dict(zip(names, args, strict=False))
-        if twice := sorted(given.keys() & data.keys()):
-            raise InvalidResourcesError(f"{', '.join(twice)} given twice: by position and by name")
-        super().__init__(**{**given, **data})
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:

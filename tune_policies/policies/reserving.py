@@ -1,16 +1,15 @@
 """Room on each node that trials leave free, for what else runs there."""
 
-from typing import Any
-
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.cluster.labels import NODE_ID, is_none_of
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.packing import request_of, subtract, workers_on_node
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.policies.policy import WrappingPolicy
+from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, Amount, Bytes, Count, Resources, to_ticks
+from tune_policies.values.resources import TICKS, Amount, Count, Memory, Resources, to_ticks
+from tune_policies.values.value import Value
 
 
 class ReservingPolicy(WrappingPolicy):
@@ -32,10 +31,10 @@ class ReservingPolicy(WrappingPolicy):
 
     cpus: Amount = 0
     gpus: Count = 0
-    memory: Bytes | None = None
+    memory: Memory | None = None
 
-    def __init__(self, /, *args: Any, **data: Any) -> None:
-        super().__init__(*args, **data)
+    def __init__(self, inner: ResourcePolicy, cpus: float = 0, gpus: int = 0, memory: int | str | None = None) -> None:
+        Value.__init__(self, inner=inner, cpus=cpus, gpus=gpus, memory=memory)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""

@@ -1,15 +1,17 @@
 """Plans on some nodes only, chosen by label or by exclusion."""
 
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Final
 
 from pydantic import Field
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import NODE_ID, LabelSelector, format_selector, is_none_of, matcher, merged
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.policy import WrappingPolicy
+from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
+from tune_policies.values.value import Value
 
 _SHORT_ID: Final = 8
 """Digits of a node ID that Ray's own lists show."""
@@ -35,8 +37,17 @@ class SelectingPolicy(WrappingPolicy):
     exclude_nodes: tuple[str, ...] = ()
     exclude_head: bool = False
 
-    def __init__(self, /, *args: Any, **data: Any) -> None:
-        super().__init__(*args, **data)
+    def __init__(
+        self,
+        inner: ResourcePolicy,
+        label_selector: Mapping[str, str] | None = None,
+        exclude_nodes: Sequence[str] = (),
+        exclude_head: bool = False,
+    ) -> None:
+        selector = {} if label_selector is None else label_selector
+        Value.__init__(
+            self, inner=inner, label_selector=selector, exclude_nodes=exclude_nodes, exclude_head=exclude_head
+        )
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.units import MOST_BYTES, format_bytes, is_number, parse_bytes
+from tune_policies.values.units import MIB, MOST_BYTES, format_bytes, is_number, parse_bytes, parse_memory
 from tune_policies.values.value import Value, shorten
 
 TICKS: Final = 10_000
@@ -144,7 +144,9 @@ Amount = Annotated[float, _named(check_amount)]
 GpuAmount = Annotated[float, _named(check_gpus)]
 """A number of GPUs: a fraction up to 1, whole above."""
 Bytes = Annotated[int, _named(parse_bytes), WithJsonSchema({"type": "integer", "minimum": 1})]
-"""Bytes above 0, from a number or a text such as ``"6GiB"``."""
+"""Bytes above 0 that were read or computed."""
+Memory = Annotated[int | str, _named(parse_memory), WithJsonSchema({"type": "integer", "minimum": MIB})]
+"""Memory that somebody asks for: a text such as ``"6GiB"``, or bytes from 1 MiB on. Kept as a number of bytes."""
 UsedBytes = Annotated[
     int, _named(_used_bytes), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MOST_BYTES})
 ]
@@ -206,7 +208,7 @@ class Resources(Value):
             case _:
                 return self.replaced(custom={**self.custom, name: from_ticks(ticks)})
 
-    def replaced(self, **changes: Any) -> "Resources":
+    def replaced(self, **changes: float | dict[str, float] | None) -> "Resources":
         """Return a copy with some fields changed, checked like a new one."""
         return Resources(**{**self.model_dump(), **changes})
 

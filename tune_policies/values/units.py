@@ -1,7 +1,8 @@
 """Amounts of memory as people write them: ``"6GiB"``, ``"500 MB"``, or a number of bytes.
 
 Parsing is pydantic's ``ByteSize``: decimal units (kB, MB, GB, TB) are powers of 1000, binary ones
-(KiB, MiB, GiB, TiB) powers of 1024.
+(KiB, MiB, GiB, TiB) powers of 1024. Without the B (``"6Gi"``, ``"500M"``) they are as Kubernetes writes them, and mean
+the same.
 """
 
 import re
@@ -27,6 +28,11 @@ _WHOLE_TEXT: Final = re.compile(r"(?:\d++(?:\.\d++)?|\.\d++)\s*+\w*+")
 Nothing is given back here (``++``): a word character may be a digit, and a long text would take for ever.
 """
 
+_BINARY_OF_KUBERNETES: Final = re.compile(r".*[\d.\s][KMGTPE]i")
+
+_OF_DOCKER: Final = re.compile(r".*[\d.\s][Kmgtpe]")
+"""What pydantic reads as decimal is binary in Docker, and ``m`` is a thousandth in Kubernetes: so it is not read."""
+
 _LONGEST: Final = 100
 """Characters of an amount: more than any has."""
 
@@ -43,18 +49,35 @@ def parse_bytes(amount: object, *, name: str = "memory") -> int:
     """
     hint = (
         f"{name} must be above 0: a number of bytes, or a number with a unit "
-        "(B, kB, MB, GB, TB, KiB, MiB, GiB, TiB) as in '6GiB'"
+        "(B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or Ki, Mi, Gi, k, M, G as in Kubernetes) as in '6GiB'"
     )
     if isinstance(amount, str):
         try:
-            if len(amount) > _LONGEST or not _WHOLE_TEXT.fullmatch(amount.strip()):
+            text = amount.strip()
+            if len(amount) > _LONGEST or not _WHOLE_TEXT.fullmatch(text) or _OF_DOCKER.fullmatch(text):
                 raise ValueError
-            amount = _BYTE_SIZE.validate_python(amount)
+            amount = _BYTE_SIZE.validate_python(f"{text}B" if _BINARY_OF_KUBERNETES.fullmatch(text) else text)
         except (ValidationError, OverflowError, ValueError):
             raise InvalidResourcesError(f"{hint}; got {shorten(amount)}") from None
     if not is_number(amount) or not 1 <= amount <= MOST_BYTES:
         raise InvalidResourcesError(f"{hint}; got {shorten(amount)}")
     return int(amount)
+
+
+def parse_memory(amount: object, *, name: str = "memory") -> int:
+    """Return the bytes of memory that somebody asks for, 1 MiB or more.
+
+    Raises:
+        InvalidResourcesError: ``amount`` cannot be read, or is so little that a unit was forgotten.
+    """
+    found = parse_bytes(amount, name=name)
+    if found < MIB:
+        number = amount.strip() if isinstance(amount, str) else shorten(amount)
+        meant = f": write '{number}GiB'" if is_number(amount) or number.isdecimal() else ""
+        raise InvalidResourcesError(
+            f"{name}={amount!r} would be {found} {'byte' if found == 1 else 'bytes'}, and the least is 1 MiB{meant}"
+        )
+    return found
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -5,14 +5,20 @@ mistakes, each with its field, what was given, and the fields that exist.
 """
 
 import difflib
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any, ClassVar, Final, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
 
 _MOST: Final = 5
 
@@ -32,7 +38,21 @@ _MOST_MISTAKES = 100
 """Whoever has more of them has given another file, which may have any number."""
 
 
-class Value(BaseModel):
+class _Explained(ModelMetaclass):
+    """Explains a call whose arguments are not those of the signature, as it explains a wrong field."""
+
+    if not TYPE_CHECKING:  # a checker goes by the signature itself
+
+        def __call__(self, *args: Any, **data: Any) -> Any:
+            try:
+                return super().__call__(*args, **data)
+            except TypeError:
+                # All mistakes at once: what is missing and what is unknown, as in a file.
+                Value.__init__(self.__new__(self), **_by_name(self, args, data))
+                raise
+
+
+class Value(BaseModel, metaclass=_Explained):
     """A frozen value that explains a wrong field instead of quoting a schema."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -101,6 +121,30 @@ class ShownValue(Value):
 
     def _repr_html_(self) -> str:
         return cast("str", import_module("tune_policies.views.html").to_html(self.__rich__()))
+
+
+def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all arguments of a call by name.
+
+    Raises:
+        InvalidResourcesError: There are more by position than the class takes, or one comes twice.
+    """
+    parameters = inspect.signature(cls).parameters.values()
+    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        return dict(data)
+    names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    if len(args) > len(names):
+        called = ", ".join(
+            f"{name}={shorten(value)}" for name, value in zip(cls.model_fields, args, strict=False) if name not in data
+        )
+        takes = f"takes {', '.join(names)} by position" if names else "takes its fields by name"
+        raise InvalidResourcesError(
+            f"{cls.__name__} {takes}, got {counted(len(args), 'argument')} without a name: "
+            f"write {cls.__name__}({called})"
+        )
+    if twice := sorted(data.keys() & set(names[: len(args)])):
+        raise InvalidResourcesError(f"{', '.join(twice)} given twice: by position and by name")
+    return {**dict(zip(names, args, strict=False)), **data}
 
 
 def _mappings_with_other_keys(data: object) -> Iterator[tuple[str, object]]:

@@ -81,14 +81,14 @@ class Question(NamedTuple):
         amounts = {name: _ticks(amount) for name, amount in policy.custom.items()}
         amounts["CPU"] = _ticks(cpus if policy.cpus is None else policy.cpus)
         if isinstance(policy, CpuPolicy):
-            amounts["memory"] = policy.memory or 0
+            amounts["memory"] = int(policy.memory or 0)
             return cls(Wish(amounts, fewest_workers(policy.num_workers)), allowed, allowed)
         least = policy.min_gpu_memory if isinstance(policy, GpuPolicy) else policy.gpu_memory
         suited = tuple(
             node
             for node in allowed
             if policy.accelerator_type in (None, node.accelerator_type)
-            if (node.smallest_gpu_memory_bytes or 0) >= (least or 0)
+            if (node.smallest_gpu_memory_bytes or 0) >= int(least or 0)
         )
         if isinstance(policy, GpuPolicy):
             return cls(
@@ -99,7 +99,7 @@ class Question(NamedTuple):
         wish = Wish(
             amounts,
             fewest_workers(policy.num_workers),
-            gpu_memory_bytes=policy.gpu_memory,
+            gpu_memory_bytes=int(policy.gpu_memory),
             max_per_gpu=policy.max_trials_per_gpu,
         )
         return cls(wish, suited, allowed)

@@ -17,7 +17,7 @@ from tune_policies.cluster.capacity import GpuDevice
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, check_selector, is_label_value
 from tune_policies.cluster.tpu_slices import SliceShape, check_topology
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import Bytes, Count, CustomAmounts, PositiveCount, Resources, format_amount
+from tune_policies.values.resources import Count, CustomAmounts, Memory, PositiveCount, Resources, format_amount
 from tune_policies.values.value import Value, shorten
 
 _DNS_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -117,7 +117,7 @@ class NodeType(Value):
     Attributes:
         name: Its name, also of the worker group: a DNS label.
         cpus: CPUs that Ray counts on it: whole, as KubeRay's autoscaler reads no parts.
-        memory_bytes: Host memory.
+        memory: Host memory: a text such as ``"32GiB"``, or bytes.
         gpus: Whole GPUs.
         custom: Devices of other families by Ray's resource, such as ``{"TPU": 4}``, and any other resource.
         accelerator_type: Ray's name of its device type; ``None``: it has no devices, or any.
@@ -137,7 +137,7 @@ class NodeType(Value):
 
     name: NodeTypeName
     cpus: PositiveCount
-    memory_bytes: Bytes
+    memory: Memory
     gpus: Count = 0
     custom: Annotated[CustomAmounts, AfterValidator(_node_resources)] = Field(default_factory=dict)
     accelerator_type: Annotated[str, AfterValidator(check_accelerator_type)] | None = None
@@ -199,7 +199,7 @@ class NodeType(Value):
     @property
     def resources(self) -> Resources:
         """What Ray counts on one node."""
-        return Resources(cpus=self.cpus, gpus=self.gpus, memory_bytes=self.memory_bytes, custom=self.custom)
+        return Resources(cpus=self.cpus, gpus=self.gpus, memory_bytes=self.memory, custom=self.custom)
 
     @property
     def devices(self) -> dict[str, float]:
@@ -271,7 +271,7 @@ class NodeCatalog(Value):
         return self
 
 
-HEAD = NodeType(name="head", cpus=2, memory_bytes=8 * 2**30)
+HEAD = NodeType(name="head", cpus=2, memory=8 * 2**30)
 """A head node that only manages: Ray's own processes need about so much."""
 
 

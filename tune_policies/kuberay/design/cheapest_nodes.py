@@ -74,7 +74,7 @@ class NodePool(NamedTuple):
 
     def capacity(self, units: Units, *, is_expected: bool = True) -> ClusterCapacity:
         """Return the cluster with so many units. They are still to be added, unless ``is_expected`` is false."""
-        head = NodeCapacity(node_id="head", resources=Resources(memory_bytes=self.head.memory_bytes), is_head=True)
+        head = NodeCapacity(node_id="head", resources=Resources(memory_bytes=self.head.memory), is_head=True)
         groups = (self.group(name, number) for name, number in sorted(units.items()) if number)
         nodes = (node for group in groups for node in group.spec.nodes(group.max_nodes, is_expected=is_expected))
         return ClusterCapacity().with_nodes((head, *nodes))

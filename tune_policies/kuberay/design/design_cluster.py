@@ -101,9 +101,9 @@ def _worker(policy: ResourcePolicy) -> _Worker:
             return _Worker(policy.cpus, policy.resource, policy.amount, policy.accelerator_type, policy.topology)
         case GpuPolicy():
             if policy.min_gpu_memory is not None:
-                _check_memory(policy, policy.min_gpu_memory, _one_type(policy.accelerator_type))
+                _check_memory(policy, int(policy.min_gpu_memory), _one_type(policy.accelerator_type))
         case GpuMemoryPolicy():
-            _check_memory(policy, policy.gpu_memory or 1, _one_type(policy.accelerator_type))
+            _check_memory(policy, int(policy.gpu_memory or 1), _one_type(policy.accelerator_type))
             if policy.gpu_memory is None:  # a profile: what fits one device is what fits
                 return _Worker(policy.cpus, "GPU", 1, _one_type(policy.accelerator_type), custom=policy.custom)
         case SelectingPolicy() if policy.label_selector:
@@ -160,7 +160,7 @@ def _node_type(worker: _Worker, num_trials: int) -> NodeType:
     return NodeType(
         name=_node_name(worker, devices, num_cpus),
         cpus=num_cpus,
-        memory_bytes=memory,
+        memory=memory,
         gpus=devices if worker.resource == "GPU" else 0,
         custom=custom,
         accelerator_type=worker.accelerator_type,
@@ -235,7 +235,7 @@ class ClusterDesign(Value):
         """The cluster as a file of it is to be read again. Its head has host memory, for Train drivers, and no CPU."""
         return ClusterSpec(
             name=self.name,
-            head=Resources(memory_bytes=self.head.memory_bytes),
+            head=Resources(memory_bytes=self.head.memory),
             groups=tuple(group.spec for group in self.groups),
             idle_timeout_s=self.idle_timeout_s,
         )

@@ -124,12 +124,12 @@ def forecast_trials(
         at_minimum = stage(policy.plan(capacity.model_copy(update={"node_types": ()})))
     except InfeasibleRequestError as error:
         at_minimum = stage(None, f"as one needs {error.asked}, but {error.offered}")
-    is_less = num_trials is not None and 0 < num_trials < most.max_concurrent_trials
+    fewer = num_trials if num_trials is not None and 0 < num_trials < most.max_concurrent_trials else None
     return TrialForecast(
         cluster=cluster.name,
         at_minimum=at_minimum,
         at_maximum=at_maximum,
-        for_trials=stage(_at_most(CappedPolicy(policy, num_trials), cluster, capacity)) if is_less else None,
+        for_trials=None if fewer is None else stage(_at_most(CappedPolicy(policy, fewer), cluster, capacity)),
         currency="USD" if catalog is None else catalog.currency,
         cautions=(
             *cluster.assumptions,

@@ -240,10 +240,41 @@ def check_fixable(path: FilePath) -> None:
         raise InvalidResourcesError(f"--fix takes minutes for more than {_MAX_LINES:,} lines: split {path}")
 
 
-def fix_file(
+class FixedFile(NamedTuple):
+    """A file's content before and after its changes, which nobody has written yet.
+
+    Attributes:
+        path: The file.
+        before: What is in it.
+        after: What would be.
+        changes: What is mended, in order.
+    """
+
+    path: FilePath
+    before: bytes
+    after: bytes
+    changes: tuple[Finding, ...]
+
+    def diff(self) -> list[str]:
+        """Return the lines of the difference, as ``diff -u`` writes them."""
+        before, after = (each.decode("utf-8").splitlines() for each in (self.before, self.after))
+        name = str(self.path)
+        return list(difflib.unified_diff(before, after, name, name, lineterm="")) if self.changes else []
+
+    def write(self) -> None:
+        """Write the changes, at once or not at all.
+
+        Raises:
+            InvalidResourcesError: The file cannot be written, as when it is read-only or was changed meanwhile.
+        """
+        if self.changes:
+            replace_file(self.path, self.after, expected=self.before)
+
+
+def fixed_file(
     path: FilePath, crds: CrdSet | None = None, name: str | None = None, *, unsafe: bool = False
-) -> tuple[Finding, ...]:
-    """Make all safe changes in a file, at once or not at all, and return what was mended.
+) -> FixedFile:
+    """Return a file with all safe changes made, and write nothing.
 
     Args:
         path: The file.
@@ -252,8 +283,7 @@ def fix_file(
         unsafe: Make those changes too that may change what runs.
 
     Raises:
-        InvalidResourcesError: It is gzipped, very long, or what is piped in, or it cannot be written, as when it is
-            read-only or was changed meanwhile.
+        InvalidResourcesError: It is gzipped, very long, or what is piped in.
     """
     check_fixable(path)
     content = _content(path)
@@ -261,11 +291,9 @@ def fix_file(
     try:
         text = content.removeprefix(mark).decode("utf-8")
     except UnicodeDecodeError:
-        return ()
+        return FixedFile(path, content, content, ())
     fixed = fix_text(text, str(path), crds, name, unsafe=unsafe)
-    if fixed.changes:
-        replace_file(path, mark + fixed.text.encode("utf-8"), expected=content)
-    return fixed.changes
+    return FixedFile(path, content, mark + fixed.text.encode("utf-8"), fixed.changes)
 
 
 def _content(path: FilePath) -> bytes:

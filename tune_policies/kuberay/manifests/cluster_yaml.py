@@ -266,4 +266,4 @@ def _looked_up(machine: NodeType, *, is_head: bool) -> dict[str, int]:
     amounts = {"CPU": machine.cpus, **{name: int(amount) for name, amount in machine.devices.items()}}
     if machine.accelerator_type is not None:
         amounts[ACCELERATOR_TYPE_PREFIX + machine.accelerator_type] = 1
-    return amounts if is_head else {**amounts, "memory": int(machine.memory_bytes * (1 - _FOR_OBJECTS))}
+    return amounts if is_head else {**amounts, "memory": int(int(machine.memory) * (1 - _FOR_OBJECTS))}

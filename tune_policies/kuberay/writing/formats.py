@@ -54,7 +54,7 @@ def _pod_template(
         InvalidResourcesError: Kubernetes does not know its devices.
     """
     devices = devices_of(node_type)
-    amounts = {"cpu": str(node_type.cpus), "memory": _quantity(node_type.memory_bytes)}
+    amounts = {"cpu": str(node_type.cpus), "memory": _quantity(int(node_type.memory))}
     tolerations = [*node_type.tolerations]
     if devices is not None:
         amounts[devices.key] = str(devices.amount)
@@ -371,7 +371,7 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str
             # Without CPUs it takes no trials; memory is what Train's drivers hold.
             design.head.name: {
                 "max_workers": 0,
-                "resources": {"CPU": 0, "memory": design.head.memory_bytes},
+                "resources": {"CPU": 0, "memory": design.head.memory},
                 "node_config": design.head.node_config,
             }
         }
@@ -390,7 +390,7 @@ def cluster_yaml(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str
 
 
 def _amounts(node_type: NodeType) -> dict[str, int]:
-    amounts = {"CPU": node_type.cpus, "GPU": node_type.gpus, "memory": node_type.memory_bytes}
+    amounts = {"CPU": node_type.cpus, "GPU": node_type.gpus, "memory": int(node_type.memory)}
     for name, amount in node_type.custom.items():
         amounts[name] = int(amount)
     if node_type.accelerator_type is not None:
