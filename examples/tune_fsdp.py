@@ -1,4 +1,7 @@
-"""FSDP with two workers per trial, each with a part of the model: on two GPUs, or one, or on CPUs by gloo."""
+"""FSDP with two workers per trial, each with a part of the model: on two GPUs, or one, or on CPUs by gloo.
+
+It needs PyTorch 2.6 or newer.
+"""
 
 import ray.train
 import ray.train.torch

@@ -42,7 +42,7 @@ def main(storage_path=None):
     return run(
         train,
         POLICY,
-        config={"batch_size": tune.grid_search([100, 20_000])},
+        config={"batch_size": tune.grid_search([100, 60_000])},
         metric="loss",
         mode="min",
         scheduler=OomRetryScheduler(),

@@ -70,7 +70,15 @@ def gpus_of_a_trial(policy, node):
     return plan.worker.gpus * max(1, plan.num_workers)
 
 
-@pytest.mark.parametrize("name", GPUS_OF_A_TRIAL)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for name in GPUS_OF_A_TRIAL if name.startswith("tune_")),
+        *further(
+            *(name for name in GPUS_OF_A_TRIAL if name.startswith("train_"))
+        ),  # which import what is slow to import
+    ],
+)
 def test_an_example_takes_a_gpu_if_there_is_one_and_else_cpus(name):
     policy = load_example(name).POLICY
 

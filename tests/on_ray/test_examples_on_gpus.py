@@ -12,7 +12,6 @@ pytestmark = [pytest.mark.rest, pytest.mark.filterwarnings("ignore::tune_policie
 @pytest.mark.parametrize(
     ("name", "gpus"),
     [
-        ("train_tensorflow", {1}),
         ("train_xgboost", {1}),
         ("tune_model_parallel", {2}),
         ("tune_pbt", {1}),
