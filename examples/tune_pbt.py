@@ -40,15 +40,15 @@ def train(config):
 
 
 def main(storage_path=None):
-    space = {"lr": tune.loguniform(1e-3, 0.3)}
     return run(
         train,
         POLICY,
-        config=space,
-        num_samples=POPULATION,
+        config={"lr": tune.grid_search([0.001, 0.01, 0.1, 0.2])},
         metric="loss",
         mode="min",
-        scheduler=PopulationBasedTraining(perturbation_interval=2, hyperparam_mutations=space),
+        scheduler=PopulationBasedTraining(
+            perturbation_interval=2, hyperparam_mutations={"lr": tune.loguniform(1e-3, 0.3)}
+        ),
         reuse_actors=True,  # a trial that takes over another's config keeps its process
         storage_path=storage_path,
         verbose=1,

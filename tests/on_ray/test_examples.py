@@ -12,23 +12,23 @@ from tune_policies import ClusterCapacity, NodeCapacity, Resources
 
 RAY = {"num_cpus": 2}
 
-LEARNT = {  # the metric of each example, and between which values it ends; the demo has the others
+LEARNT = {  # the metric of each example, and between which values its best trial ends; the demo has the others
     "train_huggingface": ("loss", 0, 0.5),
     "train_jax": ("loss", 0, 0.01),
     "train_lightgbm": ("train-binary_error", 0, 0.1),
     "train_lightning": ("loss", 0, 2),
     "train_tensorflow": ("accuracy", 0.8, 1),
     "train_xgboost": ("train-error", 0, 0.1),
-    "tune_fsdp": ("loss", 0, 8),
-    "tune_measured": ("loss", 0, 80),
-    "tune_mixed": ("loss", 0, 9),
+    "tune_fsdp": ("loss", 0, 2),
+    "tune_measured": ("loss", 0, 64),
+    "tune_mixed": ("loss", 0, 1),
     "tune_model_parallel": ("loss", 0, 1),
-    "tune_oom_retry": ("loss", 0, 90),
-    "tune_optuna_asha": ("loss", 0, 100),
-    "tune_pbt": ("loss", 0, 8),
+    "tune_oom_retry": ("loss", 0, 64),
+    "tune_optuna_asha": ("loss", 0, 30),
+    "tune_pbt": ("loss", 0, 1),
     "tune_pytorch": ("accuracy", 0.9, 1),
-    "tune_resume": ("threads", 1, 2),
-    "tune_trainables": ("loss", 0, 0.01),
+    "tune_resume": ("threads", 2, 2),
+    "tune_trainables": ("loss", 0, 0.02),
 }
 HOW_MANY = {"tune_trainables": 6, "tune_pbt": 4, "tune_optuna_asha": 4, "tune_pytorch": 4, "tune_mixed": 4}
 
@@ -39,7 +39,8 @@ def test_an_example_learns_on_cpus(name, tmp_path):
 
     results = run_example(name, tmp_path)
 
-    assert all(least <= result[metric] <= most + 1e-9 for result in results), results
+    best = min if "loss" in metric or "error" in metric else max
+    assert least <= best(result[metric] for result in results) <= most
     assert len(results) == HOW_MANY.get(name, len(results))
 
 
