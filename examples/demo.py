@@ -22,11 +22,13 @@ PARTS = {
 }
 
 
-def describe(plan, trial):
+def describe(trial):
     config = ", ".join(f"{key}={value}" for key, value in trial.config.items())
-    resources = f"{plan.num_workers} x ({plan.worker})" if plan.num_workers else str(plan.worker)
-    used = trial.last_result["peak_gpu_memory_bytes"]
-    return config, f"{trial.last_result['accuracy']:.3f}", resources, "no GPU" if used is None else format_bytes(used)
+    result = trial.last_result
+    had = result["slot"].partition(";")[0]  # what drivers of Train hold comes after it
+    memory = result.get("gpu_memory", {})
+    used = memory.get("peak_reserved_bytes") or memory.get("peak_allocated_bytes")
+    return config, f"{result['accuracy']:.3f}", had, format_bytes(used) if used else "no GPU"
 
 
 def main():
@@ -41,9 +43,8 @@ def main():
         table.add_column(heading)
     for name, part in PARTS.items():
         console.rule(name)
-        plan, results = part.main()
-        for trial in results.trials:
-            table.add_row(name, *describe(plan, trial))
+        for trial in part.main().trials:
+            table.add_row(name, *describe(trial))
     ray.shutdown()
     console.print(table)
 

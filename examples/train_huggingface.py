@@ -1,13 +1,13 @@
-"""Train a Hugging Face transformer on two workers under a plan."""
+"""Train a Hugging Face transformer on two GPUs if there are, else on one, else on two CPUs."""
 
 import ray.train
 import torch
 from ray.train.huggingface.transformers import RayTrainReportCallback, prepare_trainer
 
-from tune_policies import CpuPolicy, FirstFeasiblePolicy, probe_cluster
+from tune_policies import CpuPolicy, GpuPolicy
 from tune_policies.trainers import build_torch_trainer
 
-POLICY = FirstFeasiblePolicy(CpuPolicy(cpus=1, num_workers=2), CpuPolicy(cpus=0.5, num_workers=2))
+POLICY = GpuPolicy(num_workers=2) | GpuPolicy(num_workers=1) | CpuPolicy(num_workers=2)
 
 
 def train_on_worker():
@@ -24,17 +24,15 @@ def train_on_worker():
         save_strategy="epoch",
         logging_strategy="epoch",
         report_to="none",
-        use_cpu=True,  # or each worker on a CPU trains a model of its own
+        use_cpu=not torch.cuda.is_available(),  # or each worker on a CPU trains a model of its own
     )
     trainer = Trainer(model=model, args=args, train_dataset=data, callbacks=[RayTrainReportCallback()])
     prepare_trainer(trainer).train()
 
 
 def main(storage_path=None):
-    plan = POLICY.plan(probe_cluster())
-    print(plan.explain())
     run_config = ray.train.RunConfig(storage_path=storage_path)
-    return build_torch_trainer(train_on_worker, plan=plan, run_config=run_config).fit()
+    return build_torch_trainer(train_on_worker, plan=POLICY, run_config=run_config).fit()
 
 
 if __name__ == "__main__":

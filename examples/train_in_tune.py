@@ -1,4 +1,4 @@
-"""Tune a PyTorch Train run: each trial trains on two workers, and the plan counts them all."""
+"""Tune a PyTorch Train run: each trial trains on two workers, which may share a GPU, and the plan counts them all."""
 
 import ray.train.torch
 import torch
@@ -7,13 +7,13 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch.utils.data import DataLoader, TensorDataset
 
-from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuMemoryPolicy, probe_cluster
-from tune_policies.trainers import as_trainable, build_torch_trainer, peak_gpu_memory_bytes
+from tune_policies import CpuPolicy, GpuMemoryPolicy, as_trainable, run
+from tune_policies.trainers import build_torch_trainer
 
-POLICY = FirstFeasiblePolicy(
-    GpuMemoryPolicy(gpu_memory="4GiB", num_workers=2),
-    CpuPolicy(cpus=1, num_workers=2),
-    CpuPolicy(cpus=0.5, num_workers=2),  # a machine with a single CPU
+POLICY = (
+    GpuMemoryPolicy(gpu_memory="4GiB", num_workers=2)
+    | CpuPolicy(cpus=1, num_workers=2)
+    | CpuPolicy(cpus=0.5, num_workers=2)  # a machine with a single CPU
 )
 
 
@@ -37,28 +37,23 @@ def train_on_worker(config):
             optimizer.step()
         with torch.no_grad():
             accuracy = (model(x_test.to(device)).argmax(1).cpu() == y_test).float().mean().item()
-        ray.train.report({"accuracy": accuracy, "peak_gpu_memory_bytes": peak_gpu_memory_bytes()})
+        ray.train.report({"accuracy": accuracy})
+
+
+def build_trainer(config):  # in the trial, which starts the workers and waits for them
+    return build_torch_trainer(train_on_worker, plan=POLICY, train_loop_config=config)
 
 
 def main(storage_path=None):
-    plan = POLICY.plan(probe_cluster())
-    print(plan.explain())
-
-    def build_trainer(config):  # in the trial, which starts the workers and waits for them
-        return build_torch_trainer(train_on_worker, plan=plan, train_loop_config=config)
-
-    results = tune.run(
-        as_trainable(build_trainer, plan),
+    return run(
+        as_trainable(build_trainer, POLICY),
         config={"lr": tune.grid_search([3e-3, 1e-2])},
-        max_concurrent_trials=plan.max_concurrent_trials,  # or more drivers start than have room for workers
         metric="accuracy",
         mode="max",
         storage_path=storage_path,
         verbose=1,
     )
-    return plan, results
 
 
 if __name__ == "__main__":
-    _, results = main()
-    print(f"best accuracy: {results.best_result['accuracy']:.3f}")
+    print(f"best accuracy: {main().best_result['accuracy']:.3f}")

@@ -1,15 +1,13 @@
-"""Train with JAX on two workers under a plan: together they are one JAX, on CPUs too."""
+"""Train with JAX on two GPUs if there are, else on one, else on two CPUs: the workers together are one JAX."""
 
 import tempfile
 
 import ray.train
 
-from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuPolicy, probe_cluster
+from tune_policies import CpuPolicy, GpuPolicy
 from tune_policies.trainers import build_jax_trainer
 
-POLICY = FirstFeasiblePolicy(
-    GpuPolicy(num_workers=2), CpuPolicy(cpus=1, num_workers=2), CpuPolicy(cpus=0.5, num_workers=2)
-)
+POLICY = GpuPolicy(num_workers=2) | GpuPolicy(num_workers=1) | CpuPolicy(num_workers=2)
 
 
 def train_on_worker(config):
@@ -29,10 +27,8 @@ def train_on_worker(config):
 
 
 def main(storage_path=None):
-    plan = POLICY.plan(probe_cluster())
-    print(plan.explain())
     run_config = ray.train.RunConfig(storage_path=storage_path)
-    return build_jax_trainer(train_on_worker, plan=plan, train_loop_config={"lr": 0.1}, run_config=run_config).fit()
+    return build_jax_trainer(train_on_worker, plan=POLICY, train_loop_config={"lr": 0.1}, run_config=run_config).fit()
 
 
 if __name__ == "__main__":

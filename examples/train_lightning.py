@@ -1,4 +1,4 @@
-"""Train a Lightning module on two workers under a plan."""
+"""Train a Lightning module on two GPUs if there are, else on one, else on two CPUs."""
 
 import lightning
 import ray.train
@@ -7,10 +7,10 @@ from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment, RayTrai
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
-from tune_policies import CpuPolicy, FirstFeasiblePolicy, probe_cluster
+from tune_policies import CpuPolicy, GpuPolicy
 from tune_policies.trainers import build_torch_trainer
 
-POLICY = FirstFeasiblePolicy(CpuPolicy(cpus=1, num_workers=2), CpuPolicy(cpus=0.5, num_workers=2))
+POLICY = GpuPolicy(num_workers=2) | GpuPolicy(num_workers=1) | CpuPolicy(num_workers=2)
 
 
 class Classifier(lightning.LightningModule):
@@ -44,10 +44,8 @@ def train_on_worker():
 
 
 def main(storage_path=None):
-    plan = POLICY.plan(probe_cluster())
-    print(plan.explain())
     run_config = ray.train.RunConfig(storage_path=storage_path)
-    return build_torch_trainer(train_on_worker, plan=plan, run_config=run_config).fit()
+    return build_torch_trainer(train_on_worker, plan=POLICY, run_config=run_config).fit()
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""Train Keras on two workers under a plan: `model.fit` works there with the package tf_keras."""
+"""Train Keras on two GPUs if there are, else on one, else on two CPUs: with two, `model.fit` needs tf_keras."""
 
 import ray.train
-from ray.train.tensorflow.keras import ReportCheckpointCallback
 from sklearn.datasets import load_digits
 
-from tune_policies import CpuPolicy, FirstFeasiblePolicy, probe_cluster
+from tune_policies import CpuPolicy, GpuPolicy
 from tune_policies.trainers import build_tensorflow_trainer
 
-POLICY = FirstFeasiblePolicy(CpuPolicy(cpus=1, num_workers=2), CpuPolicy(cpus=0.5, num_workers=2))
+POLICY = GpuPolicy(num_workers=2) | GpuPolicy(num_workers=1) | CpuPolicy(num_workers=2)
 
 
 def train_on_worker(config):
     import tensorflow as tf  # here, not above, and `tf.keras` rather than `keras`: the worker chooses Keras 2
+    from ray.train.tensorflow.keras import ReportCheckpointCallback
 
     images, labels = load_digits(return_X_y=True)
     tf.keras.utils.set_random_seed(0)
@@ -25,11 +25,9 @@ def train_on_worker(config):
 
 
 def main(storage_path=None):
-    plan = POLICY.plan(probe_cluster())
-    print(plan.explain())
     run_config = ray.train.RunConfig(storage_path=storage_path)
     return build_tensorflow_trainer(
-        train_on_worker, plan=plan, train_loop_config={"lr": 3e-3}, run_config=run_config
+        train_on_worker, plan=POLICY, train_loop_config={"lr": 3e-3}, run_config=run_config
     ).fit()
 
 

@@ -1,14 +1,15 @@
-"""Train XGBoost on two workers under a plan: each takes as many threads as the plan gives it CPUs."""
+"""Train XGBoost on two GPUs if there are, else on one, else on two CPUs, with as many threads as CPUs."""
 
+import ray
 import ray.train
 import xgboost
 from ray.train.xgboost import RayTrainReportCallback
 from sklearn.datasets import load_breast_cancer
 
-from tune_policies import CpuPolicy, FirstFeasiblePolicy, probe_cluster
+from tune_policies import CpuPolicy, GpuPolicy
 from tune_policies.trainers import build_xgboost_trainer
 
-POLICY = FirstFeasiblePolicy(CpuPolicy(cpus=1, num_workers=2), CpuPolicy(cpus=0.5, num_workers=2))
+POLICY = GpuPolicy(num_workers=2) | GpuPolicy(num_workers=1) | CpuPolicy(num_workers=2)
 
 
 def train_on_worker(config):
@@ -16,8 +17,9 @@ def train_on_worker(config):
     x, y = load_breast_cancer(return_X_y=True)
     mine = slice(context.get_world_rank(), None, context.get_world_size())  # each worker has its own rows
     data = xgboost.DMatrix(x[mine], label=y[mine])
+    device = "cuda" if ray.get_gpu_ids() else "cpu"
     xgboost.train(
-        {"objective": "binary:logistic", "eval_metric": "error", "eta": config["eta"]},
+        {"objective": "binary:logistic", "eval_metric": "error", "eta": config["eta"], "device": device},
         data,
         num_boost_round=10,
         evals=[(data, "train")],
@@ -26,11 +28,9 @@ def train_on_worker(config):
 
 
 def main(storage_path=None):
-    plan = POLICY.plan(probe_cluster())
-    print(plan.explain())
     run_config = ray.train.RunConfig(storage_path=storage_path)
     return build_xgboost_trainer(
-        train_on_worker, plan=plan, train_loop_config={"eta": 0.5}, run_config=run_config
+        train_on_worker, plan=POLICY, train_loop_config={"eta": 0.5}, run_config=run_config
     ).fit()
 
 

@@ -1,40 +1,55 @@
-"""Population based training: a trial that falls behind goes on from a better one's checkpoint."""
+"""Population based training with checkpoints: the population divides what there is among itself.
 
+On four GPUs each of the four trials has one, on one GPU a quarter of it, and on CPUs its part of those.
+"""
+
+import tempfile
+from pathlib import Path
+
+import torch
 from ray import tune
 from ray.tune.schedulers import PopulationBasedTraining
 
-from tune_policies import CpuPolicy, probe_cluster
-from tune_policies.trainers import with_plan
+from tune_policies import EvenSplitPolicy, run
+
+POPULATION = 4
+POLICY = EvenSplitPolicy(num_trials=POPULATION, min_gpus=1 / POPULATION) | EvenSplitPolicy(num_trials=POPULATION)
 
 
-class Training(tune.Trainable):
-    def setup(self, config):
-        self.loss = 1.0
+def train(config):
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    x = torch.randn(256, 8, device=device)
+    model = torch.nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"])
+    start = 0
+    if checkpoint := tune.get_checkpoint():  # this trial's own, or that of a better one
+        with checkpoint.as_directory() as folder:
+            state = torch.load(Path(folder, "state.pt"), map_location=device)
+        start = state["step"] + 1
+        model.load_state_dict(state["model"])
 
-    def step(self):
-        self.loss *= 1 - self.config["lr"]
-        return {"loss": self.loss}
-
-    def save_checkpoint(self, checkpoint_dir):
-        return {"loss": self.loss}
-
-    def load_checkpoint(self, checkpoint):
-        self.loss = checkpoint["loss"]
+    for step in range(start, 6):
+        loss = torch.nn.functional.mse_loss(model(x), x.sum(dim=1, keepdim=True))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with tempfile.TemporaryDirectory() as folder:
+            torch.save({"step": step, "model": model.state_dict()}, Path(folder, "state.pt"))
+            tune.report({"loss": loss.item(), "step": step}, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
 def main(storage_path=None):
-    plan = CpuPolicy(cpus=1).plan(probe_cluster())
-    return tune.run(
-        with_plan(Training, plan),
-        config={"lr": tune.uniform(0.01, 0.5)},
-        num_samples=2,
+    return run(
+        train,
+        POLICY,
+        config={"lr": tune.grid_search([0.001, 0.01, 0.1, 0.2])},
         metric="loss",
         mode="min",
-        stop={"training_iteration": 3},
         scheduler=PopulationBasedTraining(
-            perturbation_interval=1, hyperparam_mutations={"lr": tune.uniform(0.01, 0.5)}
+            perturbation_interval=2, hyperparam_mutations={"lr": tune.loguniform(1e-3, 0.3)}
         ),
-        max_concurrent_trials=plan.max_concurrent_trials,
+        reuse_actors=True,  # a trial that takes over another's config keeps its process
         storage_path=storage_path,
         verbose=1,
     )

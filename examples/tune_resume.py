@@ -1,11 +1,13 @@
-"""`tune.run(resume=…)` with another plan: what is unfinished runs again with its resources."""
+"""Go on under another policy: what had too little runs again with more, what has finished keeps its results."""
 
 import os
 
 from ray import tune
 
-from tune_policies import CpuPolicy, probe_cluster
-from tune_policies.trainers import with_plan
+from tune_policies import CpuPolicy, GpuPolicy, run
+
+SMALL = GpuPolicy(gpus=0.5, cpus=1) | CpuPolicy(cpus=1)
+LARGE = GpuPolicy(gpus=1, cpus=2) | CpuPolicy(cpus=2)
 
 
 def train(config):
@@ -16,8 +18,6 @@ def train(config):
 
 
 def main(storage_path=None):
-    capacity = probe_cluster()
-    small, large = CpuPolicy(cpus=1).plan(capacity), CpuPolicy(cpus=2).plan(capacity)
     options = {
         "name": "resumed",
         "config": {"needs_threads": tune.grid_search([1, 2])},
@@ -25,9 +25,9 @@ def main(storage_path=None):
         "raise_on_failed_trial": False,
         "verbose": 1,
     }
-    tune.run(with_plan(train, small), **options)
-    return tune.run(with_plan(train, large), resume="AUTO+ERRORED", **options)
+    run(train, SMALL, **options)
+    return run(train, LARGE, resume="AUTO+ERRORED", **options)
 
 
 if __name__ == "__main__":
-    main()
+    print(main().dataframe()[["config/needs_threads", "slot", "threads"]])

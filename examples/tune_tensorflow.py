@@ -4,10 +4,9 @@ from ray import tune
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from tune_policies import CpuPolicy, FirstFeasiblePolicy, GpuMemoryPolicy, probe_cluster
-from tune_policies.trainers import peak_gpu_memory_bytes, with_plan
+from tune_policies import CpuPolicy, GpuMemoryPolicy, run
 
-POLICY = FirstFeasiblePolicy(GpuMemoryPolicy(gpu_memory="4GiB"), CpuPolicy(cpus=1))
+POLICY = GpuMemoryPolicy(gpu_memory="4GiB") | CpuPolicy(cpus=1)
 
 
 def train_digits(config):
@@ -28,24 +27,20 @@ def train_digits(config):
     for _ in range(5):
         model.fit(x, y, batch_size=64, epochs=4, verbose=0)
         accuracy = model.evaluate(x_test, y_test, verbose=0, return_dict=True)["accuracy"]
-        tune.report({"accuracy": accuracy, "peak_gpu_memory_bytes": peak_gpu_memory_bytes()})
+        tune.report({"accuracy": accuracy})
 
 
 def main(storage_path=None):
-    plan = POLICY.plan(probe_cluster())
-    print(plan.explain())
-    results = tune.run(
-        with_plan(train_digits, plan),
+    return run(
+        train_digits,
+        POLICY,
         config={"lr": tune.grid_search([1e-3, 1e-2])},
-        max_concurrent_trials=plan.max_concurrent_trials,
         metric="accuracy",
         mode="max",
         storage_path=storage_path,
         verbose=1,
     )
-    return plan, results
 
 
 if __name__ == "__main__":
-    _, results = main()
-    print(f"best accuracy: {results.best_result['accuracy']:.3f}")
+    print(f"best accuracy: {main().best_result['accuracy']:.3f}")

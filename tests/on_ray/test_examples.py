@@ -1,13 +1,88 @@
-"""The demo, as `make demo` runs it."""
+"""The examples on CPUs, each run as it is written; and what each of their policies gives on every kind of machine."""
 
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from tests.marks import further
+from tests.on_ray.examples import EXAMPLES, NAMES, load_example, run_example
+from tune_policies import ClusterCapacity, NodeCapacity, Resources
+
+RAY = {"num_cpus": 2}
+
+LEARNT = {  # the metric of each example, and between which values its best trial ends; the demo has the others
+    "train_huggingface": ("loss", 0, 0.5),
+    "train_jax": ("loss", 0, 0.01),
+    "train_lightgbm": ("train-binary_error", 0, 0.1),
+    "train_lightning": ("loss", 0, 2),
+    "train_tensorflow": ("accuracy", 0.8, 1),
+    "train_xgboost": ("train-error", 0, 0.1),
+    "tune_fsdp": ("loss", 0, 2),
+    "tune_measured": ("loss", 0, 64),
+    "tune_mixed": ("loss", 0, 1),
+    "tune_model_parallel": ("loss", 0, 1),
+    "tune_oom_retry": ("loss", 0, 64),
+    "tune_optuna_asha": ("loss", 0, 30),
+    "tune_pbt": ("loss", 0, 1),
+    "tune_pytorch": ("accuracy", 0.9, 1),
+    "tune_resume": ("threads", 2, 2),
+    "tune_trainables": ("loss", 0, 0.02),
+}
+HOW_MANY = {"tune_trainables": 6, "tune_pbt": 4, "tune_optuna_asha": 4, "tune_pytorch": 4, "tune_mixed": 4}
+
+
+@pytest.mark.parametrize("name", ["tune_pbt", *further(*(name for name in LEARNT if name != "tune_pbt"))])
+def test_an_example_learns_on_cpus(name, tmp_path):
+    metric, least, most = LEARNT[name]
+
+    results = run_example(name, tmp_path)
+
+    best = min if "loss" in metric or "error" in metric else max
+    assert least <= best(result[metric] for result in results) <= most
+    assert len(results) == HOW_MANY.get(name, len(results))
+
+
+WITH_MEMORY = {"accelerator_type": "H100"}
+CPUS = NodeCapacity(node_id="cpus", resources=Resources(cpus=8))
+ONE_GPU = NodeCapacity(node_id="one", resources=Resources(cpus=16, gpus=1), **WITH_MEMORY)
+FOUR_GPUS = NodeCapacity(node_id="four", resources=Resources(cpus=32, gpus=4), **WITH_MEMORY)
+
+GPUS_OF_A_TRIAL = {  # on a machine with one GPU, and with four
+    "train_in_tune": (2 / 17, 2 / 17),
+    "tune_fsdp": (1, 2),
+    "tune_mixed": (1 / 2, 1 / 2),
+    "tune_model_parallel": (0, 2),
+    "tune_oom_retry": (1 / 56, 1 / 56),
+    "tune_optuna_asha": (1 / 35, 1 / 35),
+    "tune_pbt": (1 / 4, 1),
+    "tune_pytorch": (1 / 17, 1 / 17),
+    "tune_tensorflow": (1 / 17, 1 / 17),
+    **{name: (1, 2) for name in NAMES if name.startswith("train_") and name != "train_in_tune"},
+}
+
+
+def gpus_of_a_trial(policy, node):
+    plan = policy.plan(ClusterCapacity.of(node))
+    return plan.worker.gpus * max(1, plan.num_workers)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for name in GPUS_OF_A_TRIAL if name.startswith("tune_")),
+        *further(
+            *(name for name in GPUS_OF_A_TRIAL if name.startswith("train_"))
+        ),  # which import what is slow to import
+    ],
+)
+def test_an_example_takes_a_gpu_if_there_is_one_and_else_cpus(name):
+    policy = load_example(name).POLICY
+
+    gpus = tuple(gpus_of_a_trial(policy, node) for node in (CPUS, ONE_GPU, FOUR_GPUS))
+
+    assert gpus == pytest.approx((0, *GPUS_OF_A_TRIAL[name]), abs=2e-3)
 
 
 @pytest.mark.slow
@@ -30,3 +105,7 @@ def test_the_demo_finds_good_classifiers_and_says_what_each_trial_had(tmp_path, 
     assert all(re.search(r"\d (CPU|GPU)", row[3]) for row in rows)
     assert all(row[4] == "no GPU" or row[4].endswith("iB") for row in rows)
     assert max(float(row[2]) for row in rows) > 0.95
+
+
+def test_every_example_is_run():
+    assert {*LEARNT, "train_in_tune", "tune_tensorflow"} == {*NAMES}

@@ -1,0 +1,28 @@
+"""Loads and runs the examples, as they are written, in the Ray of the test."""
+
+import importlib.util
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = sorted(path.stem for path in EXAMPLES.glob("t*_*.py"))
+
+
+def load_example(name):
+    """Not as a module that the trials could import: their processes do not know the folder."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    return example
+
+
+def run_example(name, folder):
+    """Return what each trial, or the run of Ray Train, reported last."""
+    outcome = load_example(name).main(storage_path=str(folder))
+    runs = outcome.values() if isinstance(outcome, dict) else [outcome]
+    return [result for run in runs for result in last_results(run)]
+
+
+def last_results(run):
+    if hasattr(run, "trials"):
+        return [trial.last_result for trial in run.trials]
+    return [run.metrics] if hasattr(run, "metrics") else [result.metrics for result in run]

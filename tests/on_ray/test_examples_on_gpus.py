@@ -1,0 +1,25 @@
+"""The examples in their GPU form, on logical GPUs: those whose trials do not notice that no device is behind them."""
+
+import pytest
+
+from tests.on_ray.examples import run_example
+
+RAY = {"num_cpus": 4, "num_gpus": 4}
+
+pytestmark = [pytest.mark.rest, pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")]
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus"),
+    [
+        ("train_xgboost", {1}),
+        ("tune_model_parallel", {2}),
+        ("tune_pbt", {1}),
+        ("tune_resume", {0.5, 1}),
+        ("tune_trainables", {1}),
+    ],
+)
+def test_each_trial_of_an_example_has_the_gpus_that_suit_it(name, gpus, tmp_path):
+    results = run_example(name, tmp_path)
+
+    assert {result["gpu_memory"]["gpus"] for result in results} == gpus
