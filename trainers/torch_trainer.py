@@ -10,7 +10,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InvalidResourcesError
 
-from .process import limit_options
+from .process_setup import limit_options
 from .train_loop import build_trainer, plan_for_run
 
 

@@ -41,7 +41,7 @@ from tune_policies.ray_compat.tune_trial import add_mixin, report_stored_checkpo
 from tune_policies.values.errors import InvalidResourcesError, ResourcePolicyError
 
 from .deadlock_watch import remove_groups, with_deadlock_check
-from .process import name_of
+from .process_setup import name_of
 from .train_loop import check_train_v2, ray_trainer_class
 from .tune_trainable import plan_of, with_plan
 

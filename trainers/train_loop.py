@@ -21,7 +21,7 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 
 from .deadlock_watch import with_deadlock_watch
 from .gpu_memory.trial_usage import RunFolder, with_usage
-from .process import LimitOptions, ProcessSetup, set_up_before
+from .process_setup import LimitOptions, ProcessSetup, set_up_before
 from .tune_trainable import plan_of_trial, reserved_for_trial
 
 TrainerT = TypeVar("TrainerT")

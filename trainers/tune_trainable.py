@@ -41,7 +41,7 @@ from .gpu_memory.trial_usage import (
     rebase_stats,
     with_usage,
 )
-from .process import LimitOptions, ProcessSetup, limit_options, set_up_before
+from .process_setup import LimitOptions, ProcessSetup, limit_options, set_up_before
 
 if TYPE_CHECKING:
     # Each trial's process imports this module, and none of them plans.

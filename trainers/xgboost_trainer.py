@@ -8,7 +8,7 @@ from ray.train.xgboost import XGBoostTrainer
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 
-from .process import limit_options
+from .process_setup import limit_options
 from .train_loop import build_trainer
 
 

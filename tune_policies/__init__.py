@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
     from tune_policies.kuberay.lint.linting import lint_file
     from tune_policies.kuberay.lint.rule import Finding
-    from tune_policies.kuberay.manifests.load_cluster import load_cluster
+    from tune_policies.kuberay.reading.load_cluster import load_cluster
     from tune_policies.kuberay.writing import write_cluster
     from tune_policies.kuberay.writing.options import WriteOptions
     from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
@@ -197,7 +197,7 @@ _MODULES: Final = {
     "forecast_trials": "kuberay.design.forecast",
     "lint_file": "kuberay.lint.linting",
     "load_catalog": "policies.policy_file",
-    "load_cluster": "kuberay.manifests.load_cluster",
+    "load_cluster": "kuberay.reading.load_cluster",
     "load_decision": "policies.policy_file",
     "load_policy": "policies.policy_file",
     "plan_on_cluster": "probe.probe_cluster",

@@ -25,7 +25,7 @@ from tune_policies.probe.nvml import GpuCounters
 from tune_policies.trainers.gpu_memory.counters import read_counters
 from tune_policies.trainers.gpu_memory.free_memory import end_gpu_processes
 from tune_policies.trainers.gpu_memory.trial_usage import peak_gpu_memory_bytes
-from tune_policies.trainers.process import ProcessSetup
+from tune_policies.trainers.process_setup import ProcessSetup
 from tune_policies.values.errors import ProbeError
 
 from ..record.run_set import Phase

@@ -17,7 +17,7 @@ from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCall
 from tests.stand_ins import state_counts
 from tune_policies import ClusterCapacity, GpuDevice, GpuMemoryPolicy, Resources
 from tune_policies.trainers import gpu_memory_usage, with_plan
-from tune_policies.trainers.process import LimitOptions
+from tune_policies.trainers.process_setup import LimitOptions
 from tune_policies.trainers.train_loop import trainer_arguments
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage, read_usage
 

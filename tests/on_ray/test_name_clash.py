@@ -78,12 +78,12 @@ def test_a_users_trainers_and_these_work_side_by_side_in_the_program_and_in_its_
 ONE_COPY = """
 import sys
 import ray
-import trainers.process as short
-import tune_policies.trainers.process as long
+import trainers.process_setup as short
+import tune_policies.trainers.process_setup as long
 
 def look(sent):
-    import trainers.process as short
-    import tune_policies.trainers.process as long
+    import trainers.process_setup as short
+    import tune_policies.trainers.process_setup as long
     return short is long, sent is short.ProcessSetup, long.ProcessSetup
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tune_policies import ClusterCapacity, CpuPolicy, ReservingPolicy, Resources
 from tune_policies.trainers import with_plan
-from tune_policies.trainers.process import LimitOptions
+from tune_policies.trainers.process_setup import LimitOptions
 from tune_policies.trainers.train_loop import trainer_arguments
 
 CAPACITY = ClusterCapacity.of(Resources(cpus=2))

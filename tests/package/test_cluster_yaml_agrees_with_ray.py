@@ -15,7 +15,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 
 from tests.unit.planted.sound import LAUNCHER
 from tune_policies.kuberay.lint.linting import lint_text
-from tune_policies.kuberay.manifests.cluster_yaml import NODE_TYPES, OLD_FIELDS, PROVIDERS, read_cluster_yaml
+from tune_policies.kuberay.reading.cluster_yaml import NODE_TYPES, OLD_FIELDS, PROVIDERS, read_cluster_yaml
 
 SOUND: dict[str, Any] = yaml.safe_load(LAUNCHER)
 REFUSALS = {"launcher-refused", "wrong-field"}

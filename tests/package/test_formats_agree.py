@@ -6,7 +6,7 @@ from tune_policies import AcceleratorPolicy, CpuPolicy, GpuPolicy
 from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType
 from tune_policies.kuberay.design.design_cluster import design_cluster
 from tune_policies.kuberay.design.forecast import forecast_trials
-from tune_policies.kuberay.manifests.load_cluster import load_cluster
+from tune_policies.kuberay.reading.load_cluster import load_cluster
 from tune_policies.kuberay.writing import write_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tune_policies.trainers.process import ProcessSetup
+from tune_policies.trainers.process_setup import ProcessSetup
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +23,7 @@ def run(code, *path):
 
 @pytest.mark.parametrize(
     "short",
-    ["trainers", "trainers.process", "trainers.gpu_memory.share", "benchmarks", "benchmarks.record.run_set"],
+    ["trainers", "trainers.process_setup", "trainers.gpu_memory.share", "benchmarks", "benchmarks.record.run_set"],
 )
 def test_a_short_name_is_the_module_of_the_long_one_which_keeps_its_name(short):
     module = import_module(short)
@@ -39,18 +39,18 @@ def test_it_is_one_copy_whichever_name_is_imported_first(first, second):
     code = f"""
 import {first}.gpu_memory.share as one
 import {second}.gpu_memory.share as other
-from {first}.process import ProcessSetup as One
-from {second}.process import ProcessSetup as Other
+from {first}.process_setup import ProcessSetup as One
+from {second}.process_setup import ProcessSetup as Other
 print(one is other, One is Other, One.__module__, sum(name.endswith("trainers") for name in sys.modules))
 loaded = {{id(module) for name, module in sys.modules.items() if name.endswith(".gpu_memory.share")}}
 print(len(loaded))
 """
 
-    assert run(code) == "True True tune_policies.trainers.process 2\n1\n"
+    assert run(code) == "True True tune_policies.trainers.process_setup 2\n1\n"
 
 
 def test_what_was_pickled_under_a_short_name_is_of_the_one_class():
-    assert pickle.loads(b"ctrainers.process\nProcessSetup\n.") is ProcessSetup
+    assert pickle.loads(b"ctrainers.process_setup\nProcessSetup\n.") is ProcessSetup
 
 
 def test_what_is_not_there_is_named_as_it_was_asked_for():
@@ -63,9 +63,9 @@ def test_a_users_own_package_of_that_name_is_left_alone(tmp_path):
     (tmp_path / "trainers" / "__init__.py").write_text("")
     (tmp_path / "trainers" / "process.py").write_text("OWNER = 'user'")
     code = """
-from tune_policies.trainers.process import ProcessSetup
-import trainers.process
-print(trainers.process.OWNER, trainers.__name__, "tune_policies.package_alias" in sys.modules)
+from tune_policies.trainers.process_setup import ProcessSetup
+import trainers.process_setup
+print(trainers.process_setup.OWNER, trainers.__name__, "tune_policies.package_alias" in sys.modules)
 """
 
     assert run(code, tmp_path) == "user trainers False\n"
@@ -76,12 +76,12 @@ def test_a_users_own_package_that_takes_the_name_later_is_left_alone_too(tmp_pat
     (tmp_path / "trainers" / "__init__.py").write_text("")
     (tmp_path / "trainers" / "process.py").write_text("OWNER = 'user'")
     code = f"""
-import trainers.process
+import trainers.process_setup
 for name in [name for name in sys.modules if name.split(".")[0] == "trainers"]:
     del sys.modules[name]
 sys.path.insert(0, {str(tmp_path)!r})
-import trainers.process
-print(trainers.process.OWNER)
+import trainers.process_setup
+print(trainers.process_setup.OWNER)
 """
 
     assert run(code) == "user\n"

@@ -9,7 +9,7 @@ import yaml
 from tests.unit.planted import files, groups, pods
 from tests.unit.planted.no_mistakes import NO_MISTAKES
 from tests.unit.planted.sound import CLUSTER, TPU
-from tune_policies.kuberay.manifests.ray_counts import TPU_TYPES
+from tune_policies.kuberay.reading.ray_counts import TPU_TYPES
 from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 
 needs_newer_ray = pytest.mark.skipif(

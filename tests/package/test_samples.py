@@ -15,7 +15,7 @@ from tune_policies.files.yaml_documents import Document, read_documents
 from tune_policies.kuberay.lint.crd import load_crds
 from tune_policies.kuberay.lint.linting import lint_file, lint_text
 from tune_policies.kuberay.lint.rule import RAY_CLUSTER, RAY_JOB, RAY_SERVICE, document_type
-from tune_policies.kuberay.manifests.documents import clusters_in
+from tune_policies.kuberay.reading.documents import clusters_in
 
 SAMPLES = Path(os.environ.get("TUNE_POLICIES_KUBERAY_SAMPLES") or "no-samples")
 DEFINITIONS = Path(os.environ.get("TUNE_POLICIES_CRDS") or "no-definitions")

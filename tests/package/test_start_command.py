@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.package.kuberay_start_command import started_as
 from tune_policies.kuberay.design.device_plugins import ray_resource
-from tune_policies.kuberay.manifests.kuberay_models import WorkerGroupSpec
-from tune_policies.kuberay.manifests.ray_counts import started_counts
+from tune_policies.kuberay.reading.kuberay_models import WorkerGroupSpec
+from tune_policies.kuberay.reading.ray_counts import started_counts
 from tune_policies.values.errors import InvalidResourcesError
 
 SAMPLES = os.environ.get("TUNE_POLICIES_KUBERAY_SAMPLES")

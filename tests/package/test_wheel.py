@@ -60,7 +60,7 @@ def test_a_wheel_holds_every_module_schema_and_template_and_the_mark_of_typed_pa
         for name in wheel_names
         if name.endswith((".py", ".schema.json", "grafana_dashboard.json", ".j2", "py.typed"))
     } == sources
-    assert {"tune_policies/trainers/process.py", "tune_policies/files/page.html.j2"} <= sources
+    assert {"tune_policies/trainers/process_setup.py", "tune_policies/files/page.html.j2"} <= sources
     assert any(name.endswith("licenses/LICENSE") for name in wheel_names)
 
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from tests.unit.designed_clusters import cluster_plans
 from tune_policies.files.yaml_documents import read_documents
-from tune_policies.kuberay.manifests.documents import clusters_in
-from tune_policies.kuberay.manifests.load_cluster import to_cluster_spec
+from tune_policies.kuberay.reading.documents import clusters_in
+from tune_policies.kuberay.reading.load_cluster import to_cluster_spec
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 kuberay = st.builds(

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tune_policies.files.yaml_documents import read_documents
-from tune_policies.kuberay.manifests.documents import clusters_in, manifests_in
+from tune_policies.kuberay.reading.documents import clusters_in, manifests_in
 
 
 def pod(**limits):

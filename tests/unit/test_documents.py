@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_policies.files.yaml_documents import MAX_CHARACTERS, DocumentError, read_documents
-from tune_policies.kuberay.manifests.documents import read_text
+from tune_policies.kuberay.reading.documents import read_text
 from tune_policies.values.errors import InvalidResourcesError
 
 

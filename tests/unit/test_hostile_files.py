@@ -15,7 +15,7 @@ from tune_policies.files.reading import UnreadableFileError, read_bytes, read_te
 from tune_policies.files.yaml_documents import DocumentError
 from tune_policies.kuberay.lint.crd import load_crds
 from tune_policies.kuberay.lint.linting import lint_file
-from tune_policies.kuberay.manifests.load_cluster import find_cluster
+from tune_policies.kuberay.reading.load_cluster import find_cluster
 from tune_policies.policies.policy_file import load_capacity
 from tune_policies.values.value import Value
 

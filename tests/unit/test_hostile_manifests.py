@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_policies.files.yaml_documents import Document
-from tune_policies.kuberay.manifests.cluster_yaml import is_cluster_yaml, read_cluster_yaml
-from tune_policies.kuberay.manifests.documents import clusters_in
-from tune_policies.kuberay.manifests.load_cluster import to_cluster_spec, yaml_to_cluster_spec
+from tune_policies.kuberay.reading.cluster_yaml import is_cluster_yaml, read_cluster_yaml
+from tune_policies.kuberay.reading.documents import clusters_in
+from tune_policies.kuberay.reading.load_cluster import to_cluster_spec, yaml_to_cluster_spec
 from tune_policies.values.errors import InvalidResourcesError
 
 MANIFEST = yaml.safe_load("""

@@ -16,7 +16,7 @@ from tune_policies.cluster.labels import check_selector, is_label_value
 from tune_policies.files.yaml_documents import read_scalar
 from tune_policies.kuberay.design.catalog import check_dns_label, parts_of_gpus
 from tune_policies.kuberay.lint.linting import lint_text
-from tune_policies.kuberay.manifests.kuberay_models import parse_quantity
+from tune_policies.kuberay.reading.kuberay_models import parse_quantity
 from tune_policies.oom.signatures import match_signature
 from tune_policies.probe.doctor.node_checks import is_older
 from tune_policies.ray_compat.connection import last_error

@@ -5,8 +5,8 @@ import yaml
 
 from tune_policies import InvalidResourcesError, NodeCatalog, NodeType, Resources
 from tune_policies.kuberay.design.cluster_spec import WorkerGroup
-from tune_policies.kuberay.manifests.load_cluster import load_cluster
-from tune_policies.kuberay.manifests.ray_counts import device_type
+from tune_policies.kuberay.reading.load_cluster import load_cluster
+from tune_policies.kuberay.reading.ray_counts import device_type
 
 
 def pod(selector=None, **limits):

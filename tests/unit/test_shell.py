@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.designed_clusters import a_design, gpu_type
 from tune_policies import InvalidResourcesError
-from tune_policies.kuberay.manifests.ray_counts import quoted, quoted_amounts
+from tune_policies.kuberay.reading.ray_counts import quoted, quoted_amounts
 from tune_policies.kuberay.writing import WriteOptions, write_cluster
 
 HOSTILE = [

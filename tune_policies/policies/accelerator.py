@@ -28,14 +28,14 @@ from tune_policies.cluster.tpu_slices import (
 from tune_policies.placement.packing import Request, count_workers, device_slots
 from tune_policies.plan.build_plan import build_plan, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.gpu import GpuPolicy
-from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.policies.shares_per_worker import (
+from tune_policies.policies.equal_shares import (
     about_nodes_without_cpus,
     cpus_that_strand_no_device,
     equal_device_share,
     nodes_with_cpus,
 )
+from tune_policies.policies.gpu import GpuPolicy
+from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,

@@ -8,9 +8,9 @@ from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
 from tune_policies.placement.packing import Request, count_trials, largest, limiting_resource
 from tune_policies.plan.build_plan import build_plan, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.equal_shares import equal_device_share
 from tune_policies.policies.gpu_selection import gpus_of_type, share_of_gpu_memory
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.policies.shares_per_worker import equal_device_share
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,

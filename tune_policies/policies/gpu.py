@@ -9,6 +9,7 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.packing import Request
 from tune_policies.plan.build_plan import infeasible
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.equal_shares import about_nodes_without_cpus, equal_device_share, nodes_with_cpus
 from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
     GpuTypesPolicy,
@@ -20,7 +21,6 @@ from tune_policies.policies.gpu_selection import (
     with_labels,
 )
 from tune_policies.policies.policy import WantedCustom
-from tune_policies.policies.shares_per_worker import about_nodes_without_cpus, equal_device_share, nodes_with_cpus
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,

@@ -18,6 +18,7 @@ from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemor
 from tune_policies.plan.slots_by_config import Headroom, SlotsByProfile, with_headroom
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.policies.equal_shares import equal_device_share, nodes_with_cpus
 from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
     GpuTypesPolicy,
@@ -32,7 +33,6 @@ from tune_policies.policies.gpu_selection import (
     with_labels,
 )
 from tune_policies.policies.policy import WantedCustom
-from tune_policies.policies.shares_per_worker import equal_device_share, nodes_with_cpus
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.resources import (
     TICKS,

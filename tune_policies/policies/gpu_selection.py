@@ -16,13 +16,9 @@ from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, is_label_val
 from tune_policies.placement.packing import Request, device_slots
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.policies.equal_shares import about_nodes_without_cpus, cpus_that_strand_no_device, nodes_with_cpus
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.policies.shares_per_worker import (
-    about_nodes_without_cpus,
-    cpus_that_strand_no_device,
-    nodes_with_cpus,
-)
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, format_amount, to_ticks
 from tune_policies.values.units import format_bytes

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tune_policies.cluster.capacity import NodeTypeCapacity, accelerator_type_of, to_resources
-from tune_policies.kuberay.manifests.cluster_yaml import with_defaults
-from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile
-from tune_policies.kuberay.manifests.load_cluster import find_cluster
+from tune_policies.kuberay.reading.cluster_yaml import with_defaults
+from tune_policies.kuberay.reading.kuberay_models import ClusterInFile
+from tune_policies.kuberay.reading.load_cluster import find_cluster
 from tune_policies.ray_compat.autoscaler_config import read_ray_cluster
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import check_count

@@ -25,7 +25,7 @@ from tune_policies.placement.packing import (
 )
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.policies.shares_per_worker import equal_device_share
+from tune_policies.policies.equal_shares import equal_device_share
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, Count, UsedBytes, format_amount, from_ticks, to_ticks
 from tune_policies.values.units import GIB, format_bytes

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator, ValidationError, validators
 from jsonschema.exceptions import UnknownType
 
 from tune_policies.files.yaml_documents import Path, read_documents
-from tune_policies.kuberay.manifests.documents import read_text
+from tune_policies.kuberay.reading.documents import read_text
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten, suggest
 

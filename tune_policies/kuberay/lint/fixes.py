@@ -25,7 +25,7 @@ from tune_policies.files.yaml_documents import DocumentError, read_documents
 from tune_policies.kuberay.lint.crd import CrdSet
 from tune_policies.kuberay.lint.linting import lint_text
 from tune_policies.kuberay.lint.rule import Edit, Finding
-from tune_policies.kuberay.manifests.documents import GZIP
+from tune_policies.kuberay.reading.documents import GZIP
 from tune_policies.values.errors import InvalidResourcesError
 
 _INDENTS = ((2, 2, 0), (2, 4, 2), (4, 4, 2), (4, 4, 0), (4, 6, 4), (4, 8, 4))

@@ -18,8 +18,8 @@ from tune_policies.kuberay.lint.rules import (
 )
 from tune_policies.kuberay.lint.rules.cluster_parts import at
 from tune_policies.kuberay.lint.rules.documents import misspelled_fields
-from tune_policies.kuberay.manifests.documents import check_name, clusters_in, manifests_in, name_of, read_text
-from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, FieldProblem
+from tune_policies.kuberay.reading.documents import check_name, clusters_in, manifests_in, name_of, read_text
+from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, FieldProblem
 from tune_policies.values.errors import InvalidResourcesError
 
 

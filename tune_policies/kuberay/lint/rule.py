@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from tune_policies.files.yaml_documents import Document, Path
-from tune_policies.kuberay.manifests.chart_values import is_chart_values
-from tune_policies.kuberay.manifests.cluster_yaml import is_cluster_yaml
-from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile
+from tune_policies.kuberay.reading.chart_values import is_chart_values
+from tune_policies.kuberay.reading.cluster_yaml import is_cluster_yaml
+from tune_policies.kuberay.reading.kuberay_models import ClusterInFile
 from tune_policies.values.resources import Count, PositiveCount
 from tune_policies.values.value import Value
 

@@ -5,9 +5,9 @@ from typing import Final
 
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import devices_of, type_selector
-from tune_policies.kuberay.manifests.ray_counts import check_resource_name
+from tune_policies.kuberay.reading.ray_counts import check_resource_name
 from tune_policies.kuberay.writing.block_yaml import to_block_yaml
-from tune_policies.kuberay.writing.formats import cluster_yaml, has_nvidia, helm_values, node_selector, ray_cluster
+from tune_policies.kuberay.writing.manifests import cluster_yaml, has_nvidia, helm_values, node_selector, ray_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten_names

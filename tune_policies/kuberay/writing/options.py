@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tune_policies.kuberay.design.device_plugins import Platform
-from tune_policies.kuberay.manifests.ray_counts import check_image
+from tune_policies.kuberay.reading.ray_counts import check_image
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import Value, shorten
 

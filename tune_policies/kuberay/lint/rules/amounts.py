@@ -19,8 +19,8 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     mapping,
     workers_of,
 )
-from tune_policies.kuberay.manifests.kuberay_models import HeadGroup, Quantity, WorkerGroupSpec
-from tune_policies.kuberay.manifests.ray_counts import is_resource_name, quoted_amounts, read_start_resources
+from tune_policies.kuberay.reading.kuberay_models import HeadGroup, Quantity, WorkerGroupSpec
+from tune_policies.kuberay.reading.ray_counts import is_resource_name, quoted_amounts, read_start_resources
 from tune_policies.values.value import shorten, suggest
 
 RULES: Final = RuleBook()

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from tune_policies.files.yaml_documents import Path
 from tune_policies.kuberay.design.device_plugins import ray_resource
-from tune_policies.kuberay.manifests.kuberay_models import (
+from tune_policies.kuberay.reading.kuberay_models import (
     ClusterInFile,
     Container,
     HeadGroup,

@@ -18,8 +18,8 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     ray_version_of,
     workers_of,
 )
-from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
-from tune_policies.kuberay.manifests.ray_counts import TPU_TYPES, ray_counts
+from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
+from tune_policies.kuberay.reading.ray_counts import TPU_TYPES, ray_counts
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import suggest
 

@@ -27,9 +27,9 @@ from tune_policies.kuberay.lint.rule import (
 )
 from tune_policies.kuberay.lint.rules.cluster_parts import API, Group, at, exact, groups_of, mapping
 from tune_policies.kuberay.lint.rules.devices import has_other_gpus
-from tune_policies.kuberay.manifests.chart_values import unknown_keys
-from tune_policies.kuberay.manifests.documents import clusters_in
-from tune_policies.kuberay.manifests.kuberay_models import (
+from tune_policies.kuberay.reading.chart_values import unknown_keys
+from tune_policies.kuberay.reading.documents import clusters_in
+from tune_policies.kuberay.reading.kuberay_models import (
     AutoscalerOptions,
     ClusterInFile,
     Container,
@@ -41,7 +41,7 @@ from tune_policies.kuberay.manifests.kuberay_models import (
     Toleration,
     WorkerGroupSpec,
 )
-from tune_policies.kuberay.manifests.ray_counts import ray_counts
+from tune_policies.kuberay.reading.ray_counts import ray_counts
 from tune_policies.values.errors import InvalidResourcesError
 
 RULES: Final = RuleBook()

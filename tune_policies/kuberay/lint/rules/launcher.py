@@ -13,7 +13,7 @@ from tune_policies.kuberay.lint.rule import CLUSTER_YAML, Found, RuleBook, Sever
 from tune_policies.kuberay.lint.rules.cluster_parts import extra, mapping
 from tune_policies.kuberay.lint.rules.devices import misspelled_resources
 from tune_policies.kuberay.lint.rules.pods import MACHINES_SOURCE, has_cuda, machine_called
-from tune_policies.kuberay.manifests.cluster_yaml import (
+from tune_policies.kuberay.reading.cluster_yaml import (
     FILLS_RESOURCES,
     LOCAL,
     LOCAL_TYPE,

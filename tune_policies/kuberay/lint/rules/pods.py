@@ -24,8 +24,8 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     version_of,
     workers_of,
 )
-from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
-from tune_policies.kuberay.manifests.ray_counts import device_type, ray_counts
+from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
+from tune_policies.kuberay.reading.ray_counts import device_type, ray_counts
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import suggest
 

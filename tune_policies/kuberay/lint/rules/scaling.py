@@ -22,7 +22,7 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     the_cluster,
     workers_of,
 )
-from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
+from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
 from tune_policies.values.errors import InvalidResourcesError
 
 RULES: Final = RuleBook()

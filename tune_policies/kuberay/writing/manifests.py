@@ -15,7 +15,7 @@ from tune_policies.kuberay.design.catalog import NodeType, Toleration
 from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import Platform, devices_of, gpu_node_label, type_selector
-from tune_policies.kuberay.manifests.ray_counts import quoted, quoted_amounts
+from tune_policies.kuberay.reading.ray_counts import quoted, quoted_amounts
 from tune_policies.kuberay.writing.block_yaml import Optional, Path
 from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.values.errors import InvalidResourcesError

@@ -10,7 +10,7 @@ from tune_policies.cluster.capacity import accelerator_type_of, to_resources
 from tune_policies.files.yaml_documents import Document, read_documents
 from tune_policies.kuberay.design.catalog import NodeCatalog, parts_of_gpus
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
-from tune_policies.kuberay.manifests.cluster_yaml import (
+from tune_policies.kuberay.reading.cluster_yaml import (
     ClusterYaml,
     InstanceTypes,
     YamlNodeType,
@@ -20,9 +20,9 @@ from tune_policies.kuberay.manifests.cluster_yaml import (
     provider_of,
     read_cluster_yaml,
 )
-from tune_policies.kuberay.manifests.documents import check_name, clusters_in, manifests_in, name_of, read_text
-from tune_policies.kuberay.manifests.kuberay_models import ClusterInFile, FieldProblem, HeadGroup, WorkerGroupSpec
-from tune_policies.kuberay.manifests.ray_counts import device_type, ray_counts, says_cpus, slice_shape, started_counts
+from tune_policies.kuberay.reading.documents import check_name, clusters_in, manifests_in, name_of, read_text
+from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, FieldProblem, HeadGroup, WorkerGroupSpec
+from tune_policies.kuberay.reading.ray_counts import device_type, ray_counts, says_cpus, slice_shape, started_counts
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Resources
 from tune_policies.values.sanitize import one_line

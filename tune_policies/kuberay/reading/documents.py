@@ -1,7 +1,7 @@
 """Reads the documents of a file, and finds the Ray clusters in them, whichever of KubeRay's kinds they are.
 
 Kinds that are not Ray's are let through: a file may hold a ConfigMap beside its cluster. Ray's own cluster YAML is read
-by :mod:`tune_policies.kuberay.manifests.cluster_yaml`.
+by :mod:`tune_policies.kuberay.reading.cluster_yaml`.
 """
 
 import gzip
@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from tune_policies.files.reading import decode, read_bytes
 from tune_policies.files.yaml_documents import MAX_CHARACTERS, Document, DocumentError, Path
-from tune_policies.kuberay.manifests.chart_values import is_chart_values, read_chart_values
-from tune_policies.kuberay.manifests.cluster_yaml import is_cluster_yaml, read_cluster_yaml
-from tune_policies.kuberay.manifests.kuberay_models import (
+from tune_policies.kuberay.reading.chart_values import is_chart_values, read_chart_values
+from tune_policies.kuberay.reading.cluster_yaml import is_cluster_yaml, read_cluster_yaml
+from tune_policies.kuberay.reading.kuberay_models import (
     ClusterInFile,
     FieldProblem,
     Metadata,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from tune_policies.files.yaml_documents import Path
-from tune_policies.kuberay.manifests.kuberay_models import (
+from tune_policies.kuberay.reading.kuberay_models import (
     ClusterInFile,
     FieldProblem,
     Metadata,

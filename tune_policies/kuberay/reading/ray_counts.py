@@ -33,7 +33,7 @@ from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.cluster.tpu_slices import SliceShape
 from tune_policies.files.plain_data import parse_json
 from tune_policies.kuberay.design.device_plugins import GKE_TPU_TOPOLOGY, GKE_TPU_TYPE, ray_resource
-from tune_policies.kuberay.manifests.kuberay_models import HeadGroup, Quantity, ray_amount
+from tune_policies.kuberay.reading.kuberay_models import HeadGroup, Quantity, ray_amount
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
