@@ -61,7 +61,7 @@ def test_what_is_not_there_is_named_as_it_was_asked_for():
 def test_a_users_own_package_of_that_name_is_left_alone(tmp_path):
     (tmp_path / "trainers").mkdir()
     (tmp_path / "trainers" / "__init__.py").write_text("")
-    (tmp_path / "trainers" / "process.py").write_text("OWNER = 'user'")
+    (tmp_path / "trainers" / "process_setup.py").write_text("OWNER = 'user'")
     code = """
 from tune_policies.trainers.process_setup import ProcessSetup
 import trainers.process_setup
@@ -74,7 +74,7 @@ print(trainers.process_setup.OWNER, trainers.__name__, "tune_policies.package_al
 def test_a_users_own_package_that_takes_the_name_later_is_left_alone_too(tmp_path):
     (tmp_path / "trainers").mkdir()
     (tmp_path / "trainers" / "__init__.py").write_text("")
-    (tmp_path / "trainers" / "process.py").write_text("OWNER = 'user'")
+    (tmp_path / "trainers" / "process_setup.py").write_text("OWNER = 'user'")
     code = f"""
 import trainers.process_setup
 for name in [name for name in sys.modules if name.split(".")[0] == "trainers"]:
