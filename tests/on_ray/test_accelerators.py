@@ -42,6 +42,7 @@ def test_trials_side_by_side_see_their_own_devices_and_together_all(capacity, tm
     assert all_of(seen) == ["0", "1", "2", "3"]
 
 
+@pytest.mark.rest
 def test_trials_on_shares_of_an_npu_see_the_one_that_they_are_on(capacity, tmp_path):
     plan = AcceleratorPolicy(resource="NPU", amount=0.5, cpus=1).plan(capacity)
 

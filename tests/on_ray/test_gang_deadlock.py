@@ -41,6 +41,7 @@ def report_once():
     ray.train.report({"done": 1})
 
 
+@pytest.mark.rest
 @pytest.mark.timeout(120)
 def test_a_trainer_that_is_too_large_for_the_cluster_fails_within_seconds_with_the_sum(tmp_path):
     trainer = with_deadlock_check(trainer_for(tmp_path, report_once, num_workers=3))

@@ -52,6 +52,7 @@ def notes(tmp_path):
     return (tmp_path / "notes").read_text().splitlines()
 
 
+@pytest.mark.rest
 def test_workers_that_run_out_go_on_with_a_larger_share(tmp_path):
     result = fit(tmp_path, needs=0.5)
 

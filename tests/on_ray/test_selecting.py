@@ -53,6 +53,7 @@ def test_trials_of_a_tuner_are_on_selected_nodes_only(nodes, tmp_path):
     assert {result.metrics["node_id"] for result in tuner.fit()} == {nodes["us"]}
 
 
+@pytest.mark.rest
 def test_workers_of_a_train_run_run_beside_no_excluded_node(nodes, tmp_path):
     excluded = (nodes[None], nodes["us"])
     plan = plan_on(SelectingPolicy(CpuPolicy(num_workers=2), exclude_nodes=excluded))

@@ -103,6 +103,7 @@ def test_workers_with_whole_gpus_keep_rays_choice_of_backend():
     assert trainer.backend_config.backend == "nccl"
 
 
+@pytest.mark.rest
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the device behind the logical GPU can be limited")
 def test_a_worker_that_cannot_be_held_to_its_share_fails_the_run(tmp_path):
     """There is no device behind a logical GPU."""

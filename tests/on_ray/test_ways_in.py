@@ -95,6 +95,7 @@ def seen(tmp_path_factory):
     return {trial.config["name"]: trial.last_result for trial in results.trials}
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("experiment", "cpus"),
     [
@@ -116,6 +117,7 @@ def test_each_experiment_of_a_list_has_what_its_own_plan_says(seen, experiment, 
     assert (trial["cpus"], trial["threads"], trial["gpus"]) == (cpus, str(cpus), "")
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("experiment", ["method", "class_with_parameters", "parameters_for_a_class_under_a_plan"])
 def test_a_trainable_keeps_what_it_was_given(seen, experiment):
     assert seen[experiment]["data"] == "held"

@@ -39,7 +39,7 @@ def read(tmp_path_factory):
 def amounts(group):
     """What Ray counts on a node of a planned group."""
     node_type = group.node_type
-    found = {"CPU": node_type.cpus, "memory": node_type.memory_bytes, **node_type.custom}
+    found = {"CPU": node_type.cpus, "memory": node_type.memory, **node_type.custom}
     if node_type.gpus:
         found["GPU"] = node_type.gpus
     if node_type.accelerator_type:
@@ -85,9 +85,10 @@ def test_the_autoscaler_reads_a_manifest_as_the_plan(read, plan, job):
     same = dict if INSTALLED.ray_reads_group_fields else without_labels
     assert same(as_read(config)) == same(as_planned(plan))
     assert config["idle_timeout_minutes"] == plan.idle_timeout_s / 60
-    assert config["available_node_types"]["headgroup"]["resources"] == {"CPU": 0, "memory": plan.head.memory_bytes}
+    assert config["available_node_types"]["headgroup"]["resources"] == {"CPU": 0, "memory": plan.head.memory}
 
 
+@pytest.mark.rest
 @given(cluster_plans())
 @settings(max_examples=20)
 def test_every_ray_reads_what_is_written_for_an_old_one(read, plan):
@@ -103,6 +104,7 @@ def test_resources_with_names_of_any_script_reach_the_autoscaler_by_start_parame
     assert config["available_node_types"]["l4"]["resources"][name] == 2
 
 
+@pytest.mark.rest
 @given(cluster_plans())
 @settings(max_examples=20)
 def test_the_autoscaler_reads_what_the_chart_makes_of_the_values_as_the_plan(read, plan):
@@ -140,7 +142,7 @@ def test_a_plan_for_a_device_type_counts_on_the_nodes_of_the_file(read, form):
     )
 
     policy = AutoscalingPolicy(inner=GpuPolicy(gpus=0.5, accelerator_type="L4"))
-    head = Resources(memory_bytes=plan.head.memory_bytes)
+    head = Resources(memory_bytes=plan.head.memory)
     assert policy.plan(ClusterCapacity.of(head).model_copy(update={"node_types": rows})).nodes_to_add == {"l4": 3}
 
 

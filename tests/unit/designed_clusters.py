@@ -46,7 +46,7 @@ def gpu_type(**fields):
 
 
 words = st.sampled_from(["eu-1", "y", "on", "1e3", "0123", "null", "a.b_c"])
-memories = st.sampled_from([2**30, 7 * 2**20, 15_999_999_999, 200 * 10**9]) | st.integers(1, 2**40)
+memories = st.sampled_from([2**30, 7 * 2**20, 15_999_999_999, 200 * 10**9]) | st.integers(2**20, 2**40)
 
 
 @st.composite

@@ -344,7 +344,7 @@ def test_a_gpu_on_which_no_worker_fits_makes_no_share_smaller():
 @pytest.mark.parametrize(
     ("policy", "note"),
     [
-        (ReservingPolicy(CpuPolicy(), cpus=1), "pass max_concurrent_trials to Tune"),
+        (ReservingPolicy(CpuPolicy(), cpus=1), "Tune's own need max_concurrent_trials"),
         (ReservingPolicy(GpuPolicy(gpus=0.5), gpus=1), "perhaps none as a whole"),
         (ReservingPolicy(CpuPolicy(), memory="1GiB"), "host memory of some nodes is not known"),
     ],

@@ -53,7 +53,7 @@ def build_plan(
     if request.num_workers:
         notes.append(
             f"a trial's driver only waits for its workers, so it holds {DRIVER} and no CPU; "
-            "pass max_concurrent_trials to Tune, as so little does not keep further drivers from starting"
+            "run and tuner hold further drivers back, Tune's own need max_concurrent_trials"
         )
     if request.max_workers is not None:
         notes.append(
@@ -191,7 +191,7 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
     if most is None:
         return f"Add a node with more {short_of}, or ask for less in every respect."
     if most == 0 and short_of in DEVICE_RESOURCES:
-        hint = "CpuPolicy, or FirstFeasiblePolicy with a CpuPolicy last"
+        hint = "CpuPolicy, alone or last: policy | CpuPolicy()"
         return f"Ask for no {short_of} ({hint}), or add a {short_of} node."
     if most == 0:
         return f"Ask for no {short_of}, or add a node with more."

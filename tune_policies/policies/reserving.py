@@ -46,7 +46,7 @@ class ReservingPolicy(WrappingPolicy):
             raise error.told(
                 offered=f"with {wish} left free, {error.offered}", suggestion=f"{error.suggestion} Or leave less free."
             ) from error
-        notes = [f"{wish} left free for others: pass max_concurrent_trials to Tune, nothing else holds trials back"]
+        notes = [f"{wish} left free for others; run and tuner hold trials back, Tune's own need max_concurrent_trials"]
         if self.gpus and plan.shares_gpu:
             notes.append("Ray may spread shares of a GPU, so the GPUs are left free in sum, perhaps none as a whole")
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
