@@ -174,7 +174,7 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
             nodes((8, 0)),
             GpuPolicy(),
             "one trial needs 1 GPU, but the largest node offers 8 CPU, 0 GPU: short of GPU. Ask for no GPU "
-            "(CpuPolicy, or FirstFeasiblePolicy with a CpuPolicy last), or add a GPU node.",
+            "(CpuPolicy, alone or last: policy | CpuPolicy()), or add a GPU node.",
             id="no GPU",
         ),
         pytest.param(
