@@ -7,10 +7,10 @@ Ray's own dict of resource amounts becomes values.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -94,9 +94,7 @@ class NodeCapacity(Value):
         With as many devices as GPUs are left, GPU memory would seem to be known where Ray counts GPUs that the driver
         does not list; and what its CPUs really are would be told of a node that has fewer now.
         """
-        is_hidden = self.devices is not None and len(self.devices) < self.resources.gpus
-        devices = () if is_hidden else self.devices
-        return self.model_copy(update={"resources": resources, "devices": devices, "usable_cpus": None})
+        return next(_with_less([self], resources))
 
     @property
     def ray_labels(self) -> Mapping[str, str]:
@@ -121,6 +119,18 @@ class NodeCapacity(Value):
         parts = [f"{format_amount(has.cpus)} CPU", f"{format_amount(has.gpus)} GPU{device}"]
         rest = has.replaced(cpus=0, gpus=0)
         return ", ".join(parts if rest.memory_bytes is None and not rest.custom else [*parts, str(rest)])
+
+
+def _with_less(nodes: Sequence[NodeCapacity], resources: Resources) -> Iterator[NodeCapacity]:
+    """Yield nodes of one shape with fewer resources; see :meth:`NodeCapacity.with_less`."""
+    changes: dict[str, Any] = {"resources": resources, "usable_cpus": None}
+    if nodes[0].devices is not None and len(nodes[0].devices) < nodes[0].resources.gpus:
+        changes["devices"] = ()
+    for node in nodes:
+        less = node.__copy__()  # a copy of its own for each of many nodes: model_copy takes four times as long
+        less.__dict__.update(changes)
+        less.__dict__.pop("amounts", None)
+        yield less
 
 
 def _amounts(resources: Resources, accelerator_type: str | None) -> Amounts:
@@ -233,24 +243,44 @@ class ClusterCapacity(ShownValue):
             by_shape[node.shape] = (*by_shape.get(node.shape, ()), node)
         return self._with_shapes({shape: nodes for shape, nodes in by_shape.items() if nodes})
 
-    def grown(self, nodes: Iterable[NodeCapacity]) -> "ClusterCapacity":
-        """Return the same cluster with further nodes, which are not checked, and nothing more to add."""
+    def with_less(self, left: Iterable[tuple[Sequence[NodeCapacity], Resources]]) -> "ClusterCapacity":
+        """Return the same cluster with fewer resources on some nodes: nodes of one shape, and what each has left."""
         by_shape = dict(self.nodes_by_shape)
-        for shape, added in self.with_nodes(nodes).nodes_by_shape.items():
-            by_shape[shape] = (*by_shape.get(shape, ()), *added)
-        return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
+        gone: dict[Hashable, set[str]] = {}
+        changed: dict[Hashable, list[NodeCapacity]] = {}
+        for nodes, resources in left:
+            gone.setdefault(nodes[0].shape, set()).update(node.node_id for node in nodes)
+            less = list(_with_less(nodes, resources))
+            changed.setdefault(less[0].shape, []).extend(less)
+        for shape, ids in gone.items():
+            nodes = by_shape.pop(shape)
+            if len(ids) < len(nodes):
+                by_shape[shape] = tuple(node for node in nodes if node.node_id not in ids)
+        for shape, less in changed.items():
+            by_shape[shape] = (*by_shape.get(shape, ()), *less)
+        return self._with_shapes(by_shape)
 
     def with_nodes_added(self, nodes_to_add: Mapping[str, int]) -> "ClusterCapacity":
         """Return the cluster with so many nodes of each type, by its name, as if alive; no more can be added."""
-        taken = {node.node_id for node in self.nodes}
-        added = (
-            node.model_copy(update={"node_id": node_id})
-            for node_type in self.node_types or ()
-            if (number := nodes_to_add.get(node_type.name, 0))
-            for node in (node_type.as_node(),)
-            for node_id in _free_ids(node_type.name, number, taken)
-        )
-        return self.grown(added)
+        by_shape = dict(self.nodes_by_shape)
+        for node_type in self.node_types or ():
+            if number := nodes_to_add.get(node_type.name, 0):
+                nodes = self._nodes_of_type(node_type, number)
+                by_shape[nodes[0].shape] = (*by_shape.get(nodes[0].shape, ()), *nodes)
+        return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
+
+    def _nodes_of_type(self, node_type: NodeTypeCapacity, number: int) -> list[NodeCapacity]:
+        """Return so many nodes as they will be. They are kept: a search for a number of nodes asks again and again."""
+        nodes = self._expected_nodes.setdefault(node_type.name, [])
+        if len(nodes) < number:
+            node = node_type.as_node()
+            ids = islice(_free_ids(node_type.name, {node.node_id for node in self.nodes}), len(nodes), number)
+            nodes += [node.model_copy(update={"node_id": node_id}) for node_id in ids]
+        return nodes[:number]
+
+    @cached_property
+    def _expected_nodes(self) -> dict[str, list[NodeCapacity]]:
+        return {}
 
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "ClusterCapacity":
         """Return the same cluster with only some of its alive nodes."""
@@ -296,11 +326,11 @@ class ClusterCapacity(ShownValue):
                 yield group
 
 
-def _free_ids(name: str, number: int, taken: set[str]) -> Iterator[str]:
+def _free_ids(name: str, taken: set[str]) -> Iterator[str]:
     prefix = name
     while any(node_id.startswith(f"{prefix}+") for node_id in taken):
         prefix += "+"
-    return (f"{prefix}+{i}" for i in range(1, number + 1))
+    return (f"{prefix}+{i}" for i in count(1))
 
 
 HEAD_RESOURCE: Final = "node:__internal_head__"
