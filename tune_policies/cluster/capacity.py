@@ -7,11 +7,11 @@ Ray's own dict of resource amounts becomes values.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from itertools import chain, count, islice
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self, overload
 
 from pydantic import Field, model_validator
 
@@ -94,7 +94,9 @@ class NodeCapacity(Value):
         With as many devices as GPUs are left, GPU memory would seem to be known where Ray counts GPUs that the driver
         does not list; and what its CPUs really are would be told of a node that has fewer now.
         """
-        return next(_with_less([self], resources))
+        is_hidden = self.devices is not None and len(self.devices) < self.resources.gpus
+        devices = () if is_hidden else self.devices
+        return self.model_copy(update={"resources": resources, "devices": devices, "usable_cpus": None})
 
     @property
     def ray_labels(self) -> Mapping[str, str]:
@@ -121,21 +123,59 @@ class NodeCapacity(Value):
         return ", ".join(parts if rest.memory_bytes is None and not rest.custom else [*parts, str(rest)])
 
 
-def _with_less(nodes: Sequence[NodeCapacity], resources: Resources) -> Iterator[NodeCapacity]:
-    """Yield nodes of one shape with fewer resources; see :meth:`NodeCapacity.with_less`."""
-    changes: dict[str, Any] = {"resources": resources, "usable_cpus": None}
-    if nodes[0].devices is not None and len(nodes[0].devices) < nodes[0].resources.gpus:
-        changes["devices"] = ()
-    for node in nodes:
-        less = node.__copy__()  # a copy of its own for each of many nodes: model_copy takes four times as long
-        less.__dict__.update(changes)
-        less.__dict__.pop("amounts", None)
-        yield less
-
-
 def _amounts(resources: Resources, accelerator_type: str | None) -> Amounts:
     of_type = {} if accelerator_type is None else {ACCELERATOR_TYPE_PREFIX + accelerator_type: TICKS}
     return resources.ticks | of_type
+
+
+class ReducedNodes(Sequence[NodeCapacity]):
+    """Nodes that have become alike, as all have fewer resources than before. Each is made when it is asked for.
+
+    Most are never asked for: a planner looks at one node of each shape, and tells the others by their identifiers.
+
+    Args:
+        before: The nodes as they were before, of any shapes.
+        resources: What each of them has now.
+    """
+
+    def __init__(self, before: Sequence[NodeCapacity], resources: Resources) -> None:
+        self.before = before
+        self.resources = resources
+
+    @overload
+    def __getitem__(self, index: int) -> NodeCapacity: ...
+    @overload
+    def __getitem__(self, index: slice) -> "ReducedNodes": ...
+    def __getitem__(self, index: int | slice) -> "NodeCapacity | ReducedNodes":
+        """Return a node, or some of them."""
+        if isinstance(index, slice):
+            return ReducedNodes(self.before[index], self.resources)
+        return self.before[index].with_less(self.resources)
+
+    def __len__(self) -> int:
+        """Return how many nodes there are."""
+        return len(self.before)
+
+
+def nodes_before(nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
+    """Return the nodes as they once were: with the same identifiers and labels, and perhaps more resources."""
+    return nodes.before if isinstance(nodes, ReducedNodes) else nodes
+
+
+class _Chained(Sequence[NodeCapacity]):
+    """The nodes of several sequences, one after the other."""
+
+    def __init__(self, parts: Collection[Sequence[NodeCapacity]]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[NodeCapacity]:
+        return chain.from_iterable(self._parts)
+
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(self)[index]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
 
 
 class NodeGroup(NamedTuple):
@@ -213,7 +253,7 @@ class ClusterCapacity(ShownValue):
         return self
 
     @cached_property
-    def nodes_by_shape(self) -> dict[Hashable, tuple[NodeCapacity, ...]]:
+    def nodes_by_shape(self) -> dict[Hashable, Sequence[NodeCapacity]]:
         """The nodes of each shape, so that a plan costs as much as there are shapes."""
         nodes_of: dict[Hashable, list[NodeCapacity]] = {}
         for node in self.nodes:
@@ -243,21 +283,27 @@ class ClusterCapacity(ShownValue):
             by_shape[node.shape] = (*by_shape.get(node.shape, ()), node)
         return self._with_shapes({shape: nodes for shape, nodes in by_shape.items() if nodes})
 
-    def with_less(self, left: Iterable[tuple[Sequence[NodeCapacity], Resources]]) -> "ClusterCapacity":
-        """Return the same cluster with fewer resources on some nodes: nodes of one shape, and what each has left."""
-        by_shape = dict(self.nodes_by_shape)
-        gone: dict[Hashable, set[str]] = {}
-        changed: dict[Hashable, list[NodeCapacity]] = {}
-        for nodes, resources in left:
-            gone.setdefault(nodes[0].shape, set()).update(node.node_id for node in nodes)
-            less = list(_with_less(nodes, resources))
-            changed.setdefault(less[0].shape, []).extend(less)
-        for shape, ids in gone.items():
-            nodes = by_shape.pop(shape)
-            if len(ids) < len(nodes):
-                by_shape[shape] = tuple(node for node in nodes if node.node_id not in ids)
-        for shape, less in changed.items():
-            by_shape[shape] = (*by_shape.get(shape, ()), *less)
+    def with_less(
+        self, parts: Mapping[Hashable, Iterable[tuple[Sequence[NodeCapacity], Resources | None]]]
+    ) -> "ClusterCapacity":
+        """Return the same cluster with fewer resources on some nodes.
+
+        Args:
+            parts: Of each shape of which some nodes change all nodes, and what each of them has left; ``None``: as
+                before.
+        """
+        by_shape = {shape: nodes for shape, nodes in self.nodes_by_shape.items() if shape not in parts}
+        for shape, changes in parts.items():
+            before = self.nodes_by_shape[shape]
+            for nodes, left in changes:
+                if left is None and not isinstance(before, ReducedNodes):
+                    now: Sequence[NodeCapacity] = tuple(nodes)
+                else:
+                    now = ReducedNodes(nodes_before(nodes), before[0].resources if left is None else left)
+                one = now[0]
+                if others := by_shape.get(one.shape):
+                    now = ReducedNodes([*nodes_before(others), *nodes_before(now)], one.resources)
+                by_shape[one.shape] = now
         return self._with_shapes(by_shape)
 
     def with_nodes_added(self, nodes_to_add: Mapping[str, int]) -> "ClusterCapacity":
@@ -286,14 +332,16 @@ class ClusterCapacity(ShownValue):
         """Return the same cluster with only some of its alive nodes."""
         if "nodes_by_shape" not in self.__dict__:
             return self.with_nodes(filter(holds, self.nodes))
-        kept = {shape: tuple(filter(holds, nodes)) for shape, nodes in self.nodes_by_shape.items()}
+        kept: dict[Hashable, Sequence[NodeCapacity]] = {
+            shape: tuple(filter(holds, nodes)) for shape, nodes in self.nodes_by_shape.items()
+        }
         return self._with_shapes({shape: nodes for shape, nodes in kept.items() if nodes})
 
-    def _with_shapes(
-        self, nodes_by_shape: dict[Hashable, tuple[NodeCapacity, ...]], **changes: Any
-    ) -> "ClusterCapacity":
+    def _with_shapes(self, nodes_by_shape: dict[Hashable, Sequence[NodeCapacity]], **changes: Any) -> "ClusterCapacity":
         """Return the same cluster with other nodes, whose shapes are known already."""
-        nodes = tuple(chain.from_iterable(nodes_by_shape.values()))
+        of_shapes = nodes_by_shape.values()
+        is_reduced = any(isinstance(each, ReducedNodes) for each in of_shapes)
+        nodes = _Chained(of_shapes) if is_reduced else tuple(chain.from_iterable(of_shapes))
         changed = self.model_copy(update={"nodes": nodes, **changes})
         changed.__dict__["nodes_by_shape"] = nodes_by_shape
         return changed

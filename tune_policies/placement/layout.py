@@ -11,12 +11,12 @@ TPU slices cannot be chosen: Train reserves them by itself, and takes any.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, Self
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup, nodes_before
 from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
 from tune_policies.placement.packing import (
@@ -30,6 +30,8 @@ from tune_policies.plan.trial_slot import TrialSlot, WorkerNodes
 from tune_policies.values.resources import TICKS, Count, PositiveCount, Resources
 from tune_policies.values.units import MOST_BYTES
 from tune_policies.values.value import Value
+
+_node_id: Final = attrgetter("node_id")
 
 _WHOLE: Final = TICKS
 """The share of a device that workers with whole devices have, however many."""
@@ -147,16 +149,13 @@ class RemainingCapacity(NamedTuple):
     @property
     def without_devices_in_use(self) -> ClusterCapacity:
         """The same cluster, but a node of which even one device is in use has no such devices any more."""
-        changed: list[tuple[Sequence[NodeCapacity], Resources]] = []
-        for nodes in self.capacity.nodes_by_shape.values():
+        changed: dict[Hashable, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
+        for shape, nodes in self.capacity.nodes_by_shape.items():
             resources, in_use = nodes[0].resources, defaultdict(list)
-            for node in nodes:
+            for node in nodes_before(nodes):
                 in_use[frozenset(self.shares.get(node.node_id, {}).keys() & resources.ticks.keys())].append(node)
-            for names, alike in in_use.items():
-                left = resources
-                for name in sorted(names):
-                    left = left.with_ticks(name, 0)
-                changed += [(alike, left)] if names else []
+            if any(in_use):
+                changed[shape] = [(some, _without(resources, names)) for names, some in in_use.items()]
         return self.capacity.with_less(changed)
 
     def grown(self, nodes_to_add: Mapping[str, int]) -> Self:
@@ -192,33 +191,34 @@ class RemainingCapacity(NamedTuple):
         leave of each node, less than a trial needs.
         """
         groups, size = self._fitting(slot), max(1, slot.num_workers)
-        wanted = min(slot.max_concurrent_trials, sum(len(nodes) * fit for nodes, fit in groups) // size)
+        wanted = min(slot.max_concurrent_trials, _total(groups) // size)
         drivers: list[_Run] = []
         if slot.num_workers:
             if slot.worker.memory_bytes is not None:  # which drivers take from workers
-                alike = [NodeGroup(nodes[0], len(nodes)) for nodes, fit in groups if fit]
+                alike = [NodeGroup(run.one, len(run.nodes)) for run in groups if run.per_node]
                 wanted = min(wanted, count_trials(alike, request_of(slot)))
             drivers, groups = _with_drivers(slot, groups, wanted)
-            wanted = sum(len(nodes) * count for nodes, count in drivers)
+            wanted = _total(drivers)
         if slot.topology is not None:
             return self._fill_slices(slot, groups, wanted, drivers)
-        runs = _spread([(nodes, fit // size) for nodes, fit in groups], wanted)
-        runs = [_Run(nodes, count * size) for nodes, count in runs]
-        if missing := wanted * size - sum(len(nodes) * count for nodes, count in runs):
-            runs += _spread([(nodes, fit % size) for nodes, fit in groups], missing)
+        runs = [
+            run.times(size) for run in _spread((_Run(one, nodes, fit // size) for one, nodes, fit in groups), wanted)
+        ]
+        if missing := wanted * size - _total(runs):
+            runs += _spread((_Run(one, nodes, fit % size) for one, nodes, fit in groups), missing)
         return FilledSlots(self, slot, wanted, runs, drivers, held=runs)
 
     def _fill_slices(
         self, slot: TrialSlot, groups: Sequence["_Run"], wanted: int, drivers: list["_Run"]
     ) -> "FilledSlots":
         """Return trials on whole TPU slices. Train takes any of them, so nothing else may use their hosts."""
-        held = [_Run(nodes, fit) for nodes, fit in groups if fit]
-        fits = {node.node_id: fit for nodes, fit in held for node in nodes}
+        held = [run for run in groups if run.per_node]
+        fits = _by_node(held)
         shape = SliceShape(slot.topology or "", slot.accelerator_type or "")
         runs, missing = [], wanted * slot.num_workers
         for each in find_slices(self.capacity.nodes, shape).intact:
-            hosts = [_Run([host], fits[host.node_id]) for host in each.hosts if host.node_id in fits]
-            workers = sum(fit for _, fit in hosts)
+            hosts = [_Run(host, [host], fits[host.node_id]) for host in each.hosts if host.node_id in fits]
+            workers = _total(hosts)
             if missing > 0 and workers * slot.worker.custom.get("TPU", 0) == shape.chips:
                 runs += hosts
                 missing -= workers
@@ -234,19 +234,17 @@ class RemainingCapacity(NamedTuple):
         request, is_selected = request_of(slot), matcher(slot.label_selector)
         own_devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
         share = {name: min(_WHOLE, slot.worker.ticks[name]) for name in own_devices}
-        order: list[tuple[tuple[object, ...], _Run]] = []
+        order: list[tuple[tuple[object, ...], _Run]] = []  # by what is the same in whatever order the nodes are
 
-        def add(nodes: Sequence[NodeCapacity], fit: int) -> None:
+        def add(one: NodeCapacity, nodes: Sequence[NodeCapacity], fit: int) -> None:
             if nodes and (fit or slot.num_workers):
-                one = nodes[0]
                 others = DEVICE_RESOURCES & one.resources.ticks.keys() - own_devices
                 stranded = sum(one.resources.ticks[name] for name in others)
-                first = min(node.node_id for node in nodes)
-                order.append(((fit == 0, one.is_expected, stranded, -fit, first), _Run(nodes, fit)))
+                order.append(((fit == 0, one.is_expected, stranded, -fit, repr(one.shape)), _Run(one, nodes, fit)))
 
         for of_shape in self.capacity.nodes_by_shape.values():
-            nodes: Sequence[NodeCapacity] = of_shape
-            fit = workers_on_node(nodes[0], request)
+            one, nodes = of_shape[0], nodes_before(of_shape)
+            fit = workers_on_node(one, request)
             if not fit and not slot.num_workers:
                 continue
             if slot.label_selector:
@@ -255,17 +253,27 @@ class RemainingCapacity(NamedTuple):
                 agreeing = [node for node in nodes if _agree(self.shares.get(node.node_id, {}), share)]
                 if len(agreeing) < len(nodes):
                     ids = {node.node_id for node in agreeing}
-                    add([node for node in nodes if node.node_id not in ids], 0)
+                    add(one, [node for node in nodes if node.node_id not in ids], 0)
                 nodes = agreeing
-            add(nodes, fit)
+            add(one, nodes, fit)
         return [run for _, run in sorted(order, key=itemgetter(0))]
 
 
 class _Run(NamedTuple):
-    """Nodes of one shape that hold as many workers, or drivers, each."""
+    """Nodes of one shape that hold as many workers, or drivers, each.
 
+    Attributes:
+        one: One node of that shape, as it is now.
+        nodes: The nodes, of which only identifiers and labels count: they may have had more before.
+        per_node: How many each holds.
+    """
+
+    one: NodeCapacity
     nodes: Sequence[NodeCapacity]
     per_node: int
+
+    def times(self, factor: int) -> Self:
+        return self._replace(per_node=self.per_node * factor)
 
 
 class FilledSlots(NamedTuple):
@@ -294,20 +302,26 @@ class FilledSlots(NamedTuple):
 
     def left(self) -> RemainingCapacity:
         """Return what these slots leave. Nodes with as much of one shape are alike, and are computed once."""
-        worker, before = self.slot.worker.ticks, self.before
-        workers, drivers = _by_node(self.held), _by_node(self.drivers)
-        left: list[tuple[Sequence[NodeCapacity], Resources]] = []
-        for nodes in before.capacity.nodes_by_shape.values():
-            taken: dict[tuple[int, int], list[NodeCapacity]] = defaultdict(list)
-            for node in nodes:
-                taken[workers.get(node.node_id, 0), drivers.get(node.node_id, 0)].append(node)
-            for (count, num_drivers), alike in taken.items():
-                if count or num_drivers:
-                    one = subtract(alike[0], worker if count else {}, count, num_drivers=num_drivers)
-                    left.append((alike, one.resources))
-        share = {name: min(_WHOLE, worker[name]) for name in DEVICE_RESOURCES & worker.keys()}
-        shares = {node_id: {**before.shares.get(node_id, {}), **share} for node_id in workers}
-        return RemainingCapacity(before.capacity.with_less(left), {**before.shares, **shares})
+        before, worker = self.before, self.slot.worker.ticks
+        workers, drivers = _by_shape(self.held), _by_shape(self.drivers)
+        left: dict[Hashable, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
+        for shape in workers.keys() | drivers.keys():
+            nodes = before.capacity.nodes_by_shape[shape]
+            parts = _alike(nodes_before(nodes), workers.get(shape, []), drivers.get(shape, []))
+            left[shape] = [(some, self._left_on(nodes[0], *taken)) for some, taken in parts]
+        shares = dict(before.shares)
+        if share := {name: min(_WHOLE, worker[name]) for name in DEVICE_RESOURCES & worker.keys()}:
+            for node_id in (node_id for run in self.held for node_id in map(_node_id, run.nodes)):
+                # Few share a node: a mapping for each of thousands would make Python search for garbage.
+                shares[node_id] = {**shares[node_id], **share} if node_id in shares else share
+        return RemainingCapacity(before.capacity.with_less(left), shares)
+
+    def _left_on(self, node: NodeCapacity, workers: int, drivers: int) -> Resources | None:
+        """Return what a node has left beside so many workers and drivers; ``None``: there are none."""
+        if not workers and not drivers:
+            return None
+        worker = self.slot.worker.ticks if workers else {}
+        return subtract(node, worker, workers, num_drivers=drivers).resources
 
     def placements(self, slot_type: int) -> Iterator[Placement]:
         """Yield where the slots are; those for which some node is still to be added come last, without a node."""
@@ -343,15 +357,40 @@ class FilledSlots(NamedTuple):
 
 
 def _each(runs: Iterable[_Run]) -> Iterator[tuple[NodeCapacity, int]]:
-    return ((node, count) for nodes, count in runs for node in sorted(nodes, key=_node_id))
+    return ((node, run.per_node) for run in runs for node in sorted(run.nodes, key=_node_id))
+
+
+def _total(runs: Iterable[_Run]) -> int:
+    return sum(len(run.nodes) * run.per_node for run in runs)
 
 
 def _by_node(runs: Iterable[_Run]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for nodes, count in runs:
-        for node in nodes:
-            counts[node.node_id] = counts.get(node.node_id, 0) + count
+    for run in runs:
+        for node_id in map(_node_id, run.nodes):
+            counts[node_id] = counts.get(node_id, 0) + run.per_node
     return counts
+
+
+def _by_shape(runs: Iterable[_Run]) -> dict[Hashable, list[_Run]]:
+    of_shape: dict[Hashable, list[_Run]] = {}
+    for run in runs:
+        of_shape.setdefault(run.one.shape, []).append(run)
+    return of_shape
+
+
+def _alike(
+    nodes: Sequence[NodeCapacity], workers: Sequence[_Run], drivers: Sequence[_Run]
+) -> list[tuple[Sequence[NodeCapacity], tuple[int, int]]]:
+    """Return the nodes of one shape in parts, each with the workers and drivers that each of its nodes holds."""
+    if all(len(run.nodes) == len(nodes) for run in (*workers, *drivers)):
+        return [(nodes, (sum(run.per_node for run in workers), sum(run.per_node for run in drivers)))]
+    of_workers, of_drivers = _by_node(workers), _by_node(drivers)
+    parts: dict[tuple[int, int], list[NodeCapacity]] = {}
+    for node in nodes:
+        taken = of_workers.get(node.node_id, 0), of_drivers.get(node.node_id, 0)
+        parts.setdefault(taken, []).append(node)
+    return [(some, taken) for taken, some in parts.items()]
 
 
 def _gathered(
@@ -375,28 +414,28 @@ def _gathered(
                 some, missing = [], size
 
 
-def _spread(groups: Iterable[_Run | tuple[Sequence[NodeCapacity], int]], wanted: int) -> list[_Run]:
+def _spread(groups: Iterable[_Run], wanted: int) -> list[_Run]:
     """Return so many, of which each node takes as many as its group says, one node after the other."""
     runs: list[_Run] = []
-    for nodes, most in groups:
+    for group in groups:
         if not wanted:
             break
-        for run in _parts(nodes, most, wanted):
-            if run.per_node:
-                runs.append(run)
-                wanted -= len(run.nodes) * run.per_node
+        parts = [run for run in _parts(group, wanted) if run.per_node]
+        wanted -= _total(parts)
+        runs += parts
     return runs
 
 
-def _parts(nodes: Sequence[NodeCapacity], most: int, wanted: int) -> list[_Run]:
-    """Return the nodes that take ``most`` each, the one that takes the rest, and those that take none."""
+def _parts(group: _Run, wanted: int) -> list[_Run]:
+    """Return the nodes that take as many as the group says, the one that takes the rest, and those that take none."""
+    one, nodes, most = group
     number, rest = divmod(wanted, most) if most else (0, 0)
     if number >= len(nodes):
-        return [_Run(nodes, most)]
+        return [group]
     ordered = sorted(nodes, key=_node_id) if wanted and most else nodes
     used = number + (rest > 0)
-    parts = _Run(ordered[:number], most), _Run(ordered[number:used], rest), _Run(ordered[used:], 0)
-    return [part for part in parts if part.nodes]
+    parts = (ordered[:number], most), (ordered[number:used], rest), (ordered[used:], 0)
+    return [_Run(one, some, count) for some, count in parts if some]
 
 
 def _with_drivers(slot: TrialSlot, groups: Sequence[_Run], wanted: int) -> tuple[list[_Run], list[_Run]]:
@@ -405,27 +444,31 @@ def _with_drivers(slot: TrialSlot, groups: Sequence[_Run], wanted: int) -> tuple
     Each node takes those of its own trials, in the order in which they are placed: first of trials whose workers share
     it, then one for those that span nodes. What is left goes wherever there is host memory.
     """
-    places = [(nodes, fit, 0) for nodes, fit in groups]
+    places = [(group, 0) for group in groups]
     drivers: list[_Run] = []
     for wish in (lambda fit: fit // slot.num_workers, lambda fit: -(-fit // slot.num_workers), lambda _: MOST_BYTES):
-        found: list[tuple[Sequence[NodeCapacity], int, int]] = []
-        for nodes, fit, held in places:
-            most = max(0, min(drivers_on_node(nodes[0]), wish(fit)) - held)
-            for some, more in _parts(nodes, most, wanted):
-                found.append((some, fit, held + more))
-                drivers += [_Run(some, more)] if more else []
-                wanted -= len(some) * more
+        found: list[tuple[_Run, int]] = []
+        for group, held in places:
+            most = max(0, min(drivers_on_node(group.one), wish(group.per_node)) - held)
+            for part in _parts(group._replace(per_node=most), wanted):
+                found.append((group._replace(nodes=part.nodes), held + part.per_node))
+                drivers += [part] if part.per_node else []
+                wanted -= _total([part])
         places = found
-    request, takes_memory = request_of(slot), slot.worker.memory_bytes is not None
-    beside = [
-        _Run(nodes, workers_on_node(nodes[0], request, num_drivers=held) if fit and held and takes_memory else fit)
-        for nodes, fit, held in places
+    if slot.worker.memory_bytes is None:
+        return drivers, [group for group, _ in places]
+    request = request_of(slot)
+    return drivers, [
+        group._replace(per_node=workers_on_node(group.one, request, num_drivers=held)) if group.per_node else group
+        for group, held in places
     ]
-    return drivers, beside
 
 
-def _node_id(node: NodeCapacity) -> str:
-    return node.node_id
+def _without(resources: Resources, names: Iterable[str]) -> Resources | None:
+    left = None
+    for name in sorted(names):
+        left = (left or resources).with_ticks(name, 0)
+    return left
 
 
 def _agree(in_use: Mapping[str, int], share: Mapping[str, int]) -> bool:

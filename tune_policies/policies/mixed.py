@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Self
 
 from pydantic import model_validator
 
-from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.cluster.capacity import ClusterCapacity, ReducedNodes
 from tune_policies.placement.layout import FilledSlots, RemainingCapacity
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
@@ -189,10 +189,10 @@ def _check_slices(plan: TrialPlan, left: RemainingCapacity) -> None:
     Raises:
         InfeasibleRequestError: It could.
     """
+    in_use = (nodes[0] for nodes in left.capacity.nodes_by_shape.values() if isinstance(nodes, ReducedNodes))
+    has_slices_in_use = any(node.resources.custom.get("TPU", 0) > 0 for node in in_use)
     for slot in plan.slots:
-        if slot.topology is not None and any(
-            node.resources.custom.get("TPU", 0) > 0 for node in left.capacity.nodes if node.node_id in left.shares
-        ):
+        if slot.topology is not None and has_slices_in_use:
             raise InfeasibleRequestError(
                 str(slot),
                 "Ray Train reserves whole slices by itself, and policies before this one use some of their nodes",
