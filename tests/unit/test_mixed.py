@@ -1,6 +1,8 @@
 """Plans with several kinds of slots: what each policy gets, and what of the cluster is left for the next."""
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from tests.clusters import gpu_node, nodes
 from tune_policies import (
@@ -245,6 +247,27 @@ def test_train_workers_use_what_other_slots_leave_of_each_node():
     assert worker_places(policy, nodes((8, 4), (4, 4), (6, 0))) == [({"node-2": 2}, 3), ({"node-0": 2}, 2)]
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 4)), min_size=1, max_size=6),
+    st.sampled_from([GpuPolicy(cpus=1), CpuPolicy(cpus=3), CappedPolicy(CpuPolicy(cpus=2), 3)]),
+    st.integers(1, 5),
+    st.sampled_from([0.5, 1, 2]),
+)
+def test_as_many_train_trials_fit_as_all_that_is_left_of_the_nodes_holds(shapes, first, num_workers, cpus):
+    cluster = nodes(*shapes)
+    train = CpuPolicy(cpus=cpus, num_workers=num_workers)
+    assume(sum(int(each // cpus) for each, _ in shapes) >= num_workers)
+
+    plan = MixedPolicy(first, train).plan(cluster)
+
+    left = {node.node_id: node.resources.cpus for node in cluster.nodes}
+    for place in place_slots(plan.slots, cluster).places:
+        if not place.worker_nodes:
+            left[place.node_id] -= place.count * plan.slots[0].worker.cpus
+    at_once = sum(slot.max_concurrent_trials for slot in plan.slots if slot.num_workers)
+    assert at_once == sum(int(each // cpus) for each in left.values()) // num_workers
+
+
 def test_the_workers_of_a_trial_share_a_node_where_they_can():
     policy = MixedPolicy(CappedPolicy(CpuPolicy(cpus=3), 1), CpuPolicy(cpus=1, num_workers=2))
 
@@ -299,6 +322,29 @@ def test_other_devices_are_kinds_too():
     plan = MixedPolicy(AcceleratorPolicy(resource="NPU", cpus=4), ON_CPUS).plan(cluster)
 
     assert [slot.max_concurrent_trials for slot in plan.slots] == [2, 4]
+
+
+_planned = []
+
+
+class Noted(CpuPolicy):
+    """Notes each time that it plans."""
+
+    def plan(self, capacity):
+        _planned.append(capacity)
+        return super().plan(capacity)
+
+
+def test_policies_inside_one_another_plan_once():
+    """Twice at each step would be 65,536 times."""
+    _planned.clear()
+    policy = Noted()
+    for _ in range(16):
+        policy = MixedPolicy(policy)
+
+    policy.plan(nodes((8, 0)))
+
+    assert len(_planned) == 1
 
 
 def test_slots_that_are_to_run_by_config_are_refused():
