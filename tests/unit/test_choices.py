@@ -209,3 +209,26 @@ def test_a_gpu_node_whose_memory_was_read_needs_no_asking():
     alive = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=16))
 
     assert plan_now(GpuMemoryPolicy(gpu_memory="6GiB"), alive, 2).max_concurrent_trials == 2
+
+
+_asked = []
+
+
+class Asked(CpuPolicy):
+    """Notes each time that it is asked for its choices."""
+
+    @property
+    def choices(self):
+        _asked.append(self)
+        return super().choices
+
+
+def test_policies_around_one_another_ask_once_for_the_choices_inside():
+    """Three times at each step would be 3.5 thousand million times."""
+    _asked.clear()
+    policy = Asked()
+    for _ in range(20):
+        policy = CappedPolicy(policy, 3)
+
+    assert policy.choices == (policy,)
+    assert len(_asked) == 1

@@ -384,13 +384,19 @@ def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
+def drivers_on_node(node: NodeCapacity) -> int:
+    """Return for how many Train drivers an idle node has room."""
+    memory = node.resources.memory_bytes
+    return _UNLIMITED if memory is None else memory // DRIVER_BYTES
+
+
 def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
     """Return how many Train drivers find room on otherwise idle nodes; ``wanted`` where nothing limits them."""
     room = 0
     for node, count in groups:
         if node.resources.memory_bytes is None:
             return wanted
-        room += count * (node.resources.memory_bytes // DRIVER_BYTES)
+        room += count * drivers_on_node(node)
     return room
 
 
