@@ -28,7 +28,7 @@ from tune_policies.files.terminal import TextConsole, TextTable
 from tune_policies.trainers import with_plan
 from tune_policies.tune.slot_assignment import TrialDurations
 
-from .pool_simulation import SlotKind, least_makespan, simulate
+from .pool_simulation import SlotKind, draw_pool, least_makespan, ratio_with_speeds, simulate
 
 _NUM_GPUS: Final = 2
 _NUM_CPUS: Final = 16
@@ -57,6 +57,8 @@ class Sizes(NamedTuple):
         slowdown: How many times as long it takes in a CPU slot.
         repetitions: Runs of each arm.
         simulations: Simulated runs of each arm.
+        pools: Simulated pools of any slots and speeds.
+        is_cold: Whether no trials come first that wait for the start of all processes.
     """
 
     trials: int
@@ -64,10 +66,12 @@ class Sizes(NamedTuple):
     slowdown: float
     repetitions: int
     simulations: int
+    pools: int
+    is_cold: bool
 
 
 class Run(NamedTuple):
-    """One run: from when all processes have started to the last trial's end, and all of it, in seconds."""
+    """One run: from when all processes, or cold the first one, have started to its end, and all of it, in seconds."""
 
     makespan_s: float
     whole_s: float
@@ -87,11 +91,12 @@ class Sleeper(tune.Trainable):  # type: ignore[misc] # Ray's class is Any here
 
     def step(self) -> dict[str, Any]:
         """Do all the work."""
+        began_s = time.time()
         if self._number < self._num_slots:
             self._await_all_starts()
         else:
             time.sleep(self._seconds)
-        return {"ended_s": time.time(), "done": True}
+        return {"began_s": began_s, "ended_s": time.time(), "done": True}
 
     def _await_all_starts(self) -> None:
         (self._starts / str(self._number)).touch()
@@ -111,6 +116,7 @@ def measure_makespan(sizes: Sizes) -> None:
     """Print how long simulated runs with trials of random lengths take, and real ones with trials of one length."""
     kinds = _kinds(sizes.slowdown)
     TextConsole().print(_simulated(sizes, kinds))
+    _print_drawn(sizes.pools)
     bound_s = least_makespan([sizes.seconds] * sizes.trials, kinds)
     runs = [arm for arm in Arm for _ in range(sizes.repetitions)]
     random.Random(0).shuffle(runs)
@@ -135,6 +141,15 @@ def measure_makespan(sizes: Sizes) -> None:
     print(f"command: {own_command()}")
 
 
+def _print_drawn(pools: int) -> None:
+    rng = random.Random(0)
+    ratios = [ratio_with_speeds(*draw_pool(rng)) for _ in range(pools)]
+    print(
+        f"{pools} pools of any slots and speeds, equal trials: beside the better of the best kind only and all "
+        f"kinds, known speeds take {statistics.mean(ratios):.3f} times as long on average, {max(ratios):.6f} at most"
+    )
+
+
 def run_arm(arm: Arm, sizes: Sizes) -> Run:
     """Run the trials on the Ray that this program is connected to."""
     plan = _plan(arm, sizes.slowdown)
@@ -143,7 +158,7 @@ def run_arm(arm: Arm, sizes: Sizes) -> Run:
     decision = never_idle if arm is Arm.NAIVE else nullcontext()
     # What Tune says of a run is no part of the result.
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, decision, redirect_stdout(sys.stderr):
-        num_slots, starts = plan.max_concurrent_trials, Path(folder, "starts")
+        num_slots, starts = 0 if sizes.is_cold else plan.max_concurrent_trials, Path(folder, "starts")
         starts.mkdir()
         began_s = time.perf_counter()
         trials = tune.run(
@@ -162,7 +177,10 @@ def run_arm(arm: Arm, sizes: Sizes) -> Run:
         ).trials
         whole_s = time.perf_counter() - began_s
     ends = [trial.last_result["ended_s"] for trial in trials]
-    started_s = max(end for trial, end in zip(trials, ends, strict=True) if trial.config["number"] < num_slots)
+    if sizes.is_cold:
+        started_s = min(trial.last_result["began_s"] for trial in trials)
+    else:
+        started_s = max(end for trial, end in zip(trials, ends, strict=True) if trial.config["number"] < num_slots)
     return Run(max(ends) - started_s, whole_s)
 
 
