@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .plans.choices import MOST_REPETITIONS, Arm, Scenario
+from .plans.choices import MOST_REPETITIONS, Arm, PoolArm, Scenario
 
 app = typer.Typer()
 
@@ -81,13 +81,14 @@ def makespan(
     slowdown: Annotated[float, typer.Option(min=1, help="How many times as long it takes in a CPU slot.")] = 4,
     repetitions: Annotated[int, typer.Option(min=1, help="Runs of each arm on a real Ray.")] = 2,
     simulations: Annotated[int, typer.Option(min=1, help="Simulated runs of each arm.")] = 20,
+    arm: Annotated[list[PoolArm] | None, typer.Option(help="What a real Ray runs; may be repeated.")] = None,
     pools: Annotated[int, typer.Option(min=1, help="Simulated pools of any slots and speeds.")] = 1_000,
     cold: Annotated[bool, typer.Option("--cold", help="Time the starts of the processes too.")] = False,
 ) -> None:
     """Time runs on GPU and CPU slots together: by PolicyScheduler, mixed naively, on GPUs only, and at the least."""
     from .plans.makespan import Sizes, measure_makespan
 
-    measure_makespan(Sizes(trials, seconds, slowdown, repetitions, simulations, pools, cold))
+    measure_makespan(arm or [*PoolArm], Sizes(trials, seconds, slowdown, repetitions, simulations, pools, cold))
 
 
 @app.command()
@@ -148,3 +149,17 @@ def cold_start(
     from .plans.cold_start import CASES, measure_cold_start
 
     measure_cold_start([case for case in CASES if not trials or case.num_trials in trials], rounds)
+
+
+@app.command()
+def probe(
+    *,
+    nodes: Annotated[
+        list[int] | None, typer.Option(min=1, help="Nodes of a cluster, each a raylet here; may be repeated.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="Probes of each cluster, after one more.")] = 10,
+) -> None:
+    """Time probes of running clusters."""
+    from .plans.cold_start import measure_probes
+
+    measure_probes(nodes or [1, 5, 10, 20], rounds)
