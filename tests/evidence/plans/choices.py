@@ -37,7 +37,7 @@ class PoolArm(StrEnum):
     GPU_ONLY = "gpu-only"
 
     @property
-    def title(self) -> str:
+    def label(self) -> str:
         """What a table says of it."""
         return {
             PoolArm.POLICY: "PolicyScheduler, speeds known",

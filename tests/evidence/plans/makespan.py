@@ -121,7 +121,7 @@ def measure_makespan(arms: Sequence[PoolArm], sizes: Sizes) -> None:
         times = [run.makespan_s for run in each]
         median = spread(times).median
         row = (f"{median:.1f}", f"{min(times):.1f} to {max(times):.1f}", f"{median / bound_s:.3f}")
-        table.add_row(arm.title, *row, f"{spread([run.whole_s for run in each]).median:.1f}")
+        table.add_row(arm.label, *row, f"{spread([run.whole_s for run in each]).median:.1f}")
     TextConsole().print(table)
     slots = ", ".join(f"{kind.num_slots} of speed {kind.speed:g}" for kind in kinds)
     TextConsole().print(
@@ -206,7 +206,7 @@ def _simulated(sizes: Sizes, kinds: list[SlotKind]) -> Table:
             ratios[arm][name] = f"{statistics.mean(found):.3f} (to {max(found):.3f})"
     table = _table(f"{sizes.trials} simulated trials, mean ratio of {sizes.simulations} runs", *lengths)
     for arm in PoolArm:
-        table.add_row(arm.title, *ratios[arm].values())
+        table.add_row(arm.label, *ratios[arm].values())
     return table
 
 

@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 from rich.table import Table
 
 from tune_policies import (
-    ClusterCapacity,
     CpuPolicy,
     EvenSplitPolicy,
     GpuMemoryPolicy,
@@ -139,17 +138,18 @@ def draw_cases(seed: int) -> Iterator[Case]:
     yield case("even split of CPUs", EvenSplitPolicy(num_trials=trials), Need(cpus=1), is_divided=True)
     split = EvenSplitPolicy(num_trials=trials, min_gpus=least)
     yield case("even split of GPUs", split, Need(cpus=1, share=to_ticks(least)), is_divided=True)
-    mixed = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2), speeds=(1, _SLOW))
-    yield case("GPUs and CPUs", mixed, quarter._replace(cpus=1), two)
+    mixed = MixedPolicy(GpuMemoryPolicy(gpu_memory=f"{gib}GiB", cpus=1), CpuPolicy(cpus=2), speeds=(1, _SLOW))
+    yield case("GPU memory, and CPUs", mixed, Need(cpus=1, gpu_bytes=gib * GIB), two)
     beside = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2, num_workers=workers), speeds=(1, _SLOW))
     yield case("GPUs, Train on CPUs", beside, quarter._replace(cpus=1), two._replace(num_workers=workers))
     yield case("Train on GPUs", GpuPolicy(num_workers=workers), whole._replace(num_workers=workers))
 
 
-def promise_of_plan(policy: ResourcePolicy, capacity: ClusterCapacity) -> Promise:
+def promise_of_plan(case: Case) -> Promise:
     """Return what a plan promises; nothing, where the policy says that no trial fits."""
+    capacity = case.cluster.capacity
     try:
-        plan = policy.plan(capacity)
+        plan = case.policy.plan(capacity)
     except InfeasibleRequestError:
         return Promise(0, ())
     claims = [
@@ -159,7 +159,7 @@ def promise_of_plan(policy: ResourcePolicy, capacity: ClusterCapacity) -> Promis
             slot.worker.cpus,
             to_ticks(slot.worker.gpus),
             is_limited=True,
-            kind=int(slot.worker.gpus == 0 and plan.slots[0].worker.gpus > 0),
+            kind=int(len(case.needs) > 1 and slot.worker.gpus == 0),
         )
         for on_node in workers_on_nodes(plan.slots, capacity)
         for slot, workers in zip(plan.slots, on_node.workers, strict=True)
@@ -293,7 +293,7 @@ def compare(case: Case) -> Row:
     if len(case.needs) > 1:
         kinds = [SlotKind(number, speed) for number, speed in zip(best.trials, case.speeds, strict=True) if number]
         best = best._replace(hours=least_makespan([1.0] * case.num_trials, kinds) if kinds else math.inf)
-    results = {BEST: best, OURS: check(case, promise_of_plan(case.policy, case.cluster.capacity))}
+    results = {BEST: best, OURS: check(case, promise_of_plan(case))}
     rules: dict[str, Rule] = FOR_A_NUMBER if case.is_divided else FOR_MANY
     for name, rule in rules.items():
         # Of several types of slots, a tool has the first.

@@ -95,7 +95,7 @@ def _cases(rng: random.Random, capacity: ClusterCapacity) -> Iterator[Case]:
             continue
         if _num_bundles(plan) <= _MOST_BUNDLES:
             fills = not leaves_room(policy) and not _drivers_may_displace_a_worker(plan, capacity)
-            yield Case(policy, plan, strategy, frozenset([0] if fills else []), capacity)
+            yield Case(policy, plan, strategy, frozenset(_of_one_share(plan) if fills else ()), capacity)
 
 
 def draw_mixed_cases(seed: int, num_policies: int) -> tuple[ClusterCapacity, list[Case]]:
@@ -120,11 +120,15 @@ def _mixed_cases(rng: random.Random, capacity: ClusterCapacity) -> Iterator[Case
 def _filled_types(plan: TrialPlan, policy: ResourcePolicy) -> Iterator[int]:
     """Yield the types of slots of which not one more fits.
 
-    That is not said where Train places workers among others, as their worst place counts; where the autoscaler could
-    add nodes; and of devices of which another type has other shares, as these may not share a node.
+    That is not said where Train places workers among others, as their worst place counts, and where the autoscaler
+    could add nodes.
     """
-    if isinstance(policy, AutoscalingPolicy) or any(slot.num_workers for slot in plan.slots):
-        return
+    if not isinstance(policy, AutoscalingPolicy) and not any(slot.num_workers for slot in plan.slots):
+        yield from _of_one_share(plan)
+
+
+def _of_one_share(plan: TrialPlan) -> Iterator[int]:
+    """Yield the types of slots without devices of which another type has other shares: these may not share a node."""
     shares_of: dict[str, set[float]] = defaultdict(set)
     for slot in plan.slots:
         for name in DEVICE_RESOURCES & slot.worker.ticks.keys():
