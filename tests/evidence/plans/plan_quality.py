@@ -316,6 +316,8 @@ def measure_plan_quality(seeds: range, plot: Path | None, *, markdown: bool) -> 
         print(_markdown(rows))
     else:
         TextConsole(width=160).print(_table(rows))
+    for line in _second_types(rows):
+        print(line)
     sources = sorted({row.case.cluster.source for row in rows})
     print(f"{len(seeds)} clusters of {', '.join(sources)}; {len(rows)} cases in which a trial fits")
     print(f"{time.monotonic() - start:.0f} s. {describe_machine()}")
@@ -327,6 +329,16 @@ def measure_plan_quality(seeds: range, plot: Path | None, *, markdown: bool) -> 
         result = row.results[OURS]
         print(f"in vain: {result.in_vain} of {result.promised}: {row.case.policy!r}", file=sys.stderr)
     return not in_vain
+
+
+def _second_types(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield how much of what is possible in slots of a second type a plan has."""
+    for family, of_family in _by_family(rows).items():
+        if len(of_family[0].case.needs) > 1:
+            there = [row for row in of_family if row.results[BEST].trials[1]]
+            parts = [row.results[OURS].trials[1] / row.results[BEST].trials[1] for row in there]
+            mean, worst = statistics.mean(parts), min(parts)
+            yield f"{family}: {OURS} has {mean:.1%} of the slots without GPUs that are possible, at worst {worst:.1%}"
 
 
 def _by_family(rows: Iterable[Row]) -> dict[str, list[Row]]:
