@@ -13,7 +13,7 @@ from itertools import groupby, islice
 from multiprocessing import get_context
 from typing import Final, NamedTuple
 
-from tune_policies import AutoscalingPolicy, ClusterCapacity, InfeasibleRequestError, TrialPlan
+from tune_policies import AcceleratorPolicy, AutoscalingPolicy, ClusterCapacity, InfeasibleRequestError, TrialPlan
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.policies.policy import ResourcePolicy
@@ -99,7 +99,7 @@ def _cases(rng: random.Random, capacity: ClusterCapacity) -> Iterator[Case]:
 
 
 def draw_mixed_cases(seed: int, num_policies: int) -> tuple[ClusterCapacity, list[Case]]:
-    """Return the same of policies with several types of slots, for other accelerators and for nodes to add."""
+    """Return the same of plans with several types of slots, for other accelerators, or with nodes to add."""
     rng = random.Random(seed)
     capacity = draw_larger_cluster(rng)
     return capacity, list(islice(_mixed_cases(rng, capacity), num_policies))
@@ -112,7 +112,8 @@ def _mixed_cases(rng: random.Random, capacity: ClusterCapacity) -> Iterator[Case
             plan = policy.plan(capacity)
         except InfeasibleRequestError:
             continue
-        if _num_bundles(plan) <= _MOST_BUNDLES:
+        is_of_interest = len(plan.slots) > 1 or plan.nodes_to_add or isinstance(policy, AcceleratorPolicy)
+        if is_of_interest and _num_bundles(plan) <= _MOST_BUNDLES:
             grown = _as_alive(capacity.with_nodes_added(plan.nodes_to_add))
             yield Case(policy, plan, strategy, frozenset(_filled_types(plan, policy)), grown)
 
