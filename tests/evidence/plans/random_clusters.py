@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 from tune_policies import (
+    AcceleratorPolicy,
+    AutoscalingPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -18,7 +20,9 @@ from tune_policies import (
     GpuDevice,
     GpuMemoryPolicy,
     GpuPolicy,
+    MixedPolicy,
     NodeCapacity,
+    NodeTypeCapacity,
     ReservingPolicy,
     Resources,
     SelectingPolicy,
@@ -81,6 +85,53 @@ def _draw_node(rng: random.Random) -> NodeCapacity:
         accelerator_type=accelerator_type,
         labels=labels,
         devices=devices,
+    )
+
+
+def draw_larger_cluster(rng: random.Random) -> ClusterCapacity:
+    """Return such a cluster with accelerators of other families on some nodes, to which 0 to 2 types can be added."""
+    cluster = draw_cluster(rng)
+    types = []
+    for index in range(rng.randint(0, 2)):
+        node = _with_accelerators(rng, _draw_node(rng))
+        types.append(
+            NodeTypeCapacity(
+                name=f"type-{index}",
+                resources=node.resources,
+                max_nodes_to_add=rng.randint(1, 2),
+                accelerator_type=node.accelerator_type,
+                labels=node.labels,
+            )
+        )
+    nodes = tuple(_with_accelerators(rng, node) for node in cluster.nodes)
+    return cluster.model_copy(update={"nodes": nodes, "node_types": tuple(types)})
+
+
+def _with_accelerators(rng: random.Random, node: NodeCapacity) -> NodeCapacity:
+    custom = rng.choice(({}, {}, {"HPU": 8}, {"HPU": 2}, {"NPU": 1}, {"NPU": 4}))
+    return node.model_copy(update={"resources": node.resources.replaced(custom={**node.resources.custom, **custom})})
+
+
+def draw_mixed_policies(rng: random.Random) -> Iterator[ResourcePolicy]:
+    """Yield policies of several types of slots, for other accelerators and for nodes to add, without end."""
+    while True:
+        inner = rng.choice((_draw_mixed, _draw_mixed, _draw_accelerator))(rng)
+        yield AutoscalingPolicy(inner) if rng.random() < 0.4 else inner
+
+
+def _draw_mixed(rng: random.Random) -> MixedPolicy:
+    draws = (_draw_cpu, _draw_gpu, _draw_gpu, _draw_gpu_memory, _draw_accelerator)
+    return MixedPolicy(policies=[rng.choice(draws)(rng) for _ in range(rng.choice((2, 2, 3)))])
+
+
+def _draw_accelerator(rng: random.Random) -> AcceleratorPolicy:
+    resource = rng.choice(("HPU", "NPU"))
+    amounts = (1, 1, 2, 4) if resource == "HPU" else (0.25, 0.3, 0.5, 1, 2)
+    return AcceleratorPolicy(
+        resource=resource,
+        amount=rng.choice(amounts),
+        cpus=rng.choice((None, None, 0.5, 1, 2)),
+        num_workers=rng.choice(_NUM_WORKERS),
     )
 
 
