@@ -5,7 +5,9 @@ frameworks and the real driver say the same is shown on a GPU.
 """
 
 import io
+import multiprocessing
 import re
+import subprocess
 import sys
 import time
 import warnings
@@ -31,12 +33,13 @@ from tune_policies import (
     Resources,
 )
 from tune_policies.trainers import measure_gpu_memory, plan_by_measuring, with_plan
-from tune_policies.trainers.gpu_memory.measure import time_left
+from tune_policies.trainers.gpu_memory.measure import host_memory_in_use, time_left
 from tune_policies.trainers.train_loop import plan_for_run
 from tune_policies.trainers.tune_trainable import resources_for
 
 GIB = 2**30
 OVERHEAD = int(0.85 * GIB)
+HOST_BYTES = GIB // 2
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +62,13 @@ def use(config):
     import cupy
 
     held = cupy.empty(config["batch"] * GIB // 8 + GIB)
+    on_host = b"x" * (HOST_BYTES if config["batch"] == 16 else 0)
     for _ in range(20):
         if config.get("how") == "fails":
             raise KeyError("a mistake")
         if config.get("how") == "is silent":
             time.sleep(60)
-        tune.report({"held": held.size})
+        tune.report({"held": held.size, "on_host": len(on_host)})
 
 
 class Using(tune.Trainable):
@@ -104,6 +108,35 @@ def test_each_config_is_measured_on_a_whole_gpu_with_the_overhead(measured):
     assert by_config[8,].peak_bytes == {"cupy": 2 * GIB}
     assert error.profile.gpu_models == ("Stand-in",)
     assert error.profile.versions.keys() == {"ray", "cupy"}
+
+
+def test_the_host_memory_of_each_config_is_measured_and_the_most_of_it_is_reserved(measured):
+    error, by_config = measured
+    plan = GpuMemoryPolicy(profile=error.profile, headroom=0).plan(CAPACITY)
+
+    small, large = by_config[8,].host_memory_bytes, by_config[16,].host_memory_bytes
+    assert 0.9 * HOST_BYTES < large - small < 1.2 * HOST_BYTES
+    assert plan.slot_for({"batch": 8}).placement_group_factory().bundles[0]["memory"] == large
+
+
+def test_a_child_of_the_process_counts_and_what_it_shares_counts_once():
+    held = b"x" * HOST_BYTES
+    before = host_memory_in_use()
+
+    with multiprocessing.get_context("fork").Pool(3) as children:
+        children.map(len, [held[:10]] * 3)
+        shared = host_memory_in_use() - before
+    with subprocess.Popen(
+        [sys.executable, "-c", f"x = b'x' * {HOST_BYTES}; print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        child.stdout.readline()
+        own = host_memory_in_use() - before
+        child.kill()
+
+    assert shared < 0.5 * HOST_BYTES
+    assert own > 0.9 * HOST_BYTES
 
 
 def test_a_line_for_each_config_says_which_it_is_how_many_are_left_and_how_long(measured, on_stderr):

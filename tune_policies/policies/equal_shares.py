@@ -15,7 +15,7 @@ from tune_policies.placement.packing import (
     device_slots,
     workers_on_node,
 )
-from tune_policies.plan.build_plan import about_the_nodes
+from tune_policies.plan.build_plan import about_host_memory, about_the_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.resources import MOST, TICKS, from_ticks, to_ticks
@@ -157,18 +157,20 @@ def with_own_slots(
     """
     if request.num_workers:
         return plan
+    nodes = tuple(nodes)
     slots = [slot for alike in nodes for slot in _slots_on(alike, request, resource, choose_cpus=choose_cpus)]
     common, count = plan.slots[0], sum(slot.max_concurrent_trials for slot in slots)
     is_more = count > plan.max_concurrent_trials
     gives_more = count == plan.max_concurrent_trials and any(_has_more(slot, common) for slot in slots)
     if len(slots) < 2 or count > MOST or not (is_more or gives_more):
         return plan
+    groups = [group for alike in nodes for group in alike.groups]
     own = f"each type of node has its own slots; without run, tuner or PolicyScheduler, every trial gets {common}"
     return TrialPlan(
         slots=tuple(slots),
         common=common,
         limited_by=plan.limited_by,
-        reasons=(*reasons, own, *about_the_nodes(capacity)),
+        reasons=(*reasons, own, *about_host_memory(groups, request), *about_the_nodes(capacity)),
     )
 
 
@@ -190,7 +192,7 @@ def _slots_on(alike: AlikeNodes, request: Request, resource: str, *, choose_cpus
     groups_with: dict[float, list[NodeGroup]] = {}
     for group in alike.groups:
         cpus = _own_cpus(group, request) if choose_cpus else request.worker.cpus
-        if cpus or not choose_cpus:
+        if (cpus or not choose_cpus) and workers_on_node(group.node, request.with_cpus(cpus)):
             groups_with.setdefault(cpus, []).append(group)
     for cpus in sorted(groups_with, reverse=True):
         own = request.with_cpus(cpus)
