@@ -322,6 +322,11 @@ def workers_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 
     return min(slots_on_node(node, request, num_drivers=num_drivers).values(), default=0)
 
 
+def holds(node: NodeCapacity, amounts: Resources) -> bool:
+    """Return whether an idle node has so much of everything; nothing at all is held by every node."""
+    return min(slots_by_resource(node.amounts, amounts.ticks).values(), default=1) > 0
+
+
 def count_workers(groups: Iterable[NodeGroup], request: Request, *, num_drivers: int = 0) -> int:
     """Return how many workers the nodes hold at once."""
     return sum(count * workers_on_node(node, request, num_drivers=num_drivers) for node, count in groups)

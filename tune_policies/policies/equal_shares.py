@@ -16,7 +16,7 @@ from tune_policies.placement.packing import (
     device_slots,
     workers_on_node,
 )
-from tune_policies.plan.build_plan import about_the_nodes
+from tune_policies.plan.build_plan import about_host_memory, about_the_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.resources import MOST, TICKS, from_ticks, to_ticks
@@ -158,6 +158,7 @@ def with_own_slots(
     """
     if request.num_workers:
         return plan
+    nodes = tuple(nodes)
     found = [each for alike in nodes for each in _slots_on(alike, request, resource, choose_cpus=choose_cpus)]
     slots = [slot for _, slot in sorted(found, key=itemgetter(0))]
     common, count = plan.slots[0], sum(slot.max_concurrent_trials for slot in slots)
@@ -165,12 +166,13 @@ def with_own_slots(
     gives_more = count == plan.max_concurrent_trials and any(_has_more(slot, common) for slot in slots)
     if len(slots) < 2 or count > MOST or not (is_more or gives_more):
         return plan
+    groups = [group for alike in nodes for group in alike.groups]
     own = f"each type of node has its own slots; without run, tuner or PolicyScheduler, every trial gets {common}"
     return TrialPlan(
         slots=tuple(slots),
         common=common,
         limited_by=plan.limited_by,
-        reasons=(*reasons, own, *about_the_nodes(capacity)),
+        reasons=(*reasons, own, *about_host_memory(groups, request), *about_the_nodes(capacity)),
     )
 
 
@@ -191,7 +193,7 @@ def _slots_on(
     groups_with: dict[tuple[float, bool], list[NodeGroup]] = {}
     for group in alike.groups:
         cpus = _own_cpus(group, request) if choose_cpus else worker.cpus
-        if cpus or not choose_cpus:
+        if (cpus or not choose_cpus) and workers_on_node(group.node, request.with_cpus(cpus)):
             groups_with.setdefault((cpus, group.node.is_expected), []).append(group)
     for (cpus, is_expected), groups in sorted(groups_with.items(), key=itemgetter(0), reverse=True):
         own = request.with_cpus(cpus)
