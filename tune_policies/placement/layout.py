@@ -227,9 +227,10 @@ class RemainingCapacity(NamedTuple):
     def _fitting(self, slot: TrialSlot) -> list["_Run"]:
         """Return nodes and how many workers of ``slot`` each holds, in the order in which they are filled.
 
-        Alive nodes come first. Then come nodes with the fewest devices that the slots would leave without CPUs, and
-        then nodes that hold the most, so that as many nodes as possible stay unused. Nodes that hold only the drivers
-        of Train workers come last.
+        Alive nodes come first. Then come nodes that have the CPUs for all of the slot's own devices, as slots that ask
+        for fewer CPUs are for the others; then those with the fewest other devices that the slots would leave without
+        CPUs; and then nodes that hold the most, so that as many nodes as possible stay unused. Nodes that hold only the
+        drivers of Train workers come last.
         """
         request, is_selected = request_of(slot), matcher(slot.label_selector)
         own_devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
@@ -240,7 +241,9 @@ class RemainingCapacity(NamedTuple):
             if nodes and (fit or slot.num_workers):
                 others = DEVICE_RESOURCES & one.resources.ticks.keys() - own_devices
                 stranded = sum(one.resources.ticks[name] for name in others)
-                order.append(((fit == 0, one.is_expected, stranded, -fit, repr(one.shape)), _Run(one, nodes, fit)))
+                is_short_of_cpus = bool(own_devices) and fit < workers_on_node(one, request.with_cpus(0))
+                key = (fit == 0, one.is_expected, is_short_of_cpus, stranded, -fit, repr(one.shape))
+                order.append((key, _Run(one, nodes, fit)))
 
         for of_shape in self.capacity.nodes_by_shape.values():
             one, nodes = of_shape[0], nodes_before(of_shape)

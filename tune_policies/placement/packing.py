@@ -268,6 +268,10 @@ class Request(Value):
             return self.worker.ticks
         return self.worker.ticks | {ACCELERATOR_TYPE_PREFIX + self.accelerator_type: to_ticks(ACCELERATOR_TYPE_AMOUNT)}
 
+    def with_cpus(self, cpus: float) -> "Request":
+        """Return the same request with other CPUs for each worker."""
+        return self.model_copy(update={"worker": self.worker.replaced(cpus=cpus)})
+
     @property
     def processes(self) -> int:
         """How many processes train in one trial."""
