@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
     from tune_policies.kuberay.lint.linting import lint_file
     from tune_policies.kuberay.lint.rule import Finding
-    from tune_policies.kuberay.reading.load_cluster import load_cluster
+    from tune_policies.kuberay.reading.load_cluster import load_catalog, load_cluster
     from tune_policies.kuberay.writing import write_cluster
     from tune_policies.kuberay.writing.options import WriteOptions
     from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         SelectingPolicy,
     )
     from tune_policies.policies.policy import ResourcePolicy
-    from tune_policies.policies.policy_file import load_catalog, load_decision, load_policy
+    from tune_policies.policies.policy_file import load_decision, load_policy
     from tune_policies.probe.probe_cluster import ProbeWarning, plan_on_cluster, probe_cluster
     from tune_policies.trainers import as_trainable, run, tuner, with_plan
     from tune_policies.tune.oom_retry_scheduler import OomRetryScheduler
@@ -196,7 +196,7 @@ _MODULES: Final = {
     "design_cluster": "kuberay.design.design_cluster",
     "forecast_trials": "kuberay.design.forecast",
     "lint_file": "kuberay.lint.linting",
-    "load_catalog": "policies.policy_file",
+    "load_catalog": "kuberay.reading.load_cluster",
     "load_cluster": "kuberay.reading.load_cluster",
     "load_decision": "policies.policy_file",
     "load_policy": "policies.policy_file",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.strategies import (
     clusters,
+    even_splits,
     fixed_size,
     gpu_amounts,
     growing,
@@ -22,6 +23,7 @@ from tests.unit.strategies import (
 from tune_policies import (
     AcceleratorPolicy,
     ClusterCapacity,
+    CpuPolicy,
     GpuMemoryPolicy,
     GpuPolicy,
     InfeasibleRequestError,
@@ -154,6 +156,18 @@ def test_there_is_no_room_for_one_more_trial(capacity, policy):
 
     more = plan.max_concurrent_trials + 1
     assert placed_trials(capacity, plan, more) == plan.max_concurrent_trials
+
+
+@given(clusters(), even_splits(num_workers))
+def test_an_even_split_needs_no_more_waves_than_any_other_and_leaves_no_slot_of_its_size_idle(capacity, policy):
+    plan = plan_or_skip(policy, capacity)
+
+    least = {"cpus": policy.min_cpus, "memory": policy.memory, "num_workers": policy.num_workers}
+    plain = (GpuPolicy(gpus=policy.min_gpus, **least) if policy.min_gpus else CpuPolicy(**least)).plan(capacity)
+    at_once = plan.max_concurrent_trials
+    event(f"in waves: {at_once < policy.num_trials}")
+    assert plan.num_waves(policy.num_trials) == plain.num_waves(policy.num_trials)
+    assert at_once == policy.num_trials or placed_trials(capacity, plan, at_once + 1) == at_once
 
 
 @given(clusters(), st.builds(GpuPolicy, gpus=st.floats(0.001, 0.999), cpus=st.just(0)))

@@ -241,9 +241,9 @@ class RemainingCapacity(NamedTuple):
             if nodes and (fit or slot.num_workers):
                 others = DEVICE_RESOURCES & one.resources.ticks.keys() - own_devices
                 stranded = sum(one.resources.ticks[name] for name in others)
-                is_short_of_cpus = bool(own_devices) and fit < workers_on_node(one, request.with_cpus(0))
-                key = (fit == 0, one.is_expected, is_short_of_cpus, stranded, -fit, repr(one.shape))
-                order.append((key, _Run(one, nodes, fit)))
+                is_short = bool(own_devices) and fit < workers_on_node(one, request.with_cpus(0))
+                first = (fit == 0, one.is_expected, is_short, stranded, -fit, repr(one.shape))
+                order.append((first, _Run(one, nodes, fit)))
 
         for of_shape in self.capacity.nodes_by_shape.values():
             one, nodes = of_shape[0], nodes_before(of_shape)

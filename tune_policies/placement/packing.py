@@ -176,6 +176,21 @@ def _without(devices: Counter[int], ticks: int) -> Counter[int] | None:
     return left
 
 
+_MAY_BE_RAISED: Final = DEVICE_RESOURCES | {"CPU", "memory"}
+"""The resources of which a scheduler may give a trial more than its slot has."""
+
+
+def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -> int:
+    """Return how many slots hold what a trial reserves. Both are amounts by Ray's names of the resources."""
+    # A share is floor(10000 / k) ticks, up to one less than its part: a whole GPU is three slots of 0.3333.
+    ratios = [
+        -(-to_ticks(reserved[name]) // (to_ticks(of_slot[name]) + 1))
+        for name in _MAY_BE_RAISED & reserved.keys()
+        if of_slot.get(name, 0) > 0
+    ]
+    return max([1, *ratios])
+
+
 Bundle = Mapping[str, float]
 """What Ray reserves in one place, by Ray's names of the resources: GPUs in units, ``memory`` in bytes."""
 
@@ -305,6 +320,11 @@ def slots_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0)
 def workers_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0) -> int:
     """Return how many workers ``node`` holds at once, beside so many Train drivers."""
     return min(slots_on_node(node, request, num_drivers=num_drivers).values(), default=0)
+
+
+def holds(node: NodeCapacity, amounts: Resources) -> bool:
+    """Return whether an idle node has so much of everything; nothing at all is held by every node."""
+    return min(slots_by_resource(node.amounts, amounts.ticks).values(), default=1) > 0
 
 
 def count_workers(groups: Iterable[NodeGroup], request: Request, *, num_drivers: int = 0) -> int:

@@ -9,14 +9,23 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.packing import Request
 from tune_policies.plan.build_plan import infeasible
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_shares import about_nodes_without_cpus, equal_device_share, nodes_with_cpus
+from tune_policies.policies.equal_shares import (
+    AlikeNodes,
+    about_nodes_without_cpus,
+    equal_device_share,
+    nodes_with_cpus,
+    with_own_slots,
+)
 from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
     GpuTypesPolicy,
     Selection,
+    alike_in_memory,
+    alike_nodes,
     describe_gpus,
     gpus_of_type,
     plan_gpu_share,
+    select_gpus,
     selections_of,
     with_labels,
 )
@@ -27,6 +36,7 @@ from tune_policies.values.resources import (
     Amount,
     GpuAmount,
     Memory,
+    PositiveCount,
     Resources,
     WorkerCount,
     format_amount,
@@ -48,11 +58,15 @@ class GpuPolicy(GpuTypesPolicy):
     Attributes:
         gpus: GPUs of each worker: whole, or below 1 a share, which is rounded up to the k-th part of a GPU.
         cpus: CPUs of each worker; ``None``: as many as strand no GPU; nodes without CPUs are left out beside others.
+        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved.
         accelerator_type: Only devices of this type, such as ``"A100"``; of several, ``("H100", "A100")``, the first
             of which a trial fits.
+        min_trials: How many trials must run at once, or the next type is tried.
         num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
         min_gpu_memory: Only devices with at least so much memory each: bytes, or a text such as ``"24GiB"``.
         custom: Other Ray resources of each worker by their names.
+        same_for_all: Whether each trial gets the same on every node; if not, as many CPUs, and as much GPU memory, as
+            its node has for it.
 
     Raises:
         InvalidResourcesError: A field is wrong.
@@ -60,10 +74,13 @@ class GpuPolicy(GpuTypesPolicy):
 
     gpus: Annotated[GpuAmount, AfterValidator(_above_zero)] = 1
     cpus: Amount | None = None
+    memory: Memory | None = None
     accelerator_type: AcceleratorTypes | None = None
+    min_trials: PositiveCount = 1
     num_workers: WorkerCount = 0
     min_gpu_memory: Memory | None = None
     custom: WantedCustom = Field(default_factory=dict)
+    same_for_all: bool = False
 
     def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
         plans, shortages = [], []
@@ -75,7 +92,19 @@ class GpuPolicy(GpuTypesPolicy):
         if not plans:
             raise shortages[0] if shortages else self._none_is_large_enough(capacity, accelerator_type)
         plan, selection = max(plans, key=lambda each: each[0].max_concurrent_trials)  # the first of the best
-        return with_labels(plan, capacity, selection)
+        plan = with_labels(plan, capacity, selection)
+        if self.same_for_all:
+            return plan
+        share = self._share(selection)
+        return with_own_slots(
+            plan,
+            capacity,
+            self._request(from_ticks(share)),
+            self._alike_nodes(capacity, selection, accelerator_type, share),
+            resource="GPU",
+            choose_cpus=self.cpus is None,
+            reasons=self._reasons(capacity, selection, accelerator_type, share),
+        )
 
     def _selections(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Iterator[Selection]:
         usable = gpus_of_type(capacity, accelerator_type)
@@ -88,7 +117,20 @@ class GpuPolicy(GpuTypesPolicy):
     def _plan_selection(
         self, capacity: ClusterCapacity, selection: Selection, accelerator_type: str | None
     ) -> TrialPlan:
+        share = self._share(selection)
+        request = self._request(from_ticks(share))
+        reasons = self._reasons(capacity, selection, accelerator_type, share)
+        return plan_gpu_share(capacity, selection, request, choose_cpus=self.cpus is None, reasons=reasons)
+
+    def _share(self, selection: Selection) -> int:
+        """Return the share of each worker in ticks."""
         wish = to_ticks(self.gpus)
+        most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
+        return equal_device_share(TICKS // wish, most_devices) if wish < TICKS else wish
+
+    def _reasons(
+        self, capacity: ClusterCapacity, selection: Selection, accelerator_type: str | None, share: int
+    ) -> list[str]:
         reasons = []
         if self.min_gpu_memory is not None:
             found = describe_gpus(selection.groups)
@@ -96,18 +138,25 @@ class GpuPolicy(GpuTypesPolicy):
             if self.cpus is None and all(node.resources.cpus for node, _ in selection.groups):
                 groups = gpus_of_type(capacity, accelerator_type).groups
                 reasons += about_nodes_without_cpus(groups, "GPU", from_ticks(1))
-        most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
-        share = equal_device_share(TICKS // wish, most_devices) if wish < TICKS else wish
-        if share != wish:
+        if share != to_ticks(self.gpus):
             reasons.append(
                 f"{format_amount(self.gpus)} GPU became {format_amount(from_ticks(share))}: "
-                f"only {TICKS // share} such on a GPU, and unequal shares may wait for ever"
+                f"only {TICKS // to_ticks(self.gpus)} such on a GPU, and unequal shares may wait for ever"
             )
-        request = self._request(from_ticks(share))
-        return plan_gpu_share(capacity, selection, request, choose_cpus=self.cpus is None, reasons=reasons)
+        return reasons
+
+    def _alike_nodes(
+        self, capacity: ClusterCapacity, selection: Selection, accelerator_type: str | None, share: int
+    ) -> Iterator[AlikeNodes]:
+        """Yield the nodes on which a share is as much GPU memory; a worker with whole GPUs has all of theirs anyway."""
+        if share >= TICKS:
+            yield alike_nodes(capacity, selection, share)
+            return
+        for groups in alike_in_memory(selection):
+            yield alike_nodes(capacity, select_gpus(capacity, groups, accelerator_type), share)
 
     def _request(self, gpus: float) -> Request:
-        worker = Resources(cpus=self.cpus or 0, gpus=gpus, custom=self.custom)
+        worker = Resources(cpus=self.cpus or 0, gpus=gpus, memory_bytes=self.memory, custom=self.custom)
         return Request(worker=worker, num_workers=self.num_workers)
 
     def _none_is_large_enough(self, capacity: ClusterCapacity, accelerator_type: str | None) -> InfeasibleRequestError:
