@@ -231,7 +231,7 @@ def test_a_gpu_node_whose_memory_was_read_needs_no_asking():
 _asked = []
 
 
-class Asked(CpuPolicy):
+class NotesAsking(CpuPolicy):
     """Notes each time that it is asked for its choices."""
 
     @property
@@ -243,7 +243,7 @@ class Asked(CpuPolicy):
 def test_policies_around_one_another_ask_once_for_the_choices_inside():
     """Three times at each step would be 3.5 thousand million times."""
     _asked.clear()
-    policy = Asked()
+    policy = NotesAsking()
     for _ in range(20):
         policy = CappedPolicy(policy, 3)
 

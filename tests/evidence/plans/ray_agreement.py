@@ -121,10 +121,11 @@ def _mixed_cases(rng: random.Random, capacity: ClusterCapacity) -> Iterator[Case
 def _filled_types(plan: TrialPlan, policy: ResourcePolicy) -> Iterator[int]:
     """Yield the types of slots of which not one more fits.
 
-    That is not said where Train places workers among others, as their worst place counts, and where the autoscaler
-    could add nodes.
+    That is not said where Train workers and their drivers share host memory, of which the worst place of the drivers
+    counts, and where the autoscaler could add nodes.
     """
-    if not isinstance(policy, AutoscalingPolicy) and not any(slot.num_workers for slot in plan.slots):
+    shares_memory = any(slot.num_workers and slot.worker.memory_bytes for slot in plan.slots)
+    if not isinstance(policy, AutoscalingPolicy) and not shares_memory:
         yield from _of_one_share(plan)
 
 

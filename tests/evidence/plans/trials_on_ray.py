@@ -150,7 +150,7 @@ def disagreement_beside(
             return f"only {layout.count(slot_type)} of {slot.max_concurrent_trials} slots have a place: {slot}"
     for place in layout.places:
         slot = plan.slots[place.slot_type]
-        factory = slot.placement_group_factory(node_id=place.node_id)
+        factory = slot.placement_group_factory(node_id=place.node_id, worker_nodes=place.worker_nodes)
         planned += [partial(_slot_groups, slot, factory, strategy)] * place.count
     one_more = [
         partial(_slot_groups, plan.slots[slot_type], plan.slots[slot_type].placement_group_factory(), strategy)
@@ -173,7 +173,10 @@ def _slot_groups(slot: TrialSlot, factory: PlacementGroupFactory, strategy: Stra
         bundle = {name: amount for name, amount in slot.resources_per_worker.items() if amount}
         if slot.accelerator_type:
             bundle[ACCELERATOR_TYPE_PREFIX + slot.accelerator_type] = ACCELERATOR_TYPE_AMOUNT
-        selectors = [dict(slot.label_selector)] * slot.num_workers if slot.label_selector else None
+        # The trial's process finds its slot in what Tune has reserved, and with it a node for each worker.
+        of_trial = getattr(factory, "slot", slot)
+        selectors = of_trial.scaling_fields.get("label_selector")
+        selectors = [selectors] * slot.num_workers if isinstance(selectors, dict) else selectors
         yield placement_group([bundle] * slot.num_workers, strategy=strategy, bundle_label_selector=selectors)
 
 
