@@ -9,7 +9,7 @@ from typing import Final
 from tune_policies.files.reading import read_value
 from tune_policies.values.resources import PositiveCount
 from tune_policies.values.sanitize import Redacted, redacted
-from tune_policies.values.value import Value
+from tune_policies.values.value import Many, Value
 
 from .run_set import Seconds
 from .summary import Spread, spread
@@ -40,8 +40,8 @@ class ThroughputSample(Value):
     trials_per_gpu: PositiveCount
     num_trials: PositiveCount
     seconds: Seconds
-    trial_seconds: tuple[float, ...]
-    losses: tuple[float, ...]
+    trial_seconds: Many[float]
+    losses: Many[float]
 
     @property
     def trials_per_hour(self) -> float:
@@ -65,7 +65,7 @@ class ThroughputRecord(Value):
     machine: str
     command: Redacted
     plans: dict[str, str]
-    samples: tuple[ThroughputSample, ...] = ()
+    samples: Many[ThroughputSample] = ()
     failures: tuple[Redacted, ...] = ()
 
     def with_sample(self, sample: ThroughputSample) -> "ThroughputRecord":

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from tune_policies.values.resources import Amount, Bytes, Count, PositiveCount, UsedBytes, format_amount
 from tune_policies.values.sanitize import Redacted
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import Value, counted, shorten
+from tune_policies.values.value import Many, Value, counted, shorten
 
 
 class GpuFacts(Value):
@@ -223,8 +223,8 @@ class ProcessRun(Value):
     first_epoch_s: Seconds | None = None
     start_up_s: float | None = None
     prepare_s: float | None = None
-    blocks: tuple[Block, ...] = ()
-    losses: tuple[float, ...] = ()
+    blocks: Many[Block] = ()
+    losses: Many[float] = ()
     peak_host_bytes: Bytes | None = None
     peak_gpu_bytes: UsedBytes | None = None
     energy_j: float | None = None
@@ -332,11 +332,11 @@ class RunSet(Value):
     seed: Count
     created_at: datetime
     environment: Environment
-    devices: tuple[DeviceFound, ...]
+    devices: Many[DeviceFound]
     num_rounds: PositiveCount
-    runs: tuple[ProcessRun, ...] = ()
-    failures: tuple[Failure, ...] = ()
-    noise: tuple[NoiseReading, ...] = ()
+    runs: Many[ProcessRun] = ()
+    failures: Many[Failure] = ()
+    noise: Many[NoiseReading] = ()
     is_interleaved: bool = True
     is_complete: bool = False
     settings: Settings | None = None

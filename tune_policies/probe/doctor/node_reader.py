@@ -143,8 +143,8 @@ def _cpu_limits() -> dict[str, float]:
     if quotas := [quota for folder in _cgroups("cpu") if (quota := _quota(folder)) is not None]:
         limits["cgroup quota"] = min(quotas)
     slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    if slurm.isdigit() and int(slurm) > 0:
-        limits["SLURM_CPUS_PER_TASK"] = int(slurm)
+    if slurm.isdecimal() and 0 < float(slurm) < 1e6:
+        limits["SLURM_CPUS_PER_TASK"] = float(slurm)
     return limits
 
 
