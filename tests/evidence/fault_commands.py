@@ -22,3 +22,16 @@ def mutations(
         raise typer.BadParameter(f"unknown file {unknown[0]!r} (known: {', '.join(sound_files())})")
     if not measure_mutations(file or [], number, seed):
         raise typer.Exit(1)
+
+
+@app.command()
+def kills(
+    *,
+    number: Annotated[int, typer.Option(min=1, help="Kills of each writer.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the moments.")] = 0,
+) -> None:
+    """Kill what writes a file at a random moment, one writer and two at once: is the file whole, always?"""
+    from .faults.kills import measure_kills
+
+    if not measure_kills(number, seed):
+        raise typer.Exit(1)

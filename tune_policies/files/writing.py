@@ -18,6 +18,8 @@ from tune_policies.files.reading import MAX_RECORD_BYTES, read_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
+_OPEN_FILES: Final = "/proc/self/fd"
+
 _POLL_S: Final = 0.05
 """How often it is looked whether another process is done with a file."""
 
@@ -114,10 +116,9 @@ def _written_beside(
 ) -> Iterator[Path]:
     """Write what is to become ``target`` beside it, and let the caller give it that name; else it is deleted."""
     half = target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}")
-    # Nobody may read what is to be private while it is written.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
-        descriptor = os.open(half, flags, 0o666 if before is None and not is_private else 0o600)
+        # Nobody may read what is to be private while it is written.
+        descriptor, is_nameless = _open_half(half, 0o666 if before is None and not is_private else 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
@@ -125,6 +126,9 @@ def _written_beside(
                 if before is not None and not is_private:
                     _keep_owner_and_mode(path, target, before, descriptor)
                 os.fsync(descriptor)
+                if is_nameless:
+                    # With a folder Python follows the link to the open file, without one it does not.
+                    os.link(f"{_OPEN_FILES}/{descriptor}", half, src_dir_fd=descriptor)
             yield half
         finally:
             half.unlink(missing_ok=True)
@@ -133,6 +137,14 @@ def _written_beside(
         raise
     except (OSError, ValueError) as error:
         raise _unwritable(path, error) from error
+
+
+def _open_half(half: Path, mode: int) -> tuple[int, bool]:
+    """Open a new file, and return whether it has no name, which leaves nothing behind where its writer is killed."""
+    if hasattr(os, "O_TMPFILE") and Path(_OPEN_FILES).is_dir():  # Linux, by which alone it can get a name
+        with suppress(OSError):  # not every file system has such
+            return os.open(half.parent, os.O_WRONLY | os.O_TMPFILE, mode), True
+    return os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode), False
 
 
 def _keep_owner_and_mode(path: Path, target: Path, before: os.stat_result, half: int) -> None:
