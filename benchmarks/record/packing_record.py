@@ -8,7 +8,7 @@ from typing import Final
 
 from tune_policies.files.reading import read_value
 from tune_policies.values.resources import PositiveCount
-from tune_policies.values.sanitize import Redacted, redacted
+from tune_policies.values.sanitize import LEFT_OUT, Redacted, redacted
 from tune_policies.values.value import Many, Value
 
 from .run_set import Seconds
@@ -75,6 +75,11 @@ class ThroughputRecord(Value):
     def with_failure(self, failure: str) -> "ThroughputRecord":
         """Return the record with a further run that does not count."""
         return self.model_copy(update={"failures": (*self.failures, redacted(failure))})
+
+    def redacted(self) -> "ThroughputRecord":
+        """Return the record without the command and what errors say: to be published."""
+        failures = (LEFT_OUT,) * len(self.failures)
+        return self.model_copy(update={"command": LEFT_OUT, "failures": failures})
 
     def may_be_of(self, accelerator_type: str) -> bool:
         """Whether the GPU can be of this type by Ray, which takes its names from parts of the vendors'."""

@@ -24,22 +24,23 @@ _POLL_S: Final = 0.05
 """How often it is looked whether another process is done with a file."""
 
 
-def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
+def write_new(path: Path, content: str | bytes, *, force: bool = False, is_private: bool = False) -> None:
     """Write a file that a user has named, where nothing is lost by it.
 
     Args:
         path: A file in a folder that is there.
         content: What it is to hold; a text in UTF-8.
         force: Whether to replace a file that is there.
+        is_private: Whether nobody but this user may read a file that is new. One that is replaced keeps its mode.
 
     Raises:
         InvalidResourcesError: It is there and not to be replaced, or it cannot be written.
     """
     if force:
-        replace_file(path, content)
+        replace_file(path, content, is_private_if_new=is_private)
         return
     check_new(path)
-    with _written_beside(path, path, content) as half:
+    with _written_beside(path, path, content, is_private=is_private) as half:
         try:
             path.hardlink_to(half)  # which fails where another process was first
         except FileExistsError:
@@ -68,7 +69,14 @@ def check_new(path: Path, *, force: bool = False) -> None:
         raise _unwritable(path, "there is no such folder")
 
 
-def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = None, is_private: bool = False) -> None:
+def replace_file(
+    path: Path,
+    content: str | bytes,
+    *,
+    expected: bytes | None = None,
+    is_private: bool = False,
+    is_private_if_new: bool = False,
+) -> None:
     """Write a file, in the place of the one that may be there.
 
     Args:
@@ -77,6 +85,7 @@ def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = N
         expected: What must be in the file right before it is replaced, for changes that were made to just that;
             ``None``: whatever is there.
         is_private: Whether nobody but this user may read or write it, whoever could before.
+        is_private_if_new: The same of a file that was not there; one that was keeps its mode.
 
     Raises:
         InvalidResourcesError: It cannot be written, is read-only, or holds something else than expected; what was
@@ -94,6 +103,7 @@ def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = N
         raise _unwritable(path, "it is no ordinary file")
     if before is not None and (not before.st_mode & 0o222 or not os.access(target, os.W_OK)):
         raise _unwritable(path, "it is read-only")
+    is_private = is_private or (is_private_if_new and before is None)
     with _written_beside(path, target, content, before, is_private=is_private) as half:
         if expected is not None and read_bytes(target, max_bytes=MAX_RECORD_BYTES) != expected:
             raise _unwritable(path, "it was changed meanwhile, and that is kept")

@@ -169,7 +169,7 @@ def why_lost_on_a_full_disk(writer: Writer, folder: Path) -> str:
 def measure_kills(number: int, seed: int) -> bool:
     """Print a row for each writer, and each failure; return whether there is none."""
     table = empty_table(f"{number} kills of each writer", "Writes", "Kills", "Not there", "Halves", "Failures")
-    failures = []
+    failures: list[str] = []
     for rivals in (1, 2):
         for writer in writers():
             found = kill_writers(writer, number, seed, rivals=rivals)
