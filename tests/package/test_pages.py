@@ -19,7 +19,7 @@ from tune_policies.benchmarks.cli import app as benchmarks
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 # `make test`, `make test-rest` and `make test-all` are what runs this test, `make clean` would delete its environment,
