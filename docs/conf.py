@@ -71,6 +71,7 @@ html_theme_options = {
 html_sidebars = {"index": [], "tutorial": [], "concepts": [], "glossary": [], "choose": []}
 html_show_sourcelink = False
 
+autodoc_mock_imports = ["tensorflow"]  # it takes seconds, and says a lot
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 toc_object_entries_show_parents = "hide"
