@@ -61,11 +61,12 @@ def test_what_finds_no_room_or_no_memory_is_promised_in_vain(claim, runs):
     assert (result.at_once, result.in_vain) == (runs, claim.workers - runs)
 
 
-def test_no_plan_promises_in_vain_or_has_more_than_is_possible():
+def test_no_plan_promises_in_vain_has_more_than_is_possible_or_is_done_earlier():
     rows = [compare(case) for seed in range(12) for case in draw_cases(seed)]
 
     assert [row.case for row in rows if row.results[OURS].in_vain] == []
     assert [row.case for row in rows if row.results[OURS].at_once > row.results[BEST].at_once] == []
+    assert [row.case for row in rows if row.results[OURS].hours < row.results[BEST].hours - 1e-9] == []
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ortools") is None, reason="needs OR-tools")

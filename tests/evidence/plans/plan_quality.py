@@ -191,9 +191,7 @@ def most_possible(case: Case) -> Promise:
         sum(claim.workers for claim in claims if claim.kind == kind) // need.num_workers
         for kind, need in enumerate(case.needs)
     )
-    if not case.is_divided:
-        return Promise(trials, claims)
-    return Promise(min(trials, case.num_trials), claims)
+    return Promise(min(trials, case.num_trials) if case.is_divided else trials, claims)
 
 
 def check(case: Case, promise: Promise) -> Result:
@@ -357,7 +355,7 @@ class Summary(NamedTuple):
 
     Attributes:
         cases: In how many cases it has something for such trials.
-        at_once: Trials that run, as a part of the most possible.
+        at_once: Trials that run, as a part of the most that help: see :func:`_enough`.
         worst: The smallest such part.
         cases_in_vain: In which part of the cases it promises trials that do not run.
         in_vain: Which part of all trials that it promises does not run.
@@ -385,8 +383,7 @@ class Summary(NamedTuple):
 def summarise(rows: Sequence[Row], tool: str) -> Summary:
     """Return what ``tool`` makes of cases of one family."""
     found = [(row.case, row.results[tool], row.results[BEST]) for row in rows if tool in row.results]
-    # Where the cluster is divided, more at once than the fewest waves need are no better.
-    parts = [min(1.0, result.at_once / best.at_once) for _, result, best in found]
+    parts = [min(1.0, result.at_once / _enough(case, best)) for case, result, best in found]
     ended = [(case, result, best) for case, result, best in found if result.at_once]
     prices = [
         case.cluster.price_per_hour * result.hours / case.num_trials
@@ -431,6 +428,11 @@ def _cells(rows: Sequence[Row]) -> Iterator[list[str]]:
             price = _NONE if each.price is None else f"{each.price:.3f}"
             yield [family, tool, str(each.cases), *parts, *use, f"{each.waves:.2f}", f"{each.hours:.3f}", price]
             family = ""
+
+
+def _enough(case: Case, best: Result) -> int:
+    """Return how many trials at once are the most that help: of a divided cluster, as many as the fewest waves need."""
+    return -(-case.num_trials // -(-case.num_trials // best.at_once)) if case.is_divided else best.at_once
 
 
 def _table(rows: Sequence[Row]) -> Table:
@@ -494,7 +496,7 @@ def _draw_family(axes: Any, family: str, rows: Sequence[Row]) -> None:
     for place, tool in enumerate(tools):
         each = summarise(rows, tool)
         in_vain = statistics.mean(
-            row.results[tool].in_vain / row.results[BEST].at_once for row in rows if tool in row.results
+            row.results[tool].in_vain / _enough(row.case, row.results[BEST]) for row in rows if tool in row.results
         )
         style = _RUN if tool == OURS else _OTHERS_RUN
         axes.barh(place, 100 * each.at_once, height=0.7, **style)
