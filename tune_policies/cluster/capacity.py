@@ -7,7 +7,7 @@ Ray's own dict of resource amounts becomes values.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from itertools import chain, count
@@ -194,11 +194,9 @@ class ClusterCapacity(ShownValue):
 
     @model_validator(mode="after")
     def _node_ids_must_differ(self) -> Self:
-        counts = Counter(node.node_id for node in (*self.nodes, *self.draining))
-        if twice := sorted(node_id for node_id, count in counts.items() if count > 1):
+        if twice := _twice([node.node_id for node in (*self.nodes, *self.draining)]):
             raise InvalidResourcesError(f"each node needs a node_id of its own, but {twice[0]!r} comes twice")
-        names = Counter(node_type.name for node_type in self.node_types or ())
-        if twice := sorted(name for name, count in names.items() if count > 1):
+        if twice := _twice([node_type.name for node_type in self.node_types or ()]):
             raise InvalidResourcesError(f"each node type needs a name of its own, but {twice[0]!r} comes twice")
         return self
 
@@ -294,6 +292,10 @@ class ClusterCapacity(ShownValue):
         for group in self.groups:
             if group.node.resources.gpus > 0 and accelerator_type in (None, group.node.accelerator_type):
                 yield group
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1) if len(set(names)) < len(names) else []
 
 
 def _free_ids(name: str, number: int, taken: set[str]) -> Iterator[str]:
