@@ -60,7 +60,7 @@ def trainer_arguments(
     scaling_config = plan.scaling_config()
     if reserved_for_trial() is None:  # inside a trial, the program that runs Tune watches
         watch_tasks()
-    setup = ProcessSetup.for_worker(plan.slots[0], limits)
+    setup = ProcessSetup.for_worker(plan.common_slot, limits)
 
     def set_up(_: Any) -> None:
         setup.apply()

@@ -72,7 +72,8 @@ def slot_of_trial(plan: TrialPlan, config: Mapping[str, Any], reserved: Any) -> 
     if given is not None:
         return given
     bundles = None if reserved is None else reserved.bundles
-    return next((slot for slot in plan.slots if slot.placement_group_factory().bundles == bundles), plan.slots[0])
+    known = (slot for slot in plan.slots if slot.placement_group_factory().bundles == bundles)
+    return next(known, plan.common_slot)
 
 
 PlanT = TypeVar("PlanT", bound="TrialPlan | ResourcePolicy")
@@ -242,7 +243,7 @@ def resources_for(plan: TrialPlan, config: Mapping[str, Any]) -> tune.PlacementG
         if plan.by_config is not None and (why := plan.by_config.why_unknown(config)) is not None:
             logger.warning("%s: the trial gets %s", why, slot)
     except InfeasibleRequestError:
-        slot = plan.slots[0] if plan.by_config is None else plan.by_config.slots[-1]
+        slot = plan.common_slot if plan.by_config is None else plan.by_config.slots[-1]
     return slot.placement_group_factory()
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tune_policies.autoscaling.capacity_request import CapacityRequest, release_capacity, request_capacity
     from tune_policies.autoscaling.readiness import plan_when_ready
     from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity
-    from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType, Toleration
+    from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType, Toleration, load_catalog
     from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
     from tune_policies.kuberay.design.design_cluster import ClusterDesign, design_cluster
     from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         SelectingPolicy,
     )
     from tune_policies.policies.policy import ResourcePolicy
-    from tune_policies.policies.policy_file import load_catalog, load_decision, load_policy
+    from tune_policies.policies.policy_file import load_decision, load_policy
     from tune_policies.probe.probe_cluster import ProbeWarning, plan_on_cluster, probe_cluster
     from tune_policies.trainers import as_trainable, run, tuner, with_plan
     from tune_policies.tune.oom_retry_scheduler import OomRetryScheduler
@@ -196,7 +196,7 @@ _MODULES: Final = {
     "design_cluster": "kuberay.design.design_cluster",
     "forecast_trials": "kuberay.design.forecast",
     "lint_file": "kuberay.lint.linting",
-    "load_catalog": "policies.policy_file",
+    "load_catalog": "kuberay.design.catalog",
     "load_cluster": "kuberay.reading.load_cluster",
     "load_decision": "policies.policy_file",
     "load_policy": "policies.policy_file",

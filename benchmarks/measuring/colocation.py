@@ -117,7 +117,7 @@ def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> Plann
         return PlannedDevice(device, None, DeviceFound(device=str(device), why_missing=str(error)))
     found = DeviceFound(
         device=str(device),
-        slot=str(plan.slots[0]),
+        slot=str(plan.common_slot),
         at_once=plan.max_concurrent_trials,
         accelerator_type=plan.accelerator_type or _only_type(device, capacity),
     )
@@ -160,7 +160,7 @@ def colocate(group: Group, plans: Mapping[str, TrialPlan], capacity: ClusterCapa
     They have all that they reserve at once; else, on one node, the same CPUs; else they come one after the other.
     ``plans`` says by the device's name what a trial on it reserves.
     """
-    slots = [plans[arm.device].slots[0] for arm in group.arms]
+    slots = [plans[arm.device].common_slot for arm in group.arms]
     if _holds(slots, capacity):
         return Colocation(is_together=True)
     cpus = max(slot.worker.cpus for slot in slots)

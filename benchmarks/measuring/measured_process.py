@@ -124,7 +124,7 @@ class MeasuredProcess:
             size=self.arm.size,
             device=device,
             folder=os.getcwd(),  # noqa: PTH109  # a text: the other side may be no such system
-            setup=ProcessSetup.for_trial(plan.slots[0], limit_options(None, "raise")),
+            setup=ProcessSetup.for_trial(plan.common_slot, limit_options(None, "raise")),
             max_steps=self._settings.max_steps,
             epoch_s=self._settings.process_timeout_s / 2,
             num_blocks=self._settings.num_blocks + _NUM_WARMUPS,

@@ -124,3 +124,17 @@ def cold_start(
     from .plans.cold_start import CASES, measure_cold_start
 
     measure_cold_start([case for case in CASES if not trials or case.num_trials in trials], rounds)
+
+
+@app.command()
+def probe(
+    *,
+    nodes: Annotated[
+        list[int] | None, typer.Option(min=1, help="Nodes of a cluster, each a raylet here; may be repeated.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="Probes of each cluster, after one more.")] = 10,
+) -> None:
+    """Time probes of running clusters."""
+    from .plans.cold_start import measure_probes
+
+    measure_probes(nodes or [1, 5, 10, 20], rounds)

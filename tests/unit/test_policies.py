@@ -264,16 +264,16 @@ def test_what_a_message_suggests_works():
     assert GpuPolicy(gpus=1, num_workers=2).plan(capacity).max_concurrent_trials == 1
 
 
-def test_on_mixed_devices_the_share_fits_the_smallest_if_that_runs_more_trials():
-    plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(
+def test_where_all_get_the_same_the_share_fits_the_smallest_if_that_runs_more_trials():
+    plan = GpuMemoryPolicy(gpu_memory="6GiB", same_for_all=True).plan(
         ClusterCapacity.of(gpu_node("a", **A100), gpu_node("b", gpus=8, **T4))
     )
 
     assert (plan.max_concurrent_trials, plan.accelerator_type, plan.gpu_memory_bytes) == (18, None, 8 * GIB)
 
 
-def test_on_mixed_devices_the_smaller_ones_are_left_out_if_that_runs_more_trials():
-    plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(
+def test_where_all_get_the_same_the_smaller_ones_are_left_out_if_that_runs_more_trials():
+    plan = GpuMemoryPolicy(gpu_memory="6GiB", same_for_all=True).plan(
         ClusterCapacity.of(gpu_node("a", **A100), gpu_node("b", gpus=2, **T4))
     )
 
@@ -308,8 +308,7 @@ def test_a_gpu_node_that_is_left_out_for_want_of_cpus_is_named_with_the_way_out(
     cluster = ClusterCapacity.of(gpu_node("a", cpus=0, **T4), gpu_node("b", cpus=8, **T4))
 
     assert (
-        "left out 1 node with GPU and too few CPUs for it: with cpus=0, workers run there too, and all of them without "
-        "a CPU"
+        "left out 1 node with GPU and without CPUs: with cpus=0, trials run there too, and every worker has none"
     ) in policy.plan(cluster).reasons
 
 

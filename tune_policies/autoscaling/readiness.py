@@ -283,7 +283,7 @@ def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) ->
         return Needs(_imagined(choice, capacity, num_trials).bundles(num_trials), with_gpus)
     if plan.min_concurrent_trials < num_trials:
         raise _too_few(plan, num_trials, f"only {plan.min_concurrent_trials} would fit at once")
-    types = types_that_hold(plan.slots[0], capacity, num_trials)
+    types = types_that_hold(plan.common_slot, capacity, num_trials)
     return Needs(plan.bundles(num_trials), frozenset(each.name for each in types if each.max_nodes_to_add))
 
 
@@ -296,7 +296,7 @@ def _imagined(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int
 
 
 def _too_few(plan: TrialPlan, num_trials: int, offered: str) -> InfeasibleRequestError:
-    asked = f"{plan.slots[0]}, {num_trials} times at once" if num_trials > 1 else str(plan.slots[0])
+    asked = f"{plan.common_slot}, {num_trials} times at once" if num_trials > 1 else str(plan.common_slot)
     return InfeasibleRequestError(asked, offered, plan.limited_by, "Ask for fewer trials at once, or add nodes.")
 
 

@@ -8,6 +8,7 @@ serve no other slot type. Whole devices beside whole ones are safe.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple, Self
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
@@ -163,7 +164,7 @@ class RemainingCapacity(NamedTuple):
     def allocate(self, slot: TrialSlot) -> tuple[dict[str | None, int], Self]:
         """Place slots of one type. Return how many each node holds, and the remaining capacity.
 
-        Nodes are filled one after the other; see :func:`filling_order`.
+        Nodes are filled one after the other; see :meth:`_fitting`.
         """
         if slot.num_workers:
             return self._allocate_workers(slot)
@@ -213,18 +214,30 @@ class RemainingCapacity(NamedTuple):
         return {None: trials}, self._subtract(slot.per_worker, taken, num_drivers=trials)
 
     def _fitting(self, slot: TrialSlot) -> list[tuple[NodeCapacity, int]]:
-        """Return the nodes that hold a worker of ``slot``, and how many each, in the order in which they are filled."""
+        """Return the nodes that hold a worker of ``slot``, and how many each, in the order in which they are filled.
+
+        Alive nodes come first. Then come nodes that have the CPUs for all of the slot's own devices, as slots that ask
+        for fewer CPUs are for the others; then those with the fewest other devices that the slots would leave without
+        CPUs; and then nodes that hold the most, so that as many nodes as possible stay unused.
+        """
         request, is_selected = request_of(slot), matcher(slot.label_selector)
-        share = {name: min(_WHOLE, ticks) for name, ticks in slot.worker.ticks.items() if name in DEVICE_RESOURCES}
-        fits = {shape: workers_on_node(nodes[0], request) for shape, nodes in self.capacity.nodes_by_shape.items()}
-        chosen = [
-            (node, fits[shape])
-            for shape, nodes in self.capacity.nodes_by_shape.items()
-            if fits[shape]
-            for node in nodes
-            if is_selected(node.ray_labels) and _agree(self.shares.get(node.node_id, {}), share)
-        ]
-        return filling_order(chosen, slot)
+        own_devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
+        share = {name: min(_WHOLE, slot.worker.ticks[name]) for name in own_devices}
+        order: list[tuple[tuple[object, ...], NodeCapacity, int]] = []
+        for nodes in self.capacity.nodes_by_shape.values():
+            one = nodes[0]
+            if not (fit := workers_on_node(one, request)):
+                continue
+            others = DEVICE_RESOURCES & one.resources.ticks.keys() - own_devices
+            stranded = sum(one.resources.ticks[name] for name in others)
+            is_short_of_cpus = bool(own_devices) and fit < workers_on_node(one, request.with_cpus(0))
+            order += [
+                ((node.is_expected, is_short_of_cpus, stranded, -fit, node.node_id), node, fit)
+                for node in nodes
+                if is_selected(node.ray_labels) and _agree(self.shares.get(node.node_id, {}), share)
+            ]
+        order.sort(key=itemgetter(0))
+        return [(node, fit) for _, node, fit in order]
 
     def _subtract(self, worker: Resources, taken: Mapping[str, int], *, num_drivers: int = 0) -> Self:
         """Subtract so many workers from each node, and all drivers from every node, as any node may hold them."""
@@ -239,25 +252,6 @@ class RemainingCapacity(NamedTuple):
                     changed[node.node_id] = node.with_less(left[count].resources)
         shares = {node_id: {**self.shares.get(node_id, {}), **share} for node_id in changed}
         return self._replace(capacity=self.capacity.replacing(changed), shares={**self.shares, **shares})
-
-
-def filling_order(fitting: Iterable[tuple[NodeCapacity, int]], slot: TrialSlot) -> list[tuple[NodeCapacity, int]]:
-    """Return nodes in the order in which slots fill them, with how many workers each holds.
-
-    Alive nodes come first. Then come nodes with the fewest devices that the slots would leave without CPUs, and then
-    nodes that hold the most, so that as many nodes as possible stay unused.
-    """
-
-    def preference(each: tuple[NodeCapacity, int]) -> tuple[object, ...]:
-        node, fit = each
-        stranded = sum(
-            ticks
-            for name, ticks in node.resources.ticks.items()
-            if name in DEVICE_RESOURCES and name not in slot.worker.ticks
-        )
-        return (node.is_expected, stranded, -fit, node.node_id)
-
-    return sorted(fitting, key=preference)
 
 
 def _agree(in_use: Mapping[str, int], share: Mapping[str, int]) -> bool:

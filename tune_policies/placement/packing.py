@@ -176,6 +176,21 @@ def _without(devices: Counter[int], ticks: int) -> Counter[int] | None:
     return left
 
 
+_MAY_BE_RAISED: Final = DEVICE_RESOURCES | {"CPU", "memory"}
+"""The resources of which a scheduler may give a trial more than its slot has."""
+
+
+def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -> int:
+    """Return how many slots hold what a trial reserves. Both are amounts by Ray's names of the resources."""
+    # A share is floor(10000 / k) ticks, up to one less than its part: a whole GPU is three slots of 0.3333.
+    ratios = [
+        -(-to_ticks(reserved[name]) // (to_ticks(of_slot[name]) + 1))
+        for name in _MAY_BE_RAISED & reserved.keys()
+        if of_slot.get(name, 0) > 0
+    ]
+    return max([1, *ratios])
+
+
 Bundle = Mapping[str, float]
 """What Ray reserves in one place, by Ray's names of the resources: GPUs in units, ``memory`` in bytes."""
 
@@ -267,6 +282,10 @@ class Request(Value):
         if self.accelerator_type is None:
             return self.worker.ticks
         return self.worker.ticks | {ACCELERATOR_TYPE_PREFIX + self.accelerator_type: to_ticks(ACCELERATOR_TYPE_AMOUNT)}
+
+    def with_cpus(self, cpus: float) -> "Request":
+        """Return the same request with other CPUs for each worker."""
+        return self.model_copy(update={"worker": self.worker.replaced(cpus=cpus)})
 
     @property
     def processes(self) -> int:

@@ -74,11 +74,11 @@ def build_plan(
     return TrialPlan(
         slots=(slot,),
         limited_by=limiting_resource(groups, request),
-        reasons=(*notes, *_about_the_nodes(capacity)),
+        reasons=(*notes, *about_the_nodes(capacity)),
     )
 
 
-def _about_the_nodes(capacity: ClusterCapacity) -> Iterable[str]:
+def about_the_nodes(capacity: ClusterCapacity) -> Iterable[str]:
     """Yield what a user should know of the nodes, whatever is planned on them."""
     differs: dict[tuple[float, float], int] = {}
     for node, count in capacity.groups:

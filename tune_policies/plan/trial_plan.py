@@ -27,10 +27,14 @@ if TYPE_CHECKING:
     from tune_policies.views.svg import Picture
 
 
+_MOST_SHOWN: Final = 8
+"""Slot types that ``explain`` names one by one."""
+
+
 class TrialPlan(ShownValue):
     """What a policy decided.
 
-    It has slots of at least one type. Where a user asks for "the" trial, the first type answers.
+    It has slots of at least one type. Where a user asks for "the" trial, ``common_slot`` answers.
 
     Attributes:
         slots: The slot types, the best first.
@@ -41,6 +45,8 @@ class TrialPlan(ShownValue):
         by_config: What each trial gets by its config, where that is known; the first of ``slots`` is then good for
             every config that was measured. ``None``: all trials get the same.
         fewer_than_fit: Whether fewer trials may run at once than Ray would place by their resources alone.
+        common: What every trial gets in a run by hand, where the nodes differ and each has slots of its own; ``None``:
+            what the first of ``slots`` says.
     """
 
     _view: ClassVar = "tune_policies.views.tables:plan_view"
@@ -51,21 +57,27 @@ class TrialPlan(ShownValue):
     nodes_to_add: dict[str, PositiveCount] = Field(default_factory=dict)
     by_config: SlotsByProfile | SlotsByDecision | None = None
     fewer_than_fit: bool = False
+    common: TrialSlot | None = None
+
+    @property
+    def common_slot(self) -> TrialSlot:
+        """What a trial gets of which the slot is not known: good on every node that the plan uses, or the first."""
+        return self.slots[0] if self.common is None or len(self.slots) == 1 else self.common
 
     @property
     def trial(self) -> Resources:
         """Reserved by Tune for the trainable."""
-        return self.slots[0].trial
+        return self.common_slot.trial
 
     @property
     def num_workers(self) -> int:
         """Train workers in each trial, the fewest where they may grow; 0: the trial itself trains."""
-        return self.slots[0].num_workers
+        return self.common_slot.num_workers
 
     @property
     def max_workers(self) -> int | None:
         """To how many Train workers a trial may grow while the others have their fewest; ``None``: it may not."""
-        return self.slots[0].max_workers
+        return self.common_slot.max_workers
 
     @property
     def most_workers(self) -> int:
@@ -75,12 +87,12 @@ class TrialPlan(ShownValue):
     @property
     def per_worker(self) -> Resources:
         """Reserved by Train for each of its workers; nothing when ``num_workers`` is 0."""
-        return self.slots[0].per_worker
+        return self.common_slot.per_worker
 
     @property
     def worker(self) -> Resources:
         """What one process that trains has: the trial, or each Train worker."""
-        return self.slots[0].worker
+        return self.common_slot.worker
 
     @property
     def use_gpu(self) -> bool:
@@ -95,27 +107,27 @@ class TrialPlan(ShownValue):
     @property
     def shares_gpu(self) -> bool:
         """Whether a worker has neighbours on its GPU."""
-        return self.slots[0].shares_gpu
+        return self.common_slot.shares_gpu
 
     @property
     def gpu_memory_bytes(self) -> int | None:
         """GPU memory that a worker may use on each of its devices; ``None``: not known."""
-        return self.slots[0].gpu_memory_bytes
+        return self.common_slot.gpu_memory_bytes
 
     @property
     def accelerator_type(self) -> str | None:
         """Ray's name of the device type that workers are placed on; ``None``: any."""
-        return self.slots[0].accelerator_type
+        return self.common_slot.accelerator_type
 
     @property
     def topology(self) -> str | None:
         """The topology of the TPU slices that a trial takes as a whole; ``None``: no slices."""
-        return self.slots[0].topology
+        return self.common_slot.topology
 
     @property
     def label_selector(self) -> dict[str, str]:
         """Ray's label selector for trials and workers; empty: any node."""
-        return self.slots[0].label_selector
+        return self.common_slot.label_selector
 
     @property
     def reuse(self) -> Literal["process", "release"]:
@@ -153,12 +165,12 @@ class TrialPlan(ShownValue):
         A dict, or where nodes are selected by label a ``PlacementGroupFactory``: Tune takes labels in no other form.
         Where trials get what their configs need, it is enough for every config that was measured.
         """
-        return self.slots[0].resources_per_trial
+        return self.common_slot.resources_per_trial
 
     @property
     def resources_per_worker(self) -> dict[str, float]:
         """What ``ScalingConfig(resources_per_worker=…)`` takes; empty when ``num_workers`` is 0."""
-        return self.slots[0].resources_per_worker
+        return self.common_slot.resources_per_worker
 
     def scaling_config(self, **kwargs: Any) -> "ScalingConfig":
         """Return Ray Train's ``ScalingConfig`` for a trial's workers.
@@ -178,7 +190,7 @@ class TrialPlan(ShownValue):
                 "the plan has num_workers=0, so the trial itself trains and there is no ScalingConfig: "
                 "give the policy num_workers=1 or more"
             )
-        fields = self.slots[0].scaling_fields
+        fields = self.common_slot.scaling_fields
         _check_scaling_fields(fields, {field.name for field in fields_of(ScalingConfig)}, ray.__version__)
         if twice := sorted(fields.keys() & kwargs.keys()):
             raise InvalidResourcesError(f"{', '.join(twice)} comes from the plan: change the policy instead")
@@ -264,7 +276,9 @@ class TrialPlan(ShownValue):
     def with_slots(self, change: Callable[[TrialSlot], TrialSlot]) -> "TrialPlan":
         """Return the same plan with each of its slots changed."""
         by_config = None if self.by_config is None else self.by_config.with_slots(change)
-        return self.model_copy(update={"slots": tuple(map(change, self.slots)), "by_config": by_config})
+        common = None if self.common is None else change(self.common)
+        changes = {"slots": tuple(map(change, self.slots)), "by_config": by_config, "common": common}
+        return self.model_copy(update=changes)
 
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
         """Return what a trial with this config gets.
@@ -272,7 +286,7 @@ class TrialPlan(ShownValue):
         Raises:
             InfeasibleRequestError: It is known to need more GPU memory than any device has.
         """
-        return self.slots[0] if self.by_config is None else self.by_config.slot_for(config)
+        return self.common_slot if self.by_config is None else self.by_config.slot_for(config)
 
     def for_config(self, config: Mapping[str, Any]) -> "TrialPlan":
         """Return the plan of a trial with this config alone, for instance for the Train run that it starts.
@@ -291,7 +305,7 @@ class TrialPlan(ShownValue):
     def bundles(self, num_trials: int) -> list[Bundle]:
         """Return what ``num_trials`` trials reserve, drivers and workers, in the better slots first.
 
-        More trials than the plan runs at once are counted in slots of the best type.
+        More trials than the plan runs at once are counted as a trial of which the slot is not known.
         """
         bundles: list[Bundle] = []
         left = num_trials
@@ -299,7 +313,7 @@ class TrialPlan(ShownValue):
             number = min(left, slot.max_concurrent_trials)
             bundles += slot.bundles() * number
             left -= number
-        return bundles + self.slots[0].bundles() * left
+        return bundles + self.common_slot.bundles() * left
 
     def plot(self, capacity: "ClusterCapacity") -> "Picture":
         """Return a picture of the cluster with the plan's slots in it: what stays idle, and what stops one more trial.
@@ -325,7 +339,11 @@ class TrialPlan(ShownValue):
         if self.by_config is not None:
             lines += [f"  at most {slot.max_concurrent_trials} with {slot}" for slot in self.by_config.slots]
         elif len(self.slots) > 1:
-            lines += [f"  {slot.max_concurrent_trials} with {slot}{_speed(slot)}" for slot in self.slots]
+            shown, rest = self.slots[:_MOST_SHOWN], self.slots[_MOST_SHOWN:]
+            lines += [f"  {slot.max_concurrent_trials} with {slot}{_speed(slot)}" for slot in shown]
+            if rest:
+                number = sum(slot.max_concurrent_trials for slot in rest)
+                lines.append(f"  {number} in {counted(len(rest), 'further type')} of slots")
         else:
             lines.append(f"  each trial: {self.slots[0]}")
         if self.nodes_to_add:

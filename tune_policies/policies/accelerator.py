@@ -29,10 +29,12 @@ from tune_policies.placement.packing import Request, count_workers, device_slots
 from tune_policies.plan.build_plan import build_plan, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import (
+    AlikeNodes,
     about_nodes_without_cpus,
     cpus_that_strand_no_device,
     equal_device_share,
     nodes_with_cpus,
+    with_own_slots,
 )
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.policy import ResourcePolicy
@@ -62,6 +64,7 @@ class AcceleratorPolicy(ResourcePolicy):
         accelerator_type: Only devices of this type, such as ``"TPU-V6E"``.
         topology: Whole TPU slices of this topology, such as ``"4x4"``, for each trial; needs ``accelerator_type``.
         num_workers: Train workers in a trial; 0: the trial itself trains. With a topology, as many as fill slices.
+        same_for_all: Whether each trial gets the same on every node; if not, as many CPUs as its node has for it.
 
     Raises:
         InvalidResourcesError: A field is wrong, or Ray does not hand out such amounts.
@@ -73,6 +76,7 @@ class AcceleratorPolicy(ResourcePolicy):
     accelerator_type: Annotated[str, AfterValidator(check_accelerator_type)] | None = None
     topology: str | None = None
     num_workers: WorkerCount = 0
+    same_for_all: bool = False
 
     @model_validator(mode="after")
     def _must_be_what_ray_hands_out(self) -> Self:
@@ -107,6 +111,7 @@ class AcceleratorPolicy(ResourcePolicy):
                 cpus=self.cpus,
                 accelerator_type=self.accelerator_type,
                 num_workers=self.num_workers,
+                same_for_all=self.same_for_all,
             ).plan(capacity)
         return self._plan_devices(capacity)
 
@@ -126,16 +131,21 @@ class AcceleratorPolicy(ResourcePolicy):
             ]
         if share < 1:
             reasons.append(f"nothing holds a worker to its share of the memory of its {self.resource}")
+        groups, about_cpus = self._with_it(capacity.groups), []
         if self.cpus is None:
-            reasons.append(
-                f"{format_amount(request.worker.cpus)} CPU per worker, so that no {self.resource} is left without CPUs"
-            )
-            groups = self._with_it(capacity.groups)
-            reasons += about_nodes_without_cpus(groups, self.resource, request.worker.cpus)
+            about_cpus = [
+                f"{format_amount(request.worker.cpus)} CPU per worker, so that no {self.resource} is left without CPUs",
+                *about_nodes_without_cpus(groups, self.resource, request.worker.cpus),
+            ]
         try:
-            plan = build_plan(capacity, request, reasons)
+            plan = build_plan(capacity, request, [*reasons, *about_cpus])
         except InfeasibleRequestError as error:
             raise self._infeasible(capacity, request, error) from None
+        if self.cpus is None and not self.same_for_all:
+            nodes = AlikeNodes(groups, to_ticks(share), accelerator_type=self.accelerator_type)
+            plan = with_own_slots(
+                plan, capacity, request, [nodes], resource=self.resource, choose_cpus=True, reasons=reasons
+            )
         return plan.model_copy(update={"limited_by": self._what_is_short(plan.limited_by)})
 
     def _request(self, groups: Iterable[NodeGroup]) -> Request:
@@ -144,15 +154,15 @@ class AcceleratorPolicy(ResourcePolicy):
         share = to_ticks(self.amount)
         if share < TICKS:
             share = equal_device_share(TICKS // share, max(map(self._devices, usable), default=1))
-        cpus = self.cpus
-        if cpus is None:
-            with_room = [group for group in usable if device_slots(group.node.amounts.get(self.resource, 0), share)]
-            cpus = cpus_that_strand_no_device(with_room, self.resource, share) if with_room else 0
-        return Request(
-            worker=Resources(cpus=cpus, custom={self.resource: from_ticks(share)}),
+        request = Request(
+            worker=Resources(cpus=self.cpus or 0, custom={self.resource: from_ticks(share)}),
             num_workers=self.num_workers,
             accelerator_type=self.accelerator_type,
         )
+        with_room = [group for group in usable if device_slots(group.node.amounts.get(self.resource, 0), share)]
+        if self.cpus is not None or not with_room:
+            return request
+        return request.with_cpus(cpus_that_strand_no_device(with_room, request, self.resource))
 
     def _devices(self, group: NodeGroup) -> float:
         return group.node.resources.custom.get(self.resource, 0)

@@ -124,10 +124,10 @@ class BenchmarkedPolicy(ResourcePolicy):
             cpu = self.cpu.plan(capacity)
         except InfeasibleRequestError as error:
             return self._on_one(capacity, "GPU", error)
-        notes = [*self._about_age(capacity.read_at), *self._about_hardware(capacity, gpu.slots[0], cpu.slots[0])]
+        notes = [*self._about_age(capacity.read_at), *self._about_hardware(capacity, gpu.common_slot, cpu.common_slot)]
         decided = self.decision.of(self.workload)
         by_config = SlotsByDecision(
-            slots=(cpu.slots[0], gpu.slots[0]),
+            slots=(cpu.common_slot, gpu.common_slot),
             size=self.size,
             devices=tuple((each.size, each.device(self.objective)) for each in decided.sizes),
             holds_for={} if self.accept_other_versions else self.decision.versions,
@@ -135,8 +135,8 @@ class BenchmarkedPolicy(ResourcePolicy):
         reasons = (
             *_what_was_decided(decided, self.size, self.objective),
             *notes,
-            *_about_threads(decided, gpu.slots[0], cpu.slots[0]),
-            *_about_share(decided, gpu.slots[0]),
+            *_about_threads(decided, gpu.common_slot, cpu.common_slot),
+            *_about_share(decided, gpu.common_slot),
             *(f"on the GPU: {reason}" for reason in gpu.reasons),
             *(f"on the CPU: {reason}" for reason in cpu.reasons),
         )

@@ -1,14 +1,28 @@
 """What a worker gets: an equal share of a device, and the CPUs beside it where the user leaves them to the policy.
 
-CPUs must not strand a device: a GPU for which its node has no CPU left serves no trial.
+CPUs must not strand a device: a GPU for which its node has no CPU left serves no trial. Where nodes differ, what suits
+all of them wastes most of the better ones, so each type of node has slots of its own.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from tune_policies.cluster.capacity import NodeGroup
-from tune_policies.placement.packing import device_slots
-from tune_policies.values.resources import TICKS, from_ticks, to_ticks
+from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
+from tune_policies.placement.packing import (
+    Request,
+    count_trials,
+    device_slots,
+    workers_on_node,
+)
+from tune_policies.plan.build_plan import about_the_nodes
+from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.values.resources import MOST, TICKS, from_ticks, to_ticks
 from tune_policies.values.value import counted
+
+_DRAG: Final = 20
+"""Nodes with at most one of so many slots do not decide how many CPUs the workers on all the other nodes get."""
 
 
 def equal_device_share(most_per_device: int, most_devices: float) -> int:
@@ -32,25 +46,39 @@ def equal_device_share(most_per_device: int, most_devices: float) -> int:
     return TICKS
 
 
-def cpus_that_strand_no_device(groups: Iterable[NodeGroup], resource: str, share_ticks: int) -> float:
-    """Return CPUs per worker such that on every node the devices run out first.
+def cpus_that_strand_no_device(groups: Collection[NodeGroup], request: Request, resource: str) -> float:
+    """Return CPUs per worker such that the devices run out first, on every node or on nearly all.
 
-    The node with the fewest CPUs per slot decides. The number is whole, as threads are, or below 1 if need be. A node
+    The node with the fewest CPUs per slot decides. But nodes with at most a twentieth of the slots are left out where
+    all others then get twice as many CPUs or more. The number is whole, as threads are, or below 1 if need be. A node
     without CPUs is often a head that is kept free. It counts only where all nodes are so: Ray places no worker with a
     CPU there.
 
     Args:
         groups: Nodes, at least one with room for such a worker. Those without do not count.
+        request: What a trial needs; its CPUs take no part.
         resource: Ray's name of the devices.
-        share_ticks: Devices of one worker, in ticks of 1/10 000.
     """
-    per_slot = {
-        to_ticks(node.resources.cpus) // slots
-        for node, _ in groups
-        if (slots := device_slots(node.amounts.get(resource, 0), share_ticks))
-    }
-    fewest = min(per_slot - {0}, default=0)
-    return from_ticks(fewest if fewest < TICKS else fewest // TICKS * TICKS)
+    share = request.worker.ticks[resource]
+    slots_with: Counter[int] = Counter()
+    for node, count in groups:
+        if slots := device_slots(node.amounts.get(resource, 0), share):
+            slots_with[to_ticks(node.resources.cpus) // slots] += count * slots
+    del slots_with[0]
+    fewest = min(slots_with, default=0)
+    most_left_out, left_out, more = sum(slots_with.values()) // _DRAG, 0, fewest
+    for more in sorted(slots_with):
+        left_out += slots_with[more]
+        if left_out > most_left_out:
+            break
+    cpus = _whole_or_part(more)
+    if more >= 2 * fewest and count_trials(groups, request.with_cpus(cpus)):
+        return cpus
+    return _whole_or_part(fewest)
+
+
+def _whole_or_part(ticks: int) -> float:
+    return from_ticks(ticks if ticks < TICKS else ticks // TICKS * TICKS)
 
 
 def nodes_with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int = 1) -> tuple[NodeGroup, ...]:
@@ -61,11 +89,123 @@ def nodes_with_cpus(groups: Iterable[NodeGroup], resource: str, share_ticks: int
     return kept if has_room else groups
 
 
-def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: float) -> Iterable[str]:
-    """Yield a sentence that says how many nodes with devices have fewer CPUs than a worker gets, where some have."""
-    left_out = sum(count for node, count in groups if node.resources.ticks.get(resource) and node.resources.cpus < cpus)
-    if left_out:
+def share_of_gpu_memory(groups: Iterable[NodeGroup], share_ticks: int) -> int | None:
+    """Return the GPU memory of such a share of the smallest device, in bytes; ``None``: some device is not known."""
+    memories = [node.smallest_gpu_memory_bytes for node, _ in groups]
+    known = [memory for memory in memories if memory is not None]
+    # Not share_ticks / 10 000 of it: a third is 0.3333 to Ray, and the rest of the device would go to waste.
+    return min(known) // max(1, TICKS // share_ticks) if known and len(known) == len(memories) else None
+
+
+def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: float) -> Iterator[str]:
+    """Yield how many nodes with devices have fewer CPUs than a worker gets, and what takes them in, if some have."""
+    left_out = {True: 0, False: 0}
+    for node, count in groups:
+        if node.resources.ticks.get(resource) and node.resources.cpus < cpus:
+            left_out[node.resources.cpus > 0] += count
+    if left_out[True]:
         yield (
-            f"left out {counted(left_out, 'node')} with {resource} and too few CPUs for it: with cpus=0, workers run "
-            "there too, and all of them without a CPU"
+            f"left out {counted(left_out[True], 'node')} with {resource} and too few CPUs for it: with fewer cpus= for "
+            "every worker, trials run there too"
         )
+    if left_out[False]:
+        yield (
+            f"left out {counted(left_out[False], 'node')} with {resource} and without CPUs: with cpus=0, trials run "
+            "there too, and every worker has none"
+        )
+
+
+class AlikeNodes(NamedTuple):
+    """Nodes on which every worker gets the same share of a device.
+
+    Attributes:
+        groups: The nodes, by shape.
+        share_ticks: Devices of a worker, in ticks of 1/10 000.
+        accelerator_type: The device type to tell Ray; ``None``: none.
+        label_selector: Sets these nodes apart from those where a worker gets less; empty: nothing need do so.
+    """
+
+    groups: Sequence[NodeGroup]
+    share_ticks: int
+    accelerator_type: str | None = None
+    label_selector: Mapping[str, str] = {}
+
+
+def with_own_slots(
+    plan: TrialPlan,
+    capacity: ClusterCapacity,
+    request: Request,
+    nodes: Iterable[AlikeNodes],
+    *,
+    resource: str,
+    choose_cpus: bool,
+    reasons: Iterable[str] = (),
+) -> TrialPlan:
+    """Return the plan with slots that suit each type of node; ``plan`` itself where these are no better.
+
+    They are better if more trials run at once, or as many and some get more. Train's workers stay with ``plan``: a
+    trial may have some on nodes of each type.
+
+    Args:
+        plan: The plan that gives all trials the same.
+        capacity: The cluster.
+        request: What a trial needs; its share and, with ``choose_cpus``, its CPUs take no part.
+        nodes: Those to use, the best first. Each is in one entry at most.
+        resource: Ray's name of the devices.
+        choose_cpus: Whether the CPUs are the policy's choice: those of each type of node then go to its own slots.
+        reasons: How the slots came about.
+    """
+    if request.num_workers:
+        return plan
+    slots = [slot for alike in nodes for slot in _slots_on(alike, request, resource, choose_cpus=choose_cpus)]
+    common, count = plan.slots[0], sum(slot.max_concurrent_trials for slot in slots)
+    is_more = count > plan.max_concurrent_trials
+    gives_more = count == plan.max_concurrent_trials and any(_has_more(slot, common) for slot in slots)
+    if len(slots) < 2 or count > MOST or not (is_more or gives_more):
+        return plan
+    own = f"each type of node has its own slots; without run, tuner or PolicyScheduler, every trial gets {common}"
+    return TrialPlan(
+        slots=tuple(slots),
+        common=common,
+        limited_by=plan.limited_by,
+        reasons=(*reasons, own, *about_the_nodes(capacity)),
+    )
+
+
+def _has_more(slot: TrialSlot, common: TrialSlot) -> bool:
+    return slot.worker.cpus > common.worker.cpus or (slot.gpu_memory_bytes or 0) > (common.gpu_memory_bytes or 0)
+
+
+def _slots_on(alike: AlikeNodes, request: Request, resource: str, *, choose_cpus: bool) -> Iterator[TrialSlot]:
+    """Yield the slots of these nodes, those with the most CPUs first.
+
+    In this order each type fills its own nodes: on nodes with fewer CPUs it would strand devices, so it goes there
+    last, and nodes with more are full.
+    """
+    changes = {
+        "worker": request.worker.with_ticks(resource, alike.share_ticks),
+        "accelerator_type": alike.accelerator_type,
+    }
+    request = request.model_copy(update=changes)
+    groups_with: dict[float, list[NodeGroup]] = {}
+    for group in alike.groups:
+        cpus = _own_cpus(group, request) if choose_cpus else request.worker.cpus
+        if cpus or not choose_cpus:
+            groups_with.setdefault(cpus, []).append(group)
+    for cpus in sorted(groups_with, reverse=True):
+        own = request.with_cpus(cpus)
+        memory = share_of_gpu_memory(groups_with[cpus], alike.share_ticks)
+        if count := count_trials(groups_with[cpus], own):
+            yield TrialSlot(
+                trial=own.worker,
+                max_concurrent_trials=min(count, MOST),
+                gpu_memory_bytes=memory if resource == "GPU" else None,
+                accelerator_type=alike.accelerator_type,
+                label_selector=dict(alike.label_selector),
+            )
+
+
+def _own_cpus(group: NodeGroup, request: Request) -> float:
+    """Return the CPUs of each worker on such a node, if all the room for them is used; 0: it has none."""
+    workers = workers_on_node(group.node, request.with_cpus(0))
+    return _whole_or_part(to_ticks(group.node.resources.cpus) // workers) if workers else 0

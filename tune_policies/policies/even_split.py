@@ -8,8 +8,8 @@ from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
 from tune_policies.placement.packing import Request, count_trials, largest, limiting_resource
 from tune_policies.plan.build_plan import build_plan, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_shares import equal_device_share
-from tune_policies.policies.gpu_selection import gpus_of_type, share_of_gpu_memory
+from tune_policies.policies.equal_shares import equal_device_share, share_of_gpu_memory
+from tune_policies.policies.gpu_selection import gpus_of_type
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import (
@@ -73,7 +73,7 @@ class EvenSplitPolicy(ResourcePolicy):
         usable = gpus_of_type(capacity, None).where(
             lambda node: share > 0 and node.resources.cpus >= cpus and node.amounts["GPU"] >= share
         )
-        memory = share_of_gpu_memory(usable, share)
+        memory = share_of_gpu_memory(usable.groups, share)
         plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), reasons)
         limited_by = "num_trials" if waves == 1 else limiting_resource(groups, least)
         return plan.capped(at_once, limited_by=limited_by).model_copy(update={"limited_by": limited_by})

@@ -9,14 +9,23 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.packing import Request
 from tune_policies.plan.build_plan import infeasible
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_shares import about_nodes_without_cpus, equal_device_share, nodes_with_cpus
+from tune_policies.policies.equal_shares import (
+    AlikeNodes,
+    about_nodes_without_cpus,
+    equal_device_share,
+    nodes_with_cpus,
+    with_own_slots,
+)
 from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
     GpuTypesPolicy,
     Selection,
+    alike_in_memory,
+    alike_nodes,
     describe_gpus,
     gpus_of_type,
     plan_gpu_share,
+    select_gpus,
     selections_of,
     with_labels,
 )
@@ -53,6 +62,8 @@ class GpuPolicy(GpuTypesPolicy):
         num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
         min_gpu_memory: Only devices with at least so much memory each: bytes, or a text such as ``"24GiB"``.
         custom: Other Ray resources of each worker by their names.
+        same_for_all: Whether each trial gets the same on every node; if not, as many CPUs, and as much GPU memory, as
+            its node has for it.
 
     Raises:
         InvalidResourcesError: A field is wrong.
@@ -64,6 +75,7 @@ class GpuPolicy(GpuTypesPolicy):
     num_workers: WorkerCount = 0
     min_gpu_memory: Memory | None = None
     custom: WantedCustom = Field(default_factory=dict)
+    same_for_all: bool = False
 
     def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
         plans, shortages = [], []
@@ -75,7 +87,19 @@ class GpuPolicy(GpuTypesPolicy):
         if not plans:
             raise shortages[0] if shortages else self._none_is_large_enough(capacity, accelerator_type)
         plan, selection = max(plans, key=lambda each: each[0].max_concurrent_trials)  # the first of the best
-        return with_labels(plan, capacity, selection)
+        plan = with_labels(plan, capacity, selection)
+        if self.same_for_all:
+            return plan
+        share = self._share(selection)
+        return with_own_slots(
+            plan,
+            capacity,
+            self._request(from_ticks(share)),
+            self._alike_nodes(capacity, selection, accelerator_type, share),
+            resource="GPU",
+            choose_cpus=self.cpus is None,
+            reasons=self._reasons(capacity, selection, accelerator_type, share),
+        )
 
     def _selections(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Iterator[Selection]:
         usable = gpus_of_type(capacity, accelerator_type)
@@ -88,7 +112,20 @@ class GpuPolicy(GpuTypesPolicy):
     def _plan_selection(
         self, capacity: ClusterCapacity, selection: Selection, accelerator_type: str | None
     ) -> TrialPlan:
+        share = self._share(selection)
+        request = self._request(from_ticks(share))
+        reasons = self._reasons(capacity, selection, accelerator_type, share)
+        return plan_gpu_share(capacity, selection, request, choose_cpus=self.cpus is None, reasons=reasons)
+
+    def _share(self, selection: Selection) -> int:
+        """Return the share of each worker in ticks."""
         wish = to_ticks(self.gpus)
+        most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
+        return equal_device_share(TICKS // wish, most_devices) if wish < TICKS else wish
+
+    def _reasons(
+        self, capacity: ClusterCapacity, selection: Selection, accelerator_type: str | None, share: int
+    ) -> list[str]:
         reasons = []
         if self.min_gpu_memory is not None:
             found = describe_gpus(selection.groups)
@@ -96,15 +133,22 @@ class GpuPolicy(GpuTypesPolicy):
             if self.cpus is None and all(node.resources.cpus for node, _ in selection.groups):
                 groups = gpus_of_type(capacity, accelerator_type).groups
                 reasons += about_nodes_without_cpus(groups, "GPU", from_ticks(1))
-        most_devices = max((node.resources.gpus for node, _ in selection.groups), default=1)
-        share = equal_device_share(TICKS // wish, most_devices) if wish < TICKS else wish
-        if share != wish:
+        if share != to_ticks(self.gpus):
             reasons.append(
                 f"{format_amount(self.gpus)} GPU became {format_amount(from_ticks(share))}: "
-                f"only {TICKS // share} such on a GPU, and unequal shares may wait for ever"
+                f"only {TICKS // to_ticks(self.gpus)} such on a GPU, and unequal shares may wait for ever"
             )
-        request = self._request(from_ticks(share))
-        return plan_gpu_share(capacity, selection, request, choose_cpus=self.cpus is None, reasons=reasons)
+        return reasons
+
+    def _alike_nodes(
+        self, capacity: ClusterCapacity, selection: Selection, accelerator_type: str | None, share: int
+    ) -> Iterator[AlikeNodes]:
+        """Yield the nodes on which a share is as much GPU memory; a worker with whole GPUs has all of theirs anyway."""
+        if share >= TICKS:
+            yield alike_nodes(capacity, selection, share)
+            return
+        for groups in alike_in_memory(selection):
+            yield alike_nodes(capacity, select_gpus(capacity, groups, accelerator_type), share)
 
     def _request(self, gpus: float) -> Request:
         worker = Resources(cpus=self.cpus or 0, gpus=gpus, custom=self.custom)

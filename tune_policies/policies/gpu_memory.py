@@ -11,18 +11,19 @@ from typing import Final, Self
 
 from pydantic import Field, model_validator
 
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.placement.packing import Request
 from tune_policies.plan.build_plan import infeasible
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
 from tune_policies.plan.slots_by_config import Headroom, SlotsByProfile, with_headroom
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.policies.equal_shares import equal_device_share, nodes_with_cpus
+from tune_policies.policies.equal_shares import equal_device_share, nodes_with_cpus, with_own_slots
 from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
     GpuTypesPolicy,
     Selection,
+    alike_nodes,
     describe_gpus,
     each_once,
     gpus_of_type,
@@ -60,9 +61,10 @@ _MOST_NAMED: Final = 8
 class GpuMemoryPolicy(GpuTypesPolicy):
     """As many workers on a GPU as its memory holds: 2 of 6 GiB on a 16 GiB card, 13 on an 80 GiB one.
 
-    Ray gives every trial the same share of a GPU, so on mixed devices the policy compares: all GPUs with the
-    share that fits the smallest, only those with more memory, or the GPUs of one type. It takes what runs the
-    most trials at once, and says which devices it leaves out.
+    On mixed devices each size has slots of its own, with the share that its memory holds. Where every trial must get
+    the same, with Train workers or ``same_for_all``, the policy compares: all GPUs with the share that fits the
+    smallest, only those with more memory, or the GPUs of one type. It takes what runs the most trials at once, and says
+    which devices it leaves out.
 
     With a profile instead of an amount, each trial gets what its own config needs: see ``TrialPlan.by_config``.
 
@@ -77,6 +79,8 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
         max_trials_per_gpu: At most so many workers on a GPU, even where its memory holds more.
         custom: Other Ray resources of each worker by their names.
+        same_for_all: Whether each trial gets the same on every node; if not, the share that its device is worth, and as
+            many CPUs as its node has for it.
 
     Raises:
         InvalidResourcesError: A field is wrong.
@@ -90,6 +94,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     num_workers: WorkerCount = 0
     max_trials_per_gpu: PositiveCount | None = None
     custom: WantedCustom = Field(default_factory=dict)
+    same_for_all: bool = False
 
     @model_validator(mode="after")
     def _must_have_one_size(self) -> Self:
@@ -103,8 +108,42 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         usable = self._usable(capacity, accelerator_type)
         if self.profile is not None:
             return self._plan_by_profile(self.profile, capacity, usable)
-        plan, choice = self._best(capacity, usable, int(self.gpu_memory or 0))
-        return with_labels(plan, capacity, choice)
+        needed = int(self.gpu_memory or 0)
+        plan, choice = self._best(capacity, usable, needed)
+        plan = with_labels(plan, capacity, choice)
+        return plan if self.same_for_all else self._with_own_slots(plan, capacity, usable, needed)
+
+    def _with_own_slots(self, plan: TrialPlan, capacity: ClusterCapacity, usable: Selection, needed: int) -> TrialPlan:
+        """Return the plan with as many workers on each device as its own memory holds, if that is better."""
+        groups_with: dict[int, list[NodeGroup]] = {}
+        for group in usable.groups:
+            if fit := (group.node.smallest_gpu_memory_bytes or 0) // needed:
+                share = equal_device_share(min(fit, self.max_trials_per_gpu or fit), group.node.resources.gpus)
+                groups_with.setdefault(share, []).append(group)
+        nodes = [
+            alike_nodes(capacity, select_gpus(capacity, groups, usable.accelerator_type), share)
+            for share, groups in sorted(groups_with.items())
+        ]
+        enough = [group for each in nodes for group in each.groups]
+        on_each = ", ".join(
+            f"{TICKS // each.share_ticks} on a GPU of {format_bytes(smallest)}"
+            for each in nodes
+            if (smallest := Selection(tuple(each.groups)).memory_bytes)
+        )
+        capped = ", at most as many as max_trials_per_gpu says" if self.max_trials_per_gpu else ""
+        reasons = [
+            f"{format_bytes(needed)} a worker: {on_each}{capped}",
+            *self._left_out(capacity, usable, Selection(tuple(enough))),
+        ]
+        return with_own_slots(
+            plan,
+            capacity,
+            self._request(1),
+            nodes,
+            resource="GPU",
+            choose_cpus=self.cpus is None,
+            reasons=reasons,
+        )
 
     def _plan_by_profile(self, profile: GpuMemoryProfile, capacity: ClusterCapacity, usable: Selection) -> TrialPlan:
         """Return the plan whose first slot is enough for every measured config, with smaller slots for smaller ones.

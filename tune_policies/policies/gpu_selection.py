@@ -6,7 +6,7 @@ tell Ray, the simplest that sets its nodes apart.
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -16,7 +16,13 @@ from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, is_label_val
 from tune_policies.placement.packing import Request, device_slots
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
-from tune_policies.policies.equal_shares import about_nodes_without_cpus, cpus_that_strand_no_device, nodes_with_cpus
+from tune_policies.policies.equal_shares import (
+    AlikeNodes,
+    about_nodes_without_cpus,
+    cpus_that_strand_no_device,
+    nodes_with_cpus,
+    share_of_gpu_memory,
+)
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InvalidResourcesError
@@ -48,11 +54,16 @@ AcceleratorTypes = Annotated[str | tuple[str, ...], BeforeValidator(_wishes), Af
 """A device type that Ray knows, such as ``"A100"``; or several, the best first."""
 
 
+_ALIKE: Final = 0.95
+"""From so large a part of the GPU memory of another on, a device is as good as that one."""
+
+
 class GpuTypesPolicy(ResourcePolicy):
     """A policy for GPUs that may name several device types, of which it takes the first that fits."""
 
-    if TYPE_CHECKING:  # each policy has the field, after its own amounts, as people write and read it
+    if TYPE_CHECKING:  # each policy has the fields, after its own amounts, as people write and read them
         accelerator_type: AcceleratorTypes | None = None
+        same_for_all: bool = False
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
@@ -88,9 +99,7 @@ class Selection(NamedTuple):
     @property
     def memory_bytes(self) -> int | None:
         """GPU memory of the smallest device; ``None``: not known of all."""
-        memories = [node.smallest_gpu_memory_bytes for node, _ in self.groups]
-        known = [memory for memory in memories if memory is not None]
-        return min(known) if known and len(known) == len(memories) else None
+        return share_of_gpu_memory(self.groups, TICKS)
 
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "Selection":
         """Keep the nodes for which ``holds`` is true. The others must have no room for the work anyway."""
@@ -121,11 +130,11 @@ def plan_gpu_share(
     notes = list(reasons)
     worker = request.worker
     if choose_cpus and usable.groups:
-        worker = worker.replaced(cpus=cpus_that_strand_no_device(usable.groups, "GPU", share_ticks))
+        worker = worker.replaced(cpus=cpus_that_strand_no_device(usable.groups, request, "GPU"))
         notes.append(f"{format_amount(worker.cpus)} CPU per worker, so that no GPU is left without CPUs")
         notes += about_nodes_without_cpus(usable.groups, "GPU", worker.cpus)
         usable = usable.where(lambda node: node.resources.cpus >= worker.cpus)
-    memory = share_of_gpu_memory(usable, share_ticks)
+    memory = share_of_gpu_memory(usable.groups, share_ticks)
     if share_ticks < TICKS and usable.groups:
         notes.append(
             "GPU memory was not read on every node, so each worker is held to its share of the device it gets"
@@ -206,6 +215,32 @@ def _types_that_tell(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> 
     return names if names == inside and not names & outside else None
 
 
+def alike_in_memory(selection: Selection) -> Iterator[list[NodeGroup]]:
+    """Yield the nodes by the GPU memory of their devices, the most first; last those of which it is not known.
+
+    Devices of one model differ by some MiB from driver to driver, so nodes with nearly the same are taken together.
+    """
+    known = [group for group in selection.groups if group.node.smallest_gpu_memory_bytes is not None]
+    known.sort(key=lambda group: group.node.smallest_gpu_memory_bytes or 0, reverse=True)
+    alike: list[NodeGroup] = []
+    for group in known:
+        if alike and (group.node.smallest_gpu_memory_bytes or 0) < _ALIKE * (
+            alike[0].node.smallest_gpu_memory_bytes or 0
+        ):
+            yield alike
+            alike = []
+        alike.append(group)
+    if alike:
+        yield alike
+    if unknown := [group for group in selection.groups if group.node.smallest_gpu_memory_bytes is None]:
+        yield unknown
+
+
+def alike_nodes(capacity: ClusterCapacity, selection: Selection, share_ticks: int) -> AlikeNodes:
+    """Return the nodes of a selection, on which each worker gets such a share."""
+    return AlikeNodes(selection.groups, share_ticks, selection.accelerator_type, labels_of(capacity, selection))
+
+
 def with_labels(plan: TrialPlan, capacity: ClusterCapacity, selection: Selection) -> TrialPlan:
     """Return the plan with the labels that keep Ray to the selected nodes, if it needs any."""
     return plan.on_nodes(labels) if (labels := labels_of(capacity, selection)) else plan
@@ -222,13 +257,6 @@ def labels_of(capacity: ClusterCapacity, selection: Selection) -> dict[str, str]
     if (types := _types_that_tell(capacity, selection.groups)) is not None:
         return {ACCELERATOR_TYPE: is_one_of(types)}
     return {NODE_ID: is_one_of(node.node_id for node in capacity.nodes_of(selection.groups))}
-
-
-def share_of_gpu_memory(selection: Selection, share_ticks: int) -> int | None:
-    """Return the GPU memory of such a share of the smallest device, in bytes; ``None``: some device is not known."""
-    smallest = selection.memory_bytes
-    # Not share_ticks / 10 000 of it: a third is 0.3333 to Ray, and the rest of the device would go to waste.
-    return None if smallest is None else smallest // max(1, TICKS // share_ticks)
 
 
 def describe_gpus(groups: Iterable[NodeGroup]) -> str:

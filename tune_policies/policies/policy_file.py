@@ -1,11 +1,10 @@
-"""Reads a policy, a decision, a node catalogue, a runtime environment or a cluster to plan for: YAML or JSON files."""
+"""Reads a policy, a decision, a runtime environment or a cluster to plan for: YAML or JSON files."""
 
 from pathlib import Path
 from typing import Any, Final
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.reading import read_data, read_value
-from tune_policies.kuberay.design.catalog import NodeCatalog
 from tune_policies.plan.decision import Decision
 from tune_policies.plan.gpu_memory_profile import GpuMemoryProfile
 from tune_policies.policies.benchmarked import BenchmarkedPolicy
@@ -51,15 +50,6 @@ def load_decision(path: str | Path) -> Decision:
         InvalidResourcesError: The file cannot be read, or holds no decision.
     """
     return read_value(path, Decision, "decision")
-
-
-def load_catalog(path: str | Path) -> NodeCatalog:
-    """Read a node catalogue, which somebody has written by hand, as YAML or JSON. Prices may be missing.
-
-    Raises:
-        InvalidResourcesError: The file cannot be read, or is no catalogue.
-    """
-    return read_value(path, NodeCatalog, "node catalogue")
 
 
 def load_runtime_env(path: str | Path) -> dict[str, Any]:

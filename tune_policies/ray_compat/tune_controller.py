@@ -20,11 +20,10 @@ from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 
-from tune_policies.placement.packing import BundleGroup
+from tune_policies.placement.packing import BundleGroup, num_slots_for
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.ray_compat.tune_trial import PLAN_ATTRIBUTE, UnpickledOnce
-from tune_policies.tune.slot_assignment import num_slots_for
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 
 _logger = logging.getLogger(__name__)

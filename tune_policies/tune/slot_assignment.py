@@ -19,10 +19,6 @@ from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.labels import format_selector
 from tune_policies.placement.layout import Placement
 from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.values.resources import to_ticks
-
-_COUNTED: Final = DEVICE_RESOURCES | {"CPU", "memory"}
-"""The resources of which a scheduler may give a trial more than its slot has."""
 
 
 class SlotAssignment(NamedTuple):
@@ -123,17 +119,6 @@ class SlotKinds:
 
 def _without_count_and_speed(slot: TrialSlot) -> TrialSlot:
     return slot.model_copy(update={"max_concurrent_trials": 1, "speed": None})
-
-
-def num_slots_for(reserved: Mapping[str, float], of_slot: Mapping[str, float]) -> int:
-    """Return how many slots hold what a trial reserves. Both are amounts by Ray's names of the resources."""
-    # A share is floor(10000 / k) ticks, up to one less than its part: a whole GPU is three slots of 0.3333.
-    ratios = [
-        -(-to_ticks(reserved[name]) // (to_ticks(of_slot[name]) + 1))
-        for name in _COUNTED & reserved.keys()
-        if of_slot.get(name, 0) > 0
-    ]
-    return max([1, *ratios])
 
 
 _SHORTEST_S: Final = 1e-6

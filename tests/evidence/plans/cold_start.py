@@ -1,6 +1,7 @@
-"""What a policy costs a program from its start to its end: the program by hand, and the same under ``run``.
+"""What a policy costs a program from its start to its end, and what of that the probe of a running cluster takes.
 
-Each is a process of its own that starts its own Ray, as a user's does. Each round runs both, in random order.
+The program by hand and the same under ``run`` are processes of their own, each of which starts its own Ray, as a user's
+does. Each round runs both, in random order.
 """
 
 import os
@@ -12,8 +13,12 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import ray
+from ray import tune  # noqa: F401  # as a program has: with the first task Ray imports pyarrow, as Tune has done
+from ray.cluster_utils import Cluster
 from rich.progress import track
 
+from tune_policies import probe_cluster
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.benchmarks.record.summary import spread
 from tune_policies.files.terminal import TextConsole, TextTable
@@ -101,3 +106,43 @@ def _time_program(arm: tuple[str, str], case: Case) -> float:
             [sys.executable, program], cwd=folder, env=environment, check=True, capture_output=True, timeout=_TIMEOUT_S
         )
         return time.perf_counter() - start
+
+
+PROBE_GOAL_S: Final = 0.3
+"""The most that a probe of a running cluster of one node should take, in seconds."""
+
+
+def measure_probes(cluster_sizes: list[int], num_rounds: int) -> None:
+    """Print a table: seconds of the first probe of a running cluster, and of those after it.
+
+    Each node is a raylet of its own on this machine. The first probe starts a process on each node that it reads, and
+    the later ones find it there.
+    """
+    table = TextTable(title="Probes of a running cluster: median ± half the interquartile range")
+    for heading in ("Nodes", "First (s)", "Later (s)", "Largest (s)"):
+        table.add_column(heading, justify="right")
+    for number in cluster_sizes:
+        first, *later = _time_probes(number, num_rounds + 1)
+        table.add_row(str(number), f"{first:.2f}", str(spread(later)), f"{max(later):.2f}")
+    TextConsole(width=120).print(table)
+    print(f"{num_rounds} probes after the first; the goal for one node is {PROBE_GOAL_S} s. {describe_machine()}")
+    print(f"command: {own_command()}")
+
+
+def _time_probes(num_nodes: int, num_probes: int) -> list[float]:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        for _ in range(num_nodes - 1):
+            cluster.add_node(num_cpus=1, wait=False)
+        cluster.wait_for_nodes(timeout=_TIMEOUT_S)
+        ray.init(address=cluster.address, log_to_driver=False)
+        seconds = []
+        for _ in track(range(num_probes), f"{num_nodes} nodes", console=TextConsole(stderr=True)):
+            start = time.perf_counter()
+            capacity = probe_cluster()
+            seconds.append(time.perf_counter() - start)
+            assert len(capacity.nodes) == num_nodes  # else it has timed something else
+        return seconds
+    finally:
+        ray.shutdown()
+        cluster.shutdown()

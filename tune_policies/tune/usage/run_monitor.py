@@ -239,7 +239,8 @@ class RunMonitor:
                 return self.plan.by_config.slots[-1]
         if len(self.plan.slots) == 1:
             return self.plan.slots[0]
-        return next((slot for slot in self.plan.slots if _trial_ticks(slot) == ticks), None)
+        known = (*self.plan.slots, self.plan.common_slot)
+        return next((slot for slot in known if _trial_ticks(slot) == ticks), None)
 
     def _only_type(self, ticks: Mapping[str, int]) -> str | None:
         if self._cluster is None or not ticks.keys() - {"CPU"}:

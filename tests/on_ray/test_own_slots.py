@@ -1,0 +1,57 @@
+"""On devices of several sizes a run uses each as its own memory allows, all at the same time."""
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import ray
+from ray import tune
+
+from tests.on_ray.rays import cluster_of
+from tune_policies import GpuMemoryPolicy, probe_cluster, run
+
+TIMEOUT_S = 120
+
+
+@pytest.fixture(scope="module", autouse=True)
+def large_and_small():
+    """Logical GPUs of known types: to a plan an A100 has 35.4 GiB, a T4 14.2."""
+    small_store = {"object_store_memory": 100 * 2**20}
+    with cluster_of(
+        {"num_cpus": 3, "num_gpus": 1, "resources": {"accelerator_type:A100": 1}, **small_store},
+        {"num_cpus": 2, "num_gpus": 2, "resources": {"accelerator_type:T4": 1}, **small_store},
+    ) as cluster:
+        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        yield
+
+
+def waits_for_all(config):
+    """Ends when as many trials run as the plan says; fails where they never do."""
+    share = ray.get_runtime_context().get_assigned_resources()["GPU"]
+    folder = Path(config["folder"])
+    (folder / tune.get_context().get_trial_id()).touch()
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(list(folder.iterdir())) < config["at_once"]:
+        assert time.monotonic() < deadline, "too few trials run at once"
+        time.sleep(0.1)
+    tune.report({"share": share})
+
+
+@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
+def test_each_size_of_device_runs_as_many_trials_as_it_holds(tmp_path):
+    policy = GpuMemoryPolicy(gpu_memory="11GiB", cpus=1)
+    at_once = policy.plan(probe_cluster()).max_concurrent_trials
+    running = tmp_path / "running"
+    running.mkdir()
+
+    done = run(
+        waits_for_all,
+        policy,
+        config={"folder": str(running), "at_once": at_once},
+        num_samples=at_once,
+        storage_path=str(tmp_path / "results"),
+        verbose=0,
+    )
+
+    assert Counter(result["share"] for result in done.results.values()) == {0.3333: 3, 1.0: 2}

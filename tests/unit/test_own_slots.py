@@ -1,0 +1,143 @@
+"""Where nodes differ, each type of node has slots of its own, and all of them have a place at once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.clusters import gpu_node
+from tests.unit.strategies import clusters, cpu_amounts
+from tune_policies import (
+    AcceleratorPolicy,
+    ClusterCapacity,
+    GpuMemoryPolicy,
+    GpuPolicy,
+    InfeasibleRequestError,
+    MixedPolicy,
+)
+from tune_policies.placement.layout import place_slots
+from tune_policies.values.units import GIB
+
+LARGE_AND_SMALL = ClusterCapacity.of(
+    *(gpu_node(f"a{i}", gpus=8, cpus=96, gpu_memory_gib=80, accelerator_type="A100") for i in range(4)),
+    gpu_node("t", gpus=1, cpus=2, gpu_memory_gib=16, accelerator_type="T4"),
+)
+
+
+def amounts(plan):
+    return [
+        (slot.max_concurrent_trials, slot.worker.cpus, slot.worker.gpus, slot.accelerator_type) for slot in plan.slots
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "slots"),
+    [
+        pytest.param(GpuPolicy(), [(32, 12, 1, None), (1, 2, 1, None)], id="whole GPUs: by CPUs"),
+        pytest.param(GpuPolicy(gpus=0.5), [(64, 6, 0.5, "A100"), (2, 1, 0.5, "T4")], id="shares: by memory too"),
+        pytest.param(
+            GpuMemoryPolicy(gpu_memory="12GiB", cpus=1),
+            [(192, 1, 0.1666, "A100"), (1, 1, 1, "T4")],
+            id="memory: as many as each device holds",
+        ),
+        pytest.param(GpuPolicy(cpus=2), [(33, 2, 1, None)], id="CPUs as asked for"),
+        pytest.param(GpuPolicy(num_workers=2), [(16, 0, 0, None)], id="Train workers may be anywhere"),
+    ],
+)
+def test_each_type_of_node_has_slots_that_suit_it(policy, slots):
+    plan = policy.plan(LARGE_AND_SMALL)
+
+    found = [
+        (slot.max_concurrent_trials, slot.trial.cpus, slot.trial.gpus, slot.accelerator_type) for slot in plan.slots
+    ]
+    assert found == slots
+
+
+def test_other_devices_have_slots_by_cpus_too():
+    capacity = ClusterCapacity.of(
+        gpu_node("large", gpus=0, cpus=96, custom={"NPU": 8}), gpu_node("small", gpus=0, cpus=8, custom={"NPU": 8})
+    )
+
+    plan = AcceleratorPolicy(resource="NPU").plan(capacity)
+
+    assert [(slot.max_concurrent_trials, slot.worker.cpus) for slot in plan.slots] == [(8, 12), (8, 1)]
+
+
+def test_a_few_poor_nodes_do_not_decide_for_train_workers_and_the_plan_says_so():
+    plan = GpuPolicy(num_workers=2).plan(LARGE_AND_SMALL)
+
+    assert plan.per_worker.cpus == 12
+    assert any(reason.startswith("left out 1 node with GPU and too few CPUs") for reason in plan.reasons)
+
+
+def test_poor_nodes_count_where_a_trial_needs_them():
+    assert GpuPolicy(num_workers=33).plan(LARGE_AND_SMALL).per_worker.cpus == 2
+
+
+def test_a_run_by_hand_gets_what_is_good_on_every_node():
+    plan = GpuPolicy().plan(ClusterCapacity.of(gpu_node("a", gpus=4, cpus=64), gpu_node("b", gpus=4, cpus=32)))
+
+    assert amounts(plan) == [(4, 16, 1, None), (4, 8, 1, None)]
+    assert plan.resources_per_trial == {"cpu": 8, "gpu": 1}
+
+
+def test_devices_that_differ_by_some_mebibytes_are_of_one_size():
+    capacity = ClusterCapacity.of(
+        gpu_node("a", gpus=1, cpus=4, gpu_memory_gib=79.15), gpu_node("b", gpus=1, cpus=4, gpu_memory_gib=79.2)
+    )
+
+    assert len(GpuPolicy(gpus=0.5).plan(capacity).slots) == 1
+
+
+def test_slots_of_a_mix_keep_their_types():
+    plan = MixedPolicy(GpuMemoryPolicy(gpu_memory="12GiB", cpus=1), GpuPolicy(cpus=1)).plan(LARGE_AND_SMALL)
+
+    assert amounts(plan) == [(192, 1, 0.1666, "A100"), (1, 1, 1, "T4")]
+
+
+def test_an_explanation_of_many_types_stays_short():
+    capacity = ClusterCapacity.of(*(gpu_node(f"n{i}", gpus=1, cpus=i + 1) for i in range(40)))
+
+    lines = GpuPolicy().plan(capacity).explain().splitlines()
+
+    assert len(lines) < 15
+    assert "  32 in 32 further types of slots" in lines
+
+
+policies = (
+    st.builds(GpuPolicy, gpus=st.sampled_from([0.1, 0.25, 0.5, 1, 2]), cpus=st.none() | cpu_amounts)
+    | st.builds(
+        GpuMemoryPolicy,
+        gpu_memory=st.sampled_from(["1GiB", "5GiB", "12GiB", "40GiB"]),
+        cpus=st.none() | cpu_amounts,
+        max_trials_per_gpu=st.none() | st.integers(1, 4),
+    )
+    | st.builds(AcceleratorPolicy, resource=st.just("NPU"), amount=st.sampled_from([0.25, 1, 2]))
+)
+
+
+def planned(policy, capacity):
+    try:
+        return policy.plan(capacity)
+    except InfeasibleRequestError:
+        return None
+
+
+@given(policies, clusters())
+def test_slots_of_their_own_are_never_fewer_all_have_a_place_and_no_device_is_too_small(policy, capacity):
+    plan = planned(policy, capacity)
+    if plan is None:
+        return
+    same = policy.model_copy(update={"same_for_all": True}).plan(capacity)
+    nodes = {node.node_id: node for node in capacity.nodes}
+
+    layout = place_slots(plan.slots, capacity)
+
+    assert [layout.count(i) for i in range(len(plan.slots))] == [slot.max_concurrent_trials for slot in plan.slots]
+    assert plan.max_concurrent_trials >= same.max_concurrent_trials
+    assert plan.resources_per_trial == same.resources_per_trial
+    for place in layout.places:
+        slot = plan.slots[place.slot_type]
+        if slot.gpu_memory_bytes is not None and slot.shares_gpu:
+            per_device = int(1 / slot.worker.gpus)
+            assert nodes[place.node_id].smallest_gpu_memory_bytes >= slot.gpu_memory_bytes * per_device
+            assert isinstance(policy, GpuPolicy) or slot.gpu_memory_bytes >= min(GIB, policy.gpu_memory)
