@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from tune_policies.autoscaling.capacity_request import CapacityRequest, release_capacity, request_capacity
     from tune_policies.autoscaling.readiness import plan_when_ready
     from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity
-    from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType, Toleration, load_catalog
+    from tune_policies.kuberay.design.catalog import NodeCatalog, NodeType, Toleration
     from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
     from tune_policies.kuberay.design.design_cluster import ClusterDesign, design_cluster
     from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
     from tune_policies.kuberay.lint.linting import lint_file
     from tune_policies.kuberay.lint.rule import Finding
-    from tune_policies.kuberay.reading.load_cluster import load_cluster
+    from tune_policies.kuberay.reading.load_cluster import load_catalog, load_cluster
     from tune_policies.kuberay.writing import write_cluster
     from tune_policies.kuberay.writing.options import WriteOptions
     from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
@@ -196,7 +196,7 @@ _MODULES: Final = {
     "design_cluster": "kuberay.design.design_cluster",
     "forecast_trials": "kuberay.design.forecast",
     "lint_file": "kuberay.lint.linting",
-    "load_catalog": "kuberay.design.catalog",
+    "load_catalog": "kuberay.reading.load_cluster",
     "load_cluster": "kuberay.reading.load_cluster",
     "load_decision": "policies.policy_file",
     "load_policy": "policies.policy_file",

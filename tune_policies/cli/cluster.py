@@ -10,8 +10,8 @@ import typer
 
 from tune_policies.cli.options import Force, Json, Output
 from tune_policies.files.writing import check_new, write_new
-from tune_policies.kuberay.design.catalog import load_catalog
 from tune_policies.kuberay.design.design_cluster import design_cluster
+from tune_policies.kuberay.reading.load_cluster import load_catalog
 from tune_policies.policies.policy_file import load_decision, load_policy, load_runtime_env
 
 app = typer.Typer()

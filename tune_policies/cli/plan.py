@@ -9,9 +9,8 @@ import typer
 from tune_policies.cli.options import Address, ClusterConfig, Force, Json, TimeoutS, read_cluster
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.terminal import TextConsole
-from tune_policies.kuberay.design.catalog import load_catalog
 from tune_policies.kuberay.design.forecast import TrialForecast, forecast_trials
-from tune_policies.kuberay.reading.load_cluster import load_cluster
+from tune_policies.kuberay.reading.load_cluster import load_catalog, load_cluster
 from tune_policies.placement.idle import ROUNDING, idle
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy_file import load_capacity, load_policy

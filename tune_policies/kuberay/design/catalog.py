@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -17,7 +16,6 @@ from tune_policies.cluster.accelerators import (
 from tune_policies.cluster.capacity import GpuDevice
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, check_selector, is_label_value
 from tune_policies.cluster.tpu_slices import SliceShape, check_topology
-from tune_policies.files.reading import read_value
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Count, CustomAmounts, Memory, PositiveCount, Resources, format_amount
 from tune_policies.values.value import Value, shorten
@@ -309,12 +307,3 @@ def parts_of_gpus(keys: Iterable[str], selector: Mapping[str, str], number: int)
     return (
         tuple(GpuDevice(index=at, name=f"MIG {profile}", memory_bytes=memory) for at in range(number)) if memory else ()
     )
-
-
-def load_catalog(path: str | Path) -> NodeCatalog:
-    """Read a node catalogue, which somebody has written by hand, as YAML or JSON. Prices may be missing.
-
-    Raises:
-        InvalidResourcesError: The file cannot be read, or is no catalogue.
-    """
-    return read_value(path, NodeCatalog, "node catalogue")

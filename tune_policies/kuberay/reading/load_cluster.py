@@ -1,4 +1,7 @@
-"""Loads a cluster file as a ``ClusterSpec``: what Ray counts on each node, and how many nodes there may be."""
+"""Loads a cluster file as a ``ClusterSpec``: what Ray counts on each node, and how many nodes there may be.
+
+A node catalogue, which somebody has written by hand, is loaded here too.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,6 +10,7 @@ from pathlib import Path as FilePath
 from typing import Final
 
 from tune_policies.cluster.capacity import accelerator_type_of, to_resources
+from tune_policies.files.reading import read_value
 from tune_policies.files.yaml_documents import Document, read_documents
 from tune_policies.kuberay.design.catalog import NodeCatalog, parts_of_gpus
 from tune_policies.kuberay.design.cluster_spec import ClusterSpec, WorkerGroup
@@ -243,3 +247,12 @@ def _wrong(problems: list[tuple[Document, FieldProblem]]) -> InvalidResourcesErr
     lines = [f"{document.source}, line {document.line(each.path)}: {each.message}" for document, each in problems]
     more = [f"and {len(lines) - _MOST_PROBLEMS} more"] if len(lines) > _MOST_PROBLEMS else []
     return InvalidResourcesError("\n".join(map(one_line, [*lines[:_MOST_PROBLEMS], *more])))
+
+
+def load_catalog(path: str | FilePath) -> NodeCatalog:
+    """Read a node catalogue, which somebody has written by hand, as YAML or JSON. Prices may be missing.
+
+    Raises:
+        InvalidResourcesError: The file cannot be read, or is no catalogue.
+    """
+    return read_value(path, NodeCatalog, "node catalogue")
