@@ -105,12 +105,13 @@ class OccupancyReader:
             return self._gang
         pending = [group for group in groups if group.is_pending]
         if pending:
-            bundles = pending[-1].bundles  # Train makes them all alike
+            bundles = pending[-1].bundles  # Train makes them all alike, but each may have a node of its own
+            selectors = [each.label_selector for each in bundles]
             return Gang(
                 worker=ray_ticks(bundles[0].resources),
                 num_workers=len(bundles),
                 strategy=pending[-1].strategy,
-                label_selector=bundles[0].label_selector,
+                label_selector=selectors[0] if all(each == selectors[0] for each in selectors) else {},
             )
         has_begun = time.time() - controller.started_at > _STARTING_S and not groups
         is_alike = self._is_elastic and controller.job_id == self._job_id

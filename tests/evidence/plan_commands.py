@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .plans.choices import MOST_REPETITIONS, Arm, Scenario
+from .plans.choices import MOST_REPETITIONS, Arm, PoolArm, Scenario
 
 app = typer.Typer()
 
@@ -55,6 +55,25 @@ def optimum(
 
 
 @app.command()
+def plan_quality(
+    *,
+    clusters: Annotated[int, typer.Option(min=1, help="Number of random clusters.")] = 300,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first; the others follow.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Draw the result to this file.", show_default=False)] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as a page has it.")] = False,
+) -> None:
+    """Compare plans for mixed clusters of real node shapes with the most possible, and with rules of other tools."""
+    from .plans.plan_quality import measure_plan_quality
+
+    if plot is not None:
+        from tune_policies.benchmarks.report.page import check_ending
+
+        check_ending(plot)
+    if not measure_plan_quality(range(seed, seed + clusters), plot, markdown=markdown):
+        raise typer.Exit(1)
+
+
+@app.command()
 def makespan(
     *,
     trials: Annotated[int, typer.Option(min=1, help="Trials of each run.")] = 200,
@@ -62,11 +81,14 @@ def makespan(
     slowdown: Annotated[float, typer.Option(min=1, help="How many times as long it takes in a CPU slot.")] = 4,
     repetitions: Annotated[int, typer.Option(min=1, help="Runs of each arm on a real Ray.")] = 2,
     simulations: Annotated[int, typer.Option(min=1, help="Simulated runs of each arm.")] = 20,
+    arm: Annotated[list[PoolArm] | None, typer.Option(help="What a real Ray runs; may be repeated.")] = None,
+    pools: Annotated[int, typer.Option(min=1, help="Simulated pools of any slots and speeds.")] = 1_000,
+    cold: Annotated[bool, typer.Option("--cold", help="Time the starts of the processes too.")] = False,
 ) -> None:
     """Time runs on GPU and CPU slots together: by PolicyScheduler, mixed naively, on GPUs only, and at the least."""
     from .plans.makespan import Sizes, measure_makespan
 
-    measure_makespan(Sizes(trials, seconds, slowdown, repetitions, simulations))
+    measure_makespan(arm or [*PoolArm], Sizes(trials, seconds, slowdown, repetitions, simulations, pools, cold))
 
 
 @app.command()
@@ -92,11 +114,14 @@ def ray_agreement(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first; the others follow.")] = 0,
     policies: Annotated[int, typer.Option(min=1, help="Policies tried on each.")] = 6,
     jobs: Annotated[int, typer.Option(min=1, help="Clusters at a time.")] = 1,
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="Several types of slots, other devices, nodes to add.")
+    ] = False,
 ) -> None:
     """Try plans for random clusters on a real Ray: as many trials as planned run at once, and not one more."""
     from .plans.ray_agreement import measure_ray_agreement
 
-    if not measure_ray_agreement(range(seed, seed + clusters), num_policies=policies, jobs=jobs):
+    if not measure_ray_agreement(range(seed, seed + clusters), num_policies=policies, jobs=jobs, mixed=mixed):
         raise typer.Exit(1)
 
 

@@ -6,6 +6,7 @@ frameworks and the real driver say the same is shown on a GPU.
 
 import io
 import re
+import subprocess
 import sys
 import time
 import warnings
@@ -37,6 +38,7 @@ from tune_policies.trainers.tune_trainable import resources_for
 
 GIB = 2**30
 OVERHEAD = int(0.85 * GIB)
+HOST_BYTES = GIB // 2
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +61,13 @@ def use(config):
     import cupy
 
     held = cupy.empty(config["batch"] * GIB // 8 + GIB)
+    on_host = b"x" * (HOST_BYTES if config["batch"] == 16 else 0)
     for _ in range(20):
         if config.get("how") == "fails":
             raise KeyError("a mistake")
         if config.get("how") == "is silent":
             time.sleep(60)
-        tune.report({"held": held.size})
+        tune.report({"held": held.size, "on_host": len(on_host)})
 
 
 class Using(tune.Trainable):
@@ -104,6 +107,42 @@ def test_each_config_is_measured_on_a_whole_gpu_with_the_overhead(measured):
     assert by_config[8,].peak_bytes == {"cupy": 2 * GIB}
     assert error.profile.gpu_models == ("Stand-in",)
     assert error.profile.versions.keys() == {"ray", "cupy"}
+
+
+def test_the_host_memory_of_each_config_is_measured_and_the_most_of_it_is_reserved(measured):
+    error, by_config = measured
+    plan = GpuMemoryPolicy(profile=error.profile, headroom=0).plan(CAPACITY)
+
+    small, large = by_config[8,].host_memory_bytes, by_config[16,].host_memory_bytes
+    assert 0.9 * HOST_BYTES < large - small < 1.2 * HOST_BYTES
+    assert plan.slot_for({"batch": 8}).placement_group_factory().bundles[0]["memory"] == large
+
+
+WITH_CHILDREN = f"""
+import multiprocessing
+from tune_policies.trainers.gpu_memory.measure import host_memory_in_use
+
+def hold(_):
+    global own
+    own = b"x" * ({HOST_BYTES} // 2)
+
+held = b"x" * {HOST_BYTES}
+before = host_memory_in_use()
+with multiprocessing.get_context("fork").Pool(2) as children:
+    children.map(len, ["a", "b"])
+    shared = host_memory_in_use() - before
+    children.map(hold, [1, 2], chunksize=2)
+    print(shared, host_memory_in_use() - before)
+"""
+
+
+def test_what_children_hold_counts_and_what_they_share_with_their_parent_counts_once():
+    """One of two forked children takes half as much as the parent holds."""
+    told = subprocess.run([sys.executable, "-c", WITH_CHILDREN], capture_output=True, text=True, check=True).stdout
+
+    shared, own = (int(each) / HOST_BYTES for each in told.split())
+    assert shared < 0.2
+    assert 0.3 < own < 0.7  # less what other processes share with both of its libraries
 
 
 def test_a_line_for_each_config_says_which_it_is_how_many_are_left_and_how_long(measured, on_stderr):

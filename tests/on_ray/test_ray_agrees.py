@@ -51,7 +51,7 @@ CLUSTERS = {
     "4 CPUs": [node(4)],
     "uneven nodes": [node(8, 4), node(5, 1), node(16)],
     "A100 and T4": [node(8, 1, **typed("A100")), node(8, 2, **typed("T4"))],
-    "little host memory": [node(8, memory=4 * GIB), node(8, memory=3 * GIB)],
+    "little host memory": [node(8, 4, memory=4 * GIB, resources={"NPU": 4}), node(8, 4, memory=3 * GIB)],
     "NPUs and HPUs": [node(8, resources={"NPU": 3, "HPU": 4}), node(4, resources={"NPU": 1, "HPU": 3})],
     "a head without CPUs": [node(0, 1), node(8, 4)],
     "labels, types and licenses": [
@@ -104,7 +104,7 @@ FILLING = {
         GpuPolicy(gpus=3),
         GpuPolicy(gpus=0.15),
         GpuPolicy(gpus=0.07),
-        EvenSplitPolicy(num_trials=80, min_gpus=0.3, balance_waves=False),
+        EvenSplitPolicy(num_trials=80, min_gpus=0.3),
     ],
     "4 CPUs": [
         CpuPolicy(),
@@ -131,7 +131,11 @@ FILLING = {
     ],
     "little host memory": [
         CpuPolicy(memory="1500MiB"),
+        GpuPolicy(gpus=0.5, memory="1GiB"),
         CpuPolicy(memory="1GiB", cpus=0.5),
+        GpuPolicy(memory="900MiB", num_workers=2),
+        AcceleratorPolicy(resource="NPU", amount=0.5, memory="900MiB"),
+        EvenSplitPolicy(num_trials=40, min_gpus=0.1, memory="1GiB"),
         CpuPolicy(memory="1500MiB", num_workers=2),
         CpuPolicy(memory="900MiB", num_workers=3),
     ],

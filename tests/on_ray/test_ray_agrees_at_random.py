@@ -21,3 +21,12 @@ def test_ray_schedules_as_many_trials_as_planned_on_a_random_cluster_and_not_one
         result = check_cluster(seed, num_policies=6)
 
     assert (result.policies, result.failures) == (6, ())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 30])
+def test_ray_runs_the_slots_of_all_types_at_once_on_the_nodes_that_a_plan_asks_for(seed):
+    with no_workers_ahead():
+        result = check_cluster(seed, num_policies=4, mixed=True)
+
+    assert (result.policies, result.failures) == (4, ())

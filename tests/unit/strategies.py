@@ -27,6 +27,8 @@ accelerator_types = st.sampled_from([None, "T4", "A100"])
 wished_types = accelerator_types | st.sampled_from([("A100", "T4"), ("H100", "A100")])
 custom = st.sampled_from([{}, {}, {"license": 1}, {"license": 0.3}])
 gibs = st.integers(1, 64)
+host_memory = st.none() | st.none() | gibs.map(lambda gib: f"{gib}GiB")
+min_trials = st.sampled_from([1, 1, 1, 2, 5])
 other_devices = st.sampled_from([{}, {}, {"NPU": 1}, {"NPU": 8}, {"NPU": 3, "HPU": 2}, {"TPU": 4}, {"TPU": 8}])
 
 
@@ -59,7 +61,7 @@ def sized_by_the_user(num_workers):
         st.builds(
             CpuPolicy,
             cpus=cpu_amounts,
-            memory=st.none() | gibs.map(lambda gib: f"{gib}GiB"),
+            memory=host_memory,
             num_workers=num_workers,
             custom=custom,
         )
@@ -67,6 +69,7 @@ def sized_by_the_user(num_workers):
             GpuPolicy,
             gpus=gpu_amounts,
             cpus=st.none() | cpu_amounts,
+            memory=host_memory,
             accelerator_type=wished_types,
             num_workers=num_workers,
             min_gpu_memory=st.none() | st.sampled_from(["10GiB", "17GiB", "50GiB"]),
@@ -76,6 +79,7 @@ def sized_by_the_user(num_workers):
             GpuMemoryPolicy,
             gpu_memory=st.sampled_from(["100MiB", "1GiB", "5GiB", "6GiB", "16GiB", "40GiB"]),
             cpus=st.none() | cpu_amounts,
+            memory=host_memory,
             accelerator_type=wished_types,
             num_workers=num_workers,
             custom=custom,
@@ -86,6 +90,7 @@ def sized_by_the_user(num_workers):
             resource=st.sampled_from(["GPU", "NPU"]),
             amount=gpu_amounts,
             cpus=st.none() | cpu_amounts,
+            memory=host_memory,
             num_workers=num_workers,
         )
         | st.builds(
@@ -118,20 +123,24 @@ def selecting(inner):
 fixed_size = sized_by_the_user(st.just(0)) | selecting(sized_by_the_user(st.just(0)))
 
 
-def leaves_with(num_workers):
-    return sized_by_the_user(num_workers) | st.builds(
+def even_splits(num_workers):
+    return st.builds(
         EvenSplitPolicy,
         num_trials=st.integers(1, 50),
         min_cpus=cpu_amounts,
         min_gpus=st.just(0) | gpu_amounts,
+        memory=host_memory,
         num_workers=num_workers,
-        balance_waves=st.booleans(),
     )
+
+
+def leaves_with(num_workers):
+    return sized_by_the_user(num_workers) | even_splits(num_workers)
 
 
 def wrapping(inner):
     return (
-        st.lists(inner, min_size=1, max_size=3).map(lambda policies: FirstFeasiblePolicy(*policies))
+        st.builds(FirstFeasiblePolicy, policies=st.lists(inner, min_size=1, max_size=3), min_trials=min_trials)
         | st.builds(AutoscalingPolicy, inner=inner, max_nodes_to_add=st.none() | st.integers(0, 3))
         | st.builds(CappedPolicy, inner=inner, max_concurrent_trials=st.integers(1, 9))
         | st.builds(

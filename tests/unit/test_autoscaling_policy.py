@@ -3,11 +3,11 @@
 from collections import Counter
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.clusters import gpu_node, nodes
-from tests.unit.strategies import clusters, fixed_size, wrapped
+from tests.unit.strategies import clusters, fixed_size, with_kinds, wrapped
 from tests.unit.test_plan_properties import placed_trials
 from tune_policies import (
     AutoscalingPolicy,
@@ -18,10 +18,12 @@ from tune_policies import (
     GpuMemoryPolicy,
     GpuPolicy,
     InfeasibleRequestError,
+    MixedPolicy,
     NodeTypeCapacity,
     ReservingPolicy,
     Resources,
 )
+from tune_policies.placement.layout import with_places
 
 
 def node_type(name, most, *, cpus=8, gpus=0, **more):
@@ -78,6 +80,52 @@ def test_the_nodes_that_are_counted_and_needed(capacity, policy, at_once, nodes_
     plan = AutoscalingPolicy(policy).plan(capacity)
 
     assert (plan.max_concurrent_trials, plan.nodes_to_add) == (at_once, nodes_to_add)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "policy", "slots", "nodes_to_add"),
+    [
+        pytest.param(
+            growing(SMALL),
+            MixedPolicy(GpuPolicy(num_workers=2, cpus=1), CpuPolicy()),
+            [2, 36],
+            {"small": 4},
+            id="GPU nodes run the Train workers for which they are added",
+        ),
+        pytest.param(
+            growing(SMALL, CPUS),
+            MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 2), CpuPolicy()),
+            [2, 70],
+            {"small": 2, "cpus": 3},
+            id="no GPU node for CPU trials beside GPU trials",
+        ),
+        pytest.param(
+            growing(SMALL, CPUS),
+            MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 2), CappedPolicy(CpuPolicy(), 30)),
+            [2, 30],
+            {"small": 2, "cpus": 1},
+            id="as few nodes as hold them",
+        ),
+        pytest.param(
+            growing(SMALL),
+            MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 2), CappedPolicy(CpuPolicy(), 30)),
+            [2, 30],
+            {"small": 3},
+            id="unless nothing else would hold them",
+        ),
+        pytest.param(
+            growing(LARGE, CPUS, most=2),
+            MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 8), CpuPolicy()),
+            [8, 80],
+            {"large": 1, "cpus": 1},
+            id="under a limit for all types together",
+        ),
+    ],
+)
+def test_the_nodes_that_slots_of_several_types_need(capacity, policy, slots, nodes_to_add):
+    plan = AutoscalingPolicy(policy).plan(capacity)
+
+    assert ([slot.max_concurrent_trials for slot in plan.slots], plan.nodes_to_add) == (slots, nodes_to_add)
 
 
 def test_the_policys_own_limit_counts_too():
@@ -209,13 +257,25 @@ def test_no_more_nodes_are_added_than_may_be(capacity, policy):
     assert Counter(plan.nodes_to_add) <= Counter({each.name: each.max_nodes_to_add for each in capacity.node_types})
 
 
+@settings(suppress_health_check=[HealthCheck.filter_too_much])
+@given(growing_clusters(), with_kinds)
+def test_the_slots_of_all_types_have_their_places_with_the_nodes_that_are_added(capacity, policy):
+    plan = plan_or_skip(AutoscalingPolicy(policy), capacity)
+    assume(len(plan.slots) > 1)
+
+    assert with_places(plan.slots, capacity.with_nodes_added(plan.nodes_to_add)) == plan.slots
+
+
 @given(growing_clusters(), fixed_size, st.integers(1, 12))
 def test_one_node_less_than_the_plan_adds_is_too_few(capacity, policy, cap):
     plan = plan_or_skip(AutoscalingPolicy(CappedPolicy(policy, cap)), capacity)
 
     for name in plan.nodes_to_add:
         fewer = capacity.with_nodes_added(Counter(plan.nodes_to_add) - Counter([name]))
-        assert placed_trials(fewer, plan, plan.max_concurrent_trials) < plan.max_concurrent_trials
+        if len(plan.slots) > 1:
+            assert with_places(plan.slots, fewer) != plan.slots
+        else:
+            assert placed_trials(fewer, plan, plan.max_concurrent_trials) < plan.max_concurrent_trials
 
 
 @settings(max_examples=40)

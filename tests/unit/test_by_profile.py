@@ -56,6 +56,45 @@ def test_each_config_gets_the_share_that_it_needs():
     assert shares[3] == 0.25
 
 
+def with_host_memory(*gib):
+    """Configs that need 2 GiB of GPU memory each, and so much host memory."""
+    return profile_of(
+        *(
+            measured(2, batch=i).model_copy(update={"host_memory_bytes": each and each * GIB})
+            for i, each in enumerate(gib)
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "memory_gib", "at_once"),
+    [
+        pytest.param({}, 6, 10, id="the most that was measured, and headroom"),
+        pytest.param({"headroom": 0.0}, 5, 12, id="without headroom"),
+        pytest.param({"memory": "20GiB"}, 20, 3, id="what is asked for instead"),
+        pytest.param({"profile": with_host_memory(5, 60)}, 64 - 2**-10, 1, id="no more than a node has"),
+        pytest.param({"profile": with_host_memory(None, None)}, None, 33, id="none where none was measured"),
+    ],
+)
+def test_each_trial_reserves_the_host_memory_that_was_measured(policy, memory_gib, at_once):
+    node = gpu_node("a", gpu_memory_gib=80, cpus=64, memory_gib=64)
+    fields = {"profile": with_host_memory(3, None, 5), "headroom": 0.2, **policy}
+
+    plan = GpuMemoryPolicy(**fields).plan(ClusterCapacity.of(node))
+
+    reserved = plan.slot_for({"batch": 0}).worker.memory_bytes
+    assert reserved == (None if memory_gib is None else memory_gib * GIB)
+    assert plan.max_concurrent_trials == at_once
+    assert any("of host memory per worker" in reason for reason in plan.reasons) == (memory_gib is not None)
+
+
+def test_where_even_the_largest_node_has_less_host_memory_than_was_measured_it_says_so():
+    node = gpu_node("a", gpu_memory_gib=80, memory_gib=4)
+
+    with pytest.raises(InfeasibleRequestError, match=r"5 GiB of host memory .* short of memory"):
+        GpuMemoryPolicy(profile=with_host_memory(5)).plan(ClusterCapacity.of(node))
+
+
 def test_the_first_slot_is_enough_for_every_measured_config():
     plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
 

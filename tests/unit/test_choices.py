@@ -47,6 +47,23 @@ def test_the_choices_of_nested_policies_come_one_by_one():
     assert cpu.choices == (cpu,)
 
 
+def test_each_choice_keeps_the_number_of_trials_that_must_run_at_once():
+    gpu, cpu = GpuPolicy(), CpuPolicy()
+    several = GpuPolicy(accelerator_type=("H100", "A100"), min_trials=4)
+
+    first = FirstFeasiblePolicy(gpu, cpu, min_trials=4)
+    one_by_one = tuple(FirstFeasiblePolicy(each, min_trials=4) for each in (gpu, cpu))
+    assert (first.choices, one_by_one[0].choices) == (one_by_one, one_by_one[:1])
+    assert first | several == FirstFeasiblePolicy(first, several)
+    assert [choice.min_trials for choice in several.choices] == [4, 4]
+
+
+@pytest.mark.parametrize("policy", [GpuPolicy(min_trials=3), FirstFeasiblePolicy(GpuPolicy(), min_trials=3)], ids=str)
+@pytest.mark.parametrize("capacity", [UNKNOWN, growing(node_type("g", gpus=1))], ids=["unknown types", "known types"])
+def test_nodes_are_asked_for_as_many_trials_as_must_run_at_once(policy, capacity):
+    assert len(needs(policy, capacity, 1).bundles) == 3
+
+
 def test_or_tries_one_policy_after_the_other():
     gpu, cpu, small = GpuPolicy(), CpuPolicy(cpus=4), CpuPolicy()
 
@@ -209,3 +226,26 @@ def test_a_gpu_node_whose_memory_was_read_needs_no_asking():
     alive = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=16))
 
     assert plan_now(GpuMemoryPolicy(gpu_memory="6GiB"), alive, 2).max_concurrent_trials == 2
+
+
+_asked = []
+
+
+class Asked(CpuPolicy):
+    """Notes each time that it is asked for its choices."""
+
+    @property
+    def choices(self):
+        _asked.append(self)
+        return super().choices
+
+
+def test_policies_around_one_another_ask_once_for_the_choices_inside():
+    """Three times at each step would be 3.5 thousand million times."""
+    _asked.clear()
+    policy = Asked()
+    for _ in range(20):
+        policy = CappedPolicy(policy, 3)
+
+    assert policy.choices == (policy,)
+    assert len(_asked) == 1

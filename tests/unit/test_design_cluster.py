@@ -125,22 +125,16 @@ def test_a_kind_for_which_there_are_no_nodes_is_left_out_and_the_plan_says_so():
     assert any(reason.startswith("no nodes for GpuPolicy") for reason in plan.reasons)
 
 
-@pytest.mark.parametrize(("num_trials", "num_nodes"), [(1, 1), (16, 2)])
-def test_train_workers_beside_other_kinds_wait_for_nodes_that_are_there(num_trials, num_nodes):
-    """Ray is kept to nodes by their identifiers then, and these have none yet."""
+def test_train_workers_beside_other_kinds_have_nodes_of_their_device():
     policy = MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(cpus=2))
 
-    plan = design_cluster(policy, catalog(L4, CPU), num_trials)
-
-    assert groups(plan) == {"cpu": num_nodes}
-    assert any("Design a cluster for each of its policies by itself" in reason for reason in plan.reasons)
+    assert groups(design_cluster(policy, catalog(L4, CPU), 16)) == {"cpu": 1, "l4": 16}
 
 
-def test_only_train_workers_of_several_kinds_are_refused():
+def test_train_workers_of_several_kinds_have_nodes_each_of_its_device():
     policy = MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(num_workers=2))
 
-    with pytest.raises(InfeasibleRequestError, match="Design a cluster for each of its policies by itself"):
-        design_cluster(policy, catalog(L4, CPU), 16)
+    assert groups(design_cluster(policy, catalog(L4, CPU), 16)) == {"cpu": 1, "l4": 16}
 
 
 def test_where_configs_decide_each_kind_has_room_for_all_trials():

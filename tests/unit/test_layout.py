@@ -74,14 +74,13 @@ class Pool:
         """Start a trial in a free slot; False: it would wait."""
         place = self._free.pop(self._rng.randrange(len(self._free)))
         slot = self._slots[place.slot_type]
-        if slot.num_workers:
-            homes = [node for node in self._nodes.values() if node.selects(slot, is_driver=True)]
-            bundles = [(slot.trial, homes)]
-            bundles += [(slot.per_worker, list(filter(lambda node: node.selects(slot), homes)))] * slot.num_workers
-        else:
-            home = self._nodes[place.node_id]
-            assert home.selects(slot)
-            bundles = [(slot.trial, [home])]
+        home = self._nodes[place.node_id]
+        assert home.selects(slot, is_driver=slot.num_workers > 0)
+        bundles = [(slot.trial, [home])]
+        for node_id, count in place.worker_nodes:
+            assert self._nodes[node_id].selects(slot)
+            bundles += [(slot.per_worker, [self._nodes[node_id]])] * count
+        assert len(bundles) == 1 + slot.num_workers
         taken = [self._take_one(*bundle) for bundle in bundles]
         self._running.append((place, taken))
         return None not in taken

@@ -1,6 +1,8 @@
 """Plans with several kinds of slots: what each policy gets, and what of the cluster is left for the next."""
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from tests.clusters import gpu_node, nodes
 from tune_policies import (
@@ -232,19 +234,65 @@ def test_train_workers_take_what_all_of_them_need():
     assert [(slot.num_workers, slot.max_concurrent_trials) for slot in plan.slots] == [(2, 2), (0, 6)]
 
 
-def test_on_several_nodes_train_workers_keep_to_nodes_of_their_own():
-    """Ray places them, and on a node of other slots it could place all of them."""
-    plan = MixedPolicy(CappedPolicy(ON_CPUS, 1), CpuPolicy(cpus=4, num_workers=2)).plan(nodes((8, 0), (8, 0), (8, 0)))
+def worker_places(policy, cluster):
+    """On which nodes the Train workers of each trial are: [({node: workers}, number of trials)]."""
+    plan = policy.plan(cluster)
+    places = place_slots(plan.slots, cluster).places
+    return [(dict(place.worker_nodes), place.count) for place in places if place.worker_nodes]
 
-    assert [slot.label_selector for slot in plan.slots] == [{}, {"ray.io/node-id": "in(node-1,node-2)"}]
-    assert [slot.max_concurrent_trials for slot in plan.slots] == [1, 2]
+
+def test_train_workers_use_what_other_slots_leave_of_each_node():
+    policy = MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=1, num_workers=2))
+
+    assert worker_places(policy, nodes((8, 4), (4, 4), (6, 0))) == [({"node-2": 2}, 3), ({"node-0": 2}, 2)]
 
 
-def test_where_all_nodes_are_in_use_train_workers_keep_to_one():
-    plan = MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=1, num_workers=2)).plan(nodes((8, 4), (4, 4)))
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 4)), min_size=1, max_size=6),
+    st.sampled_from([GpuPolicy(cpus=1), CpuPolicy(cpus=3), CappedPolicy(CpuPolicy(cpus=2), 3)]),
+    st.integers(1, 5),
+    st.sampled_from([0.5, 1, 2]),
+)
+def test_as_many_train_trials_fit_as_all_that_is_left_of_the_nodes_holds(shapes, first, num_workers, cpus):
+    cluster = nodes(*shapes)
+    train = CpuPolicy(cpus=cpus, num_workers=num_workers)
+    assume(sum(int(each // cpus) for each, _ in shapes) >= num_workers)
 
-    assert [slot.label_selector for slot in plan.slots] == [{}, {"ray.io/node-id": "node-0"}]
-    assert [slot.max_concurrent_trials for slot in plan.slots] == [8, 2]
+    plan = MixedPolicy(first, train).plan(cluster)
+
+    left = {node.node_id: node.resources.cpus for node in cluster.nodes}
+    for place in place_slots(plan.slots, cluster).places:
+        if not place.worker_nodes:
+            left[place.node_id] -= place.count * plan.slots[0].worker.cpus
+    at_once = sum(slot.max_concurrent_trials for slot in plan.slots if slot.num_workers)
+    assert at_once == sum(int(each // cpus) for each in left.values()) // num_workers
+
+
+def test_the_workers_of_a_trial_share_a_node_where_they_can():
+    policy = MixedPolicy(CappedPolicy(CpuPolicy(cpus=3), 1), CpuPolicy(cpus=1, num_workers=2))
+
+    assert worker_places(policy, nodes((8, 0), (5, 0), (1, 0))) == [
+        ({"node-0": 2}, 2),
+        ({"node-1": 2}, 2),
+        ({"node-0": 1, "node-1": 1}, 1),
+    ]
+
+
+def test_a_small_node_more_takes_no_train_trial_away():
+    policy = MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=1, num_workers=1))
+
+    at_once = [policy.plan(nodes((96, 2), *more)).slots[1].max_concurrent_trials for more in ((), ((2, 0),))]
+
+    assert at_once == [94, 96]
+
+
+def test_train_workers_have_room_on_nodes_that_are_still_to_be_added():
+    policy = AutoscalingPolicy(MixedPolicy(GpuPolicy(cpus=1, num_workers=2), ON_CPUS))
+
+    plan = policy.plan(with_type(nodes((4, 0)), cpus=8, gpus=4))
+
+    assert [slot.max_concurrent_trials for slot in plan.slots] == [10, 12]
+    assert plan.nodes_to_add == {"large": 5}
 
 
 @pytest.mark.parametrize("speeds", [None, (4, 1)])
@@ -255,8 +303,9 @@ def test_train_workers_keep_to_nodes_that_have_room_for_their_drivers_too(speeds
 
     plan = ReservingPolicy(policy, memory="64GiB").plan(cluster)
 
-    assert [slot.max_concurrent_trials for slot in plan.slots] == [2, 8]
-    assert plan.slots[0].label_selector == {"ray.io/node-id": "in(a,b)"}
+    assert [slot.max_concurrent_trials for slot in plan.slots] == [2, 12]
+    driver, *_ = place_slots(plan.slots, cluster).places
+    assert (driver.node_id, driver.worker_nodes) == ("a", (("a", 2),))
 
 
 def test_slots_after_train_workers_get_what_they_can_never_take():
@@ -273,6 +322,29 @@ def test_other_devices_are_kinds_too():
     plan = MixedPolicy(AcceleratorPolicy(resource="NPU", cpus=4), ON_CPUS).plan(cluster)
 
     assert [slot.max_concurrent_trials for slot in plan.slots] == [2, 4]
+
+
+_planned = []
+
+
+class Noted(CpuPolicy):
+    """Notes each time that it plans."""
+
+    def plan(self, capacity):
+        _planned.append(capacity)
+        return super().plan(capacity)
+
+
+def test_policies_inside_one_another_plan_once():
+    """Twice at each step would be 65,536 times."""
+    _planned.clear()
+    policy = Noted()
+    for _ in range(16):
+        policy = MixedPolicy(policy)
+
+    policy.plan(nodes((8, 0)))
+
+    assert len(_planned) == 1
 
 
 def test_slots_that_are_to_run_by_config_are_refused():
@@ -339,11 +411,13 @@ def test_what_is_still_to_be_added_has_no_node_yet():
     )
 
 
-def test_train_workers_have_no_node():
+def test_a_trial_with_train_workers_has_a_node_for_its_driver_too():
     cluster = nodes((16, 4))
     plan = MixedPolicy(GpuPolicy(cpus=1, num_workers=2), ON_CPUS).plan(cluster)
 
-    assert place_slots(plan.slots, cluster).places[0] == Placement(slot_type=0, node_id=None, count=2)
+    first = place_slots(plan.slots, cluster).places[0]
+
+    assert first == Placement(slot_type=0, node_id="node-0", count=2, worker_nodes=(("node-0", 2),))
 
 
 def test_slots_that_take_few_nodes_leave_those_with_devices():

@@ -42,6 +42,60 @@ def test_several_types_are_choices_of_a_policy():
     assert FirstFeasiblePolicy(policy, CpuPolicy()).choices == (*policy.choices, CpuPolicy())
 
 
+FEW_H100 = ClusterCapacity.of(
+    gpu_node("a", gpus=1, accelerator_type="H100", gpu_memory_gib=80),
+    gpu_node("b", gpus=2, accelerator_type="L4", gpu_memory_gib=22),
+    gpu_node("c", gpus=8, accelerator_type="A100", gpu_memory_gib=80),
+)
+TYPES = ("H100", "L4", "A100")
+
+
+@pytest.mark.parametrize(
+    "policy", [GpuPolicy(accelerator_type=TYPES), GpuMemoryPolicy(gpu_memory="20GiB", accelerator_type=TYPES)], ids=str
+)
+def test_where_a_later_type_would_run_more_trials_the_plan_says_so_and_min_trials_goes_on_to_it(policy):
+    few, more = policy.plan(FEW_H100), policy.model_copy(update={"min_trials": 6}).plan(FEW_H100)
+
+    most = more.max_concurrent_trials
+    assert (few.accelerator_type, more.accelerator_type) == ("H100", "A100")
+    assert f"and A100 would run {most}: with min_trials=, a type that runs too few is passed over" in few.reasons[0]
+    assert not any("passed over" in reason for reason in more.reasons)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        pytest.param(
+            GpuPolicy(accelerator_type=("H100", "A100"), min_trials=9),
+            "on H100, 9 times at once: only 1 would run at once; .* on A100, 9 times at once: only 8 would run at once",
+            id="several types",
+        ),
+        pytest.param(GpuPolicy(accelerator_type="L4", min_trials=9), "on L4, .* only 2 would", id="one type"),
+        pytest.param(GpuPolicy(min_trials=12), "1 GPU, 12 times at once, but only 11 would run at once", id="any type"),
+        pytest.param(
+            FirstFeasiblePolicy(GpuPolicy(gpus=4), CpuPolicy(cpus=64), min_trials=9),
+            "only 2 would run at once; for 64 CPU, 9 times at once: only 3 would .* Ask for min_trials=3, or add nodes",
+            id="any policies",
+        ),
+    ],
+)
+def test_too_few_trials_at_once_are_an_error_that_says_how_many_each_choice_runs(policy, message):
+    with pytest.raises(InfeasibleRequestError, match=message):
+        policy.plan(FEW_H100)
+
+
+def test_a_choice_that_runs_too_few_trials_is_passed_over():
+    gpu, cpu = GpuPolicy(accelerator_type="H100"), CpuPolicy(cpus=64)
+
+    plan = FirstFeasiblePolicy(gpu, cpu, min_trials=3).plan(FEW_H100)
+    last = gpu.model_copy(update={"min_trials": 3}) | CpuPolicy(cpus=99)
+
+    assert (plan.worker.cpus, plan.max_concurrent_trials) == (64, 3)
+    assert "3 times at once, but only 1 would run at once" in plan.reasons[0]
+    with pytest.raises(InfeasibleRequestError, match="Ask for at most 64 CPU per worker"):
+        last.plan(FEW_H100)
+
+
 @pytest.mark.parametrize(
     ("capacity", "count", "accelerator_type", "label_selector"),
     [

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.strategies import (
     clusters,
+    even_splits,
     fixed_size,
     gpu_amounts,
     growing,
@@ -22,12 +23,14 @@ from tests.unit.strategies import (
 from tune_policies import (
     AcceleratorPolicy,
     ClusterCapacity,
+    CpuPolicy,
     GpuMemoryPolicy,
     GpuPolicy,
     InfeasibleRequestError,
     ReservingPolicy,
     TrialPlan,
 )
+from tune_policies.placement.layout import place_slots
 from tune_policies.policies.policy import build_policy
 
 TICKS = 10_000
@@ -95,8 +98,29 @@ class Node:
         return True
 
 
+def placed_in_slots(capacity, plan, wanted):
+    """How many of the wanted trials find room: those of each slot in its place, and more in slots of any type."""
+    free = {node.node_id: Node(node) for node in capacity.nodes}
+    to_come = [free[node.node_id] for node in capacity.nodes if node.is_expected]
+    places = place_slots(plan.slots, capacity).places
+    planned = [(plan.slots[place.slot_type], place.node_id) for place in places for _ in range(place.count)]
+    placed = sum(
+        any(node.take(slot.worker, slot.accelerator_type) for node in ([free[home]] if home else to_come))
+        for slot, home in planned[:wanted]
+    )
+    while placed < wanted and any(
+        node.is_selected(slot.label_selector) and node.take(slot.worker, slot.accelerator_type)
+        for slot in plan.slots
+        for node in free.values()
+    ):
+        placed += 1
+    return placed
+
+
 def placed_trials(capacity, plan, wanted):
     """How many of the wanted trials find room, drivers first on the fullest node, workers wherever they fit."""
+    if len(plan.slots) > 1:
+        return placed_in_slots(capacity, plan, wanted)
     free = [node for node in map(Node, capacity.nodes) if node.is_selected(plan.label_selector)]
     random.Random(wanted).shuffle(free)
     placed = 0
@@ -154,6 +178,18 @@ def test_there_is_no_room_for_one_more_trial(capacity, policy):
 
     more = plan.max_concurrent_trials + 1
     assert placed_trials(capacity, plan, more) == plan.max_concurrent_trials
+
+
+@given(clusters(), even_splits(num_workers))
+def test_an_even_split_needs_no_more_waves_than_any_other_and_leaves_no_slot_of_its_size_idle(capacity, policy):
+    plan = plan_or_skip(policy, capacity)
+
+    least = {"cpus": policy.min_cpus, "memory": policy.memory, "num_workers": policy.num_workers}
+    plain = (GpuPolicy(gpus=policy.min_gpus, **least) if policy.min_gpus else CpuPolicy(**least)).plan(capacity)
+    at_once = plan.max_concurrent_trials
+    event(f"in waves: {at_once < policy.num_trials}")
+    assert plan.num_waves(policy.num_trials) == plain.num_waves(policy.num_trials)
+    assert at_once == policy.num_trials or placed_trials(capacity, plan, at_once + 1) == at_once
 
 
 @given(clusters(), st.builds(GpuPolicy, gpus=st.floats(0.001, 0.999), cpus=st.just(0)))

@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from tests.evidence.plans.random_clusters import MOST_GPUS, MOST_NODES, draw_cluster, draw_policies, leaves_room
-from tests.evidence.plans.ray_agreement import draw_cases
+from tests.evidence.plans.ray_agreement import draw_cases, draw_mixed_cases
 from tune_policies import (
     CappedPolicy,
     CpuPolicy,
@@ -17,6 +17,7 @@ from tune_policies import (
     ReservingPolicy,
     SelectingPolicy,
 )
+from tune_policies.placement.layout import place_slots
 
 
 def drawn(seed, count=10):
@@ -55,6 +56,22 @@ def test_the_cases_of_a_cluster_are_plans_for_it():
     capacity, cases = draw_cases(3, 6)
 
     assert [case.plan for case in cases] == [case.policy.plan(capacity) for case in cases]
+
+
+def test_several_types_of_slots_other_devices_and_nodes_to_add_are_drawn_too():
+    plans = [case.plan for seed in range(20) for case in draw_mixed_cases(seed, 4)[1]]
+
+    assert any(len(plan.slots) > 1 for plan in plans)
+    assert any({"HPU", "NPU"} & slot.worker.custom.keys() for plan in plans for slot in plan.slots)
+    assert any(plan.nodes_to_add for plan in plans)
+
+
+def test_nodes_to_add_are_there_for_the_plan_that_asks_for_them():
+    cases = [case for seed in range(20) for case in draw_mixed_cases(seed, 4)[1] if case.plan.nodes_to_add]
+
+    for case in cases:
+        assert place_slots(case.plan.slots, case.capacity).count(0) > 0
+        assert not any(node.is_expected for node in case.capacity.nodes)
 
 
 @pytest.mark.parametrize(

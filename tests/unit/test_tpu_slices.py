@@ -149,6 +149,11 @@ def test_workers_that_cannot_fill_slices_are_refused_when_the_policy_is_made(cha
     [
         ({"num_workers": 6}, [*A, *B], "Ask for num_workers=4, or add slices."),
         ({"cpus": 9}, A, "Ask for at most 8 CPU per worker, or add slices."),
+        (
+            {"memory": "9GiB"},
+            [changed(host, resources=host.resources.replaced(memory_bytes="8GiB")) for host in A],
+            "Ask for at most 8191MiB of host memory per worker, or add slices with larger hosts.",
+        ),
         ({"topology": "2x2x4", "num_workers": 4}, A, "Ask for topology='2x2x2', which is there, or add such a slice."),
         (
             {"amount": 8, "num_workers": 2},
@@ -164,6 +169,13 @@ def test_too_few_slices_are_an_error_that_names_what_would_work(changes, hosts, 
 
     assert caught.value.short_of == "TPU slices"
     assert caught.value.suggestion.startswith(suggestion)
+
+
+def test_each_worker_on_a_slice_reserves_the_host_memory_that_is_asked_for():
+    plan = policy(memory="6GiB").plan(ClusterCapacity.of(*A, *B))
+
+    assert plan.resources_per_worker == {"CPU": 8, "TPU": 4, "memory": 6 * 2**30}
+    assert "6 GiB of host memory per worker, as asked for" in plan.reasons
 
 
 def test_a_plan_for_slices_can_be_wrapped():

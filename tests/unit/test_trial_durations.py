@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.evidence.plans.pool_simulation import SlotKind, least_makespan, simulate
+from tests.evidence.plans.pool_simulation import SlotKind, least_makespan, ratio_with_speeds, simulate
 from tune_policies.tune.slot_assignment import RunningTrial, TrialDurations, should_idle
 
 kinds = st.lists(
@@ -79,6 +79,14 @@ def test_with_speeds_given_a_run_of_equal_trials_is_never_longer_than_on_the_bes
         to_least.append(found / least_makespan(work, slots))
     assert max(ratios) <= 1 + 1e-9
     assert max(to_least) <= 1 + 1e-9  # it is the shortest that there is
+
+
+pools = st.lists(st.builds(SlotKind, st.integers(1, 32), st.floats(1, 100)), min_size=1, max_size=4)
+
+
+@given(st.integers(1, 500), pools)
+def test_with_speeds_given_no_slots_and_no_number_of_equal_trials_make_a_run_longer(num_trials, slots):
+    assert ratio_with_speeds([1.0] * num_trials, slots) <= 1 + 1e-9
 
 
 def test_before_a_trial_has_ended_kinds_are_compared_by_their_speeds():

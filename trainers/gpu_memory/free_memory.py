@@ -130,7 +130,7 @@ def end_gpu_processes() -> list[str]:
     mark = os.environ.get(_MARK)
     if mark is None:
         return []  # no trial in this process had a device: what it started sees none either
-    children = {child.pid: child for child in _psutil().Process().children(recursive=True)}
+    children = {child.pid: child for child in shipped_psutil().Process().children(recursive=True)}
     try:
         devices = read_device_use()
     except NvmlError:
@@ -165,7 +165,7 @@ def _names_processes_as_here(listed: set[int]) -> bool:
 
 def _marked(pid: int, mark: str) -> Any:
     """Return the process if it is this user's and carries the mark, else ``None``."""
-    psutil = _psutil()
+    psutil = shipped_psutil()
     try:
         process = psutil.Process(pid)
         is_own = process.username() == psutil.Process().username()
@@ -177,11 +177,12 @@ def _marked(pid: int, mark: str) -> Any:
 def _end(processes: list[Any]) -> None:
     for ask in ("terminate", "kill"):
         for process in processes:
-            with contextlib.suppress(_psutil().NoSuchProcess):  # it has ended
+            with contextlib.suppress(shipped_psutil().NoSuchProcess):  # it has ended
                 getattr(process, ask)()
-        _, processes = _psutil().wait_procs(processes, timeout=_END_TIMEOUT_S)
+        _, processes = shipped_psutil().wait_procs(processes, timeout=_END_TIMEOUT_S)
 
 
-def _psutil() -> Any:
-    import_module("ray")  # puts the psutil that it ships on the path
+def shipped_psutil() -> Any:
+    """Return the module psutil, which Ray ships."""
+    import_module("ray")  # puts it on the path
     return import_module("psutil")

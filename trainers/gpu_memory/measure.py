@@ -35,6 +35,7 @@ from tune_policies.values.value import Value, counted, shorten
 
 from ..tune_trainable import with_plan
 from .counters import FrameworkMemory, read_counters
+from .free_memory import shipped_psutil
 from .overhead import Overheads, load_overheads
 
 Configs = Sequence[Mapping[str, Any]] | Mapping[str, Any]
@@ -149,6 +150,7 @@ class Reading(Value):
         peak_bytes: By framework, the most that its allocator held; where it takes more than it needs, its tensors.
         total_bytes: Peaks and overhead, or what the driver counts for the process, if that is more.
         overhead_bytes: What the frameworks use outside their allocators, measured or a safe default.
+        host_memory_bytes: The most host memory that its process and their children held.
         num_steps: Results so far.
         ended_by: Why the trial ends; ``None``: it does not yet.
         error: The error with which it ends.
@@ -160,12 +162,19 @@ class Reading(Value):
     peak_bytes: dict[str, UsedBytes]
     total_bytes: UsedBytes
     overhead_bytes: UsedBytes
+    host_memory_bytes: Bytes
     num_steps: Count
     ended_by: Ended | None
     error: str | None
     gpu_model: str | None
     device_bytes: Bytes | None
     versions: dict[str, str]
+
+
+_MEASURED_FIELDS: Final = {
+    *("peak_bytes", "overhead_bytes", "host_memory_bytes", "num_steps", "ended_by", "gpu_model"),
+}
+"""What of a reading becomes part of the measurement as it is."""
 
 
 class Recorder:
@@ -213,6 +222,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         self._num_steps = 0
         self._peaks: dict[str, int] = {}
         self._most_of_process = 0
+        self._host_memory_bytes = 0
         self._lock = threading.Lock()
         self._ends_at = time.monotonic() + self._caps.timeout_s
         # Before the user's constructor, which may take all the memory, or hang.
@@ -268,6 +278,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
 
     def _look(self) -> dict[str, FrameworkMemory]:
         with self._lock:
+            self._host_memory_bytes = max(host_memory_in_use(), self._host_memory_bytes)
             counters = read_counters()
             for name, memory in counters.items():
                 self._peaks[name] = max(_peak(name, memory), self._peaks.get(name, 0))
@@ -289,6 +300,7 @@ class _Measured(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
             peak_bytes=dict(self._peaks),
             total_bytes=max(self._most_of_process, sum(self._peaks.values()) + overhead if self._peaks else 0),
             overhead_bytes=overhead,
+            host_memory_bytes=self._host_memory_bytes,
             num_steps=self._num_steps,
             ended_by=ended_by,
             error=error,
@@ -314,6 +326,24 @@ def _process_bytes(held_bytes: int) -> int | None:
     return None
 
 
+def host_memory_in_use() -> int:
+    """Return the host memory that this process and its children hold now, in bytes.
+
+    Children that were forked share most of theirs with it, so beside children each has its part of what is shared.
+    """
+    psutil = shipped_psutil()
+    process = psutil.Process()
+    children = process.children(recursive=True)
+    if not children:
+        return int(process.memory_info().rss)
+    total = 0
+    for each in (process, *children):
+        with suppress(psutil.Error):  # it has ended
+            memory = each.memory_full_info()
+            total += getattr(memory, "pss", memory.rss)  # Linux alone tells the part
+    return total
+
+
 _CONNECT_S: Final = 30.0
 _START_S: Final = 120.0
 """Deadline for a trial to start and to end, beside the seconds that it may run."""
@@ -332,7 +362,7 @@ def measure_gpu_memory(
     capacity: ClusterCapacity | None = None,
     policy: GpuPolicy | None = None,
 ) -> GpuMemoryProfile:
-    """Return how much GPU memory trials need, measured by short ones, each alone on a whole GPU.
+    """Return how much GPU and host memory trials need, measured by short ones, each alone on a whole GPU.
 
     Uses the Ray that the program is connected to, or else one as :func:`tune_policies.probe_cluster` does. What the
     trials report is thrown away. As each begins, a line on stderr says which it is, and how long all may still take.
@@ -347,7 +377,8 @@ def measure_gpu_memory(
         num_samples: Configs to draw from a search space; a grid in it counts once for each.
         seed: Of the draws.
         capacity: The cluster; ``None``: it is probed.
-        policy: CPUs of each trial and the type of GPU; ``None``: ``GpuPolicy()``, one whole GPU of any type.
+        policy: CPUs and host memory of each trial and the type of GPU; ``None``: ``GpuPolicy()``, one whole GPU of any
+            type.
 
     Raises:
         InvalidResourcesError: An argument is wrong.
@@ -384,6 +415,7 @@ def plan_by_measuring(
     seed: int = 0,
     capacity: ClusterCapacity | None = None,
     cpus: float | None = None,
+    memory: int | str | None = None,
     accelerator_type: str | tuple[str, ...] | None = None,
     num_workers: int | tuple[int, int] = 0,
     max_trials_per_gpu: int | None = None,
@@ -409,12 +441,15 @@ def plan_by_measuring(
         gpu_memory=MIB,
         headroom=headroom,
         cpus=cpus,
+        memory=memory,
         accelerator_type=accelerator_type,
         num_workers=num_workers,
         max_trials_per_gpu=max_trials_per_gpu,
         custom=dict(custom or {}),
     )
-    measuring = GpuPolicy(cpus=known.cpus, accelerator_type=known.accelerator_type, custom=known.custom)
+    measuring = GpuPolicy(
+        cpus=known.cpus, memory=known.memory, accelerator_type=known.accelerator_type, custom=known.custom
+    )
     with connection(None, _CONNECT_S, local="starts a Ray for the moment"):
         capacity = probe_cluster() if capacity is None else capacity
         known.plan(capacity)  # raises before anything starts, where no plan by memory could be made afterwards
@@ -502,7 +537,7 @@ def _profile(
             # A trial that ran out needs more than the device has, however little it had used.
             device_bytes = reading.device_bytes or plan.gpu_memory_bytes
             at_least = device_bytes if reading.ended_by == "out_of_memory" else None
-            fields = reading.model_dump(include={"peak_bytes", "overhead_bytes", "num_steps", "ended_by", "gpu_model"})
+            fields = reading.model_dump(include=_MEASURED_FIELDS)
             measurements.append(
                 GpuMemoryMeasurement(config=config, total_bytes=max(1, at_least or reading.total_bytes), **fields)
             )

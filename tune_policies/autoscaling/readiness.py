@@ -17,8 +17,9 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.scale_up import GPU_MEMORY, fewest_nodes, plan_on_smallest_node, types_that_hold
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import Bundle
-from tune_policies.policies import AutoscalingPolicy
-from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.policies import AutoscalingPolicy, FirstFeasiblePolicy
+from tune_policies.policies.gpu_selection import GpuTypesPolicy
+from tune_policies.policies.policy import ResourcePolicy, with_inner
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.ray_compat.autoscaler import Autoscaler, Launch, LaunchReport, find_autoscaler, ray_errors
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
@@ -265,11 +266,13 @@ def plan_now(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int)
 
 
 def needs(choice: ResourcePolicy, capacity: ClusterCapacity, num_trials: int) -> Needs:
-    """Return what ``num_trials`` trials of ``choice`` need, so that it can be asked for.
+    """Return what ``num_trials`` trials of ``choice`` need, or its own ``min_trials``, so that it can be asked for.
 
     Raises:
         InfeasibleRequestError: No nodes that can be added would do.
     """
+    with_least = (each for each in with_inner((choice,)) if isinstance(each, FirstFeasiblePolicy | GpuTypesPolicy))
+    num_trials = max([num_trials, *(each.min_trials for each in with_least)])
     if capacity.node_types is None:
         return Needs(_imagined(choice, capacity, num_trials).bundles(num_trials), None)
     growing = choice if _counts_additions(choice) else AutoscalingPolicy(choice)

@@ -7,11 +7,11 @@ Ray's own dict of resource amounts becomes values.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from itertools import chain, count
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from itertools import chain, count, islice
+from typing import Any, ClassVar, Final, NamedTuple, Self, overload
 
 from pydantic import Field, model_validator
 
@@ -128,6 +128,56 @@ def _amounts(resources: Resources, accelerator_type: str | None) -> Amounts:
     return resources.ticks | of_type
 
 
+class ReducedNodes(Sequence[NodeCapacity]):
+    """Nodes that have become alike, as all have fewer resources than before. Each is made when it is asked for.
+
+    Most are never asked for: a planner looks at one node of each shape, and tells the others by their identifiers.
+
+    Args:
+        before: The nodes as they were before, of any shapes.
+        resources: What each of them has now.
+    """
+
+    def __init__(self, before: Sequence[NodeCapacity], resources: Resources) -> None:
+        self.before = before
+        self.resources = resources
+
+    @overload
+    def __getitem__(self, index: int) -> NodeCapacity: ...
+    @overload
+    def __getitem__(self, index: slice) -> "ReducedNodes": ...
+    def __getitem__(self, index: int | slice) -> "NodeCapacity | ReducedNodes":
+        """Return a node, or some of them."""
+        if isinstance(index, slice):
+            return ReducedNodes(self.before[index], self.resources)
+        return self.before[index].with_less(self.resources)
+
+    def __len__(self) -> int:
+        """Return how many nodes there are."""
+        return len(self.before)
+
+
+def nodes_before(nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
+    """Return the nodes as they once were: with the same identifiers and labels, and perhaps more resources."""
+    return nodes.before if isinstance(nodes, ReducedNodes) else nodes
+
+
+class _Chained(Sequence[NodeCapacity]):
+    """The nodes of several sequences, one after the other."""
+
+    def __init__(self, parts: Collection[Sequence[NodeCapacity]]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[NodeCapacity]:
+        return chain.from_iterable(self._parts)
+
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(self)[index]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+
 class NodeGroup(NamedTuple):
     """Nodes of one shape: one of them, and how many there are."""
 
@@ -201,7 +251,7 @@ class ClusterCapacity(ShownValue):
         return self
 
     @cached_property
-    def nodes_by_shape(self) -> dict[Hashable, tuple[NodeCapacity, ...]]:
+    def nodes_by_shape(self) -> dict[Hashable, Sequence[NodeCapacity]]:
         """The nodes of each shape, so that a plan costs as much as there are shapes."""
         nodes_of: dict[Hashable, list[NodeCapacity]] = {}
         for node in self.nodes:
@@ -231,37 +281,65 @@ class ClusterCapacity(ShownValue):
             by_shape[node.shape] = (*by_shape.get(node.shape, ()), node)
         return self._with_shapes({shape: nodes for shape, nodes in by_shape.items() if nodes})
 
-    def grown(self, nodes: Iterable[NodeCapacity]) -> "ClusterCapacity":
-        """Return the same cluster with further nodes, which are not checked, and nothing more to add."""
-        by_shape = dict(self.nodes_by_shape)
-        for shape, added in self.with_nodes(nodes).nodes_by_shape.items():
-            by_shape[shape] = (*by_shape.get(shape, ()), *added)
-        return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
+    def with_less(
+        self, parts: Mapping[Hashable, Iterable[tuple[Sequence[NodeCapacity], Resources | None]]]
+    ) -> "ClusterCapacity":
+        """Return the same cluster with fewer resources on some nodes.
+
+        Args:
+            parts: Of each shape of which some nodes change all nodes, and what each of them has left; ``None``: as
+                before.
+        """
+        by_shape = {shape: nodes for shape, nodes in self.nodes_by_shape.items() if shape not in parts}
+        for shape, changes in parts.items():
+            before = self.nodes_by_shape[shape]
+            for nodes, left in changes:
+                if left is None and not isinstance(before, ReducedNodes):
+                    now: Sequence[NodeCapacity] = tuple(nodes)
+                else:
+                    now = ReducedNodes(nodes_before(nodes), before[0].resources if left is None else left)
+                one = now[0]
+                if others := by_shape.get(one.shape):
+                    now = ReducedNodes([*nodes_before(others), *nodes_before(now)], one.resources)
+                by_shape[one.shape] = now
+        return self._with_shapes(by_shape)
 
     def with_nodes_added(self, nodes_to_add: Mapping[str, int]) -> "ClusterCapacity":
         """Return the cluster with so many nodes of each type, by its name, as if alive; no more can be added."""
-        taken = {node.node_id for node in self.nodes}
-        added = (
-            node.model_copy(update={"node_id": node_id})
-            for node_type in self.node_types or ()
-            if (number := nodes_to_add.get(node_type.name, 0))
-            for node in (node_type.as_node(),)
-            for node_id in _free_ids(node_type.name, number, taken)
-        )
-        return self.grown(added)
+        by_shape = dict(self.nodes_by_shape)
+        for node_type in self.node_types or ():
+            if number := nodes_to_add.get(node_type.name, 0):
+                nodes = self._nodes_of_type(node_type, number)
+                by_shape[nodes[0].shape] = (*by_shape.get(nodes[0].shape, ()), *nodes)
+        return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
+
+    def _nodes_of_type(self, node_type: NodeTypeCapacity, number: int) -> list[NodeCapacity]:
+        """Return so many nodes as they will be. They are kept: a search for a number of nodes asks again and again."""
+        nodes = self._expected_nodes.setdefault(node_type.name, [])
+        if len(nodes) < number:
+            node = node_type.as_node()
+            ids = islice(_free_ids(node_type.name, {node.node_id for node in self.nodes}), len(nodes), number)
+            nodes += [node.model_copy(update={"node_id": node_id}) for node_id in ids]
+        return nodes[:number]
+
+    @cached_property
+    def _expected_nodes(self) -> dict[str, list[NodeCapacity]]:
+        return {}
 
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "ClusterCapacity":
         """Return the same cluster with only some of its alive nodes."""
         if "nodes_by_shape" not in self.__dict__:
             return self.with_nodes(filter(holds, self.nodes))
-        kept = {shape: tuple(filter(holds, nodes)) for shape, nodes in self.nodes_by_shape.items()}
+        kept: dict[Hashable, Sequence[NodeCapacity]] = {
+            shape: tuple(filter(holds, nodes)) for shape, nodes in self.nodes_by_shape.items()
+        }
         return self._with_shapes({shape: nodes for shape, nodes in kept.items() if nodes})
 
-    def _with_shapes(
-        self, nodes_by_shape: dict[Hashable, tuple[NodeCapacity, ...]], **changes: Any
-    ) -> "ClusterCapacity":
+    def _with_shapes(self, nodes_by_shape: dict[Hashable, Sequence[NodeCapacity]], **changes: Any) -> "ClusterCapacity":
         """Return the same cluster with other nodes, whose shapes are known already."""
-        nodes = tuple(chain.from_iterable(nodes_by_shape.values()))
+        of_shapes = nodes_by_shape.values()
+        is_reduced = any(isinstance(each, ReducedNodes) for each in of_shapes)
+        nodes = _Chained(of_shapes) if is_reduced else tuple(chain.from_iterable(of_shapes))
         changed = self.model_copy(update={"nodes": nodes, **changes})
         changed.__dict__["nodes_by_shape"] = nodes_by_shape
         return changed
@@ -298,11 +376,11 @@ def _twice(names: Sequence[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1) if len(set(names)) < len(names) else []
 
 
-def _free_ids(name: str, number: int, taken: set[str]) -> Iterator[str]:
+def _free_ids(name: str, taken: set[str]) -> Iterator[str]:
     prefix = name
     while any(node_id.startswith(f"{prefix}+") for node_id in taken):
         prefix += "+"
-    return (f"{prefix}+{i}" for i in range(1, number + 1))
+    return (f"{prefix}+{i}" for i in count(1))
 
 
 HEAD_RESOURCE: Final = "node:__internal_head__"

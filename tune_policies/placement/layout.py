@@ -4,21 +4,34 @@ A plan with slots of several types is sound only if every trial stays where the 
 CPUs that a free GPU slot needs would keep that slot empty. So each slot has its node, and all slots of a node fit it,
 in whatever order trials come and go. Ray may spread shares of a device over all devices of a node, so such devices
 serve no other slot type. Whole devices beside whole ones are safe.
+
+The same holds for Train workers: left to Train, the workers of a trial could all land on one node, and take there what
+slots of other types have. So a trial with Train workers has a node for its driver and one for each worker. Only whole
+TPU slices cannot be chosen: Train reserves them by itself, and takes any.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, Self
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup, nodes_before
 from tune_policies.cluster.labels import matcher
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
-from tune_policies.placement.packing import count_drivers, count_trials, request_of, subtract, workers_on_node
-from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.placement.packing import (
+    count_trials,
+    drivers_on_node,
+    request_of,
+    subtract,
+    workers_on_node,
+)
+from tune_policies.plan.trial_slot import TrialSlot, WorkerNodes
 from tune_policies.values.resources import TICKS, Count, PositiveCount, Resources
+from tune_policies.values.units import MOST_BYTES
 from tune_policies.values.value import Value
+
+_node_id: Final = attrgetter("node_id")
 
 _WHOLE: Final = TICKS
 """The share of a device that workers with whole devices have, however many."""
@@ -29,21 +42,29 @@ class Placement(Value):
 
     Attributes:
         slot_type: The index of the slot type in the plan's ``slots``.
-        node_id: Ray's identifier of the node; ``None``: on no node in particular, as the node is still to be added, or
-            Train places the workers.
+        node_id: Ray's identifier of the node, of a trial with Train workers the one of its driver; ``None``: on no node
+            in particular, as some node is still to be added.
         count: How many.
+        worker_nodes: The nodes of each trial's Train workers, and how many are there; empty: it has none, or Train
+            chooses.
     """
 
     slot_type: Count
     node_id: str | None
     count: PositiveCount
+    worker_nodes: WorkerNodes = ()
+
+    @property
+    def nodes(self) -> set[str]:
+        """All nodes on which such a trial is."""
+        return {*filter(None, [self.node_id]), *(node_id for node_id, _ in self.worker_nodes)}
 
 
 class Layout(Value):
     """Where the slots of a plan are.
 
     Attributes:
-        places: At most one for each slot type and node, in the order of the slot types.
+        places: At most one for each slot type and choice of nodes, in the order of the slot types.
     """
 
     places: tuple[Placement, ...]
@@ -59,21 +80,33 @@ def place_slots(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> L
     All slots have a place on the capacity for which they were planned. On another one as many have as fit, the better
     types first. Slots for which the alive nodes have no room go to nodes that can still be added.
     """
-    layout = _placed_on(plan_slots, capacity)
-    missing = [slot.max_concurrent_trials - layout.count(slot_type) for slot_type, slot in enumerate(plan_slots)]
-    if not any(missing) or not capacity.node_types:
-        return layout
-    workers = sum(short * max(1, slot.num_workers) for short, slot in zip(missing, plan_slots, strict=True))
-    most = min(workers, workers if capacity.max_nodes_to_add is None else capacity.max_nodes_to_add)
-    to_add = {each.name: min(most, each.max_nodes_to_add) for each in capacity.node_types}
-    return _placed_on(plan_slots, capacity.with_nodes_added(to_add))
+    filled = _fill_with_added(plan_slots, capacity)
+    return Layout(places=tuple(place for slot_type, each in enumerate(filled) for place in each.placements(slot_type)))
 
 
 def with_places(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> tuple[TrialSlot, ...]:
     """Return the slots that have a place on a cluster. On another than they were planned for, there may be fewer."""
-    layout = place_slots(plan_slots, capacity)
-    counts = [layout.count(slot_type) for slot_type in range(len(plan_slots))]
-    return tuple(slot.capped(count) for slot, count in zip(plan_slots, counts, strict=True) if count)
+    filled = _fill_with_added(plan_slots, capacity)
+    return tuple(each.slot.capped(each.num_trials) for each in filled if each.num_trials)
+
+
+def _fill_with_added(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list["FilledSlots"]:
+    filled = _fill(plan_slots, capacity)
+    short = [each.slot.max_concurrent_trials - each.num_trials for each in filled]
+    if not any(short) or not capacity.node_types:
+        return filled
+    workers = sum(missing * max(1, slot.num_workers) for missing, slot in zip(short, plan_slots, strict=True))
+    most = min(workers, workers if capacity.max_nodes_to_add is None else capacity.max_nodes_to_add)
+    to_add = {each.name: min(most, each.max_nodes_to_add) for each in capacity.node_types}
+    return _fill(plan_slots, capacity.with_nodes_added(to_add))
+
+
+def _fill(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list["FilledSlots"]:
+    filled: list[FilledSlots] = []
+    for slot in plan_slots:
+        left = filled[-1].left() if filled else RemainingCapacity.all_of(capacity)
+        filled.append(left.fill(slot))
+    return filled
 
 
 class NodeWorkers(NamedTuple):
@@ -86,27 +119,15 @@ class NodeWorkers(NamedTuple):
 def workers_on_nodes(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list[NodeWorkers]:
     """Return for each node, also one that is expected, how many workers of each slot type it has.
 
-    Slots of several types are where they are placed. Of one type, and of Train workers, it is one way of several in
-    which all find room: Ray chooses the nodes.
+    Slots of several types are where they are placed. Of one type, it is one way of several in which all find room: Ray
+    chooses the nodes.
     """
-    left = RemainingCapacity.all_of(capacity)
     found: dict[str, list[int]] = defaultdict(lambda: [0] * len(plan_slots))
-    for slot_type, slot in enumerate(plan_slots):
-        counts, after = left.allocate(slot)
-        for node_id, count in left.filled(slot, sum(counts.values()) * max(1, slot.num_workers)).items():
-            found[node_id][slot_type] = count
-        left = after
+    for slot_type, filled in enumerate(_fill(plan_slots, capacity)):
+        for node, count in filled.workers:
+            found[node.node_id][slot_type] += count
     none = (0,) * len(plan_slots)
     return [NodeWorkers(node, tuple(found.get(node.node_id, none))) for node in capacity.nodes]
-
-
-def _placed_on(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Layout:
-    left = RemainingCapacity.all_of(capacity)
-    places = []
-    for slot_type, slot in enumerate(plan_slots):
-        counts, left = left.allocate(slot)
-        places += [Placement(slot_type=slot_type, node_id=node_id, count=count) for node_id, count in counts.items()]
-    return Layout(places=tuple(places))
 
 
 class RemainingCapacity(NamedTuple):
@@ -128,14 +149,14 @@ class RemainingCapacity(NamedTuple):
     @property
     def without_devices_in_use(self) -> ClusterCapacity:
         """The same cluster, but a node of which even one device is in use has no such devices any more."""
-        changed = {}
-        for node in self.capacity.nodes:
-            if in_use := self.shares.get(node.node_id, {}).keys() & node.resources.ticks.keys():
-                resources = node.resources
-                for name in sorted(in_use):
-                    resources = resources.with_ticks(name, 0)
-                changed[node.node_id] = node.model_copy(update={"resources": resources})
-        return self.capacity.replacing(changed)
+        changed: dict[Hashable, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
+        for shape, nodes in self.capacity.nodes_by_shape.items():
+            resources, in_use = nodes[0].resources, defaultdict(list)
+            for node in nodes_before(nodes):
+                in_use[frozenset(self.shares.get(node.node_id, {}).keys() & resources.ticks.keys())].append(node)
+            if any(in_use):
+                changed[shape] = [(some, _without(resources, names)) for names, some in in_use.items()]
+        return self.capacity.with_less(changed)
 
     def grown(self, nodes_to_add: Mapping[str, int]) -> Self:
         """Return the same with so many nodes added of each type. As many fewer can be added after that."""
@@ -149,109 +170,308 @@ class RemainingCapacity(NamedTuple):
         after = before.with_nodes_added(nodes_to_add).model_copy(update={"node_types": types, "max_nodes_to_add": most})
         return self._replace(capacity=after)
 
-    def fewest_nodes(self, slot: TrialSlot) -> list[str]:
-        """Return the identifiers of as few nodes as hold all workers and drivers of a slot type."""
-        request, drivers, chosen = request_of(slot), slot.max_concurrent_trials, []
-        missing, drivers_left = drivers * slot.num_workers, drivers
-        for node, _ in self._fitting(slot):
-            holds = workers_on_node(node, request, num_drivers=drivers)
-            for_drivers = count_drivers([NodeGroup(node, 1)], drivers)
-            if (missing > 0 and holds) or (drivers_left > 0 and for_drivers):
-                missing, drivers_left = missing - holds, drivers_left - for_drivers
-                chosen.append(node.node_id)
-        return chosen
-
-    def allocate(self, slot: TrialSlot) -> tuple[dict[str | None, int], Self]:
+    def allocate(self, slot: TrialSlot) -> tuple[dict[str | None, int], "RemainingCapacity"]:
         """Place slots of one type. Return how many each node holds, and the remaining capacity.
 
-        Nodes are filled one after the other; see :meth:`_fitting`.
+        Trials with Train workers, and those on nodes that are still to be added, count for ``None``.
         """
+        filled = self.fill(slot)
+        counts: dict[str | None, int] = {None: filled.num_trials} if filled.num_trials else {}
+        if not slot.num_workers:
+            counts = {}
+            for node, count in filled.workers:
+                node_id = None if node.is_expected else node.node_id
+                counts[node_id] = counts.get(node_id, 0) + count
+        return counts, filled.left()
+
+    def fill(self, slot: TrialSlot) -> "FilledSlots":
+        """Return as many slots of one type as have a place. Nodes are filled one after the other.
+
+        The workers of a trial share a node where they can. Those of the last trials are spread over what other trials
+        leave of each node, less than a trial needs.
+        """
+        groups, size = self._fitting(slot), max(1, slot.num_workers)
+        wanted = min(slot.max_concurrent_trials, _total(groups) // size)
+        drivers: list[_Run] = []
         if slot.num_workers:
-            return self._allocate_workers(slot)
-        taken = self.filled(slot, slot.max_concurrent_trials)
-        expected = {node.node_id for node in self.capacity.nodes if node.is_expected}
-        counts: dict[str | None, int] = {node_id: count for node_id, count in taken.items() if node_id not in expected}
-        if to_come := sum(count for node_id, count in taken.items() if node_id in expected):
-            counts[None] = to_come
-        return counts, self._subtract(slot.worker, taken)
+            if slot.worker.memory_bytes is not None:  # which drivers take from workers
+                alike = [NodeGroup(run.one, len(run.nodes)) for run in groups if run.per_node]
+                wanted = min(wanted, count_trials(alike, request_of(slot)))
+            drivers, groups = _with_drivers(slot, groups, wanted)
+            wanted = _total(drivers)
+        if slot.topology is not None:
+            return self._fill_slices(slot, groups, wanted, drivers)
+        runs = [
+            run.times(size) for run in _spread((_Run(one, nodes, fit // size) for one, nodes, fit in groups), wanted)
+        ]
+        if missing := wanted * size - _total(runs):
+            runs += _spread((_Run(one, nodes, fit % size) for one, nodes, fit in groups), missing)
+        return FilledSlots(self, slot, wanted, runs, drivers, held=runs)
 
-    def filled(self, slot: TrialSlot, num_workers: int) -> dict[str, int]:
-        """Return how many of so many workers each node holds, as they fill one node after the other."""
-        wanted, taken = num_workers, {}
-        for node, fit in self._fitting(slot) if slot.topology is None else self._fitting_slices(slot):
-            if wanted == 0:
-                break
-            taken[node.node_id] = min(fit, wanted)
-            wanted -= taken[node.node_id]
-        return taken
-
-    def _fitting_slices(self, slot: TrialSlot) -> Iterable[tuple[NodeCapacity, int]]:
-        """Yield the hosts of the TPU slices that hold workers on every chip, slice by slice."""
+    def _fill_slices(
+        self, slot: TrialSlot, groups: Sequence["_Run"], wanted: int, drivers: list["_Run"]
+    ) -> "FilledSlots":
+        """Return trials on whole TPU slices. Train takes any of them, so nothing else may use their hosts."""
+        held = [run for run in groups if run.per_node]
+        fits = _by_node(held)
         shape = SliceShape(slot.topology or "", slot.accelerator_type or "")
-        fits = {node.node_id: (node, fit) for node, fit in self._fitting(slot)}
+        runs, missing = [], wanted * slot.num_workers
         for each in find_slices(self.capacity.nodes, shape).intact:
-            hosts = [fits[host.node_id] for host in each.hosts if host.node_id in fits]
-            if sum(fit for _, fit in hosts) * slot.worker.custom.get("TPU", 0) == shape.chips:
-                yield from hosts
+            hosts = [_Run(host, [host], fits[host.node_id]) for host in each.hosts if host.node_id in fits]
+            workers = _total(hosts)
+            if missing > 0 and workers * slot.worker.custom.get("TPU", 0) == shape.chips:
+                runs += hosts
+                missing -= workers
+        return FilledSlots(self, slot, wanted, runs, drivers, held=held)
 
-    def _allocate_workers(self, slot: TrialSlot) -> tuple[dict[str | None, int], Self]:
-        """Place trials with Train workers.
-
-        Train places the workers by itself. On one node they take what they need. On several nodes Train may fill any
-        of them, so subtract from each node as many workers as it has room for.
-        """
-        fitting = self._fitting(slot)
-        ids = {node.node_id for node, _ in fitting}
-        nodes = self.capacity.where(lambda node: node.node_id in ids)
-        trials = min(slot.max_concurrent_trials, count_trials(nodes.groups, request_of(slot)))
-        if trials == 0:
-            return {}, self
-        taken = (
-            dict.fromkeys(ids, trials * slot.num_workers)
-            if len(ids) == 1
-            else {node.node_id: fit for node, fit in fitting}
-        )
-        return {None: trials}, self._subtract(slot.per_worker, taken, num_drivers=trials)
-
-    def _fitting(self, slot: TrialSlot) -> list[tuple[NodeCapacity, int]]:
-        """Return the nodes that hold a worker of ``slot``, and how many each, in the order in which they are filled.
+    def _fitting(self, slot: TrialSlot) -> list["_Run"]:
+        """Return nodes and how many workers of ``slot`` each holds, in the order in which they are filled.
 
         Alive nodes come first. Then come nodes that have the CPUs for all of the slot's own devices, as slots that ask
         for fewer CPUs are for the others; then those with the fewest other devices that the slots would leave without
-        CPUs; and then nodes that hold the most, so that as many nodes as possible stay unused.
+        CPUs; and then nodes that hold the most, so that as many nodes as possible stay unused. Nodes that hold only the
+        drivers of Train workers come last.
         """
         request, is_selected = request_of(slot), matcher(slot.label_selector)
         own_devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
         share = {name: min(_WHOLE, slot.worker.ticks[name]) for name in own_devices}
-        order: list[tuple[tuple[object, ...], NodeCapacity, int]] = []
-        for nodes in self.capacity.nodes_by_shape.values():
-            one = nodes[0]
-            if not (fit := workers_on_node(one, request)):
-                continue
-            others = DEVICE_RESOURCES & one.resources.ticks.keys() - own_devices
-            stranded = sum(one.resources.ticks[name] for name in others)
-            is_short_of_cpus = bool(own_devices) and fit < workers_on_node(one, request.with_cpus(0))
-            order += [
-                ((node.is_expected, is_short_of_cpus, stranded, -fit, node.node_id), node, fit)
-                for node in nodes
-                if is_selected(node.ray_labels) and _agree(self.shares.get(node.node_id, {}), share)
-            ]
-        order.sort(key=itemgetter(0))
-        return [(node, fit) for _, node, fit in order]
+        order: list[tuple[tuple[object, ...], _Run]] = []  # by what is the same in whatever order the nodes are
 
-    def _subtract(self, worker: Resources, taken: Mapping[str, int], *, num_drivers: int = 0) -> Self:
-        """Subtract so many workers from each node, and all drivers from every node, as any node may hold them."""
-        share = {name: min(_WHOLE, ticks) for name, ticks in worker.ticks.items() if name in DEVICE_RESOURCES}
-        changed = {}
-        for nodes in self.capacity.nodes_by_shape.values():
-            left: dict[int, NodeCapacity] = {}  # nodes of one shape are alike, and most of them take as many
-            for node in nodes:
-                if count := taken.get(node.node_id):
-                    if count not in left:
-                        left[count] = subtract(node, worker.ticks, count, num_drivers=num_drivers)
-                    changed[node.node_id] = node.with_less(left[count].resources)
-        shares = {node_id: {**self.shares.get(node_id, {}), **share} for node_id in changed}
-        return self._replace(capacity=self.capacity.replacing(changed), shares={**self.shares, **shares})
+        def add(one: NodeCapacity, nodes: Sequence[NodeCapacity], fit: int) -> None:
+            if nodes and (fit or slot.num_workers):
+                others = DEVICE_RESOURCES & one.resources.ticks.keys() - own_devices
+                stranded = sum(one.resources.ticks[name] for name in others)
+                is_short = bool(own_devices) and fit < workers_on_node(one, request.with_cpus(0))
+                first = (fit == 0, one.is_expected, is_short, stranded, -fit, repr(one.shape))
+                order.append((first, _Run(one, nodes, fit)))
+
+        for of_shape in self.capacity.nodes_by_shape.values():
+            one, nodes = of_shape[0], nodes_before(of_shape)
+            fit = workers_on_node(one, request)
+            if not fit and not slot.num_workers:
+                continue
+            if slot.label_selector:
+                nodes = [node for node in nodes if is_selected(node.ray_labels)]
+            if fit and share and self.shares:
+                agreeing = [node for node in nodes if _agree(self.shares.get(node.node_id, {}), share)]
+                if len(agreeing) < len(nodes):
+                    ids = {node.node_id for node in agreeing}
+                    add(one, [node for node in nodes if node.node_id not in ids], 0)
+                nodes = agreeing
+            add(one, nodes, fit)
+        return [run for _, run in sorted(order, key=itemgetter(0))]
+
+
+class _Run(NamedTuple):
+    """Nodes of one shape that hold as many workers, or drivers, each.
+
+    Attributes:
+        one: One node of that shape, as it is now.
+        nodes: The nodes, of which only identifiers and labels count: they may have had more before.
+        per_node: How many each holds.
+    """
+
+    one: NodeCapacity
+    nodes: Sequence[NodeCapacity]
+    per_node: int
+
+    def times(self, factor: int) -> Self:
+        return self._replace(per_node=self.per_node * factor)
+
+
+class FilledSlots(NamedTuple):
+    """The slots of one type that have a place.
+
+    Attributes:
+        before: What there was.
+        slot: The slot type.
+        num_trials: How many slots have a place.
+        runs: The nodes with their workers, as they were filled.
+        drivers: The nodes with their Train drivers, as they were filled.
+        held: The nodes with the workers for which room is kept; where Train chooses the nodes, more than there are.
+    """
+
+    before: RemainingCapacity
+    slot: TrialSlot
+    num_trials: int
+    runs: Sequence[_Run]
+    drivers: Sequence[_Run]
+    held: Sequence[_Run]
+
+    @property
+    def workers(self) -> Iterator[tuple[NodeCapacity, int]]:
+        """Each node with workers, and how many; a node may come twice."""
+        return _each(self.runs)
+
+    def left(self) -> RemainingCapacity:
+        """Return what these slots leave. Nodes with as much of one shape are alike, and are computed once."""
+        before, worker = self.before, self.slot.worker.ticks
+        workers, drivers = _by_shape(self.held), _by_shape(self.drivers)
+        left: dict[Hashable, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
+        for shape in workers.keys() | drivers.keys():
+            nodes = before.capacity.nodes_by_shape[shape]
+            parts = _alike(nodes_before(nodes), workers.get(shape, []), drivers.get(shape, []))
+            left[shape] = [(some, self._left_on(nodes[0], *taken)) for some, taken in parts]
+        shares = dict(before.shares)
+        if share := {name: min(_WHOLE, worker[name]) for name in DEVICE_RESOURCES & worker.keys()}:
+            for node_id in (node_id for run in self.held for node_id in map(_node_id, run.nodes)):
+                # Few share a node: a mapping for each of thousands would make Python search for garbage.
+                shares[node_id] = {**shares[node_id], **share} if node_id in shares else share
+        return RemainingCapacity(before.capacity.with_less(left), shares)
+
+    def _left_on(self, node: NodeCapacity, workers: int, drivers: int) -> Resources | None:
+        """Return what a node has left beside so many workers and drivers; ``None``: there are none."""
+        if not workers and not drivers:
+            return None
+        worker = self.slot.worker.ticks if workers else {}
+        return subtract(node, worker, workers, num_drivers=drivers).resources
+
+    def placements(self, slot_type: int) -> Iterator[Placement]:
+        """Yield where the slots are; those for which some node is still to be added come last, without a node."""
+        to_come = 0
+        for driver, worker_nodes, count in self._trials():
+            if driver.is_expected or any(node.is_expected for node, _ in worker_nodes):
+                to_come += count
+            else:
+                nodes = tuple((node.node_id, number) for node, number in worker_nodes)
+                yield Placement(slot_type=slot_type, node_id=driver.node_id, count=count, worker_nodes=nodes)
+        if to_come:
+            yield Placement(slot_type=slot_type, node_id=None, count=to_come)
+
+    def _trials(self) -> Iterator[tuple[NodeCapacity, Sequence[tuple[NodeCapacity, int]], int]]:
+        """Yield for trials that are alike the node of the trial or its driver, those of its workers, and their number.
+
+        Of a trial on TPU slices, only the driver's node can be chosen.
+        """
+        if not self.slot.num_workers:
+            yield from ((node, (), count) for node, count in self.workers)
+            return
+        if self.slot.topology is not None:
+            yield from ((node, (), count) for node, count in _each(self.drivers))
+            return
+        drivers, driver, room = _each(self.drivers), None, 0
+        for worker_nodes, number in _gathered(self.workers, self.slot.num_workers):
+            while number:
+                if driver is None or not room:
+                    driver, room = next(drivers)
+                count = min(number, room)
+                yield driver, worker_nodes, count
+                number, room = number - count, room - count
+
+
+def _each(runs: Iterable[_Run]) -> Iterator[tuple[NodeCapacity, int]]:
+    return ((node, run.per_node) for run in runs for node in sorted(run.nodes, key=_node_id))
+
+
+def _total(runs: Iterable[_Run]) -> int:
+    return sum(len(run.nodes) * run.per_node for run in runs)
+
+
+def _by_node(runs: Iterable[_Run]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for run in runs:
+        for node_id in map(_node_id, run.nodes):
+            counts[node_id] = counts.get(node_id, 0) + run.per_node
+    return counts
+
+
+def _by_shape(runs: Iterable[_Run]) -> dict[Hashable, list[_Run]]:
+    of_shape: dict[Hashable, list[_Run]] = {}
+    for run in runs:
+        of_shape.setdefault(run.one.shape, []).append(run)
+    return of_shape
+
+
+def _alike(
+    nodes: Sequence[NodeCapacity], workers: Sequence[_Run], drivers: Sequence[_Run]
+) -> list[tuple[Sequence[NodeCapacity], tuple[int, int]]]:
+    """Return the nodes of one shape in parts, each with the workers and drivers that each of its nodes holds."""
+    if all(len(run.nodes) == len(nodes) for run in (*workers, *drivers)):
+        return [(nodes, (sum(run.per_node for run in workers), sum(run.per_node for run in drivers)))]
+    of_workers, of_drivers = _by_node(workers), _by_node(drivers)
+    parts: dict[tuple[int, int], list[NodeCapacity]] = {}
+    for node in nodes:
+        taken = of_workers.get(node.node_id, 0), of_drivers.get(node.node_id, 0)
+        parts.setdefault(taken, []).append(node)
+    return [(some, taken) for taken, some in parts.items()]
+
+
+def _gathered(
+    workers: Iterable[tuple[NodeCapacity, int]], size: int
+) -> Iterator[tuple[Sequence[tuple[NodeCapacity, int]], int]]:
+    """Yield the nodes of the workers of each trial, and how many trials have the same; ``size``: workers in a trial."""
+    some: list[tuple[NodeCapacity, int]] = []
+    missing = size
+    for node, count in workers:
+        left = count
+        while left:
+            if not some and left >= size:
+                yield [(node, size)], left // size
+                left %= size
+                continue
+            taken = min(left, missing)
+            some.append((node, taken))
+            left, missing = left - taken, missing - taken
+            if not missing:
+                yield some, 1
+                some, missing = [], size
+
+
+def _spread(groups: Iterable[_Run], wanted: int) -> list[_Run]:
+    """Return so many, of which each node takes as many as its group says, one node after the other."""
+    runs: list[_Run] = []
+    for group in groups:
+        if not wanted:
+            break
+        parts = [run for run in _parts(group, wanted) if run.per_node]
+        wanted -= _total(parts)
+        runs += parts
+    return runs
+
+
+def _parts(group: _Run, wanted: int) -> list[_Run]:
+    """Return the nodes that take as many as the group says, the one that takes the rest, and those that take none."""
+    one, nodes, most = group
+    number, rest = divmod(wanted, most) if most else (0, 0)
+    if number >= len(nodes):
+        return [group]
+    ordered = sorted(nodes, key=_node_id) if wanted and most else nodes
+    used = number + (rest > 0)
+    parts = (ordered[:number], most), (ordered[number:used], rest), (ordered[used:], 0)
+    return [_Run(one, some, count) for some, count in parts if some]
+
+
+def _with_drivers(slot: TrialSlot, groups: Sequence[_Run], wanted: int) -> tuple[list[_Run], list[_Run]]:
+    """Return so many Train drivers on nodes, and how many workers each node holds beside them.
+
+    Each node takes those of its own trials, in the order in which they are placed: first of trials whose workers share
+    it, then one for those that span nodes. What is left goes wherever there is host memory.
+    """
+    places = [(group, 0) for group in groups]
+    drivers: list[_Run] = []
+    for wish in (lambda fit: fit // slot.num_workers, lambda fit: -(-fit // slot.num_workers), lambda _: MOST_BYTES):
+        found: list[tuple[_Run, int]] = []
+        for group, held in places:
+            most = max(0, min(drivers_on_node(group.one), wish(group.per_node)) - held)
+            for part in _parts(group._replace(per_node=most), wanted):
+                found.append((group._replace(nodes=part.nodes), held + part.per_node))
+                drivers += [part] if part.per_node else []
+                wanted -= _total([part])
+        places = found
+    if slot.worker.memory_bytes is None:
+        return drivers, [group for group, _ in places]
+    request = request_of(slot)
+    return drivers, [
+        group._replace(per_node=workers_on_node(group.one, request, num_drivers=held)) if group.per_node else group
+        for group, held in places
+    ]
+
+
+def _without(resources: Resources, names: Iterable[str]) -> Resources | None:
+    left = None
+    for name in sorted(names):
+        left = (left or resources).with_ticks(name, 0)
+    return left
 
 
 def _agree(in_use: Mapping[str, int], share: Mapping[str, int]) -> bool:

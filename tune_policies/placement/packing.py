@@ -322,6 +322,11 @@ def workers_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 
     return min(slots_on_node(node, request, num_drivers=num_drivers).values(), default=0)
 
 
+def holds(node: NodeCapacity, amounts: Resources) -> bool:
+    """Return whether an idle node has so much of everything; nothing at all is held by every node."""
+    return min(slots_by_resource(node.amounts, amounts.ticks).values(), default=1) > 0
+
+
 def count_workers(groups: Iterable[NodeGroup], request: Request, *, num_drivers: int = 0) -> int:
     """Return how many workers the nodes hold at once."""
     return sum(count * workers_on_node(node, request, num_drivers=num_drivers) for node, count in groups)
@@ -384,13 +389,19 @@ def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
+def drivers_on_node(node: NodeCapacity) -> int:
+    """Return for how many Train drivers an idle node has room."""
+    memory = node.resources.memory_bytes
+    return _UNLIMITED if memory is None else memory // DRIVER_BYTES
+
+
 def count_drivers(groups: Iterable[NodeGroup], wanted: int) -> int:
     """Return how many Train drivers find room on otherwise idle nodes; ``wanted`` where nothing limits them."""
     room = 0
     for node, count in groups:
         if node.resources.memory_bytes is None:
             return wanted
-        room += count * (node.resources.memory_bytes // DRIVER_BYTES)
+        room += count * drivers_on_node(node)
     return room
 
 

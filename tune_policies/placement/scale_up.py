@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPES
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity
 from tune_policies.cluster.labels import matcher
 from tune_policies.placement.layout import with_places
@@ -41,28 +41,68 @@ def fewest_nodes(plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, 
         capacity: The alive nodes, and the types of those that can be added.
         most: How many may be added of each type, with which the plan is known to run.
     """
-    if len(plan.slots) > 1:
-        return _fewest_for_slots(plan.slots, capacity, most)
-    return _fewest_for(plan.slots[0], capacity, most)
+    return _fewest(plan.slots, capacity, most)
+
+
+def _fewest(slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
+    if len(slots) > 1:
+        return _fewest_for_slots(slots, capacity, most)
+    return _fewest_for(slots[0], capacity, most)
 
 
 def _fewest_for_slots(
     slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return as few nodes as hold the slots of all types. Each node type is made as small as can be in turn."""
+    """Return as few nodes as hold the slots of all types. Each node type is made as small as can be in turn.
+
+    Nodes with devices are spared first, as they cost the most, and then small ones, of which it takes more.
+    """
     fewest = dict(most)
+    types = {each.name: each.resources for each in capacity.node_types or ()}
+
+    def preference(name: str) -> tuple[object, ...]:
+        has = types[name]
+        return (not has.ticks.keys() & DEVICE_RESOURCES, has.gpus, has.cpus, name)
 
     def is_short_with(name: str, number: int) -> bool:
         return with_places(slots, capacity.with_nodes_added({**fewest, name: number})) != slots
 
     if with_places(slots, capacity.with_nodes_added(most)) != slots:
         return fewest  # the policy leaves something free, so it alone knows how the slots share the nodes
-    for name in sorted(most):
+    for name in sorted(most, key=preference):
         if is_short_with(name, 0):
             fewest[name] = 1 + largest(0, most[name], partial(is_short_with, name))
         else:
             del fewest[name]
     return fewest
+
+
+def uses_devices(slot: TrialSlot) -> bool:
+    """Return whether a worker of the slot has devices, or a share of one."""
+    return not DEVICE_RESOURCES.isdisjoint(slot.worker.ticks)
+
+
+def most_for_devices(
+    slots: tuple[TrialSlot, ...], capacity: ClusterCapacity, most: Mapping[str, int]
+) -> dict[str, int]:
+    """Return how many nodes may be added of each type, those with devices only as far as slots with devices need them.
+
+    That is ``most`` where there are no such slots, or no others, or where nodes without devices do not hold the others.
+
+    Args:
+        slots: The slots of the plan with the most nodes.
+        capacity: The alive nodes, and the types of those that can be added.
+        most: How many may be added of each type.
+    """
+    with_devices = tuple(filter(uses_devices, slots))
+    others = [slot for slot in slots if not uses_devices(slot)]
+    plain = {each.name for each in capacity.node_types or () if DEVICE_RESOURCES.isdisjoint(each.resources.ticks)}
+    can_be_had = {name for name in plain if most.get(name)}
+    held_by = [{each.name for each in types_that_hold(slot, capacity, slot.max_concurrent_trials)} for slot in others]
+    if not with_devices or not others or any(can_be_had.isdisjoint(names) for names in held_by):
+        return dict(most)
+    needed = _fewest(with_devices, capacity, most)
+    return {name: number if name in plain else needed.get(name, 0) for name, number in most.items()}
 
 
 def _fewest_for(slot: TrialSlot, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
@@ -142,11 +182,11 @@ def plan_on_smallest_node(plan_on: _PlanOn) -> TrialPlan | None:
             return None
         amounts = grown
     for name in sorted(amounts, reverse=True):  # GPUs before CPUs
-        amounts = amounts | {name: _fewest(plan_on, amounts, name)}
+        amounts = amounts | {name: _least(plan_on, amounts, name)}
     return plan_on(_capacity(amounts))
 
 
-def _fewest(plan_on: _PlanOn, amounts: dict[str, int], name: str) -> int:
+def _least(plan_on: _PlanOn, amounts: dict[str, int], name: str) -> int:
     def too_few(amount: int) -> bool:
         return _why_not(plan_on, amounts | {name: amount}) is not None
 

@@ -1,6 +1,6 @@
 """From one trial's request to a plan; or, where not one fits, to the error: what is short, and what would work."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES, families_of
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
@@ -20,7 +20,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import MOST, TICKS, Resources, format_amount, from_ticks, to_ticks
-from tune_policies.values.units import format_request
+from tune_policies.values.units import format_bytes, format_request
 from tune_policies.values.value import counted
 
 
@@ -46,7 +46,7 @@ def build_plan(
     count = count_trials(groups, request)
     if count == 0:
         raise in_context(infeasible(groups, request), capacity, request)
-    notes = list(reasons)
+    notes = [*reasons, *about_host_memory(groups, request)]
     if count > MOST:
         notes.append(f"{count:.0e} would fit, but no plan counts more than {MOST:.0e}")
         count = MOST
@@ -76,6 +76,19 @@ def build_plan(
         limited_by=limiting_resource(groups, request),
         reasons=(*notes, *about_the_nodes(capacity)),
     )
+
+
+def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator[str]:
+    """Yield where the host memory of a worker decides, or cannot: nodes that have too little, and those not read."""
+    memory = request.worker.memory_bytes
+    if memory is None:
+        return
+    beside = request.model_copy(update={"worker": request.worker.with_ticks("memory", 0)})
+    fits = [group for group in groups if workers_on_node(group.node, beside)] if beside.worker.ticks else list(groups)
+    if any(node.resources.memory_bytes is None for node, _ in fits):
+        yield "host memory of some nodes is not known, so it limits nothing there"
+    if left_out := sum(count for node, count in fits if not workers_on_node(node, request)):
+        yield f"left out {counted(left_out, 'node')} with less host memory than the {format_bytes(memory)} of a worker"
 
 
 def about_the_nodes(capacity: ClusterCapacity) -> Iterable[str]:

@@ -272,6 +272,7 @@ class GpuMemoryMeasurement(Value):
         peak_bytes: The most that each framework's allocator held, by framework.
         overhead_bytes: What was used outside the allocators; ``None``: not known.
         total_bytes: What the trial needs in all; where it ran out, what it had, which was not enough.
+        host_memory_bytes: The most host memory that its process and their children held; ``None``: not known.
         num_steps: Results that it had reported.
         ended_by: Why it ended: by itself, by a cap, or for want of memory.
         gpu_model: The GPU's name by its driver; ``None``: not known.
@@ -281,6 +282,7 @@ class GpuMemoryMeasurement(Value):
     peak_bytes: dict[str, UsedBytes] = Field(default_factory=dict)
     overhead_bytes: UsedBytes | None = None
     total_bytes: Bytes
+    host_memory_bytes: Bytes | None = None
     num_steps: Count = 0
     ended_by: Literal["finished", "max_steps", "timeout", "out_of_memory"] = "finished"
     gpu_model: str | None = None
@@ -323,6 +325,11 @@ class GpuMemoryProfile(Value):
 
     measurements: tuple[GpuMemoryMeasurement, ...] = Field(min_length=1)
     versions: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def host_memory_bytes(self) -> int | None:
+        """The most host memory that a trial held, whatever its config; ``None``: it was not measured."""
+        return max((each.host_memory_bytes for each in self.measurements if each.host_memory_bytes), default=None)
 
     @property
     def gpu_models(self) -> tuple[str, ...]:

@@ -31,6 +31,10 @@ _FINEST: Final = 2**40
 """Floats add up multiples of 1 / 2**40 without an error, as far as 8,192."""
 
 
+WorkerNodes = tuple[tuple[str, PositiveCount], ...]
+"""The identifiers of nodes, and how many Train workers of a trial are on each."""
+
+
 class Bundle(NamedTuple):
     """Resources that must be on one node, by Ray's names, and the label selector of that node."""
 
@@ -57,6 +61,8 @@ class TrialSlot(Value):
         topology: TPU slices of this topology are reserved as a whole for each trial; ``None``: no slices.
         label_selector: Ray's label selector, by which trials and workers are placed on some nodes only; empty: any.
         speed: How fast a trial runs here, compared with the other slots of a plan, in any unit; ``None``: not known.
+        worker_nodes: The nodes of its Train workers, and how many are on each; empty: Train chooses. A trial has them
+            that runs beside slots of other types.
     """
 
     trial: Resources
@@ -72,6 +78,7 @@ class TrialSlot(Value):
     topology: str | None = None
     label_selector: dict[str, str] = Field(default_factory=dict)
     speed: Speed | None = None
+    worker_nodes: WorkerNodes = ()
 
     @model_validator(mode="after")
     def _workers_must_agree(self) -> Self:
@@ -107,11 +114,14 @@ class TrialSlot(Value):
         """What Tune takes for a trial in this slot: a dict, or with label selectors a ``PlacementGroupFactory``."""
         return self.placement_group_factory() if self.label_selector else self.trial_amounts
 
-    def placement_group_factory(self, *, node_id: str | None = None) -> "PlacementGroupFactory":
+    def placement_group_factory(
+        self, *, node_id: str | None = None, worker_nodes: WorkerNodes = ()
+    ) -> "PlacementGroupFactory":
         """Return what Tune reserves for a trial, on the nodes that the label selector selects.
 
         Args:
             node_id: The only node on which it may be; ``None``: any.
+            worker_nodes: The nodes on which its Train workers are to be; empty: as this slot says.
         """
         from ray.tune import PlacementGroupFactory
 
@@ -119,7 +129,7 @@ class TrialSlot(Value):
         labels = {"bundle_label_selector": [dict(selector)]} if selector else {}
         factory = PlacementGroupFactory([self._trial_bundle], **labels)
         # Tune brings what a trial reserves into the trial's process, which can learn there which slot it has.
-        factory.slot = self
+        factory.slot = self.model_copy(update={"worker_nodes": worker_nodes}) if worker_nodes else self
         return factory
 
     @property
@@ -174,9 +184,20 @@ class TrialSlot(Value):
             fields["use_tpu"] = True
             if self.topology is not None:
                 fields["topology"] = self.topology
-        if self.label_selector:
-            fields["label_selector"] = dict(self.label_selector)
+        if selectors := self._worker_selectors:
+            is_common = all(each == selectors[0] for each in selectors)
+            fields["label_selector"] = selectors[0] if is_common else selectors
         return fields
+
+    @property
+    def _worker_selectors(self) -> list[dict[str, str]]:
+        """The label selector of each worker, or one for all; empty: none has any."""
+        on_nodes = [
+            merged(self.label_selector, {NODE_ID: node_id})
+            for node_id, count in self.worker_nodes
+            for _ in range(count)
+        ]
+        return on_nodes or ([dict(self.label_selector)] if self.label_selector else [])
 
     def capped(self, max_concurrent_trials: int) -> "TrialSlot":
         """Return the same slot for at most so many trials at once."""

@@ -25,7 +25,7 @@ from tune_policies.cluster.tpu_slices import (
     find_slices,
     topologies_not_told_apart,
 )
-from tune_policies.placement.packing import Request, count_workers, device_slots
+from tune_policies.placement.packing import Request, count_workers, device_slots, holds, largest
 from tune_policies.plan.build_plan import build_plan, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import (
@@ -42,6 +42,7 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from tune_policies.values.resources import (
     TICKS,
     Amount,
+    Memory,
     Resources,
     WorkerCount,
     fewest_workers,
@@ -49,6 +50,7 @@ from tune_policies.values.resources import (
     from_ticks,
     to_ticks,
 )
+from tune_policies.values.units import MIB, format_bytes, format_request
 from tune_policies.values.value import counted
 
 
@@ -61,6 +63,7 @@ class AcceleratorPolicy(ResourcePolicy):
             the k-th part of a device.
         cpus: CPUs of each worker; ``None``: as many as strand no device; nodes without CPUs are left out beside
             others.
+        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved.
         accelerator_type: Only devices of this type, such as ``"TPU-V6E"``.
         topology: Whole TPU slices of this topology, such as ``"4x4"``, for each trial; needs ``accelerator_type``.
         num_workers: Train workers in a trial; 0: the trial itself trains. With a topology, as many as fill slices.
@@ -73,6 +76,7 @@ class AcceleratorPolicy(ResourcePolicy):
     resource: Annotated[str, AfterValidator(check_device_resource)]
     amount: Amount = 1
     cpus: Amount | None = None
+    memory: Memory | None = None
     accelerator_type: Annotated[str, AfterValidator(check_accelerator_type)] | None = None
     topology: str | None = None
     num_workers: WorkerCount = 0
@@ -109,6 +113,7 @@ class AcceleratorPolicy(ResourcePolicy):
             return GpuPolicy(
                 gpus=self.amount,
                 cpus=self.cpus,
+                memory=self.memory,
                 accelerator_type=self.accelerator_type,
                 num_workers=self.num_workers,
                 same_for_all=self.same_for_all,
@@ -117,7 +122,8 @@ class AcceleratorPolicy(ResourcePolicy):
 
     def _slice_request(self, topology: str, accelerator_type: str) -> "SliceRequest":
         shape = SliceShape(topology, accelerator_type)
-        return SliceRequest(shape, int(self.amount), self.cpus, fewest_workers(self.num_workers))
+        memory_bytes = None if self.memory is None else int(self.memory)
+        return SliceRequest(shape, int(self.amount), self.cpus, fewest_workers(self.num_workers), memory_bytes)
 
     def _plan_devices(self, capacity: ClusterCapacity) -> TrialPlan:
         request = self._request(capacity.groups)
@@ -150,12 +156,13 @@ class AcceleratorPolicy(ResourcePolicy):
 
     def _request(self, groups: Iterable[NodeGroup]) -> Request:
         """Return what a trial needs, with the share and the CPUs that suit the nodes."""
-        usable = [group for group in self._with_it(groups) if group.node.resources.cpus >= (self.cpus or 0)]
+        beside = Resources(cpus=self.cpus or 0, memory_bytes=self.memory)
+        usable = [group for group in self._with_it(groups) if holds(group.node, beside)]
         share = to_ticks(self.amount)
         if share < TICKS:
             share = equal_device_share(TICKS // share, max(map(self._devices, usable), default=1))
         request = Request(
-            worker=Resources(cpus=self.cpus or 0, custom={self.resource: from_ticks(share)}),
+            worker=Resources(cpus=self.cpus or 0, memory_bytes=self.memory, custom={self.resource: from_ticks(share)}),
             num_workers=self.num_workers,
             accelerator_type=self.accelerator_type,
         )
@@ -233,12 +240,14 @@ class SliceRequest(NamedTuple):
         tpus: Chips of each worker.
         cpus: CPUs of each worker; ``None``: as many as strand no chip.
         num_workers: Train workers of the trial.
+        memory_bytes: Host memory of each worker; ``None``: none reserved.
     """
 
     shape: SliceShape
     tpus: int
     cpus: float | None
     num_workers: int
+    memory_bytes: int | None = None
 
     @property
     def workers_per_slice(self) -> int:
@@ -263,7 +272,7 @@ class SliceRequest(NamedTuple):
             # Not 0, for which Train reserves a whole CPU on a slice.
             cpus = fewest if 0 < fewest < 1 else max(1, int(fewest))
         return Request(
-            worker=Resources(cpus=cpus, custom={"TPU": self.tpus}),
+            worker=Resources(cpus=cpus, memory_bytes=self.memory_bytes, custom={"TPU": self.tpus}),
             num_workers=self.num_workers,
             accelerator_type=self.shape.accelerator_type,
         )
@@ -334,6 +343,8 @@ def _reasons(wanted: SliceRequest, request: Request) -> Iterable[str]:
     )
     if wanted.cpus is None:
         yield f"{format_amount(request.worker.cpus)} CPU per worker, so that no TPU is left without CPUs"
+    if wanted.memory_bytes is not None:
+        yield f"{format_bytes(wanted.memory_bytes)} of host memory per worker, as asked for"
 
 
 def _too_few_slices(
@@ -365,12 +376,29 @@ def _hint(capacity: ClusterCapacity, wanted: SliceRequest, usable: int) -> str:
             pass
         else:
             return f"Ask for at most {format_amount(plan.worker.cpus)} CPU per worker, or add slices."
+    if most := _host_memory_that_fits(capacity, wanted):
+        return f"Ask for at most {format_request(most)} of host memory per worker, or add slices with larger hosts."
     if smaller := _tpus_that_fit(capacity, wanted):
         num_workers = wanted.num_slices * shape.chips // smaller
         return f"Ask for amount={smaller} and num_workers={num_workers}, or add slices with larger hosts."
     if fitting := _topologies_there(capacity, shape):
         return f"Ask for topology={' or '.join(map(repr, fitting))}, which is there, or add such a slice."
     return "Add such a slice: Ray labels its hosts with ray.io/tpu-… when it finds them."
+
+
+def _host_memory_that_fits(capacity: ClusterCapacity, wanted: SliceRequest) -> int | None:
+    """Return the most host memory per worker, less than wanted, that every host of enough slices can give."""
+
+    def fits(memory_bytes: int) -> bool:
+        try:
+            plan_slices(capacity, wanted._replace(memory_bytes=memory_bytes))
+        except InfeasibleRequestError:
+            return False
+        return True
+
+    if wanted.memory_bytes is None or wanted.memory_bytes <= MIB or not fits(MIB):
+        return None
+    return largest(MIB, wanted.memory_bytes - 1, fits)
 
 
 def _tpus_that_fit(capacity: ClusterCapacity, wanted: SliceRequest) -> int | None:

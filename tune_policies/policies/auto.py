@@ -1,6 +1,6 @@
 """A GPU if there is one, else CPUs: for who has not chosen yet."""
 
-from typing import Self
+from typing import Any, Self
 
 from pydantic import model_validator
 
@@ -24,6 +24,8 @@ class AutoPolicy(ResourcePolicy):
     Attributes:
         gpu_memory: GPU memory that one worker needs in all: bytes, or a text such as ``"6GiB"``; ``None``: not known.
         profile: What was measured, config by config; ``None``: nothing was.
+        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: what the profile measured,
+            or none where it did not.
         num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
 
     Raises:
@@ -32,6 +34,7 @@ class AutoPolicy(ResourcePolicy):
 
     gpu_memory: Memory | None = None
     profile: GpuMemoryProfile | None = None
+    memory: Memory | None = None
     num_workers: WorkerCount = 0
 
     @model_validator(mode="after")
@@ -43,11 +46,11 @@ class AutoPolicy(ResourcePolicy):
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
         """What is tried in turn: GPUs, then CPUs."""
+        workers: dict[str, Any] = {"memory": self.memory, "num_workers": self.num_workers}
         if self.gpu_memory is None and self.profile is None:
-            gpus: ResourcePolicy = GpuPolicy(num_workers=self.num_workers)
-        else:
-            gpus = GpuMemoryPolicy(gpu_memory=self.gpu_memory, profile=self.profile, num_workers=self.num_workers)
-        return (gpus, CpuPolicy(num_workers=self.num_workers))
+            return (GpuPolicy(**workers), CpuPolicy(**workers))
+        gpus = GpuMemoryPolicy(gpu_memory=self.gpu_memory, profile=self.profile, **workers)
+        return (gpus, CpuPolicy(**workers))
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""

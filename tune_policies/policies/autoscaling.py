@@ -1,11 +1,18 @@
 """Counts the nodes that the autoscaler can still add, beside those that are alive."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeTypeCapacity
 from tune_policies.placement.packing import largest
-from tune_policies.placement.scale_up import fewest_nodes, nodes_within_limits, types_that_hold
+from tune_policies.placement.scale_up import (
+    fewest_nodes,
+    most_for_devices,
+    nodes_within_limits,
+    types_that_hold,
+    uses_devices,
+)
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
@@ -19,7 +26,8 @@ _MOST_COUNTED: Final = 10_000
 class AutoscalingPolicy(WrappingPolicy):
     """Counts the nodes that the autoscaler can still add beside those that are alive.
 
-    ``nodes_to_add`` of the plan says how few of them its trials need. Ray chooses the nodes by itself when trials wait
+    ``nodes_to_add`` of the plan says how few of them its trials need. Beside slots with devices, nodes with devices are
+    added for those alone, unless no other type holds a trial without. Ray chooses the nodes by itself when trials wait
     for them, or when it is told by ``request_capacity``; with several types that hold a trial it may choose others.
 
     Attributes:
@@ -58,12 +66,25 @@ class AutoscalingPolicy(WrappingPolicy):
     ) -> tuple[TrialPlan, dict[str, int]]:
         """Return the plan with the nodes that may be added, and how many these are of each type."""
         plan = self.inner.plan(capacity.with_nodes_added(most))
-        if sum(most.values()) <= limit:
-            return plan, most
-        # What the trials need is known now, and with it the types that hold the most of them.
-        by_slot = (types_that_hold(slot, capacity, slot.max_concurrent_trials) for slot in plan.slots)
-        chosen = nodes_within_limits(most, dict.fromkeys(each.name for types in by_slot for each in types), limit)
-        return self.inner.plan(capacity.with_nodes_added(chosen)), chosen
+        found, chosen = self._plan_within(plan, capacity, most, most, limit)
+        fewer = most_for_devices(plan.slots, capacity, most)
+        if fewer != most:
+            with suppress(InfeasibleRequestError):
+                sparing, of_those = self._plan_within(plan, capacity, most, fewer, limit)
+                if _trials_with_devices(sparing) >= _trials_with_devices(found):
+                    return sparing, of_those
+        return found, chosen
+
+    def _plan_within(
+        self, plan: TrialPlan, capacity: ClusterCapacity, most: dict[str, int], wanted: dict[str, int], limit: int
+    ) -> tuple[TrialPlan, dict[str, int]]:
+        """Return the plan with the wanted nodes, as far as the limit allows; ``plan`` is that with the most."""
+        chosen = wanted
+        if sum(wanted.values()) > limit:
+            # What the trials need is known now, and with it the types that hold the most of them.
+            by_slot = (types_that_hold(slot, capacity, slot.max_concurrent_trials) for slot in plan.slots)
+            chosen = nodes_within_limits(wanted, dict.fromkeys(each.name for types in by_slot for each in types), limit)
+        return (plan if chosen == most else self.inner.plan(capacity.with_nodes_added(chosen))), chosen
 
     def _plan_without(self, capacity: ClusterCapacity, error: InfeasibleRequestError) -> TrialPlan:
         """Return the plan for the alive nodes alone, for which a trial may fit though none does with added nodes."""
@@ -92,7 +113,13 @@ class AutoscalingPolicy(WrappingPolicy):
             found = self.inner.plan(capacity.with_nodes_added(nodes_to_add))
         except InfeasibleRequestError:
             return False
-        return found.max_concurrent_trials >= plan.max_concurrent_trials
+        return found.max_concurrent_trials >= plan.max_concurrent_trials and (
+            _trials_with_devices(found) >= _trials_with_devices(plan)
+        )
+
+
+def _trials_with_devices(plan: TrialPlan) -> int:
+    return sum(slot.max_concurrent_trials for slot in plan.slots if uses_devices(slot))
 
 
 def _counted(node_types: tuple[NodeTypeCapacity, ...], limit: int) -> str:

@@ -41,7 +41,4 @@ class CpuPolicy(ResourcePolicy):
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
         worker = Resources(cpus=self.cpus, memory_bytes=self.memory, custom=self.custom)
         request = Request(worker=worker, num_workers=self.num_workers)
-        reasons = [f"{worker} per worker, as asked for, and no GPU"]
-        if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
-            reasons.append("host memory of some nodes is not known, so it limits nothing there")
-        return build_plan(capacity, request, reasons)
+        return build_plan(capacity, request, [f"{worker} per worker, as asked for, and no GPU"])

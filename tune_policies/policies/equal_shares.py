@@ -6,6 +6,7 @@ all of them wastes most of the better ones, so each type of node has slots of it
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
@@ -15,7 +16,7 @@ from tune_policies.placement.packing import (
     device_slots,
     workers_on_node,
 )
-from tune_policies.plan.build_plan import about_the_nodes
+from tune_policies.plan.build_plan import about_host_memory, about_the_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.resources import MOST, TICKS, from_ticks, to_ticks
@@ -157,18 +158,21 @@ def with_own_slots(
     """
     if request.num_workers:
         return plan
-    slots = [slot for alike in nodes for slot in _slots_on(alike, request, resource, choose_cpus=choose_cpus)]
+    nodes = tuple(nodes)
+    found = [each for alike in nodes for each in _slots_on(alike, request, resource, choose_cpus=choose_cpus)]
+    slots = [slot for _, slot in sorted(found, key=itemgetter(0))]
     common, count = plan.slots[0], sum(slot.max_concurrent_trials for slot in slots)
     is_more = count > plan.max_concurrent_trials
     gives_more = count == plan.max_concurrent_trials and any(_has_more(slot, common) for slot in slots)
     if len(slots) < 2 or count > MOST or not (is_more or gives_more):
         return plan
+    groups = [group for alike in nodes for group in alike.groups]
     own = f"each type of node has its own slots; without run, tuner or PolicyScheduler, every trial gets {common}"
     return TrialPlan(
         slots=tuple(slots),
         common=common,
         limited_by=plan.limited_by,
-        reasons=(*reasons, own, *about_the_nodes(capacity)),
+        reasons=(*reasons, own, *about_host_memory(groups, request), *about_the_nodes(capacity)),
     )
 
 
@@ -176,33 +180,33 @@ def _has_more(slot: TrialSlot, common: TrialSlot) -> bool:
     return slot.worker.cpus > common.worker.cpus or (slot.gpu_memory_bytes or 0) > (common.gpu_memory_bytes or 0)
 
 
-def _slots_on(alike: AlikeNodes, request: Request, resource: str, *, choose_cpus: bool) -> Iterator[TrialSlot]:
-    """Yield the slots of these nodes, those with the most CPUs first.
+def _slots_on(
+    alike: AlikeNodes, request: Request, resource: str, *, choose_cpus: bool
+) -> Iterator[tuple[bool, TrialSlot]]:
+    """Yield the slots of these nodes, those with the most CPUs first, and whether their nodes are still to be added.
 
     In this order each type fills its own nodes: on nodes with fewer CPUs it would strand devices, so it goes there
     last, and nodes with more are full.
     """
-    changes = {
-        "worker": request.worker.with_ticks(resource, alike.share_ticks),
-        "accelerator_type": alike.accelerator_type,
-    }
-    request = request.model_copy(update=changes)
-    groups_with: dict[float, list[NodeGroup]] = {}
+    worker = request.worker.with_ticks(resource, alike.share_ticks)
+    request = request.model_copy(update={"worker": worker, "accelerator_type": alike.accelerator_type})
+    groups_with: dict[tuple[float, bool], list[NodeGroup]] = {}
     for group in alike.groups:
-        cpus = _own_cpus(group, request) if choose_cpus else request.worker.cpus
-        if cpus or not choose_cpus:
-            groups_with.setdefault(cpus, []).append(group)
-    for cpus in sorted(groups_with, reverse=True):
+        cpus = _own_cpus(group, request) if choose_cpus else worker.cpus
+        if (cpus or not choose_cpus) and workers_on_node(group.node, request.with_cpus(cpus)):
+            groups_with.setdefault((cpus, group.node.is_expected), []).append(group)
+    for (cpus, is_expected), groups in sorted(groups_with.items(), key=itemgetter(0), reverse=True):
         own = request.with_cpus(cpus)
-        memory = share_of_gpu_memory(groups_with[cpus], alike.share_ticks)
-        if count := count_trials(groups_with[cpus], own):
-            yield TrialSlot(
+        memory = share_of_gpu_memory(groups, alike.share_ticks)
+        if count := count_trials(groups, own):
+            slot = TrialSlot(
                 trial=own.worker,
                 max_concurrent_trials=min(count, MOST),
                 gpu_memory_bytes=memory if resource == "GPU" else None,
                 accelerator_type=alike.accelerator_type,
                 label_selector=dict(alike.label_selector),
             )
+            yield is_expected, slot
 
 
 def _own_cpus(group: NodeGroup, request: Request) -> float:

@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
-from tune_policies.placement.packing import Request, count_trials, largest, limiting_resource
+from tune_policies.placement.packing import Request, count_trials, largest, limiting_resource, workers_on_node
 from tune_policies.plan.build_plan import build_plan, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import equal_device_share, share_of_gpu_memory
@@ -16,6 +16,7 @@ from tune_policies.values.resources import (
     TICKS,
     Amount,
     GpuAmount,
+    Memory,
     PositiveCount,
     Resources,
     WorkerCount,
@@ -27,16 +28,17 @@ from tune_policies.values.resources import (
 class EvenSplitPolicy(ResourcePolicy):
     """Divides what the cluster has among the trials, as evenly as its nodes and devices allow.
 
-    All trials run at once if each can have the least that is asked for. If not, they run in waves, and the
-    policy takes the smallest number at once that needs no further wave: 20 trials in 3 waves are 7 at once,
-    not 8, 8 and 4. What is left is shared out again: first GPUs, then CPUs.
+    All trials run at once if each can have the least that is asked for. If not, they run in waves, as few as can be. A
+    trial then gets the most, first of GPUs and then of CPUs, with which no further wave is needed: 20 trials in 3
+    waves get what 7 at once can have. Of trials of that size, as many as fit run at once.
 
     Attributes:
         num_trials: Trials of the whole experiment.
         min_cpus: The fewest CPUs of a worker.
         min_gpus: The fewest GPUs of a worker; 0: trials take no GPU.
+        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved. It does not
+            grow, as Ray holds no process to it.
         num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
-        balance_waves: Whether to even out the waves; if not, as many as fit run at once.
 
     Raises:
         InvalidResourcesError: A field is wrong, or neither CPUs nor GPUs are asked for.
@@ -45,8 +47,8 @@ class EvenSplitPolicy(ResourcePolicy):
     num_trials: PositiveCount
     min_cpus: Amount = 1
     min_gpus: GpuAmount = 0
+    memory: Memory | None = None
     num_workers: WorkerCount = 0
-    balance_waves: bool = True
 
     @model_validator(mode="after")
     def _must_ask_for_something(self) -> Self:
@@ -61,35 +63,28 @@ class EvenSplitPolicy(ResourcePolicy):
         fit = count_trials(groups, least)
         if fit == 0:
             raise infeasible(groups, least)
-        at_once, waves = self._at_once(fit)
+        waves = -(-self.num_trials // fit)
+        at_once = -(-self.num_trials // waves)  # so many must run at once, or there is a further wave
         share = self._largest_share(groups, at_once)
-        cpus = self._largest_cpus(groups, share, at_once)
-        reasons = [f"{self.num_trials} trials share the cluster: {self._request(cpus, share).worker} per worker"]
+        request = self._request(self._largest_cpus(groups, share, at_once), share)
+        reasons = [f"{self.num_trials} trials share the cluster: {request.worker} per worker"]
         if waves > 1:
             reasons.append(
-                f"at most {fit} fit, with {least.worker} per worker: {waves} waves, for which {at_once} at once do"
+                f"at most {fit} fit, with {least.worker} per worker: {waves} waves, and {at_once} at once need no more"
             )
-        request = self._request(cpus, share)
-        usable = gpus_of_type(capacity, None).where(
-            lambda node: share > 0 and node.resources.cpus >= cpus and node.amounts["GPU"] >= share
-        )
+        usable = gpus_of_type(capacity, None).where(lambda node: share > 0 and workers_on_node(node, request) > 0)
         memory = share_of_gpu_memory(usable.groups, share)
         plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), reasons)
         limited_by = "num_trials" if waves == 1 else limiting_resource(groups, least)
-        return plan.capped(at_once, limited_by=limited_by).model_copy(update={"limited_by": limited_by})
+        return plan.capped(self.num_trials, limited_by=limited_by).model_copy(update={"limited_by": limited_by})
 
     def _request(self, cpus: float, share_ticks: int) -> Request:
-        return Request(worker=Resources(cpus=cpus, gpus=from_ticks(share_ticks)), num_workers=self.num_workers)
+        worker = Resources(cpus=cpus, gpus=from_ticks(share_ticks), memory_bytes=self.memory)
+        return Request(worker=worker, num_workers=self.num_workers)
 
     def _least_share(self, groups: tuple[NodeGroup, ...]) -> int:
         wish = to_ticks(self.min_gpus)
         return equal_device_share(TICKS // wish, _most_gpus(groups)) if 0 < wish < TICKS else wish
-
-    def _at_once(self, fit: int) -> tuple[int, int]:
-        """Return how many trials run at once, and in how many waves."""
-        at_once = min(self.num_trials, fit)
-        waves = -(-self.num_trials // at_once)
-        return (-(-self.num_trials // waves) if self.balance_waves else at_once), waves
 
     def _largest_share(self, groups: tuple[NodeGroup, ...], at_once: int) -> int:
         """Return the largest GPU share, in ticks, with which ``at_once`` trials still fit."""

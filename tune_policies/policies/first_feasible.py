@@ -6,6 +6,7 @@ from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.resources import PositiveCount
 from tune_policies.values.value import Value
 
 
@@ -17,50 +18,76 @@ class FirstFeasiblePolicy(ResourcePolicy):
 
     Attributes:
         policies: The choices, the best first. At least one.
+        min_trials: How many trials must run at once: a choice that runs fewer does not count as one that fits.
 
     Raises:
         InvalidResourcesError: A field is wrong, or there is no choice.
     """
 
     policies: tuple[InnerPolicy, ...]
+    min_trials: PositiveCount = 1
 
-    def __init__(self, *choices: ResourcePolicy, policies: Sequence[ResourcePolicy] | None = None) -> None:
+    def __init__(
+        self, *choices: ResourcePolicy, policies: Sequence[ResourcePolicy] | None = None, min_trials: int = 1
+    ) -> None:
         if choices and policies is not None:
             raise InvalidResourcesError("give the policies one way: as arguments, or as policies=(…)")
-        Value.__init__(self, policies=choices if policies is None else policies)
+        Value.__init__(self, policies=choices if policies is None else policies, min_trials=min_trials)
         if not self.policies:
             raise InvalidResourcesError("FirstFeasiblePolicy needs at least one policy to try")
 
     def __or__(self, other: ResourcePolicy) -> ResourcePolicy:
         """Return the policy that tries ``other`` last, after all of these."""
-        return FirstFeasiblePolicy(*self.policies, other) if isinstance(other, ResourcePolicy) else NotImplemented
+        if not isinstance(other, ResourcePolicy):
+            return NotImplemented
+        # What comes last is what is left to do, so no number of trials is asked of it.
+        return FirstFeasiblePolicy(*(self.policies if self.min_trials == 1 else (self,)), other)
 
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
         """What is tried in turn, without further choices inside."""
-        return tuple(choice for policy in self.policies for choice in policy.choices)
+        choices = tuple(choice for policy in self.policies for choice in policy.choices)
+        if self.min_trials == 1:
+            return choices
+        return tuple(FirstFeasiblePolicy(choice, min_trials=self.min_trials) for choice in choices)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        return plan_first_feasible(self.policies, capacity)
+        return plan_first_feasible(self.policies, capacity, min_trials=self.min_trials)
 
 
-def plan_first_feasible(policies: Iterable[ResourcePolicy], capacity: ClusterCapacity) -> TrialPlan:
+def plan_first_feasible(
+    policies: Iterable[ResourcePolicy], capacity: ClusterCapacity, *, min_trials: int = 1
+) -> TrialPlan:
     """Return the plan of the first policy that fits; its reasons say why the ones before it did not.
 
     Raises:
-        InfeasibleRequestError: None of them fits.
+        InfeasibleRequestError: None of them fits, with so many trials at once.
     """
     errors: list[InfeasibleRequestError] = []
     notes: list[str] = []
+    most_at_once = 0
     for policy in policies:
         try:
-            return policy.plan(capacity).with_reasons(*notes)
+            plan = policy.plan(capacity)
+            at_once = plan.min_concurrent_trials
+            if at_once >= min_trials:
+                return plan.with_reasons(*notes)
+            most_at_once = max(at_once, most_at_once)
+            on_type = f" on {plan.accelerator_type}" if plan.accelerator_type else ""
+            raise InfeasibleRequestError(
+                f"{plan.worker}{on_type}, {min_trials} times at once",
+                f"only {at_once} would run at once",
+                plan.limited_by,
+                _fewer(at_once),
+            )
         except InfeasibleRequestError as error:
             errors.append(error)
             notes.append(f"not {type(policy).__name__}: {error}")
     if len(errors) == 1:
         raise errors[0]
+    if most_at_once:  # then how near each choice came is the answer
+        raise InfeasibleRequestError.of_each(errors).told(suggestion=_fewer(most_at_once))
     last = errors[-1]
     raise InfeasibleRequestError(
         " or else ".join(error.asked for error in errors),
@@ -69,3 +96,7 @@ def plan_first_feasible(policies: Iterable[ResourcePolicy], capacity: ClusterCap
         last.suggestion,
         tuple(errors),
     )
+
+
+def _fewer(at_once: int) -> str:
+    return f"Ask for min_trials={at_once}, or add nodes."

@@ -36,6 +36,7 @@ from tune_policies.values.resources import (
     Amount,
     GpuAmount,
     Memory,
+    PositiveCount,
     Resources,
     WorkerCount,
     format_amount,
@@ -57,8 +58,10 @@ class GpuPolicy(GpuTypesPolicy):
     Attributes:
         gpus: GPUs of each worker: whole, or below 1 a share, which is rounded up to the k-th part of a GPU.
         cpus: CPUs of each worker; ``None``: as many as strand no GPU; nodes without CPUs are left out beside others.
+        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved.
         accelerator_type: Only devices of this type, such as ``"A100"``; of several, ``("H100", "A100")``, the first
             of which a trial fits.
+        min_trials: How many trials must run at once, or the next type is tried.
         num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
         min_gpu_memory: Only devices with at least so much memory each: bytes, or a text such as ``"24GiB"``.
         custom: Other Ray resources of each worker by their names.
@@ -71,7 +74,9 @@ class GpuPolicy(GpuTypesPolicy):
 
     gpus: Annotated[GpuAmount, AfterValidator(_above_zero)] = 1
     cpus: Amount | None = None
+    memory: Memory | None = None
     accelerator_type: AcceleratorTypes | None = None
+    min_trials: PositiveCount = 1
     num_workers: WorkerCount = 0
     min_gpu_memory: Memory | None = None
     custom: WantedCustom = Field(default_factory=dict)
@@ -151,7 +156,7 @@ class GpuPolicy(GpuTypesPolicy):
             yield alike_nodes(capacity, select_gpus(capacity, groups, accelerator_type), share)
 
     def _request(self, gpus: float) -> Request:
-        worker = Resources(cpus=self.cpus or 0, gpus=gpus, custom=self.custom)
+        worker = Resources(cpus=self.cpus or 0, gpus=gpus, memory_bytes=self.memory, custom=self.custom)
         return Request(worker=worker, num_workers=self.num_workers)
 
     def _none_is_large_enough(self, capacity: ClusterCapacity, accelerator_type: str | None) -> InfeasibleRequestError:

@@ -12,7 +12,7 @@ from typing import Final, Self
 from pydantic import Field, model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
-from tune_policies.placement.packing import Request
+from tune_policies.placement.packing import DRIVER_BYTES, Request, holds
 from tune_policies.plan.build_plan import infeasible
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
 from tune_policies.plan.slots_by_config import Headroom, SlotsByProfile, with_headroom
@@ -45,7 +45,7 @@ from tune_policies.values.resources import (
     format_amount,
     from_ticks,
 )
-from tune_policies.values.units import format_bytes, format_request
+from tune_policies.values.units import MOST_BYTES, format_bytes, format_request
 from tune_policies.values.value import counted
 
 _MOST_SIZES: Final = 12
@@ -74,8 +74,11 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         profile: What was measured, config by config.
         headroom: How much more than the profile says a worker gets: 0.1 is a tenth more.
         cpus: CPUs of each worker; ``None``: as many as strand no GPU; nodes without CPUs are left out beside others.
+        memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: what the profile measured,
+            or none where it did not.
         accelerator_type: Only devices of this type, such as ``"A100"``; of several, ``("H100", "A100")``, the first
             of which a trial fits.
+        min_trials: How many trials must run at once, or the next type is tried.
         num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
         max_trials_per_gpu: At most so many workers on a GPU, even where its memory holds more.
         custom: Other Ray resources of each worker by their names.
@@ -90,7 +93,9 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     profile: GpuMemoryProfile | None = None
     headroom: Headroom = 0.1
     cpus: Amount | None = None
+    memory: Memory | None = None
     accelerator_type: AcceleratorTypes | None = None
+    min_trials: PositiveCount = 1
     num_workers: WorkerCount = 0
     max_trials_per_gpu: PositiveCount | None = None
     custom: WantedCustom = Field(default_factory=dict)
@@ -105,9 +110,10 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return self
 
     def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
-        usable = self._usable(capacity, accelerator_type)
         if self.profile is not None:
-            return self._plan_by_profile(self.profile, capacity, usable)
+            measured = self._with_measured_memory(self.profile, capacity, accelerator_type)
+            return measured._plan_by_profile(self.profile, capacity, measured._usable(capacity, accelerator_type))
+        usable = self._usable(capacity, accelerator_type)
         needed = int(self.gpu_memory or 0)
         plan, choice = self._best(capacity, usable, needed)
         plan = with_labels(plan, capacity, choice)
@@ -144,6 +150,21 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             choose_cpus=self.cpus is None,
             reasons=reasons,
         )
+
+    def _with_measured_memory(
+        self, profile: GpuMemoryProfile, capacity: ClusterCapacity, accelerator_type: str | None
+    ) -> Self:
+        """Return the policy with the host memory that was measured, where none is asked for.
+
+        With headroom, but no more than the largest node has, if that is enough, beside a Train driver.
+        """
+        needed = profile.host_memory_bytes
+        if self.memory is not None or needed is None:
+            return self
+        there = [node.resources.memory_bytes for node, _ in self._usable(capacity, accelerator_type).groups]
+        known = [memory for memory in there if memory is not None]
+        most = max(known, default=0) - DRIVER_BYTES if len(known) == len(there) else MOST_BYTES
+        return self.model_copy(update={"memory": min(with_headroom(needed, self.headroom), max(needed, most))})
 
     def _plan_by_profile(self, profile: GpuMemoryProfile, capacity: ClusterCapacity, usable: Selection) -> TrialPlan:
         """Return the plan whose first slot is enough for every measured config, with smaller slots for smaller ones.
@@ -189,12 +210,21 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             *_what_they_get(by_config),
             *profile.reasons,
             *_where_it_was_not_measured(profile, gpu_models, overhead),
+            *self._about_host_memory(profile),
             f"a config of which nothing is known gets {_whole(by_config.slots[-1])}",
             *(f"for the largest: {reason}" for reason in plan.reasons),
         ]
         # Slots of GPUs are of one type, so the plan has this one alone.
         changes = {"slots": (first.model_copy(update=overheads),), "by_config": by_config, "reasons": tuple(reasons)}
         return plan.model_copy(update=changes)
+
+    def _about_host_memory(self, profile: GpuMemoryProfile) -> Iterator[str]:
+        """Yield where the host memory of a trial comes from, if it reserves any."""
+        if self.memory is not None and profile.host_memory_bytes is not None:
+            yield (
+                f"{format_bytes(int(self.memory))} of host memory per worker, of which at most "
+                f"{format_bytes(profile.host_memory_bytes)} was measured in use"
+            )
 
     def _best(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> tuple[TrialPlan, Selection]:
         """Return the plan for workers that need so many bytes each, and the devices that it uses.
@@ -219,10 +249,9 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         )
 
     def _usable(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
-        gpus = gpus_of_type(capacity, accelerator_type)
-        if self.cpus is None:
-            return gpus._replace(groups=nodes_with_cpus(gpus.groups, "GPU"))
-        return gpus.where(lambda node: node.resources.cpus >= (self.cpus or 0))
+        beside = Resources(cpus=self.cpus or 0, memory_bytes=self.memory)
+        gpus = gpus_of_type(capacity, accelerator_type).where(lambda node: holds(node, beside))
+        return gpus._replace(groups=nodes_with_cpus(gpus.groups, "GPU")) if self.cpus is None else gpus
 
     def _plan_choice(self, capacity: ClusterCapacity, usable: Selection, choice: Selection, needed: int) -> TrialPlan:
         smallest = choice.memory_bytes or 0
@@ -254,10 +283,11 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             else "as their memory is too small or not known"
         )
         reasons = [f"left out {why}: {others}"] if others else []
-        return [*reasons, f"left out for want of CPUs: {without_cpus}"] if without_cpus else reasons
+        of_what = "CPUs" if self.memory is None else "CPUs or host memory"
+        return [*reasons, f"left out for want of {of_what}: {without_cpus}"] if without_cpus else reasons
 
     def _request(self, gpus: float) -> Request:
-        worker = Resources(cpus=self.cpus or 0, gpus=gpus, custom=self.custom)
+        worker = Resources(cpus=self.cpus or 0, gpus=gpus, memory_bytes=self.memory, custom=self.custom)
         return Request(worker=worker, num_workers=self.num_workers)
 
     def _infeasible(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> InfeasibleRequestError:

@@ -6,6 +6,7 @@ tell Ray, the simplest that sets its nodes apart.
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator
@@ -13,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator
 from tune_policies.cluster.accelerators import check_accelerator_type, check_type_of_resource
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, is_label_value, is_one_of
-from tune_policies.placement.packing import Request, device_slots
+from tune_policies.placement.packing import Request, workers_on_node
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import (
@@ -25,10 +26,10 @@ from tune_policies.policies.equal_shares import (
 )
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy
-from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import TICKS, format_amount, to_ticks
+from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
+from tune_policies.values.resources import TICKS, PositiveCount, format_amount, to_ticks
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import shorten
+from tune_policies.values.value import counted, shorten
 
 
 def _wishes(value: object) -> object:
@@ -63,6 +64,7 @@ class GpuTypesPolicy(ResourcePolicy):
 
     if TYPE_CHECKING:  # each policy has the fields, after its own amounts, as people write and read them
         accelerator_type: AcceleratorTypes | None = None
+        min_trials: PositiveCount = 1
         same_for_all: bool = False
 
     @property
@@ -74,13 +76,33 @@ class GpuTypesPolicy(ResourcePolicy):
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        if self.accelerator_type is None or isinstance(self.accelerator_type, str):
-            return self._plan_on_type(capacity, self.accelerator_type)
-        return plan_first_feasible(self.choices, capacity)
+        types = self.accelerator_type
+        if self.min_trials == 1 and not isinstance(types, tuple):
+            return self._plan_on_type(capacity, types)
+        choices = self.model_copy(update={"min_trials": 1}).choices
+        plan = plan_first_feasible(choices, capacity, min_trials=self.min_trials)
+        taken = types.index(str(plan.accelerator_type)) if isinstance(types, tuple) else len(choices)
+        return plan.with_reasons(*_about_more_elsewhere(plan, choices[taken + 1 :], capacity))
 
     @abstractmethod
     def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:
         """Return the plan on devices of one type; ``None``: of any."""
+
+
+def _about_more_elsewhere(
+    plan: TrialPlan, further: Iterable[ResourcePolicy], capacity: ClusterCapacity
+) -> Iterator[str]:
+    """Yield which of the further types would run the most trials at once, if it would run more than the plan."""
+    most = plan
+    for choice in further:
+        with suppress(InfeasibleRequestError):
+            most = max(most, choice.plan(capacity), key=lambda each: each.min_concurrent_trials)
+    if most is not plan:
+        yield (
+            f"{plan.accelerator_type} runs {counted(plan.min_concurrent_trials, 'trial')} at once, and "
+            f"{most.accelerator_type} would run {most.min_concurrent_trials}: with min_trials=, a type that runs too "
+            "few is passed over"
+        )
 
 
 class Selection(NamedTuple):
@@ -123,10 +145,8 @@ def plan_gpu_share(
     Raises:
         InfeasibleRequestError: Not even one trial fits.
     """
-    share_ticks, cpus = to_ticks(request.worker.gpus), request.worker.cpus
-    usable = selection.where(
-        lambda node: node.resources.cpus >= cpus and device_slots(node.amounts.get("GPU", 0), share_ticks) > 0
-    )
+    share_ticks = to_ticks(request.worker.gpus)
+    usable = selection.where(lambda node: workers_on_node(node, request) > 0)
     notes = list(reasons)
     worker = request.worker
     if choose_cpus and usable.groups:

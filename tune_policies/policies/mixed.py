@@ -7,9 +7,8 @@ from typing import Final, NamedTuple, Self
 
 from pydantic import model_validator
 
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
-from tune_policies.cluster.labels import NODE_ID, is_one_of
-from tune_policies.placement.layout import RemainingCapacity
+from tune_policies.cluster.capacity import ClusterCapacity, ReducedNodes
+from tune_policies.placement.layout import FilledSlots, RemainingCapacity
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
@@ -71,13 +70,13 @@ class MixedPolicy(ResourcePolicy):
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
-        left = RemainingCapacity.all_of(capacity)
         found: list[_PolicySlots] = []
         errors: list[InfeasibleRequestError] = []
         notes: list[str] = []
         for policy, speed in zip(self.policies, self.speeds or [None] * len(self.policies), strict=True):
+            left = found[-1].filled.left() if found else RemainingCapacity.all_of(capacity)
             try:
-                given, left = _next_slots(policy, left)
+                given = _next_slots(policy, left)
             except InfeasibleRequestError as error:
                 errors.append(error)
                 notes.append(f"no slots of {type(policy).__name__}{' beside these' if found else ''}: {error}")
@@ -87,7 +86,7 @@ class MixedPolicy(ResourcePolicy):
         if not found:
             raise InfeasibleRequestError.of_each(errors)
         if len(found) == 1:
-            return found[0].alone(capacity).with_reasons(*notes)
+            return found[0].alone().with_reasons(*notes)
         return TrialPlan(
             slots=tuple(slot.of_fixed_size() for given in found for slot in given.slots),
             limited_by=found[-1].plan.limited_by,
@@ -104,12 +103,19 @@ class _PolicySlots(NamedTuple):
         plan: Its plan on what was left.
         slots: The slots of the plan that have a place, at least one.
         without_place: A sentence for each of its slots that has no place.
+        filled: The last of the slots in their places, from which follows what remains.
     """
 
     policy: ResourcePolicy
     plan: TrialPlan
     slots: tuple[TrialSlot, ...]
     without_place: tuple[str, ...]
+    filled: FilledSlots
+
+    @property
+    def num_trials(self) -> int:
+        """How many trials run at once in its slots."""
+        return sum(slot.max_concurrent_trials for slot in self.slots)
 
     def with_speed(self, speed: float) -> Self:
         """Return the same with this speed for the first slot, and the others in proportion to it."""
@@ -119,115 +125,80 @@ class _PolicySlots(NamedTuple):
         slots = (slot.model_copy(update={"speed": each}) for slot, each in zip(self.slots, speeds, strict=True))
         return self._replace(slots=tuple(slots))
 
-    def alone(self, capacity: ClusterCapacity) -> TrialPlan:
-        """Return the plan on the whole cluster, where no other policy has a place."""
+    def alone(self) -> TrialPlan:
+        """Return the plan where no other policy has a place: on the whole cluster, which no slots share."""
         speed = self.slots[0].speed
-        plan = self.policy.plan(capacity)
         if speed is None:
-            return plan
-        fast = self._replace(slots=plan.slots).with_speed(speed)
-        return plan.model_copy(update={"slots": fast.slots})
+            return self.plan
+        return self.plan.model_copy(update={"slots": self._replace(slots=self.plan.slots).with_speed(speed).slots})
 
 
-def _next_slots(policy: ResourcePolicy, left: RemainingCapacity) -> tuple[_PolicySlots, RemainingCapacity]:
-    """Return the slots of ``policy`` on the remaining capacity, and what then remains.
+def _next_slots(policy: ResourcePolicy, left: RemainingCapacity) -> _PolicySlots:
+    """Return the slots of ``policy`` on the remaining capacity.
 
     Raises:
         InfeasibleRequestError: Not even one trial fits there.
     """
-    plan = policy.plan(left.capacity)
-    if any(slot.num_workers for slot in plan.slots) and len(left.capacity.nodes) > 1:
-        return _take(policy, _plan_workers(policy, left), left)
+    plan, found = policy.plan(left.capacity), []
+    _check_slices(plan, left)
     with suppress(InfeasibleRequestError):
-        given, rest = _take(policy, plan, left)
-        if given.slots == plan.slots:
-            return given, rest
+        found.append(_take(policy, plan, left))
+        if found[0].slots == plan.slots or not left.shares:
+            return found[0]
     try:
-        return _take(policy, policy.plan(left.without_devices_in_use), left)
+        found.insert(0, _take(policy, policy.plan(left.without_devices_in_use), left))
     except InfeasibleRequestError as error:
-        raise InfeasibleRequestError(
-            error.asked,
-            "the slots before use devices of the same nodes in another share, and unequal shares may wait for ever",
-            error.short_of,
-            "Ask for the same share, or for a device type or nodes of its own.",
-        ) from error
+        if not found:
+            raise InfeasibleRequestError(
+                error.asked,
+                "the slots before use devices of the same nodes in another share, and unequal shares may wait for ever",
+                error.short_of,
+                "Ask for the same share, or for a device type or nodes of its own.",
+            ) from error
+    return max(found, key=lambda given: given.num_trials)
 
 
-def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> tuple[_PolicySlots, RemainingCapacity]:
-    """Return the slots of the plan that have a place on the remaining capacity, and what then remains.
+def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> _PolicySlots:
+    """Return the slots of the plan that have a place on the remaining capacity.
 
     Raises:
         InfeasibleRequestError: None has a place.
     """
     left = left.grown(plan.nodes_to_add) if plan.nodes_to_add else left
+    filled: FilledSlots | None = None
     slots, missing = [], []
     for slot in plan.slots:
-        counts, left = left.allocate(slot)
-        if count := sum(counts.values()):
-            slots.append(slot.capped(count))
+        filled = (filled.left() if filled else left).fill(slot)
+        if filled.num_trials:
+            slots.append(slot.capped(filled.num_trials))
         else:
             missing.append(f"no slots of {type(policy).__name__} with {slot}: none has a place beside the others")
-    if not slots:
+    if filled is None or not slots:
         raise InfeasibleRequestError(
             " or ".join(str(slot) for slot in plan.slots),
             "none of these slots has a place of its own beside the others",
             plan.limited_by,
             "Ask for less, or put this policy first.",
         )
-    return _PolicySlots(policy, plan, tuple(slots), tuple(missing)), left
+    return _PolicySlots(policy, plan, tuple(slots), tuple(missing), filled)
 
 
-def _plan_workers(policy: ResourcePolicy, left: RemainingCapacity) -> TrialPlan:
-    """Return the plan for trials with Train workers, on nodes that no other policy uses, or else on one shared node.
-
-    Train places the workers by itself. On several shared nodes it could put all of them on one, and take what other
-    policies have there. The plan names nodes by their identifiers, so nodes that are still to be added do not count.
+def _check_slices(plan: TrialPlan, left: RemainingCapacity) -> None:
+    """Check that Ray Train, which reserves whole TPU slices by itself, could take no node that others use.
 
     Raises:
-        InfeasibleRequestError: Not even one trial fits there.
+        InfeasibleRequestError: It could.
     """
-    alive = left.without_devices_in_use.where(lambda node: not node.is_expected)
-    alive = alive.model_copy(update={"node_types": (), "max_nodes_to_add": None})
-    unused = alive.where(lambda node: node.node_id not in left.shares)
-    try:
-        return _kept_to_nodes(policy.plan(unused), unused, left)
-    except InfeasibleRequestError as error:
-        plans = []
-        one_of_each = (min(nodes, key=lambda node: node.node_id) for nodes in alive.nodes_by_shape.values())
-        for node in sorted(one_of_each, key=lambda node: node.node_id):
-            try:
-                plans.append((policy.plan(alive.with_nodes([node])), node))
-            except InfeasibleRequestError:
-                continue
-        if not plans:
-            raise error from None
-    plan, node = max(plans, key=lambda each: each[0].max_concurrent_trials)
-    return _kept_to_nodes(plan, alive.with_nodes([node]), left)
-
-
-def _kept_to_nodes(plan: TrialPlan, capacity: ClusterCapacity, left: RemainingCapacity) -> TrialPlan:
-    """Return the plan with its Train workers kept to as few nodes as hold them."""
-
-    def kept(slot: TrialSlot) -> TrialSlot:
-        if slot.num_workers == 0:
-            return slot
-        if slot.topology is None:
-            nodes = RemainingCapacity(capacity, left.shares).fewest_nodes(slot)
-            return slot.on_nodes({NODE_ID: is_one_of(nodes)})
-        if any(_has_tpu(node) for node in left.capacity.nodes if node.node_id in left.shares):
+    in_use = (nodes[0] for nodes in left.capacity.nodes_by_shape.values() if isinstance(nodes, ReducedNodes))
+    has_slices_in_use = any(node.resources.custom.get("TPU", 0) > 0 for node in in_use)
+    for slot in plan.slots:
+        if slot.topology is not None and has_slices_in_use:
             raise InfeasibleRequestError(
                 str(slot),
                 "Ray Train reserves whole slices by itself, and policies before this one use some of their nodes",
                 "TPU slices",
                 "Put the policy of the slices first.",
             )
-        return slot
-
-    return plan.with_slots(kept)
-
-
-def _has_tpu(node: NodeCapacity) -> bool:
-    return node.resources.custom.get("TPU", 0) > 0
 
 
 def _reasons(found: list[_PolicySlots]) -> Iterator[str]:

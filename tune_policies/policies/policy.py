@@ -134,9 +134,10 @@ class WrappingPolicy(ResourcePolicy):
     @property
     def choices(self) -> tuple[ResourcePolicy, ...]:
         """The same around each of the inner policy's choices."""
-        if self.inner.choices == (self.inner,):
+        inside = self.inner.choices  # asked for once: else each policy around another asks twice as often
+        if inside == (self.inner,):
             return (self,)
-        return tuple(self.model_copy(update={"inner": choice}) for choice in self.inner.choices)
+        return tuple(self.model_copy(update={"inner": choice}) for choice in inside)
 
 
 def with_inner(policies: Iterable[ResourcePolicy]) -> Iterator[ResourcePolicy]:

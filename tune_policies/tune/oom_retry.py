@@ -298,4 +298,5 @@ def _with_floor(slot: TrialSlot, floor: MemoryFloor) -> TrialSlot:
                 gpu_memory_bytes = gpu_memory_bytes * floor.gpu_ticks // had
     if floor.memory_bytes > (worker.memory_bytes or 0):
         worker = worker.with_ticks("memory", floor.memory_bytes)
-    return slot.model_copy(update={"per_worker": worker, "gpu_memory_bytes": gpu_memory_bytes})
+    # On the nodes where it had room, it may have none any more.
+    return slot.model_copy(update={"per_worker": worker, "gpu_memory_bytes": gpu_memory_bytes, "worker_nodes": ()})

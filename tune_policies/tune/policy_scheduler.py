@@ -31,7 +31,7 @@ from tune_policies.ray_compat.tune_controller import (
 from tune_policies.values.errors import InvalidResourcesError
 
 from .run_plan import PlanChange, RunPlan, check_seconds, lost_node
-from .slot_assignment import SlotAssignment, TrialTimer, free_slots
+from .slot_assignment import SlotAssignment, TrialTimer, free_slots, place_of
 from .wrapping_scheduler import WrappingScheduler, nested_schedulers
 
 _logger = logging.getLogger(__name__)
@@ -291,7 +291,7 @@ class PolicyScheduler(WrappingScheduler):
                 continue
             if not is_bound and self._should_idle(placement.slot_type, queue, idle):
                 continue
-            factory = self._run_plan.factories[placement.slot_type, placement.node_id]
+            factory = self._run_plan.factories[placement]
             if trial.placement_group_factory is not factory:
                 trial.update_resources(factory)
             taken = slots_taken(trial, self._kinds.slots[placement.slot_type])
@@ -301,7 +301,12 @@ class PolicyScheduler(WrappingScheduler):
             slot = self._kinds.slots[placement.slot_type]
             remember_slot(trial, slot)
             self._assignments[trial] = SlotAssignment(
-                slot, placement.slot_type, placement.node_id, num_slots=taken, has_started=False
+                slot,
+                placement.slot_type,
+                placement.node_id,
+                num_slots=taken,
+                has_started=False,
+                worker_nodes=placement.worker_nodes,
             )
             return True
         return False
@@ -320,13 +325,13 @@ class PolicyScheduler(WrappingScheduler):
         wanted: Counter[PlacementGroupFactory] = Counter()
         if self._waiting:
             gathering = {
-                (assignment.kind, assignment.node_id)
+                assignment.place
                 for assignment in self._assignments.values()
                 if assignment.num_slots > 1 and not assignment.has_started
             }
             for placement in self._run_plan.placements:
-                if (placement.slot_type, placement.node_id) not in gathering:
-                    wanted[self._run_plan.factories[placement.slot_type, placement.node_id]] += placement.count
+                if place_of(placement) not in gathering:
+                    wanted[self._run_plan.factories[placement]] += placement.count
         queue.keep_processes(wanted)
 
 

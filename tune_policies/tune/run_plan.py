@@ -204,7 +204,7 @@ class RunPlan:
         self.plan = _check_plan(plan)
         self.kinds = SlotKinds(plan.slots)
         self.changes: list[PlanChange] = []
-        self.factories: dict[tuple[int, str | None], PlacementGroupFactory] = {}
+        self.factories: dict[Placement, PlacementGroupFactory] = {}
         self._placements: tuple[Placement, ...] | None = None
         self._policy = policy
         self._watch = NodeWatch(interval_s, probes=policy is not None)
@@ -227,7 +227,7 @@ class RunPlan:
         """Where the slots are, the better kinds first; without the nodes that have just lost a trial."""
         since_s = time.monotonic() - _AVOID_LOST_NODE_S
         lost = {node_id for node_id, at_s in self._lost_nodes.items() if at_s > since_s}
-        return [placement for placement in self._placements or () if placement.node_id not in lost]
+        return [placement for placement in self._placements or () if not lost & placement.nodes]
 
     @property
     def timeout_error(self) -> InfeasibleRequestError | None:
@@ -274,8 +274,8 @@ class RunPlan:
             () if self._infeasible is not None else self._place_slots(self._capacity or ClusterCapacity())
         )
         self.factories = {
-            (each.slot_type, each.node_id): self.plan.slots[each.slot_type].placement_group_factory(
-                node_id=each.node_id
+            each: self.plan.slots[each.slot_type].placement_group_factory(
+                node_id=each.node_id, worker_nodes=each.worker_nodes
             )
             for each in self._placements
         }

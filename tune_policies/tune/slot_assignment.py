@@ -11,14 +11,14 @@ Pure decisions: this module knows no Ray and reads no clock; callers pass times 
 import heapq
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, Final, NamedTuple
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.labels import format_selector
 from tune_policies.placement.layout import Placement
-from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.plan.trial_slot import TrialSlot, WorkerNodes
 
 
 class SlotAssignment(NamedTuple):
@@ -30,6 +30,7 @@ class SlotAssignment(NamedTuple):
         node_id: The node of the slot; ``None``: any.
         num_slots: How many slots of the kind the trial takes: several where it has more than one slot holds.
         has_started: Whether the trial runs.
+        worker_nodes: The nodes of its Train workers, as the placement of the slot says.
     """
 
     slot: TrialSlot
@@ -37,6 +38,17 @@ class SlotAssignment(NamedTuple):
     node_id: str | None
     num_slots: int = 1
     has_started: bool = True
+    worker_nodes: WorkerNodes = ()
+
+    @property
+    def place(self) -> Hashable:
+        """What :func:`place_of` returns for the placement of the slot."""
+        return self.kind, self.node_id, self.worker_nodes
+
+
+def place_of(placement: Placement) -> Hashable:
+    """Return what tells a placement from the others of a plan, however many slots it has."""
+    return placement.slot_type, placement.node_id, placement.worker_nodes
 
 
 def _device_kind(slot: TrialSlot) -> tuple[frozenset[str], str | None, str]:
@@ -59,13 +71,13 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
     become free on one device.
     """
     free = [placement.count for placement in placements]
-    index_of = {(placement.slot_type, placement.node_id): index for index, placement in enumerate(placements)}
+    index_of = {place_of(placement): index for index, placement in enumerate(placements)}
     blocked: set[int] = set()
     elsewhere: Counter[int] = Counter()
     for assignment in assignments:
         if assignment.kind is None:
             continue
-        index = index_of.get((assignment.kind, assignment.node_id))
+        index = index_of.get(assignment.place)
         here = 0 if index is None else min(assignment.num_slots, free[index])
         if index is not None:
             free[index] -= here

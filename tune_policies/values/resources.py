@@ -26,7 +26,13 @@ Amounts = dict[str, int]
 MOST: Final = 10**11
 """Above this, floats no longer tell one tick from the next."""
 
-_RESERVED_NAMES: Final = frozenset({"CPU", "GPU", "memory", "object_store_memory"})
+_FIELDS: Final = {
+    "CPU": "has a field of its own: use cpus=",
+    "GPU": "has a field of its own: use gpus=",
+    "memory": "has a field of its own: use memory=, in Resources memory_bytes=",
+    "object_store_memory": "is of Ray's object store, which no worker reserves: leave it out",
+}
+"""Names of Ray's that no custom resource has, and what to do instead."""
 
 
 def to_ticks(amount: float) -> int:
@@ -129,8 +135,8 @@ def _speed(value: object, *, name: str) -> float:
 def _custom(value: object, *, name: str) -> object:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise InvalidResourcesError(f"{name} must map names of Ray resources to amounts, got {value!r}")
-    for reserved in sorted(value.keys() & _RESERVED_NAMES):
-        raise InvalidResourcesError(f"custom resource {reserved!r} has a field of its own: use that")
+    for reserved in sorted(value.keys() & _FIELDS.keys()):
+        raise InvalidResourcesError(f"custom resource {reserved!r} {_FIELDS[reserved]}")
     checked = {each: check_amount(value[each], name=each) for each in sorted(value)}
     return {each: amount for each, amount in checked.items() if amount > 0}
 

@@ -26,3 +26,22 @@ class Arm(StrEnum):
     PLAN = "plan"
     SCHEDULER = "plan-and-scheduler"
     CALLBACK = "plan-scheduler-and-callback"
+
+
+class PoolArm(StrEnum):
+    """Which slots of a pool of several kinds trials take."""
+
+    POLICY = "speeds-known"
+    LEARNS = "speeds-not-known"
+    NAIVE = "all-slots"
+    GPU_ONLY = "gpu-only"
+
+    @property
+    def label(self) -> str:
+        """What a table says of it."""
+        return {
+            PoolArm.POLICY: "PolicyScheduler, speeds known",
+            PoolArm.LEARNS: "PolicyScheduler, speeds not known",
+            PoolArm.NAIVE: "every slot whenever it is free",
+            PoolArm.GPU_ONLY: "GPU slots only",
+        }[self]

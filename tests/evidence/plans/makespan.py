@@ -9,9 +9,8 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
@@ -28,7 +27,8 @@ from tune_policies.files.terminal import TextConsole, TextTable
 from tune_policies.trainers import with_plan
 from tune_policies.tune.slot_assignment import TrialDurations
 
-from .pool_simulation import SlotKind, least_makespan, simulate
+from .choices import PoolArm
+from .pool_simulation import SlotKind, draw_pool, least_makespan, ratio_with_speeds, simulate
 
 _NUM_GPUS: Final = 2
 _NUM_CPUS: Final = 16
@@ -37,15 +37,6 @@ _CPU_SLOTS: Final = CpuPolicy(cpus=2)
 
 _STARTS_S: Final = 300.0
 """How long the start of all processes may take."""
-
-
-class Arm(StrEnum):
-    """A way to run the trials."""
-
-    POLICY = "PolicyScheduler, speeds known"
-    LEARNS = "PolicyScheduler, speeds not known"
-    NAIVE = "every slot whenever it is free"
-    GPU_ONLY = "GPU slots only"
 
 
 class Sizes(NamedTuple):
@@ -57,6 +48,8 @@ class Sizes(NamedTuple):
         slowdown: How many times as long it takes in a CPU slot.
         repetitions: Runs of each arm.
         simulations: Simulated runs of each arm.
+        pools: Simulated pools of any slots and speeds.
+        is_cold: Whether no trials come first that wait for the start of all processes.
     """
 
     trials: int
@@ -64,10 +57,12 @@ class Sizes(NamedTuple):
     slowdown: float
     repetitions: int
     simulations: int
+    pools: int
+    is_cold: bool
 
 
 class Run(NamedTuple):
-    """One run: from when all processes have started to the last trial's end, and all of it, in seconds."""
+    """One run: from when all processes, or cold the first one, have started to its end, and all of it, in seconds."""
 
     makespan_s: float
     whole_s: float
@@ -87,11 +82,12 @@ class Sleeper(tune.Trainable):  # type: ignore[misc] # Ray's class is Any here
 
     def step(self) -> dict[str, Any]:
         """Do all the work."""
+        began_s = time.time()
         if self._number < self._num_slots:
             self._await_all_starts()
         else:
             time.sleep(self._seconds)
-        return {"ended_s": time.time(), "done": True}
+        return {"began_s": began_s, "ended_s": time.time(), "done": True}
 
     def _await_all_starts(self) -> None:
         (self._starts / str(self._number)).touch()
@@ -107,14 +103,15 @@ class Sleeper(tune.Trainable):  # type: ignore[misc] # Ray's class is Any here
         return True
 
 
-def measure_makespan(sizes: Sizes) -> None:
+def measure_makespan(arms: Sequence[PoolArm], sizes: Sizes) -> None:
     """Print how long simulated runs with trials of random lengths take, and real ones with trials of one length."""
     kinds = _kinds(sizes.slowdown)
     TextConsole().print(_simulated(sizes, kinds))
+    _print_drawn(sizes.pools)
     bound_s = least_makespan([sizes.seconds] * sizes.trials, kinds)
-    runs = [arm for arm in Arm for _ in range(sizes.repetitions)]
+    runs = [arm for arm in arms for _ in range(sizes.repetitions)]
     random.Random(0).shuffle(runs)
-    found: dict[Arm, list[Run]] = {arm: [] for arm in Arm}
+    found: dict[PoolArm, list[Run]] = {arm: [] for arm in arms}
     with _local_ray():
         for number, arm in enumerate(runs, start=1):
             print(f"{number}/{len(runs)}: {arm}", file=sys.stderr)
@@ -124,7 +121,7 @@ def measure_makespan(sizes: Sizes) -> None:
         times = [run.makespan_s for run in each]
         median = spread(times).median
         row = (f"{median:.1f}", f"{min(times):.1f} to {max(times):.1f}", f"{median / bound_s:.3f}")
-        table.add_row(arm, *row, f"{spread([run.whole_s for run in each]).median:.1f}")
+        table.add_row(arm.label, *row, f"{spread([run.whole_s for run in each]).median:.1f}")
     TextConsole().print(table)
     slots = ", ".join(f"{kind.num_slots} of speed {kind.speed:g}" for kind in kinds)
     TextConsole().print(
@@ -135,15 +132,24 @@ def measure_makespan(sizes: Sizes) -> None:
     print(f"command: {own_command()}")
 
 
-def run_arm(arm: Arm, sizes: Sizes) -> Run:
+def _print_drawn(pools: int) -> None:
+    rng = random.Random(0)
+    ratios = [ratio_with_speeds(*draw_pool(rng)) for _ in range(pools)]
+    print(
+        f"{pools} pools of any slots and speeds, equal trials: beside the better of the best kind only and all "
+        f"kinds, known speeds take {statistics.mean(ratios):.3f} times as long on average, {max(ratios):.6f} at most"
+    )
+
+
+def run_arm(arm: PoolArm, sizes: Sizes) -> Run:
     """Run the trials on the Ray that this program is connected to."""
     plan = _plan(arm, sizes.slowdown)
     # What is switched off here is the one decision in which naive mixing differs.
     never_idle = patch("tune_policies.tune.slot_assignment.should_idle", return_value=False)
-    decision = never_idle if arm is Arm.NAIVE else nullcontext()
+    decision = never_idle if arm is PoolArm.NAIVE else nullcontext()
     # What Tune says of a run is no part of the result.
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, decision, redirect_stdout(sys.stderr):
-        num_slots, starts = plan.max_concurrent_trials, Path(folder, "starts")
+        num_slots, starts = 0 if sizes.is_cold else plan.max_concurrent_trials, Path(folder, "starts")
         starts.mkdir()
         began_s = time.perf_counter()
         trials = tune.run(
@@ -155,27 +161,30 @@ def run_arm(arm: Arm, sizes: Sizes) -> Run:
                 "num_slots": num_slots,
                 "number": tune.grid_search(list(range(num_slots + sizes.trials))),
             },
-            scheduler=None if arm is Arm.GPU_ONLY else PolicyScheduler(None, plan),
+            scheduler=None if arm is PoolArm.GPU_ONLY else PolicyScheduler(None, plan),
             reuse_actors=True,
             storage_path=folder,
             verbose=0,
         ).trials
         whole_s = time.perf_counter() - began_s
     ends = [trial.last_result["ended_s"] for trial in trials]
-    started_s = max(end for trial, end in zip(trials, ends, strict=True) if trial.config["number"] < num_slots)
+    if sizes.is_cold:
+        started_s = min(trial.last_result["began_s"] for trial in trials)
+    else:
+        started_s = max(end for trial, end in zip(trials, ends, strict=True) if trial.config["number"] < num_slots)
     return Run(max(ends) - started_s, whole_s)
 
 
-def _plan(arm: Arm, slowdown: float) -> TrialPlan:
+def _plan(arm: PoolArm, slowdown: float) -> TrialPlan:
     capacity = ClusterCapacity.of(Resources(cpus=_NUM_CPUS, gpus=_NUM_GPUS))
-    if arm is Arm.GPU_ONLY:
+    if arm is PoolArm.GPU_ONLY:
         return _GPU_SLOTS.plan(capacity)
-    speeds = None if arm is Arm.LEARNS else (1, 1 / slowdown)
+    speeds = None if arm is PoolArm.LEARNS else (1, 1 / slowdown)
     return MixedPolicy(_GPU_SLOTS, _CPU_SLOTS, speeds=speeds).plan(capacity)
 
 
 def _kinds(slowdown: float) -> list[SlotKind]:
-    return [SlotKind(slot.max_concurrent_trials, slot.speed or 1) for slot in _plan(Arm.POLICY, slowdown).slots]
+    return [SlotKind(slot.max_concurrent_trials, slot.speed or 1) for slot in _plan(PoolArm.POLICY, slowdown).slots]
 
 
 def _simulated(sizes: Sizes, kinds: list[SlotKind]) -> Table:
@@ -186,9 +195,9 @@ def _simulated(sizes: Sizes, kinds: list[SlotKind]) -> Table:
         "log-normal, sigma 0.5": lambda rng: rng.lognormvariate(0, 0.5),
         "log-normal, sigma 1": lambda rng: rng.lognormvariate(0, 1),
     }
-    ratios: dict[Arm, dict[str, str]] = {arm: {} for arm in Arm}
+    ratios: dict[PoolArm, dict[str, str]] = {arm: {} for arm in PoolArm}
     for name, length in lengths.items():
-        for arm in Arm:
+        for arm in PoolArm:
             found = []
             for seed in range(sizes.simulations):
                 rng = random.Random(seed)
@@ -196,16 +205,16 @@ def _simulated(sizes: Sizes, kinds: list[SlotKind]) -> Table:
                 found.append(_simulate(arm, work, kinds) / least_makespan(work, kinds))
             ratios[arm][name] = f"{statistics.mean(found):.3f} (to {max(found):.3f})"
     table = _table(f"{sizes.trials} simulated trials, mean ratio of {sizes.simulations} runs", *lengths)
-    for arm in Arm:
-        table.add_row(arm, *ratios[arm].values())
+    for arm in PoolArm:
+        table.add_row(arm.label, *ratios[arm].values())
     return table
 
 
-def _simulate(arm: Arm, work: list[float], kinds: list[SlotKind]) -> float:
-    if arm is Arm.GPU_ONLY:
+def _simulate(arm: PoolArm, work: list[float], kinds: list[SlotKind]) -> float:
+    if arm is PoolArm.GPU_ONLY:
         return simulate(work, kinds[:1], durations=None)
-    speeds = [kind.speed if arm is Arm.POLICY else None for kind in kinds]
-    return simulate(work, kinds, durations=None if arm is Arm.NAIVE else TrialDurations(speeds))
+    speeds = [kind.speed if arm is PoolArm.POLICY else None for kind in kinds]
+    return simulate(work, kinds, durations=None if arm is PoolArm.NAIVE else TrialDurations(speeds))
 
 
 def _table(title: str, *headings: str) -> Table:

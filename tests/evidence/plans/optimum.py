@@ -80,8 +80,8 @@ class Question(NamedTuple):
             raise TypeError(f"a {type(policy).__name__} says nothing of what one worker needs")
         amounts = {name: _ticks(amount) for name, amount in policy.custom.items()}
         amounts["CPU"] = _ticks(cpus if policy.cpus is None else policy.cpus)
+        amounts["memory"] = int(policy.memory or 0)
         if isinstance(policy, CpuPolicy):
-            amounts["memory"] = int(policy.memory or 0)
             return cls(Wish(amounts, fewest_workers(policy.num_workers)), allowed, allowed)
         least = policy.min_gpu_memory if isinstance(policy, GpuPolicy) else policy.gpu_memory
         suited = tuple(

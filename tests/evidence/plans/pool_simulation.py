@@ -4,6 +4,7 @@ The scheduler's own decisions are made here (``should_idle``), with trials of an
 """
 
 import heapq
+import random
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -68,3 +69,16 @@ def least_makespan(work: Sequence[float], kinds: Sequence[SlotKind]) -> float:
         ends = sorted(done * work[0] / speed for speed in speeds for done in range(1, len(work) + 1))
         bound = max(bound, ends[len(work) - 1])
     return bound
+
+
+def draw_pool(rng: random.Random) -> tuple[list[float], list[SlotKind]]:
+    """Return 1 to 500 equal trials, and 1 to 4 kinds of 1 to 32 slots, one up to 100 times as fast as another."""
+    kinds = [SlotKind(rng.randint(1, 32), 10 ** rng.uniform(0, 2)) for _ in range(rng.randint(1, 4))]
+    return [1.0] * rng.randint(1, 500), kinds
+
+
+def ratio_with_speeds(work: Sequence[float], kinds: Sequence[SlotKind]) -> float:
+    """Return how long a run takes whose speeds are known, beside the better of the best kind only and all kinds."""
+    best = max(kinds, key=lambda kind: kind.speed)
+    found = simulate(work, kinds, durations=TrialDurations([kind.speed for kind in kinds]))
+    return found / min(simulate(work, [best], durations=None), simulate(work, kinds, durations=None))

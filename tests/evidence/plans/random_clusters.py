@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 from tune_policies import (
+    AcceleratorPolicy,
+    AutoscalingPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -18,7 +20,9 @@ from tune_policies import (
     GpuDevice,
     GpuMemoryPolicy,
     GpuPolicy,
+    MixedPolicy,
     NodeCapacity,
+    NodeTypeCapacity,
     ReservingPolicy,
     Resources,
     SelectingPolicy,
@@ -35,6 +39,7 @@ _GIB: Final = 2**30
 _GPU_MEMORY_GIB: Final = {None: (8, 16, 24), "T4": (15,), "A10G": (22.5,), "A100": (40, 80), "H100": (80,)}
 _NUM_WORKERS: Final = (0, 0, 0, 1, 2, 3, 4, 6)
 _CUSTOM: Final[tuple[dict[str, float], ...]] = ({}, {}, {}, {"license": 1}, {"license": 0.3}, {"scratch": 1})
+_MEMORY: Final = (None, None, "500MiB", "1GiB", "1500MiB", "3GiB")
 _TYPES: Final = (None, None, None, "T4", "A100", ("H100", "A100"), ("A10G", "T4"))
 _SELECTORS: Final[tuple[dict[str, str], ...]] = (
     {},
@@ -81,6 +86,53 @@ def _draw_node(rng: random.Random) -> NodeCapacity:
         accelerator_type=accelerator_type,
         labels=labels,
         devices=devices,
+    )
+
+
+def draw_larger_cluster(rng: random.Random) -> ClusterCapacity:
+    """Return such a cluster with accelerators of other families on some nodes, to which 0 to 2 types can be added."""
+    cluster = draw_cluster(rng)
+    types = []
+    for index in range(rng.randint(0, 2)):
+        node = _with_accelerators(rng, _draw_node(rng))
+        types.append(
+            NodeTypeCapacity(
+                name=f"type-{index}",
+                resources=node.resources,
+                max_nodes_to_add=rng.randint(1, 2),
+                accelerator_type=node.accelerator_type,
+                labels=node.labels,
+            )
+        )
+    nodes = tuple(_with_accelerators(rng, node) for node in cluster.nodes)
+    return cluster.model_copy(update={"nodes": nodes, "node_types": tuple(types)})
+
+
+def _with_accelerators(rng: random.Random, node: NodeCapacity) -> NodeCapacity:
+    custom = rng.choice(({}, {}, {"HPU": 8}, {"HPU": 2}, {"NPU": 1}, {"NPU": 4}))
+    return node.model_copy(update={"resources": node.resources.replaced(custom={**node.resources.custom, **custom})})
+
+
+def draw_mixed_policies(rng: random.Random) -> Iterator[ResourcePolicy]:
+    """Yield policies of several types of slots, for other accelerators and for nodes to add, without end."""
+    while True:
+        inner = rng.choice((_draw_mixed, _draw_mixed, _draw_accelerator))(rng)
+        yield AutoscalingPolicy(inner) if rng.random() < 0.4 else inner
+
+
+def _draw_mixed(rng: random.Random) -> MixedPolicy:
+    draws = (_draw_cpu, _draw_gpu, _draw_gpu, _draw_gpu_memory, _draw_accelerator)
+    return MixedPolicy(policies=[rng.choice(draws)(rng) for _ in range(rng.choice((2, 2, 3)))])
+
+
+def _draw_accelerator(rng: random.Random) -> AcceleratorPolicy:
+    resource = rng.choice(("HPU", "NPU"))
+    amounts = (1, 1, 2, 4) if resource == "HPU" else (0.25, 0.3, 0.5, 1, 2)
+    return AcceleratorPolicy(
+        resource=resource,
+        amount=rng.choice(amounts),
+        cpus=rng.choice((None, None, 0.5, 1, 2)),
+        num_workers=rng.choice(_NUM_WORKERS),
     )
 
 
@@ -137,7 +189,7 @@ def _wrapped(rng: random.Random, capacity: ClusterCapacity, inner: ResourcePolic
 def _draw_cpu(rng: random.Random) -> CpuPolicy:
     return CpuPolicy(
         cpus=rng.choice((0.25, 0.3, 0.57, 1, 1, 1.5, 2, 3, 4)),
-        memory=rng.choice((None, None, "500MiB", "1GiB", "1500MiB", "3GiB")),
+        memory=rng.choice(_MEMORY),
         num_workers=rng.choice(_NUM_WORKERS),
         custom=rng.choice(_CUSTOM),
     )
@@ -147,6 +199,7 @@ def _draw_gpu(rng: random.Random) -> GpuPolicy:
     return GpuPolicy(
         gpus=rng.choice((0.007, 0.03, 0.1, 0.15, 0.2, 0.25, 0.3, 1 / 3, 0.34, 0.4, 0.5, 0.6, 0.75, 1, 1, 2, 3, 4)),
         cpus=rng.choice((None, None, 0, 0.5, 1, 2, 3)),
+        memory=rng.choice((None, *_MEMORY)),
         accelerator_type=rng.choice(_TYPES),
         num_workers=rng.choice(_NUM_WORKERS),
         min_gpu_memory=rng.choice((None, None, None, "15GiB", "20GiB", "50GiB")),
@@ -158,6 +211,7 @@ def _draw_gpu_memory(rng: random.Random) -> GpuMemoryPolicy:
     return GpuMemoryPolicy(
         gpu_memory=rng.choice(("2GiB", "5GiB", "6GiB", "10GiB", "14GiB", "20GiB", "35GiB")),
         cpus=rng.choice((None, None, 0.5, 1, 2)),
+        memory=rng.choice((None, *_MEMORY)),
         accelerator_type=rng.choice(_TYPES),
         num_workers=rng.choice(_NUM_WORKERS),
         max_trials_per_gpu=rng.choice((None, None, None, 1, 2, 3)),
@@ -171,5 +225,5 @@ def _draw_even_split(rng: random.Random) -> EvenSplitPolicy:
         min_cpus=rng.choice((0.5, 1, 1, 2)),
         min_gpus=rng.choice((0, 0.15, 0.3, 0.5, 1, 2)),
         num_workers=rng.choice(_NUM_WORKERS),
-        balance_waves=rng.random() < 0.5,
+        memory=rng.choice(_MEMORY),
     )

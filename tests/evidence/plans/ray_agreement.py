@@ -5,19 +5,29 @@ import random
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from itertools import islice
+from itertools import groupby, islice
 from multiprocessing import get_context
 from typing import Final, NamedTuple
 
-from tune_policies import ClusterCapacity, InfeasibleRequestError, TrialPlan
+from tune_policies import AcceleratorPolicy, AutoscalingPolicy, ClusterCapacity, InfeasibleRequestError, TrialPlan
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.policies.policy import ResourcePolicy
+from tune_policies.values.resources import TICKS
 from tune_policies.values.value import Value
 
-from .random_clusters import Strategy, draw_cluster, draw_policies, leaves_room
+from .random_clusters import (
+    Strategy,
+    draw_cluster,
+    draw_larger_cluster,
+    draw_mixed_policies,
+    draw_policies,
+    leaves_room,
+)
 
 _MOST_BUNDLES: Final = 80
 """Plans with more are passed over, as each bundle costs time."""
@@ -33,13 +43,15 @@ class Case(NamedTuple):
         policy: What made the plan.
         plan: The plan.
         strategy: How Train spreads the workers of a trial over nodes.
-        fills: Whether the policy says that not one trial more fits.
+        filled: The types of slots of which the policy says that not one more fits.
+        capacity: The nodes for it, once those to add are there.
     """
 
     policy: ResourcePolicy
     plan: TrialPlan
     strategy: Strategy
-    fills: bool
+    filled: frozenset[int]
+    capacity: ClusterCapacity
 
 
 class ClusterResult(Value):
@@ -81,9 +93,64 @@ def _cases(rng: random.Random, capacity: ClusterCapacity) -> Iterator[Case]:
             plan = policy.plan(capacity)
         except InfeasibleRequestError:
             continue
-        if plan.max_concurrent_trials * (1 + plan.num_workers) <= _MOST_BUNDLES:
+        if _num_bundles(plan) <= _MOST_BUNDLES:
             fills = not leaves_room(policy) and not _drivers_may_displace_a_worker(plan, capacity)
-            yield Case(policy, plan, strategy, fills)
+            yield Case(policy, plan, strategy, frozenset(_of_one_share(plan) if fills else ()), capacity)
+
+
+def draw_mixed_cases(seed: int, num_policies: int) -> tuple[ClusterCapacity, list[Case]]:
+    """Return the same of plans with several types of slots, for other accelerators, or with nodes to add."""
+    rng = random.Random(seed)
+    capacity = draw_larger_cluster(rng)
+    return capacity, list(islice(_mixed_cases(rng, capacity), num_policies))
+
+
+def _mixed_cases(rng: random.Random, capacity: ClusterCapacity) -> Iterator[Case]:
+    for policy in islice(draw_mixed_policies(rng), _MOST_DRAWS):
+        strategy: Strategy = rng.choice(("PACK", "SPREAD"))
+        try:
+            plan = policy.plan(capacity)
+        except InfeasibleRequestError:
+            continue
+        is_of_interest = len(plan.slots) > 1 or plan.nodes_to_add or isinstance(policy, AcceleratorPolicy)
+        if is_of_interest and _num_bundles(plan) <= _MOST_BUNDLES:
+            grown = _as_alive(capacity.with_nodes_added(plan.nodes_to_add))
+            yield Case(policy, plan, strategy, frozenset(_filled_types(plan, policy)), grown)
+
+
+def _filled_types(plan: TrialPlan, policy: ResourcePolicy) -> Iterator[int]:
+    """Yield the types of slots of which not one more fits.
+
+    That is not said where Train places workers among others, as their worst place counts, and where the autoscaler
+    could add nodes.
+    """
+    if not isinstance(policy, AutoscalingPolicy) and not any(slot.num_workers for slot in plan.slots):
+        yield from _of_one_share(plan)
+
+
+def _of_one_share(plan: TrialPlan) -> Iterator[int]:
+    """Yield the types of slots without devices of which another type has other shares: these may not share a node."""
+    shares_of: dict[str, set[float]] = defaultdict(set)
+    for slot in plan.slots:
+        for name in DEVICE_RESOURCES & slot.worker.ticks.keys():
+            shares_of[name].add(min(TICKS, slot.worker.ticks[name]))
+    for slot_type, slot in enumerate(plan.slots):
+        if all(len(shares_of[name]) == 1 for name in DEVICE_RESOURCES & slot.worker.ticks.keys()):
+            yield slot_type
+
+
+def _as_alive(capacity: ClusterCapacity) -> ClusterCapacity:
+    """Return the cluster with the nodes that were to be added, as they are once they have come."""
+    come = {
+        node.node_id: node.model_copy(update={"is_expected": False, "node_id": f"{index:056x}"})
+        for index, node in enumerate(capacity.nodes)
+        if node.is_expected
+    }
+    return capacity.with_nodes([come.get(node.node_id, node) for node in capacity.nodes])
+
+
+def _num_bundles(plan: TrialPlan) -> int:
+    return sum(slot.max_concurrent_trials * (1 + slot.num_workers) for slot in plan.slots)
 
 
 def _drivers_may_displace_a_worker(plan: TrialPlan, capacity: ClusterCapacity) -> bool:
@@ -95,17 +162,20 @@ def _drivers_may_displace_a_worker(plan: TrialPlan, capacity: ClusterCapacity) -
     return any((node.resources.memory_bytes or 0) % needed < drivers for node in capacity.nodes)
 
 
-def check_cluster(seed: int, num_policies: int) -> ClusterResult:
-    """Start the cluster of ``seed``, and try plans for it."""
-    from .trials_on_ray import cluster_like, disagreement, nodes_that_differ
+def check_cluster(seed: int, num_policies: int, *, mixed: bool = False) -> ClusterResult:
+    """Start the cluster of ``seed``, and try plans for it; with nodes to add, on a cluster that has them."""
+    from .trials_on_ray import cluster_like, nodes_that_differ
 
     start = time.monotonic()
-    capacity, cases = draw_cases(seed, num_policies)
-    with cluster_like(capacity):
-        failures = nodes_that_differ(capacity)
-        for case in cases:
-            if found := disagreement(case.plan, case.strategy, fills=case.fills):
-                failures.append(f"{case.strategy} {case.policy!r}: {found}")
+    _, cases = (draw_mixed_cases if mixed else draw_cases)(seed, num_policies)
+    failures = []
+    for nodes, on_nodes in groupby(sorted(cases, key=_nodes), key=_nodes):
+        of_cluster = list(on_nodes)
+        with cluster_like(of_cluster[0].capacity):
+            failures += nodes_that_differ(of_cluster[0].capacity)
+            for case in of_cluster:
+                if found := _disagreement(case):
+                    failures.append(f"{case.strategy} {case.policy!r}, with {len(nodes)} nodes: {found}")
     return ClusterResult(
         seed=seed,
         policies=len(cases),
@@ -115,22 +185,34 @@ def check_cluster(seed: int, num_policies: int) -> ClusterResult:
     )
 
 
-def measure_ray_agreement(seeds: range, *, num_policies: int, jobs: int) -> bool:
+def _nodes(case: Case) -> list[str]:
+    return sorted(node.node_id + str(node.resources) for node in case.capacity.nodes)
+
+
+def _disagreement(case: Case) -> str | None:
+    from .trials_on_ray import disagreement, disagreement_beside
+
+    if len(case.plan.slots) == 1:
+        return disagreement(case.plan, case.strategy, fills=bool(case.filled))
+    return disagreement_beside(case.plan, case.capacity, case.strategy, filled=case.filled)
+
+
+def measure_ray_agreement(seeds: range, *, num_policies: int, jobs: int, mixed: bool) -> bool:
     """Check the clusters of all seeds, and print a summary; return whether Ray agreed everywhere."""
     start = time.monotonic()
     results = []
     with _environment_of_its_own():
-        for result in _results(seeds, num_policies, jobs):
+        for result in _results(seeds, num_policies, jobs, mixed=mixed):
             results.append(result)
             for trouble in result.troubles:
-                _tell(f"seed {result.seed}: {trouble}\n  again: {_command(result.seed, num_policies)}")
+                _tell(f"seed {result.seed}: {trouble}\n  again: {_command(result.seed, num_policies, mixed=mixed)}")
             if len(results) % 10 == 0:
                 _tell(f"{_counts(results)} after {time.monotonic() - start:.0f} s")
     failed = [result for result in results if result.troubles]
     print(f"{_counts(results)}, {time.monotonic() - start:.0f} s with {jobs} at a time")
     for result in sorted(failed, key=lambda result: result.seed):
         for trouble in result.troubles:
-            print(f"seed {result.seed}: {trouble}\n  again: {_command(result.seed, num_policies)}")
+            print(f"seed {result.seed}: {trouble}\n  again: {_command(result.seed, num_policies, mixed=mixed)}")
     print(describe_machine())
     print(f"command: {own_command()}")
     return not failed
@@ -144,13 +226,13 @@ def _counts(results: list[ClusterResult]) -> str:
     return f"{len(results)} clusters{left_out}, {policies} policies, {trials} trials: {failures} failures"
 
 
-def _results(seeds: range, num_policies: int, jobs: int) -> Iterator[ClusterResult]:
+def _results(seeds: range, num_policies: int, jobs: int, *, mixed: bool) -> Iterator[ClusterResult]:
     """Yield results as they come. A cluster that takes its process down with it is a failure, and spoils few others."""
     for first in range(0, len(seeds), jobs * _CLUSTERS_PER_PROCESS):
         # New processes now and then: each cluster leaves some of itself in the process that started it.
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
             futures = {
-                pool.submit(check_cluster, seed, num_policies): seed
+                pool.submit(check_cluster, seed, num_policies, mixed=mixed): seed
                 for seed in seeds[first : first + jobs * _CLUSTERS_PER_PROCESS]
             }
             for future in as_completed(futures):
@@ -182,8 +264,9 @@ def _environment_of_its_own() -> Iterator[None]:
             os.environ.update(before)
 
 
-def _command(seed: int, num_policies: int) -> str:
-    return f"python -m tests.evidence ray-agreement --clusters 1 --seed {seed} --policies {num_policies}"
+def _command(seed: int, num_policies: int, *, mixed: bool) -> str:
+    option = " --mixed" if mixed else ""
+    return f"python -m tests.evidence ray-agreement --clusters 1 --seed {seed} --policies {num_policies}{option}"
 
 
 def _tell(text: str) -> None:

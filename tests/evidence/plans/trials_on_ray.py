@@ -5,8 +5,9 @@ Each trial is made of the placement groups that Tune and Train would ask for, on
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import ray
@@ -20,8 +21,9 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 
-from tune_policies import ClusterCapacity, NodeCapacity, TrialPlan
+from tune_policies import ClusterCapacity, NodeCapacity, TrialPlan, TrialSlot
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
+from tune_policies.placement.layout import place_slots
 from tune_policies.values.resources import TICKS
 
 from .random_clusters import Strategy
@@ -42,7 +44,8 @@ def cluster_like(capacity: ClusterCapacity) -> Iterator[None]:
     Raises:
         StartError: Ray does not get the nodes up.
     """
-    logging.getLogger("ray").setLevel(logging.ERROR)  # which it says of each address that it writes down
+    # Of each address that it writes down it warns, and that the NPUs of a node are not there is an error to it.
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
     cluster = _started(capacity, _ATTEMPTS_TO_START)
     try:
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
@@ -108,7 +111,7 @@ def nodes_that_differ(capacity: ClusterCapacity) -> list[str]:
 
 
 def disagreement(plan: TrialPlan, strategy: Strategy, *, fills: bool, timeout_s: float = 20) -> str | None:
-    """Return in what Ray disagrees with ``plan``; ``None``: in nothing.
+    """Return in what Ray disagrees with ``plan``, of one type of slots; ``None``: in nothing.
 
     Args:
         plan: What to schedule.
@@ -119,41 +122,91 @@ def disagreement(plan: TrialPlan, strategy: Strategy, *, fills: bool, timeout_s:
     Raises:
         TimeoutError: Ray does not free what the trials held.
     """
-    planned = plan.max_concurrent_trials
-    with _reservations() as reserve:
-        groups = reserve(plan, planned, strategy)
-        if not _holds_within(timeout_s, lambda: all(map(_is_scheduled, groups))):
-            waiting = [placement_group_table(group) for group in groups if not _is_scheduled(group)]
-            return f"{planned} trials planned, but {len(waiting)} of {len(groups)} groups wait: {waiting[0]['stats']}"
-        if not fills:
-            return None
-        more = reserve(plan, 1, strategy)
-        if not _holds_within(timeout_s, lambda: all(map(_is_settled, more))):
-            return f"Ray has not decided about one more trial: {[placement_group_table(group) for group in more]}"
-        return f"{planned} trials planned, but one more is scheduled" if all(map(_is_scheduled, more)) else None
+    planned = [partial(trial_groups, plan, strategy)] * plan.max_concurrent_trials
+    return _disagreement(planned, planned[:1] if fills else [], timeout_s)
+
+
+def disagreement_beside(
+    plan: TrialPlan, capacity: ClusterCapacity, strategy: Strategy, *, filled: Collection[int], timeout_s: float = 20
+) -> str | None:
+    """Return in what Ray disagrees with ``plan``, of several types of slots; ``None``: in nothing.
+
+    As under ``PolicyScheduler``, each trial asks for the node of its slot.
+
+    Args:
+        plan: What to schedule.
+        capacity: The nodes that are there.
+        strategy: How Train spreads the workers of a trial over nodes.
+        filled: The types of slots, by their index, of which not one more fits on any node.
+        timeout_s: See :func:`disagreement`.
+
+    Raises:
+        TimeoutError: Ray does not free what the trials held.
+    """
+    layout = place_slots(plan.slots, capacity)
+    planned = []
+    for slot_type, slot in enumerate(plan.slots):
+        if layout.count(slot_type) < slot.max_concurrent_trials:
+            return f"only {layout.count(slot_type)} of {slot.max_concurrent_trials} slots have a place: {slot}"
+    for place in layout.places:
+        slot = plan.slots[place.slot_type]
+        factory = slot.placement_group_factory(node_id=place.node_id)
+        planned += [partial(_slot_groups, slot, factory, strategy)] * place.count
+    one_more = [
+        partial(_slot_groups, plan.slots[slot_type], plan.slots[slot_type].placement_group_factory(), strategy)
+        for slot_type in sorted(filled)
+    ]
+    return _disagreement(planned, one_more, timeout_s)
 
 
 def trial_groups(plan: TrialPlan, strategy: Strategy) -> Iterator[PlacementGroup]:
-    """Reserve what one trial holds: Tune's placement group, and Train's for the workers."""
+    """Reserve what one trial of a plan holds where Tune is run by hand; see :func:`_slot_groups`."""
     per_trial = plan.resources_per_trial
     factory = per_trial if isinstance(per_trial, PlacementGroupFactory) else resource_dict_to_pg_factory(per_trial)
+    yield from _slot_groups(plan.slots[0], factory, strategy)
+
+
+def _slot_groups(slot: TrialSlot, factory: PlacementGroupFactory, strategy: Strategy) -> Iterator[PlacementGroup]:
+    """Reserve what one trial holds: Tune's placement group, and Train's for the workers."""
     yield factory.to_placement_group()
-    if plan.num_workers:
-        bundle = {name: amount for name, amount in plan.resources_per_worker.items() if amount}
-        if plan.accelerator_type:
-            bundle[ACCELERATOR_TYPE_PREFIX + plan.accelerator_type] = ACCELERATOR_TYPE_AMOUNT
-        selectors = [dict(plan.label_selector)] * plan.num_workers if plan.label_selector else None
-        yield placement_group([bundle] * plan.num_workers, strategy=strategy, bundle_label_selector=selectors)
+    if slot.num_workers:
+        bundle = {name: amount for name, amount in slot.resources_per_worker.items() if amount}
+        if slot.accelerator_type:
+            bundle[ACCELERATOR_TYPE_PREFIX + slot.accelerator_type] = ACCELERATOR_TYPE_AMOUNT
+        selectors = [dict(slot.label_selector)] * slot.num_workers if slot.label_selector else None
+        yield placement_group([bundle] * slot.num_workers, strategy=strategy, bundle_label_selector=selectors)
+
+
+Reserve = Callable[[], Iterator[PlacementGroup]]
+"""Reserves what one trial holds."""
+
+
+def _disagreement(planned: Sequence[Reserve], one_more: Sequence[Reserve], timeout_s: float) -> str | None:
+    """Return in what Ray disagrees: all of ``planned`` run at once, and none of ``one_more`` beside them."""
+    with _reservations() as reserve:
+        groups = [group for trial in planned for group in reserve(trial)]
+        if not _holds_within(timeout_s, lambda: all(map(_is_scheduled, groups))):
+            waiting = [placement_group_table(group) for group in groups if not _is_scheduled(group)]
+            counts = f"{len(waiting)} of {len(groups)} groups wait"
+            return f"{len(planned)} trials planned, but {counts}: {waiting[0]['bundles']}, {waiting[0]['stats']}"
+        for trial in one_more:
+            more = reserve(trial)
+            if not _holds_within(timeout_s, partial(_all_settled, more)):
+                return f"Ray has not decided about one more trial: {[placement_group_table(group) for group in more]}"
+            if all(map(_is_scheduled, more)):
+                found = placement_group_table(more[-1])["bundles"]
+                return f"{len(planned)} trials planned, but one more is scheduled: {found}"
+        return None
 
 
 @contextmanager
-def _reservations() -> Iterator[Callable[[TrialPlan, int, Strategy], list[PlacementGroup]]]:
-    """Yield what reserves trials; free them again, and wait for that."""
+def _reservations() -> Iterator[Callable[[Reserve], list[PlacementGroup]]]:
+    """Yield what reserves a trial; free all of them again, and wait for that."""
     groups: list[PlacementGroup] = []
     before = _available()
 
-    def reserve(plan: TrialPlan, count: int, strategy: Strategy) -> list[PlacementGroup]:
-        added = [group for _ in range(count) for group in trial_groups(plan, strategy)]
+    def reserve(trial: Reserve) -> list[PlacementGroup]:
+        added = list(trial())
         groups.extend(added)
         return added
 
@@ -174,6 +227,10 @@ def _available() -> dict[str, float]:
 
 def _is_scheduled(group: PlacementGroup) -> bool:
     return bool(placement_group_table(group)["state"] == "CREATED")
+
+
+def _all_settled(groups: Sequence[PlacementGroup]) -> bool:
+    return all(map(_is_settled, groups))
 
 
 def _is_settled(group: PlacementGroup) -> bool:

@@ -98,14 +98,18 @@ def default_catalog(policy: ResourcePolicy, num_trials: int) -> tuple[NodeCatalo
 def _worker(policy: ResourcePolicy) -> _Worker:
     match policy:
         case AcceleratorPolicy() if policy.topology is not None:  # slices have labels, which no imagined node has
-            return _Worker(policy.cpus, policy.resource, policy.amount, policy.accelerator_type, policy.topology)
+            kind = (policy.resource, policy.amount, policy.accelerator_type, policy.topology)
+            return _Worker(policy.cpus, *kind, memory_bytes=int(policy.memory or 0) or None)
         case GpuPolicy():
             if policy.min_gpu_memory is not None:
                 _check_memory(policy, int(policy.min_gpu_memory), _one_type(policy.accelerator_type))
         case GpuMemoryPolicy():
             _check_memory(policy, int(policy.gpu_memory or 1), _one_type(policy.accelerator_type))
             if policy.gpu_memory is None:  # a profile: what fits one device is what fits
-                return _Worker(policy.cpus, "GPU", 1, _one_type(policy.accelerator_type), custom=policy.custom)
+                measured = policy.profile.host_memory_bytes if policy.profile is not None else None
+                memory = int(policy.memory or measured or 0) or None
+                one_type = _one_type(policy.accelerator_type)
+                return _Worker(policy.cpus, "GPU", 1, one_type, memory_bytes=memory, custom=policy.custom)
         case SelectingPolicy() if policy.label_selector:
             raise InvalidResourcesError(f"which nodes have the labels of a SelectingPolicy is not known: {_HINT}")
         case WrappingPolicy():

@@ -108,23 +108,7 @@ def nodes_for(policy: ResourcePolicy, shares: Sequence[Share], pool: NodePool, n
     ]:
         fewer = _without_spare(policy, together, units, pool, chosen)
         return ChosenNodes(policy, _without_unused(policy, fewer, pool, num_trials), notes)
-    rest = [share for at, share in enumerate(shares) if not filling.has_workers(at)]
-    if len(rest) == len(shares):
-        return ChosenNodes(policy, _without_unused(policy, units, pool, num_trials), notes)
-    error = _kept_to_nodes(policy)
-    if not rest:
-        raise error
-    found = nodes_for(policy, rest, pool, num_trials)
-    return ChosenNodes(policy, found.units, (*notes, *found.notes, str(error)))
-
-
-def _kept_to_nodes(policy: ResourcePolicy) -> InfeasibleRequestError:
-    return InfeasibleRequestError(
-        f"Train workers beside other kinds of slots, as {type(policy).__name__} has them",
-        "such workers are kept to nodes by their identifiers, which nodes that are still to come do not have",
-        "nodes that are there",
-        "Design a cluster for each of its policies by itself.",
-    )
+    return ChosenNodes(policy, _without_unused(policy, units, pool, num_trials), notes)
 
 
 class _Filling:
@@ -142,9 +126,6 @@ class _Filling:
 
     def num_trials(self, at: int) -> int:
         return self.choices[at].num_trials if at in self.choices else 0
-
-    def has_workers(self, at: int) -> bool:
-        return at in self.choices and self.choices[at].plan.num_workers > 0
 
     def fill(self, at: int, num_trials: int) -> None:
         """Choose nodes for so many trials of a share, unless it has them."""

@@ -347,4 +347,5 @@ def _trial_ticks(slot: TrialSlot) -> dict[str, int]:
 def _without_node(slot: TrialSlot) -> TrialSlot:
     """Return ``slot`` on any node, with a count of one: a scheduler may have chosen the node for a trial."""
     selector = {name: value for name, value in slot.label_selector.items() if name != NODE_ID}
-    return slot.model_copy(update={"label_selector": selector, "max_concurrent_trials": 1})
+    changes = {"label_selector": selector, "max_concurrent_trials": 1, "worker_nodes": ()}
+    return slot.model_copy(update=changes)

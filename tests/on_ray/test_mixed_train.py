@@ -1,0 +1,65 @@
+"""Train workers beside slots of other types on the same nodes: all that a plan promises runs side by side."""
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import ray
+from ray import tune
+from ray.train import RunConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from tests.on_ray.rays import cluster_of
+from tune_policies import CappedPolicy, CpuPolicy, MixedPolicy, PolicyScheduler, probe_cluster
+from tune_policies.trainers import with_plan
+from tune_policies.trainers.tune_trainable import plan_of_trial
+
+NUM_PROCESSES = 5
+"""One trial that trains itself, and two with two Train workers each."""
+
+
+def meet(config):
+    """Wait until all that train are there, and note on which node."""
+    notes = Path(config["folder"], "notes")
+    with notes.open("a") as file:
+        file.write(f"{ray.get_runtime_context().get_node_id()} {config['trial']}\n")
+    deadline = time.monotonic() + 100
+    while len(notes.read_text().splitlines()) < NUM_PROCESSES:
+        assert time.monotonic() < deadline, "some worker never found room"
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(240)
+def test_train_workers_start_on_what_other_slots_leave_of_each_node(tmp_path):
+    """A trial's two workers are on two nodes, on which the others have all the rest."""
+    policy = MixedPolicy(CappedPolicy(CpuPolicy(cpus=2), 1), CpuPolicy(cpus=1, num_workers=2))
+
+    def trial(config):
+        plan = plan_of_trial(made)
+        config = {**config, "trial": tune.get_context().get_trial_id()}
+        if plan.num_workers == 0:
+            meet(config)
+            return
+        run_config = RunConfig(name=config["trial"], storage_path=str(tmp_path / "train"))
+        DataParallelTrainer(
+            meet, train_loop_config=config, scaling_config=plan.scaling_config(), run_config=run_config
+        ).fit()
+
+    with cluster_of({"num_cpus": 3}, {"num_cpus": 3}) as cluster:
+        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        made = policy.plan(probe_cluster())
+        trials = tune.run(
+            with_plan(trial, made),
+            config={"folder": str(tmp_path)},
+            num_samples=3,
+            scheduler=PolicyScheduler(None, made),
+            storage_path=str(tmp_path / "results"),
+            raise_on_failed_trial=False,
+            verbose=0,
+        ).trials
+
+    assert made.max_concurrent_trials == 3
+    assert [each.status for each in trials] == ["TERMINATED"] * 3
+    places = Counter(line.split()[0] for line in (tmp_path / "notes").read_text().splitlines())
+    assert sorted(places.values()) == [2, 3]
