@@ -5,7 +5,14 @@ from typing import Self
 from pydantic import model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
-from tune_policies.placement.packing import Request, count_trials, largest, limiting_resource, workers_on_node
+from tune_policies.placement.packing import (
+    Request,
+    as_told_apart,
+    count_trials,
+    largest,
+    limiting_resource,
+    workers_on_node,
+)
 from tune_policies.plan.build_plan import build_plan, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import equal_device_share, share_of_gpu_memory
@@ -58,6 +65,7 @@ class EvenSplitPolicy(ResourcePolicy):
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        capacity = as_told_apart(capacity, memory=self.memory, num_workers=self.num_workers)
         groups = capacity.groups
         least = self._request(self.min_cpus, self._least_share(groups))
         fit = count_trials(groups, least)
