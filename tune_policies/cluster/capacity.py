@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from datetime import datetime
 from functools import cached_property
 from itertools import chain, count, islice
-from typing import Any, ClassVar, Final, NamedTuple, Self, overload
+from typing import Any, ClassVar, Final, NamedTuple, Self, cast, overload
 
 from pydantic import Field, model_validator
 
@@ -279,8 +279,8 @@ class ClusterCapacity(ShownValue):
 
     def _in_steps_of_memory(self, step_bytes: int) -> "ClusterCapacity":
         alike: dict[Hashable, list[Sequence[NodeCapacity]]] = {}
-        for nodes in self.nodes_by_shape.values():
-            memory, *rest = nodes[0].shape
+        for shape, nodes in self.nodes_by_shape.items():
+            memory, *rest = cast("tuple[Any, ...]", shape)
             alike.setdefault((memory if memory is None else memory // step_bytes, *rest), []).append(nodes)
         if len(alike) == len(self.nodes_by_shape):
             return self

@@ -104,14 +104,14 @@ class EvenSplitPolicy(ResourcePolicy):
             return count_trials(groups, self._request(self.min_cpus, share)) >= at_once
 
         most = _most_gpus(groups)
-        for gpus in range(int(most), max(1, least // TICKS) - 1, -1):
-            if fits(gpus * TICKS):
-                return gpus * TICKS
-        for k in range(2, TICKS // least + 1):
-            share = equal_device_share(k, most)
-            if fits(share):
-                return share
-        return least
+        whole = max(1, least // TICKS)
+        if whole <= most and fits(whole * TICKS):
+            return TICKS * largest(whole, int(most), lambda gpus: fits(gpus * TICKS))
+        if least >= TICKS:
+            return least
+        # The share of k workers to a device is smaller, the larger k is; the least of all is known to fit.
+        too_few = largest(1, TICKS // least, lambda k: k == 1 or not fits(equal_device_share(k, most)))
+        return max(least, equal_device_share(too_few + 1, most))
 
     def _largest_cpus(self, groups: tuple[NodeGroup, ...], share: int, at_once: int) -> float:
         """Return the most CPUs with which ``at_once`` trials still fit: whole above 1, as threads are."""
