@@ -163,3 +163,16 @@ def probe(
     from .plans.cold_start import measure_probes
 
     measure_probes(nodes or [1, 5, 10, 20], rounds)
+
+
+@app.command()
+def prices(
+    *,
+    catalogs: Annotated[int, typer.Option(min=1, help="Number of random catalogues.")] = 300,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first; the others follow.")] = 0,
+) -> None:
+    """Compare the nodes designed for random catalogues with the cheapest that hold the trials."""
+    from .plans.prices import measure_prices
+
+    if not measure_prices(range(seed, seed + catalogs)):
+        raise typer.Exit(1)

@@ -29,7 +29,7 @@ def node_types(draw, name):
         cpus=draw(st.sampled_from([1, 2, 4, 6, 16])),
         memory=draw(st.sampled_from(["8GiB", "32GiB"])),
         gpus=gpus,
-        accelerator_type=draw(st.sampled_from(["T4", "A100"])) if gpus else None,
+        accelerator_type=draw(st.sampled_from(["T4", "A100", "A100-80G"])) if gpus else None,
         custom={} if gpus else draw(st.sampled_from([{}, {"HPU": 2}])),
         price_per_hour=draw(prices),
         max_nodes=draw(st.integers(1, 3)),
@@ -48,7 +48,12 @@ policies = st.one_of(
         accelerator_type=st.sampled_from([None, "T4"]),
         num_workers=st.sampled_from([0, 0, 2]),
     ),
-    st.builds(GpuMemoryPolicy, gpu_memory=st.sampled_from(["3GiB", "7GiB", "20GiB"]), cpus=st.sampled_from([None, 1])),
+    st.builds(
+        GpuMemoryPolicy,
+        gpu_memory=st.sampled_from(["3GiB", "7GiB", "20GiB"]),
+        cpus=st.sampled_from([None, 1]),
+        same_for_all=st.booleans(),
+    ),
     st.builds(AcceleratorPolicy, resource=st.just("HPU"), amount=st.sampled_from([1, 2])),
     st.builds(
         CappedPolicy, inner=st.builds(CpuPolicy, cpus=st.sampled_from([1, 2])), max_concurrent_trials=st.integers(1, 9)

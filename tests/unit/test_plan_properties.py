@@ -28,9 +28,11 @@ from tune_policies import (
     GpuPolicy,
     InfeasibleRequestError,
     ReservingPolicy,
+    Resources,
     TrialPlan,
 )
 from tune_policies.placement.layout import place_slots
+from tune_policies.placement.packing import Request, as_told_apart, count_trials
 from tune_policies.policies.policy import build_policy
 
 TICKS = 10_000
@@ -321,3 +323,31 @@ def test_a_plan_is_the_same_as_json_and_each_of_its_kinds_has_trials(capacity, p
 @given(with_kinds)
 def test_a_policy_of_policies_is_the_same_as_json(policy):
     assert build_policy(json.loads(policy.to_json())) == policy
+
+
+amounts_of_memory = st.sampled_from([1, 2**20 - 1, 2**20, 3 * 2**20 + 5, 2**30, 2**30 + 1, 10**9]) | st.integers(
+    1, 2**31
+)
+
+
+@given(
+    memories=st.lists(st.none() | amounts_of_memory, min_size=1, max_size=8),
+    needed=st.none() | amounts_of_memory,
+    num_workers=st.integers(0, 3),
+)
+def test_nodes_that_are_not_told_apart_hold_as_many_trials(memories, needed, num_workers):
+    capacity = ClusterCapacity.of(*(Resources(cpus=200, memory_bytes=memory) for memory in memories))
+    request = Request(worker=Resources(cpus=1, memory_bytes=needed), num_workers=num_workers)
+
+    seen = as_told_apart(capacity, memory=needed, num_workers=num_workers)
+
+    assert count_trials(seen.groups, request) == count_trials(capacity.groups, request)
+
+
+def test_nodes_that_differ_by_bytes_are_of_one_shape_to_whom_wants_no_memory_and_of_their_own_to_others():
+    capacity = ClusterCapacity.of(*(Resources(cpus=1, memory_bytes=2**30 + at) for at in range(9)))
+
+    seen = as_told_apart(capacity, memory=None, num_workers=0)
+
+    assert len(seen.groups) == 1
+    assert len(seen.where(lambda node: True).groups) == len(seen.replacing({}).groups) == 9

@@ -214,3 +214,15 @@ def test_policies_that_are_nested_deeper_are_refused(depth):
         build_policy(nested(depth))
     with pytest.raises(InvalidResourcesError, match="more than 32 policies are inside one another"):
         CappedPolicy.from_json(json.dumps(nested(depth)))
+
+
+def test_a_mistake_at_every_depth_is_told_at_once():
+    """Each wrong policy is checked again to say what is wrong; that must not double with each depth."""
+    policy = nested(32)
+    inner = policy
+    while "inner" in inner:
+        inner = inner["inner"]
+        inner["max_concurrent_trials"] = -1
+
+    with pytest.raises(InvalidResourcesError, match="inner: "):
+        build_policy(policy)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from datetime import datetime
 from functools import cached_property
 from itertools import chain, count, islice
-from typing import Any, ClassVar, Final, NamedTuple, Self, overload
+from typing import Any, ClassVar, Final, NamedTuple, Self, cast, overload
 
 from pydantic import Field, model_validator
 
@@ -104,13 +104,13 @@ class NodeCapacity(Value):
         return self.labels if NODE_ID in self.labels else {NODE_ID: self.node_id, **self.labels}
 
     @property
-    def shape(self) -> Hashable:
-        """What a planner sees of the node: nodes of one shape are alike to it."""
+    def shape(self) -> tuple[Any, ...]:
+        """What a planner sees of the node, its host memory first: nodes of one shape are alike to it."""
         has = self.resources
         custom = tuple(has.custom.items()) if has.custom else ()
         gpu_memory = (self.smallest_gpu_memory_bytes, self.devices is None) if has.gpus else ()
         return (
-            *(has.cpus, has.gpus, has.memory_bytes, custom, self.accelerator_type, gpu_memory),
+            *(has.memory_bytes, has.cpus, has.gpus, custom, self.accelerator_type, gpu_memory),
             *(self.usable_cpus, self.is_expected),
         )
 
@@ -244,11 +244,9 @@ class ClusterCapacity(ShownValue):
 
     @model_validator(mode="after")
     def _node_ids_must_differ(self) -> Self:
-        counts = Counter(node.node_id for node in (*self.nodes, *self.draining))
-        if twice := sorted(node_id for node_id, count in counts.items() if count > 1):
+        if twice := _twice([node.node_id for node in (*self.nodes, *self.draining)]):
             raise InvalidResourcesError(f"each node needs a node_id of its own, but {twice[0]!r} comes twice")
-        names = Counter(node_type.name for node_type in self.node_types or ())
-        if twice := sorted(name for name, count in names.items() if count > 1):
+        if twice := _twice([node_type.name for node_type in self.node_types or ()]):
             raise InvalidResourcesError(f"each node type needs a name of its own, but {twice[0]!r} comes twice")
         return self
 
@@ -265,6 +263,41 @@ class ClusterCapacity(ShownValue):
         """One node of each shape, and how many there are."""
         return tuple(NodeGroup(nodes[0], len(nodes)) for nodes in self.nodes_by_shape.values())
 
+    def in_steps_of_memory(self, step_bytes: int) -> "ClusterCapacity":
+        """Return the same cluster, with nodes as one shape that differ by less than a step of host memory, or by none.
+
+        The nodes of a cluster may all differ by some bytes, which few requests tell apart. The node with the most
+        memory stands for each shape.
+        """
+        kept: dict[int, ClusterCapacity] = self.__dict__.setdefault("_in_steps", {})
+        if step_bytes in kept:
+            return kept[step_bytes]
+        seen = self._in_steps_of_memory(step_bytes)
+        if seen is not self:
+            kept[step_bytes] = seen
+        return seen
+
+    def _in_steps_of_memory(self, step_bytes: int) -> "ClusterCapacity":
+        alike: dict[Hashable, list[Sequence[NodeCapacity]]] = {}
+        for shape, nodes in self.nodes_by_shape.items():
+            memory, *rest = cast("tuple[Any, ...]", shape)
+            alike.setdefault((memory if memory is None else memory // step_bytes, *rest), []).append(nodes)
+        if len(alike) == len(self.nodes_by_shape):
+            return self
+        by_shape: dict[Hashable, Sequence[NodeCapacity]] = {}
+        for parts in alike.values():
+            parts.sort(key=lambda nodes: nodes[0].resources.memory_bytes or 0, reverse=True)
+            by_shape[parts[0][0].shape] = parts[0] if len(parts) == 1 else tuple(chain.from_iterable(parts))
+        seen = self.model_copy()
+        seen.__dict__["nodes_by_shape"] = by_shape
+        seen.__dict__["_is_in_steps"] = True
+        return seen
+
+    @property
+    def _exact(self) -> "ClusterCapacity":
+        """The cluster with every shape by itself: what becomes of it may be asked for all of its host memory."""
+        return self.model_copy() if "_is_in_steps" in self.__dict__ else self
+
     def nodes_of(self, groups: Iterable[NodeGroup]) -> Iterator[NodeCapacity]:
         """Yield the nodes of some of the groups."""
         for node, _ in groups:
@@ -276,6 +309,8 @@ class ClusterCapacity(ShownValue):
 
     def replacing(self, changed: Mapping[str, NodeCapacity]) -> "ClusterCapacity":
         """Return the same cluster with some nodes changed, by their identifiers."""
+        if "_is_in_steps" in self.__dict__:
+            return self._exact.replacing(changed)
         by_shape = dict(self.nodes_by_shape)
         for shape in {node.shape for node in self.nodes if node.node_id in changed}:
             by_shape[shape] = tuple(node for node in by_shape[shape] if node.node_id not in changed)
@@ -308,7 +343,7 @@ class ClusterCapacity(ShownValue):
 
     def with_nodes_added(self, nodes_to_add: Mapping[str, int]) -> "ClusterCapacity":
         """Return the cluster with so many nodes of each type, by its name, as if alive; no more can be added."""
-        by_shape = dict(self.nodes_by_shape)
+        by_shape = dict(self._exact.nodes_by_shape)
         for node_type in self.node_types or ():
             if number := nodes_to_add.get(node_type.name, 0):
                 nodes = self._nodes_of_type(node_type, number)
@@ -330,7 +365,7 @@ class ClusterCapacity(ShownValue):
 
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "ClusterCapacity":
         """Return the same cluster with only some of its alive nodes."""
-        if "nodes_by_shape" not in self.__dict__:
+        if "nodes_by_shape" not in self.__dict__ or "_is_in_steps" in self.__dict__:
             return self.with_nodes(filter(holds, self.nodes))
         kept: dict[Hashable, Sequence[NodeCapacity]] = {
             shape: tuple(filter(holds, nodes)) for shape, nodes in self.nodes_by_shape.items()
@@ -372,6 +407,10 @@ class ClusterCapacity(ShownValue):
         for group in self.groups:
             if group.node.resources.gpus > 0 and accelerator_type in (None, group.node.accelerator_type):
                 yield group
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1) if len(set(names)) < len(names) else []
 
 
 def _free_ids(name: str, taken: set[str]) -> Iterator[str]:

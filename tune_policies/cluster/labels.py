@@ -40,9 +40,8 @@ class _Condition(NamedTuple):
         if match is None:
             return None
         # "in()" is met by no node: Ray refuses it, but it is what conditions that contradict each other come to.
-        listed = (
-            [match["one"]] if match["list"] is None else [part for part in match["list"].split(",") if match["list"]]
-        )
+        one, several = match["one"], match["list"]
+        listed = [one] if several is None else several.split(",") if several else []
         values = [value.strip() for value in listed]
         return cls(frozenset(values), is_excluded=bool(match["excluded"]))
 

@@ -253,7 +253,8 @@ class RemainingCapacity(NamedTuple):
             if slot.label_selector:
                 nodes = [node for node in nodes if is_selected(node.ray_labels)]
             if fit and share and self.shares:
-                agreeing = [node for node in nodes if _agree(self.shares.get(node.node_id, {}), share)]
+                in_use = self.shares.get
+                agreeing = [node for node in nodes if (own := in_use(node.node_id)) is None or _agree(own, share)]
                 if len(agreeing) < len(nodes):
                     ids = {node.node_id for node in agreeing}
                     add(one, [node for node in nodes if node.node_id not in ids], 0)

@@ -19,11 +19,21 @@ from typing import Any, Final, NamedTuple, Self
 from pydantic import model_validator
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
-from tune_policies.cluster.capacity import NodeCapacity, NodeGroup
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import matcher
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import TICKS, Amounts, Bytes, Count, Resources, from_ticks, ray_ticks, to_ticks
+from tune_policies.values.resources import (
+    TICKS,
+    Amounts,
+    Bytes,
+    Count,
+    Resources,
+    fewest_workers,
+    from_ticks,
+    ray_ticks,
+    to_ticks,
+)
 from tune_policies.values.units import MIB, format_bytes
 from tune_policies.values.value import Value
 
@@ -302,6 +312,20 @@ class Request(Value):
             return each
         grown = f" to {self.max_workers}" if self.max_workers else ""
         return f"{self.num_workers}{grown} workers of {each}"
+
+
+def as_told_apart(
+    capacity: ClusterCapacity, *, memory: int | str | None, num_workers: int | tuple[int, int]
+) -> ClusterCapacity:
+    """Return the cluster with nodes as one shape that requests with so much host memory for a worker count alike.
+
+    Without such a wish they count no host memory, and with one, how often it fits. The drivers of Train workers take
+    whole mebibytes.
+    """
+    needed = None if memory is None else int(memory)
+    if fewest_workers(num_workers) == 0:
+        return capacity.in_steps_of_memory(needed or _UNLIMITED)
+    return capacity if needed is not None and needed % DRIVER_BYTES else capacity.in_steps_of_memory(DRIVER_BYTES)
 
 
 def request_of(slot: TrialSlot) -> Request:

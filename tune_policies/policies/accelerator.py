@@ -25,7 +25,7 @@ from tune_policies.cluster.tpu_slices import (
     find_slices,
     topologies_not_told_apart,
 )
-from tune_policies.placement.packing import Request, count_workers, device_slots, holds, largest
+from tune_policies.placement.packing import Request, as_told_apart, count_workers, device_slots, holds, largest
 from tune_policies.plan.build_plan import build_plan, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import (
@@ -126,6 +126,7 @@ class AcceleratorPolicy(ResourcePolicy):
         return SliceRequest(shape, int(self.amount), self.cpus, fewest_workers(self.num_workers), memory_bytes)
 
     def _plan_devices(self, capacity: ClusterCapacity) -> TrialPlan:
+        capacity = as_told_apart(capacity, memory=self.memory, num_workers=self.num_workers)
         request = self._request(capacity.groups)
         share = request.worker.custom[self.resource]
         asked = f"{format_amount(self.amount)} {self.resource}"

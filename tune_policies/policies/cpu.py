@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.placement.packing import Request
+from tune_policies.placement.packing import Request, as_told_apart
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WantedCustom
@@ -41,4 +41,5 @@ class CpuPolicy(ResourcePolicy):
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
         worker = Resources(cpus=self.cpus, memory_bytes=self.memory, custom=self.custom)
         request = Request(worker=worker, num_workers=self.num_workers)
+        capacity = as_told_apart(capacity, memory=self.memory, num_workers=self.num_workers)
         return build_plan(capacity, request, [f"{worker} per worker, as asked for, and no GPU"])

@@ -5,7 +5,14 @@ from typing import Self
 from pydantic import model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
-from tune_policies.placement.packing import Request, count_trials, largest, limiting_resource, workers_on_node
+from tune_policies.placement.packing import (
+    Request,
+    as_told_apart,
+    count_trials,
+    largest,
+    limiting_resource,
+    workers_on_node,
+)
 from tune_policies.plan.build_plan import build_plan, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import equal_device_share, share_of_gpu_memory
@@ -58,6 +65,7 @@ class EvenSplitPolicy(ResourcePolicy):
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        capacity = as_told_apart(capacity, memory=self.memory, num_workers=self.num_workers)
         groups = capacity.groups
         least = self._request(self.min_cpus, self._least_share(groups))
         fit = count_trials(groups, least)
@@ -96,14 +104,14 @@ class EvenSplitPolicy(ResourcePolicy):
             return count_trials(groups, self._request(self.min_cpus, share)) >= at_once
 
         most = _most_gpus(groups)
-        for gpus in range(int(most), max(1, least // TICKS) - 1, -1):
-            if fits(gpus * TICKS):
-                return gpus * TICKS
-        for k in range(2, TICKS // least + 1):
-            share = equal_device_share(k, most)
-            if fits(share):
-                return share
-        return least
+        whole = max(1, least // TICKS)
+        if whole <= most and fits(whole * TICKS):
+            return TICKS * largest(whole, int(most), lambda gpus: fits(gpus * TICKS))
+        if least >= TICKS:
+            return least
+        # The share of k workers to a device is smaller, the larger k is; the least of all is known to fit.
+        too_few = largest(1, TICKS // least, lambda k: k == 1 or not fits(equal_device_share(k, most)))
+        return max(least, equal_device_share(too_few + 1, most))
 
     def _largest_cpus(self, groups: tuple[NodeGroup, ...], share: int, at_once: int) -> float:
         """Return the most CPUs with which ``at_once`` trials still fit: whole above 1, as threads are."""

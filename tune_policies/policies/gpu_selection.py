@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator
 from tune_policies.cluster.accelerators import check_accelerator_type, check_type_of_resource
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, is_label_value, is_one_of
-from tune_policies.placement.packing import Request, workers_on_node
+from tune_policies.placement.packing import Request, as_told_apart, workers_on_node
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import (
@@ -27,7 +27,7 @@ from tune_policies.policies.equal_shares import (
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.resources import TICKS, Amount, PositiveCount, format_amount, to_ticks
+from tune_policies.values.resources import TICKS, Amount, Memory, PositiveCount, WorkerCount, format_amount, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted, shorten
 
@@ -65,6 +65,8 @@ class GpuTypesPolicy(ResourcePolicy):
     if TYPE_CHECKING:  # each policy has the fields, after its own amounts, as people write and read them
         cpus: Amount | None = None
         accelerator_type: AcceleratorTypes | None = None
+        num_workers: WorkerCount = 0
+        memory: Memory | None = None
         min_trials: PositiveCount = 1
         same_for_all: bool = False
 
@@ -77,6 +79,7 @@ class GpuTypesPolicy(ResourcePolicy):
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        capacity = as_told_apart(capacity, memory=self.memory, num_workers=self.num_workers)
         types = self.accelerator_type
         if self.min_trials == 1 and not isinstance(types, tuple):
             try:

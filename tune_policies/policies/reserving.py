@@ -3,7 +3,7 @@
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
 from tune_policies.cluster.labels import NODE_ID, is_none_of
 from tune_policies.placement.layout import place_slots
-from tune_policies.placement.packing import request_of, subtract, workers_on_node
+from tune_policies.placement.packing import as_told_apart, request_of, subtract, workers_on_node
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
@@ -118,7 +118,8 @@ def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
         return (not alone, has.get("GPU", 0), -has.get("CPU", 0))
 
     kept: dict[str, NodeCapacity] = {}
-    alike = (sorted(nodes, key=lambda node: node.node_id) for nodes in capacity.nodes_by_shape.values())
+    seen = as_told_apart(capacity, memory=wish.memory_bytes, num_workers=0)
+    alike = (sorted(nodes, key=lambda node: node.node_id) for nodes in seen.nodes_by_shape.values())
     for nodes in sorted(alike, key=lambda nodes: (preference(nodes[0]), nodes[0].node_id)):
         if not any(left.values()):
             break

@@ -5,16 +5,17 @@ Ray keeps whole ticks of 1/10 000. Amounts are compared and divided in ticks her
 """
 
 import math
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Mapping
+from functools import cached_property, partial
 from numbers import Integral
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
+from pydantic_core import core_schema
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.units import MIB, MOST_BYTES, format_bytes, is_number, parse_bytes, parse_memory
-from tune_policies.values.value import Value, shorten
+from tune_policies.values.value import Checked, Value, shorten
 
 TICKS: Final = 10_000
 """Ticks in one whole CPU, GPU or custom resource (``RESOURCE_UNIT_SCALING`` in Ray)."""
@@ -140,32 +141,46 @@ def _custom(value: object, *, name: str) -> object:
     return {each: amount for each, amount in checked.items() if amount > 0}
 
 
-def _named(check: Callable[..., Any], **options: Any) -> BeforeValidator:
-    """Return a validator that calls ``check`` with the name of its field, for the message of an error."""
-    return BeforeValidator(lambda value, info: check(value, name=str(info.field_name), **options))
+def _number(least: int, most: int = MOST) -> Any:
+    return core_schema.int_schema(strict=True, ge=least, le=most)
 
 
-Amount = Annotated[float, _named(check_amount)]
+# The first step refuses texts, and the second all that is not whole; `multiple_of` would take 1e-9 for 0.
+_WHOLE_NUMBER: Final = core_schema.chain_schema(
+    [core_schema.float_schema(strict=True), core_schema.int_schema(ge=0, le=MOST)]
+)
+
+Amount = Annotated[float, Checked(check_amount, _WHOLE_NUMBER)]
 """A number of units, 0 or above, in whole ticks of 0.0001."""
-GpuAmount = Annotated[float, _named(check_gpus)]
+GpuAmount = Annotated[float, Checked(check_gpus, _WHOLE_NUMBER)]
 """A number of GPUs: a fraction up to 1, whole above."""
-Bytes = Annotated[int, _named(parse_bytes), WithJsonSchema({"type": "integer", "minimum": 1})]
+Bytes = Annotated[int, Checked(parse_bytes, _number(1, MOST_BYTES)), WithJsonSchema({"type": "integer", "minimum": 1})]
 """Bytes above 0 that were read or computed."""
-Memory = Annotated[int | str, _named(parse_memory), WithJsonSchema({"type": ["integer", "string"], "minimum": MIB})]
+Memory = Annotated[
+    int | str,
+    Checked(parse_memory, _number(MIB, MOST_BYTES)),
+    WithJsonSchema({"type": ["integer", "string"], "minimum": MIB}),
+]
 """Memory that somebody asks for: a text such as ``"6GiB"``, or bytes from 1 MiB on. Kept as a number of bytes."""
 UsedBytes = Annotated[
-    int, _named(_used_bytes), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MOST_BYTES})
+    int,
+    Checked(_used_bytes, _number(0, MOST_BYTES)),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MOST_BYTES}),
 ]
 """Bytes that were measured, 0 or above."""
-Count = Annotated[int, _named(check_count, least=0), WithJsonSchema({"type": "integer", "minimum": 0})]
+Count = Annotated[
+    int, Checked(partial(check_count, least=0), _number(0)), WithJsonSchema({"type": "integer", "minimum": 0})
+]
 """A whole number, 0 or above."""
-CustomAmounts = Annotated[dict[str, float], _named(_custom)]
+CustomAmounts = Annotated[dict[str, float], Checked(_custom, core_schema.dict_schema(strict=True, max_length=0))]
 """Amounts of other Ray resources by their names, those of 0 left out."""
-Speed = Annotated[float, _named(_speed)]
+Speed = Annotated[float, Checked(_speed, core_schema.float_schema(strict=True, gt=0, le=MOST))]
 """How fast something runs compared with something else: a number above 0."""
-WorkerCount = Annotated[int | tuple[int, int], _named(_workers)]
+WorkerCount = Annotated[int | tuple[int, int], Checked(_workers, _number(0))]
 """Train workers of a trial; a pair is the fewest and the most, between which Ray Train chooses while the trial runs."""
-PositiveCount = Annotated[int, _named(check_count, least=1), WithJsonSchema({"type": "integer", "minimum": 1})]
+PositiveCount = Annotated[
+    int, Checked(partial(check_count, least=1), _number(1)), WithJsonSchema({"type": "integer", "minimum": 1})
+]
 """A whole number, 1 or above."""
 
 

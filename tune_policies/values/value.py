@@ -2,23 +2,36 @@
 
 Pydantic checks the fields. What it finds reaches the user as one ``InvalidResourcesError`` that lists all
 mistakes, each with its field, what was given, and the fields that exist.
+
+Clusters have ten thousands of values, so sound ones are checked by compiled code alone: see :class:`Checked`. Only
+where something is wrong, all is checked again by the functions of this project, which say what.
 """
 
 import difflib
+import gc
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache, partial, wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, FailFast, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticKnownError, SchemaValidator, core_schema
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
-
-if TYPE_CHECKING:
-    from pydantic._internal._model_construction import ModelMetaclass
-else:
-    ModelMetaclass = type(BaseModel)
 
 _MOST: Final = 5
 
@@ -50,37 +63,71 @@ _MOST_MISTAKES = 20
 """Whoever has more of them has given another file, which may have any number."""
 
 
-class _Explained(ModelMetaclass):
-    """Explains a call whose arguments are not those of the signature, as it explains a wrong field."""
-
-    if not TYPE_CHECKING:  # a checker goes by the signature itself
-
-        def __call__(self, *args: Any, **data: Any) -> Any:
-            try:
-                return super().__call__(*args, **data)
-            except TypeError:
-                # All mistakes at once: what is missing and what is unknown, as in a file.
-                Value.__init__(self.__new__(self), **_by_name(self, args, data))
-                raise
+_QUICK: Final = "tune_policies_quick"
+"""Marks in a schema that its first choice takes what is surely sound, and that its last one says what is wrong."""
 
 
-class Value(BaseModel, metaclass=_Explained):
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """How a field is checked: by compiled code, and what that does not take, by a function.
+
+    Attributes:
+        check: Takes a value and the ``name`` of its field, and returns the sound value.
+        quick: Takes no value that ``check`` refuses or changes.
+    """
+
+    check: Callable[..., Any]
+    quick: CoreSchema
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        named = BeforeValidator(lambda value, info: self.check(value, name=str(info.field_name)))
+        choices: list[CoreSchema | tuple[CoreSchema, str]] = [
+            self.quick,
+            named.__get_pydantic_core_schema__(source, handler),
+        ]
+        either = core_schema.union_schema(choices, mode="left_to_right", metadata={_QUICK: True})
+        return core_schema.chain_schema([either, handler(source)])  # the last step says how it is written
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler(schema["steps"][-1])
+
+
+_NO_FIELDS: Final[set[str]] = set()
+
+
+class Value(BaseModel):
     """A frozen value that explains a wrong field instead of quoting a schema."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    def __init__(self, /, **data: Any) -> None:
+    def __init__(self, /, *args: Any, **data: Any) -> None:
+        if args:
+            data = _by_name(type(self), args, data)
         try:
-            super().__init__(**data)
+            if _IS_EXPLAINING.get():
+                _check(type(self), data)
+                with _explaining(False):  # all that stands inside is sound, then
+                    self.__pydantic_validator__.validate_python(data, self_instance=self)
+            else:
+                self.__pydantic_validator__.validate_python(data, self_instance=self)
         except ValidationError as error:
-            raise InvalidResourcesError(_explain(type(self), error)) from None
-        except TypeError:
-            # A mapping inside another reaches its `__init__` as keyword arguments, which Python takes with texts only.
-            for name, mapping in _mappings_with_other_keys(data):
-                raise InvalidResourcesError(
-                    f"{name} must be a mapping of field names to values, got {shorten(mapping)}"
-                ) from None
-            raise
+            raise _explained(type(self), error, data) from None
+        # Which fields were given, nobody asks. A set for each of 40,000 values keeps the garbage collector busy.
+        object.__setattr__(self, "__pydantic_fields_set__", _NO_FIELDS)
+
+    # Pydantic may leave the call out for values inside others, and shows this as the signature.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+    __init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY),
+            inspect.Parameter("data", inspect.Parameter.VAR_KEYWORD),
+        ]
+    )
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _explaining_call(cls.__init__)  # type: ignore[method-assign]
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
@@ -103,9 +150,10 @@ class Value(BaseModel, metaclass=_Explained):
             InvalidResourcesError: ``text`` is not JSON, or not this value.
         """
         try:
-            return cls.model_validate_json(text)
+            with _collector_paused():
+                return cls.model_validate_json(text)
         except ValidationError as error:
-            raise InvalidResourcesError(_explain(cls, error)) from None
+            raise _explained(cls, error, text) from None
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with some fields changed, unchecked, without what the original has computed and kept."""
@@ -133,6 +181,109 @@ class ShownValue(Value):
 
     def _repr_html_(self) -> str:
         return cast("str", import_module("tune_policies.views.html").to_html(self.__rich__()))
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Hold the garbage collector off while a text becomes values: it would go through all of them again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _explaining_call(init: Callable[..., None]) -> Callable[..., None]:
+    """Return an ``__init__`` that explains arguments which are not those of its signature, as it does a wrong field."""
+
+    @wraps(init)
+    def explaining(self: Value, /, *args: Any, **data: Any) -> None:
+        try:
+            init(self, *args, **data)
+        except TypeError:
+            # All mistakes at once: what is missing and what is unknown, as in a file.
+            Value.__init__(self, **_by_name(type(self), args, data))
+            raise
+
+    return explaining
+
+
+_IS_EXPLAINING: Final = ContextVar("is_explaining", default=False)
+"""Whether what is built stands inside something that is known to be wrong."""
+
+
+@contextmanager
+def _explaining(is_explaining: bool) -> Iterator[None]:
+    token = _IS_EXPLAINING.set(is_explaining)
+    try:
+        yield
+    finally:
+        _IS_EXPLAINING.reset(token)
+
+
+def _explained(cls: type[Value], error: ValidationError, data: dict[str, Any] | str | bytes) -> InvalidResourcesError:
+    """Return what is wrong with ``data``: fields by name, or JSON."""
+    if any(detail["loc"] for detail in error.errors(include_url=False, include_input=False)):
+        try:
+            _check(cls, data)
+        except InvalidResourcesError as explained:
+            return explained
+    return InvalidResourcesError(_explain(cls, error))
+
+
+def _check(cls: type[Value], data: dict[str, Any] | str | bytes) -> None:
+    """Check each field by the function that says what is wrong.
+
+    Raises:
+        InvalidResourcesError: A field is wrong.
+    """
+    validator = _explaining_validator(cls)
+    try:
+        with _explaining(True):
+            validator.validate_python(data) if isinstance(data, dict) else validator.validate_json(data)
+    except ValidationError as error:
+        raise InvalidResourcesError(_explain(cls, error)) from None
+    except TypeError:
+        # A mapping inside another reaches its `__init__` as keyword arguments, which Python takes with texts only.
+        for name, mapping in _mappings_with_other_keys(data):
+            raise InvalidResourcesError(
+                f"{name} must be a mapping of field names to values, got {shorten(mapping)}"
+            ) from None
+        raise
+
+
+@cache
+def _explaining_validator(cls: type[Value]) -> SchemaValidator:
+    """Return what finds the mistakes in the fields of a class, each told by the value in which it is."""
+    found: Any = cls.__pydantic_core_schema__
+    definitions = found.get("definitions", [])
+    while found["type"] != "model":
+        found = found["schema"]
+    fields = core_schema.definitions_schema(_explaining_schema(found["schema"]), _explaining_schema(definitions))
+    return SchemaValidator(fields, found.get("config"))
+
+
+def _explaining_schema(schema: Any) -> Any:
+    """Return the schema with each value inside built by its class, and each field checked by its function."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_explaining_schema, schema))
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "model" and issubclass(schema["cls"], Value):
+        return core_schema.no_info_plain_validator_function(partial(_build, schema["cls"]), ref=schema.get("ref"))
+    if _QUICK in (schema.get("metadata") or {}):
+        return _explaining_schema(schema["choices"][-1])
+    return {key: _explaining_schema(each) for key, each in schema.items()}
+
+
+def _build(cls: type[Value], data: object) -> Value:
+    if isinstance(data, cls):
+        return data
+    if not isinstance(data, dict):
+        raise PydanticKnownError("model_type", {"class_name": cls.__name__})
+    return cls(**data)
 
 
 def _by_name(cls: type[Value], args: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:

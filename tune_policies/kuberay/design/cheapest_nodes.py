@@ -1,8 +1,10 @@
 """The cheapest nodes on which so many trials in slots of one type run at once.
 
-What a trial reserves may depend on the nodes: its CPUs on the node with the fewest for each GPU, its share on the GPU
-with the least memory. So this module asks the policy for its slots on some sets of node types. For each slot it finds
-the cheapest nodes that hold the trials, and then the policy itself says whether the trials fit these nodes.
+What a trial reserves may depend on the nodes. Where each type of node has slots of its own, a node holds what the
+policy plans on it alone. Where all trials get the same, the node with the fewest CPUs for each GPU may decide their
+CPUs, and the GPU with the least memory their share. So this module counts in several ways: what each node type holds by
+itself, and how many of the slots that the policy makes on any one of them. For each way it finds the cheapest nodes
+that hold the trials, and then the policy itself says whether the trials fit these nodes.
 
 Nodes are counted in units: a node, or all hosts of a TPU slice, which come and go together.
 """
@@ -10,7 +12,6 @@ Nodes are counted in units: a node, or all hosts of a TPU slice, which come and 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cmp_to_key, reduce
-from itertools import combinations
 from math import gcd
 from typing import Final, NamedTuple, Self
 
@@ -110,15 +111,12 @@ class NodePool(NamedTuple):
         return round(sum(known), 6) if len(known) == len(prices) else None
 
 
-_PAIRED: Final = 8
-"""Of more node types than that, pairs are not tried one by one."""
-
 _SPARE: Final = (0, 1, 2, 4, 8, 16, 32, 64)
 """Workers for which there is room beside the trials, until the policy is content: some leave something free."""
 
 
 class NodeChoice(NamedTuple):
-    """Nodes for trials in slots of one type.
+    """Nodes for the trials of one policy.
 
     Attributes:
         units: How many of each type.
@@ -135,7 +133,7 @@ def choose_nodes(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials
     """Return the cheapest nodes on which ``num_trials`` run at once, or as many as can.
 
     Args:
-        policy: Its plans have slots of one type.
+        policy: Not one of several policies at once.
         pool: The node types.
         most: How many units there can be of each.
         num_trials: How many trials.
@@ -168,13 +166,18 @@ def _of_one_kind_of_gpu(policy: ResourcePolicy, pool: NodePool, most: Units, num
 def _of_all(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> NodeChoice:
     enough, plan = _enough(policy, pool, most, num_trials)
     target = min(num_trials, plan.min_concurrent_trials)
-    slots = [*_slots(policy, pool, enough), plan.slots[0]]
+    counts = list(_counts(policy, pool, most, enough, plan))
+    best: tuple[tuple[int, ...], Units] | None = None
     for spare in _SPARE:
-        for units in _covers(pool, most, slots, target, spare):
-            found = pool.plan(policy, units)
+        covers = [each for each in _covers(pool, most, counts, target, spare) if best is None or each[0] < best[0]]
+        if not covers:
+            break  # with more to spare they cost more
+        for cover in covers:
+            found = pool.plan(policy, cover[1])
             if found is not None and found.min_concurrent_trials >= target:
-                return _trimmed(policy, pool, units, target)
-    return _trimmed(policy, pool, enough, target)
+                best = cover
+                break
+    return _trimmed(policy, pool, enough if best is None else best[1], target)
 
 
 def _enough(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> tuple[dict[str, int], TrialPlan]:
@@ -204,40 +207,60 @@ def _enough(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
         number *= 2
 
 
+class _Count(NamedTuple):
+    """One way of counting how much the node types hold.
+
+    Attributes:
+        in_unit: How many workers a unit of each type holds.
+        per_trial: Workers of a trial.
+        uses_devices: Whether workers have devices.
+    """
+
+    in_unit: Mapping[str, int]
+    per_trial: int
+    uses_devices: bool
+
+
+def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, enough: Units, plan: TrialPlan) -> Iterator[_Count]:
+    """Yield each way of counting once: trials on each type by itself, and workers in slots that the policy makes."""
+    alone = {name: pool.plan(policy, {name: 1}) for name in most}
+    if plan.num_workers == 0:
+        in_unit = {name: 0 if one is None else one.min_concurrent_trials for name, one in alone.items()}
+        yield _Count(in_unit, 1, _uses_devices(plan.slots[0]))
+    slots = [_alike(slot) for slot in (*_slots(policy, pool, enough), *plan.slots, plan.common_slot)]
+    if len({slot.worker.cpus for slot in slots}) > 1:
+        # The CPUs are the policy's choice, and give way where a node has few, so that none of its devices is stranded.
+        slots += [_without_cpus(slot) for slot in slots if _uses_devices(slot)]
+    for at, slot in enumerate(slots):
+        if slot not in slots[:at]:
+            in_unit = {name: workers_in_unit(pool.unit(name), slot) for name in most}
+            yield _Count(in_unit, request_of(slot).processes, _uses_devices(slot))
+
+
 def _slots(policy: ResourcePolicy, pool: NodePool, enough: Units) -> Iterator[TrialSlot]:
-    """Yield the slots that the policy makes on nodes of one type, and where these differ, of two."""
-    alone: dict[str, dict[str, int]] = {}
-    found: list[TrialSlot] = []
+    """Yield the slots that the policy makes on nodes of one type."""
     for name, number in enough.items():
-        try:
-            units, plan = _enough(policy, pool, {name: number}, 1)
-        except InfeasibleRequestError:
-            continue
-        alone[name] = units
-        found.append(plan.slots[0])
-    yield from found
-    if any(_alike(slot) != _alike(found[0]) for slot in found) and len(alone) <= _PAIRED:
-        for one, other in combinations(alone, 2):
-            if (pair := pool.plan(policy, {**alone[one], **alone[other]})) is not None:
-                yield pair.slots[0]
+        with suppress(InfeasibleRequestError):
+            yield from _enough(policy, pool, {name: number}, 1)[1].slots
 
 
-def _covers(pool: NodePool, most: Units, slots: Sequence[TrialSlot], target: int, spare: int) -> list[dict[str, int]]:
-    """Return the cheapest numbers of units for each slot, the cheapest first, each once."""
+def _without_cpus(slot: TrialSlot) -> TrialSlot:
+    name = "per_worker" if slot.num_workers else "trial"
+    return slot.model_copy(update={name: slot.worker.replaced(cpus=0)})
+
+
+def _covers(
+    pool: NodePool, most: Units, counts: Sequence[_Count], target: int, spare: int
+) -> list[tuple[tuple[int, ...], dict[str, int]]]:
+    """Return the cheapest numbers of units for each way of counting, each once, and what they cost: those first."""
     found: dict[tuple[tuple[str, int], ...], tuple[int, ...]] = {}
-    seen: list[TrialSlot] = []
-    for slot in slots:
-        if _alike(slot) in seen:
-            continue
-        seen.append(_alike(slot))
-        costs = {name: pool.cost(name, uses_devices=_uses_devices(slot)) for name in most}
-        items = [
-            Item(name, workers_in_unit(pool.unit(name), slot), number, costs[name]) for name, number in most.items()
-        ]
-        units = cheapest_cover(items, target * request_of(slot).processes + spare)
+    for count in counts:
+        costs = {name: pool.cost(name, uses_devices=count.uses_devices) for name in most}
+        items = [Item(name, count.in_unit[name], number, costs[name]) for name, number in most.items()]
+        units = cheapest_cover(items, target * count.per_trial + spare)
         if units is not None:
-            found[tuple(units.items())] = _cost(units, pool, uses_devices=_uses_devices(slot))
-    return [dict(units) for units, _ in sorted(found.items(), key=lambda each: (each[1], each[0]))]
+            found[tuple(units.items())] = _cost(units, pool, uses_devices=count.uses_devices)
+    return [(cost, dict(units)) for units, cost in sorted(found.items(), key=lambda each: (each[1], each[0]))]
 
 
 def _cost(units: Units, pool: NodePool, *, uses_devices: bool) -> tuple[int, ...]:
