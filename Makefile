@@ -6,7 +6,7 @@ comma := ,
 # TensorFlow brings the CUDA libraries only when it is asked to.
 EXTRAS := all$(if $(shell command -v nvidia-smi),$(comma)tensorflow-gpu)
 
-.PHONY: install demo test test-rest test-all test-gpu test-ray check bench clean
+.PHONY: install demo test test-rest test-all test-gpu test-ray check docs bench clean
 
 install: .venv/installed
 
@@ -54,9 +54,14 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# The site, in build/site. A link that leads nowhere, or a name that is not there, is an error.
+docs: install
+	rm -rf docs/reference/generated
+	$(BIN)/python -m sphinx --builder html --nitpicky --fail-on-warning --keep-going --quiet --jobs auto docs build/site
+
 bench: install
 	$(BIN)/python -m tests.evidence planning
 
 clean:
-	rm -rf .venv .venv-ray-* build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-ray-* build dist docs/reference/generated *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

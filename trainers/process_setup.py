@@ -14,6 +14,7 @@ from threadpoolctl import ThreadpoolController
 
 from tune_policies.cluster.accelerators import GPU_VISIBILITY_VARIABLES
 from tune_policies.plan.trial_slot import TrialSlot
+from tune_policies.ray_compat.kernel_kills import note_kernel_kills
 from tune_policies.values.resources import Resources, to_ticks
 from tune_policies.values.value import Value
 
@@ -84,6 +85,7 @@ class ProcessSetup(Value):
         # Ray's own numbers, not the plan's: a scheduler may have given the trial more, and they are what the neighbours
         # on the device were counted against.
         assigned = _assigned_resources()
+        note_kernel_kills()
         set_num_threads(max(1, int(assigned.get("CPU", self.resources.cpus))))
         if self.resources.gpus == 0:  # by default a newer Ray shows them all to a trial that asked for none
             os.environ.update(dict.fromkeys(GPU_VISIBILITY_VARIABLES, ""))

@@ -8,11 +8,12 @@ from typing import Any, Final, Protocol, TypeVar
 import ray.train
 from ray.train import Result
 
-from tune_policies.oom import classify_oom
+from tune_policies.oom import OutOfMemory, classify_oom
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.probe.probe_cluster import plan_on_cluster
 from tune_policies.ray_compat.gcs import read_cluster_state
+from tune_policies.ray_compat.kernel_kills import was_killed_by_kernel
 from tune_policies.ray_compat.train_run import RunConfig, add_to_reports, is_version_2
 from tune_policies.tune.oom_retry import larger_plan
 from tune_policies.tune.oom_retry_scheduler import check_growth, check_max_gpus
@@ -207,6 +208,8 @@ def fit_with_oom_retry(
             return trainer.fit()
         except Exception as error:
             found = classify_oom(error)
+            if found.kind == "none" and was_killed_by_kernel(error):
+                found = OutOfMemory(kind="host")
             if found.kind == "none":
                 raise
             nodes = read_cluster_state(_READ_TIMEOUT_S).nodes

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tune_policies.cli.options import Force, Json
+from tune_policies.cli.options import Force, Json, Redact
 from tune_policies.files.writing import check_new, path_within
 from tune_policies.values.errors import InvalidResourcesError
 
@@ -53,14 +53,17 @@ def export(
             "--output", "-o", help="Write to this file, not to stdout; of pyperf to a folder, a file a device."
         ),
     ] = None,
+    redact: Redact = False,
     force: Force = False,
 ) -> None:
     """Hand what was measured to other programs: pyperf, which compares devices, or whatever reads CSV or JSON."""
     chosen = select(read_run_set(file), workloads=workload or (), devices=device or (), phases=phase or ())
+    chosen = chosen.redacted() if redact else chosen
     if format_ is Format.PYPERF:
         _export_to_pyperf(chosen, output, force=force)
     else:
-        _put(csv_text(chosen) if format_ is Format.CSV else f"{chosen.to_json()}\n", output, force=force)
+        text = csv_text(chosen) if format_ is Format.CSV else f"{chosen.to_json()}\n"
+        _put(text, output, force=force, is_private=not chosen.is_redacted)
 
 
 @app.command()
@@ -94,9 +97,9 @@ def _export_to_pyperf(run_set: RunSet, output: Path | None, *, force: bool) -> N
         for file in files.values():  # before the first of them is written
             check_new(file, force=force)
         for device, file in files.items():
-            _put(pyperf_text(run_set, device), file, force=force)
+            _put(pyperf_text(run_set, device), file, force=force, is_private=not run_set.is_redacted)
     elif len(devices) == 1:
-        _put(pyperf_text(run_set, devices[0]), output, force=force)
+        _put(pyperf_text(run_set, devices[0]), output, force=force, is_private=not run_set.is_redacted)
     else:
         raise InvalidResourcesError(
             f"a file of pyperf's holds one device, and there are {', '.join(devices)}: "
@@ -104,11 +107,11 @@ def _export_to_pyperf(run_set: RunSet, output: Path | None, *, force: bool) -> N
         )
 
 
-def _put(text: str, output: Path | None, *, force: bool) -> None:
+def _put(text: str, output: Path | None, *, force: bool, is_private: bool) -> None:
     if output is None:
         print(text, end="")
     else:
-        write_view(output, text, force=force)
+        write_view(output, text, force=force, is_private=is_private)
 
 
 class Form(StrEnum):
@@ -138,6 +141,7 @@ def report(
     images: Annotated[
         Images | None, typer.Option(help="Of Markdown: what its figures are.", show_default=False)
     ] = None,
+    redact: Redact = False,
     force: Force = False,
 ) -> None:
     """Write a report for who decides: the verdict first, then curves, costs, memory, all samples, and the machine."""
@@ -146,4 +150,4 @@ def report(
     from ..report.page import write_report
 
     suffix = None if form is Form.HTML else images or Images.SVG
-    print(write_report(file, output, decision=decision, packing=packing, images=suffix, force=force))
+    print(write_report(file, output, decision=decision, packing=packing, images=suffix, redact=redact, force=force))

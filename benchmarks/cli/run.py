@@ -143,7 +143,7 @@ def _show(run_set: "RunSet", output: Path, *, as_json: bool) -> None:
     from .record import print_measured
 
     print_measured(run_set, as_json=as_json)
-    print(f"written to {output}", file=sys.stderr)
+    print(f"written to {output}, with host names and the command: `export --redact` leaves them out", file=sys.stderr)
 
 
 @app.command()

@@ -195,7 +195,7 @@ def measure_throughput(
         try:
             for record in _records(sweep):
                 if output is not None:  # after each run, so that nothing measured is lost
-                    replace_file(output, record.to_json() + "\n")
+                    replace_file(output, record.to_json() + "\n", is_private_if_new=True)  # it has the command
         finally:
             ray.shutdown()
     if plot is not None:

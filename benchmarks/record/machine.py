@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from tune_policies.files.child_python import program_path
 from tune_policies.probe.doctor.node_reader import cgroup_memory_bytes, host_memory_bytes, installed_versions
 from tune_policies.probe.node_facts import read_usable_cpus
 from tune_policies.probe.nvml import NvmlError, read_driver
@@ -69,9 +70,14 @@ def _git(*arguments: str) -> str | None:
     """Return what Git says of the working directory; ``None``: there is no repository, or no Git that answers."""
     # It would else refresh its index, for which it takes a lock that the user's own Git may meet.
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    program = program_path("git")
+    if program is None:
+        return None
+    # A repository may name a program that tells Git of changes, which Git would run.
+    command = [program, "-c", "core.fsmonitor=false", *arguments]
     try:
         done = subprocess.run(  # noqa: S603 - the arguments are those above
-            ["git", *arguments], capture_output=True, text=True, check=True, timeout=_GIT_TIMEOUT_S, env=environment
+            command, capture_output=True, text=True, check=True, timeout=_GIT_TIMEOUT_S, env=environment
         )
     except (OSError, ValueError, subprocess.SubprocessError):
         return None

@@ -8,8 +8,8 @@ from typing import Final
 
 from tune_policies.files.reading import read_value
 from tune_policies.values.resources import PositiveCount
-from tune_policies.values.sanitize import Redacted, redacted
-from tune_policies.values.value import Value
+from tune_policies.values.sanitize import LEFT_OUT, Redacted, redacted
+from tune_policies.values.value import Many, Value
 
 from .run_set import Seconds
 from .summary import Spread, spread
@@ -40,8 +40,8 @@ class ThroughputSample(Value):
     trials_per_gpu: PositiveCount
     num_trials: PositiveCount
     seconds: Seconds
-    trial_seconds: tuple[float, ...]
-    losses: tuple[float, ...]
+    trial_seconds: Many[float]
+    losses: Many[float]
 
     @property
     def trials_per_hour(self) -> float:
@@ -65,7 +65,7 @@ class ThroughputRecord(Value):
     machine: str
     command: Redacted
     plans: dict[str, str]
-    samples: tuple[ThroughputSample, ...] = ()
+    samples: Many[ThroughputSample] = ()
     failures: tuple[Redacted, ...] = ()
 
     def with_sample(self, sample: ThroughputSample) -> "ThroughputRecord":
@@ -75,6 +75,11 @@ class ThroughputRecord(Value):
     def with_failure(self, failure: str) -> "ThroughputRecord":
         """Return the record with a further run that does not count."""
         return self.model_copy(update={"failures": (*self.failures, redacted(failure))})
+
+    def redacted(self) -> "ThroughputRecord":
+        """Return the record without the command and what errors say: to be published."""
+        failures = (LEFT_OUT,) * len(self.failures)
+        return self.model_copy(update={"command": LEFT_OUT, "failures": failures})
 
     def may_be_of(self, accelerator_type: str) -> bool:
         """Whether the GPU can be of this type by Ray, which takes its names from parts of the vendors'."""

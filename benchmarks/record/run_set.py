@@ -10,9 +10,9 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from tune_policies.values.resources import Amount, Bytes, Count, PositiveCount, UsedBytes, format_amount
-from tune_policies.values.sanitize import Redacted
+from tune_policies.values.sanitize import LEFT_OUT, Redacted
 from tune_policies.values.units import format_bytes
-from tune_policies.values.value import Value, counted, shorten
+from tune_policies.values.value import Many, Value, counted, shorten
 
 
 class GpuFacts(Value):
@@ -223,8 +223,8 @@ class ProcessRun(Value):
     first_epoch_s: Seconds | None = None
     start_up_s: float | None = None
     prepare_s: float | None = None
-    blocks: tuple[Block, ...] = ()
-    losses: tuple[float, ...] = ()
+    blocks: Many[Block] = ()
+    losses: Many[float] = ()
     peak_host_bytes: Bytes | None = None
     peak_gpu_bytes: UsedBytes | None = None
     energy_j: float | None = None
@@ -325,6 +325,7 @@ class RunSet(Value):
             cluster does not hold them at once.
         is_complete: Whether all that was asked for was run.
         settings: What was asked for; ``None``: not known, so the run cannot be gone on with.
+        is_redacted: Whether host names, process numbers, the command, and what errors and warnings say are left out.
     """
 
     schema_version: Literal[1] = 1
@@ -332,14 +333,30 @@ class RunSet(Value):
     seed: Count
     created_at: datetime
     environment: Environment
-    devices: tuple[DeviceFound, ...]
+    devices: Many[DeviceFound]
     num_rounds: PositiveCount
-    runs: tuple[ProcessRun, ...] = ()
-    failures: tuple[Failure, ...] = ()
-    noise: tuple[NoiseReading, ...] = ()
+    runs: Many[ProcessRun] = ()
+    failures: Many[Failure] = ()
+    noise: Many[NoiseReading] = ()
     is_interleaved: bool = True
     is_complete: bool = False
     settings: Settings | None = None
+    is_redacted: bool = False
+
+    def redacted(self) -> "RunSet":
+        """Return the run without what tells who measured it, and on which hosts: to be published."""
+        names = {name: f"node-{number}" for number, name in enumerate(dict.fromkeys(run.node for run in self.runs), 1)}
+        runs = (
+            run.model_copy(update={"node": names[run.node], "pid": 0, "warnings": (LEFT_OUT,) * len(run.warnings)})
+            for run in self.runs
+        )
+        changes = {
+            "command": LEFT_OUT,
+            "runs": tuple(runs),
+            "failures": tuple(each.model_copy(update={"message": LEFT_OUT}) for each in self.failures),
+            "is_redacted": True,
+        }
+        return self.model_copy(update=changes)
 
     @property
     def arms(self) -> tuple[Arm, ...]:

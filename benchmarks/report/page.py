@@ -18,7 +18,7 @@ from tune_policies.files.reading import read_value
 from tune_policies.files.writing import check_new
 from tune_policies.plan.decision import Decision
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.sanitize import one_line
+from tune_policies.values.sanitize import LEFT_OUT, one_line
 from tune_policies.values.value import suggest
 
 from ..record.packing_record import read_throughput
@@ -37,7 +37,9 @@ def html_page(content: Content) -> str:
     return html_page_of(content, _inline)
 
 
-def write_markdown(content: Content, folder: Path, images: str, *, force: bool = False) -> Path:
+def write_markdown(
+    content: Content, folder: Path, images: str, *, force: bool = False, is_private: bool = False
+) -> Path:
     """Write ``report.md`` and its images into a folder, which is made if it is missing, and return the file.
 
     Raises:
@@ -59,7 +61,7 @@ def write_markdown(content: Content, folder: Path, images: str, *, force: bool =
         check_new(each, force=force)
     for path, picture in pictures.items():
         save_figure(picture.figure, path, force=force)
-    write_view(file, text, force=force)
+    write_view(file, text, force=force, is_private=is_private)
     return file
 
 
@@ -86,6 +88,7 @@ def write_report(
     decision: Path | None = None,
     packing: Path | None = None,
     images: str | None = None,
+    redact: bool = False,
     force: bool = False,
 ) -> Path:
     """Write the report on a run, and return its file.
@@ -96,6 +99,7 @@ def write_report(
         decision: File of what was decided from the run.
         packing: File of a benchmark of throughput.
         images: Suffix of the figures beside Markdown; ``None``: one HTML page.
+        redact: Whether to leave out commands and what errors say; else a new file is its owner's alone.
         force: Whether to replace files that are there.
 
     Raises:
@@ -109,14 +113,15 @@ def write_report(
     if images is None:
         check_new(output, force=force)
     hint = "`tune-policies bench decide` writes one"
-    content = build_content(
-        read_run_set(file),
-        read_value(decision, Decision, "decision", hint=hint) if decision else None,
-        read_throughput(packing) if packing else None,
-    )
+    run, throughput = read_run_set(file), read_throughput(packing) if packing else None
+    decided = read_value(decision, Decision, "decision", hint=hint) if decision else None
+    if redact:
+        run, throughput = run.redacted(), throughput and throughput.redacted()
+        decided = decided and decided.model_copy(update={"price_source": LEFT_OUT if decided.price_source else None})
+    content = build_content(run, decided, throughput)
     if images is not None:
-        return write_markdown(content, output, images, force=force)
-    write_view(output, html_page(content), force=force)
+        return write_markdown(content, output, images, force=force, is_private=not run.is_redacted)
+    write_view(output, html_page(content), force=force, is_private=not run.is_redacted)
     return output
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.on_ray.kernel_kills import small_group
 from tests.on_ray.rays import end_shared_ray, ray_with_stand_ins, share_ray
 from tests.stand_ins import state_counts
 
@@ -50,3 +51,10 @@ def pytest_collection_modifyitems(items):
 
 def _needs(item):
     return sorted(getattr(item.module, "RAY", {}).items())
+
+
+@pytest.fixture
+def memory_group():
+    """A cgroup in which the kernel kills what takes too much host memory."""
+    with small_group() as group:
+        yield group

@@ -11,7 +11,9 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import WorkerGroupError
 
 from tests.clusters import nodes
+from tests.on_ray.kernel_kills import be_killed
 from tune_policies import GpuPolicy, InfeasibleRequestError, InvalidResourcesError, TrialPlan
+from tune_policies.ray_compat.kernel_kills import note_kernel_kills
 from tune_policies.trainers import fit_with_oom_retry
 
 PLAN = GpuPolicy(gpus=0.25, cpus=1, num_workers=1).plan(nodes((4, 2)))
@@ -35,11 +37,11 @@ def train(config):
             ray.train.report({"step": step}, checkpoint=ray.train.Checkpoint.from_directory(folder))
 
 
-def fit(tmp_path, plan=PLAN, **config):
+def fit(tmp_path, plan=PLAN, *, loop=train, **config):
     def build(plan):
         # The builders would hold torch to its share, and here is no GPU on which they could. Nor need it be imported.
         return DataParallelTrainer(
-            train,
+            loop,
             train_loop_config={"notes": str(tmp_path / "notes"), **config},
             scaling_config=plan.scaling_config(),
             run_config=RunConfig(name="run", storage_path=str(tmp_path)),
@@ -58,6 +60,24 @@ def test_workers_that_run_out_go_on_with_a_larger_share(tmp_path):
 
     assert result.metrics["step"] == 3
     assert notes(tmp_path) == ["1 at 0.25", "2 at 0.25", "2 at 0.5", "3 at 0.5"]
+
+
+def load_data(config):
+    note_kernel_kills()  # as the builders do before the user's loop
+    if ray.get_runtime_context().get_assigned_resources()["memory"] < 700 * 2**20:
+        be_killed(config["group"])
+    with Path(config["notes"]).open("a") as file:
+        file.write("loaded\n")
+
+
+@pytest.mark.rest
+@pytest.mark.ray_border
+def test_a_worker_that_the_kernel_killed_for_want_of_host_memory_goes_on_with_more(tmp_path, memory_group):
+    plan = GpuPolicy(gpus=0.25, cpus=1, memory="400MiB", num_workers=1).plan(nodes((4, 2)))
+
+    fit(tmp_path, plan, loop=load_data, group=memory_group)
+
+    assert notes(tmp_path) == ["loaded"]
 
 
 @pytest.mark.slow

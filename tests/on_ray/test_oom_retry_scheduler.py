@@ -21,8 +21,10 @@ from ray.tune.schedulers import (
     ResourceChangingScheduler,
 )
 
+from tests.clusters import nodes
+from tests.on_ray.kernel_kills import be_killed
 from tests.on_ray.rays import local_ray
-from tune_policies import OomRetryScheduler, Resources, TrialPlan, TrialSlot
+from tune_policies import GpuPolicy, OomRetryScheduler, Resources, TrialPlan, TrialSlot
 from tune_policies.trainers import with_plan
 
 SHARE = 0.25
@@ -448,3 +450,50 @@ def test_a_restored_experiment_keeps_what_it_has_learned(tmp_path, run_twice, cp
     assert ran_out[:3] == list(CAME_BACK[:3])
     assert {line.rpartition(" ")[2] for line in ran_out[3:] + alike} == {"0.5"}
     assert {line.rpartition(" ")[2] for line in small} == {"0.25"}
+
+
+def load_data(config):
+    """Load more data than the host memory of the first try allows, and report what is reserved."""
+    reserved = ray.get_runtime_context().get_assigned_resources()
+    if reserved["memory"] < 700 * 2**20:
+        if config["ends"] == "by the kernel":
+            be_killed(config["group"])
+        if config["ends"] == "by a crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise MemoryError
+    tune.report({"reserved_mib": reserved["memory"] / 2**20, "gpus": reserved["GPU"]})
+
+
+def load_under_plan(tmp_path, **config):
+    plan = GpuPolicy(gpus=0.25, cpus=0.25, memory="400MiB").plan(nodes((4, 3)))
+    trials = run(
+        tmp_path, OomRetryScheduler(), [config], trainable=with_plan(load_config, plan), resources_per_trial=None
+    )
+    return trials[0]
+
+
+def load_config(config):
+    load_data({**config, **config["trial"]})
+
+
+@pytest.mark.rest
+def test_a_trial_on_a_gpu_that_ran_out_of_host_memory_reserves_more_of_it_and_as_much_of_the_gpu(tmp_path):
+    trial = load_under_plan(tmp_path, ends="by itself")
+
+    assert (trial.last_result["reserved_mib"], trial.last_result["gpus"]) == (800, 0.25)
+
+
+@pytest.mark.rest
+@pytest.mark.ray_border
+def test_a_trial_that_the_kernel_killed_for_want_of_host_memory_reserves_more_of_it(tmp_path, memory_group):
+    trial = load_under_plan(tmp_path, ends="by the kernel", group=memory_group)
+
+    assert (trial.status, trial.last_result["reserved_mib"]) == ("TERMINATED", 800)
+
+
+@pytest.mark.rest
+@pytest.mark.ray_border
+def test_a_trial_that_was_killed_otherwise_is_left_to_tune(tmp_path):
+    trial = load_under_plan(tmp_path, ends="by a crash")
+
+    assert (trial.status, trial.num_failures) == ("ERROR", 1)

@@ -19,7 +19,7 @@ from tune_policies.kuberay.lint.rules import all_rules
 
 DEFINITIONS = Path(os.environ.get("TUNE_POLICIES_CRDS") or "no-definitions")
 cached_crds = cache(load_crds)  # to read them takes seconds
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "lint.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "lint-rules.md"
 
 
 def run(*arguments, text=None):

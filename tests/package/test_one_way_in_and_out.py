@@ -1,6 +1,7 @@
 """``tune_policies.files.reading`` alone reads files, and ``tune_policies.files.writing`` alone writes them."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,51 @@ def test_nothing_else_reads_or_writes_files():
 
 def test_what_may_is_still_there():
     assert sorted(ALLOWED.keys() - set(found())) == []
+
+
+RUNS = {"eval", "exec", "compile"}
+"""Functions that run a text; ``re.compile`` and the like are others."""
+UNPICKLES = re.compile(
+    r"(.*\.)?(Unpickler|read_pickle|unpickle)|(pickle|cloudpickle|dill|joblib|marshal|torch|shelve|jsonpickle)\.(loads?|open)"
+)
+OF_RAY_ITSELF = {
+    ("tune_policies/ray_compat/tune_trial.py", "cloudpickle.loads"): "the error of a trial, as Tune has saved it",
+    ("tune_policies/ray_compat/tune_trial.py", "pickle.loads"): "what Ray unpickles at this moment, anyway",
+}
+
+
+def runs_what_it_reads(call):
+    """Return the name of a function that runs what it is given, or makes any object of it; else ``None``."""
+    name = ast.unparse(call.func)
+    allows = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    may_unpickle = allows.get("allow_pickle") == "True" or allows.get("weights_only") == "False"
+    is_one = name in RUNS or UNPICKLES.fullmatch(name) or name in ("yaml.load", "yaml.unsafe_load", "yaml.full_load")
+    return name if is_one or may_unpickle else None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "pickle.load(f)",
+        "ray.cloudpickle.loads(b)",
+        "torch.load(f)",
+        "eval(t)",
+        "yaml.load(t, L)",
+        "np.load(f, allow_pickle=True)",
+    ],
+)
+def test_a_call_that_runs_what_it_reads_is_seen(call):
+    node = ast.parse(call.replace("ray.", "")).body[0].value
+
+    assert runs_what_it_reads(node)
+
+
+def test_nothing_is_unpickled_or_run_but_what_ray_itself_sends():
+    found = {
+        (name, called)
+        for name, path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and (called := runs_what_it_reads(node))
+    }
+
+    assert found == OF_RAY_ITSELF.keys()

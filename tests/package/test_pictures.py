@@ -51,17 +51,19 @@ def test_a_picture_is_read_on_a_phone_and_on_a_desk_in_light_and_in_dark(tmp_pat
     assert smallest >= 11
 
 
-def test_the_picture_in_the_docs_is_what_its_command_draws(tmp_path, monkeypatch):
-    page = ROOT / "docs" / "how-to" / "policies.md"
+@pytest.mark.parametrize("page", ["how-to/policies.md", "concepts.md"])
+def test_the_picture_in_the_docs_is_what_its_command_draws(page, tmp_path, monkeypatch):
+    page = ROOT / "docs" / page
     for name, content in files(page):
         (tmp_path / name).write_text(content)
     (command,) = [shlex.split(command) for command, _ in commands(page) if "--plot" in command]
+    picture = command[command.index("--plot") + 1]
     monkeypatch.chdir(tmp_path)
 
-    done = CliRunner().invoke(app, command[1:])
+    done = CliRunner().invoke(app, command[1 : command.index("--plot") + 2])
 
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "plan.svg").read_text() == page.with_name("plan.svg").read_text()
+    assert (tmp_path / picture).read_text() == page.with_name(picture).read_text()
 
 
 def test_a_picture_replaces_a_file_only_with_force(tmp_path):

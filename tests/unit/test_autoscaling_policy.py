@@ -272,7 +272,10 @@ def test_one_node_less_than_the_plan_adds_is_too_few(capacity, policy, cap):
 
     for name in plan.nodes_to_add:
         fewer = capacity.with_nodes_added(Counter(plan.nodes_to_add) - Counter([name]))
-        assert placed_trials(fewer, plan, plan.max_concurrent_trials) < plan.max_concurrent_trials
+        if len(plan.slots) > 1:
+            assert with_places(plan.slots, fewer) != plan.slots
+        else:
+            assert placed_trials(fewer, plan, plan.max_concurrent_trials) < plan.max_concurrent_trials
 
 
 @settings(max_examples=40)

@@ -1,4 +1,4 @@
-"""A Python that this project starts runs no file of the working folder."""
+"""No Python and no program that this project starts is one of the working folder."""
 
 import ast
 import subprocess
@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tune_policies.files.child_python import child_python
+from tune_policies.benchmarks.record.machine import read_environment
+from tune_policies.files.child_python import child_python, program_path
+from tune_policies.trainers.gpu_memory.enforcement import ask_mps_daemon
 
 ROOT = Path(__file__).parents[2]
 STARTS = "tune_policies/files/child_python.py"
@@ -32,3 +34,68 @@ def test_every_child_is_started_in_this_way(package):
     }
 
     assert found <= {STARTS}
+
+
+def planted(folder, name, text="touch ran"):
+    program = folder / name
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize("path", ["", ".", "bin:", ":/nowhere", "./bin:."])
+def test_no_program_is_taken_from_the_working_folder(path, tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    for name in ("git", "nvidia-cuda-mps-control", "bin/git", "bin/nvidia-cuda-mps-control"):
+        planted(tmp_path, name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", path)
+
+    assert ask_mps_daemon() == "nvidia-cuda-mps-control is not installed"
+    assert read_environment().commit is None
+    assert list(tmp_path.rglob("ran")) == []
+
+
+def test_a_program_of_a_folder_that_is_named_as_a_whole_is_found(tmp_path, monkeypatch):
+    program = planted(tmp_path, "tool")
+    monkeypatch.setenv("PATH", f".:{tmp_path}")
+
+    assert program_path("tool") == str(program)
+
+
+@pytest.mark.skipif(program_path("git") is None, reason="there is no Git")
+def test_git_runs_no_program_that_a_repository_names(tmp_path, monkeypatch):
+    def git(*arguments):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "file").write_text("a")
+    git("add", "file")
+    git("commit", "-m", "a")
+    git("config", "core.fsmonitor", str(planted(tmp_path, "monitor", f"touch {tmp_path}/ran")))
+    monkeypatch.chdir(tmp_path)
+
+    assert read_environment().commit is not None
+    assert not (tmp_path / "ran").exists()
+
+
+def test_every_program_is_named_by_its_whole_path_or_is_python():
+    """What is started is a variable, which holds the path that was looked up; a name in quotes would be searched."""
+    found = [
+        ast.unparse(node)
+        for package in ("tune_policies", "trainers", "benchmarks")
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and (ast.unparse(node.func).startswith(("subprocess.", "os.exec", "os.spawn", "os.popen", "os.system")))
+        and (any(each.arg == "shell" for each in node.keywords) or starts_a_name(node))
+    ]
+
+    assert found == []
+
+
+def starts_a_name(call):
+    first = call.args[0] if call.args else None
+    first = first.elts[0] if isinstance(first, ast.List) and first.elts else first
+    return isinstance(first, ast.Constant) and not Path(first.value).is_absolute()

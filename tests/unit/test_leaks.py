@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,114 @@ def test_a_child_that_holds_memory_ends_where_the_numbers_are_those_of_here(is_o
 
     assert f"process {child.pid}, started by the trial, outlived it with 1 GiB of GPU memory" in message
     assert not Path(f"/proc/{child.pid}").exists()
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has processes of other users")
+SLEEPS = ["sleep", "120"]
+
+
+@contextmanager
+def a_process(**options):
+    """A process whose parent has ended: it is nobody's child here."""
+    start = f"import subprocess; print(subprocess.Popen({SLEEPS}, stdout=-3, stderr=-3, **{options}).pid)"
+    done = subprocess.run([sys.executable, "-S", "-c", start], capture_output=True, text=True, check=True)
+    number = int(done.stdout)
+    try:
+        yield number
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(number, 9)
+
+
+def on_the_host(monkeypatch):
+    monkeypatch.setattr(leaks, "_HOST_PID_NAMESPACE", Path("/proc/self/ns/pid").stat().st_ino)
+
+
+def is_there(number):
+    try:
+        return Path(f"/proc/{number}/stat").read_text().split()[2] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def mark():
+    return {**os.environ, "TUNE_POLICIES_TRIAL": os.environ["TUNE_POLICIES_TRIAL"]}
+
+
+@pytest.fixture
+def trial(monkeypatch):
+    """This process as that of a trial."""
+    monkeypatch.delenv("TUNE_POLICIES_TRIAL", raising=False)
+    leaks.mark_processes()
+    on_the_host(monkeypatch)
+
+
+@pytest.mark.parametrize("carried", [None, "", "0" * 32, "another"], ids=str)
+def test_a_process_of_this_user_with_no_mark_or_another_is_left_alone(carried, trial, monkeypatch):
+    others = {name: value for name, value in os.environ.items() if name != "TUNE_POLICIES_TRIAL"}
+    environment = others if carried is None else {**others, "TUNE_POLICIES_TRIAL": carried}
+    with a_process(env=environment) as number:
+        driver_lists(monkeypatch, number)
+
+        assert leaks.end_gpu_processes() == []
+        assert is_there(number)
+
+
+@pytest.mark.filterwarnings("ignore:process .* outlived it:UserWarning")
+def test_a_process_that_carries_the_mark_ends_though_its_parent_is_gone(trial, monkeypatch):
+    with a_process(env=mark()) as number:
+        driver_lists(monkeypatch, number)
+
+        assert len(leaks.end_gpu_processes()) == 1
+        assert not is_there(number)
+
+
+@needs_root
+def test_a_process_of_another_user_that_carries_the_mark_is_left_alone(trial, monkeypatch):
+    with a_process(env=mark(), user=65534) as number:
+        driver_lists(monkeypatch, number)
+
+        assert leaks.end_gpu_processes() == []
+        assert is_there(number)
+
+
+@needs_root
+@pytest.mark.filterwarnings("ignore:process .* outlived it:UserWarning")
+def test_a_process_that_has_got_the_number_of_an_ended_one_is_left_alone(child, trial, monkeypatch):
+    """It gets it between two looks: the trial's children are known, and then the driver is asked."""
+    new = []
+
+    def give_the_number_away():
+        child.kill()
+        child.wait()
+        for _ in range(50):
+            with suppress(OSError):
+                Path("/proc/sys/kernel/ns_last_pid").write_text(str(child.pid - 1))
+            other = subprocess.Popen(SLEEPS)
+            new.append(other)
+            if other.pid == child.pid:
+                break
+        return [DeviceUse(uuid="a", total_bytes=2, free_bytes=1, bytes_by_process={child.pid: 1})]
+
+    monkeypatch.setattr(leaks, "read_device_use", give_the_number_away)
+    try:
+        leaks.end_gpu_processes()
+        if new[-1].pid != child.pid:
+            pytest.skip("others take the numbers too soon here")
+
+        assert new[-1].poll() is None
+    finally:
+        for other in new:
+            other.kill()
+            other.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
+def test_a_number_of_another_namespace_ends_nobody_here(trial, monkeypatch):
+    """A process in a namespace of its own has another number there, which the driver of that container would tell."""
+    in_a_container(monkeypatch)
+    with a_process(env=mark()) as number:
+        driver_lists(monkeypatch, number)
+
+        assert leaks.end_gpu_processes() == []
+        assert is_there(number)

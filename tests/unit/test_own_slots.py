@@ -141,3 +141,12 @@ def test_slots_of_their_own_are_never_fewer_all_have_a_place_and_no_device_is_to
             per_device = int(1 / slot.worker.gpus)
             assert nodes[place.node_id].smallest_gpu_memory_bytes >= slot.gpu_memory_bytes * per_device
             assert isinstance(policy, GpuPolicy) or slot.gpu_memory_bytes >= min(GIB, policy.gpu_memory)
+
+
+def test_where_only_gpu_nodes_without_cpus_would_do_the_error_says_so():
+    capacity = ClusterCapacity.of(
+        gpu_node("large", gpus=1, cpus=0, gpu_memory_gib=80), gpu_node("small", gpus=1, cpus=4, gpu_memory_gib=16)
+    )
+
+    with pytest.raises(InfeasibleRequestError, match=r"Or use the GPU nodes without CPUs too, with cpus=0\.$"):
+        GpuMemoryPolicy(gpu_memory="20GiB").plan(capacity)

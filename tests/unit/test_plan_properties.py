@@ -30,6 +30,7 @@ from tune_policies import (
     ReservingPolicy,
     TrialPlan,
 )
+from tune_policies.placement.layout import place_slots
 from tune_policies.policies.policy import build_policy
 
 TICKS = 10_000
@@ -97,8 +98,29 @@ class Node:
         return True
 
 
+def placed_in_slots(capacity, plan, wanted):
+    """How many of the wanted trials find room: those of each slot in its place, and more in slots of any type."""
+    free = {node.node_id: Node(node) for node in capacity.nodes}
+    to_come = [free[node.node_id] for node in capacity.nodes if node.is_expected]
+    places = place_slots(plan.slots, capacity).places
+    planned = [(plan.slots[place.slot_type], place.node_id) for place in places for _ in range(place.count)]
+    placed = sum(
+        any(node.take(slot.worker, slot.accelerator_type) for node in ([free[home]] if home else to_come))
+        for slot, home in planned[:wanted]
+    )
+    while placed < wanted and any(
+        node.is_selected(slot.label_selector) and node.take(slot.worker, slot.accelerator_type)
+        for slot in plan.slots
+        for node in free.values()
+    ):
+        placed += 1
+    return placed
+
+
 def placed_trials(capacity, plan, wanted):
     """How many of the wanted trials find room, drivers first on the fullest node, workers wherever they fit."""
+    if len(plan.slots) > 1:
+        return placed_in_slots(capacity, plan, wanted)
     free = [node for node in map(Node, capacity.nodes) if node.is_selected(plan.label_selector)]
     random.Random(wanted).shuffle(free)
     placed = 0

@@ -37,10 +37,11 @@ def test_slots_of_a_second_type_have_the_cpus_that_the_first_leaves():
     assert check(case, most_possible(case)).trials == (8 + 16, 0 + 24)
 
 
-def test_of_a_divided_cluster_as_many_at_once_as_the_fewest_waves_need_are_possible():
-    case = case_of(Need(cpus=1), num_trials=100, is_divided=True)
+@pytest.mark.parametrize(("num_trials", "possible"), [(100, 72), (50, 50)])
+def test_of_a_divided_cluster_no_more_are_possible_than_there_are_trials(num_trials, possible):
+    case = case_of(Need(cpus=1), num_trials=num_trials, is_divided=True)
 
-    assert most_possible(case).trials == 50  # 72 fit, so there are two waves
+    assert most_possible(case).trials == possible
 
 
 @pytest.mark.parametrize(

@@ -43,18 +43,20 @@ PROFILE = GpuMemoryProfile(
     )
 )
 POLICIES = [
-    AcceleratorPolicy(resource="NPU", amount=0.3, num_workers=2),
+    AcceleratorPolicy(resource="NPU", amount=0.3, memory="1GiB", num_workers=2),
     AutoPolicy(gpu_memory="6GiB"),
     AutoscalingPolicy(GpuPolicy(gpus=0.5), max_nodes_to_add=3),
     BenchmarkedPolicy(a_decision("T4"), gpu=GpuPolicy(accelerator_type="T4"), cpu=CpuPolicy(cpus=2)),
     CpuPolicy(cpus=2, memory="2GiB", num_workers=2),
     GpuPolicy(gpus=0.3, num_workers=2),
     GpuPolicy(gpus=0.3, num_workers=(2, 9)),
+    GpuPolicy(gpus=0.3, memory="4GiB", accelerator_type=("H100", "A100", "T4"), min_trials=5),
     GpuMemoryPolicy(gpu_memory="6GiB"),
     GpuMemoryPolicy(profile=PROFILE, headroom=0.2),
     CappedPolicy(SelectingPolicy(GpuMemoryPolicy(profile=PROFILE), exclude_nodes=("b",)), 7),
-    EvenSplitPolicy(num_trials=20, min_gpus=0.3),
+    EvenSplitPolicy(num_trials=20, min_gpus=0.3, memory="1GiB"),
     FirstFeasiblePolicy(GpuPolicy(gpus=8), CpuPolicy()),
+    FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(memory="1GiB"), min_trials=9),
     CappedPolicy(GpuPolicy(), 2),
     MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2), CpuPolicy(cpus=500), speeds=(8, 1, 1)),
     ReservingPolicy(CpuPolicy(), cpus=4, gpus=1, memory="8GiB"),

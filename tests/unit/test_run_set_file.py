@@ -222,14 +222,12 @@ def test_a_wrong_field_is_named_with_its_place(path, run_set):
 
 
 def test_of_many_wrong_fields_three_are_named(path, run_set):
-    runs = run_set.model_dump(mode="json")["runs"]
-    for run in runs:
-        run["pid"] = "?"
+    wrong = dict.fromkeys(("seed", "num_rounds", "created_at", "environment"), "?")
 
     with pytest.raises(InvalidResourcesError) as caught:
-        read_run_set(written(path, run_set, runs=runs))
+        read_run_set(written(path, run_set, **wrong))
 
-    assert str(caught.value).count("pid") == 3
+    assert str(caught.value).count("got '?'") == 3
     assert str(caught.value).endswith("and more")
 
 

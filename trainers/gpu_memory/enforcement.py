@@ -9,7 +9,6 @@ reads when it starts, and only counts where a daemon of MPS runs.
 import functools
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -20,6 +19,7 @@ from typing import Any, Final, Literal
 
 import wrapt
 
+from tune_policies.files.child_python import program_path
 from tune_policies.probe.nvml import NvmlError, read_gpus
 from tune_policies.values.errors import MemoryLimitError
 from tune_policies.values.units import GIB, MIB
@@ -110,13 +110,14 @@ def ask_mps_daemon(*, timeout_s: float = 5.0) -> str | None:
 
     ``CUDA_MPS_PIPE_DIRECTORY`` says where it listens, as it does for CUDA itself.
     """
-    if shutil.which(_CONTROL) is None:
+    program = program_path(_CONTROL)
+    if program is None:
         return f"{_CONTROL} is not installed"
     try:
         # Its answer, the servers that run, may be empty: the daemon starts one for its first client. No pipe is read,
         # so nothing that it has started can hold this process up.
         done = subprocess.run(  # noqa: S603 - the command is a constant
-            [_CONTROL],
+            [program],
             input=b"get_server_list\n",
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -9,7 +9,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_policies.cli.options import Address, Force, Json, TimeoutS, fail, ray_speaks_on_stderr
+from tune_policies.cli.options import Address, Force, Json, Redact, TimeoutS, fail, ray_speaks_on_stderr
 from tune_policies.files.reading import read_text
 from tune_policies.files.terminal import TextConsole, TextTable, line
 from tune_policies.files.writing import write_new
@@ -23,7 +23,7 @@ _COULD_NOT_LOOK: Final = 3
 
 
 @app.command()
-def doctor(*, json: Json = False, address: Address = None, timeout_s: TimeoutS = 30.0) -> None:
+def doctor(*, json: Json = False, redact: Redact = False, address: Address = None, timeout_s: TimeoutS = 30.0) -> None:
     """Look for what is wrong for GPU work on the nodes of a Ray, or on this machine where none runs.
 
     Exit status: 0 nothing, or only notes; 1 there are problems; 2 wrong usage; 3 it could not look, as Ray cannot be
@@ -37,6 +37,7 @@ def doctor(*, json: Json = False, address: Address = None, timeout_s: TimeoutS =
             diagnosis = examine(address, timeout_s=timeout_s)
         except ProbeError as error:
             fail(error, _COULD_NOT_LOOK)
+    diagnosis = diagnosis.redacted() if redact else diagnosis
     if json:
         print(diagnosis.to_json())
     else:

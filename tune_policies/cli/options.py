@@ -28,6 +28,9 @@ Output = Annotated[
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 """Click's settings, which commands have from the group that they are in."""
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
+Redact = Annotated[
+    bool, typer.Option("--redact", help="Leave out host names, commands and what errors say, to publish it.")
+]
 TimeoutS = Annotated[
     float, typer.Option("--timeout-s", min=0.1, help="Deadline for the cluster to answer, in seconds.")
 ]

@@ -1,4 +1,4 @@
-"""The commands ``probe`` and ``plan``: what a cluster offers, and what trials get of it."""
+"""The commands ``probe``, ``plan`` and ``schema``: what a cluster offers, what trials get of it, and how to ask."""
 
 import json as json_text
 from pathlib import Path
@@ -14,6 +14,7 @@ from tune_policies.kuberay.reading.load_cluster import load_catalog, load_cluste
 from tune_policies.placement.idle import ROUNDING, idle
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy_file import load_capacity, load_policy
+from tune_policies.policies.policy_schema import policy_schema
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.value import counted
 
@@ -98,6 +99,12 @@ def plan(
         answer.plot(found).save(plot, force=force)
     text = [answer.explain(), *_idle(found, answer), *_waves(answer, num_trials)]
     print(_as_json(answer, num_trials, answer) if json else "\n".join(text))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of policy files, by which an editor completes and checks them."""
+    print(json_text.dumps(policy_schema(), indent=2))
 
 
 def _as_json(answer: TrialPlan | TrialForecast, num_trials: int | None, runs: TrialPlan | None) -> str:

@@ -19,7 +19,7 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, gpu_memo
 from tune_policies.cluster.labels import NODE_ID
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import MOST, TICKS, Amount, Amounts, Bytes, Count, Resources, format_amount
-from tune_policies.values.value import ShownValue, Value
+from tune_policies.values.value import Many, ShownValue, Value
 
 
 class GpuDevice(Value):
@@ -60,7 +60,7 @@ class NodeCapacity(Value):
     resources: Resources
     accelerator_type: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
-    devices: tuple[GpuDevice, ...] | None = None
+    devices: Many[GpuDevice] | None = None
     address: str | None = None
     is_head: bool = False
     usable_cpus: Amount | None = None
@@ -202,7 +202,7 @@ class NodeTypeCapacity(Value):
     max_nodes_to_add: Count
     accelerator_type: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
-    devices: tuple[GpuDevice, ...] | None = None
+    devices: Many[GpuDevice] | None = None
 
     @cached_property
     def amounts(self) -> Amounts:
@@ -236,9 +236,9 @@ class ClusterCapacity(ShownValue):
 
     _view: ClassVar = "tune_policies.views.tables:cluster_view"
 
-    nodes: tuple[NodeCapacity, ...] = ()
-    draining: tuple[NodeCapacity, ...] = ()
-    node_types: tuple[NodeTypeCapacity, ...] | None = ()
+    nodes: Many[NodeCapacity] = ()
+    draining: Many[NodeCapacity] = ()
+    node_types: Many[NodeTypeCapacity] | None = ()
     max_nodes_to_add: Count | None = None
     read_at: datetime | None = None
 

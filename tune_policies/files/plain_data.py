@@ -2,43 +2,60 @@
 
 JSON is read strictly: a key that comes twice, a number that no float can hold and parts that stand in each other too
 deep are errors. All other texts are read as YAML, by :mod:`tune_policies.files.yaml_documents`.
+
+The number of parts has a bound of its own: an empty list takes three characters of a text and 64 bytes of memory, and
+a wrong part, with the error that explains it, some 3,000 bytes.
 """
 
 import json
 import math
-from typing import Any
+from typing import Any, Final
 
 from pydantic_core import from_json
 
 from tune_policies.files.yaml_documents import DocumentError, read_documents
 from tune_policies.values.value import shorten
 
+MAX_PARTS: Final = 100_000
+"""Of a file that people write."""
 
-def parse_json(text: str | bytes) -> Any:
-    """Return the data of a JSON text.
+MAX_RECORD_PARTS: Final = 2_000_000
+"""Of a file that a program has written: ten thousand nodes with eight GPUs each have 800,000."""
+
+_MAX_KEYS: Final = 100_000
+
+
+def parse_json(text: str | bytes, *, max_parts: int = MAX_RECORD_PARTS) -> Any:
+    """Return the data of a JSON text, which may have so many parts.
 
     Raises:
         ValueError: It is not JSON, or not strictly.
     """
+    _check_parts(text, max_parts)
     from_json(text, allow_inf_nan=False)  # which says where a text is wrong, and how deep it is, but keeps the last key
     return json.loads(text, object_pairs_hook=_mapping, parse_float=_finite)
 
 
-def parse_data(text: str, source: str) -> Any:
+def parse_data(text: str, source: str, *, max_parts: int = MAX_PARTS) -> Any:
     """Return the data of a text that is JSON, or else YAML; ``None``: it holds nothing.
 
     Args:
         text: The text.
         source: The name of the file.
+        max_parts: How many parts it may have. Of YAML each line is one.
 
     Raises:
         DocumentError: It is neither, goes beyond the bounds, or holds several documents.
     """
     try:
         # JSON first: it is read faster, and YAML refuses its tabs.
-        return parse_json(text)
+        return parse_json(text, max_parts=max_parts)
     except ValueError as error:
         not_json = error
+    try:
+        _check_parts(text, max_parts, "\n")
+    except ValueError as error:
+        raise DocumentError(source, 1, str(error)) from error
     try:
         documents = read_documents(text, source)
     except DocumentError as error:
@@ -56,7 +73,21 @@ def parse_data(text: str, source: str) -> Any:
     return documents[0].data if documents else None
 
 
+def _check_parts(text: str | bytes, max_parts: int, *more: str) -> None:
+    """Count what begins or divides parts, be it in a text: of what is no data nobody has so much.
+
+    Raises:
+        ValueError: There is more of it than ``max_parts``.
+    """
+    signs = (",", "[", "{", *more)
+    found = sum(text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in signs)
+    if found > max_parts:
+        raise ValueError(f"about {found:,} parts, more than {max_parts:,}: give what is needed alone")
+
+
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > _MAX_KEYS:
+        raise ValueError(f"a mapping of {len(pairs):,} keys, more than {_MAX_KEYS:,}: give what is needed alone")
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()

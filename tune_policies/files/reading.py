@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tune_policies.files.plain_data import parse_data
+from tune_policies.files.plain_data import MAX_PARTS, MAX_RECORD_PARTS, parse_data
 from tune_policies.files.yaml_documents import MAX_CHARACTERS, DocumentError
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.units import MIB
@@ -18,8 +18,8 @@ from tune_policies.values.value import Value
 MAX_BYTES: Final = MAX_CHARACTERS
 """Of a file that people write. UTF-8 has no fewer bytes than characters."""
 
-MAX_RECORD_BYTES: Final = 512 * MIB
-"""Of a file that a program has written."""
+MAX_RECORD_BYTES: Final = 64 * MIB
+"""Of a file that a program has written. To read it takes twice as much memory, and its parts may take more."""
 
 ValueT = TypeVar("ValueT", bound=Value)
 
@@ -141,13 +141,18 @@ def decode(data: bytes, source: str, errors: str = "strict") -> str:
 
 
 def read_data(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES) -> Any:
-    """Return the plain data of a file in JSON or YAML.
+    """Return the plain data of a file in JSON or YAML; of a larger one than people write, it may have more parts.
 
     Raises:
         UnreadableFileError: It cannot be read.
         DocumentError: It is neither, or goes beyond the bounds of :mod:`tune_policies.files.plain_data`.
     """
-    return parse_data(read_text(path, what=what, max_bytes=max_bytes), str(path))
+    text = read_text(path, what=what, max_bytes=max_bytes)
+    return parse_data(text, str(path), max_parts=_max_parts(max_bytes))
+
+
+def _max_parts(max_bytes: int) -> int:
+    return MAX_PARTS if max_bytes <= MAX_BYTES else MAX_RECORD_PARTS
 
 
 def read_value(
@@ -176,7 +181,7 @@ def read_value(
     ending = f"; {hint}" if hint else ""
     try:
         data = read_bytes(path, what=f"{what} file", max_bytes=max_bytes, by_others=by_others)
-        return cls.from_dict(parse_data(decode(data, str(path)), str(path)))
+        return cls.from_dict(parse_data(decode(data, str(path)), str(path), max_parts=_max_parts(max_bytes)))
     except UnreadableFileError as error:
         raise UnreadableFileError(error.path, error.what, f"{error.reason}{ending}", error.is_missing) from error
     except DocumentError as error:

@@ -18,26 +18,29 @@ from tune_policies.files.reading import MAX_RECORD_BYTES, read_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
+_OPEN_FILES: Final = "/proc/self/fd"
+
 _POLL_S: Final = 0.05
 """How often it is looked whether another process is done with a file."""
 
 
-def write_new(path: Path, content: str | bytes, *, force: bool = False) -> None:
+def write_new(path: Path, content: str | bytes, *, force: bool = False, is_private: bool = False) -> None:
     """Write a file that a user has named, where nothing is lost by it.
 
     Args:
         path: A file in a folder that is there.
         content: What it is to hold; a text in UTF-8.
         force: Whether to replace a file that is there.
+        is_private: Whether nobody but this user may read a file that is new. One that is replaced keeps its mode.
 
     Raises:
         InvalidResourcesError: It is there and not to be replaced, or it cannot be written.
     """
     if force:
-        replace_file(path, content)
+        replace_file(path, content, is_private_if_new=is_private)
         return
     check_new(path)
-    with _written_beside(path, path, content) as half:
+    with _written_beside(path, path, content, is_private=is_private) as half:
         try:
             path.hardlink_to(half)  # which fails where another process was first
         except FileExistsError:
@@ -66,7 +69,14 @@ def check_new(path: Path, *, force: bool = False) -> None:
         raise _unwritable(path, "there is no such folder")
 
 
-def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = None, is_private: bool = False) -> None:
+def replace_file(
+    path: Path,
+    content: str | bytes,
+    *,
+    expected: bytes | None = None,
+    is_private: bool = False,
+    is_private_if_new: bool = False,
+) -> None:
     """Write a file, in the place of the one that may be there.
 
     Args:
@@ -75,6 +85,7 @@ def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = N
         expected: What must be in the file right before it is replaced, for changes that were made to just that;
             ``None``: whatever is there.
         is_private: Whether nobody but this user may read or write it, whoever could before.
+        is_private_if_new: The same of a file that was not there; one that was keeps its mode.
 
     Raises:
         InvalidResourcesError: It cannot be written, is read-only, or holds something else than expected; what was
@@ -92,6 +103,7 @@ def replace_file(path: Path, content: str | bytes, *, expected: bytes | None = N
         raise _unwritable(path, "it is no ordinary file")
     if before is not None and (not before.st_mode & 0o222 or not os.access(target, os.W_OK)):
         raise _unwritable(path, "it is read-only")
+    is_private = is_private or (is_private_if_new and before is None)
     with _written_beside(path, target, content, before, is_private=is_private) as half:
         if expected is not None and read_bytes(target, max_bytes=MAX_RECORD_BYTES) != expected:
             raise _unwritable(path, "it was changed meanwhile, and that is kept")
@@ -114,10 +126,9 @@ def _written_beside(
 ) -> Iterator[Path]:
     """Write what is to become ``target`` beside it, and let the caller give it that name; else it is deleted."""
     half = target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}")
-    # Nobody may read what is to be private while it is written.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
-        descriptor = os.open(half, flags, 0o666 if before is None and not is_private else 0o600)
+        # Nobody may read what is to be private while it is written.
+        descriptor, is_nameless = _open_half(half, 0o666 if before is None and not is_private else 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
@@ -125,6 +136,9 @@ def _written_beside(
                 if before is not None and not is_private:
                     _keep_owner_and_mode(path, target, before, descriptor)
                 os.fsync(descriptor)
+                if is_nameless:
+                    # With a folder Python follows the link to the open file, without one it does not.
+                    os.link(f"{_OPEN_FILES}/{descriptor}", half, src_dir_fd=descriptor)
             yield half
         finally:
             half.unlink(missing_ok=True)
@@ -133,6 +147,14 @@ def _written_beside(
         raise
     except (OSError, ValueError) as error:
         raise _unwritable(path, error) from error
+
+
+def _open_half(half: Path, mode: int) -> tuple[int, bool]:
+    """Open a new file, and return whether it has no name, which leaves nothing behind where its writer is killed."""
+    if hasattr(os, "O_TMPFILE") and Path(_OPEN_FILES).is_dir():  # Linux, by which alone it can get a name
+        with suppress(OSError):  # not every file system has such
+            return os.open(half.parent, os.O_WRONLY | os.O_TMPFILE, mode), True
+    return os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode), False
 
 
 def _keep_owner_and_mode(path: Path, target: Path, before: os.stat_result, half: int) -> None:

@@ -81,6 +81,9 @@ _MAX_DEPTH: Final = 100
 _MAX_PARTS: Final = 200_000
 """How many parts a document may have once its aliases are unfolded: a few lines of them can stand for billions."""
 
+_MAX_DOCUMENTS: Final = 10_000
+"""How many documents a text may have: what is found in each takes as much as a large part."""
+
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML was built with it
 
 
@@ -153,8 +156,13 @@ def read_documents(text: str, source: str, room: int = 1) -> tuple[Document, ...
 
 def _documents(text: str, source: str, max_parts: int) -> Iterator[Document]:
     events = yaml.parse(text, Loader=_LOADER)
+    num_documents = 0
     for event in events:
         if isinstance(event, yaml.DocumentStartEvent):
+            num_documents += 1
+            if num_documents > _MAX_DOCUMENTS:
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                raise DocumentError(source, line, f"more than {_MAX_DOCUMENTS:,} documents: give what is needed alone")
             builder = _Builder(events, source, max_parts)
             data = builder.value(next(events), ())
             if data is not None:

@@ -27,7 +27,7 @@ from tune_policies.policies.equal_shares import (
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.resources import TICKS, PositiveCount, format_amount, to_ticks
+from tune_policies.values.resources import TICKS, Amount, PositiveCount, format_amount, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted, shorten
 
@@ -63,6 +63,7 @@ class GpuTypesPolicy(ResourcePolicy):
     """A policy for GPUs that may name several device types, of which it takes the first that fits."""
 
     if TYPE_CHECKING:  # each policy has the fields, after its own amounts, as people write and read them
+        cpus: Amount | None = None
         accelerator_type: AcceleratorTypes | None = None
         min_trials: PositiveCount = 1
         same_for_all: bool = False
@@ -78,11 +79,26 @@ class GpuTypesPolicy(ResourcePolicy):
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
         types = self.accelerator_type
         if self.min_trials == 1 and not isinstance(types, tuple):
-            return self._plan_on_type(capacity, types)
+            try:
+                return self._plan_on_type(capacity, types)
+            except InfeasibleRequestError as error:
+                raise self._or_without_cpus(error, capacity, types) from None
         choices = self.model_copy(update={"min_trials": 1}).choices
         plan = plan_first_feasible(choices, capacity, min_trials=self.min_trials)
         taken = types.index(str(plan.accelerator_type)) if isinstance(types, tuple) else len(choices)
         return plan.with_reasons(*_about_more_elsewhere(plan, choices[taken + 1 :], capacity))
+
+    def _or_without_cpus(
+        self, error: InfeasibleRequestError, capacity: ClusterCapacity, accelerator_type: str | None
+    ) -> InfeasibleRequestError:
+        """Return the error, which also says so where GPU nodes without CPUs, which are left out, would do."""
+        if self.cpus is not None:
+            return error
+        try:
+            self.model_copy(update={"cpus": 0})._plan_on_type(capacity, accelerator_type)
+        except InfeasibleRequestError:
+            return error
+        return error.told(suggestion=f"{error.suggestion} Or use the GPU nodes without CPUs too, with cpus=0.")
 
     @abstractmethod
     def _plan_on_type(self, capacity: ClusterCapacity, accelerator_type: str | None) -> TrialPlan:

@@ -160,7 +160,7 @@ def build_policy(data: object) -> ResourcePolicy:
 
 
 def _build(data: object) -> ResourcePolicy:
-    kinds = {cls.__name__: cls for cls in _subclasses_of(ResourcePolicy) if not isabstract(cls)}
+    kinds = policies_by_kind()
     if not isinstance(data, dict):
         raise InvalidResourcesError(f"a policy must be a mapping with a 'kind', got {kind_of(data)}")
     fields = dict(data)
@@ -170,6 +170,11 @@ def _build(data: object) -> ResourcePolicy:
         raise InvalidResourcesError(f"{what}{suggest(str(kind or ''), kinds)} (known: {', '.join(sorted(kinds))})")
     policy: ResourcePolicy = kinds[kind].from_dict(fields)
     return policy
+
+
+def policies_by_kind() -> dict[str, type[ResourcePolicy]]:
+    """Return every class of policy that is imported, by its ``kind``."""
+    return {cls.__name__: cls for cls in _subclasses_of(ResourcePolicy) if not isabstract(cls)}
 
 
 def _subclasses_of(cls: type[Any]) -> list[type[Any]]:

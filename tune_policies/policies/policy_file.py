@@ -20,7 +20,7 @@ _POLICIES: Final = ("inner", "policies", "gpu", "cpu")
 _MAX_CAPACITY_BYTES: Final = 64 * MIB
 """What `tune-policies probe --json` writes of ten thousand nodes with eight GPUs each is half of that."""
 
-_IN_FILES: Final[dict[tuple[str, str], tuple[str, type[Value]]]] = {
+IN_FILES: Final[dict[tuple[str, str], tuple[str, type[Value]]]] = {
     (GpuMemoryPolicy.__name__, "profile"): ("profile", GpuMemoryProfile),
     (BenchmarkedPolicy.__name__, "decision"): ("decision", Decision),
 }
@@ -84,7 +84,7 @@ def _with_files(data: object, folder: Path) -> object:
     if not isinstance(data, dict):
         return data
     changed = {key: _with_files(value, folder) if key in _POLICIES else value for key, value in data.items()}
-    for (kind, field), (what, cls) in _IN_FILES.items():
+    for (kind, field), (what, cls) in IN_FILES.items():
         if data.get("kind") == kind and isinstance(name := data.get(field), str):
             changed[field] = read_value(folder / name, cls, what)
     return changed

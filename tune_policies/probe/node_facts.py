@@ -58,7 +58,7 @@ def read_usable_cpus(root: str = "/") -> float | None:
         limits.append(len(os.sched_getaffinity(0)))
     # Slurm sets it where a task was given CPUs of its own; it binds the task to them only where it is configured to.
     share = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    limits.append(float(share) if share.isdigit() and int(share) > 0 else None)
+    limits.append(float(share) if share.isdecimal() and 0 < float(share) < 1e6 else None)
     try:
         lines = (Path(root) / "proc/self/cgroup").read_text().splitlines()
     except OSError:

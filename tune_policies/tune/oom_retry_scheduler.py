@@ -18,6 +18,7 @@ from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 from tune_policies.cluster.capacity import NodeCapacity
 from tune_policies.oom import OutOfMemory, classify_oom
 from tune_policies.ray_compat.gcs import read_cluster_state
+from tune_policies.ray_compat.kernel_kills import was_killed_by_kernel
 from tune_policies.ray_compat.tune_controller import (
     bundles_of,
     drop_change,
@@ -267,6 +268,8 @@ class OomRetryScheduler(WrappingScheduler):
             InfeasibleRequestError: The trial ran out of memory, and there is no more for it.
         """
         history, out_of_memory = load_history(trial), classify_oom(error)
+        if out_of_memory.kind == "none" and was_killed_by_kernel(error):
+            out_of_memory = OutOfMemory(kind="host")
         bundles = bundles_of(trial.placement_group_factory)
         match decide_retry(bundles, out_of_memory, history.num_same_share_retries):
             case "leave_to_tune":

@@ -151,7 +151,7 @@ GpuAmount = Annotated[float, _named(check_gpus)]
 """A number of GPUs: a fraction up to 1, whole above."""
 Bytes = Annotated[int, _named(parse_bytes), WithJsonSchema({"type": "integer", "minimum": 1})]
 """Bytes above 0 that were read or computed."""
-Memory = Annotated[int | str, _named(parse_memory), WithJsonSchema({"type": "integer", "minimum": MIB})]
+Memory = Annotated[int | str, _named(parse_memory), WithJsonSchema({"type": ["integer", "string"], "minimum": MIB})]
 """Memory that somebody asks for: a text such as ``"6GiB"``, or bytes from 1 MiB on. Kept as a number of bytes."""
 UsedBytes = Annotated[
     int, _named(_used_bytes), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MOST_BYTES})

@@ -14,6 +14,9 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
+LEFT_OUT: Final = "(left out)"
+"""In the place of a text that is not published."""
+
 _NOT_ASCII: Final = re.compile(r"[^ -~]")
 _NOT_ASCII_TEXT: Final = re.compile(r"[^\n\t -~]")
 _STYLE_OR_NOT_ASCII: Final = re.compile(r"\x1b\[[0-9;?]*[A-HJKhlm]|[^\n\r\t -~]")

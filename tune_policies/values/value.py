@@ -8,9 +8,9 @@ import difflib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, ValidationError
 
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.sanitize import one_line
@@ -21,6 +21,18 @@ else:
     ModelMetaclass = type(BaseModel)
 
 _MOST: Final = 5
+
+_Part = TypeVar("_Part")
+
+
+class _AtFirstMistake(FailFast):
+    def __hash__(self) -> int:  # which pydantic's own lacks, and ``| None`` needs
+        return hash(type(self))
+
+
+Many = Annotated[tuple[_Part, ...], _AtFirstMistake()]
+"""As many parts as a program has written. Only the first that is wrong is told: with a million, to tell all takes
+gigabytes."""
 
 
 def counted(count: int, noun: str) -> str:
@@ -34,7 +46,7 @@ def shorten_names(names: Sequence[str]) -> str:
     return shown if len(names) <= _MOST else f"{shown} and {len(names) - _MOST} more"
 
 
-_MOST_MISTAKES = 100
+_MOST_MISTAKES = 20
 """Whoever has more of them has given another file, which may have any number."""
 
 

@@ -12,9 +12,9 @@ The optimum is the most trials at once such that
 * all the workers of a trial run at once.
 * with Train workers, each trial has a driver with 1 MiB of host memory on a node that labels and exclusion allow, and
   the workers find room wherever these drivers are: their place is Ray's choice, so the worst one counts.
-* where GPU memory is asked for instead of a share, all workers have the same share 1/k of a device, as Ray gives every
-  trial the same; the solver chooses k and the nodes. ``one_share=False`` lets each device hold as many as its own
-  memory does, which no single share says to Ray.
+* where GPU memory is asked for instead of a share, each device holds as many workers as its own memory does. With
+  ``one_share``, all workers have the same share 1/k of a device, as Train gives its workers all the same; the solver
+  chooses k and the nodes.
 """
 
 from collections.abc import Iterable

@@ -70,8 +70,9 @@ def compare(seed: int, capacity: ClusterCapacity, policy: ResourcePolicy) -> Com
     """Return what plan, optimum and rule of thumb say."""
     plan = _plan(policy, capacity)
     planned = plan.max_concurrent_trials if plan else 0
-    question = Question.of(policy, capacity.nodes, cpus=plan.worker.cpus if plan else 0)
-    best = optimum(question)
+    cpus = min(slot.worker.cpus for slot in plan.slots) if plan else 0
+    question = Question.of(policy, capacity.nodes, cpus=cpus)
+    best = optimum(question, one_share=question.wish.num_workers > 0)
     return Compared(
         seed=seed,
         policy=policy,

@@ -193,8 +193,7 @@ def most_possible(case: Case) -> Promise:
     )
     if not case.is_divided:
         return Promise(trials, claims)
-    waves = -(-case.num_trials // trials) if trials else 1
-    return Promise(min(trials, -(-case.num_trials // waves)), claims)
+    return Promise(min(trials, case.num_trials), claims)
 
 
 def check(case: Case, promise: Promise) -> Result:

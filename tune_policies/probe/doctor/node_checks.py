@@ -5,14 +5,14 @@ Checks take facts and yield findings; nothing else.
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
 from pydantic import Field
 
 from tune_policies.values.resources import format_amount
-from tune_policies.values.sanitize import Redacted
+from tune_policies.values.sanitize import LEFT_OUT, Redacted
 from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import Value, shorten_names
 
@@ -168,6 +168,32 @@ class Diagnosis(Value):
     def is_healthy(self) -> bool:
         """Whether nothing is wrong; notes are not."""
         return not any(finding.severity is Severity.PROBLEM for finding in self.findings)
+
+    def redacted(self) -> "Diagnosis":
+        """Return the same without addresses, variables and what errors say: to be published."""
+        nodes = tuple(
+            node.model_copy(
+                update={
+                    "name": f"node-{number}",
+                    "failure": node.failure and LEFT_OUT,
+                    "nvml_error": node.nvml_error and LEFT_OUT,
+                    "visible_devices": node.visible_devices and LEFT_OUT,
+                }
+            )
+            for number, node in enumerate(self.nodes, 1)
+        )
+        names = {node.name: new.name for node, new in zip(self.nodes, nodes, strict=True)}
+        findings = [self._redacted_finding(each, names) for each in self.findings]
+        address = self.address and LEFT_OUT
+        return self.model_copy(update={"address": address, "nodes": nodes, "findings": tuple(findings)})
+
+    def _redacted_finding(self, finding: Finding, names: Mapping[str, str]) -> Finding:
+        texts = [finding.what, finding.hint]
+        said = {each for node in self.nodes for each in (node.failure, node.nvml_error) if each}
+        for old, new in (*dict.fromkeys(said, LEFT_OUT).items(), *names.items()):
+            texts = [text.replace(old, new) for text in texts]
+        nodes = tuple(names.get(name, LEFT_OUT) for name in finding.nodes)
+        return finding.model_copy(update={"what": texts[0], "hint": texts[1], "nodes": nodes})
 
 
 def merge(findings: Iterable[Finding]) -> tuple[Finding, ...]:

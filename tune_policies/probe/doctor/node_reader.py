@@ -111,7 +111,14 @@ def _has_cudnn(installed: dict[str, str]) -> bool:
         return True
     listed = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
     usual = ["/usr/lib", "/usr/lib64", "/usr/local/cuda/lib64", *map(str, Path("/usr/lib").glob("*-linux-gnu"))]
-    return any(True for folder in [*listed, *usual] for _ in Path(folder).glob("libcudnn.so*"))
+    return any(_has_file(folder, "libcudnn.so*") for folder in [*listed, *usual])
+
+
+def _has_file(folder: str, pattern: str) -> bool:
+    try:
+        return any(True for _ in Path(folder).glob(pattern))
+    except (OSError, ValueError):  # the name is none that a folder can have
+        return False
 
 
 def _nvidia() -> dict[str, object]:
@@ -143,8 +150,8 @@ def _cpu_limits() -> dict[str, float]:
     if quotas := [quota for folder in _cgroups("cpu") if (quota := _quota(folder)) is not None]:
         limits["cgroup quota"] = min(quotas)
     slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    if slurm.isdigit() and int(slurm) > 0:
-        limits["SLURM_CPUS_PER_TASK"] = int(slurm)
+    if slurm.isdecimal() and 0 < float(slurm) < 1e6:
+        limits["SLURM_CPUS_PER_TASK"] = float(slurm)
     return limits
 
 

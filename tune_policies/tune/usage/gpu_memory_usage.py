@@ -5,6 +5,7 @@ that was started again with a larger share gets a record for each share. Files t
 lines that are no record, are skipped.
 """
 
+import io
 import json
 import re
 import warnings
@@ -15,10 +16,11 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BeforeValidator, Field
 
-from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_text
+from tune_policies.files.reading import MAX_BYTES, UnreadableFileError, read_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, GpuAmount, UsedBytes
 from tune_policies.values.sanitize import Redacted
+from tune_policies.values.units import MIB
 from tune_policies.values.value import ShownValue, Value
 
 GPU_MEMORY_KEY: Final = "gpu_memory"
@@ -128,6 +130,9 @@ _GROWING_FIELDS: Final = (
 )
 
 
+_MAX_RESULTS_BYTES: Final = 128 * MIB
+"""Of what Tune writes of one trial: a hundred thousand results, as a rule."""
+
 _TIME_SUFFIX: Final = re.compile(r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d$")
 
 
@@ -220,35 +225,40 @@ def _usages_of_trial(trial: Path) -> Iterator[GpuMemoryUsage]:
         if note:
             yield from _records(_parse_json(record))
     for line in _lines(trial / _RESULTS):
-        yield from _records(_field(_parse_json(line), GPU_MEMORY_KEY))
+        if GPU_MEMORY_KEY in line:  # to parse all others takes seconds
+            yield from _records(_field(_parse_json(line), GPU_MEMORY_KEY))
     yield from _usages_in_worker_files(trial)
 
 
 def _usages_in_checkpoints(file: Path) -> Iterator[GpuMemoryUsage]:
-    results = _field(_parse_json("\n".join(_lines(file))), "checkpoint_results")
+    results = _field(_parse_json("".join(_lines(file))), "checkpoint_results")
     for result in results if isinstance(results, list) else []:
         yield from _records(_field(_field(result, "metrics"), GPU_MEMORY_KEY))
 
 
 def _usages_in_worker_files(folder: Path) -> Iterator[GpuMemoryUsage]:
     for file in sorted(folder.glob(WORKER_FILES)):
-        yield from _records(_field(_parse_json("\n".join(_lines(file))), GPU_MEMORY_KEY))
+        yield from _records(_field(_parse_json("".join(_lines(file))), GPU_MEMORY_KEY))
 
 
 def _field(data: Any, name: str) -> Any:
     return data.get(name) if isinstance(data, dict) else None
 
 
-def _lines(file: Path) -> list[str]:
+def _lines(file: Path) -> Iterator[str]:
     try:
-        return read_text(file, max_bytes=MAX_RECORD_BYTES, errors="replace").splitlines()
+        data = read_bytes(file, max_bytes=_MAX_RESULTS_BYTES)
     except UnreadableFileError as error:
         if not error.is_missing:
             warnings.warn(f"{error}; what it says of the trial is not counted", stacklevel=2)
-        return []
+        return
+    for line in io.BytesIO(data):
+        yield line.decode(errors="replace")
 
 
 def _parse_json(text: str) -> Any:
+    if len(text) > MAX_BYTES:
+        return None
     try:
         return json.loads(text)  # a result may hold what JSON does not know, such as Infinity
     except (ValueError, RecursionError):

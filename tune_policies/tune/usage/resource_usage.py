@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.values.resources import Count
 from tune_policies.values.sanitize import Redacted
-from tune_policies.values.value import ShownValue, Value, counted
+from tune_policies.values.value import Many, ShownValue, Value, counted
 
 USAGE_FILE: Final = "resource_usage.json"
 """The file in the experiment's folder."""
@@ -43,7 +43,7 @@ class ResourceHours(Value):
     resource: str
     total_hours: float
     used_hours: float
-    idle: tuple[IdleHours, ...] = ()
+    idle: Many[IdleHours] = ()
 
     @property
     def used_fraction(self) -> float | None:
@@ -176,15 +176,15 @@ class ResourceUsage(ShownValue):
     version: Literal[1] = 1
     is_final: bool = False
     elapsed_s: float = 0.0
-    resources: tuple[ResourceHours, ...] = ()
-    slots: tuple[SlotHours, ...] = ()
+    resources: Many[ResourceHours] = ()
+    slots: Many[SlotHours] = ()
     trials: TrialCounts = TrialCounts()
     out_of_memory: OutOfMemoryCounts = OutOfMemoryCounts()
     max_trials_at_once: Count = 0
     num_waves_planned: Count | None = None
     num_waves: Count = 0
-    plans: tuple[PlanInUse, ...] = ()
-    spans: tuple[TrialSpan, ...] = ()
+    plans: Many[PlanInUse] = ()
+    spans: Many[TrialSpan] = ()
     warnings: tuple[Redacted, ...] = ()
 
     @property

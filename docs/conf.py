@@ -1,0 +1,195 @@
+"""How Sphinx builds the site from these pages: ``make docs``.
+
+The pages are Markdown, and read on GitHub too. What is not written by hand is made here, from the code, before a build:
+a page for each public name, and the page of the commands.
+"""
+
+import inspect
+import re
+import typing
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.request import urlopen
+
+import typer
+from pygments.lexers import YamlLexer
+from sphinx.util.typing import stringify_annotation
+
+import tune_policies
+from tune_policies import trainers
+from tune_policies.cli.main import app as commands
+from tune_policies.values.value import Value
+
+HERE = Path(__file__).parent
+
+project = "tune-policies"
+author = "the authors of tune-policies"
+project_copyright = author
+release = installed_version("tune-policies")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+templates_path = ["templates"]
+nitpicky = True
+# Names of this project must lead somewhere. Others do where their inventories could be read.
+nitpick_ignore_regex = [
+    ("py:.*", r"(?!tune_policies\.).*"),
+    ("py:class", r"tune_policies\..*T"),  # type variables
+    # What a public call takes, and nobody makes: tests, and other modules of this project, pass them.
+    ("py:class", r"tune_policies\..*\.(Autoscaler|CrdSet|RunMonitor|_Trainer)"),
+]
+
+myst_enable_extensions = ["colon_fence", "html_image"]
+myst_heading_anchors = 4
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+
+html_theme = "pydata_sphinx_theme"
+html_title = project
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_theme_options = {
+    "navigation_with_keys": False,
+    "show_nav_level": 1,
+    "show_toc_level": 2,
+    "header_links_before_dropdown": 6,
+    "navbar_persistent": ["search-button"],
+    "navbar_align": "left",
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+html_sidebars = {"index": [], "tutorial": [], "concepts": [], "glossary": [], "choose": []}
+html_show_sourcelink = False
+
+autodoc_mock_imports = ["tensorflow"]  # it takes seconds, and says a lot
+autodoc_typehints_format = "short"
+autodoc_member_order = "bysource"
+toc_object_entries_show_parents = "hide"
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+
+# ---- Other projects' names -------------------------------------------------------------------------------------------
+
+INVENTORIES = HERE.parent / "build" / "inventories"
+OTHERS = {
+    "python": "https://docs.python.org/3",
+    "ray": "https://docs.ray.io/en/latest",
+    "torch": "https://docs.pytorch.org/docs/stable",
+}
+
+
+def _inventories():
+    """Yield what could be fetched, once. Sphinx itself would end the build where there is no network."""
+    INVENTORIES.mkdir(parents=True, exist_ok=True)
+    for name, url in OTHERS.items():
+        kept = INVENTORIES / f"{name}.inv"
+        if not kept.exists():
+            try:
+                with urlopen(f"{url}/objects.inv", timeout=5) as answer:  # noqa: S310 - the three addresses above
+                    kept.write_bytes(answer.read())
+            except OSError:
+                continue
+        yield name, (url, str(kept))
+
+
+intersphinx_mapping = dict(_inventories())
+
+# ---- The public names ------------------------------------------------------------------------------------------------
+
+PUBLIC = {name: f"{package.__name__}.{name}" for package in (trainers, tune_policies) for name in package.__all__}
+"""Where each public name is documented: ``run`` is in both packages, and found in ``tune_policies``."""
+
+
+def _is_value(found):
+    return inspect.isclass(found) and issubclass(found, Value)
+
+
+def _signature_of_value(app, what, name, found, options, signature, returns):
+    """Show the fields of a value with their defaults. Pydantic's own signature names its validators."""
+    if not _is_value(found):
+        return None
+    parameters = [
+        each.replace(annotation=inspect.Parameter.empty) for each in inspect.signature(found).parameters.values()
+    ]
+    shown = str(inspect.Signature(parameters))
+    return shown.replace("=<factory>", "={}"), None
+
+
+def _types_of_fields(app, what, name, found, options, lines):
+    """Show the fields of a value as what it is made with, and with their types: ``cpus (float | None): …``."""
+    if what == "property":
+        lines.insert(0, "")  # else napoleon takes what stands before a colon for the type
+    if not _is_value(found):
+        return
+    types = {field: info.annotation for field, info in found.model_fields.items()}
+    hints = typing.get_type_hints(SimpleNamespace(__annotations__=types))  # without the validators
+    for number, line in enumerate(lines):
+        if line == "Attributes:":
+            lines[number] = "Args:"
+        if (field := re.match(r"    (\w+): ", line)) and field[1] in types:
+            shown = stringify_annotation(hints[field[1]], "smart").replace("~", "")
+            shown = re.sub(r"\b[\w.]+\.(\w+)\b", r"\1", shown)
+            lines[number] = f"    {field[1]} ({shown}): {line[field.end() :]}"
+
+
+def _skip(app, what, name, found, skip, options):
+    """Leave out pydantic's settings, and the fields of a named tuple, of which its docstring tells."""
+    return True if name == "model_config" or type(found).__name__ == "_tuplegetter" else None
+
+
+def _link_to_public_name(app, env, node, target):
+    """Lead a type, wherever it is defined, to the page of its public name."""
+    name = node.get("reftarget", "").rpartition(".")[2]
+    if node.get("refdomain") != "py" or name not in PUBLIC:
+        return None
+    return env.get_domain("py").resolve_xref(env, node["refdoc"], app.builder, "obj", PUBLIC[name], node, target)
+
+
+# ---- The commands ----------------------------------------------------------------------------------------------------
+
+
+def _write_commands(app):
+    page = HERE / "reference" / "generated" / "commands.inc"
+    page.parent.mkdir(exist_ok=True)
+    text = "\n".join(_command(typer.main.get_command(commands), "tune-policies", level=2))
+    if not page.exists() or page.read_text() != text:
+        page.write_text(text)
+
+
+def _command(command, name, level):
+    """Yield the lines of one command, and of those in it."""
+    context = typer.Context(command, info_name=name)
+    names = command.list_commands(context) if hasattr(command, "list_commands") else []
+    yield f"{'#' * level} {name}\n"
+    yield f"{inspect.cleandoc(command.help or '')}\n"
+    yield f"```text\n{name} {' '.join(command.collect_usage_pieces(context))}\n```\n"
+    arguments = [(each.name.upper(), each.help) for each in command.params if each.param_type_name == "argument"]
+    options = [each.get_help_record(context) for each in command.params if each.param_type_name == "option"]
+    rows = [f"| `{shown}` | {_cell(text or '')} |" for shown, text in (*arguments, *filter(None, options))]
+    yield from ["| Argument or option | Means |", "|---|---|", *rows, ""] if rows else []
+    for each in names:
+        yield from _command(command.get_command(context, each), f"{name} {each}", level=min(level + 1, 4))
+
+
+def _cell(text):
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.add_lexer("json", YamlLexer)  # a block of JSON begins with the file's name, as a comment
+    app.connect("builder-inited", _write_commands)
+    app.connect("autodoc-process-signature", _signature_of_value)
+    app.connect("autodoc-process-docstring", _types_of_fields, priority=400)  # before napoleon reads it
+    app.connect("autodoc-skip-member", _skip)
+    app.connect("missing-reference", _link_to_public_name)

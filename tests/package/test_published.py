@@ -1,0 +1,98 @@
+"""What has host names or commands is made for its owner alone, and ``--redact`` leaves both out."""
+
+import stat
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.measured_runs import a_run, process
+from tests.reports import a_packing_record
+from tune_policies.benchmarks.cli import app
+from tune_policies.benchmarks.record.run_set import Arm, Failure
+from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
+from tune_policies.probe.doctor.node_checks import Diagnosis, NodeFacts, diagnose
+
+PRIVATE = ("build-host-7", "/home/alice/train.py", "alice@mail", "31337")
+
+
+@pytest.fixture
+def run():
+    """A run whose host, command, error and warning are nobody else's concern."""
+    host, command, said, number = PRIVATE
+    runs = [
+        process("mlp", 16, device, round_, node=host, pid=int(number), warnings=(said,))
+        for device in ("cpu", "gpu")
+        for round_ in range(3)
+    ]
+    failure = Failure(arm=Arm(workload="mlp", size=16, device="gpu"), round=0, kind="raised", message=said)
+    return a_run(runs=runs, rounds=3, failures=(failure,), command=command)
+
+
+@pytest.fixture
+def folder(run, tmp_path, monkeypatch):
+    """A folder with the file of the run, and of throughput."""
+    monkeypatch.chdir(tmp_path)
+    write_run_set(run, tmp_path / "run.json")
+    (tmp_path / "packing.json").write_text(a_packing_record().model_copy(update={"command": PRIVATE[1]}).to_json())
+    return tmp_path
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+VIEWS = {
+    "export run.json --format json --output view.json": "view.json",
+    "export run.json --format csv --output view.csv": "view.csv",
+    "export run.json --format pyperf --device cpu --output view.json": "view.json",
+    "report run.json --packing packing.json --output view.html": "view.html",
+    "report run.json --format markdown --output view": "view/report.md",
+}
+
+
+@pytest.mark.parametrize("line", VIEWS)
+def test_what_has_a_host_or_a_command_is_its_owners_alone(folder, line):
+    assert CliRunner().invoke(app, line.split()).exit_code == 0
+
+    text = (folder / VIEWS[line]).read_text()
+    assert any(each in text for each in PRIVATE)
+    assert mode(folder / VIEWS[line]) == 0o600
+
+
+@pytest.mark.parametrize("line", VIEWS)
+def test_what_is_redacted_has_neither_and_is_for_all(folder, line):
+    (folder / "other").touch()
+
+    assert CliRunner().invoke(app, [*line.split(), "--redact"]).exit_code == 0
+
+    text = (folder / VIEWS[line]).read_text()
+    assert [each for each in PRIVATE if each in text] == []
+    assert mode(folder / VIEWS[line]) == mode(folder / "other")
+
+
+def test_the_file_of_a_run_is_its_owners_alone_until_the_owner_shares_it(run, folder):
+    assert mode(folder / "run.json") == 0o600
+    (folder / "run.json").chmod(0o644)
+
+    write_run_set(run, folder / "run.json")
+
+    assert mode(folder / "run.json") == 0o644
+
+
+def test_a_redacted_run_is_the_same_measurement(run, folder):
+    assert run.redacted().arms == run.arms
+    assert [each.blocks for each in run.redacted().runs] == [each.blocks for each in run.runs]
+    write_run_set(run.redacted(), folder / "redacted.json")
+    assert read_run_set(folder / "redacted.json").is_redacted
+
+
+def test_what_a_doctor_found_is_told_without_addresses_and_errors():
+    host, _, said, _ = PRIVATE
+    nodes = (NodeFacts(name=host, failure=f"no route to {host}: {said}"), NodeFacts(name="other-host"))
+    diagnosis = Diagnosis(address="other-host:6379", nodes=nodes, findings=diagnose(nodes))
+    assert host in diagnosis.to_json()
+
+    text = diagnosis.redacted().to_json()
+
+    assert [each for each in (*PRIVATE, "other-host") if each in text] == []
+    assert len(diagnosis.redacted().findings) == len(diagnosis.findings) > 0

@@ -1,0 +1,27 @@
+"""The reference and the tables of policies leave no public name out."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tune_policies
+from tune_policies import trainers
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("package", [tune_policies, trainers], ids=lambda package: package.__name__)
+def test_every_public_name_has_a_page(package):
+    listed = set(re.findall(r"^   (\w+)$", (DOCS / "reference" / "api.md").read_text(), re.MULTILINE))
+
+    assert set(package.__all__) <= listed
+
+
+def test_the_tables_say_of_every_policy_when_to_take_it():
+    policies = {name for name in tune_policies.__all__ if name.endswith("Policy")}
+    page = (DOCS / "choose.md").read_text()
+
+    missing = policies - set(re.findall(r"`(\w+)\(", page)) - {"ResourcePolicy", "FirstFeasiblePolicy"}
+    assert not missing
+    assert " \\| CpuPolicy(" in page  # which is FirstFeasiblePolicy

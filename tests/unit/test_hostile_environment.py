@@ -1,0 +1,96 @@
+"""Whatever an environment variable holds, what reads it takes it, passes it over, or says what is wrong with it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tune_policies.probe.doctor import node_reader
+from tune_policies.probe.node_facts import read_usable_cpus
+from tune_policies.trainers.gpu_memory.enforcement import mps_own_limit
+from tune_policies.trainers.gpu_memory.limit import (
+    cupy_own_limit,
+    cupy_variables,
+    jax_variables,
+    torch_own_fraction,
+    torch_variables,
+    why_jax_is_void,
+)
+from tune_policies.trainers.gpu_memory.overhead import load_overheads, overheads_file
+from tune_policies.values.errors import ResourcePolicyError
+
+GIB = 2**30
+VERSION = "99.0.0"
+
+READERS = {
+    "SLURM_CPUS_PER_TASK": lambda: (read_usable_cpus(), node_reader._cpu_limits()),
+    "LD_LIBRARY_PATH": lambda: node_reader._has_cudnn({}),
+    "CUDA_VISIBLE_DEVICES": node_reader._nvidia,
+    "PYTORCH_ALLOC_CONF": lambda: (torch_own_fraction(VERSION, os.environ), torch_variables(0.5, VERSION, os.environ)),
+    "XLA_CLIENT_MEM_FRACTION": lambda: jax_variables(0.5, VERSION, os.environ),
+    "XLA_PYTHON_CLIENT_MEM_FRACTION": lambda: jax_variables(0.5, VERSION, os.environ),
+    "XLA_PYTHON_CLIENT_ALLOCATOR": lambda: why_jax_is_void(os.environ, None),
+    "TF_FORCE_UNIFIED_MEMORY": lambda: why_jax_is_void(os.environ, None),
+    "CUPY_GPU_MEMORY_LIMIT": lambda: (cupy_own_limit(GIB, os.environ), cupy_variables(GIB, GIB, os.environ)),
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": lambda: mps_own_limit(os.environ["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], "0"),
+    "TUNE_POLICIES_CACHE": load_overheads,
+    "XDG_CACHE_HOME": load_overheads,
+}
+VALUES = {
+    "empty": "",
+    "blank": " ",
+    "a word": "many",
+    "a negative number": "-1",
+    "no number": "nan",
+    "infinite": "inf",
+    "a small number": "1e-999",
+    "a long number": "9" * 5000,
+    "digits of others": "²",
+    "digits of others too": "٤",
+    "commas": "," * 5000,
+    "brackets": "[" * 5000,
+    "colons": ":" * 5000,
+    "a percentage": "1e9%",
+    "a list": "0=1G,1=;2=" + "9" * 5000 + "G",
+    "a setting of PyTorch": "per_process_memory_fraction:nan,per_process_memory_fraction:" + "9" * 500,
+    "what steers a terminal": "\x1b[2J\x07\r\n::add-mask::a",
+    "another direction": "\u202e0\u2066",
+    "bytes that are no text": os.fsdecode(b"\xff\xfe"),
+    "a device": "/dev/zero",
+    "another's folder": "../../../../../proc/self",
+    "no user's home": "~nobody-here/a",
+    "a long path": "/a" * 3000,
+}
+
+
+@pytest.mark.filterwarnings("ignore:no measured overheads are used:UserWarning")
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("variable", READERS)
+def test_a_variable_is_read_passed_over_or_explained(variable, value, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in READERS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, VALUES[value])
+
+    try:
+        READERS[variable]()
+    except ResourcePolicyError as error:
+        assert 0 < len(str(error)) < 20_000  # noqa: PT017  # either is right
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["²", "0", "9" * 5000, "-4", "many"])
+def test_what_slurm_gave_is_passed_over_where_it_is_no_number_of_cpus(text, monkeypatch):
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    without = read_usable_cpus()
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", text)
+
+    assert read_usable_cpus() == without
+    assert "SLURM_CPUS_PER_TASK" not in node_reader._cpu_limits()
+
+
+def test_the_cache_is_in_no_folder_that_a_device_is(monkeypatch):
+    monkeypatch.setenv("TUNE_POLICIES_CACHE", "/dev/zero")
+
+    assert overheads_file() == Path("/dev/zero/gpu-overheads.json")

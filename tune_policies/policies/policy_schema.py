@@ -1,0 +1,71 @@
+"""The JSON schema of policy files, by which an editor completes and checks them.
+
+It is made from the policies themselves: pydantic knows their fields, and their docstrings say what each is for. What
+only a policy's own checks know (``gpus`` above 1 must be whole) is left to ``load_policy``.
+"""
+
+import inspect
+import re
+from typing import Any, Final
+
+from tune_policies.policies.policy import ResourcePolicy, policies_by_kind
+from tune_policies.policies.policy_file import IN_FILES
+
+_ANY_POLICY: Final = ResourcePolicy.__name__
+"""Pydantic's name of what a policy inside another is."""
+
+
+def policy_schema() -> dict[str, Any]:
+    """Return the schema of a policy file: any policy of this package, by its ``kind``."""
+    definitions: dict[str, Any] = {}
+    kinds = {
+        kind: cls for kind, cls in sorted(policies_by_kind().items()) if cls.__module__.startswith("tune_policies.")
+    }
+    for kind, cls in kinds.items():
+        schema = cls.model_json_schema()
+        definitions |= schema.pop("$defs", {})
+        definitions[kind] = _described(cls, schema)
+    for (kind, field), (what, _) in IN_FILES.items():
+        property_ = definitions[kind]["properties"][field]
+        others = property_.pop("anyOf", None) or [{"$ref": property_.pop("$ref")}]
+        property_["anyOf"] = [{"type": "string", "description": f"The file of a {what}."}, *others]
+    # By `if` an editor says which field is wrong; by `oneOf` it would say that no policy fits.
+    definitions[_ANY_POLICY] = {
+        "type": "object",
+        "required": ["kind"],
+        "properties": {"kind": {"enum": list(kinds)}},
+        "allOf": [
+            {"if": {"properties": {"kind": {"const": kind}}}, "then": {"$ref": f"#/$defs/{kind}"}} for kind in kinds
+        ],
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:tune-policies:policy",
+        "title": "A policy of tune-policies",
+        "$ref": f"#/$defs/{_ANY_POLICY}",
+        "$defs": definitions,
+    }
+
+
+def _described(cls: type[ResourcePolicy], schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema with the policy's kind, and with what its docstring says of it and of each field."""
+    doc = inspect.getdoc(cls) or ""
+    about = _about_fields(doc)
+    fields = {name: {**field, "description": about.get(name, "")} for name, field in schema["properties"].items()}
+    return {
+        **schema,
+        "description": _plain(doc.partition("\n\n")[0]),
+        "properties": {"kind": {"const": cls.__name__}, **fields},
+        "required": ["kind", *schema.get("required", ())],
+    }
+
+
+def _about_fields(doc: str) -> dict[str, str]:
+    """Return what the section ``Attributes`` of a docstring says of each field."""
+    _, _, section = doc.partition("Attributes:\n")
+    lines = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", section.partition("\n\n")[0], re.MULTILINE)
+    return {name: _plain(text) for name, text in lines}
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("``", "`")
