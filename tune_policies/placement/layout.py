@@ -16,8 +16,8 @@ from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, Self
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup, nodes_before
-from tune_policies.cluster.labels import matcher
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup, ReducedNodes, nodes_before
+from tune_policies.cluster.labels import NODE_ID, matcher
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
 from tune_policies.placement.packing import (
     count_trials,
@@ -233,6 +233,7 @@ class RemainingCapacity(NamedTuple):
         drivers of Train workers come last.
         """
         request, is_selected = request_of(slot), matcher(slot.label_selector)
+        labels_of = attrgetter("ray_labels" if NODE_ID in slot.label_selector else "labels")  # for thousands of nodes
         own_devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
         share = {name: min(_WHOLE, slot.worker.ticks[name]) for name in own_devices}
         order: list[tuple[tuple[object, ...], _Run]] = []  # by what is the same in whatever order the nodes are
@@ -251,8 +252,8 @@ class RemainingCapacity(NamedTuple):
             if not fit and not slot.num_workers:
                 continue
             if slot.label_selector:
-                nodes = [node for node in nodes if is_selected(node.ray_labels)]
-            if fit and share and self.shares:
+                nodes = [node for node in nodes if is_selected(labels_of(node))]
+            if fit and share and isinstance(of_shape, ReducedNodes):  # others are not in use
                 in_use = self.shares.get
                 agreeing = [node for node in nodes if (own := in_use(node.node_id)) is None or _agree(own, share)]
                 if len(agreeing) < len(nodes):
