@@ -12,10 +12,12 @@ from tune_policies.benchmarks.cli import app
 from tune_policies.benchmarks.record.run_set import Arm, Failure
 from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
 from tune_policies.cli.main import app as tune_policies
-from tune_policies.probe.doctor.node_checks import Diagnosis, NodeFacts, diagnose
+from tune_policies.probe.doctor.node_checks import Diagnosis, Gpu, NodeFacts, RayCounts, diagnose
 from tune_policies.tune.usage.resource_usage import ResourceUsage, TrialSpan
 
 PRIVATE = ("build-host-7", "/home/alice/train.py", "alice@mail", "31337")
+
+GPU = Gpu(index=0, name="A100", uuid="GPU-1")
 
 
 @pytest.fixture
@@ -109,9 +111,10 @@ def test_the_page_of_a_run_of_tune_tells_no_errors_where_it_is_redacted(folder):
 
 def test_what_a_doctor_found_is_told_without_addresses_and_errors():
     host, _, said, _ = PRIVATE
-    nodes = (NodeFacts(name=host, failure=f"no route to {host}: {said}"), NodeFacts(name="other-host"))
+    hidden = NodeFacts(name="other-host", visible_devices=PRIVATE[1], ray=RayCounts(cpus=1, gpus=2), gpus=(GPU, GPU))
+    nodes = (NodeFacts(name=host, failure=f"no route to {host}: {said}"), hidden)
     diagnosis = Diagnosis(address="other-host:6379", nodes=nodes, findings=diagnose(nodes))
-    assert host in diagnosis.to_json()
+    assert all(each in str(diagnosis.findings) for each in (host, PRIVATE[1]))
 
     text = diagnosis.redacted().to_json()
 
