@@ -22,6 +22,7 @@ from tune_policies.benchmarks.record.run_set_file import write_run_set
 from tune_policies.cli.main import app as tune_policies
 from tune_policies.cluster.capacity import NodeTypeCapacity
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.tune.usage.resource_usage import IdleHours, PlanInUse, ResourceHours, ResourceUsage, TrialSpan
 from tune_policies.values.resources import Resources
 
 GIB = 2**30
@@ -29,6 +30,7 @@ PRINTABLE = "a[bold]b[/red]:smile: ##[add-mask]c $x_$ <b> |`"
 HOSTILE = (
     f"{PRINTABLE}\x1b[31m\x1b]0;title\x07\x9b2J\u202e\u2066\u2028\u200b\x00\n::add-mask::d\r\nFORGED.yaml:1: error"
 )
+JOB = "python a.py  # {{ .x }}: [&b c] !!python/object:os.system \"x\" 'y'\nspec: {evil: true}\n--- \n%A"
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 SECRET = "hunter2hunter2"
@@ -101,6 +103,12 @@ def folder(tmp_path_factory):
         not_enforceable=(HOSTILE,), limit_bytes={HOSTILE: GIB, "torch": GIB},
     )  # fmt: skip
     (trial / "result.json").write_text(json.dumps({"gpu_memory": usage.model_dump(mode="json")}) + "\n")
+    span = TrialSpan(trial=HOSTILE, slot=HOSTILE, place=0, began_s=0, ended_s=5, end="failed", error=HOSTILE)
+    plans = (PlanInUse(at_s=0, why="", text=HOSTILE), PlanInUse(at_s=1, why=HOSTILE, text=HOSTILE))
+    idle = (IdleHours(reason=HOSTILE, hours=2),)
+    resources = (ResourceHours(resource=HOSTILE, total_hours=4, used_hours=2, idle=idle),)
+    record = ResourceUsage(elapsed_s=9, spans=(span,), plans=plans, resources=resources, warnings=(HOSTILE,))
+    (folder / "run" / "resource_usage.json").write_text(record.to_json())
     return folder
 
 
@@ -126,7 +134,7 @@ def _write_run(folder):
 def invoke(folder, monkeypatch, app, line, *, environment=None):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "3000")
-    named = {"HOSTILE": HOSTILE, "PATH": HOSTILE.replace("\0", "")}
+    named = {"HOSTILE": HOSTILE, "JOB": JOB, "PATH": HOSTILE.replace("\0", "")}
     arguments = [named.get(each, each) for each in line.split(" ")]
     arguments = [
         next(map(str, folder.glob(each))).removeprefix(f"{folder}/") if "*" in each else each for each in arguments
@@ -156,6 +164,9 @@ COMMANDS = {
     "lint manifest.yaml --crd PATH": (2, True),
     "usage run": (0, True),
     "usage run --json": (0, True),
+    "usage run --html run.html --force": (0, True),
+    "cluster policy.yaml --num-trials 2 --image HOSTILE": (2, True),
+    "cluster policy.yaml --num-trials 2 --namespace HOSTILE": (2, True),
     "usage PATH": (2, True),
     "probe --address HOSTILE": (2, True),
     "doctor --address HOSTILE": (2, True),
@@ -204,19 +215,29 @@ def _check_is_text(text):
         assert not each.startswith("FORGED"), text
 
 
-@pytest.mark.parametrize("page", ["report.html", "md/report.md", "figure.svg"])
+@pytest.mark.parametrize("page", ["report.html", "md/report.md", "figure.svg", "run.html"])
 def test_a_name_is_text_on_a_page_and_in_a_figure(folder, monkeypatch, page):
     line = {
         "report.html": "report run.json --decision decision.json --packing packing.json --output report.html --force",
         "md/report.md": "report run.json --packing packing.json --output md --format markdown --force",
         "figure.svg": "plot run.json --output figure.svg --force",
+        "run.html": "usage run --html run.html --force",
     }[page]
 
-    assert invoke(folder, monkeypatch, benchmarks, line).exit_code == 0
+    assert invoke(folder, monkeypatch, tune_policies if page == "run.html" else benchmarks, line).exit_code == 0
 
     text = (folder / page).read_text(encoding="utf-8")
     assert [each for each in text if each not in "\n\t" and not each.isprintable()] == []
-    assert "FORGED.yaml" not in [line.strip()[:11] for line in text.split("\n")]
+    assert not page.endswith(".html") or "<b> |" not in text
+    if page != "run.html":  # where a plan has lines of its own
+        assert "FORGED.yaml" not in [line.strip()[:11] for line in text.split("\n")]
+
+
+def test_a_job_stands_in_a_manifest_as_the_text_that_it_is(folder, monkeypatch):
+    done = invoke(folder, monkeypatch, tune_policies, "cluster policy.yaml --num-trials 2 --image me/a:1 --job JOB")
+
+    (manifest,) = [each for each in yaml.safe_load_all(done.stdout) if each]
+    assert manifest["spec"]["entrypoint"] == JOB
 
 
 def test_json_on_stdout_is_the_same_data_with_escapes(folder, monkeypatch):

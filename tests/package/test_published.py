@@ -1,5 +1,6 @@
 """What has host names or commands is made for its owner alone, and ``--redact`` leaves both out."""
 
+import json
 import stat
 
 import pytest
@@ -10,9 +11,13 @@ from tests.reports import a_packing_record
 from tune_policies.benchmarks.cli import app
 from tune_policies.benchmarks.record.run_set import Arm, Failure
 from tune_policies.benchmarks.record.run_set_file import read_run_set, write_run_set
-from tune_policies.probe.doctor.node_checks import Diagnosis, NodeFacts, diagnose
+from tune_policies.cli.main import app as tune_policies
+from tune_policies.probe.doctor.node_checks import Diagnosis, Gpu, NodeFacts, RayCounts, diagnose
+from tune_policies.tune.usage.resource_usage import ResourceUsage, TrialSpan
 
 PRIVATE = ("build-host-7", "/home/alice/train.py", "alice@mail", "31337")
+
+GPU = Gpu(index=0, name="A100", uuid="GPU-1")
 
 
 @pytest.fixture
@@ -86,11 +91,30 @@ def test_a_redacted_run_is_the_same_measurement(run, folder):
     assert read_run_set(folder / "redacted.json").is_redacted
 
 
+def test_the_page_of_a_run_of_tune_tells_no_errors_where_it_is_redacted(folder):
+    span = TrialSpan(trial="t", slot="1 GPU", place=0, began_s=0, ended_s=5, end="failed", error=PRIVATE[1])
+    (folder / "run" / "t").mkdir(parents=True)
+    result = {
+        "gpu_memory": {"gpus": 0.5, "share_bytes": 2**30, "peak_reserved_bytes": 2**29, "warnings": f"on {PRIVATE[0]}"}
+    }
+    (folder / "run" / "t" / "result.json").write_text(json.dumps(result))
+    (folder / "run" / "resource_usage.json").write_text(ResourceUsage(elapsed_s=9, spans=(span,)).to_json())
+
+    for name, option in (("all", ()), ("some", ("--redact",))):
+        line = ["usage", "run", "--html", f"{name}.html", *option]
+        assert CliRunner().invoke(tune_policies, line).exit_code == 0
+
+    texts = {name: (folder / f"{name}.html").read_text() for name in ("all", "some")}
+    assert [[each in texts[name] for each in PRIVATE[:2]] for name in texts] == [[True, True], [False, False]]
+    assert mode(folder / "all.html") == 0o600
+
+
 def test_what_a_doctor_found_is_told_without_addresses_and_errors():
     host, _, said, _ = PRIVATE
-    nodes = (NodeFacts(name=host, failure=f"no route to {host}: {said}"), NodeFacts(name="other-host"))
+    hidden = NodeFacts(name="other-host", visible_devices=PRIVATE[1], ray=RayCounts(cpus=1, gpus=2), gpus=(GPU, GPU))
+    nodes = (NodeFacts(name=host, failure=f"no route to {host}: {said}"), hidden)
     diagnosis = Diagnosis(address="other-host:6379", nodes=nodes, findings=diagnose(nodes))
-    assert host in diagnosis.to_json()
+    assert all(each in str(diagnosis.findings) for each in (host, PRIVATE[1]))
 
     text = diagnosis.redacted().to_json()
 

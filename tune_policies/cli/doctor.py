@@ -93,6 +93,7 @@ def usage(
         Path | None,
         typer.Option(help="Also write a page of the run to this file: advice, plan, slots.", show_default=False),
     ] = None,
+    redact: Redact = False,
     force: Force = False,
 ) -> None:
     """Show what each trial of a run used of its share of GPU memory, and how many would fit on a GPU."""
@@ -101,8 +102,10 @@ def usage(
     from tune_policies.tune.usage.run_page import run_page
 
     run = read_usage(result_dir)
+    run = run.redacted() if redact else run
     if html is not None:
-        write_new(html, run_page(result_dir, run), force=force)
+        # Errors of trials may name hosts, and files with their users.
+        write_new(html, run_page(result_dir, run, redact=redact), force=force, is_private=not redact)
     if plot is not None:
         plot_usage(run, plot, force=force)
     if json:

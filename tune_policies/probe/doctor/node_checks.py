@@ -190,6 +190,8 @@ class Diagnosis(Value):
     def _redacted_finding(self, finding: Finding, names: Mapping[str, str]) -> Finding:
         texts = [finding.what, finding.hint]
         said = {each for node in self.nodes for each in (node.failure, node.nvml_error) if each}
+        # In quotes: a digit stands in other texts, too.
+        said |= {repr(node.visible_devices) for node in self.nodes if node.visible_devices}
         for old, new in (*dict.fromkeys(said, LEFT_OUT).items(), *names.items()):
             texts = [text.replace(old, new) for text in texts]
         nodes = tuple(names.get(name, LEFT_OUT) for name in finding.nodes)

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field
 from tune_policies.files.reading import MAX_BYTES, UnreadableFileError, read_bytes
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import Bytes, Count, GpuAmount, UsedBytes
-from tune_policies.values.sanitize import Redacted
+from tune_policies.values.sanitize import LEFT_OUT, Redacted
 from tune_policies.values.units import MIB
 from tune_policies.values.value import ShownValue, Value
 
@@ -165,6 +165,16 @@ class RunUsage(ShownValue):
     _view: ClassVar = "tune_policies.tune.usage.gpu_memory_report:usage_view"
 
     trials: tuple[TrialUsage, ...]
+
+    def redacted(self) -> "RunUsage":
+        """Return the same without what warnings say: to be published."""
+        return RunUsage(trials=tuple(map(_without_warnings, self.trials)))
+
+
+def _without_warnings(trial: TrialUsage) -> TrialUsage:
+    usages = [each.model_copy(update={"warnings": (LEFT_OUT,) * bool(each.warnings)}) for each in trial.usages]
+    last = usages.pop() if trial.usage else None
+    return trial.model_copy(update={"usage": last, "of_smaller_shares": tuple(usages)})
 
 
 def read_usage(folder: Path) -> RunUsage:

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.values.resources import Count
-from tune_policies.values.sanitize import Redacted
+from tune_policies.values.sanitize import LEFT_OUT, Redacted
 from tune_policies.values.value import Many, ShownValue, Value, counted
 
 USAGE_FILE: Final = "resource_usage.json"
@@ -186,6 +186,11 @@ class ResourceUsage(ShownValue):
     plans: Many[PlanInUse] = ()
     spans: Many[TrialSpan] = ()
     warnings: tuple[Redacted, ...] = ()
+
+    def redacted(self) -> "ResourceUsage":
+        """Return the record without what errors and warnings say: to be published."""
+        spans = tuple(each.model_copy(update={"error": LEFT_OUT if each.error else ""}) for each in self.spans)
+        return self.model_copy(update={"spans": spans, "warnings": (LEFT_OUT,) * len(self.warnings)})
 
     @property
     def summary(self) -> tuple[str, ...]:

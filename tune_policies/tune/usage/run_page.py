@@ -48,8 +48,10 @@ _ENDS: Final = {
 """How a span ended, in words and in colour."""
 
 
-def run_page(folder: Path, run: RunUsage) -> str:
+def run_page(folder: Path, run: RunUsage, *, redact: bool = False) -> str:
     """Return the page of ``run``, whose folder may have a record beside its results.
+
+    With ``redact`` it has nothing of what errors and warnings say.
 
     Raises:
         InvalidResourcesError: The record cannot be read, or there is no Jinja.
@@ -57,6 +59,8 @@ def run_page(folder: Path, run: RunUsage) -> str:
     file = folder / USAGE_FILE
     is_there = file.exists()
     usage = read_value(file, ResourceUsage, "record of a run", max_bytes=MAX_RECORD_BYTES) if is_there else None
+    if redact:
+        run, usage = run.redacted(), usage and usage.redacted()
     return html_page(build_run_page(folder.resolve().name, run, usage))
 
 
