@@ -131,7 +131,7 @@ def disagreement_beside(
 ) -> str | None:
     """Return in what Ray disagrees with ``plan``, of several types of slots; ``None``: in nothing.
 
-    As under ``PolicyScheduler``, each trial asks for the node of its slot.
+    As under ``PolicyScheduler``, each trial asks for the node of its slot, and for the nodes of its Train workers.
 
     Args:
         plan: What to schedule.
@@ -151,7 +151,7 @@ def disagreement_beside(
     for place in layout.places:
         slot = plan.slots[place.slot_type]
         factory = slot.placement_group_factory(node_id=place.node_id, worker_nodes=place.worker_nodes)
-        planned += [partial(_slot_groups, slot, factory, strategy)] * place.count
+        planned += [partial(_slot_groups, factory.slot, factory, strategy)] * place.count
     one_more = [
         partial(_slot_groups, plan.slots[slot_type], plan.slots[slot_type].placement_group_factory(), strategy)
         for slot_type in sorted(filled)
@@ -173,10 +173,9 @@ def _slot_groups(slot: TrialSlot, factory: PlacementGroupFactory, strategy: Stra
         bundle = {name: amount for name, amount in slot.resources_per_worker.items() if amount}
         if slot.accelerator_type:
             bundle[ACCELERATOR_TYPE_PREFIX + slot.accelerator_type] = ACCELERATOR_TYPE_AMOUNT
-        # The trial's process finds its slot in what Tune has reserved, and with it a node for each worker.
-        of_trial = getattr(factory, "slot", slot)
-        selectors = of_trial.scaling_fields.get("label_selector")
-        selectors = [selectors] * slot.num_workers if isinstance(selectors, dict) else selectors
+        # As ScalingConfig has it: one selector for all workers, or one for each.
+        selector = slot.scaling_fields.get("label_selector")
+        selectors = [selector] * slot.num_workers if isinstance(selector, dict) else selector
         yield placement_group([bundle] * slot.num_workers, strategy=strategy, bundle_label_selector=selectors)
 
 
