@@ -343,12 +343,15 @@ class ClusterCapacity(ShownValue):
 
     def with_nodes_added(self, nodes_to_add: Mapping[str, int]) -> "ClusterCapacity":
         """Return the cluster with so many nodes of each type, by its name, as if alive; no more can be added."""
-        by_shape = dict(self._exact.nodes_by_shape)
+        by_shape = dict(self.nodes_by_shape)
         for node_type in self.node_types or ():
             if number := nodes_to_add.get(node_type.name, 0):
                 nodes = self._nodes_of_type(node_type, number)
                 by_shape[nodes[0].shape] = (*by_shape.get(nodes[0].shape, ()), *nodes)
-        return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
+        grown = self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
+        if "_is_in_steps" in self.__dict__:
+            grown.__dict__["_is_in_steps"] = True
+        return grown
 
     def _nodes_of_type(self, node_type: NodeTypeCapacity, number: int) -> list[NodeCapacity]:
         """Return so many nodes as they will be. They are kept: a search for a number of nodes asks again and again."""

@@ -325,9 +325,12 @@ def _models(nodes: Iterable[NodeCapacity]) -> set[str | None]:
 def _choices(capacity: ClusterCapacity, usable: Selection, needed: int) -> Iterable[Selection]:
     """Yield selections of GPUs whose memory is known and enough."""
     yield from selections_of(capacity, usable, needed)
-    sizes = {node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups}
-    # Fewer devices of more memory each may hold more.
-    for least in sorted(size for size in sizes if size > needed)[1:]:
+    sizes = sorted({size for node, _ in usable.groups if (size := node.smallest_gpu_memory_bytes or 0) > needed})
+    # Fewer devices of more memory each may hold more. Of sizes that hold as many, the smallest has the most devices.
+    least_with: dict[int, int] = {}
+    for size in sizes:
+        least_with.setdefault(size // needed, size)
+    for least in [*least_with.values()][1:]:
         large = (group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least)
         if (choice := select_gpus(capacity, large, usable.accelerator_type)).groups:
             yield choice

@@ -230,8 +230,8 @@ def select_gpus(
     left out unless the label of their device type sets them apart.
     """
     groups = tuple(groups)
-    chosen = {node.shape for node, _ in groups}
-    others = {node.accelerator_type for node, _ in capacity.gpu_groups(accelerator_type) if node.shape not in chosen}
+    chosen = {node.node_id for node, _ in groups}
+    others = {node.accelerator_type for node, _ in capacity.gpu_groups(accelerator_type) if node.node_id not in chosen}
     types = {node.accelerator_type for node, _ in groups}
     if not others:
         return Selection(groups, accelerator_type)
@@ -246,8 +246,8 @@ def select_gpus(
 def _types_that_tell(capacity: ClusterCapacity, groups: Iterable[NodeGroup]) -> set[str] | None:
     """Return the device types that Ray's label gives to these nodes and to no others; ``None``: there are none such."""
     groups = tuple(groups)
-    chosen = {node.shape for node, _ in groups}
-    others = (group for group in capacity.groups if group.node.shape not in chosen)
+    chosen = {node.node_id for node, _ in groups}
+    others = (group for group in capacity.groups if group.node.node_id not in chosen)
     inside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(groups)}
     outside = {node.labels.get(ACCELERATOR_TYPE) for node in capacity.nodes_of(others)}
     names = {name for name in inside if name and is_label_value(name)}

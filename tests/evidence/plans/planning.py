@@ -70,6 +70,7 @@ def measure_planning(node_counts: list[int], repetitions: int, plot: Path | None
     console = TextConsole(width=110)
     console.print(_table("Time of one plan (ms): median ± half the interquartile range", times))
     console.print(_table("Memory of one plan at its peak (MiB), beside the capacity itself", peaks))
+    console.print(_uneven_table(node_counts, repetitions))
     console.print(_reading_table(node_counts, repetitions))
     runs = f"{repetitions} runs of each arm in random order, {NUM_SHAPES} shapes of nodes."
     console.print(f"{runs} {describe_machine()}", soft_wrap=True)
@@ -111,6 +112,27 @@ def _reading_table(node_counts: list[int], repetitions: int) -> Table:
         arm = {"": partial(partial, group_kinds, known, gpu_memory_of_type)}
         table.add_row(f"{count:,}", *map(str, chosen), str(_interleaved_ms(arm, repetitions)[""]))
     return table
+
+
+def _uneven_table(node_counts: list[int], repetitions: int) -> Table:
+    """Return the time of each plan where no two nodes have the same host memory, and of building and reading nodes."""
+    times: dict[int, dict[str, Spread]] = {}
+    for count in node_counts:
+        even = simulated_cluster(count)
+        uneven = even.with_nodes(_with_memory(node, number) for number, node in enumerate(even.nodes))
+        text = even.to_json()
+        arms: dict[str, Callable[[], Callable[[], object]]] = {
+            type(policy).__name__: partial(_prepared, policy, uneven) for policy in POLICIES
+        }
+        arms["the cluster is built"] = partial(partial, simulated_cluster, count)
+        arms["the cluster is read from JSON"] = partial(partial, ClusterCapacity.from_json, text)
+        times[count] = _interleaved_ms(arms, repetitions)
+    return _table("Time (ms) where all nodes differ by some bytes of host memory", times)
+
+
+def _with_memory(node: NodeCapacity, more: int) -> NodeCapacity:
+    memory = (node.resources.memory_bytes or 0) + more
+    return node.model_copy(update={"resources": node.resources.replaced(memory_bytes=memory)})
 
 
 def simulated_cluster(num_nodes: int) -> ClusterCapacity:
