@@ -253,7 +253,7 @@ def build_content(
         _memory(parts),
         _samples(parts),
         _conditions(run_set),
-        Section("Run it again", ("In the same working directory, with the versions above:",), commands=commands),
+        *([] if run_set.is_redacted else [_again(commands)]),
     )
     gpus = ", ".join(dict.fromkeys(each.name for each in run_set.environment.gpus)) or "no GPU that NVML knows"
     details = (
@@ -261,6 +261,10 @@ def build_content(
         f"{counted(run_set.num_rounds, 'round')} of fresh processes in random order, seed {run_set.seed}."
     )
     return Content("GPU against CPU", summarise(run_set, findings), details, sections)
+
+
+def _again(commands: tuple[str, ...]) -> Section:
+    return Section("Run it again", ("In the same working directory, with the versions above:",), commands=commands)
 
 
 def _missing(run_set: RunSet) -> Iterator[str]:
