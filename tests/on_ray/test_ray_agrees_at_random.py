@@ -24,7 +24,7 @@ def test_ray_schedules_as_many_trials_as_planned_on_a_random_cluster_and_not_one
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 30])
+@pytest.mark.parametrize("seed", [208, 211])  # of a trial here, each Train worker needs its own node
 def test_ray_runs_the_slots_of_all_types_at_once_on_the_nodes_that_a_plan_asks_for(seed):
     with no_workers_ahead():
         result = check_cluster(seed, num_policies=4, mixed=True)
