@@ -86,7 +86,7 @@ Resource   There   Used    Idle
 ───────────────────────────────
 GPU        2.0 h   1.5 h   25%
 
-In each kind of slot
+In each slot type
 Slot      Type   Starts   Trials     GPU
 ────────────────────────────────────────
 0.5 GPU   L4     3        3.0 h    1.5 h

@@ -207,7 +207,7 @@ def test_a_size_that_no_trial_has_is_refused(size):
 @pytest.mark.parametrize(
     ("policy", "node_types"),
     [
-        pytest.param(GpuPolicy(), (L4, CPU), id="one kind of slots"),
+        pytest.param(GpuPolicy(), (L4, CPU), id="one slot type"),
         pytest.param(MixedPolicy(GpuPolicy(), CpuPolicy(cpus=4)), (A100, CPU), id="GPUs on which was not measured"),
     ],
 )

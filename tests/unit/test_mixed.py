@@ -1,4 +1,4 @@
-"""Plans with several kinds of slots: what each policy gets, and what of the cluster is left for the next."""
+"""Plans with several slot types: what each policy gets, and what of the cluster is left for the next."""
 
 import pytest
 from hypothesis import assume, given

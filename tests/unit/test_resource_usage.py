@@ -19,7 +19,7 @@ from tune_policies.tune.usage.resource_meter import (
     STARTING,
     AvailableResources,
     ResourceMeter,
-    SlotKind,
+    SlotType,
     TrialQueue,
     TrialReservation,
     available_resources,
@@ -31,11 +31,11 @@ from tune_policies.tune.usage.run_monitor import RunMonitor
 ONE = 10_000
 NO_OOM = OutOfMemory(kind="none")
 GPU_OOM = OutOfMemory(kind="accelerator", framework="torch", cause="own_limit")
-TWO_GPUS = AvailableResources({"GPU": 2 * ONE}, {}, (SlotKind(2, {"GPU": ONE}),))
+TWO_GPUS = AvailableResources({"GPU": 2 * ONE}, {}, (SlotType(2, {"GPU": ONE}),))
 
 
-def reservation(gpus=1, kind=0):
-    return TrialReservation(kind, f"{gpus} GPU", None, {"GPU": int(gpus * ONE)})
+def reservation(gpus=1, slot_type=0):
+    return TrialReservation(slot_type, f"{gpus} GPU", None, {"GPU": int(gpus * ONE)})
 
 
 def trial(name, status="PENDING", **changes):
@@ -66,7 +66,7 @@ available_resources_drawn = st.builds(
     AvailableResources,
     total=amounts,
     unplanned=st.dictionaries(st.tuples(st.sampled_from(["CPU", "GPU"]), st.text(max_size=2)), st.integers(0, ONE)),
-    kinds=st.lists(st.builds(SlotKind, st.integers(1, 4), amounts), min_size=1, max_size=3).map(tuple),
+    slot_types=st.lists(st.builds(SlotType, st.integers(1, 4), amounts), min_size=1, max_size=3).map(tuple),
 )
 reservations = st.builds(TrialReservation, st.none() | st.integers(0, 2), st.just("slot"), st.none(), amounts)
 queues = st.builds(
@@ -109,7 +109,7 @@ def test_a_free_slot_has_one_reason(running, queue, reason):
 
 
 def test_a_waiting_trial_starts_in_the_better_kind():
-    available = AvailableResources({"GPU": ONE, "CPU": ONE}, {}, (SlotKind(1, {"GPU": ONE}), SlotKind(1, {"CPU": ONE})))
+    available = AvailableResources({"GPU": ONE, "CPU": ONE}, {}, (SlotType(1, {"GPU": ONE}), SlotType(1, {"CPU": ONE})))
 
     found = idle_by_reason(available, [], TrialQueue(num_waiting=1))
 
@@ -137,7 +137,7 @@ def test_when_nodes_are_gone_what_the_plan_never_used_is_idle_as_it_was_limited(
 def test_train_workers_count_as_they_are_planned():
     plan = CpuPolicy(cpus=2, num_workers=2).plan(nodes((8, 0)))
 
-    assert available_resources(plan, None).kinds == (SlotKind(2, {"CPU": 4 * ONE}),)
+    assert available_resources(plan, None).slot_types == (SlotType(2, {"CPU": 4 * ONE}),)
 
 
 # The meter.
@@ -163,7 +163,7 @@ def test_used_and_idle_add_up_to_the_capacity_times_the_time(steps):
         meter.count_until(now_s)
         match what:
             case "start":
-                meter.start_trial(str(number), reservation(kind=number))
+                meter.start_trial(str(number), reservation(slot_type=number))
             case "end":
                 meter.end_trial(str(number))
             case "queue":
@@ -177,7 +177,7 @@ def test_used_and_idle_add_up_to_the_capacity_times_the_time(steps):
 
 def test_a_gpu_that_two_trials_share_for_an_hour_is_one_gpu_hour():
     meter = ResourceMeter()
-    meter.set_available(AvailableResources({"GPU": ONE}, {}, (SlotKind(2, {"GPU": ONE // 2}),)))
+    meter.set_available(AvailableResources({"GPU": ONE}, {}, (SlotType(2, {"GPU": ONE // 2}),)))
     meter.start_trial("a", reservation(0.5))
     meter.start_trial("b", reservation(0.5))
     meter.count_until(3600)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tune_policies import Resources, TrialSlot
 from tune_policies.placement.layout import Placement
 from tune_policies.placement.packing import num_slots_for
-from tune_policies.tune.slot_assignment import SlotAssignment, SlotKinds, free_slots
+from tune_policies.tune.slot_assignment import SlotAssignment, SlotTypes, free_slots
 
 GPU = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4)
 HALF = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=2)
@@ -20,8 +20,8 @@ PLACEMENTS = (
 )
 
 
-def assigned(kind, node_id, *, num_slots=1, has_started=True):
-    return SlotAssignment(CPU if kind == 1 else GPU, kind, node_id, num_slots, has_started)
+def assigned(slot_type, node_id, *, num_slots=1, has_started=True):
+    return SlotAssignment(CPU if slot_type == 1 else GPU, slot_type, node_id, num_slots, has_started)
 
 
 def test_every_slot_is_free_where_nothing_runs():
@@ -68,15 +68,15 @@ def test_where_a_trial_waits_for_several_slots_nobody_else_is_given_one():
 def test_no_more_slots_are_free_than_the_trials_leave(assignments):
     free = free_slots(PLACEMENTS, assignments)
 
-    for kind, total in ((0, 6), (1, 3)):
-        taken = sum(each.num_slots for each in assignments if each.kind == kind)
-        of_kind = [count for count, place in zip(free, PLACEMENTS, strict=True) if place.slot_type == kind]
+    for slot_type, total in ((0, 6), (1, 3)):
+        taken = sum(each.num_slots for each in assignments if each.slot_type == slot_type)
+        of_kind = [count for count, place in zip(free, PLACEMENTS, strict=True) if place.slot_type == slot_type]
         assert all(count >= 0 for count in of_kind)
         assert sum(of_kind) <= max(0, total - taken)
 
 
 @pytest.mark.parametrize(
-    ("slot", "kind"),
+    ("slot", "type"),
     [
         pytest.param(CPU, 1, id="the same slot"),
         pytest.param(
@@ -86,21 +86,21 @@ def test_no_more_slots_are_free_than_the_trials_leave(assignments):
         pytest.param(L4, None, id="other devices"),
     ],
 )
-def test_a_trial_of_an_earlier_plan_counts_as_the_kind_that_is_like_its_slot(slot, kind):
-    assert SlotKinds((GPU, CPU)).kind_of(slot) == kind
+def test_a_trial_of_an_earlier_plan_counts_as_the_kind_that_is_like_its_slot(slot, slot_type):
+    assert SlotTypes((GPU, CPU)).type_of(slot) == slot_type
 
 
 @pytest.mark.parametrize(
-    ("kept", "kinds"),
+    ("kept", "types"),
     [
         pytest.param(None, (0, 1, 2), id="a trial that has not run may have any"),
         pytest.param(CPU, (2,), id="one that ran on CPUs keeps to them"),
         pytest.param(GPU, (0, 1), id="one that ran on a GPU may have another share of one"),
-        pytest.param(L4, (0, 1, 2), id="where there are no such devices any more, any kind will do"),
+        pytest.param(L4, (0, 1, 2), id="where there are no such devices any more, any type will do"),
     ],
 )
-def test_a_trial_keeps_its_kind_of_devices(kept, kinds):
-    assert SlotKinds((GPU, HALF, CPU)).allowed_kinds(kept) == kinds
+def test_a_trial_keeps_its_kind_of_devices(kept, slot_types):
+    assert SlotTypes((GPU, HALF, CPU)).allowed_types(kept) == slot_types
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How long trials take in each kind of slot, and when a slow slot is better left idle."""
+"""How long trials take in each slot type, and when a slow slot is better left idle."""
 
 import itertools
 import pickle
@@ -9,52 +9,52 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.evidence.plans.pool_simulation import SlotKind, least_makespan, ratio_with_speeds, simulate
+from tests.evidence.plans.pool_simulation import SlotType, least_makespan, ratio_with_speeds, simulate
 from tune_policies.tune.slot_assignment import RunningTrial, TrialDurations, should_idle
 
-kinds = st.lists(
-    st.builds(SlotKind, st.integers(1, 4), st.sampled_from([0.1, 0.25, 0.3, 0.5, 0.7, 1, 3])), min_size=1, max_size=3
+slot_types = st.lists(
+    st.builds(SlotType, st.integers(1, 4), st.sampled_from([0.1, 0.25, 0.3, 0.5, 0.7, 1, 3])), min_size=1, max_size=3
 )
 FAST, SLOW = 0, 1
 
 
 def durations_of(*seconds, speeds=None, times=1):
     durations = TrialDurations(speeds or [None] * len(seconds))
-    for kind, each in enumerate(seconds):
+    for slot_type, each in enumerate(seconds):
         for _ in range(times if each is not None else 0):
-            durations.add(kind, each)
+            durations.add(slot_type, each)
     return durations
 
 
-def is_left_idle(kind=SLOW, *, durations, slots=(2, 2), running=((FAST, 0), (FAST, 0)), num_waiting=1):
-    now = [RunningTrial(kind=of, elapsed_s=elapsed_s) for of, elapsed_s in running]
-    return should_idle(kind, durations=durations, slots=slots, running=now, num_waiting=num_waiting)
+def is_left_idle(slot_type=SLOW, *, durations, slots=(2, 2), running=((FAST, 0), (FAST, 0)), num_waiting=1):
+    now = [RunningTrial(slot_type=of, elapsed_s=elapsed_s) for of, elapsed_s in running]
+    return should_idle(slot_type, durations=durations, slots=slots, running=now, num_waiting=num_waiting)
 
 
 def informed(slots):
     """Durations that say exactly how long trials of work 1 take."""
-    return durations_of(*(1 / kind.speed for kind in slots))
+    return durations_of(*(1 / slot_type.speed for slot_type in slots))
 
 
 def shortest_run(num_trials, slots):
     """The makespan of the best of all ways to put equal trials of work 1 on the slots, which are all tried."""
-    speeds = [kind.speed for kind in slots for _ in range(kind.num_slots)]
+    speeds = [slot_type.speed for slot_type in slots for _ in range(slot_type.num_slots)]
     shared = itertools.combinations_with_replacement(range(len(speeds)), num_trials)
     return min(max(chosen.count(i) / speeds[i] for i in set(chosen)) for chosen in shared)
 
 
-@given(st.integers(1, 6), kinds.filter(lambda slots: sum(kind.num_slots for kind in slots) <= 8))
+@given(st.integers(1, 6), slot_types.filter(lambda slots: sum(slot_type.num_slots for slot_type in slots) <= 8))
 def test_with_trials_of_known_length_the_run_is_the_shortest_of_all(num_trials, slots):
-    slots = sorted(slots, key=lambda kind: -kind.speed)
+    slots = sorted(slots, key=lambda slot_type: -slot_type.speed)
 
     found = simulate([1] * num_trials, slots, durations=informed(slots))
 
     assert found == pytest.approx(shortest_run(num_trials, slots))
 
 
-@given(st.integers(1, 200), kinds)
+@given(st.integers(1, 200), slot_types)
 def test_with_trials_of_known_length_no_way_is_shorter_than_the_least_makespan(num_trials, slots):
-    slots = sorted(slots, key=lambda kind: -kind.speed)
+    slots = sorted(slots, key=lambda slot_type: -slot_type.speed)
     work = [1] * num_trials
 
     found = simulate(work, slots, durations=informed(slots))
@@ -69,11 +69,11 @@ def test_with_speeds_given_a_run_of_equal_trials_is_never_longer_than_on_the_bes
     rng = random.Random(0)
     ratios, to_least = [], []
     for _ in range(1000):
-        slots = [SlotKind(rng.randint(1, 12), 10 ** rng.uniform(-3, 3)) for _ in range(rng.randint(2, 4))]
+        slots = [SlotType(rng.randint(1, 12), 10 ** rng.uniform(-3, 3)) for _ in range(rng.randint(2, 4))]
         work = [10 ** rng.uniform(-3, 5)] * int(10 ** rng.uniform(0, 2.3))
-        best = max(slots, key=lambda kind: kind.speed)
+        best = max(slots, key=lambda slot_type: slot_type.speed)
 
-        found = simulate(work, slots, durations=TrialDurations([kind.speed for kind in slots]))
+        found = simulate(work, slots, durations=TrialDurations([slot_type.speed for slot_type in slots]))
 
         ratios.append(found / min(simulate(work, [best], durations=None), simulate(work, slots, durations=None)))
         to_least.append(found / least_makespan(work, slots))
@@ -81,7 +81,7 @@ def test_with_speeds_given_a_run_of_equal_trials_is_never_longer_than_on_the_bes
     assert max(to_least) <= 1 + 1e-9  # it is the shortest that there is
 
 
-pools = st.lists(st.builds(SlotKind, st.integers(1, 32), st.floats(1, 100)), min_size=1, max_size=4)
+pools = st.lists(st.builds(SlotType, st.integers(1, 32), st.floats(1, 100)), min_size=1, max_size=4)
 
 
 @given(st.integers(1, 500), pools)
@@ -101,9 +101,9 @@ def test_speeds_hold_until_a_trial_has_ended_in_a_kind_that_has_one():
     assert is_left_idle(durations=durations, slots=(2, 2, 2))
 
 
-@given(st.lists(st.floats(0.5, 2), min_size=1, max_size=30), kinds, st.booleans())
+@given(st.lists(st.floats(0.5, 2), min_size=1, max_size=30), slot_types, st.booleans())
 def test_every_trial_runs_and_no_run_beats_the_least_makespan(work, slots, knows_speeds):
-    speeds = [kind.speed if knows_speeds else None for kind in slots]
+    speeds = [slot_type.speed if knows_speeds else None for slot_type in slots]
 
     found = simulate(work, slots, durations=TrialDurations(speeds))
 
@@ -130,17 +130,17 @@ def test_a_slow_slot_that_ends_before_the_others_is_used_at_the_end_too():
 
 
 @pytest.mark.parametrize(
-    ("kind", "durations", "num_waiting"),
+    ("type", "durations", "num_waiting"),
     [
-        pytest.param(FAST, durations_of(1, 10), 1, id="of the fastest kind"),
-        pytest.param(SLOW, durations_of(1, None), 1, id="of a kind whose durations are not known"),
+        pytest.param(FAST, durations_of(1, 10), 1, id="of the fastest type"),
+        pytest.param(SLOW, durations_of(1, None), 1, id="of a type whose durations are not known"),
         pytest.param(SLOW, durations_of(None, 10), 1, id="where no other duration is known"),
-        pytest.param(SLOW, durations_of(1, 1), 1, id="of a kind as fast as the others"),
+        pytest.param(SLOW, durations_of(1, 1), 1, id="of a type as fast as the others"),
         pytest.param(SLOW, durations_of(1, 10), 0, id="for which no trial waits"),
     ],
 )
-def test_no_slot_is_left_idle(kind, durations, num_waiting):
-    assert not is_left_idle(kind, durations=durations, num_waiting=num_waiting)
+def test_no_slot_is_left_idle(slot_type, durations, num_waiting):
+    assert not is_left_idle(slot_type, durations=durations, num_waiting=num_waiting)
 
 
 def test_no_slot_is_left_idle_for_slots_that_are_not_there():
@@ -188,7 +188,7 @@ def test_the_typical_duration_is_the_median_of_what_was_measured():
 def test_the_duration_of_a_kind_that_ran_none_follows_from_the_speeds():
     durations = durations_of(2, 8, None, speeds=[10, None, 1])
 
-    assert [durations.typical_s(kind) for kind in range(3)] == [2, 8, 20]
+    assert [durations.typical_s(slot_type) for slot_type in range(3)] == [2, 8, 20]
 
 
 def test_the_duration_of_a_kind_that_ran_few_follows_from_the_speeds():
@@ -227,5 +227,5 @@ def test_whatever_speeds_are_given_there_is_an_answer(speeds, data):
     durations = durations_of(*measured, speeds=speeds)
     slots = [2] * len(speeds)
 
-    for kind in range(len(slots)):
-        should_idle(kind, durations=durations, slots=slots, running=[], num_waiting=data.draw(st.integers(0, 50)))
+    for slot_type in range(len(slots)):
+        should_idle(slot_type, durations=durations, slots=slots, running=[], num_waiting=data.draw(st.integers(0, 50)))

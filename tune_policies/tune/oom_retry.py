@@ -243,7 +243,7 @@ def larger_plan(
 ) -> TrialPlan:
     """Return the plan with more memory for each Train worker, and as many trials at once as then fit.
 
-    A plan with several kinds of slots keeps only the first: a Train run uses no other. ``growth`` and ``max_gpus`` are
+    A plan with several slot types keeps only the first: a Train run uses no other. ``growth`` and ``max_gpus`` are
     as for :func:`next_floor`, for each worker.
 
     Raises:

@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 
 
 class PolicyScheduler(WrappingScheduler):
-    """Wraps a Tune scheduler, and gives each trial a slot of the plan as one becomes free, the better kind first.
+    """Wraps a Tune scheduler, and gives each trial a slot of the plan as one becomes free, the better type first.
 
     Use it with ``with_plan(trainable, plan)``, and without ``max_concurrent_trials``: the plan says how many trials run
     at once. The inner scheduler decides everything else, as without this one.
@@ -86,8 +86,8 @@ class PolicyScheduler(WrappingScheduler):
             wait_for_nodes_s=check_seconds(wait_for_nodes_s, "wait_for_nodes_s"),
         )
         self._may_move = may_move
-        self._kinds = self._run_plan.kinds
-        self._timer = TrialTimer(self._kinds)
+        self._slot_types = self._run_plan.slot_types
+        self._timer = TrialTimer(self._slot_types)
         self._last_slots: dict[Trial, TrialSlot] = {}
         self._reset_run(None)
 
@@ -125,7 +125,7 @@ class PolicyScheduler(WrappingScheduler):
         return self._last_slots.get(trial) if assignment is None else assignment.slot
 
     def slots_left_idle(self) -> dict[int, int]:
-        """Return how many free slots of each kind the last decision left idle; kinds with none are left out."""
+        """Return how many free slots of each type the last decision left idle; types with none are left out."""
         return dict(self._left_idle)
 
     def replan(self, plan: TrialPlan, why: str = "a new plan was given") -> None:
@@ -204,11 +204,11 @@ class PolicyScheduler(WrappingScheduler):
         for trial in self._assignments:
             if trial.status == Trial.PENDING and queue.is_requested(trial):
                 queue.withdraw(trial)
-        if self._kinds is not self._run_plan.kinds:
-            self._kinds = self._run_plan.kinds
-            self._timer.change_kinds(self._kinds)
+        if self._slot_types is not self._run_plan.slot_types:
+            self._slot_types = self._run_plan.slot_types
+            self._timer.change_types(self._slot_types)
             self._assignments = {
-                trial: assignment._replace(kind=self._kinds.kind_of(assignment.slot))
+                trial: assignment._replace(slot_type=self._slot_types.type_of(assignment.slot))
                 for trial, assignment in self._assignments.items()
             }
 
@@ -239,7 +239,7 @@ class PolicyScheduler(WrappingScheduler):
         return current
 
     def _free_placements(self) -> list[tuple[Placement, int]]:
-        """Return the placements with free slots, the better kinds first, and how many each has."""
+        """Return the placements with free slots, the better types first, and how many each has."""
         if self._free is None:
             placements = self._run_plan.placements
             free = free_slots(placements, self._assignments.values())
@@ -258,10 +258,10 @@ class PolicyScheduler(WrappingScheduler):
         return may_start
 
     def _allowed(self, trial: Trial) -> set[int]:
-        """Return the kinds with placements in which ``trial`` may run; all of these where it may run in none."""
+        """Return the types with placements in which ``trial`` may run; all of these where it may run in none."""
         there = {placement.slot_type for placement in self._run_plan.placements}
         last_slot = None if self._may_move else self._last_slots.get(trial)
-        return there.intersection(self._kinds.allowed_kinds(last_slot)) or there
+        return there.intersection(self._slot_types.allowed_types(last_slot)) or there
 
     def _assign_slots(self, queue: TuneQueue, chosen: Trial | None) -> set[Trial]:
         self._left_idle = Counter()
@@ -283,7 +283,7 @@ class PolicyScheduler(WrappingScheduler):
         return started
 
     def _assign_slot(self, queue: TuneQueue, trial: Trial, idle: set[int]) -> bool:
-        """Give ``trial`` a slot if one is free for it, and add to ``idle`` the kinds that are better left idle."""
+        """Give ``trial`` a slot if one is free for it, and add to ``idle`` the types that are better left idle."""
         allowed = self._allowed(trial)
         is_bound = any(placement.slot_type not in allowed for placement in self._run_plan.placements)
         for placement, free in self._free_placements():
@@ -294,11 +294,11 @@ class PolicyScheduler(WrappingScheduler):
             factory = self._run_plan.factories[placement]
             if trial.placement_group_factory is not factory:
                 trial.update_resources(factory)
-            taken = slots_taken(trial, self._kinds.slots[placement.slot_type])
+            taken = slots_taken(trial, self._slot_types.slots[placement.slot_type])
             if free < min(taken, placement.count):
                 continue
             queue.let_start(trial)
-            slot = self._kinds.slots[placement.slot_type]
+            slot = self._slot_types.slots[placement.slot_type]
             remember_slot(trial, slot)
             self._assignments[trial] = SlotAssignment(
                 slot,
@@ -311,14 +311,14 @@ class PolicyScheduler(WrappingScheduler):
             return True
         return False
 
-    def _should_idle(self, kind: int, queue: TuneQueue, idle: set[int]) -> bool:
-        if kind not in idle:
+    def _should_idle(self, slot_type: int, queue: TuneQueue, idle: set[int]) -> bool:
+        if slot_type not in idle:
             num_waiting = len(self._waiting) + queue.num_paused + queue.num_to_come
             if self._timer.should_idle(
-                kind, self._run_plan.placements, self._assignments, num_waiting, time.monotonic()
+                slot_type, self._run_plan.placements, self._assignments, num_waiting, time.monotonic()
             ):
-                idle.add(kind)
-        return kind in idle
+                idle.add(slot_type)
+        return slot_type in idle
 
     def _keep_idle_processes(self, queue: TuneQueue) -> None:
         """Let Tune keep processes for reuse while trials wait, but none where a trial waits for several slots."""

@@ -27,7 +27,7 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from tune_policies.values.units import is_number
 from tune_policies.values.value import Value, counted
 
-from .slot_assignment import SlotKinds
+from .slot_assignment import SlotTypes
 
 _logger = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class RunPlan:
         self, plan: TrialPlan, policy: ResourcePolicy | None, *, interval_s: float, wait_for_nodes_s: float
     ) -> None:
         self.plan = _check_plan(plan)
-        self.kinds = SlotKinds(plan.slots)
+        self.slot_types = SlotTypes(plan.slots)
         self.changes: list[PlanChange] = []
         self.factories: dict[Placement, PlacementGroupFactory] = {}
         self._placements: tuple[Placement, ...] | None = None
@@ -224,7 +224,7 @@ class RunPlan:
 
     @property
     def placements(self) -> list[Placement]:
-        """Where the slots are, the better kinds first; without the nodes that have just lost a trial."""
+        """Where the slots are, the better types first; without the nodes that have just lost a trial."""
         since_s = time.monotonic() - _AVOID_LOST_NODE_S
         lost = {node_id for node_id, at_s in self._lost_nodes.items() if at_s > since_s}
         return [placement for placement in self._placements or () if not lost & placement.nodes]
@@ -249,7 +249,7 @@ class RunPlan:
         if plan != self.plan:
             _logger.info("%s: %s", why, plan.explain())
             self.plan = plan
-            self.kinds = SlotKinds(plan.slots)
+            self.slot_types = SlotTypes(plan.slots)
             self.changes.append(PlanChange(at_s=time.time(), plan=plan, why=why))
         self._infeasible = None
         self._placements = None
@@ -306,11 +306,13 @@ class RunPlan:
     def _place_slots(self, capacity: ClusterCapacity) -> tuple[Placement, ...]:
         slots = self.plan.slots
         if len(slots) == 1 or len(capacity.nodes) <= 1:
-            return tuple(_anywhere(kind, slot.max_concurrent_trials) for kind, slot in enumerate(slots))
+            return tuple(_anywhere(slot_type, slot.max_concurrent_trials) for slot_type, slot in enumerate(slots))
         layout = place_slots(slots, capacity)
-        to_come = [slot.max_concurrent_trials - layout.count(kind) for kind, slot in enumerate(slots)]
+        to_come = [slot.max_concurrent_trials - layout.count(slot_type) for slot_type, slot in enumerate(slots)]
         # The autoscaler adds nodes for what is requested.
-        anywhere = [_anywhere(kind, count) for kind, count in enumerate(to_come) if count and self.plan.nodes_to_add]
+        anywhere = [
+            _anywhere(slot_type, count) for slot_type, count in enumerate(to_come) if count and self.plan.nodes_to_add
+        ]
         placements = tuple(sorted((*layout.places, *anywhere), key=lambda placement: placement.slot_type))
         if not placements:
             error = InfeasibleRequestError(
@@ -324,8 +326,8 @@ class RunPlan:
         return placements
 
 
-def _anywhere(kind: int, count: int) -> Placement:
-    return Placement(slot_type=kind, node_id=None, count=count)
+def _anywhere(slot_type: int, count: int) -> Placement:
+    return Placement(slot_type=slot_type, node_id=None, count=count)
 
 
 def _what_changed(before: ClusterCapacity | None, after: ClusterCapacity) -> str:

@@ -1,6 +1,6 @@
-"""Decides which slots of a plan are free, which kinds a trial may get, and when a slow slot is better left idle.
+"""Decides which slots of a plan are free, which types a trial may get, and when a slow slot is better left idle.
 
-A placement says how many slots of one kind are on one node, or on any node where nodes need not be told apart.
+A placement says how many slots of one type are on one node, or on any node where nodes need not be told apart.
 
 While many trials wait, every slot helps. Near the end of a run, a trial that starts in a slow slot may be the last to
 finish: the faster slots would have done all that waits before.
@@ -26,15 +26,15 @@ class SlotAssignment(NamedTuple):
 
     Attributes:
         slot: The slot, as it was when the trial got it.
-        kind: The index of its kind among the slots of the plan; ``None``: the plan has no such slot any more.
+        slot_type: The index of its type among the slots of the plan; ``None``: the plan has no such slot any more.
         node_id: The node of the slot; ``None``: any.
-        num_slots: How many slots of the kind the trial takes: several where it has more than one slot holds.
+        num_slots: How many slots of the type the trial takes: several where it has more than one slot holds.
         has_started: Whether the trial runs.
         worker_nodes: The nodes of its Train workers, as the placement of the slot says.
     """
 
     slot: TrialSlot
-    kind: int | None
+    slot_type: int | None
     node_id: str | None
     num_slots: int = 1
     has_started: bool = True
@@ -43,7 +43,7 @@ class SlotAssignment(NamedTuple):
     @property
     def place(self) -> Hashable:
         """What :func:`place_of` returns for the placement of the slot."""
-        return self.kind, self.node_id, self.worker_nodes
+        return self.slot_type, self.node_id, self.worker_nodes
 
 
 def place_of(placement: Placement) -> Hashable:
@@ -51,10 +51,10 @@ def place_of(placement: Placement) -> Hashable:
     return placement.slot_type, placement.node_id, placement.worker_nodes
 
 
-def _device_kind(slot: TrialSlot) -> tuple[frozenset[str], str | None, str]:
+def _devices_of(slot: TrialSlot) -> tuple[frozenset[str], str | None, str]:
     """Return the devices that a trial keeps when it is paused and resumed; how much of them it gets may change.
 
-    CPUs alone are a kind of their own.
+    CPUs alone are a type of their own.
     """
     devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
     return devices, slot.accelerator_type, format_selector(slot.label_selector)
@@ -64,7 +64,7 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
     """Return how many slots of each placement are free.
 
     A trial takes a slot of the placement that it was assigned. Where the plan has changed and has fewer slots there, it
-    takes one of the same kind elsewhere. A trial of a kind that the plan has no more takes no slot: Ray then lets
+    takes one of the same type elsewhere. A trial of a type that the plan has no more takes no slot: Ray then lets
     others wait until it has ended.
 
     A placement gives no slot to others while a trial that takes several of its slots has not started: that many must
@@ -75,7 +75,7 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
     blocked: set[int] = set()
     elsewhere: Counter[int] = Counter()
     for assignment in assignments:
-        if assignment.kind is None:
+        if assignment.slot_type is None:
             continue
         index = index_of.get(assignment.place)
         here = 0 if index is None else min(assignment.num_slots, free[index])
@@ -83,7 +83,7 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
             free[index] -= here
             if assignment.num_slots > 1 and not assignment.has_started:
                 blocked.add(index)
-        elsewhere[assignment.kind] += assignment.num_slots - here
+        elsewhere[assignment.slot_type] += assignment.num_slots - here
     for index, placement in enumerate(placements):
         taken = min(elsewhere[placement.slot_type], free[index])
         free[index] -= taken
@@ -91,8 +91,8 @@ def free_slots(placements: Sequence[Placement], assignments: Iterable[SlotAssign
     return [0 if index in blocked else count for index, count in enumerate(free)]
 
 
-class SlotKinds:
-    """The kinds of slots of a plan, with which slots of earlier plans are matched.
+class SlotTypes:
+    """The slot types of a plan, with which slots of earlier plans are matched.
 
     Args:
         slots: The slots of the plan.
@@ -102,18 +102,18 @@ class SlotKinds:
         self.slots = tuple(slots)
         self._matches: dict[int, tuple[TrialSlot, int | None, tuple[int, ...]]] = {}
 
-    def kind_of(self, slot: TrialSlot) -> int | None:
-        """Return the kind as which a trial in ``slot`` counts; ``None``: the plan has none like it.
+    def type_of(self, slot: TrialSlot) -> int | None:
+        """Return the type as which a trial in ``slot`` counts; ``None``: the plan has none like it.
 
-        That is the kind with the same resources and labels, else one with the same devices: a trial from before the
+        That is the type with the same resources and labels, else one with the same devices: a trial from before the
         plan changed still holds what it was given.
         """
         return self._match(slot)[0]
 
-    def allowed_kinds(self, last_slot: TrialSlot | None) -> tuple[int, ...]:
-        """Return the kinds in which a trial may run: those with the devices of ``last_slot``, in which it ran last.
+    def allowed_types(self, last_slot: TrialSlot | None) -> tuple[int, ...]:
+        """Return the types in which a trial may run: those with the devices of ``last_slot``, in which it ran last.
 
-        All kinds are allowed where there is no such slot, and where the plan has no such devices any more, for instance
+        All types are allowed where there is no such slot, and where the plan has no such devices any more, for instance
         because their node died.
         """
         return tuple(range(len(self.slots))) if last_slot is None else self._match(last_slot)[1]
@@ -123,9 +123,9 @@ class SlotKinds:
         if id(slot) not in self._matches:
             alike = _without_count_and_speed(slot)
             same_slot = [i for i, each in enumerate(self.slots) if _without_count_and_speed(each) == alike]
-            same_devices = [i for i, each in enumerate(self.slots) if _device_kind(each) == _device_kind(slot)]
-            kind = next(iter([*same_slot, *same_devices]), None)
-            self._matches[id(slot)] = slot, kind, tuple(same_devices or range(len(self.slots)))
+            same_devices = [i for i, each in enumerate(self.slots) if _devices_of(each) == _devices_of(slot)]
+            slot_type = next(iter([*same_slot, *same_devices]), None)
+            self._matches[id(slot)] = slot, slot_type, tuple(same_devices or range(len(self.slots)))
         return self._matches[id(slot)][1:]
 
 
@@ -137,34 +137,34 @@ _SHORTEST_S: Final = 1e-6
 """No trial counts as shorter: durations are divided by."""
 
 _ENOUGH_TRIALS: Final = 5
-"""From so many trials on, the median of a kind's own trials is better than the ratio of speeds."""
+"""From so many trials on, the median of a type's own trials is better than the ratio of speeds."""
 
 _NUM_QUANTILES: Final = 20
 """How many equally likely durations stand for all that were measured."""
 
 
 class TrialDurations:
-    """How long trials take in each kind of slot: as measured, or by the speeds where nothing was measured.
+    """How long trials take in each slot type: as measured, or by the speeds where nothing was measured.
 
     Args:
-        speeds: How fast a trial runs in each kind, in any one unit; ``None``: not known.
+        speeds: How fast a trial runs in each type, in any one unit; ``None``: not known.
     """
 
     def __init__(self, speeds: Sequence[float | None]) -> None:
         self._speeds = tuple(speeds)
         self._measured_s: tuple[list[float], ...] = tuple([] for _ in self._speeds)
 
-    def add(self, kind: int, seconds: float) -> None:
-        """Add the duration of a trial that ran to its end in a slot of this kind."""
-        insort(self._measured_s[kind], max(seconds, _SHORTEST_S))
+    def add(self, slot_type: int, seconds: float) -> None:
+        """Add the duration of a trial that ran to its end in a slot of this type."""
+        insort(self._measured_s[slot_type], max(seconds, _SHORTEST_S))
 
-    def typical_s(self, kind: int) -> float | None:
-        """Return how long a trial typically takes in a slot of this kind, in seconds; ``None``: not known.
+    def typical_s(self, slot_type: int) -> float | None:
+        """Return how long a trial typically takes in a slot of this type, in seconds; ``None``: not known.
 
-        That is the median, which a few odd trials do not move. The shortest trials end first, so while a kind has only
-        few measured trials, the kind with the most measured trials and the ratio of both speeds tell more.
+        That is the median, which a few odd trials do not move. The shortest trials end first, so while a type has only
+        few measured trials, the type with the most measured trials and the ratio of both speeds tell more.
         """
-        here, speed = self._measured_s[kind], self._speeds[kind]
+        here, speed = self._measured_s[slot_type], self._speeds[slot_type]
         _, reference = max(
             (len(times) if self._speeds[other] else 0, -other) for other, times in enumerate(self._measured_s)
         )
@@ -173,19 +173,19 @@ class TrialDurations:
             return max(_SHORTEST_S, median(there) * its_speed / speed)
         return median(here) if here else None
 
-    def by_speed(self, kind: int) -> float | None:
-        """Return how long a trial takes in a slot of this kind by its speed alone, in no unit; ``None``: not known."""
-        speed = self._speeds[kind]
+    def by_speed(self, slot_type: int) -> float | None:
+        """Return how long a trial takes in a slot of this type by its speed alone, in no unit; ``None``: not known."""
+        speed = self._speeds[slot_type]
         return None if speed is None else 1 / speed
 
-    def is_known(self, kind: int) -> bool:
-        """Return whether this kind has a speed or a measured trial."""
-        return self._speeds[kind] is not None or bool(self._measured_s[kind])
+    def is_known(self, slot_type: int) -> bool:
+        """Return whether this type has a speed or a measured trial."""
+        return self._speeds[slot_type] is not None or bool(self._measured_s[slot_type])
 
     def quantiles(self) -> list[float]:
         """Return equally likely durations of a trial, each relative to the median.
 
-        They are those of the kind with the most measured trials. Where these are many, the longest one, which may hang,
+        They are those of the type with the most measured trials. Where these are many, the longest one, which may hang,
         is left out. Until a trial has ended, all trials count as equally long.
         """
         times = max(self._measured_s, key=len)
@@ -194,54 +194,54 @@ class TrialDurations:
 
 
 class RunningTrial(NamedTuple):
-    """A trial that runs: in which kind of slot, and for how many seconds."""
+    """A trial that runs: in which slot type, and for how many seconds."""
 
-    kind: int
+    slot_type: int
     elapsed_s: float
 
 
 def should_idle(
-    kind: int,
+    slot_type: int,
     *,
     durations: TrialDurations,
     slots: Sequence[int],
     running: Sequence[RunningTrial],
     num_waiting: int,
 ) -> bool:
-    """Return whether a free slot of ``kind`` is better left idle than given to one more waiting trial.
+    """Return whether a free slot of ``slot_type`` is better left idle than given to one more waiting trial.
 
-    A trial in this slot leaves one trial less for the faster kinds, so they are done a little earlier. But if it ends
+    A trial in this slot leaves one trial less for the faster types, so they are done a little earlier. But if it ends
     after them, it makes the run longer. The slot is used if the gain is larger than the mean loss over the durations
     that trials have shown.
 
-    Where all trials of a kind take equally long, the slot is used exactly if its trial ends before the faster kinds
+    Where all trials of a type take equally long, the slot is used exactly if its trial ends before the faster types
     would have done all that waits. Decided anew at each free slot, this gives the shortest run: of all times at
     which some slot could end a trial, the run uses the earliest ones, as many as there are trials.
 
-    Until a trial has ended in a kind with a speed, kinds are compared by their speeds alone. Running trials then count
+    Until a trial has ended in a type with a speed, types are compared by their speeds alone. Running trials then count
     as just begun, as nobody knows how much of them is over.
 
-    A slot of the fastest kind is never left idle, nor one of a kind of which nothing is known. Other kinds of which
+    A slot of the fastest type is never left idle, nor one of a type of which nothing is known. Other types of which
     nothing is known are not counted on.
 
     Args:
-        kind: The kind of the free slot.
+        slot_type: The type of the free slot.
         durations: How long trials take.
-        slots: How many slots there are of each kind, used and free.
-        running: The trials that run now, in slots of any kind.
-        num_waiting: How many trials have no slot yet and may take one of any kind. Do not count a trial that needs this
-            kind: no other slot would ever run it.
+        slots: How many slots there are of each type, used and free.
+        running: The trials that run now, in slots of any type.
+        num_waiting: How many trials have no slot yet and may take one of any type. Do not count a trial that needs this
+            slot_type: no other slot would ever run it.
     """
-    is_measured = durations.typical_s(kind) is not None
+    is_measured = durations.typical_s(slot_type) is not None
     each = [(durations.typical_s if is_measured else durations.by_speed)(other) for other in range(len(slots))]
-    here_s = each[kind]
+    here_s = each[slot_type]
     if here_s is None or num_waiting <= 0:
         return False
     free_s: list[tuple[float, float]] = []
     for other, num_slots in enumerate(slots):
         each_s = each[other]
         if each_s is not None and each_s < here_s:
-            elapsed = [trial.elapsed_s if is_measured else 0.0 for trial in running if trial.kind == other]
+            elapsed = [trial.elapsed_s if is_measured else 0.0 for trial in running if trial.slot_type == other]
             free_s += [(at_s, each_s) for at_s in _seconds_until_free(each_s, elapsed, num_slots)]
     if not free_s:
         return False
@@ -266,7 +266,7 @@ def _makespan_s(num_trials: int, slots: list[tuple[float, float]]) -> float:
 
 
 def _seconds_until_free(each_s: float, elapsed: Sequence[float], num_slots: int) -> list[float]:
-    """Return in how many seconds each slot of a kind is free.
+    """Return in how many seconds each slot of a type is free.
 
     A late trial counts as running on for as long as it is late already, so a trial that hangs is counted on less and
     less. Where more trials run than slots are left, the trials that end first free no slot.
@@ -280,28 +280,28 @@ class TrialTimer:
     """Times the trials of a run, without their pauses.
 
     Args:
-        kinds: The kinds of slots of the plan.
+        slot_types: The slot types of the plan.
     """
 
-    def __init__(self, kinds: SlotKinds) -> None:
+    def __init__(self, slot_types: SlotTypes) -> None:
         self._finished: list[tuple[TrialSlot, float]] = []
         self._ran_s: dict[Any, float] = {}
         self._since_s: dict[Any, float] = {}
-        self.change_kinds(kinds)
+        self.change_types(slot_types)
 
-    def change_kinds(self, kinds: SlotKinds) -> None:
-        """Go on with the kinds of another plan, and keep the durations of kinds that are in both."""
-        self._kinds = kinds
-        self._durations = TrialDurations([slot.speed for slot in kinds.slots])
+    def change_types(self, slot_types: SlotTypes) -> None:
+        """Go on with the types of another plan, and keep the durations of types that are in both."""
+        self._slot_types = slot_types
+        self._durations = TrialDurations([slot.speed for slot in slot_types.slots])
         finished, self._finished = self._finished, []
         for slot, seconds in finished:
             self._add(slot, seconds)
 
     def _add(self, slot: TrialSlot, seconds: float) -> None:
         self._finished.append((slot, seconds))
-        kind = self._kinds.kind_of(slot)
-        if kind is not None:
-            self._durations.add(kind, seconds)
+        slot_type = self._slot_types.type_of(slot)
+        if slot_type is not None:
+            self._durations.add(slot_type, seconds)
 
     def start(self, trial: Any, now_s: float) -> None:
         """Start the clock of a trial that runs, if it does not go already."""
@@ -321,24 +321,24 @@ class TrialTimer:
 
     def should_idle(
         self,
-        kind: int,
+        slot_type: int,
         placements: Sequence[Placement],
         assignments: Mapping[Any, SlotAssignment],
         num_waiting: int,
         now_s: float,
     ) -> bool:
-        """Return whether a free slot of ``kind`` is better left idle than given to one of ``num_waiting`` trials."""
-        if not self._durations.is_known(kind):
+        """Return whether a free slot of a type is better left idle than given to one of ``num_waiting`` trials."""
+        if not self._durations.is_known(slot_type):
             return False
-        slots = [0] * len(self._kinds.slots)
+        slots = [0] * len(self._slot_types.slots)
         for placement in placements:
             slots[placement.slot_type] += placement.count
         running = [
             RunningTrial(
-                kind=assignment.kind,
+                slot_type=assignment.slot_type,
                 elapsed_s=self._ran_s.get(trial, 0.0) + now_s - self._since_s.get(trial, now_s),
             )
             for trial, assignment in assignments.items()
-            if assignment.kind is not None
+            if assignment.slot_type is not None
         ]
-        return should_idle(kind, durations=self._durations, slots=slots, running=running, num_waiting=num_waiting)
+        return should_idle(slot_type, durations=self._durations, slots=slots, running=running, num_waiting=num_waiting)

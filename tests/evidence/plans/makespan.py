@@ -28,7 +28,7 @@ from tune_policies.trainers import with_plan
 from tune_policies.tune.slot_assignment import TrialDurations
 
 from .choices import PoolArm
-from .pool_simulation import SlotKind, draw_pool, least_makespan, ratio_with_speeds, simulate
+from .pool_simulation import SlotType, draw_pool, least_makespan, ratio_with_speeds, simulate
 
 _NUM_GPUS: Final = 2
 _NUM_CPUS: Final = 16
@@ -105,10 +105,10 @@ class Sleeper(tune.Trainable):  # type: ignore[misc] # Ray's class is Any here
 
 def measure_makespan(arms: Sequence[PoolArm], sizes: Sizes) -> None:
     """Print how long simulated runs with trials of random lengths take, and real ones with trials of one length."""
-    kinds = _kinds(sizes.slowdown)
-    TextConsole().print(_simulated(sizes, kinds))
+    slot_types = _slot_types(sizes.slowdown)
+    TextConsole().print(_simulated(sizes, slot_types))
     _print_drawn(sizes.pools)
-    bound_s = least_makespan([sizes.seconds] * sizes.trials, kinds)
+    bound_s = least_makespan([sizes.seconds] * sizes.trials, slot_types)
     runs = [arm for arm in arms for _ in range(sizes.repetitions)]
     random.Random(0).shuffle(runs)
     found: dict[PoolArm, list[Run]] = {arm: [] for arm in arms}
@@ -123,7 +123,7 @@ def measure_makespan(arms: Sequence[PoolArm], sizes: Sizes) -> None:
         row = (f"{median:.1f}", f"{min(times):.1f} to {max(times):.1f}", f"{median / bound_s:.3f}")
         table.add_row(arm.label, *row, f"{spread([run.whole_s for run in each]).median:.1f}")
     TextConsole().print(table)
-    slots = ", ".join(f"{kind.num_slots} of speed {kind.speed:g}" for kind in kinds)
+    slots = ", ".join(f"{slot_type.num_slots} of speed {slot_type.speed:g}" for slot_type in slot_types)
     TextConsole().print(
         f"{sizes.repetitions} runs of each, medians; slots: {slots}; a trial takes {sizes.seconds:g} s at speed 1; the "
         f"shortest run that is possible takes {bound_s:.1f} s. {describe_machine()}",
@@ -136,8 +136,8 @@ def _print_drawn(pools: int) -> None:
     rng = random.Random(0)
     ratios = [ratio_with_speeds(*draw_pool(rng)) for _ in range(pools)]
     print(
-        f"{pools} pools of any slots and speeds, equal trials: beside the better of the best kind only and all "
-        f"kinds, known speeds take {statistics.mean(ratios):.3f} times as long on average, {max(ratios):.6f} at most"
+        f"{pools} pools of any slots and speeds, equal trials: beside the better of the best type only and all "
+        f"types, known speeds take {statistics.mean(ratios):.3f} times as long on average, {max(ratios):.6f} at most"
     )
 
 
@@ -183,11 +183,11 @@ def _plan(arm: PoolArm, slowdown: float) -> TrialPlan:
     return MixedPolicy(_GPU_SLOTS, _CPU_SLOTS, speeds=speeds).plan(capacity)
 
 
-def _kinds(slowdown: float) -> list[SlotKind]:
-    return [SlotKind(slot.max_concurrent_trials, slot.speed or 1) for slot in _plan(PoolArm.POLICY, slowdown).slots]
+def _slot_types(slowdown: float) -> list[SlotType]:
+    return [SlotType(slot.max_concurrent_trials, slot.speed or 1) for slot in _plan(PoolArm.POLICY, slowdown).slots]
 
 
-def _simulated(sizes: Sizes, kinds: list[SlotKind]) -> Table:
+def _simulated(sizes: Sizes, slot_types: list[SlotType]) -> Table:
     """Return the ratios of simulated makespans to the bound: the mean, and the largest, for each way and spread."""
     lengths: dict[str, Callable[[random.Random], float]] = {
         "all of one length": lambda _: 1,
@@ -202,7 +202,7 @@ def _simulated(sizes: Sizes, kinds: list[SlotKind]) -> Table:
             for seed in range(sizes.simulations):
                 rng = random.Random(seed)
                 work = [length(rng) for _ in range(sizes.trials)]
-                found.append(_simulate(arm, work, kinds) / least_makespan(work, kinds))
+                found.append(_simulate(arm, work, slot_types) / least_makespan(work, slot_types))
             ratios[arm][name] = f"{statistics.mean(found):.3f} (to {max(found):.3f})"
     table = _table(f"{sizes.trials} simulated trials, mean ratio of {sizes.simulations} runs", *lengths)
     for arm in PoolArm:
@@ -210,11 +210,11 @@ def _simulated(sizes: Sizes, kinds: list[SlotKind]) -> Table:
     return table
 
 
-def _simulate(arm: PoolArm, work: list[float], kinds: list[SlotKind]) -> float:
+def _simulate(arm: PoolArm, work: list[float], slot_types: list[SlotType]) -> float:
     if arm is PoolArm.GPU_ONLY:
-        return simulate(work, kinds[:1], durations=None)
-    speeds = [kind.speed if arm is PoolArm.POLICY else None for kind in kinds]
-    return simulate(work, kinds, durations=None if arm is PoolArm.NAIVE else TrialDurations(speeds))
+        return simulate(work, slot_types[:1], durations=None)
+    speeds = [slot_type.speed if arm is PoolArm.POLICY else None for slot_type in slot_types]
+    return simulate(work, slot_types, durations=None if arm is PoolArm.NAIVE else TrialDurations(speeds))
 
 
 def _table(title: str, *headings: str) -> Table:

@@ -39,7 +39,7 @@ from tune_policies.values.units import GIB
 
 from .node_shapes import PricedCluster, draw_priced_cluster
 from .other_tools import FOR_A_NUMBER, FOR_MANY, Claim, Need, Promise, Rule
-from .pool_simulation import SlotKind, least_makespan, simulate
+from .pool_simulation import SlotType, least_makespan, simulate
 
 BEST: Final = "best possible"
 OURS: Final = "tune-policies"
@@ -275,7 +275,7 @@ def _room(case: Case) -> Use:
 
 
 def _hours(case: Case, trials: Sequence[int]) -> float:
-    kinds = [SlotKind(number, speed) for number, speed in zip(trials, case.speeds, strict=True) if number]
+    kinds = [SlotType(number, speed) for number, speed in zip(trials, case.speeds, strict=True) if number]
     if not kinds:
         return math.inf
     if len(kinds) == 1:
@@ -288,7 +288,7 @@ def compare(case: Case) -> Row:
     """Return what each tool makes of a case."""
     best = check(case, most_possible(case))
     if len(case.needs) > 1:
-        kinds = [SlotKind(number, speed) for number, speed in zip(best.trials, case.speeds, strict=True) if number]
+        kinds = [SlotType(number, speed) for number, speed in zip(best.trials, case.speeds, strict=True) if number]
         best = best._replace(hours=least_makespan([1.0] * case.num_trials, kinds) if kinds else math.inf)
     results = {BEST: best, OURS: check(case, promise_of_plan(case))}
     rules: dict[str, Rule] = FOR_A_NUMBER if case.is_divided else FOR_MANY

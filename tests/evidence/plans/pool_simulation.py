@@ -1,4 +1,4 @@
-"""Runs of a pool with several kinds of slots, without Ray: who starts when, and when the last one ends.
+"""Runs of a pool with several slot types, without Ray: who starts when, and when the last one ends.
 
 The scheduler's own decisions are made here (``should_idle``), with trials of any lengths, in no time.
 """
@@ -12,55 +12,59 @@ from typing import NamedTuple
 from tune_policies.tune.slot_assignment import RunningTrial, TrialDurations, should_idle
 
 
-class SlotKind(NamedTuple):
-    """One kind of slot: how many there are, and how much work one does in a second."""
+class SlotType(NamedTuple):
+    """One slot type: how many there are, and how much work one does in a second."""
 
     num_slots: int
     speed: float
 
 
-def simulate(work: Sequence[float], kinds: Sequence[SlotKind], *, durations: TrialDurations | None) -> float:
+def simulate(work: Sequence[float], slot_types: Sequence[SlotType], *, durations: TrialDurations | None) -> float:
     """Return when the last trial ends, in seconds, where each takes a slot as it becomes free.
 
     Args:
         work: How much each trial has to do, in the order in which they start.
-        kinds: The slots, the best kind first.
-        durations: What is known of the kinds before; the run adds to it. ``None``: every free slot is taken at once.
+        slot_types: The slots, the best type first.
+        durations: What is known of the types before; the run adds to it. ``None``: every free slot is taken at once.
     """
     waiting = list(reversed(work))
-    running: list[tuple[float, int, int]] = []  # when it ends, its number, its kind
+    running: list[tuple[float, int, int]] = []  # when it ends, its number, its type
     started: dict[int, tuple[int, float]] = {}
     now_s = 0.0
 
-    def may_start(kind: int) -> bool:
-        if len([None for of, _ in started.values() if of == kind]) == kinds[kind].num_slots:
+    def may_start(slot_type: int) -> bool:
+        if len([None for of, _ in started.values() if of == slot_type]) == slot_types[slot_type].num_slots:
             return False
         if durations is None:
             return True
-        now = [RunningTrial(kind=of, elapsed_s=now_s - since_s) for of, since_s in started.values()]
-        slots = [each.num_slots for each in kinds]
-        return not should_idle(kind, durations=durations, slots=slots, running=now, num_waiting=len(waiting))
+        now = [RunningTrial(slot_type=of, elapsed_s=now_s - since_s) for of, since_s in started.values()]
+        slots = [each.num_slots for each in slot_types]
+        return not should_idle(slot_type, durations=durations, slots=slots, running=now, num_waiting=len(waiting))
 
     while waiting or running:
-        while waiting and (kind := next((kind for kind in range(len(kinds)) if may_start(kind)), None)) is not None:
+        while (
+            waiting
+            and (slot_type := next((slot_type for slot_type in range(len(slot_types)) if may_start(slot_type)), None))
+            is not None
+        ):
             number = len(waiting)
-            started[number] = (kind, now_s)
-            heapq.heappush(running, (now_s + waiting.pop() / kinds[kind].speed, number, kind))
-        now_s, number, kind = heapq.heappop(running)
+            started[number] = (slot_type, now_s)
+            heapq.heappush(running, (now_s + waiting.pop() / slot_types[slot_type].speed, number, slot_type))
+        now_s, number, slot_type = heapq.heappop(running)
         _, since_s = started.pop(number)
         if durations is not None:
-            durations.add(kind, now_s - since_s)
+            durations.add(slot_type, now_s - since_s)
     return now_s
 
 
-def least_makespan(work: Sequence[float], kinds: Sequence[SlotKind]) -> float:
+def least_makespan(work: Sequence[float], slot_types: Sequence[SlotType]) -> float:
     """Return a time in which no way to run the trials is done, in seconds.
 
     The ``i`` longest trials use ``i`` slots at the most, so they take at least as long as the ``i`` fastest slots need
     for all of their work; where all trials are alike, as many must have ended as there are. The first bound is that of
     Horvath, Lam and Sethi for trials that may move (Journal of the ACM 24, 1977).
     """
-    speeds = sorted((kind.speed for kind in kinds for _ in range(kind.num_slots)), reverse=True)
+    speeds = sorted((slot_type.speed for slot_type in slot_types for _ in range(slot_type.num_slots)), reverse=True)
     totals = accumulate(sorted(work, reverse=True))
     together = [*accumulate(speeds)]
     moving = [total / together[min(i, len(speeds) - 1)] for i, total in enumerate(totals)]
@@ -71,14 +75,14 @@ def least_makespan(work: Sequence[float], kinds: Sequence[SlotKind]) -> float:
     return bound
 
 
-def draw_pool(rng: random.Random) -> tuple[list[float], list[SlotKind]]:
-    """Return 1 to 500 equal trials, and 1 to 4 kinds of 1 to 32 slots, one up to 100 times as fast as another."""
-    kinds = [SlotKind(rng.randint(1, 32), 10 ** rng.uniform(0, 2)) for _ in range(rng.randint(1, 4))]
-    return [1.0] * rng.randint(1, 500), kinds
+def draw_pool(rng: random.Random) -> tuple[list[float], list[SlotType]]:
+    """Return 1 to 500 equal trials, and 1 to 4 types of 1 to 32 slots, one up to 100 times as fast as another."""
+    slot_types = [SlotType(rng.randint(1, 32), 10 ** rng.uniform(0, 2)) for _ in range(rng.randint(1, 4))]
+    return [1.0] * rng.randint(1, 500), slot_types
 
 
-def ratio_with_speeds(work: Sequence[float], kinds: Sequence[SlotKind]) -> float:
-    """Return how long a run takes whose speeds are known, beside the better of the best kind only and all kinds."""
-    best = max(kinds, key=lambda kind: kind.speed)
-    found = simulate(work, kinds, durations=TrialDurations([kind.speed for kind in kinds]))
-    return found / min(simulate(work, [best], durations=None), simulate(work, kinds, durations=None))
+def ratio_with_speeds(work: Sequence[float], slot_types: Sequence[SlotType]) -> float:
+    """Return how long a run takes whose speeds are known, beside the better of the best type only and all types."""
+    best = max(slot_types, key=lambda slot_type: slot_type.speed)
+    found = simulate(work, slot_types, durations=TrialDurations([slot_type.speed for slot_type in slot_types]))
+    return found / min(simulate(work, [best], durations=None), simulate(work, slot_types, durations=None))

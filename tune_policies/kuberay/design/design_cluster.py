@@ -373,9 +373,7 @@ def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: M
     errors: list[InfeasibleRequestError] = []
     notes: list[str] = []
     if measured is not None:
-        notes.append(
-            "what was measured decides nothing here: there are not two kinds of slots for which it was measured"
-        )
+        notes.append("what was measured decides nothing here: there are not two slot types for which it was measured")
     for choice in policy.choices:
         try:
             found = nodes_for(choice, shares_of(choice, num_trials), pool, num_trials)

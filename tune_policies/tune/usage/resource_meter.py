@@ -30,32 +30,32 @@ NOTHING_RAN: Final = "nothing was left to run: the run was ending"
 LESS_THAN_SLOT: Final = "trials had less than the plan's slots hold"
 
 
-class SlotKind(NamedTuple):
-    """A kind of slot: how many slots there are, and what a trial in one holds with its workers, in ticks."""
+class SlotType(NamedTuple):
+    """A slot type: how many slots there are, and what a trial in one holds with its workers, in ticks."""
 
     num_slots: int
     needs: Mapping[str, int]
 
 
 class AvailableResources(NamedTuple):
-    """The resources that trials can use, in ticks, and the kinds of slots of the plan."""
+    """The resources that trials can use, in ticks, and the slot types of the plan."""
 
     total: Mapping[str, int]
     unplanned: Mapping[tuple[str, str], int]  # the part that the plan does not use, by resource and reason
-    kinds: tuple[SlotKind, ...]
+    slot_types: tuple[SlotType, ...]
 
 
 class TrialReservation(NamedTuple):
     """What a running trial reserves.
 
     Attributes:
-        kind: The index of its kind of slot in the plan; ``None``: not known.
+        slot_type: The index of its slot type in the plan; ``None``: not known.
         slot: The slot as text.
         accelerator_type: Ray's name of its device type; ``None``: none, or not known.
         amounts: What it reserves with its workers, in ticks.
     """
 
-    kind: int | None
+    slot_type: int | None
     slot: str
     accelerator_type: str | None
     amounts: Mapping[str, int]
@@ -68,7 +68,7 @@ class TrialQueue(NamedTuple):
         num_waiting: How many would run if a slot were free.
         num_paused: How many the scheduler has paused until others are as far.
         more_to_come: Whether the searcher will give more trials.
-        left_idle: Slots of each kind that are left idle on purpose.
+        left_idle: Slots of each type that are left idle on purpose.
     """
 
     num_waiting: int = 0
@@ -80,14 +80,14 @@ class TrialQueue(NamedTuple):
 def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> AvailableResources:
     """Return what trials can use of ``cluster`` under ``plan``; where it is not known, the slots are all."""
     planned: Counter[str] = Counter()
-    kinds = []
+    slot_types = []
     for slot in plan.slots:
         needs = Counter(slot.trial.ticks)
         needs.update({name: slot.num_workers * ticks for name, ticks in slot.per_worker.ticks.items()})
-        kinds.append(SlotKind(slot.max_concurrent_trials, _counted(needs)))
-        planned.update({name: slot.max_concurrent_trials * ticks for name, ticks in kinds[-1].needs.items()})
+        slot_types.append(SlotType(slot.max_concurrent_trials, _counted(needs)))
+        planned.update({name: slot.max_concurrent_trials * ticks for name, ticks in slot_types[-1].needs.items()})
     if cluster is None:
-        return AvailableResources(dict(planned), {}, tuple(kinds))
+        return AvailableResources(dict(planned), {}, tuple(slot_types))
     total: Counter[str] = Counter()
     for node, count in cluster.groups:
         total.update({name: count * ticks for name, ticks in _counted(node.resources.ticks).items()})
@@ -96,7 +96,7 @@ def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> Ava
     except InvalidResourcesError:  # the plan is for another cluster: nodes came or went, or are still to be added
         rows = [(name, f"limited by {plan.limited_by}", total[name] - planned[name]) for name in total]
     unplanned = {(name, f"not in the plan: {why}"): ticks for name, why, ticks in rows if name in total and ticks > 0}
-    return AvailableResources(dict(total), unplanned, tuple(kinds))
+    return AvailableResources(dict(total), unplanned, tuple(slot_types))
 
 
 def _counted(ticks: Mapping[str, int]) -> dict[str, int]:
@@ -120,9 +120,9 @@ def idle_by_reason(
 
     for (name, reason), ticks in available.unplanned.items():
         take(name, reason, ticks)
-    for kind, reasons in zip(available.kinds, _free_slots(available, running, queue), strict=True):
+    for slot_type, reasons in zip(available.slot_types, _free_slots(available, running, queue), strict=True):
         for reason, count in reasons.items():
-            for name, ticks in kind.needs.items():
+            for name, ticks in slot_type.needs.items():
                 take(name, reason, count * ticks)
     for name, ticks in tuple(left.items()):
         take(name, LESS_THAN_SLOT, ticks)
@@ -132,14 +132,14 @@ def idle_by_reason(
 def _free_slots(
     available: AvailableResources, running: Collection[TrialReservation], queue: TrialQueue
 ) -> list[Counter[str]]:
-    """Return how many slots of each kind are free, by reason. Waiting trials count for the better kinds first."""
-    busy = Counter(reservation.kind for reservation in running)
+    """Return how many slots of each type are free, by reason. Waiting trials count for the better types first."""
+    busy = Counter(reservation.slot_type for reservation in running)
     waiting, paused = queue.num_waiting, queue.num_paused
     last = LAST_RUNNING if running or waiting or paused else NOTHING_RAN
     rest = SEARCH if queue.more_to_come else last
     found = []
-    for number, kind in enumerate(available.kinds):
-        free = max(0, kind.num_slots - busy[number])
+    for number, slot_type in enumerate(available.slot_types):
+        free = max(0, slot_type.num_slots - busy[number])
         left_idle = min(free, queue.left_idle.get(number, 0))
         starting = min(free - left_idle, waiting)
         held = min(free - left_idle - starting, paused)
@@ -154,7 +154,7 @@ _TICK_MS_PER_HOUR: Final = TICKS * 3_600_000
 _MS_PER_HOUR: Final = 3_600_000
 
 _Slot = tuple[str, str | None]
-"""A kind of slot as text, and its device type."""
+"""A slot type as text, and its device type."""
 
 
 class ResourceMeter:

@@ -52,7 +52,7 @@ class ResourceHours(Value):
 
 
 class SlotHours(Value):
-    """What the trials in one kind of slot used.
+    """What the trials in one slot type used.
 
     Attributes:
         slot: The kind, as text.
@@ -118,7 +118,7 @@ class TrialSpan(Value):
 
     Attributes:
         trial: The trial's name.
-        slot: The kind of slot, as text.
+        slot: The slot type, as text.
         place: Which of the slots of its kind, from 0: the first that was free, whatever device that is.
         began_s: Seconds of the run before it.
         ended_s: When it ended; ``None``: it runs.
@@ -159,7 +159,7 @@ class ResourceUsage(ShownValue):
         is_final: Whether the run had ended.
         elapsed_s: How long it has run, in seconds; of a restored run all its parts, without the time between them.
         resources: CPUs and devices.
-        slots: What was used in each kind of slot.
+        slots: What was used in each slot type.
         trials: What became of the trials.
         out_of_memory: How often memory ran out.
         max_trials_at_once: The most that ran at once.
@@ -211,7 +211,7 @@ def resource_usage_view(usage: ResourceUsage) -> RenderableType:
     """Return the tables and lines that are printed at the end."""
     names = [each.resource for each in usage.resources]
     there = empty_table(f"What was used in {format_hours(usage.elapsed_s / 3600)}", "Resource", "There", "Used", "Idle")
-    slots = empty_table("In each kind of slot", "Slot", "Type", "Starts", "Trials", *names)
+    slots = empty_table("In each slot type", "Slot", "Type", "Starts", "Trials", *names)
     idle = empty_table("What stood idle", "Resource", "Time", "Share", "Reason")
     for each in usage.resources:
         used = each.used_fraction

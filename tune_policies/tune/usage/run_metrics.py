@@ -1,6 +1,6 @@
 """The figures of a run as metrics of Ray, which its agents hand to Prometheus and so to Ray's dashboard and Grafana.
 
-Ray puts ``ray_`` before each name, and ``_total`` behind that of a counter. A tag is a run, a kind of slot, a place in
+Ray puts ``ray_`` before each name, and ``_total`` behind that of a counter. A tag is a run, a slot type, a place in
 it, a resource, a reason or a state, and never a trial: of those a run may have any number, and Prometheus keeps each.
 """
 
@@ -40,7 +40,7 @@ GAUGES: Final = (SLOTS, SLOTS_IN_USE, RESOURCES, IDLE, TRIALS, MEMORY, MEMORY_SH
 COUNTERS: Final = (OUT_OF_MEMORY, RETRIES)
 
 MOST_PLACES: Final = 64
-"""The GPU memory of so many places of each kind of slot is told."""
+"""The GPU memory of so many places of each slot type is told."""
 
 _OUT_OF_MEMORY_KINDS: Final = {
     "num_gpu_errors": "GPU memory",
@@ -94,7 +94,7 @@ class RunMetrics:
         self._memory: dict[tuple[str, int], tuple[str, GpuMemoryUsage]] = {}
 
     def set_memory(self, place: tuple[str, int], trial_id: str, usage: GpuMemoryUsage) -> None:
-        """Keep what the trial in a place of a kind of slot has used."""
+        """Keep what the trial in a place of a slot type has used."""
         if place[1] < MOST_PLACES:
             self._memory[place] = (trial_id, usage)
 

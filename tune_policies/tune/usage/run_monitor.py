@@ -44,8 +44,8 @@ class RunStatus(NamedTuple):
     """What a run uses at one moment.
 
     Attributes:
-        slots: How many of each kind of slot there are, and how many of them hold a trial.
-        trial_at: The id of the trial in each place of each kind of slot.
+        slots: How many of each slot type there are, and how many of them hold a trial.
+        trial_at: The id of the trial in each place of each slot type.
         available: Of each resource, what there is.
         idle: What no trial holds, by resource and reason.
         trials: What became of the trials.
@@ -175,7 +175,7 @@ class RunMonitor:
             self.warn(f"the trials' times in their slots are kept of the first {_MOST_SPANS} only")
 
     def place_of(self, trial_id: str) -> tuple[str, int] | None:
-        """Return the kind of slot in which a trial runs, and which of them; ``None``: it does not run."""
+        """Return the slot type in which a trial runs, and which of them; ``None``: it does not run."""
         span = self._open_spans.get(trial_id)
         return None if span is None else (span.slot, span.place)
 
