@@ -76,7 +76,7 @@ def test_no_more_slots_are_free_than_the_trials_leave(assignments):
 
 
 @pytest.mark.parametrize(
-    ("slot", "type"),
+    ("slot", "slot_type"),
     [
         pytest.param(CPU, 1, id="the same slot"),
         pytest.param(
@@ -86,7 +86,7 @@ def test_no_more_slots_are_free_than_the_trials_leave(assignments):
         pytest.param(L4, None, id="other devices"),
     ],
 )
-def test_a_trial_of_an_earlier_plan_counts_as_the_kind_that_is_like_its_slot(slot, slot_type):
+def test_a_trial_of_an_earlier_plan_counts_as_the_type_that_is_like_its_slot(slot, slot_type):
     assert SlotTypes((GPU, CPU)).type_of(slot) == slot_type
 
 

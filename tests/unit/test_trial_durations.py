@@ -130,7 +130,7 @@ def test_a_slow_slot_that_ends_before_the_others_is_used_at_the_end_too():
 
 
 @pytest.mark.parametrize(
-    ("type", "durations", "num_waiting"),
+    ("slot_type", "durations", "num_waiting"),
     [
         pytest.param(FAST, durations_of(1, 10), 1, id="of the fastest type"),
         pytest.param(SLOW, durations_of(1, None), 1, id="of a type whose durations are not known"),

@@ -248,12 +248,12 @@ class PolicyScheduler(WrappingScheduler):
 
     def _may_start(self) -> Callable[[Trial], bool]:
         """Return a function that says whether a slot is free for a waiting trial. Each step asks it of each."""
-        open_kinds = {placement.slot_type for placement, _ in self._free_placements()}
+        open_types = {placement.slot_type for placement, _ in self._free_placements()}
 
         def may_start(trial: Trial) -> bool:
-            if not open_kinds or trial in self._assignments:
+            if not open_types or trial in self._assignments:
                 return False
-            return trial not in self._last_slots or not open_kinds.isdisjoint(self._allowed(trial))
+            return trial not in self._last_slots or not open_types.isdisjoint(self._allowed(trial))
 
         return may_start
 
