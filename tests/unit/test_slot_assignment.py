@@ -70,9 +70,9 @@ def test_no_more_slots_are_free_than_the_trials_leave(assignments):
 
     for slot_type, total in ((0, 6), (1, 3)):
         taken = sum(each.num_slots for each in assignments if each.slot_type == slot_type)
-        of_kind = [count for count, place in zip(free, PLACEMENTS, strict=True) if place.slot_type == slot_type]
-        assert all(count >= 0 for count in of_kind)
-        assert sum(of_kind) <= max(0, total - taken)
+        of_type = [count for count, place in zip(free, PLACEMENTS, strict=True) if place.slot_type == slot_type]
+        assert all(count >= 0 for count in of_type)
+        assert sum(of_type) <= max(0, total - taken)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_trial_of_an_earlier_plan_counts_as_the_type_that_is_like_its_slot(slo
 
 
 @pytest.mark.parametrize(
-    ("kept", "types"),
+    ("kept", "slot_types"),
     [
         pytest.param(None, (0, 1, 2), id="a trial that has not run may have any"),
         pytest.param(CPU, (2,), id="one that ran on CPUs keeps to them"),
