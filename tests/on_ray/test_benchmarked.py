@@ -57,6 +57,7 @@ def results(capacity, tmp_path_factory):
     return {trial.config["batch_size"]: trial.last_result for trial in analysis.trials}
 
 
+@pytest.mark.rest
 def test_each_trial_has_the_device_of_its_size(results):
     found = {size: (result["gpus"], result["sees_gpus"]) for size, result in results.items()}
 
@@ -64,6 +65,7 @@ def test_each_trial_has_the_device_of_its_size(results):
     assert found == {8: on_cpu, 32: on_cpu, 64: on_gpu, 1000: on_gpu, "unknown": on_gpu}
 
 
+@pytest.mark.rest
 def test_each_trial_has_the_threads_of_its_slot_and_says_which_that_is(results):
     assert [(results[size]["threads"], results[size]["slot"]) for size in (8, 64)] == [
         (2, "2 CPU"),

@@ -114,6 +114,7 @@ def run(plan, number, folder):
     return sorted(each.last_result["square"] for each in results.trials)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "case",
     [pytest.param(CASES[name], id=name, marks=() if name in EVERY_DAY else pytest.mark.slow) for name in CASES],

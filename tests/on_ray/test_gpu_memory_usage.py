@@ -257,6 +257,7 @@ def one_after_the_other(nvml, tmp_path_factory):
     return [(trial, trial.last_result["pid"], trial.last_result["gpu_memory"]) for trial in trials]
 
 
+@pytest.mark.rest
 def test_peaks_begin_anew_for_each_trial_of_a_process(one_after_the_other):
     assert [usage["peak_reserved_bytes"] for _, _, usage in one_after_the_other] == [
         3 * GIB,
@@ -266,6 +267,7 @@ def test_peaks_begin_anew_for_each_trial_of_a_process(one_after_the_other):
     ]
 
 
+@pytest.mark.rest
 def test_a_little_that_is_left_is_said_in_the_next_result(one_after_the_other):
     (_, first, _), (_, second, _), (_, third, usage), _ = one_after_the_other
 

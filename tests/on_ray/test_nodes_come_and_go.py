@@ -112,6 +112,7 @@ def meet_four(config):
     tune.report({"score": 1})
 
 
+@pytest.mark.rest
 def test_when_a_node_comes_more_trials_run_at_once(tmp_path, add_node):
     add_node(num_cpus=2)
     policy = CpuPolicy(cpus=1)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from tests.marks import further
 from tests.on_ray.rays import cluster_of
 from tune_policies import CpuPolicy, GpuPolicy, ProbeWarning, SelectingPolicy, probe_cluster
 
@@ -35,9 +36,11 @@ class Worker:
     [
         GpuPolicy(gpus=0.6, cpus=0.5),
         GpuPolicy(gpus=0.5, accelerator_type="A100"),
-        CpuPolicy(cpus=2),
-        CpuPolicy(cpus=0.5, custom={"license": 1}),
-        SelectingPolicy(CpuPolicy(cpus=0.7), label_selector={"zone": "!eu"}),
+        *further(
+            CpuPolicy(cpus=2),
+            CpuPolicy(cpus=0.5, custom={"license": 1}),
+            SelectingPolicy(CpuPolicy(cpus=0.7), label_selector={"zone": "!eu"}),
+        ),
     ],
     ids=str,
 )

@@ -76,6 +76,7 @@ def test_run_gives_each_trial_what_the_policy_says(tmp_path, capsys):
     assert capsys.readouterr().out.count("2 trials at once, limited by GPU") == 1
 
 
+@pytest.mark.rest
 def test_run_uses_the_slots_of_all_kinds_without_another_word(tmp_path):
     policy = MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=1))
 
@@ -108,6 +109,7 @@ def test_a_cap_that_is_too_high_is_refused(tmp_path):
         )
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "kwargs",
     [{"max_concurrent_trials": 1}, *further({"num_samples": 1}, {"scheduler": True})],
@@ -120,6 +122,7 @@ def test_a_run_that_cannot_start_too_many_is_not_refused(kwargs, tmp_path):
     assert most_at_once(tune.run(with_plan(spans, ONE_AT_ONCE), **kwargs).dataframe()) == 1
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "scheduler",
     [
@@ -212,6 +215,7 @@ def test_a_trainable_has_one_plan():
         run(with_plan(spans, CpuPolicy()), CpuPolicy())
 
 
+@pytest.mark.rest
 def test_a_callback_without_a_plan_tells_of_the_runs_own(tmp_path, capfd):
     run_config = tune.RunConfig(callbacks=[PolicyCallback()], storage_path=str(tmp_path), name="tuned", verbose=0)
 

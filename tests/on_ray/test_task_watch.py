@@ -63,7 +63,8 @@ def start_a_task_anywhere(config):
 
 
 BOTH = pytest.mark.parametrize(
-    "trainable", [read_a_dataset, pytest.param(start_a_task_anywhere, marks=pytest.mark.slow)]
+    "trainable",
+    [pytest.param(read_a_dataset, marks=pytest.mark.rest), pytest.param(start_a_task_anywhere, marks=pytest.mark.slow)],
 )
 
 

@@ -48,6 +48,7 @@ ALLOWED = {
     ("benchmarks/measuring/process.py", "read_text"): "/proc",
     ("benchmarks/measuring/noise.py", "read_text"): "/proc and /sys",
     ("benchmarks/record/machine.py", "read_text"): "/proc",
+    ("tune_policies/ray_compat/kernel_kills.py", "read_text"): "/proc",
     ("benchmarks/record/run_set_file.py", "json.loads"): "what pyperf has written into memory",
     ("benchmarks/workloads/boosting.py", "json.loads"): "what XGBoost says of a model of this process",
 }

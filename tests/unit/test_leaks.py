@@ -125,6 +125,7 @@ def test_a_process_of_another_user_that_carries_the_mark_is_left_alone(trial, mo
         assert is_there(number)
 
 
+@pytest.mark.rest
 @needs_root
 @pytest.mark.filterwarnings("ignore:process .* outlived it:UserWarning")
 def test_a_process_that_has_got_the_number_of_an_ended_one_is_left_alone(child, trial, monkeypatch):

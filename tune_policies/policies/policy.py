@@ -6,6 +6,7 @@ fields. A user's own subclass of ``ResourcePolicy`` can be named the same way, o
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from inspect import isabstract
 from typing import Annotated, Any, Final, Self
 
@@ -112,8 +113,21 @@ class ResourcePolicy(Value):
         return {"kind": type(self).__name__, **serialize(self)}
 
 
+_depth: Final = ContextVar("depth", default=0)
+"""Around how many policies the one that is built stands."""
+
+
 def _policy(value: object) -> ResourcePolicy:
-    return value if isinstance(value, ResourcePolicy) else _build(value)
+    if isinstance(value, ResourcePolicy):
+        return value
+    depth = _depth.get() + 1
+    if depth >= _DEEPEST:  # before what is inside is built: each around it would build it again, to say what is wrong
+        raise InvalidResourcesError(_TOO_DEEP)
+    token = _depth.set(depth)
+    try:
+        return _build(value)
+    finally:
+        _depth.reset(token)
 
 
 InnerPolicy = Annotated[SerializeAsAny[ResourcePolicy], BeforeValidator(_policy)]

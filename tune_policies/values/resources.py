@@ -27,10 +27,9 @@ MOST: Final = 10**11
 """Above this, floats no longer tell one tick from the next."""
 
 _FIELDS: Final = {
-    "CPU": "has a field of its own: use cpus=",
-    "GPU": "has a field of its own: use gpus=",
-    "memory": "has a field of its own: use memory=, in Resources memory_bytes=",
-    "object_store_memory": "is of Ray's object store, which no worker reserves: leave it out",
+    "CPU": "use cpus=",
+    "GPU": "use gpus=",
+    "memory": "use memory=, in Resources memory_bytes=",
 }
 """Names of Ray's that no custom resource has, and what to do instead."""
 
@@ -136,7 +135,11 @@ def _custom(value: object, *, name: str) -> object:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise InvalidResourcesError(f"{name} must map names of Ray resources to amounts, got {value!r}")
     for reserved in sorted(value.keys() & _FIELDS.keys()):
-        raise InvalidResourcesError(f"custom resource {reserved!r} {_FIELDS[reserved]}")
+        raise InvalidResourcesError(f"custom resource {reserved!r} has a field of its own: {_FIELDS[reserved]}")
+    if "object_store_memory" in value:
+        raise InvalidResourcesError(
+            "custom resource 'object_store_memory' is of Ray's object store, which no worker reserves: leave it out"
+        )
     checked = {each: check_amount(value[each], name=each) for each in sorted(value)}
     return {each: amount for each, amount in checked.items() if amount > 0}
 

@@ -89,6 +89,8 @@ class Checked:
         return core_schema.chain_schema([either, handler(source)])  # the last step says how it is written
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        while "steps" not in schema:  # a further check stands around it
+            schema = schema["schema"]
         return handler(schema["steps"][-1])
 
 
