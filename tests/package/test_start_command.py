@@ -95,6 +95,12 @@ def test_a_node_has_what_the_command_tells_ray_and_the_devices_that_it_finds(gro
         pytest.param({"nvidia.com/gpu": 4}, {"resources": {"GPU": "2"}}, {"GPU": 2}, id="what the group says"),
         pytest.param({}, {"resources": {"gpu": "2"}}, {"GPU": 2}, id="in any case of letters"),
         pytest.param({}, {"rayStartParams": {"resources": "'{\"mine\": 2}'"}}, {"mine": 2}, id="in single quotes"),
+        pytest.param(
+            {"aws.amazon.com/neuroncore": 4},
+            {"rayStartParams": {"resources": '{"mine": 2}'}},
+            {"mine": 2, "neuron_cores": 4},
+            id="without quotes, which KubeRay adds with the devices",
+        ),
     ],
 )
 def test_without_an_autoscaler_a_node_has(limits, fields, expected):

@@ -281,6 +281,11 @@ def _told(group: HeadGroup) -> tuple[dict[str, str], dict[str, int]]:
     if custom or "resources" not in params:
         return params, custom
     found = read_start_resources(params["resources"])
+    limits = group.template.spec.containers[0].resources.limits
+    if found is None and any(_is_some(limits.get(key)) for key in _OF_FAMILIES):
+        # KubeRay adds the devices to what is told, unless it names some, and writes all of it anew, in quotes.
+        found = read_start_resources(quoted(params["resources"].strip("'\"` ")))
+        found = None if found is None or found.keys() & set(_OF_FAMILIES.values()) else found
     if found is None:
         raise InvalidResourcesError(
             f"rayStartParams resources: {shorten(params['resources'])} is not what ray start reads: write JSON with "

@@ -157,9 +157,10 @@ def _entrypoint_too_large(document: Document) -> Iterator[Found]:
     path = _job_path(document)
     job = mapping(at(document.data, path))
     fields = {"CPU": "entrypointNumCpus", "GPU": "entrypointNumGpus"}
+    given = job.get("entrypointResources")
     try:
-        custom = mapping(parse_json(job.get("entrypointResources") or "{}"))
-    except (TypeError, ValueError):
+        custom = mapping(parse_json(given)) if isinstance(given, str) else {}
+    except ValueError:
         custom = {}  # the operator says it
     asked = {
         name: Fraction(amount)
