@@ -73,7 +73,7 @@ class NodeCapacity(Value):
         """All that Ray counts of the node, one unit of its device type too; without ``memory``, that is not known."""
         return _amounts(self.resources, self.accelerator_type)
 
-    @property
+    @cached_property
     def smallest_gpu_memory_bytes(self) -> int | None:
         """GPU memory of the smallest device, which Ray may hand out first; ``None``: not known.
 
@@ -103,7 +103,7 @@ class NodeCapacity(Value):
         """The labels by which Ray selects: those that are given, and the node's own identifier."""
         return self.labels if NODE_ID in self.labels else {NODE_ID: self.node_id, **self.labels}
 
-    @property
+    @cached_property
     def shape(self) -> tuple[Any, ...]:
         """What a planner sees of the node, its host memory first: nodes of one shape are alike to it."""
         has = self.resources

@@ -7,12 +7,13 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final, Self
 
 from pydantic import Field, model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
-from tune_policies.placement.packing import DRIVER_BYTES, Request, holds
+from tune_policies.placement.packing import DRIVER_BYTES, Request, count_trials, holds
 from tune_policies.plan.build_plan import infeasible
 from tune_policies.plan.gpu_memory_profile import GpuMemoryMeasurement, GpuMemoryProfile
 from tune_policies.plan.slots_by_config import Headroom, SlotsByProfile, with_headroom
@@ -31,6 +32,7 @@ from tune_policies.policies.gpu_selection import (
     plan_gpu_share,
     select_gpus,
     selections_of,
+    sized_for,
     with_labels,
 )
 from tune_policies.policies.policy import WantedCustom
@@ -42,6 +44,7 @@ from tune_policies.values.resources import (
     PositiveCount,
     Resources,
     WorkerCount,
+    fewest_workers,
     format_amount,
     from_ticks,
 )
@@ -231,22 +234,39 @@ class GpuMemoryPolicy(GpuTypesPolicy):
 
         The plan has no labels yet: see :func:`with_labels`.
         """
-        plans, shortages = [], []
-        for choice in _choices(capacity, usable, needed):
-            try:
-                plans.append((self._plan_choice(capacity, usable, choice, needed), choice))
-            except InfeasibleRequestError as error:
-                shortages.append(error)  # too few CPUs or workers there; another choice may do
-        if not plans:
-            raise shortages[0] if shortages else self._infeasible(capacity, usable, needed)
-        # Ties go to the larger share, then to the simplest: all devices, one type by name, a choice by label.
-        return min(
-            plans,
-            key=lambda each: (
-                *(-each[0].max_concurrent_trials, -each[0].worker.gpus, each[1].by_label),
-                *(each[0].accelerator_type or "", each[1].memory_bytes),
-            ),
-        )
+        choices = list(_choices(capacity, usable, needed))
+        if not choices:
+            raise self._infeasible(capacity, usable, needed)
+        shares = [self._share(choice, needed) for choice in choices]
+        bounded = [(self._most(choice, share), share, choice) for share, choice in zip(shares, choices, strict=True)]
+        found: list[tuple[tuple[object, ...], Selection]] = []
+        most = 1
+        for by_devices, share, choice in sorted(bounded, key=itemgetter(0), reverse=True):
+            if by_devices < most:
+                break
+            if (count := self._count(capacity, choice, share)) >= most:
+                most = count
+                # Ties go to the larger share, then to the simplest: all devices, one type by name, a choice by label.
+                tie = (-share, choice.by_label, choice.accelerator_type or "", choice.memory_bytes)
+                found.append(((-count, *tie), choice))
+        best = min(found, key=itemgetter(0))[1] if found else choices[0]
+        return self._plan_choice(capacity, usable, best, needed), best
+
+    def _most(self, choice: Selection, share: int) -> int:
+        """Return how many trials the devices of a choice hold, if nothing else is short."""
+        devices = sum(count * int(node.resources.gpus) for node, count in choice.groups)
+        return devices * (TICKS // share) // max(1, fewest_workers(self.num_workers))
+
+    def _count(self, capacity: ClusterCapacity, choice: Selection, share: int) -> int:
+        """Return how many trials run at once on the devices of a choice."""
+        request, _ = sized_for(choice, self._request(from_ticks(share)), choose_cpus=self.cpus is None)
+        return count_trials(choice.groups if choice.by_label else capacity.groups, request)
+
+    def _share(self, choice: Selection, needed: int) -> int:
+        """Return the share of a device that so many bytes are on the smallest of a choice, in ticks."""
+        fit = (choice.memory_bytes or 0) // needed
+        most_devices = max(node.resources.gpus for node, _ in choice.groups)
+        return equal_device_share(min(fit, self.max_trials_per_gpu or fit), most_devices)
 
     def _usable(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
         beside = Resources(cpus=self.cpus or 0, memory_bytes=self.memory)
@@ -254,11 +274,8 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return gpus._replace(groups=nodes_with_cpus(gpus.groups, "GPU")) if self.cpus is None else gpus
 
     def _plan_choice(self, capacity: ClusterCapacity, usable: Selection, choice: Selection, needed: int) -> TrialPlan:
-        smallest = choice.memory_bytes or 0
-        fit = smallest // needed
-        most_devices = max(node.resources.gpus for node, _ in choice.groups)
-        share = equal_device_share(min(fit, self.max_trials_per_gpu or fit), most_devices)
-        k = TICKS // share
+        smallest, share = choice.memory_bytes or 0, self._share(choice, needed)
+        fit, k = smallest // needed, TICKS // share
         is_capped = self.max_trials_per_gpu is not None and self.max_trials_per_gpu < fit
         reasons = [
             f"{format_bytes(needed)} a worker: {counted(k, 'worker')} on a GPU of "

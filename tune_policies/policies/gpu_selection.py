@@ -165,14 +165,13 @@ def plan_gpu_share(
         InfeasibleRequestError: Not even one trial fits.
     """
     share_ticks = to_ticks(request.worker.gpus)
-    usable = selection.where(lambda node: workers_on_node(node, request) > 0)
+    request, with_room = sized_for(selection, request, choose_cpus=choose_cpus)
+    usable = with_room.where(lambda node: node.resources.cpus >= request.worker.cpus)
     notes = list(reasons)
-    worker = request.worker
     if choose_cpus and usable.groups:
-        worker = worker.replaced(cpus=cpus_that_strand_no_device(usable.groups, request, "GPU"))
-        notes.append(f"{format_amount(worker.cpus)} CPU per worker, so that no GPU is left without CPUs")
-        notes += about_nodes_without_cpus(usable.groups, "GPU", worker.cpus)
-        usable = usable.where(lambda node: node.resources.cpus >= worker.cpus)
+        cpus = request.worker.cpus
+        notes.append(f"{format_amount(cpus)} CPU per worker, so that no GPU is left without CPUs")
+        notes += about_nodes_without_cpus(with_room.groups, "GPU", cpus)
     memory = share_of_gpu_memory(usable.groups, share_ticks)
     if share_ticks < TICKS and usable.groups:
         notes.append(
@@ -182,11 +181,19 @@ def plan_gpu_share(
         )
     if memory is not None and (unread := [group for group in usable.groups if group.node.devices is None]):
         notes.append(f"GPU memory was not read, so it is that of the table of known types: {describe_gpus(unread)}")
-    changes = {"worker": worker, "accelerator_type": selection.accelerator_type, "gpu_memory_bytes": memory}
     groups = selection.groups if selection.by_label else None
     if choose_cpus and not usable.groups:  # no node has room for the share: look for what would work on nodes with CPUs
         groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")
-    return build_plan(capacity, request.model_copy(update=changes), notes, groups=groups)
+    return build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), notes, groups=groups)
+
+
+def sized_for(selection: Selection, request: Request, *, choose_cpus: bool) -> tuple[Request, Selection]:
+    """Return what each worker asks for on the selected nodes, and those that have room for it, be it without CPUs."""
+    with_room = selection.where(lambda node: workers_on_node(node, request) > 0)
+    request = request.model_copy(update={"accelerator_type": selection.accelerator_type})
+    if choose_cpus and with_room.groups:
+        request = request.with_cpus(cpus_that_strand_no_device(with_room.groups, request, "GPU"))
+    return request, with_room
 
 
 def gpus_of_type(capacity: ClusterCapacity, accelerator_type: str | None) -> Selection:
