@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         ResourcePolicyError,
     )
     from tune_policies.values.resources import Resources
+    from tune_policies.views.svg import Picture
 
 __all__ = [
     "AcceleratorPolicy",
@@ -95,6 +96,7 @@ __all__ = [
     "NodeTypeCapacity",
     "OomRetryScheduler",
     "OutOfMemory",
+    "Picture",
     "PlanChange",
     "PolicyCallback",
     "PolicyScheduler",
@@ -171,6 +173,7 @@ _MODULES: Final = {
     "NodeTypeCapacity": "cluster.capacity",
     "OomRetryScheduler": "tune.oom_retry_scheduler",
     "OutOfMemory": "oom",
+    "Picture": "views.svg",
     "PlanChange": "tune.run_plan",
     "PolicyCallback": "tune.usage.policy_callback",
     "PolicyScheduler": "tune.policy_scheduler",
