@@ -62,6 +62,7 @@ def node(tmp_path_factory):
             yield packages
 
 
+@pytest.mark.rest
 def test_a_measurement_is_kept_for_the_next_plan(node):
     measured = calibrate_gpu_overhead(["cupy"], timeout_s=60)
 

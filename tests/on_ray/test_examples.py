@@ -33,7 +33,7 @@ LEARNT = {  # the metric of each example, and between which values its best tria
 HOW_MANY = {"tune_trainables": 6, "tune_pbt": 4, "tune_optuna_asha": 4, "tune_pytorch": 4, "tune_mixed": 4}
 
 
-@pytest.mark.parametrize("name", ["tune_pbt", *further(*(name for name in LEARNT if name != "tune_pbt"))])
+@pytest.mark.parametrize("name", further(*LEARNT))
 def test_an_example_learns_on_cpus(name, tmp_path):
     metric, least, most = LEARNT[name]
 

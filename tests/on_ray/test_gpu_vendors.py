@@ -45,6 +45,7 @@ def vendor(request, tmp_path_factory):
             yield request.param
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("vendor", ["AMD GPU", *further("Intel GPU", "NVIDIA GPU")], indirect=True, scope="module")
 def test_trials_side_by_side_see_their_own_gpus_and_together_all(vendor, tmp_path):
     with warnings.catch_warnings():

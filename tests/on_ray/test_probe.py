@@ -125,6 +125,7 @@ def drain(node, reason="DRAIN_NODE_REASON_PREEMPTION"):
     assert accepted, why
 
 
+@pytest.mark.rest
 # At first the GCS still counts the drained node as one that takes work, and a task there is refused.
 @pytest.mark.filterwarnings("ignore:CPU limits are not known")
 @pytest.mark.ray_border
@@ -202,6 +203,7 @@ def test_a_gcs_that_answers_no_more_is_an_error_at_the_deadline():
             gcs.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.rest
 @pytest.mark.ray_border
 def test_a_cluster_is_probed_by_its_address_and_left_again():
     with cluster_of({"num_cpus": 2}, {"num_cpus": 3}) as cluster:

@@ -85,6 +85,7 @@ def test_run_uses_the_slots_of_all_kinds_without_another_word(tmp_path):
     assert set(frame["slot"]) == {"1 CPU, 1 GPU", "1 CPU"}
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "policy", [ONE_AT_ONCE, *further(ReservingPolicy(CpuPolicy(cpus=1), cpus=3))], ids=["capped", "reserving"]
 )
@@ -183,6 +184,7 @@ def loop(config):
     ray.train.report({"world": ray.train.get_context().get_world_size()})
 
 
+@pytest.mark.rest
 def test_train_runs_are_trials_by_their_policy_alone(tmp_path):
     policy = CpuPolicy(cpus=1, num_workers=2)
 

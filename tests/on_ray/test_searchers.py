@@ -93,6 +93,7 @@ def run(trainable, folder, **kwargs):
     ]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("way", [pytest.param(way, marks=MARKS.get(way, pytest.mark.slow)) for way in WAYS])
 @pytest.mark.filterwarnings("ignore:Please use `:DeprecationWarning")  # how Ray and hpbandster use ConfigSpace
 def test_the_same_seed_gives_the_same_trials_and_results_as_resources_set_by_hand(plan, tmp_path, way):

@@ -164,6 +164,7 @@ def test_tensorflow_has_a_thread_for_each_cpu(capacity, tmp_path):
     assert trial.last_result["threads"] == 3
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("cpus", [*further(1), 3])
 def test_torch_has_a_thread_for_each_cpu(capacity, tmp_path, cpus):
     plan = CpuPolicy(cpus=cpus).plan(capacity)
