@@ -100,18 +100,19 @@ def share_of_gpu_memory(groups: Iterable[NodeGroup], share_ticks: int) -> int | 
 
 def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: float) -> Iterator[str]:
     """Yield how many nodes with devices have fewer CPUs than a worker gets, and what takes them in, if some have."""
-    left_out = {True: 0, False: 0}
-    for node, count in groups:
-        if node.resources.ticks.get(resource) and node.resources.cpus < cpus:
-            left_out[node.resources.cpus > 0] += count
-    if left_out[True]:
+    left_out = [
+        group for group in groups if group.node.resources.ticks.get(resource) and group.node.resources.cpus < cpus
+    ]
+    with_few = sum(count for node, count in left_out if node.resources.cpus)
+    with_none = sum(count for node, count in left_out if not node.resources.cpus)
+    if with_few:
         yield (
-            f"left out {counted(left_out[True], 'node')} with {resource} and too few CPUs for it: with fewer cpus= for "
+            f"left out {counted(with_few, 'node')} with {resource} and too few CPUs for it: with fewer cpus= for "
             "every worker, trials run there too"
         )
-    if left_out[False]:
+    if with_none:
         yield (
-            f"left out {counted(left_out[False], 'node')} with {resource} and without CPUs: with cpus=0, trials run "
+            f"left out {counted(with_none, 'node')} with {resource} and without CPUs: with cpus=0, trials run "
             "there too, and every worker has none"
         )
 
