@@ -12,12 +12,15 @@ TPU slices cannot be chosen: Train reserves them by itself, and takes any.
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, compress
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, Self
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup, ReducedNodes, nodes_before
-from tune_policies.cluster.labels import NODE_ID, matcher
+from tune_policies.cluster.labels import NODE_ID, conditions_of
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
 from tune_policies.placement.packing import (
     count_trials,
@@ -34,7 +37,7 @@ from tune_policies.values.value import Value
 _node_id: Final = attrgetter("node_id")
 
 _WHOLE: Final = TICKS
-"""The share of a device that workers with whole devices have, however many."""
+"""The share of a device that workers with whole devices have."""
 
 
 class Placement(Value):
@@ -135,27 +138,31 @@ class RemainingCapacity(NamedTuple):
 
     Attributes:
         capacity: The cluster less what the slots take. A node where slots share devices has no such devices any more.
-        shares: For each node in use, by resource, the share of a device in ticks that each slot has there.
+        in_use: The devices in use, those of each slot type by themselves.
     """
 
     capacity: ClusterCapacity
-    shares: Mapping[str, Mapping[str, int]]
+    in_use: tuple["_DevicesInUse", ...]
 
     @classmethod
     def all_of(cls, capacity: ClusterCapacity) -> Self:
         """Return the whole cluster."""
-        return cls(capacity, {})
+        return cls(capacity, ())
 
     @property
     def without_devices_in_use(self) -> ClusterCapacity:
         """The same cluster, but a node of which even one device is in use has no such devices any more."""
         changed: dict[Hashable, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
         for shape, nodes in self.capacity.nodes_by_shape.items():
-            resources, in_use = nodes[0].resources, defaultdict(list)
-            for node in nodes_before(nodes):
-                in_use[frozenset(self.shares.get(node.node_id, {}).keys() & resources.ticks.keys())].append(node)
-            if any(in_use):
-                changed[shape] = [(some, _without(resources, names)) for names, some in in_use.items()]
+            if type(nodes) is not ReducedNodes:  # not in use
+                continue
+            resources, by_names = nodes[0].resources, defaultdict(list)
+            in_use = [each for each in self.in_use if each.resource in resources.ticks]
+            for node in nodes.before:
+                names = frozenset(each.resource for each in in_use if node.node_id in each.node_ids)
+                by_names[names].append(node)
+            if any(by_names):
+                changed[shape] = [(some, _without(resources, names)) for names, some in by_names.items()]
         return self.capacity.with_less(changed)
 
     def grown(self, nodes_to_add: Mapping[str, int]) -> Self:
@@ -232,10 +239,14 @@ class RemainingCapacity(NamedTuple):
         CPUs; and then nodes that hold the most, so that as many nodes as possible stay unused. Nodes that hold only the
         drivers of Train workers come last.
         """
-        request, is_selected = request_of(slot), matcher(slot.label_selector)
+        request, conditions = request_of(slot), conditions_of(slot.label_selector)
         labels_of = attrgetter("ray_labels" if NODE_ID in slot.label_selector else "labels")  # for thousands of nodes
         own_devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
-        share = {name: min(_WHOLE, slot.worker.ticks[name]) for name in own_devices}
+        in_other_shares = [
+            each.node_ids
+            for each in self.in_use
+            if each.resource in own_devices and each.share != _share(slot, each.resource)
+        ]
         order: list[tuple[tuple[object, ...], _Run]] = []  # by what is the same in whatever order the nodes are
 
         def add(one: NodeCapacity, nodes: Sequence[NodeCapacity], fit: int) -> None:
@@ -251,17 +262,27 @@ class RemainingCapacity(NamedTuple):
             fit = workers_on_node(one, request)
             if not fit and not slot.num_workers:
                 continue
-            if slot.label_selector:
-                nodes = [node for node in nodes if is_selected(labels_of(node))]
-            if fit and share and isinstance(of_shape, ReducedNodes):  # others are not in use
-                in_use = self.shares.get
-                agreeing = [node for node in nodes if (own := in_use(node.node_id)) is None or _agree(own, share)]
-                if len(agreeing) < len(nodes):
-                    ids = {node.node_id for node in agreeing}
-                    add(one, [node for node in nodes if node.node_id not in ids], 0)
-                nodes = agreeing
+            for key, values, is_excluded in conditions:
+                nodes = [node for node in nodes if (labels_of(node).get(key) in values) != is_excluded]
+            if fit and in_other_shares and type(of_shape) is ReducedNodes:  # others are not in use
+                taken = [any(node.node_id in ids for ids in in_other_shares) for node in nodes]
+                add(one, list(compress(nodes, taken)), 0)
+                nodes = [node for node, is_taken in zip(nodes, taken, strict=True) if not is_taken]
             add(one, nodes, fit)
         return [run for _, run in sorted(order, key=itemgetter(0))]
+
+
+@dataclass(frozen=True)
+class _DevicesInUse:
+    """The nodes on which slots of one type have devices of one resource, and the share of a device that each has."""
+
+    resource: str
+    share: int
+    runs: Sequence["_Run"]
+
+    @cached_property
+    def node_ids(self) -> frozenset[str]:
+        return frozenset(chain.from_iterable(map(_node_id, run.nodes) for run in self.runs))
 
 
 class _Run(NamedTuple):
@@ -307,19 +328,16 @@ class FilledSlots(NamedTuple):
 
     def left(self) -> RemainingCapacity:
         """Return what these slots leave. Nodes with as much of one shape are alike, and are computed once."""
-        before, worker = self.before, self.slot.worker.ticks
+        before = self.before
         workers, drivers = _by_shape(self.held), _by_shape(self.drivers)
         left: dict[Hashable, list[tuple[Sequence[NodeCapacity], Resources | None]]] = {}
         for shape in workers.keys() | drivers.keys():
             nodes = before.capacity.nodes_by_shape[shape]
             parts = _alike(nodes_before(nodes), workers.get(shape, []), drivers.get(shape, []))
             left[shape] = [(some, self._left_on(nodes[0], *taken)) for some, taken in parts]
-        shares = dict(before.shares)
-        if share := {name: min(_WHOLE, worker[name]) for name in DEVICE_RESOURCES & worker.keys()}:
-            for node_id in (node_id for run in self.held for node_id in map(_node_id, run.nodes)):
-                # Few share a node: a mapping for each of thousands would make Python search for garbage.
-                shares[node_id] = {**shares[node_id], **share} if node_id in shares else share
-        return RemainingCapacity(before.capacity.with_less(left), shares)
+        devices = sorted(DEVICE_RESOURCES & self.slot.worker.ticks.keys())
+        in_use = (_DevicesInUse(name, _share(self.slot, name), self.held) for name in devices)
+        return RemainingCapacity(before.capacity.with_less(left), (*before.in_use, *in_use))
 
     def _left_on(self, node: NodeCapacity, workers: int, drivers: int) -> Resources | None:
         """Return what a node has left beside so many workers and drivers; ``None``: there are none."""
@@ -476,5 +494,6 @@ def _without(resources: Resources, names: Iterable[str]) -> Resources | None:
     return left
 
 
-def _agree(in_use: Mapping[str, int], share: Mapping[str, int]) -> bool:
-    return all(in_use.get(name, ticks) == ticks for name, ticks in share.items())
+def _share(slot: TrialSlot, resource: str) -> int:
+    """Return the share of a device that each worker has, in ticks; whole devices are alike, however many."""
+    return min(_WHOLE, slot.worker.ticks[resource])

@@ -65,15 +65,19 @@ def slots_by_resource(has: Mapping[str, int], worker: Mapping[str, int], *, num_
         worker: What each worker takes.
         num_drivers: Train drivers that may all be on this node; where Ray puts them cannot be known.
     """
-    slots = {}
-    for name, needed in worker.items():
-        if name in DEVICE_RESOURCES:
-            slots[name] = device_slots(has.get(name, 0), needed)
-        elif name != "memory":
-            slots[name] = has.get(name, 0) // needed
-        elif name in has:
-            slots[name] = max(0, has[name] - num_drivers * DRIVER_BYTES) // needed
-    return slots
+    return {
+        name: _slots_of(name, has.get(name, 0), needed, num_drivers)
+        for name, needed in worker.items()
+        if name in has or name != "memory"
+    }
+
+
+def _slots_of(name: str, amount: int, needed: int, num_drivers: int) -> int:
+    if name in DEVICE_RESOURCES:
+        return device_slots(amount, needed)
+    if name == "memory":
+        return max(0, amount - num_drivers * DRIVER_BYTES) // needed
+    return amount // needed
 
 
 def subtract(node: NodeCapacity, worker: Mapping[str, int], count: int = 1, *, num_drivers: int = 0) -> NodeCapacity:
@@ -343,7 +347,15 @@ def slots_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0)
 
 def workers_on_node(node: NodeCapacity, request: Request, *, num_drivers: int = 0) -> int:
     """Return how many workers ``node`` holds at once, beside so many Train drivers."""
-    return min(slots_on_node(node, request, num_drivers=num_drivers).values(), default=0)
+    fewest, has = None, node.amounts
+    for name, needed in request.amounts.items():  # not by slots_on_node: most nodes hold none, which is seen at once
+        if name in has:
+            slots = _slots_of(name, has[name], needed, num_drivers)
+            if fewest is None or slots < fewest:
+                fewest = slots
+        elif name != "memory":
+            return 0
+    return fewest or 0
 
 
 def holds(node: NodeCapacity, amounts: Resources) -> bool:

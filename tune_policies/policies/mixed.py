@@ -143,7 +143,7 @@ def _next_slots(policy: ResourcePolicy, left: RemainingCapacity) -> _PolicySlots
     _check_slices(plan, left)
     with suppress(InfeasibleRequestError):
         found.append(_take(policy, plan, left))
-        if found[0].slots == plan.slots or not left.shares:
+        if found[0].slots == plan.slots or not left.in_use:
             return found[0]
     try:
         found.insert(0, _take(policy, policy.plan(left.without_devices_in_use), left))
