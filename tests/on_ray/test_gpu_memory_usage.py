@@ -275,6 +275,7 @@ def test_a_little_that_is_left_is_said_in_the_next_result(one_after_the_other):
     assert usage["left_over_bytes"] == MIB
 
 
+@pytest.mark.rest
 @pytest.mark.ray_border
 def test_a_process_that_keeps_much_is_ended_and_no_trial_fails_of_it(one_after_the_other):
     (_, keeping, _), (trial, other, usage) = one_after_the_other[-2:]

@@ -6,6 +6,7 @@ import logging
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 import ray.train
@@ -53,10 +54,26 @@ def sleep(config):
     tune.report({"is_final": json.loads(file.read_text())["is_final"] if file.exists() else None})
 
 
+def sleep_beside_another(config):
+    """No trial ends before two have started: on a slow machine the first would be over when the second starts."""
+    Path(config["started"], str(uuid4())).touch()
+    deadline = time.monotonic() + 60
+    while len(list(Path(config["started"]).iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    sleep(config)
+
+
 def test_a_run_says_what_it_used(tmp_path, capfd):
+    started = tmp_path / "started"
+    started.mkdir()
     config = {"file": str(tmp_path / "run" / USAGE_FILE), "fails": tune.grid_search([False, True, False])}
 
-    analysis = run(with_plan(sleep, PLAN), tmp_path, PolicyCallback(PLAN), config=config)
+    analysis = run(
+        with_plan(sleep_beside_another, PLAN),
+        tmp_path,
+        PolicyCallback(PLAN),
+        config={**config, "started": str(started)},
+    )
 
     printed, usage = capfd.readouterr().out, usage_of(tmp_path)
     assert [PLAN.explain() in printed, "What was used" in printed, "trials: 2 finished, 1 failed" in printed] == [

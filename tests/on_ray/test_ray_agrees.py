@@ -62,7 +62,7 @@ CLUSTERS = {
 }
 
 # Where `make test` tries what is planned: workers on several nodes, and what selects nodes and types of devices.
-FIRST_LOOKED_AT = ("2 nodes of 1 GPU", "labels, types and licenses")
+FIRST_LOOKED_AT = ("labels, types and licenses",)
 
 # Policies of which as many trials run as fit, so that one more must wait.
 FILLING = {

@@ -35,8 +35,8 @@ class Worker:
     "policy",
     [
         GpuPolicy(gpus=0.6, cpus=0.5),
-        GpuPolicy(gpus=0.5, accelerator_type="A100"),
         *further(
+            GpuPolicy(gpus=0.5, accelerator_type="A100"),
             CpuPolicy(cpus=2),
             CpuPolicy(cpus=0.5, custom={"license": 1}),
             SelectingPolicy(CpuPolicy(cpus=0.7), label_selector={"zone": "!eu"}),

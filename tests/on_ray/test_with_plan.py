@@ -261,7 +261,7 @@ class Returning(tune.Trainable):
         return self.config["value"]
 
 
-@pytest.mark.parametrize("value", [None, 3, [{"loss": 1}]], ids=["nothing", "a number", "a list"])
+@pytest.mark.parametrize("value", [None, *further(3, [{"loss": 1}])], ids=["nothing", "a number", "a list"])
 def test_ray_itself_says_what_is_wrong_with_a_step_that_returns_no_dict(capacity, tmp_path, value):
     trainable = with_plan(Returning, CpuPolicy(cpus=1).plan(capacity))
 

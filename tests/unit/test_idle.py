@@ -133,15 +133,21 @@ def test_used_and_idle_add_up_to_what_there_is(capacity, policy):
     unused = Counter()
     for part in parts:
         unused[part.resource] += part.amount
-    trials = plan.max_concurrent_trials
     total = {name: sum(getattr(node.resources, name) for node in capacity.nodes) for name in ("cpus", "gpus")}
     for name, field in (("CPU", "cpus"), ("GPU", "gpus")):
-        used = trials * (getattr(plan.trial, field) + plan.num_workers * getattr(plan.per_worker, field))
+        used = sum(
+            slot.max_concurrent_trials * (getattr(slot.trial, field) + slot.num_workers * getattr(slot.worker, field))
+            for slot in plan.slots
+        )
         assert used + unused[name] == pytest.approx(total[field], abs=5e-5)
     if unused["memory"]:
         has = sum(node.resources.memory_bytes for node in capacity.nodes)
-        drivers = (plan.trial.memory_bytes or 0) if plan.num_workers else 0
-        assert trials * (drivers + max(1, plan.num_workers) * plan.worker.memory_bytes) + unused["memory"] == has
+        used = sum(
+            slot.max_concurrent_trials
+            * ((slot.trial.memory_bytes or 0) + slot.num_workers * (slot.worker.memory_bytes or 0))
+            for slot in plan.slots
+        )
+        assert used + unused["memory"] == has
     assert all(part.amount > 0 for part in parts)
 
 

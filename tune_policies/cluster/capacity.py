@@ -289,12 +289,14 @@ class ClusterCapacity(ShownValue):
         alike: dict[Hashable, list[Sequence[NodeCapacity]]] = {}
         for shape, nodes in self.nodes_by_shape.items():
             memory, *rest = cast("tuple[Any, ...]", shape)
-            alike.setdefault((memory if memory is None else memory // step_bytes, *rest), []).append(nodes)
+            parts = alike.setdefault((memory if memory is None else memory // step_bytes, *rest), [])
+            parts.append(nodes)
+            if memory is not None and memory > cast("int", parts[0][0].resources.memory_bytes):
+                parts[0], parts[-1] = nodes, parts[0]
         if len(alike) == len(self.nodes_by_shape):
             return self
         by_shape: dict[Hashable, Sequence[NodeCapacity]] = {}
         for parts in alike.values():
-            parts.sort(key=lambda nodes: nodes[0].resources.memory_bytes or 0, reverse=True)
             by_shape[parts[0][0].shape] = parts[0] if len(parts) == 1 else _joined(parts)
         seen = self.model_copy()
         seen.__dict__["nodes_by_shape"] = by_shape
@@ -356,10 +358,7 @@ class ClusterCapacity(ShownValue):
             if number := nodes_to_add.get(node_type.name, 0):
                 nodes = self._nodes_of_type(node_type, number)
                 by_shape[nodes[0].shape] = (*by_shape.get(nodes[0].shape, ()), *nodes)
-        grown = self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
-        if "_is_in_steps" in self.__dict__:
-            grown.__dict__["_is_in_steps"] = True
-        return grown
+        return self._with_shapes(by_shape, node_types=(), max_nodes_to_add=None)
 
     def _nodes_of_type(self, node_type: NodeTypeCapacity, number: int) -> list[NodeCapacity]:
         """Return so many nodes as they will be. They are kept: a search for a number of nodes asks again and again."""
@@ -390,6 +389,8 @@ class ClusterCapacity(ShownValue):
         nodes = _Chained(of_shapes) if is_reduced else tuple(chain.from_iterable(of_shapes))
         changed = self.model_copy(update={"nodes": nodes, **changes})
         changed.__dict__["nodes_by_shape"] = nodes_by_shape
+        if "_is_in_steps" in self.__dict__:
+            changed.__dict__["_is_in_steps"] = True
         return changed
 
     @classmethod

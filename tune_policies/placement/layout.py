@@ -23,6 +23,7 @@ from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGr
 from tune_policies.cluster.labels import NODE_ID, conditions_of
 from tune_policies.cluster.tpu_slices import SliceShape, find_slices
 from tune_policies.placement.packing import (
+    as_told_apart,
     count_trials,
     drivers_on_node,
     request_of,
@@ -105,6 +106,10 @@ def _fill_with_added(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity)
 
 
 def _fill(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list["FilledSlots"]:
+    if all(slot.worker.memory_bytes is None for slot in plan_slots):
+        capacity = as_told_apart(
+            capacity, memory=None, num_workers=max((each.num_workers for each in plan_slots), default=0)
+        )
     filled: list[FilledSlots] = []
     for slot in plan_slots:
         left = filled[-1].left() if filled else RemainingCapacity.all_of(capacity)
@@ -239,37 +244,54 @@ class RemainingCapacity(NamedTuple):
         CPUs; and then nodes that hold the most, so that as many nodes as possible stay unused. Nodes that hold only the
         drivers of Train workers come last.
         """
-        request, conditions = request_of(slot), conditions_of(slot.label_selector)
-        labels_of = attrgetter("ray_labels" if NODE_ID in slot.label_selector else "labels")  # for thousands of nodes
+        request, without_cpus = request_of(slot), request_of(slot).with_cpus(0)
         own_devices = DEVICE_RESOURCES & slot.worker.ticks.keys()
-        in_other_shares = [
+        order: list[tuple[tuple[object, ...], int, Sequence[NodeCapacity]]] = []
+        for nodes in self.capacity.nodes_by_shape.values():
+            one = nodes[0]
+            if (fit := workers_on_node(one, request)) or slot.num_workers:
+                others = DEVICE_RESOURCES & one.resources.ticks.keys() - own_devices
+                stranded = sum(one.resources.ticks[name] for name in others)
+                is_short = bool(own_devices) and fit < workers_on_node(one, without_cpus)
+                # What is the same in whatever order the nodes are.
+                order.append(((fit == 0, one.is_expected, is_short, stranded, -fit, repr(one.shape)), fit, nodes))
+        holding: list[_Run] = []
+        for_drivers: list[tuple[tuple[object, ...], _Run]] = []
+        held = 0
+        for first, fit, nodes in sorted(order, key=itemgetter(0)):
+            if not slot.num_workers and held >= slot.max_concurrent_trials:
+                break  # of thousands of nodes, most need not be looked at
+            free, in_use = self._free_for(slot, nodes) if fit else ((), self._selected(slot, nodes))
+            held += fit * len(free)
+            holding += [_Run(nodes[0], free, fit)] if free else []
+            for_drivers += [((True, *first[1:4], 0, *first[5:]), _Run(nodes[0], in_use, 0))] if in_use else []
+        return [*holding, *(run for _, run in sorted(for_drivers, key=itemgetter(0)))] if slot.num_workers else holding
+
+    def _selected(self, slot: TrialSlot, nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:
+        """Return those of the nodes, of one shape, that the slot's labels select."""
+        nodes = nodes_before(nodes)
+        labels_of = attrgetter("ray_labels" if NODE_ID in slot.label_selector else "labels")  # for thousands of nodes
+        for key, values, is_excluded in conditions_of(slot.label_selector):
+            nodes = [node for node in nodes if (labels_of(node).get(key) in values) != is_excluded]
+        return nodes
+
+    def _free_for(
+        self, slot: TrialSlot, nodes: Sequence[NodeCapacity]
+    ) -> tuple[Sequence[NodeCapacity], Sequence[NodeCapacity]]:
+        """Return those of the selected nodes whose devices are free for the slot, and those where others share them."""
+        selected = self._selected(slot, nodes)
+        own_devices = slot.worker.ticks.keys() & DEVICE_RESOURCES
+        others = [
             each.node_ids
             for each in self.in_use
             if each.resource in own_devices and each.share != _share(slot, each.resource)
         ]
-        order: list[tuple[tuple[object, ...], _Run]] = []  # by what is the same in whatever order the nodes are
-
-        def add(one: NodeCapacity, nodes: Sequence[NodeCapacity], fit: int) -> None:
-            if nodes and (fit or slot.num_workers):
-                others = DEVICE_RESOURCES & one.resources.ticks.keys() - own_devices
-                stranded = sum(one.resources.ticks[name] for name in others)
-                is_short = bool(own_devices) and fit < workers_on_node(one, request.with_cpus(0))
-                first = (fit == 0, one.is_expected, is_short, stranded, -fit, repr(one.shape))
-                order.append((first, _Run(one, nodes, fit)))
-
-        for of_shape in self.capacity.nodes_by_shape.values():
-            one, nodes = of_shape[0], nodes_before(of_shape)
-            fit = workers_on_node(one, request)
-            if not fit and not slot.num_workers:
-                continue
-            for key, values, is_excluded in conditions:
-                nodes = [node for node in nodes if (labels_of(node).get(key) in values) != is_excluded]
-            if fit and in_other_shares and type(of_shape) is ReducedNodes:  # others are not in use
-                taken = [any(node.node_id in ids for ids in in_other_shares) for node in nodes]
-                add(one, list(compress(nodes, taken)), 0)
-                nodes = [node for node, is_taken in zip(nodes, taken, strict=True) if not is_taken]
-            add(one, nodes, fit)
-        return [run for _, run in sorted(order, key=itemgetter(0))]
+        if not others or type(nodes) is not ReducedNodes:  # those are not in use
+            return selected, ()
+        taken = [any(node.node_id in ids for ids in others) for node in selected]
+        return [node for node, is_taken in zip(selected, taken, strict=True) if not is_taken], list(
+            compress(selected, taken)
+        )
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ By a profile each config gets the smallest slot that is enough for it.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from itertools import pairwise
+from functools import partial
+from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Final, Self
 
@@ -234,28 +236,37 @@ class GpuMemoryPolicy(GpuTypesPolicy):
 
         The plan has no labels yet: see :func:`with_labels`.
         """
-        choices = list(_choices(capacity, usable, needed))
-        if not choices:
+        simple = list(selections_of(capacity, usable, needed))
+        if not simple:
             raise self._infeasible(capacity, usable, needed)
-        shares = [self._share(choice, needed) for choice in choices]
-        bounded = [(self._most(choice, share), share, choice) for share, choice in zip(shares, choices, strict=True)]
+        bounded: list[tuple[int, Callable[[], Selection]]] = [
+            (self._most(_num_devices(choice.groups), choice.memory_bytes or 0, needed), partial(Selection, *choice))
+            for choice in simple
+        ]
+        for least, num_devices in _by_least_memory(usable.groups, needed):
+            with_more = partial(_with_memory, capacity, usable, least)
+            bounded.append((self._most(num_devices, least, needed), with_more))
         found: list[tuple[tuple[object, ...], Selection]] = []
         most = 1
-        for by_devices, share, choice in sorted(bounded, key=itemgetter(0), reverse=True):
+        for by_devices, select in sorted(bounded, key=itemgetter(0), reverse=True):
             if by_devices < most:
                 break
+            choice = select()
+            if not choice.groups:
+                continue
+            share = self._share(choice, needed)
             if (count := self._count(capacity, choice, share)) >= most:
                 most = count
                 # Ties go to the larger share, then to the simplest: all devices, one type by name, a choice by label.
                 tie = (-share, choice.by_label, choice.accelerator_type or "", choice.memory_bytes)
                 found.append(((-count, *tie), choice))
-        best = min(found, key=itemgetter(0))[1] if found else choices[0]
+        best = min(found, key=itemgetter(0))[1] if found else simple[0]
         return self._plan_choice(capacity, usable, best, needed), best
 
-    def _most(self, choice: Selection, share: int) -> int:
-        """Return how many trials the devices of a choice hold, if nothing else is short."""
-        devices = sum(count * int(node.resources.gpus) for node, count in choice.groups)
-        return devices * (TICKS // share) // max(1, fewest_workers(self.num_workers))
+    def _most(self, num_devices: int, memory_bytes: int, needed: int) -> int:
+        """Return how many trials so many devices hold at the most, each of them of so much memory."""
+        fit = memory_bytes // needed
+        return num_devices * min(fit, self.max_trials_per_gpu or fit) // max(1, fewest_workers(self.num_workers))
 
     def _count(self, capacity: ClusterCapacity, choice: Selection, share: int) -> int:
         """Return how many trials run at once on the devices of a choice."""
@@ -339,18 +350,28 @@ def _models(nodes: Iterable[NodeCapacity]) -> set[str | None]:
     return {name for node in nodes for name in ([each.name for each in node.devices or ()] or unknown)}
 
 
-def _choices(capacity: ClusterCapacity, usable: Selection, needed: int) -> Iterable[Selection]:
-    """Yield selections of GPUs whose memory is known and enough."""
-    yield from selections_of(capacity, usable, needed)
-    sizes = sorted({size for node, _ in usable.groups if (size := node.smallest_gpu_memory_bytes or 0) > needed})
-    # Fewer devices of more memory each may hold more. Of sizes that hold as many, the smallest has the most devices.
-    least_with: dict[int, int] = {}
-    for size in sizes:
-        least_with.setdefault(size // needed, size)
-    for least in [*least_with.values()][1:]:
-        large = (group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least)
-        if (choice := select_gpus(capacity, large, usable.accelerator_type)).groups:
-            yield choice
+def _num_devices(groups: Iterable[NodeGroup]) -> int:
+    return sum(count * int(node.resources.gpus) for node, count in groups)
+
+
+def _by_least_memory(groups: Iterable[NodeGroup], needed: int) -> Iterator[tuple[int, int]]:
+    """Yield sizes of devices, and how many devices have as much memory or more.
+
+    Fewer devices of more memory each may hold more. Of sizes that hold as many, the smallest has the most devices.
+    """
+    devices_of: Counter[int] = Counter()
+    for group in groups:
+        devices_of[group.node.smallest_gpu_memory_bytes or 0] += _num_devices([group])
+    sizes = sorted((size for size in devices_of if size > needed), reverse=True)
+    least_with = {size // needed: size for size in sizes}  # the last is the smallest
+    at_least = dict(zip(sizes, accumulate(devices_of[size] for size in sizes), strict=True))
+    yield from ((least, at_least[least]) for least in [*least_with.values()][:-1])
+
+
+def _with_memory(capacity: ClusterCapacity, usable: Selection, least_bytes: int) -> Selection:
+    """Return the usable devices that have so much memory."""
+    large = (group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least_bytes)
+    return select_gpus(capacity, large, usable.accelerator_type)
 
 
 def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:

@@ -9,12 +9,13 @@ from pydantic import model_validator
 
 from tune_policies.cluster.capacity import ClusterCapacity, ReducedNodes
 from tune_policies.placement.layout import FilledSlots, RemainingCapacity
+from tune_policies.placement.packing import as_told_apart
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy, with_inner
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.resources import MOST, PositiveCount, Speed
+from tune_policies.values.resources import MOST, PositiveCount, Speed, fewest_workers
 from tune_policies.values.value import Value
 
 _SLOWEST: Final = sys.float_info.min
@@ -70,6 +71,15 @@ class MixedPolicy(ResourcePolicy):
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        inside = [*with_inner(self.policies)]
+        if all(getattr(each, "memory", None) is None for each in inside):
+            has_workers = any(fewest_workers(getattr(each, "num_workers", 0)) for each in inside)
+            plan = self._plan(as_told_apart(capacity, memory=None, num_workers=int(has_workers)))
+            if all(slot.worker.memory_bytes is None for slot in plan.slots):  # else a user's policy decides otherwise
+                return plan
+        return self._plan(capacity)
+
+    def _plan(self, capacity: ClusterCapacity) -> TrialPlan:
         found: list[_PolicySlots] = []
         errors: list[InfeasibleRequestError] = []
         notes: list[str] = []

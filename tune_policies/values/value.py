@@ -165,7 +165,7 @@ class Value(BaseModel):
         copied, kept = cls.__new__(cls), self.__dict__
         values = {name: kept[name] for name in cls.__pydantic_fields__}  # no cached property: it is of the original
         # As pydantic's own copy does, which for thousands of nodes takes four times as long.
-        object.__setattr__(copied, "__dict__", values if update is None else values | update)
+        object.__setattr__(copied, "__dict__", values if update is None else {**values, **update})
         object.__setattr__(copied, "__pydantic_fields_set__", _NO_FIELDS)
         object.__setattr__(copied, "__pydantic_extra__", None)
         object.__setattr__(copied, "__pydantic_private__", None)

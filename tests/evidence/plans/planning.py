@@ -4,6 +4,7 @@ The rule of thumb divides the sums of the cluster by the request. It is fast, an
 one node or one device. The nodes have 50 shapes, and nothing of a cluster has been computed before a plan is timed.
 """
 
+import gc
 import random
 import time
 import tracemalloc
@@ -25,6 +26,7 @@ from tune_policies import (
     GpuDevice,
     GpuMemoryPolicy,
     GpuPolicy,
+    MixedPolicy,
     NodeCapacity,
     NodeTypeCapacity,
     ReservingPolicy,
@@ -42,7 +44,7 @@ GIB: Final = 2**30
 NUM_SHAPES: Final = 50
 RULE_OF_THUMB: Final = "rule of thumb"
 
-POLICIES: Final[tuple[ResourcePolicy, ...]] = (
+_PLAIN: Final[tuple[ResourcePolicy, ...]] = (
     CpuPolicy(cpus=2, memory="2GiB", num_workers=2),
     GpuPolicy(gpus=0.3),
     GpuMemoryPolicy(gpu_memory="6GiB"),
@@ -53,7 +55,18 @@ POLICIES: Final[tuple[ResourcePolicy, ...]] = (
     ReservingPolicy(CpuPolicy(), cpus=40, gpus=8, memory="64GiB"),
     SelectingPolicy(GpuPolicy(), label_selector={"zone": "!a"}, exclude_head=True),
     AutoscalingPolicy(GpuPolicy()),
+    MixedPolicy(GpuPolicy(gpus=0.5), CpuPolicy(cpus=2)),
 )
+POLICIES: Final[Mapping[str, ResourcePolicy]] = {
+    **{type(policy).__name__: policy for policy in _PLAIN},
+    "MixedPolicy, Train workers": MixedPolicy(GpuPolicy(num_workers=2), CpuPolicy(cpus=2, num_workers=2)),
+    "MixedPolicy, four slot types": MixedPolicy(
+        GpuPolicy(accelerator_type="H100", num_workers=2),
+        GpuPolicy(gpus=0.5, accelerator_type="A100"),
+        GpuPolicy(accelerator_type="L4", num_workers=2),
+        CpuPolicy(cpus=2, num_workers=2),
+    ),
+}
 DEVICES: Final = {"A100": 80, "H100": 80, "L4": 22, "T4": 15}
 
 
@@ -64,14 +77,15 @@ def measure_planning(node_counts: list[int], repetitions: int, plot: Path | None
     for count in node_counts:
         capacity = simulated_cluster(count)
         arms: dict[str, Callable[[], Callable[[], object]]] = {RULE_OF_THUMB: partial(_rule, capacity)}
-        arms |= {type(policy).__name__: partial(_prepared, policy, capacity) for policy in POLICIES}
+        arms |= {name: partial(_prepared, policy, capacity) for name, policy in POLICIES.items()}
         times[count] = _interleaved_ms(arms, repetitions)
-        peaks[count] = {type(policy).__name__: _peak_mib(_prepared(policy, capacity)) for policy in POLICIES}
+        peaks[count] = {name: _peak_mib(_prepared(policy, capacity)) for name, policy in POLICIES.items()}
     console = TextConsole(width=110)
     console.print(_table("Time of one plan (ms): median ± half the interquartile range", times))
     console.print(_table("Memory of one plan at its peak (MiB), beside the capacity itself", peaks))
     console.print(_uneven_table(node_counts, repetitions))
     console.print(_reading_table(node_counts, repetitions))
+    console.print(_odd_table(repetitions))
     runs = f"{repetitions} runs of each arm in random order, {NUM_SHAPES} shapes of nodes."
     console.print(f"{runs} {describe_machine()}", soft_wrap=True)
     print(f"command: {own_command()}")
@@ -91,11 +105,15 @@ def _interleaved_ms(arms: Mapping[str, Callable[[], Callable[[], object]]], repe
     samples: dict[str, list[float]] = {name: [] for name in arms}
     for prepare in arms.values():
         prepare()()
+    gc.collect()
+    gc.freeze()  # the collector need not go through the clusters of the other arms
     for name in order:
         run = arms[name]()
         start = time.perf_counter()
-        run()
+        result = run()
         samples[name].append((time.perf_counter() - start) * 1e3)
+        del result  # untimed: to free a cluster takes a while
+    gc.unfreeze()
     return {name: spread(values) for name, values in samples.items()}
 
 
@@ -122,12 +140,57 @@ def _uneven_table(node_counts: list[int], repetitions: int) -> Table:
         uneven = even.with_nodes(_with_memory(node, number) for number, node in enumerate(even.nodes))
         text = even.to_json()
         arms: dict[str, Callable[[], Callable[[], object]]] = {
-            type(policy).__name__: partial(_prepared, policy, uneven) for policy in POLICIES
+            name: partial(_prepared, policy, uneven) for name, policy in POLICIES.items()
         }
         arms["the cluster is built"] = partial(partial, simulated_cluster, count)
         arms["the cluster is read from JSON"] = partial(partial, ClusterCapacity.from_json, text)
         times[count] = _interleaved_ms(arms, repetitions)
     return _table("Time (ms) where all nodes differ by some bytes of host memory", times)
+
+
+def _odd_table(repetitions: int) -> Table:
+    """Return the time of what no cluster has, or hardly any, and what must not take seconds all the same."""
+    gpus = [Resources(cpus=16, gpus=8)] * 100
+    sizes = [
+        NodeCapacity(
+            node_id=f"node-{number}",
+            resources=Resources(cpus=16, gpus=1),
+            devices=(GpuDevice(index=0, name="any", memory_bytes=(8 + number) * GIB // 8),),
+        )
+        for number in range(2000)
+    ]
+    unlimited = NodeTypeCapacity(name="any", resources=Resources(cpus=32, gpus=4), max_nodes_to_add=2**31 - 1)
+    growing = ClusterCapacity(nodes=ClusterCapacity.of(*gpus).nodes, node_types=(unlimited,))
+    mixed = MixedPolicy(GpuPolicy(gpus=0.5), CpuPolicy(cpus=2))
+    named = simulated_cluster(40_000)
+    selector = {"ray.io/node-id": f"in({','.join(node.node_id for node in named.nodes)})"}
+    nested: ResourcePolicy = mixed
+    for number in range(16):
+        nested = AutoscalingPolicy(nested) if number % 2 else CappedPolicy(nested, 100)
+    wrapped: ResourcePolicy = FirstFeasiblePolicy(GpuPolicy(), CpuPolicy())
+    for _ in range(20):
+        wrapped = CappedPolicy(wrapped, 100)
+    arms: dict[str, Callable[[], Callable[[], object]]] = {
+        "a type of node without a limit, for a mix": partial(_prepared, AutoscalingPolicy(mixed), growing),
+        "40,000 nodes, all named in a selector": partial(
+            partial, lambda: SelectingPolicy(GpuPolicy(), label_selector=selector).plan(named.model_copy())
+        ),
+        "2,000 sizes of devices, 100 MiB each": partial(
+            _prepared, GpuMemoryPolicy(gpu_memory="100MiB"), ClusterCapacity(nodes=tuple(sizes))
+        ),
+        "a node with 1,000,000 GPUs": partial(
+            _prepared, GpuPolicy(gpus=0.3), ClusterCapacity.of(Resources(cpus=10**6, gpus=10**6))
+        ),
+        "16 policies around a mix": partial(_prepared, nested, growing),
+        "the choices inside 20 policies": partial(partial, lambda: wrapped.choices),
+    }
+    times = _interleaved_ms(arms, repetitions)
+    table = TextTable(title="Time (ms) of odd cases")
+    table.add_column("Case")
+    table.add_column("Time (ms)", justify="right")
+    for name, time_ms in times.items():
+        table.add_row(name, str(time_ms))
+    return table
 
 
 def _with_memory(node: NodeCapacity, more: int) -> NodeCapacity:
