@@ -142,7 +142,7 @@ def _uneven_table(node_counts: list[int], repetitions: int) -> Table:
         arms: dict[str, Callable[[], Callable[[], object]]] = {
             name: partial(_prepared, policy, uneven) for name, policy in POLICIES.items()
         }
-        arms["the cluster is built"] = partial(partial, simulated_cluster, count)
+        arms["the cluster is built"] = partial(partial, _built, _as_read(count))
         arms["the cluster is read from JSON"] = partial(partial, ClusterCapacity.from_json, text)
         times[count] = _interleaved_ms(arms, repetitions)
     return _table("Time (ms) where all nodes differ by some bytes of host memory", times)
@@ -200,11 +200,25 @@ def _with_memory(node: NodeCapacity, more: int) -> NodeCapacity:
 
 def simulated_cluster(num_nodes: int) -> ClusterCapacity:
     """Return nodes of 50 shapes that differ in CPUs, host memory, devices and their memory, labelled as Ray does."""
+    return _built(_as_read(num_nodes))
+
+
+def _as_read(num_nodes: int) -> list[dict[str, Any]]:
+    """Return the fields of each node, devices among them, as a probe has read them."""
     shapes = [_shape(index) for index in range(NUM_SHAPES)]
+    return [_node(index, *shapes[index % NUM_SHAPES]) for index in range(num_nodes)]
+
+
+def _built(nodes: list[dict[str, Any]]) -> ClusterCapacity:
     gpu_node = NodeTypeCapacity(name="gpu", resources=Resources(cpus=32, gpus=4), max_nodes_to_add=64)
-    return ClusterCapacity(
-        nodes=tuple(_node(index, *shapes[index % NUM_SHAPES]) for index in range(num_nodes)), node_types=(gpu_node,)
+    built = (
+        NodeCapacity(
+            **{**fields, "devices": None if devices is None else tuple(GpuDevice(**device) for device in devices)}
+        )
+        for fields in nodes
+        for devices in [fields["devices"]]
     )
+    return ClusterCapacity(nodes=tuple(built), node_types=(gpu_node,))
 
 
 def _shape(index: int) -> tuple[Resources, str | None]:
@@ -214,24 +228,24 @@ def _shape(index: int) -> tuple[Resources, str | None]:
     return resources, list(DEVICES)[index % 4] if gpus else None
 
 
-def _node(index: int, resources: Resources, kind: str | None) -> NodeCapacity:
+def _node(index: int, resources: Resources, kind: str | None) -> dict[str, Any]:
     node_id = f"{index:056x}"
     labels = {"ray.io/node-id": node_id, "zone": "abc"[index % 3]}
     devices = None
     if kind is not None:
         labels["ray.io/accelerator-type"] = kind
-        devices = tuple(
-            GpuDevice(index=i, name=kind, memory_bytes=DEVICES[kind] * GIB, uuid=f"GPU-{index}-{i}")
+        devices = [
+            {"index": i, "name": kind, "memory_bytes": DEVICES[kind] * GIB, "uuid": f"GPU-{index}-{i}"}
             for i in range(int(resources.gpus))
-        )
-    return NodeCapacity(
-        node_id=node_id,
-        resources=resources,
-        accelerator_type=kind,
-        labels=labels,
-        devices=devices,
-        is_head=index == 0,
-    )
+        ]
+    return {
+        "node_id": node_id,
+        "resources": resources,
+        "accelerator_type": kind,
+        "labels": labels,
+        "devices": devices,
+        "is_head": index == 0,
+    }
 
 
 def _prepared(policy: ResourcePolicy, capacity: ClusterCapacity) -> Callable[[], object]:
