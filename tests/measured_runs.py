@@ -43,7 +43,7 @@ def a_run(on=("cpu", "gpu"), sizes=(1, 16, 256), rounds=5, **changes):
         "seed": 0,
         "created_at": MEASURED_AT,
         "environment": Environment(cpu_model="a CPU", num_cpus=16, versions={"torch": "2.9.0", "ray": "2.60.0"}),
-        "devices": (DeviceFound(device="cpu", slot="4 CPU", at_once=4), *found),
+        "devices": (DeviceFound(device="cpu", slot="4 CPUs", at_once=4), *found),
         "num_rounds": rounds,
         "runs": runs,
         "is_complete": True,

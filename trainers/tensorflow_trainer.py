@@ -44,9 +44,9 @@ def build_tensorflow_trainer(
     if keras_version is None and plan.most_workers > 1:
         if find_spec("tf_keras") is None:
             raise InvalidResourcesError(
-                f"model.fit with {plan.most_workers} workers needs Keras 2, as that of Keras 3 fails there: pip "
-                "install tf_keras, of TensorFlow's version. For a loop that does not call model.fit pass "
-                "keras_version=3; for workers that have tf_keras where this program has not, keras_version=2"
+                f"model.fit with {plan.most_workers} workers needs Keras 2, as it fails in Keras 3: pip install "
+                "tf_keras, in TensorFlow's version. If your loop does not call model.fit, pass keras_version=3. If "
+                "only the workers have tf_keras, pass keras_version=2"
             )
         keras_version = 2
     if keras_version is not None:

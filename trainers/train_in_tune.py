@@ -273,7 +273,7 @@ def as_trainable(
     """
     if not callable(build_trainer):
         raise InvalidResourcesError(
-            f"build_trainer is a function of a config that returns a trainer, got {build_trainer!r}"
+            f"build_trainer must be a function of a config that returns a trainer, got {build_trainer!r}"
         )
 
     def trial(config: dict[str, Any]) -> None:

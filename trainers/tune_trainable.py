@@ -205,7 +205,7 @@ def with_plan(
         return class_under_plan
     if inspect.isclass(trainable) or not callable(trainable):
         raise InvalidResourcesError(
-            f"a trainable is a function of a config or a subclass of ray.tune.Trainable, got {trainable!r}"
+            f"a trainable must be a function of a config or a subclass of ray.tune.Trainable, got {trainable!r}"
         )
 
     function = set_up_before(trainable, under_plan.set_up_thread)

@@ -27,42 +27,52 @@ _MOST_NOTES: Final = 20
 @app.command()
 def decide(
     run: Annotated[
-        Path, typer.Argument(help="What `run` wrote; with --search, the file to write.", metavar="RUN.json")
+        Path, typer.Argument(help="The file that `run` wrote; with --search, the file to write.", metavar="RUN.json")
     ],
     *,
     steps_per_trial: Annotated[int, typer.Option(min=1, help="Steps of a trial.")],
     prices: Annotated[
         Path | None, typer.Option(help="Prices: YAML or JSON, or SkyPilot's vms.csv.", show_default=False)
     ] = None,
-    region: Annotated[str | None, typer.Option(help="Only prices there; else the lowest.", show_default=False)] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Spot prices of vms.csv.")] = False,
+    region: Annotated[
+        str | None, typer.Option(help="Region of the prices; by default the cheapest.", show_default=False)
+    ] = None,
+    spot: Annotated[bool, typer.Option("--spot", help="Take the spot prices of vms.csv.")] = False,
     price_date: Annotated[
-        str | None, typer.Option(help="Day of vms.csv, as 2026-11-21; else that of the file.", show_default=False)
+        str | None,
+        typer.Option(help="Day of the prices in vms.csv, as 2026-11-21; by default the file's.", show_default=False),
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option(help="gpu, or a share such as gpu@0.25; else the first.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Which GPU of the run: gpu, or a share such as gpu@0.25; by default the first.", show_default=False
+        ),
     ] = None,
     gpu_type: Annotated[
-        str | None, typer.Option(help="What the prices call the GPU; else as Ray does.", show_default=False)
+        str | None, typer.Option(help="The GPU's name in the prices; by default Ray's.", show_default=False)
     ] = None,
     capacity: Annotated[
         Path | None,
-        typer.Option(help="For a cluster saved by `tune-policies probe --json`, without Ray.", show_default=False),
+        typer.Option(
+            help="Decide for a cluster saved by `tune-policies probe --json`, without Ray.", show_default=False
+        ),
     ] = None,
     address: Address = None,
     timeout_s: TimeoutS = 30.0,
     packing: Annotated[
-        Path | None, typer.Option(help="What `packing --output` wrote: what sharing a GPU brings.", show_default=False)
+        Path | None, typer.Option(help="The file of `packing --output`: what sharing a GPU brings.", show_default=False)
     ] = None,
-    same_within: Annotated[float, typer.Option(help="By what part trials may differ and count as the same.")] = 0.05,
+    same_within: Annotated[
+        float, typer.Option(help="Trials that differ by less than this part count as the same.")
+    ] = 0.05,
     search: Annotated[
         str | None,
-        typer.Option(help="Measure this workload first, at the sizes around its crossover.", show_default=False),
+        typer.Option(help="First measure this workload, at the sizes around its crossover.", show_default=False),
     ] = None,
     min_size: Annotated[int, typer.Option(min=1, help="Smallest size of --search.")] = 1,
     max_size: Annotated[int | None, typer.Option(min=1, help="Largest size of --search.", show_default=False)] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of --search where one does not tell.")] = 5,
-    cpus: Annotated[float, typer.Option(help="CPUs of a trial of --search.")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of --search, where one is not enough.")] = 5,
+    cpus: Annotated[float, typer.Option(help="CPUs of a trial in --search.")] = 1,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Write the decision here, for BenchmarkedPolicy.", show_default=False),
@@ -148,15 +158,18 @@ def compare(
     files: Annotated[list[Path], typer.Argument(help="One run, or two: the earlier first.", metavar="A [B]")],
     *,
     between: Annotated[
-        tuple[str, str] | None, typer.Option(help="Two devices of one run; else the CPU and each other.")
+        tuple[str, str] | None, typer.Option(help="Two devices of one run; by default the CPU and each other one.")
     ] = None,
-    phase: Annotated[list[Phase] | None, typer.Option(help="What was timed; may be repeated.")] = None,
-    same_within: Annotated[float, typer.Option(help="By what part times may differ and count as the same.")] = 0.05,
+    phase: Annotated[list[Phase] | None, typer.Option(help="Phase to compare; may be repeated.")] = None,
+    same_within: Annotated[
+        float, typer.Option(help="Times that differ by less than this part count as the same.")
+    ] = 0.05,
     fail_above: Annotated[
-        float | None, typer.Option(min=1.001, help="End with 1 if B surely takes this many times as long, or more.")
+        float | None,
+        typer.Option(min=1.001, help="Exit with status 1 if B surely takes this many times as long, or more."),
     ] = None,
     any_machine: Annotated[
-        bool, typer.Option("--any-machine", help="Compare runs of different machines, too.")
+        bool, typer.Option("--any-machine", help="Also compare runs of different machines.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -17,8 +17,8 @@ from ..record.summary import summarize
 
 app = typer.Typer()
 
-File = Annotated[Path, typer.Argument(help="What `run --output` wrote.", show_default=False)]
-Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")]
+File = Annotated[Path, typer.Argument(help="The file that `run` wrote.", show_default=False)]
+Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only this workload; may be repeated.")]
 
 
 def print_measured(run_set: RunSet, *, as_json: bool) -> None:
@@ -43,14 +43,18 @@ def show(file: File, *, json: Json = False) -> None:
 def export(
     file: File,
     *,
-    format_: Annotated[Format, typer.Option("--format", help="A file of pyperf for one device, all blocks, or all.")],
+    format_: Annotated[
+        Format, typer.Option("--format", help="pyperf: a file for each device; csv: all blocks; json: everything.")
+    ],
     workload: Workloads = None,
-    device: Annotated[list[str] | None, typer.Option(help="Only this; may be repeated.")] = None,
-    phase: Annotated[list[Phase] | None, typer.Option(help="Only this; may be repeated.")] = None,
+    device: Annotated[list[str] | None, typer.Option(help="Only this device; may be repeated.")] = None,
+    phase: Annotated[list[Phase] | None, typer.Option(help="Only this phase; may be repeated.")] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Write to this file, not to stdout; of pyperf to a folder, a file a device."
+            "--output",
+            "-o",
+            help="Write to this file, not to stdout; for pyperf, also a folder, with a file for each device.",
         ),
     ] = None,
     redact: Redact = False,
@@ -71,10 +75,10 @@ def plot(
     file: File,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The picture; its ending says of which kind.", show_default=False)
+        Path, typer.Option("--output", "-o", help="The picture's file; its ending says which kind.", show_default=False)
     ],
     workload: Workloads = None,
-    phase: Annotated[Phase, typer.Option(help="Of which times.")] = Phase.TRANSFERS,
+    phase: Annotated[Phase, typer.Option(help="Phase to draw.")] = Phase.TRANSFERS,
     force: Force = False,
 ) -> None:
     """Draw time against size, a line for each device and a panel for each workload."""
@@ -86,7 +90,9 @@ def plot(
     chosen = select(read_run_set(file), workloads=workload or (), phases=(phase,))
     figure = crossover_figure(chosen, phase)
     if figure is None:
-        raise InvalidResourcesError(f"there is no time of {phase} to draw: choose another --phase")
+        raise InvalidResourcesError(
+            f"no time of {phase} was measured, so there is nothing to draw: choose another --phase"
+        )
     save_figure(figure, output, force=force)
 
 
@@ -130,23 +136,26 @@ class Images(StrEnum):
 
 @app.command()
 def report(
-    file: Annotated[Path, typer.Argument(help="What a run wrote.")],
+    file: Annotated[Path, typer.Argument(help="The file that `run` wrote.")],
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The page; of Markdown: the folder for it and its figures.")
+        Path,
+        typer.Option(
+            "--output", "-o", help="The file of the page; for Markdown, the folder of the page and its figures."
+        ),
     ],
-    decision: Annotated[Path | None, typer.Option(help="What `decide` wrote.", show_default=False)] = None,
-    packing: Annotated[Path | None, typer.Option(help="What `packing` wrote.", show_default=False)] = None,
+    decision: Annotated[Path | None, typer.Option(help="The file that `decide` wrote.", show_default=False)] = None,
+    packing: Annotated[Path | None, typer.Option(help="The file that `packing` wrote.", show_default=False)] = None,
     form: Annotated[Form, typer.Option("--format", help="One HTML page, or Markdown.")] = Form.HTML,
     images: Annotated[
-        Images | None, typer.Option(help="Of Markdown: what its figures are.", show_default=False)
+        Images | None, typer.Option(help="For Markdown: the kind of its figures.", show_default=False)
     ] = None,
     redact: Redact = False,
     force: Force = False,
 ) -> None:
-    """Write a report for who decides: the verdict first, then curves, costs, memory, all samples, and the machine."""
+    """Write a report for whoever decides: the verdict first, then curves, costs, memory, all samples, the machine."""
     if images is not None and form is not Form.MARKDOWN:
-        raise typer.BadParameter("--images is for --format markdown; a page has its figures in it")
+        raise typer.BadParameter("--images needs --format markdown: an HTML page has its figures inside")
     from ..report.page import write_report
 
     suffix = None if form is Form.HTML else images or Images.SVG

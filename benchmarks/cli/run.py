@@ -39,20 +39,24 @@ def run(
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Processes of each arm.  [default: 5; quick: 3]", show_default=False)
     ] = None,
-    cpus: Annotated[float, typer.Option(help="CPUs of a trial, on whatever device.")] = 1,
+    cpus: Annotated[float, typer.Option(help="CPUs of a trial, on every device.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random order.")] = 0,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="File of the record.  [default: run-DATE-TIME.json]", show_default=False),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="End within 60 s; one size, few rounds.")] = False,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run of this file.", show_default=False)] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="End within 60 s: one size, few rounds.")] = False,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run of this file.", show_default=False)] = None,
     process_timeout_s: Annotated[
         float | None,
-        typer.Option(min=0.1, help="A process works no longer.  [default: 60; quick: 15]", show_default=False),
+        typer.Option(
+            min=0.1, help="The longest that a process works, in seconds.  [default: 60; quick: 15]", show_default=False
+        ),
     ] = None,
-    max_steps: Annotated[int, typer.Option(min=1, help="A process is timed for no more steps.")] = 1_000_000,
-    control: Annotated[bool, typer.Option(help="Whether a second, equal arm tells how noisy the machine is.")] = True,
+    max_steps: Annotated[int, typer.Option(min=1, help="The most steps for which a process is timed.")] = 1_000_000,
+    control: Annotated[
+        bool, typer.Option(help="Measure a second, equal arm, which shows how noisy the machine is.")
+    ] = True,
     address: Address = None,
     timeout_s: TimeoutS = 30.0,
     json: Json = False,
@@ -103,8 +107,8 @@ def _check_resume(context: typer.Context) -> None:
         if source is not None and source.name == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"
             raise InvalidResourcesError(
-                f"--resume without a workload goes on with what the file says: leave out the other settings ({option}),"
-                " or ask for all of it again"
+                f"--resume without a workload continues with the settings of the file: leave {option} out, or name the "
+                "workloads and all settings again"
             )
 
 
@@ -126,7 +130,7 @@ def _sizes(workloads: list[str], sizes: list[int], *, quick: bool) -> dict[str, 
             check_needs(built_in)
             own = built_in.sizes
         elif not sizes:
-            raise InvalidResourcesError(f"{name}: its sizes are not known, so name them, such as --size 64 --size 256")
+            raise InvalidResourcesError(f"{name}: its sizes are not known, so give them, such as --size 64 --size 256")
         # A run that is to be quick has no time for a sweep.
         found[name] = tuple(dict.fromkeys(sizes)) or (own[len(own) // 2 :][:1] if quick else own)
     return found
@@ -154,14 +158,14 @@ def packing(
     ] = None,
     size: Annotated[
         int | None,
-        typer.Option(min=1, help="Size of the workloads, where it is not by default.", show_default=False),
+        typer.Option(min=1, help="Size of the workloads, if not the default one.", show_default=False),
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of a trial.", show_default=False)] = None,
     trials_per_gpu: Annotated[list[int] | None, typer.Option(min=2, help="Trials at once; may be repeated.")] = None,
     repetitions: Annotated[int, typer.Option(min=1, help="Runs of each arm.")] = 3,
     work: Annotated[float, typer.Option(min=0.001, help="Share of each workload's steps that a trial does.")] = 1.0,
     cpus_per_trial: Annotated[float, typer.Option(min=0, help="CPUs of a trial under the measured plan.")] = 1,
-    mps: Annotated[bool, typer.Option("--mps", help="Run what shares the GPU under MPS, too.")] = False,
+    mps: Annotated[bool, typer.Option("--mps", help="Also run under MPS what shares the GPU.")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the record to this file.", show_default=False)
     ] = None,

@@ -317,12 +317,12 @@ def drift_of_ratio(first: Times, second: Times, same_within: float) -> str | Non
     is_sure = abs(slope) > student_quantile(SURE, len(common) - 2) * error
     if not is_sure or abs(change) <= log(1 + same_within):
         return None
-    return f"the ratio drifted by {exp(abs(change)) - 1:.1%} from the first round to the last: run it again, longer"
+    return f"the ratio drifted by {exp(abs(change)) - 1:.1%} from the first round to the last: run it again, for longer"
 
 
 def _judge(interval: Interval, first: Times, second: Times, same_within: float, doubts: Iterable[str]) -> Comparison:
     if not 0 < same_within < 1:
-        raise InvalidResourcesError(f"same_within is a part between 0 and 1, such as 0.05 for 5 %, got {same_within}")
+        raise InvalidResourcesError(f"same_within must be between 0 and 1, such as 0.05 for 5 %, got {same_within}")
     drift = drift_of_ratio(first, second, same_within) if interval.is_paired else None
     reasons = [*doubts, *([drift] if drift else [])]
     outcome = outcome_of(interval, same_within, is_doubtful=bool(reasons))
@@ -331,7 +331,7 @@ def _judge(interval: Interval, first: Times, second: Times, same_within: float, 
         outcome = Outcome.AMBIGUOUS
         reasons.append(
             f"the times within processes scatter so much that the ratio may be off by {exp(by_chance) - 1:.1%}: run"
-            " more rounds, or when the machine is quiet"
+            " more rounds, or wait until the machine is quiet"
         )
     if interval.num_rounds < FEWEST_ROUNDS:
         count = "one round" if interval.num_rounds == 1 else "two rounds"
@@ -355,6 +355,6 @@ def _judge(interval: Interval, first: Times, second: Times, same_within: float, 
 def _why_ambiguous(interval: Interval, same_within: float) -> str:
     bounds = f"the interval from {interval.low:.3f} to {interval.high:.3f}"
     if log(interval.low) > log(1 + same_within) or log(interval.high) < -log(1 + same_within):
-        return f"{bounds} would hold equality at a confidence of {SURER:.1%}: more rounds make it narrower"
+        return f"{bounds} would include equal times at a confidence of {SURER:.1%}: more rounds make it narrower"
     band = f"{1 / (1 + same_within):.3f} to {1 + same_within:.3f}"
     return f"{bounds} is partly within {band}, which counts as the same, and partly not: more rounds make it narrower"

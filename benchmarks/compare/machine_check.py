@@ -69,13 +69,12 @@ class Check(Value):
         found = list(problems_of_readings(self.noise, self.num_cpus))
         if self.comparison.outcome in (Outcome.FIRST, Outcome.SECOND):
             found.append(
-                "equal steps seem to differ: something changes on this machine from process to process. Look for what"
-                " else runs, and whether the clocks of its CPUs change"
+                "equal steps seem to differ: something on this machine changes from process to process. Check what else"
+                " runs, and whether the clocks of its CPUs change"
             )
         if self.smallest_change > CHANGE:
             found.append(
-                f"only a change of {self.smallest_change:.1%} would be found: end what else runs, or measure more"
-                " rounds"
+                f"no change below {self.smallest_change:.1%} would be found: end what else runs, or measure more rounds"
             )
         return tuple(found)
 

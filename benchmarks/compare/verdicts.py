@@ -66,7 +66,7 @@ def control_problem(run_set: RunSet, arm: Arm, phase: Phase, same_within: float)
         return None
     return (
         f"two equal arms on {arm.device} seem to differ by {exp(apart) - 1:.1%}"
-        f" ({found.low:.3f} to {found.high:.3f}): run more rounds, or when the machine is quiet"
+        f" ({found.low:.3f} to {found.high:.3f}): run more rounds, or wait until the machine is quiet"
     )
 
 
@@ -307,7 +307,7 @@ def compare_files(files: Sequence[Path], question: Question) -> Answer:
     if len(runs) == 1:
         return _within(runs[0], question)
     if question.between is not None:
-        raise InvalidResourcesError("--between names two devices of one run, got two runs: name one file")
+        raise InvalidResourcesError("--between compares two devices of one run, got two runs: name one file")
     names = [path.stem for path in files]
     first, second = names if len(set(names)) == 2 else map(str, files)
     return _across(runs[0], runs[1], question, (first, second))
@@ -338,7 +338,7 @@ def _across(first: RunSet, second: RunSet, question: Question, names: tuple[str,
     hardware = differences_of_hardware(first.environment, second.environment)
     if hardware and not question.any_machine:
         raise InvalidResourcesError(
-            f"the runs are of different machines ({'; '.join(hardware)}), so their times say nothing of the code:"
+            f"the runs are of different machines ({'; '.join(hardware)}), so their times say nothing about the code:"
             " run both on one machine, or compare them with --any-machine"
         )
     doubts = (f"the machines differ ({'; '.join(hardware)})",) if hardware else ()
@@ -368,4 +368,4 @@ def _not_compared(first: RunSet, second: RunSet, names: tuple[str, str]) -> Iter
         for problem in run_set.problems():
             yield f"{name}: {problem}"
         if lacks := [str(arm) for arm in other.arms if not arm.is_control and arm not in run_set.arms]:
-            yield f"{name} has no times of {shorten_names(lacks)}, and {other_name} has: not compared."
+            yield f"{shorten_names(lacks)}: not compared, as {other_name} has times, but {name} has none."

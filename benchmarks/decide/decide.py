@@ -130,7 +130,7 @@ def describe(answers: Mapping[int, Answer], better: str = "faster") -> str:
     else:
         changes = ", ".join(f"{size}: {answers[size]}" for size in _told(answers))
         between = f"{found.changes[0].below} and {found.changes[-1].at}"
-        text = f"no one crossover, as the answer changes back; it is ambiguous between {between} ({changes})"
+        text = f"no single crossover, as the answer changes back; it is ambiguous between {between} ({changes})"
     return f"{text}; {measured}"
 
 
@@ -236,7 +236,7 @@ def decide(
     notes += [f"{workload} at {shorten_names(sizes)}: {reason}" for (workload, reason), sizes in doubts.items()]
     if not workloads:
         raise UndecidedError(
-            f"no size has times of both cpu and {case.gpu}: {notes[0]}. Run it again, for longer or in smaller sizes"
+            f"no size has times of both cpu and {case.gpu}: {notes[0]}. Run it again, for longer or with smaller sizes"
         )
     return Decided(case.decision(workloads), tuple(notes))
 
@@ -251,7 +251,7 @@ def _gpu_of(run_set: RunSet, wanted: str | None) -> str:
     if not gpus or "cpu" not in measured:
         missing = [f"; {each.device} is not there: {each.why_missing}" for each in run_set.devices if each.why_missing]
         raise UndecidedError(
-            f"a decision is between cpu and gpu, but the run measured {', '.join(measured) or 'nothing'}"
+            f"a decision needs times of cpu and gpu, but the run measured {', '.join(measured) or 'nothing'}"
             f"{''.join(missing)}. Run it with --device cpu --device gpu, on a cluster that has both"
         )
     return wanted or gpus[0]
@@ -305,7 +305,7 @@ class _Case(NamedTuple):
         if self.packing is not None and measured_on is not None and not self.packing.may_be_of(measured_on):
             raise InvalidResourcesError(
                 f"the record of packing is of {shorten(self.packing.gpu)}, but the run was on {measured_on}: "
-                "run `tune-policies bench packing` on that, or leave the record out"
+                f"run `tune-policies bench packing` on {measured_on}, or leave the record out"
             )
 
     def decision(self, workloads: list[WorkloadDecision]) -> Decision:

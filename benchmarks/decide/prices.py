@@ -15,7 +15,7 @@ from pydantic import Field, StringConstraints, model_validator
 from tune_policies.files.reading import UnreadableFileError, read_data, read_text
 from tune_policies.files.yaml_documents import DocumentError
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import Amount
+from tune_policies.values.resources import Amount, amount_of
 from tune_policies.values.units import MIB
 from tune_policies.values.value import Value, shorten_names, suggest
 
@@ -88,7 +88,7 @@ class Prices(Value):
     @model_validator(mode="after")
     def _something_must_have_a_price(self) -> Self:
         if not self.instances and self.cpu is None and not self.gpus:
-            raise InvalidResourcesError("there is no price: give instances, or cpu and gpus")
+            raise InvalidResourcesError("the file has no price: give instances, or cpu and gpus")
         return self
 
     @property
@@ -119,8 +119,8 @@ class Prices(Value):
         known = {_plain(each): each for each in types}
         if accelerator_type is None:
             raise InvalidResourcesError(
-                "which type the GPUs are is not known, so neither is their price: name the one that they have in the "
-                f"price file by --gpu-type (known: {shorten_names(types) or 'none'})"
+                "the type of the GPUs is not known, so neither is their price: give their name in the price file with "
+                f"--gpu-type (known: {shorten_names(types) or 'none'})"
             )
         if _plain(accelerator_type) not in known:
             holes = {_plain(each): where for each, where in self.holes.items()}
@@ -128,7 +128,7 @@ class Prices(Value):
             why = f", as {where}" if where else suggest(accelerator_type, types)
             raise InvalidResourcesError(
                 f"there is no price for {accelerator_type!r}{why} "
-                f"(known: {shorten_names(types) or 'no GPU'}): add it, or name the GPU by --gpu-type"
+                f"(known: {shorten_names(types) or 'no GPU'}): add it, or name the GPU with --gpu-type"
             )
         return known[_plain(accelerator_type)]
 
@@ -143,14 +143,14 @@ class Prices(Value):
         """Yield the sum for a GPU and its CPUs, each by itself."""
         if self.cpu is not None and (name is None or name in self.gpus):
             of_gpus = gpus * self.gpus[name] if name is not None else 0.0
-            what = f"{gpus:g} {name} and {cpus:g} CPU" if name is not None else f"{cpus:g} CPU"
+            what = f"{gpus:g} {name} and {amount_of(cpus, 'CPU')}" if name is not None else amount_of(cpus, "CPU")
             yield Price(of_gpus + cpus * self.cpu, what)
         elif name is not None and name in self.gpus:
             for with_cpus in self._of_instances(cpus, 0, None):
                 yield Price(gpus * self.gpus[name] + with_cpus.per_hour, f"{gpus:g} {name} and {with_cpus.of}")
 
     def _none(self, cpus: float, gpus: float, name: str | None) -> str:
-        what = f"{cpus:g} CPU" + (f" with {gpus:g} {name}" if name is not None else " without a GPU")
+        what = amount_of(cpus, "CPU") + (f" with {gpus:g} {name}" if name is not None else " without a GPU")
         why = f", as {self.holes['CPU']}" if name is None and "CPU" in self.holes else ""
         return f"there is no price for {what}{why}: add an instance that has as much, or the price of one CPU as `cpu`"
 
@@ -225,7 +225,7 @@ class _Row(NamedTuple):
         except ValueError:
             number = -1
         if not 0 <= number < float("inf"):
-            raise InvalidResourcesError(f"line {self.line}, column {column}: {text!r} is no number of 0 or above")
+            raise InvalidResourcesError(f"line {self.line}, column {column}: {text!r} is not a number of 0 or above")
         return number
 
 

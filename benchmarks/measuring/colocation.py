@@ -77,7 +77,7 @@ def parse_device(text: str) -> Device:
     if not at:
         return Device(resource)
     if resource == "CPU":
-        raise InvalidResourcesError(f"device {text!r}: how many CPUs a trial has is told by --cpus, so name it cpu")
+        raise InvalidResourcesError(f"device {text!r}: write cpu, and say with --cpus how many CPUs a trial has")
     return Device(resource, check_device_amount(_amount(text, amount), resource))
 
 
@@ -88,7 +88,7 @@ def _amount(device: str, text: str) -> float:
         amount = math.nan
     if not 0 < amount < math.inf:
         raise InvalidResourcesError(
-            f"device {device!r}: behind the @ stands how much a trial has, a number above 0 such as 0.25"
+            f"device {device!r}: after the @ write how much a trial has, a number above 0 such as 0.25"
         )
     return amount
 

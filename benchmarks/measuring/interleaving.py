@@ -120,7 +120,9 @@ def check_same(before: RunSet, now: RunSet) -> None:
         InvalidResourcesError: It was asked for something else, or the machine or the versions have changed.
     """
     if before.settings is None:
-        raise InvalidResourcesError("the file does not say what was asked for, so it cannot be gone on with: run anew")
+        raise InvalidResourcesError(
+            "the file does not say what was asked for, so its run cannot continue: start a new one"
+        )
     then, today = _comparable(before), _comparable(now)
     differ = [
         f"{name} was {then.get(name)}, and is {today.get(name)}"
@@ -129,8 +131,8 @@ def check_same(before: RunSet, now: RunSet) -> None:
     ]
     if differ:
         raise InvalidResourcesError(
-            f"the run cannot be gone on with, as its times could not be compared: {'; '.join(differ)}. "
-            "Ask for the same on the same machine, or begin a new file"
+            f"the run cannot continue, as old and new times could not be compared: {'; '.join(differ)}. "
+            "Ask for the same on the same machine, or start a new file"
         )
 
 

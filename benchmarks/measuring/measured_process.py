@@ -133,7 +133,7 @@ class MeasuredProcess:
         self._record |= epoch.facts
         if epoch.epoch_s is None:
             self.warnings.append(
-                "its first epoch was cut: raise --process-timeout-s or --max-steps, or have shorter epochs"
+                "its first epoch was cut short: raise --process-timeout-s or --max-steps, or make epochs shorter"
             )
         else:
             took_s = time.monotonic() - asked
@@ -245,7 +245,7 @@ class MeasuredProcess:
         except GetTimeoutError:
             if run_left_s < left_s:
                 raise TimeIsUpError from None
-            what = late or "it did not end: raise --process-timeout-s, or look for what it waits for"
+            what = late or "it had not ended: raise --process-timeout-s, or find what it waits for"
             raise NoTimesError("timed_out", f"after {self._settings.process_timeout_s:g} s {what}") from None
         except RayActorError as error:
             raise NoTimesError("died", _DIED.format(_reason(error))) from error

@@ -89,7 +89,7 @@ def find_training(workload: str, size: int | None, num_steps: int | None) -> Tra
     if size is None or num_steps is None:
         missing = " and ".join(name for name, given in (("--size", size), ("--steps", num_steps)) if given is None)
         raise InvalidResourcesError(
-            f"{workload}: name {missing}; a trial should last some seconds, or its start is most of it"
+            f"{workload}: give {missing}, so that a trial lasts some seconds; a shorter one would mostly be its start"
         )
     return Training(f"{workload}[{size}]", workload, size, num_steps)
 
@@ -209,7 +209,7 @@ def _records(sweep: Sweep) -> Iterator[ThroughputRecord]:
     num_gpus = sum(node.resources.gpus for node in capacity.nodes)
     if num_gpus > 1:
         raise InvalidResourcesError(
-            f"trials on one GPU are counted, and there are {num_gpus:g}: name one in CUDA_VISIBLE_DEVICES"
+            f"packing counts trials on one GPU, but the cluster has {num_gpus:g}: name one in CUDA_VISIBLE_DEVICES"
         )
     arms = [arm for training in sweep.trainings for arm in _arms(capacity, training, sweep)]
     runs = [arm for arm in arms for _ in range(sweep.repetitions)]

@@ -156,8 +156,8 @@ def has_used_gpu(counters: Mapping[str, Any], imported: Container[str]) -> bool:
     if not any(name in imported for name in _COUNTED) or any(name in imported for name in _UNCOUNTED):
         return False
     raise ProbeError(
-        "the workload was asked for gpu, and used none: take torch_device(device) or its like of "
-        "tune_policies.benchmarks.workloads.steps, which say why, or leave the device out"
+        "the workload was asked for gpu, but used none: get its device from torch_device(device) or its like in "
+        "tune_policies.benchmarks.workloads.steps, which say why there is none, or leave the device out"
     )
 
 

@@ -57,8 +57,8 @@ def disagreements(runs: Iterable[ProcessRun]) -> Iterator[Failure]:
                     round=run.round,
                     kind="disagreed",
                     message=f"step {number} of the first epoch gave {found:.6g} here and {expected:.6g} on "
-                    f"{first.arm.device}, which differ by more than {tolerance:g} of them: the devices did not do the "
-                    "same work, so do not compare their times. Seed what is random, or set Steps.tolerance",
+                    f"{first.arm.device}, a relative difference above {tolerance:g}: the devices did not do the same "
+                    "work, so do not compare their times. Seed what is random, or set Steps.tolerance",
                 )
                 break
 
@@ -320,8 +320,8 @@ def _measure_to_file(session: Session) -> RunSet:
     before = None if session.resume is None else read_run_set(session.resume)
     if session.output != session.resume and session.output.exists():
         raise InvalidResourcesError(
-            f"{session.output} is there already, and nothing that was measured is lost by a new run: name another "
-            f"file, or go on with it by --resume {session.output}"
+            f"{session.output} exists already, and a new run would replace it: name another file, or continue it with "
+            f"--resume {session.output}"
         )
     if before is not None and before.is_complete and session.settings in (None, before.settings):
         if session.output != session.resume:
@@ -329,7 +329,9 @@ def _measure_to_file(session: Session) -> RunSet:
         return before
     settings = session.settings or (before.settings if before else None)
     if settings is None:
-        raise InvalidResourcesError(f"{session.resume} does not say what was asked for: run anew, into a new file")
+        raise InvalidResourcesError(
+            f"{session.resume} does not say what was asked for: start a new run, into a new file"
+        )
     ends_at = math.inf
     if session.budget_s is not None:
         ends_at = time.monotonic() + session.budget_s - (time.time() - psutil.Process().create_time())

@@ -156,7 +156,7 @@ def write_run_set(run_set: RunSet, path: Path) -> None:
         raise InvalidResourcesError(f"{path}: a run set is not compressed, and pyperf would take it for that: drop .gz")
     if _beginning(path) and not is_run_set(path):
         raise InvalidResourcesError(
-            f"{path} is there and is no run set of these benchmarks: name another file, or delete this one"
+            f"{path} exists and is not a run set of these benchmarks: name another file, or delete this one"
         )
     data = {KEY: run_set.model_dump(mode="json"), **pyperf_data(run_set)}
     text = json.dumps(data, separators=(",", ":")) + "\n"
@@ -234,7 +234,9 @@ def read_run_set(path: Path) -> RunSet:
         mistakes = str(error).splitlines()
         more = "\n  and more" if len(mistakes) > _MOST_MISTAKES else ""
         shown = "".join(f"\n  {mistake}" for mistake in mistakes[:_MOST_MISTAKES])
-        raise InvalidResourcesError(f"{path} has been changed, or is no run set ({_MEASURE}):{shown}{more}") from error
+        raise InvalidResourcesError(
+            f"{path} has been changed, or is not a run set ({_MEASURE}):{shown}{more}"
+        ) from error
 
 
 def _what_else(data: object) -> str:
@@ -243,7 +245,7 @@ def _what_else(data: object) -> str:
             "is a file of pyperf alone, without devices, rounds and environment: "
             "`python -m pyperf show` and `python -m pyperf compare_to` read it"
         )
-    return f"is JSON, but no run set: it has no {KEY!r} at its top"
+    return f"is JSON, but not a run set: it has no {KEY!r} at its top"
 
 
 def select(

@@ -218,11 +218,11 @@ def summarise(run_set: RunSet, findings: Sequence[Finding]) -> str:
     if len(findings) <= _MOST_NAMED:
         return f"{'; '.join(f'{each.workload}: {each.badge}' for each in findings)}."
     words: dict[Kind, str] = {
-        "gain": "another device pays, at the largest sizes at least",
+        "gain": "another device pays, at least for the largest sizes",
         "stay": f"{in_words(run_set.measured_devices[0])} is the faster one",
         "same": "it makes no difference",
-        "depends": "it changes with the size more than once",
-        "ambiguous": "what was measured does not tell",
+        "depends": "the answer changes with the size more than once",
+        "ambiguous": "the measurement does not tell",
         "none": "there is nothing to compare",
     }
     counts = Counter(each.kind for each in findings)
@@ -271,7 +271,7 @@ def _missing(run_set: RunSet) -> Iterator[str]:
     for each in run_set.devices:
         if each.slot is None:
             why = each.why_missing or "not found"
-            yield sentence(f"{in_words(each.device)} is not there, so nothing is said of it: {why}")
+            yield sentence(f"{in_words(each.device)} is not there, so the report says nothing about it: {why}")
     if not run_set.is_complete:
         yield "The run was ended before all was measured."
 
@@ -281,7 +281,7 @@ def _other_run(run_set: RunSet, decision: Decision) -> Iterator[str]:
         gpu = decision.accelerator_type or "a GPU of a type that is not known"
         yield (
             f"The decision is from another run, of {decision.measured_at:%Y-%m-%d %H:%M %Z} on {decision.cpu_model} "
-            f"and {gpu}: what is said of whole trials, and of their cost, is of that one."
+            f"and {gpu}: whole trials and their cost are from that run."
         )
 
 
@@ -331,7 +331,7 @@ def _cost(decision: Decision, remarks: Iterable[str]) -> Section:
     if decision.price_date or decision.price_source:
         texts.append(f"Prices of {decision.price_date or 'no date'}, from {decision.price_source or 'no source'}.")
     if not pictures:
-        texts.append("No prices were given, so nothing is said of the cost.")
+        texts.append("No prices were given, so the report says nothing about the cost.")
     return Section("Time and cost of a trial", tuple(texts), pictures=pictures, tables=decision_tables(decision))
 
 
@@ -343,7 +343,7 @@ def _packing(packing: ThroughputRecord) -> Section:
     texts = [f"Measured on {packing.gpu}; {packing.machine}." if packing.machine else f"Measured on {packing.gpu}."]
     for workload in packing.workloads:
         end = packing.stops_paying_at(workload)
-        where = "still paid at the most that was run" if end is None else f"stop paying at {end} on a GPU"
+        where = "paid up to the most that ran" if end is None else f"stop paying at {end} per GPU"
         texts.append(f"{workload}: more trials {where}.")
     texts += [f"Does not count: {failure}" for failure in packing.failures]
     return Section("Trials per GPU", tuple(texts), pictures=pictures, tables=(packing_table(packing),))

@@ -298,8 +298,8 @@ def _where_it_holds(decision: Decision) -> Iterator[str]:
     yield f"measured on {decision.measured_at:%Y-%m-%d} on {decision.cpu_model} and {gpu}"
     if decision.price_date is not None:
         yield (
-            f"prices of {decision.price_date}, from {decision.price_source}; a trial costs the same on both where the "
-            "GPU's price is that many times the CPU's at which it flips"
+            f"prices of {decision.price_date}, from {decision.price_source}; where the GPU's price is as many times "
+            "the CPU's as the last column says, a trial costs the same on both"
         )
 
 
@@ -316,7 +316,7 @@ def print_throughput(record: ThroughputRecord) -> None:
 def _of_throughput(record: ThroughputRecord) -> Iterator[str]:
     for workload in record.workloads:
         end = record.stops_paying_at(workload)
-        where = "still paid at the most that was run" if end is None else f"stops paying at {end} trials a GPU"
+        where = "more trials paid up to the most that ran" if end is None else f"stops paying at {end} trials per GPU"
         apart = record.largest_difference_of_losses(workload)
         yield f"{workload}: {where}; losses of trials differ by at most {apart:.2%}"
     for failure in record.failures:

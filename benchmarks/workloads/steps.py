@@ -47,13 +47,13 @@ def checked_steps(steps: Any, workload: str) -> Steps:
     """
     if not isinstance(steps, Steps) or not callable(steps.with_transfers):
         raise InvalidResourcesError(
-            f"{workload} returned {shorten(steps)}: a workload returns Steps(with_transfers=…), of "
+            f"{workload} returned {shorten(steps)}: a workload must return Steps(with_transfers=…), of "
             "tune_policies.benchmarks.workloads.steps"
         )
     tolerance = steps.tolerance
     if not (isinstance(tolerance, Real) and 0 <= float(tolerance) < math.inf):
         raise InvalidResourcesError(
-            f"{workload}: tolerance is relative, such as 0.02, and finite, got {shorten(tolerance)}"
+            f"{workload}: tolerance must be a finite part of the loss, such as 0.02, got {shorten(tolerance)}"
         )
     samples = steps.samples_per_step
     return Steps(
@@ -77,7 +77,7 @@ def checked_loss(result: Any, workload: str, step: int) -> float:
         number = float(result)
     except (TypeError, ValueError) as error:
         raise InvalidResourcesError(
-            f"a step of {workload} returned {type(result).__name__}: it returns its loss, a number, or None"
+            f"a step of {workload} returned {type(result).__name__}: it must return its loss, as a number, or None"
         ) from error
     if not math.isfinite(number):
         raise InvalidResourcesError(

@@ -77,7 +77,7 @@ def test_only_a_process_on_a_gpu_uses_gpu_memory(run_set):
 
 def test_a_workload_that_stays_on_the_cpu_is_not_measured_in_the_place_of_a_gpu(on_cpu):
     assert not on_cpu.runs
-    assert "was asked for gpu, and used none" in on_cpu.failures[0].message
+    assert "was asked for gpu, but used none" in on_cpu.failures[0].message
 
 
 def test_the_energy_of_the_gpu_is_known_where_it_was_used(run_set):

@@ -139,7 +139,7 @@ def test_a_child_that_outlives_its_trial_is_ended(plan, tmp_path):
     if not trial.last_result["listed"]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(trial.last_result["child"], 9)
-        pytest.skip("the driver numbers processes otherwise than this container")
+        pytest.skip("the driver and this container number processes differently")
     deadline = time.monotonic() + 20
     while Path(f"/proc/{trial.last_result['child']}").exists():
         assert time.monotonic() < deadline, "the child still runs"

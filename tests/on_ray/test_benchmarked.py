@@ -68,7 +68,7 @@ def test_each_trial_has_the_device_of_its_size(results):
 @pytest.mark.rest
 def test_each_trial_has_the_threads_of_its_slot_and_says_which_that_is(results):
     assert [(results[size]["threads"], results[size]["slot"]) for size in (8, 64)] == [
-        (2, "2 CPU"),
+        (2, "2 CPUs"),
         (1, "1 CPU, 1 GPU"),
     ]
 

@@ -68,7 +68,7 @@ def test_an_actor_that_holds_on_is_named_in_the_sum(tmp_path):
     server = Server.remote()
     ray.get(server.ready.remote())
 
-    with pytest.raises(PASSED_ON, match=r"2 CPU - 1 CPU held by actor .*Server = 1 CPU"):
+    with pytest.raises(PASSED_ON, match=r"2 CPUs - 1 CPU held by actor .*Server = 1 CPU"):
         with_deadlock_check(trainer_for(tmp_path, report_once, num_workers=2)).fit()
 
     ray.kill(server)
@@ -92,7 +92,7 @@ def test_of_two_drivers_that_starve_each_other_one_fails_with_the_sum_and_the_ot
     failed = [trial for trial in results.trials if trial.status == "ERROR"]
     assert [trial.last_result.get("trained") for trial in results.trials].count(1) == 1
     assert len(failed) == 1
-    assert re.search(r"2 CPU - 2 CPU held by 2 waiting drivers = 0 CPU", str(failed[0].get_error()))
+    assert re.search(r"2 CPUs - 2 CPUs held by 2 waiting drivers = 0 CPUs", str(failed[0].get_error()))
     assert "max_concurrent_trials=1" in str(failed[0].get_error())
 
 

@@ -35,7 +35,7 @@ def trainer_for(tmp_path, num_workers):
 @pytest.mark.timeout(120)
 def test_a_run_that_no_mix_of_nodes_would_start_fails(tmp_path):
     with pytest.raises(
-        PASSED_ON, match="nodes that can be added: 2 cpu with 2 CPU, 0 GPU, 2 gpu with 2 CPU, 1 GPU, at most 2"
+        PASSED_ON, match="nodes that can be added: 2 cpu with 2 CPUs, 0 GPUs, 2 gpu with 2 CPUs, 1 GPU, at most 2"
     ):
         with_deadlock_check(trainer_for(tmp_path, num_workers=3)).fit()
 

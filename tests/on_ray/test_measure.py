@@ -157,7 +157,7 @@ def test_a_line_for_each_config_says_which_it_is_how_many_are_left_and_how_long(
 @pytest.mark.parametrize(
     ("num_left", "at_once", "lasted_s", "said"),
     [
-        (8, 4, [], "at most 2.0 min and the starts of their processes"),
+        (8, 4, [], "at most 2.0 min, and the time to start their processes"),
         (5, 4, [10, 20], "about 30.0 s"),
         (3, 1, [1200], "about 1.0 h"),
     ],
@@ -238,7 +238,7 @@ def test_a_config_of_which_nothing_was_measured_is_named_in_the_log(measured, ca
     resources_for(plan, {"net": "other"})
 
     assert [record.getMessage() for record in caplog.records] == [
-        f"of GPU memory with {{'net': 'other'}} nothing was measured: the trial gets {plan.by_config.slots[-1]}"
+        f"no GPU memory was measured with {{'net': 'other'}}: the trial gets {plan.by_config.slots[-1]}"
     ]
 
 
@@ -261,7 +261,7 @@ def test_without_a_gpu_nothing_starts(cluster):
 def test_where_a_gpus_memory_is_not_known_nothing_is_measured_for_a_plan(cluster):
     not_read = ClusterCapacity.of(Resources(cpus=4, gpus=4))
 
-    with pytest.raises(InfeasibleRequestError, match="the GPU memory of 1 of 1 GPU nodes was not read"):
+    with pytest.raises(InfeasibleRequestError, match="the GPU memory of the GPU node was not read"):
         plan_by_measuring(use, [{"batch": 8}], capacity=not_read)
 
 
@@ -269,9 +269,12 @@ def test_where_a_gpus_memory_is_not_known_nothing_is_measured_for_a_plan(cluster
     ("kwargs", "message"),
     [
         ({"configs": []}, "no configs to measure"),
-        ({"timeout_s": 0}, "timeout_s must be above 0 seconds and have an end, got 0"),
-        ({"timeout_s": "60"}, "timeout_s must be above 0 seconds and have an end, got '60'"),
-        ({"trainable": "PPO"}, "a trainable is a function of a config or a subclass of ray.tune.Trainable, got 'PPO'"),
+        ({"timeout_s": 0}, "timeout_s must be above 0 seconds and finite, got 0"),
+        ({"timeout_s": "60"}, "timeout_s must be above 0 seconds and finite, got '60'"),
+        (
+            {"trainable": "PPO"},
+            "a trainable must be a function of a config or a subclass of ray.tune.Trainable, got 'PPO'",
+        ),
         ({"policy": CpuPolicy()}, "policy must be a GpuPolicy, got CpuPolicy"),
         ({"max_steps": 0}, "max_steps must be a whole number, 1 or above, got 0"),
         ({"policy": GpuPolicy(gpus=0.5)}, "memory is measured on one whole GPU"),

@@ -196,8 +196,8 @@ def test_a_process_has_the_cpus_of_a_trial_and_sees_a_gpu_only_where_it_has_one(
     [
         ("raises", "raised", "LookupError: no batch of 300"),
         ("exits", "raised", "SystemExit: enough"),
-        ("never_ends", "timed_out", "after 6 s it did not end"),
-        ("returns_nothing", "raised", "a workload returns Steps"),
+        ("never_ends", "timed_out", "after 6 s it had not ended"),
+        ("returns_nothing", "raised", "a workload must return Steps"),
     ],
 )
 def test_a_workload_with_which_something_is_wrong_is_told_once_and_not_tried_again(faults, name, kind, message):

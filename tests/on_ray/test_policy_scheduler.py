@@ -96,7 +96,7 @@ def test_all_kinds_run_side_by_side_each_set_up_by_its_slot(tmp_path):
     trials = run(tmp_path, PolicyScheduler(None, plan), meet, plan, 10)
 
     ran = Counter((trial.last_result["slot"], trial.last_result["visible"] != "") for trial in trials)
-    assert ran == {("0.25 CPU, 0.25 GPU", True): 8, ("2 CPU", False): 2}
+    assert ran == {("0.25 CPU, 0.25 GPU", True): 8, ("2 CPUs", False): 2}
 
 
 class Counting(tune.Trainable):
@@ -289,7 +289,7 @@ def test_processes_that_are_kept_for_reuse_leave_room_for_the_slots_of_a_new_pla
     trials = run(tmp_path, scheduler, Counting, three, 5, reuse_actors=True, callbacks=callbacks, time_budget_s=90)
 
     assert {trial.last_result.get("done") for trial in trials} == {True}
-    assert trials[-1].last_result["slot"] == "6 CPU"
+    assert trials[-1].last_result["slot"] == "6 CPUs"
 
 
 def exit_once(config):
@@ -349,7 +349,7 @@ def test_restored_trials_go_on_on_their_kind_of_devices_as_the_new_plan_has_them
 
     slots = resumed(tmp_path, before, before.model_copy(update={"slots": (before.slots[0], two_cpus)}))
 
-    assert sorted(slots) == [GPU_SLOT, "2 CPU"]
+    assert sorted(slots) == [GPU_SLOT, "2 CPUs"]
     assert notes(tmp_path)[2:] == ["again on a CPU"]
 
 

@@ -156,7 +156,7 @@ def test_a_better_choice_whose_node_comes_late_is_taken_before_a_later_one(clust
     )
 
     assert plan.accelerator_type == "L4"
-    assert any(line.startswith("CpuPolicy does not fit the alive nodes: asking for 64 CPU") for line in lines)
+    assert any(line.startswith("CpuPolicy does not fit the alive nodes: asking for 64 CPUs") for line in lines)
 
 
 @pytest.mark.rest

@@ -72,7 +72,7 @@ def most_at_once(frame):
 def test_run_gives_each_trial_what_the_policy_says(tmp_path, capsys):
     found = run(spans, AutoPolicy(), num_samples=3, storage_path=str(tmp_path), verbose=0)
 
-    assert set(found.dataframe()["slot"]) == {"2 CPU, 1 GPU"}
+    assert set(found.dataframe()["slot"]) == {"2 CPUs, 1 GPU"}
     assert capsys.readouterr().out.count("2 trials at once, limited by GPU") == 1
 
 
@@ -175,7 +175,7 @@ def test_a_profile_gives_each_trial_what_its_config_needs(tmp_path):
         storage_path=str(tmp_path),
         verbose=0,
     )
-    assert set(found.dataframe()["slot"]) == {"2 CPU"}
+    assert set(found.dataframe()["slot"]) == {"2 CPUs"}
 
 
 def loop(config):
@@ -203,7 +203,7 @@ def test_train_runs_are_trials_by_their_policy_alone(tmp_path):
             {"policy": CpuPolicy(), "resources_per_trial": {"cpu": 1}},
             "resources_per_trial comes from the policy",
         ),
-        ("PPO", {"policy": CpuPolicy()}, "a trainable is a function"),
+        ("PPO", {"policy": CpuPolicy()}, "a trainable must be a function"),
     ],
     ids=["no plan", "resources given twice", "a name"],
 )

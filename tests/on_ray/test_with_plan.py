@@ -195,7 +195,7 @@ def test_a_trial_keeps_the_name_of_its_trainable(capacity):
 
 @pytest.mark.parametrize("thing", [None, "report", int], ids=repr)
 def test_what_is_no_trainable_is_refused(capacity, thing):
-    with pytest.raises(InvalidResourcesError, match="a trainable is a function of a config or a subclass"):
+    with pytest.raises(InvalidResourcesError, match="a trainable must be a function of a config or a subclass"):
         with_plan(thing, CpuPolicy().plan(capacity))
 
 

@@ -43,7 +43,7 @@ def test_plan_prints_the_plan_on_stdout(capacity, policy):
     done = run("plan", policy("kind: GpuPolicy\ngpus: 0.5\n"), "--capacity", capacity, "--num-trials", 9)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("4 trials at once, limited by GPU\n  each trial: 4 CPU, 0.5 GPU\n")
+    assert done.stdout.startswith("4 trials at once, limited by GPU\n  each trial: 4 CPUs, 0.5 GPU\n")
     assert done.stdout.endswith("9 trials run in 3 waves\n")
 
 
@@ -61,8 +61,8 @@ def test_plan_says_what_stays_idle_and_why(tmp_path, policy):
 
     assert done.stdout.splitlines()[-3:] == [
         "stays idle:",
-        "  4 of 20 CPU: their nodes have no GPU left",
-        "  7.3334 of 10 GPU: their nodes have no CPU left",
+        "  4 of 20 CPUs: their nodes have no GPU left",
+        "  7.3334 of 10 GPUs: their nodes have no CPU left",
     ]
 
 
@@ -117,7 +117,7 @@ def test_an_infeasible_wish_ends_with_1_and_nothing_on_stdout(capacity, policy):
     done = run("plan", policy("kind: GpuPolicy\ngpus: 4\n"), "--capacity", capacity)
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: one trial needs 4 GPU, but the largest node offers 16 CPU, 2 GPU")
+    assert done.stderr.startswith("error: one trial needs 4 GPUs, but the largest node offers 16 CPUs, 2 GPUs")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_what_is_piped_in_from_a_closed_stdin_is_no_sound_file():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 1
-    assert "-:1: error unreadable: cannot read what is piped in: there is nothing" in done.stdout
+    assert "-:1: error unreadable: nothing is piped in to read" in done.stdout
 
 
 def test_a_terminal_that_knows_only_ascii_gets_escapes_and_sound_json(tmp_path, policy):

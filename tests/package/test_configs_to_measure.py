@@ -51,7 +51,9 @@ def test_the_same_seed_draws_the_same():
         pytest.param("abc", "configs must be a list of configs or a search space, got 'abc'", id="a text"),
         pytest.param(7, "configs must be a list of configs or a search space, got 7", id="a number"),
         pytest.param([{"a": 1}, 2], r"configs\[1\] must be a mapping of names to values, got 2", id="no mapping"),
-        pytest.param([{"lr": tune.uniform(0, 1)}], r"configs\[0\] has no value for 'lr', but a search", id="a domain"),
+        pytest.param(
+            [{"lr": tune.uniform(0, 1)}], r"configs\[0\] has a search space for 'lr', not a value", id="a domain"
+        ),
         pytest.param([{"a": {"b": tune.randint(0, 1)}}], r"no value for 'a/b', but a search space", id="within"),
         pytest.param([{"lr": tune.grid_search([1])}], r"no value for 'lr', but a search space", id="a grid"),
         pytest.param(
@@ -73,9 +75,9 @@ def test_a_seed_is_a_whole_number_that_numpy_takes(seed):
 @pytest.mark.parametrize(
     ("trainable", "message"),
     [
-        ("PPO", "a trainable is a function of a config or a subclass of ray.tune.Trainable, got 'PPO'"),
-        (int, "a trainable is a function of a config or a subclass of ray.tune.Trainable"),
-        (lambda: None, "is no trainable: .* 'config'"),
+        ("PPO", "a trainable must be a function of a config or a subclass of ray.tune.Trainable, got 'PPO'"),
+        (int, "a trainable must be a function of a config or a subclass of ray.tune.Trainable"),
+        (lambda: None, "is not a trainable: .* 'config'"),
     ],
     ids=["a name", "another class", "a function without a config"],
 )

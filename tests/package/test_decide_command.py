@@ -56,7 +56,7 @@ def test_json_is_the_decision_alone(decide, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [
-        (("cpu.json",), 1, "a decision is between cpu and gpu, but the run measured cpu"),
+        (("cpu.json",), 1, "a decision needs times of cpu and gpu, but the run measured cpu"),
         (("run.json", "--gpu", "gpu@0.5"), 2, "nothing was measured on 'gpu@0.5'"),
         (("none.json",), 2, "none.json"),
         (("prices.yaml",), 2, "prices.yaml"),
@@ -69,10 +69,10 @@ def test_json_is_the_decision_alone(decide, tmp_path):
             2,
             "none/decision.json cannot be written: there is no",
         ),
-        (("run.json", "--output", "run.json"), 2, "run.json is there already"),
+        (("run.json", "--output", "run.json"), 2, "run.json exists already"),
         (("run.json", "--gpu", "TPU"), 2, "--gpu names a GPU, such as gpu or gpu@0.25, got 'TPU'"),
         (("run.json", "--search", "mlp"), 2, "--search needs --max-size"),
-        (("run.json", "--search", "mlp", "--max-size", "64"), 2, "run.json is there already"),
+        (("run.json", "--search", "mlp", "--max-size", "64"), 2, "run.json exists already"),
     ],
 )
 def test_what_cannot_be_decided_is_explained(decide, arguments, status, told):

@@ -127,7 +127,7 @@ def test_two_frameworks_on_one_share_are_told_of(tmp_path):
 
     done = run(f"{ENFORCE}import jax, cupy, tensorflow; print(*current_limit_report().warnings, sep='|')", tmp_path)
 
-    assert done.stdout.strip() == ("cupy and tensorflow are each held to the share, together they may take more"), (
+    assert done.stdout.strip() == ("cupy and tensorflow are each held to the share, but together they may take more"), (
         done.stderr
     )
 
@@ -195,7 +195,7 @@ def test_a_limit_that_was_lifted_is_not_claimed_any_more(beside_a_gpu):
     done = beside_a_gpu("import cupy; cupy.get_default_memory_pool().set_limit(size=2**34)")
 
     assert done.stdout.strip() == (
-        "None|the limit of cupy was lifted or replaced after it was set, so it holds no more"
+        "None|the limit of cupy was lifted or replaced after it was set, so it no longer holds"
     ), done.stderr
 
 

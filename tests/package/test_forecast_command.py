@@ -63,7 +63,7 @@ def test_it_says_what_runs_at_the_minimum_and_at_the_maximum_and_what_it_costs(p
     assert done.stdout.splitlines() == [
         "at the minimum (1 gpu, 1.50 USD an hour): 4 trials at once, limited by GPU",
         "at the maximum (4 gpu, 6.00 USD an hour): 16 trials at once, limited by GPU",
-        "  each trial: 2 CPU, 0.25 GPU",
+        "  each trial: 2 CPUs, 0.25 GPU",
         "  - nodes that can be added are counted: up to 3 gpu",
         "  - GPU memory was not read on every node, so each worker is held to its share of the device it gets",
         "6 trials at once need 2 gpu, 3.00 USD an hour",
@@ -113,7 +113,7 @@ def test_where_nothing_fits_it_is_told_what_the_file_leaves_open(plan):
 
     assert (done.returncode, done.stdout) == (1, "")
     assert "short of GPU" in done.stderr
-    assert "Mind that AWS adds the devices of g5.2xlarge to the resources of 'g5'" in done.stderr
+    assert "Note that AWS adds the devices of g5.2xlarge to the resources of 'g5'" in done.stderr
 
 
 TWO = f"{MANIFEST}---{MANIFEST.replace('name: train', 'name: tune').replace('maxReplicas: 4', 'maxReplicas: 2')}"
@@ -157,7 +157,7 @@ def test_a_name_goes_with_a_file(plan):
         ("a: 1", "cluster.yaml must hold one Ray cluster YAML"),
         (TWO, "cluster.yaml holds 2 clusters (RayCluster 'train', RayCluster 'tune'): pick one by its name"),
         (MANIFEST.replace('"0"', "0"), 'cluster.yaml, line 8: num-cpus must be a text, got the number 0: write "0"'),
-        (MANIFEST.replace('cpu: "8"', 'cpu: "8 cores"'), "cluster.yaml, line 14: cpu '8 cores' is no amount"),
+        (MANIFEST.replace('cpu: "8"', 'cpu: "8 cores"'), "cluster.yaml, line 14: cpu '8 cores' is not an amount"),
     ],
     ids=["no YAML", "no cluster", "two clusters", "a number for a text", "no amount"],
 )

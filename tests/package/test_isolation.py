@@ -85,7 +85,7 @@ def test_a_daemon_that_is_not_there_is_a_warning_in_the_result(control, program,
 
     assert held.report.isolation is None
     assert held.report.warnings[0].startswith(
-        f"MPS does not hold this process, its frameworks' own limits do: {reason}"
+        f"MPS does not limit this process, only its frameworks' own limits do: {reason}"
     )
     assert variables() == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": None, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": None}
 

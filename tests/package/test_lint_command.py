@@ -120,7 +120,7 @@ def test_what_may_change_what_runs_is_told_of_and_written_only_on_request(write)
 
     told = run("--fix", path)
     assert path.read_text() == before
-    assert told.stdout.endswith("left out, as what runs may change: 1 change (--fix --unsafe-fixes)\n")
+    assert told.stdout.endswith("not applied, as what runs may change: 1 change (--fix --unsafe-fixes)\n")
 
     run("--fix", "--unsafe-fixes", path)
     assert read_documents(path.read_text(), "")[0].data["spec"]["workerGroupSpecs"][0]["resources"]["GPU"] == "1"

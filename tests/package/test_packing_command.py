@@ -21,8 +21,8 @@ def test_a_record_that_is_there_is_not_written_over(tmp_path):
     ("arguments", "says"),
     [
         (["--workload", "mpl"], "unknown workload 'mpl'; did you mean 'mlp'?"),
-        (["--workload", "tf-mlp"], "tf-mlp: name --size and --steps"),
-        (["--workload", "mine:train", "--size", "64"], "mine:train: name --steps"),
+        (["--workload", "tf-mlp"], "tf-mlp: give --size and --steps"),
+        (["--workload", "mine:train", "--size", "64"], "mine:train: give --steps"),
     ],
     ids=["an unknown workload", "one without its size", "one without its steps"],
 )

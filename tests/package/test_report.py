@@ -215,7 +215,7 @@ def without_blocks():
     ("run_set", "said"),
     [
         (small(devices=("cpu",), missing=()), "Only CPU was measured"),
-        (small(devices=("cpu",), missing=("gpu",)), "GPU is not there, so nothing is said of it"),
+        (small(devices=("cpu",), missing=("gpu",)), "GPU is not there, so the report says nothing about it"),
         (small(num_rounds=1), "CPU"),
         (small(sizes=(4096,)), "GPU at size 4096"),
         (without_runs(), "Nothing was measured: every process failed."),
@@ -354,7 +354,7 @@ def test_the_command_refuses_what_it_cannot_do_with_a_way_out(run_file, tmp_path
     cases = {
         f"cannot read the run set {loop}": (loop, "--output", page),
         f"{link} is what the report is made of": (run_file, "--output", link),
-        f"{loop} is there already": (run_file, "--output", loop),
+        f"{loop} exists already": (run_file, "--output", loop),
         "cannot read the run set": (tmp_path / "none.json", "--output", page),
         "is what the report is made of": (run_file, "--output", run_file),
         "it is a folder": (run_file, "--output", tmp_path),

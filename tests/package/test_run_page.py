@@ -23,7 +23,7 @@ from tune_policies.tune.usage.run_page import build_run_page
 
 GIB = 2**30
 HOSTILE = '<script>alert(1)</script>&"$x_$ |`*[a](b)\n\x1b[31m'
-PLAN = "3 trials at once, limited by GPU\n  2 with 1 CPU, 0.5 GPU\n  1 with 2 CPU\n  - CPUs are what the GPUs leave"
+PLAN = "3 trials at once, limited by GPU\n  2 with 1 CPU, 0.5 GPU\n  1 with 2 CPUs\n  - CPUs are what the GPUs leave"
 
 
 def memory(gib, share_gib=8, **fields):
@@ -37,7 +37,7 @@ def span(number, slot, place, began_s, ended_s, end, name="train_ab12c", **field
 
 def a_run(name="train_ab12c"):
     """A run of half an hour on half GPUs and CPUs, of which some trials ran out and one is retried with more."""
-    gpu, cpu, whole = "1 CPU, 0.5 GPU", "2 CPU", "2 CPU, 1 GPU"
+    gpu, cpu, whole = "1 CPU, 0.5 GPU", "2 CPUs", "2 CPUs, 1 GPU"
     oom = {"out_of_memory": True, "error": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."}
     spans = (
         span(0, gpu, 0, 6, 290, "finished", name),
@@ -118,7 +118,7 @@ def test_the_advice_comes_first():
         *("Advice", "Plan", "Slots", "Failures and retries", "GPU memory"),
     ]
     assert content.sections[0].texts[-1].startswith("20% of the GPU time stood idle for one reason: trials were")
-    assert content.summary == "Peak 8.3 of 8.0 GiB, with little to spare: 1 trial a GPU instead of 2."
+    assert content.summary == "Peak 8.3 of 8.0 GiB, with little to spare: 1 trial per GPU instead of 2."
 
 
 def test_each_time_in_a_slot_is_a_bar_that_says_whose_it_is_and_how_it_ended():

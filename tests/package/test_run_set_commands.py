@@ -114,7 +114,7 @@ def test_what_is_there_is_replaced_only_with_force(arguments, written, benchmark
     forced = benchmarks(*arguments, "--force")
 
     assert (done.exit_code, kept) == (2, ("mine", before))
-    assert f"{written} is there already, and would be lost: name another file, or add --force" in done.stderr
+    assert f"{written} exists already and would be lost: name another file, or add --force" in done.stderr
     assert (forced.exit_code, (tmp_path / written).read_text() != "mine") == (0, True)
 
 
@@ -124,7 +124,7 @@ def test_what_is_there_is_replaced_only_with_force(arguments, written, benchmark
         (("show", "none.json"), "cannot read the run set none.json: No such file or directory"),
         (("export", "a.json", "--format", "csv", "--device", "gpux"), "unknown device 'gpux'; did you mean 'gpu'?"),
         (("export", "a.json", "--format", "pyperf"), "holds one device, and there are cpu, gpu: choose with --device"),
-        (("export", "a.json", "--format", "csv", "--output", "b.json"), "b.json is there already, and would be lost"),
+        (("export", "a.json", "--format", "csv", "--output", "b.json"), "b.json exists already and would be lost"),
         (
             ("export", "a.json", "--format", "csv", "--output", "b.json", "--force"),
             "b.json is the record of a run, which would",

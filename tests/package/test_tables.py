@@ -33,8 +33,8 @@ def test_nodes_of_one_shape_are_one_row_with_what_is_in_use_on_all_of_them():
 
     assert lines[0] == "3 nodes"
     assert words(lines[1]) == "Nodes CPU GPU Type GPU memory Host memory In use"
-    assert words(lines[3]) == "3 96 8 A100 80 GiB 1.1 TiB 12 CPU"
-    assert [line.strip() for line in lines[4:]] == ["3 GPU", "3 GiB"]
+    assert words(lines[3]) == "3 96 8 A100 80 GiB 1.1 TiB 12 CPUs"
+    assert [line.strip() for line in lines[4:]] == ["3 GPUs", "3 GiB"]
 
 
 def test_nodes_that_differ_by_the_host_memory_that_was_free_are_one_row():
@@ -58,19 +58,19 @@ def test_only_labels_that_the_nodes_of_a_shape_share_are_shown():
         )
     )
 
-    assert shown(capacity)[-1] == "- 2 with 96 CPU, 8 GPU (A100): labels team=vision"
+    assert shown(capacity)[-1] == "- 2 with 96 CPUs, 8 GPUs (A100): labels team=vision"
 
 
 def test_the_only_node_shows_its_labels_but_not_its_identifier():
     node = changed(NODE, labels={"ray.io/node-id": "a", "rack": "7"})
 
-    assert shown(ClusterCapacity(nodes=(node,)))[-1] == "- 1 with 96 CPU, 8 GPU (A100): labels rack=7"
+    assert shown(ClusterCapacity(nodes=(node,)))[-1] == "- 1 with 96 CPUs, 8 GPUs (A100): labels rack=7"
 
 
 def test_other_resources_and_cpus_that_cannot_be_used_are_named():
     node = NodeCapacity(node_id="a", resources=Resources(cpus=64, custom={"TPU": 4}), usable_cpus=16)
 
-    assert shown(ClusterCapacity(nodes=(node,)))[-1] == "- 1 with 64 CPU, 0 GPU: only 16 CPU usable, 4 TPU"
+    assert shown(ClusterCapacity(nodes=(node,)))[-1] == "- 1 with 64 CPUs, 0 GPUs: only 16 CPUs usable, 4 TPUs"
 
 
 def test_nodes_that_are_drained_are_named_of_many_only_the_first():

@@ -34,14 +34,14 @@ def test_it_prints_a_line_a_trial_and_the_advice(run_folder):
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert (done.returncode, done.stderr, lines[0]) == (0, "", "2 trials")
     assert [line.split()[0] for line in lines[3:5]] == ["train_0_lr=0.1", "train_1_lr=0.1"]
-    assert lines[-1] == "- peak 2.9 of 8.0 GiB: 5 trials a GPU instead of 2"
+    assert lines[-1] == "- peak 2.9 of 8.0 GiB: 5 trials per GPU instead of 2"
 
 
 def test_it_prints_json_for_machines(run_folder):
     said = json.loads(usage(run_folder, "--json").stdout)
 
     assert [trial["usage"]["peak_reserved_bytes"] for trial in said["trials"]] == [2 * GIB, int(2.9 * GIB)]
-    assert said["advice"] == ["peak 2.9 of 8.0 GiB: 5 trials a GPU instead of 2"]
+    assert said["advice"] == ["peak 2.9 of 8.0 GiB: 5 trials per GPU instead of 2"]
 
 
 def test_it_plots_to_a_file(run_folder, tmp_path):
@@ -56,7 +56,7 @@ def test_it_plots_to_a_file(run_folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["/nowhere"], "error: /nowhere is no folder: name the one that a run of Tune or Train wrote"),
+        (["/nowhere"], "error: /nowhere is not a folder: name the one that a run of Tune or Train wrote"),
         (["RUN", "--plot", "/nowhere/plot.png"], "error: /nowhere/plot.png cannot be written: there is no such folder"),
         (["RUN", "--plot", "/tmp/plot.nonsense"], "error: cannot write the plot to /tmp/plot.nonsense"),
     ],

@@ -61,7 +61,7 @@ def test_what_is_above_the_limit_never_counts_as_the_same(tmp_path, invoke):
     ("arguments", "message"),
     [
         (["--between", "cpu", "gpo"], "did you mean 'gpu'?"),
-        (["--same-within", "5"], "same_within is a part between 0 and 1"),
+        (["--same-within", "5"], "same_within must be between 0 and 1"),
         (["missing.json"], "missing.json"),
     ],
 )

@@ -29,7 +29,7 @@ def test_a_share_of_an_npu_is_an_equal_part_of_it():
     plan = AcceleratorPolicy(resource="NPU", amount=0.3).plan(with_devices((12, {"NPU": 4})))
 
     assert (plan.max_concurrent_trials, plan.resources_per_trial) == (12, {"cpu": 1, "NPU": 0.3333})
-    assert plan.reasons[0].startswith("0.3 NPU became 0.3333: only 3 such on a device")
+    assert plan.reasons[0].startswith("0.3 NPU became 0.3333: a device holds 3 such workers")
 
 
 def test_gpus_are_planned_as_gpu_policy_plans_them():
@@ -71,15 +71,15 @@ def test_train_workers_get_the_devices_and_the_driver_none():
     ("fields", "message"),
     [
         ({"resource": "TPUS"}, "unknown accelerator resource 'TPUS'; did you mean 'TPU'"),
-        ({"resource": "HPU", "amount": 0.5}, "amount=0.5 of HPU cannot be"),
+        ({"resource": "HPU", "amount": 0.5}, "amount=0.5 of HPU is not possible"),
         ({"resource": "TPU", "amount": 3}, "Ask for 2 or 4"),
         ({"resource": "TPU", "accelerator_type": "A100"}, "'A100' is not of resource 'TPU'"),
         (
             {"resource": "TPU", "num_workers": 2},
             "on whole slices only, so give topology and accelerator_type, or ask for",
         ),
-        ({"resource": "HPU", "topology": "2x2"}, "topology='2x2' is of TPU slices"),
-        ({"resource": "TPU", "topology": "2x2"}, "goes with resource='TPU' and an accelerator_type"),
+        ({"resource": "HPU", "topology": "2x2"}, "topology='2x2' is for TPU slices"),
+        ({"resource": "TPU", "topology": "2x2"}, "it needs resource='TPU' and an accelerator_type"),
     ],
 )
 def test_what_ray_would_not_hand_out_is_refused_when_the_policy_is_made(fields, message):
@@ -99,7 +99,7 @@ CLUSTER = ClusterCapacity.of(
         ({"resource": "RBLN"}, "RBLN", r"no node has RBLN \(Rebellions RBLN\): short of RBLN. Add a node with RBLN"),
         ({"resource": "TPU", "amount": 8}, "TPU", "Ask for amount=4, or add a larger node"),
         ({"resource": "HPU", "amount": 9}, "HPU", "Ask for amount=8, or add a larger node"),
-        ({"resource": "HPU", "amount": 8, "cpus": 5}, "CPU", "Ask for at most 4 CPU per worker"),
+        ({"resource": "HPU", "amount": 8, "cpus": 5}, "CPU", "Ask for at most 4 CPUs per worker"),
         ({"resource": "HPU", "num_workers": 9}, "HPU", "holds 8 such workers at once.*Ask for num_workers=8"),
         (
             {"resource": "TPU", "accelerator_type": "TPU-V6E"},

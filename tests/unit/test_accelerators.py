@@ -56,12 +56,16 @@ def test_an_amount_that_ray_hands_out_is_taken(amount, resource):
 @pytest.mark.parametrize(
     ("amount", "resource", "message"),
     [
-        (0.5, "HPU", "amount=0.5 of HPU cannot be: a worker gets whole numbers. Ask for 1$"),
+        (0.5, "HPU", "amount=0.5 of HPU is not possible: a worker gets whole numbers. Ask for 1$"),
         (2.5, "neuron_cores", "whole numbers. Ask for 2 or 3$"),
-        (3, "TPU", "amount=3 of TPU cannot be: a worker gets 1, 2, 4 or 8. Ask for 2 or 4$"),
+        (3, "TPU", "amount=3 of TPU is not possible: a worker gets 1, 2, 4 or 8. Ask for 2 or 4$"),
         (0.5, "TPU", "Ask for 1$"),
         (16, "TPU", "Ask for 8$"),
-        (1.5, "NPU", "amount=1.5 of NPU cannot be: a worker gets a part of one, or whole numbers. Ask for 1 or 2$"),
+        (
+            1.5,
+            "NPU",
+            "amount=1.5 of NPU is not possible: a worker gets a part of one, or whole numbers. Ask for 1 or 2$",
+        ),
         (0, "GPU", "Ask for 1$"),
     ],
 )

@@ -168,8 +168,8 @@ def test_what_no_node_type_can_meet_is_refused_with_what_they_have():
         AutoscalingPolicy(GpuPolicy(gpus=16)).plan(growing(SMALL, LARGE))
 
     assert str(caught.value) == (
-        "one trial needs 16 GPU, but with all nodes that can be added, the largest node offers 64 CPU, 8 GPU: "
-        "short of GPU. Ask for at most 8 GPU per worker, or for num_workers=2 with 8 GPU each, or add a larger node."
+        "one trial needs 16 GPUs, but with all nodes that can be added, the largest node offers 64 CPUs, 8 GPUs: "
+        "short of GPU. Ask for at most 8 GPUs per worker, or for num_workers=2 with 8 GPUs each, or add a larger node."
     )
 
 

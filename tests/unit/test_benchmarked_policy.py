@@ -72,7 +72,7 @@ def test_a_config_without_the_number_gets_the_gpu_and_is_named(config):
 
     assert device(plan, **config) == "GPU"
     assert plan.by_config.why_unknown(config) == (
-        f"{config} has no number above 0 as 'batch_size', by which a decision goes"
+        f"the decision goes by 'batch_size', for which {config} has no number above 0"
     )
 
 
@@ -89,8 +89,8 @@ def test_as_many_run_at_once_as_on_gpus_and_the_cpus_beside_them():
     # 4 on the GPUs, or 8 on the CPUs, or 4 on the GPUs and 6 on the 12 CPUs that are left.
     assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == (4, 10)
     assert plan.explain().splitlines()[:3] == [
-        "4 to 10 trials at once, by their configs, limited by GPU",
-        "  at most 8 with 2 CPU",
+        "4 to 10 trials at once, depending on their configs, limited by GPU",
+        "  at most 8 with 2 CPUs",
         "  at most 4 with 1 CPU, 0.5 GPU, 20 GiB of GPU memory",
     ]
 
@@ -139,17 +139,17 @@ def test_the_plan_says_what_runs_where_and_what_was_not_measured():
     assert reasons[:4] == (
         "mlp, below batch_size 64: on the CPU, as a trial does not surely end sooner on a GPU",
         "mlp, from batch_size 64 on: on the GPU, as a trial surely ends sooner on a GPU",
-        "measured from batch_size 16 to 256: what lies outside was not, and gets what the nearer end gets",
+        "measured from batch_size 16 to 256: a size outside gets what the nearer end gets",
         "measured on 2026-06-01",
     )
-    assert "on the GPU: 2 CPU, 1 GPU per worker, as asked for" not in reasons
-    assert "on the CPU: 2 CPU per worker, as asked for, and no GPU" in reasons
+    assert "on the GPU: 2 CPUs, 1 GPU per worker, as asked for" not in reasons
+    assert "on the CPU: 2 CPUs per worker, as asked for, and no GPU" in reasons
 
 
 def test_other_cpus_than_were_measured_with_are_named():
     reasons = policy(cpu=CpuPolicy(cpus=4)).plan(CLUSTER).reasons
 
-    assert "measured with 2 CPU on the CPU, where a trial now has 4: it may be slower or faster than was measured" in (
+    assert "the CPU was measured with 2 CPUs per trial, which now has 4: it may be slower or faster than measured" in (
         reasons
     )
 
@@ -157,9 +157,7 @@ def test_other_cpus_than_were_measured_with_are_named():
 def test_a_share_of_a_gpu_that_was_measured_whole_is_named():
     whole, shared = (policy(gpu=GpuPolicy(gpus=gpus, cpus=2)).plan(CLUSTER).reasons for gpus in (1, 0.5))
 
-    told = (
-        "measured with a whole GPU, of which a trial now has 0.5: with others on it, it may be slower than was measured"
-    )
+    told = "measured with a whole GPU, of which a trial now has 0.5: beside others it may be slower than measured"
     assert [told in reasons for reasons in (whole, shared)] == [False, True]
 
 
@@ -167,18 +165,18 @@ def test_without_gpus_all_trials_run_on_the_cpu_whatever_the_age():
     plan = policy().plan(nodes((16, 0)).model_copy(update={"read_at": datetime(2030, 1, 1, tzinfo=UTC)}))
 
     assert (plan.by_config, plan.use_gpu) == (None, False)
-    assert plan.reasons[0] == ("all trials run on the CPU, whatever was decided: there is no slot on a GPU")
+    assert plan.reasons[0] == ("all trials run on the CPU, whatever was decided: there is no GPU slot")
 
 
 def test_where_no_cpu_slot_fits_all_trials_run_on_the_gpu():
     plan = policy(cpu=CpuPolicy(cpus=64)).plan(CLUSTER)
 
     assert (plan.by_config, plan.use_gpu) == (None, True)
-    assert plan.reasons[0].startswith("all trials run on the GPU, whatever was decided: there is no slot on the CPU: ")
+    assert plan.reasons[0].startswith("all trials run on the GPU, whatever was decided: there is no CPU slot: ")
 
 
 def test_where_neither_fits_both_are_named():
-    with pytest.raises(InfeasibleRequestError, match="one trial needs 2 CPU, 1 GPU or else 64 CPU, but"):
+    with pytest.raises(InfeasibleRequestError, match="one trial needs 2 CPUs, 1 GPU or else 64 CPUs, but"):
         policy(cpu=CpuPolicy(cpus=64)).plan(nodes((16, 0)))
 
 
@@ -212,8 +210,8 @@ def test_hardware_on_which_no_trial_is_placed_does_not_count():
 def test_hardware_that_is_not_known_is_said_to_be_not_known():
     reasons = policy().plan(nodes((16, 2))).reasons
 
-    assert "whether the GPUs are those on which was measured is not known" in reasons
-    assert "whether the CPUs are those on which was measured is not known" in reasons
+    assert "it is not known whether the GPUs are those of the measurement" in reasons
+    assert "it is not known whether the CPUs are those of the measurement" in reasons
 
 
 @pytest.mark.parametrize("is_naive", [True, False], ids=["without a time zone", "with one"])
@@ -280,7 +278,9 @@ def test_several_workloads_must_be_told_apart():
     (first,) = decision.workloads
     two = decision.model_copy(update={"workloads": (first, first.model_copy(update={"workload": "cnn"}))})
 
-    with pytest.raises(InvalidResourcesError, match=r"workload must name one of several \(decided: mlp, cnn\)"):
+    with pytest.raises(
+        InvalidResourcesError, match=r"several workloads were decided, so name one as workload \(decided: mlp, cnn\)"
+    ):
         policy(two)
 
 

@@ -106,7 +106,7 @@ def test_as_many_run_at_once_as_their_configs_allow():
     plan = GpuMemoryPolicy(profile=PROFILE).plan(ONE_GPU)
 
     assert (plan.min_concurrent_trials, plan.max_concurrent_trials) == (4, 36)
-    assert plan.explain().splitlines()[0] == "4 to 36 trials at once, by their configs, limited by GPU"
+    assert plan.explain().splitlines()[0] == "4 to 36 trials at once, depending on their configs, limited by GPU"
 
 
 def test_the_plan_says_what_was_measured_how_it_grows_and_what_each_config_gets():
@@ -126,7 +126,9 @@ def test_workers_that_must_share_the_largest_gpu_get_as_much_of_it_as_there_is_f
     plan = GpuMemoryPolicy(profile=PROFILE, num_workers=2).plan(ONE_GPU)
 
     assert plan.slot_for({"net": "resnet"}).per_worker.gpus == 0.5
-    assert "a config of which nothing is known gets 0.5 GPU a worker, as much as there is for each" in plan.reasons
+    assert (
+        "a config without a measurement or formula gets 0.5 GPU per worker, the most there is for each" in plan.reasons
+    )
     with pytest.raises(InfeasibleRequestError, match="each of its 2 workers can have 40 GiB of a GPU at most"):
         plan.slot_for({"batch": 200})
 
@@ -199,7 +201,7 @@ def test_too_few_large_gpus_for_a_trial_of_two_workers_leave_the_smaller_ones():
 
 @pytest.mark.parametrize("fields", [{}, {"gpu_memory": "6GiB", "profile": PROFILE}], ids=["neither", "both"])
 def test_one_of_an_amount_and_a_profile_is_needed(fields):
-    with pytest.raises(InvalidResourcesError, match="GpuMemoryPolicy needs one of gpu_memory"):
+    with pytest.raises(InvalidResourcesError, match="GpuMemoryPolicy needs either gpu_memory"):
         GpuMemoryPolicy(**fields)
 
 

@@ -47,7 +47,7 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
         pytest.param({"accelerator_type": "L4"}, "has accelerator_type='L4' and no devices", id="a type without GPUs"),
         pytest.param({"device_key": "nvidia.com/gpu.shared"}, "and no devices", id="a key without devices"),
         pytest.param(
-            {"gpus": 1, "device_key": "cpu"}, "is no name of Kubernetes for devices", id="a key without domain"
+            {"gpus": 1, "device_key": "cpu"}, "is not a name of devices in Kubernetes", id="a key without domain"
         ),
         pytest.param({"gpus": 1, "device_key": "x y/gpu"}, "such as 'nvidia.com/gpu'", id="a key with a blank"),
         pytest.param({"node_selector": {"a b": "c"}}, "is not a label key", id="a selector with a blank in its key"),
@@ -61,7 +61,7 @@ def test_a_catalogue_that_was_saved_as_json_is_read_again(tmp_path):
         pytest.param({"custom": {"gpu": 1}}, "use gpus", id="Tune's name of GPUs"),
         pytest.param({"custom": {"accelerator_type:L4": 1}}, "use accelerator_type", id="Ray's way to tell types"),
         pytest.param({"gpus": 1, "custom": {"TPU": 4}}, "several kinds (GPU, TPU)", id="two kinds of devices"),
-        pytest.param({"topology": "4x4"}, "is of TPU slices", id="a topology without TPUs"),
+        pytest.param({"topology": "4x4"}, "is for TPU slices", id="a topology without TPUs"),
         pytest.param(
             {"topology": "4x5", "custom": {"TPU": 4}, "accelerator_type": "TPU-V6E"},
             "did you mean '4x8'?",
@@ -94,7 +94,7 @@ def test_what_makes_no_sense_is_refused_with_the_way_out(tmp_path, fields, messa
     with pytest.raises(InvalidResourcesError) as raised:
         load_catalog(path)
 
-    assert str(raised.value).startswith(f"{path} is no node catalogue: ")
+    assert str(raised.value).startswith(f"{path} is not a node catalogue: ")
     assert message in str(raised.value)
 
 

@@ -134,10 +134,10 @@ def test_known_types_tell_what_to_ask_for_and_which_of_them_help():
     ("capacity", "num_trials", "message"),
     [
         pytest.param(
-            growing(node_type("gpu", gpus=1)), 1, "the largest node offers 8 CPU, 1 GPU", id="types too small"
+            growing(node_type("gpu", gpus=1)), 1, "the largest node offers 8 CPUs, 1 GPU", id="types too small"
         ),
         pytest.param(growing(node_type("gpu", 2, gpus=2)), 3, "only 2 would fit at once", id="too few of them"),
-        pytest.param(ALIVE, 1, "the largest node offers 8 CPU, 0 GPU", id="nothing to add"),
+        pytest.param(ALIVE, 1, "the largest node offers 8 CPUs, 0 GPUs", id="nothing to add"),
     ],
 )
 def test_what_known_types_can_never_meet_is_refused(capacity, num_trials, message):
@@ -211,13 +211,13 @@ def test_floats_take_the_shares_of_a_node_from_it_one_by_one_to_the_last_and_not
 
 def test_the_last_error_says_of_each_choice_why():
     errors = (
-        InfeasibleRequestError("1 GPU", "the largest node offers 8 CPU, and the launch failed", "GPU", "Add one."),
-        InfeasibleRequestError("99 CPU", "the largest node offers 8 CPU", "CPU", "Ask for 8."),
+        InfeasibleRequestError("1 GPU", "the largest node offers 8 CPUs, and the launch failed", "GPU", "Add one."),
+        InfeasibleRequestError("99 CPUs", "the largest node offers 8 CPUs", "CPU", "Ask for 8."),
     )
 
     assert str(InfeasibleRequestError.of_each(errors)) == (
-        "one trial needs 1 GPU or else 99 CPU, but for 1 GPU: the largest node offers 8 CPU, and the launch failed; "
-        "for 99 CPU: the largest node offers 8 CPU: short of GPU and CPU. Ask for 8."
+        "one trial needs 1 GPU or else 99 CPUs, but for 1 GPU: the largest node offers 8 CPUs, and the launch failed; "
+        "for 99 CPUs: the largest node offers 8 CPUs: short of GPU and CPU. Ask for 8."
     )
     assert InfeasibleRequestError.of_each(errors).tried == errors
 

@@ -125,7 +125,7 @@ def test_an_arm_that_one_of_two_runs_lacks_is_told_with_the_reason(file):
 
     assert compare_files([before, after], Question()).notes[-2:] == (
         "after: mlp[1] on gpu, round 0: it raised",
-        "after has no times of mlp[1] on gpu, and before has: not compared.",
+        "mlp[1] on gpu: not compared, as before has times, but after has none.",
     )
 
 

@@ -116,7 +116,7 @@ def test_a_change_back_at_a_large_size_is_no_crossover():
 
     assert crossover(answers(found)).at is None
     assert describe(answers(found)) == (
-        "no one crossover, as the answer changes back; it is ambiguous between 64 and 256 "
+        "no single crossover, as the answer changes back; it is ambiguous between 64 and 256 "
         "(1: CPU, 128: GPU, 256: CPU); measured from 1 to 8192"
     )
 
@@ -157,7 +157,7 @@ def test_one_size_is_measured_in_one_round():
         ({64: "GPU"}, "no crossover: for all sizes the GPU is faster; measured at 64 only"),
         (
             {16: "CPU", 32: "GPU", 64: "ambiguous", 128: "GPU"},
-            "no one crossover, as the answer changes back; it is ambiguous between 16 and 128 "
+            "no single crossover, as the answer changes back; it is ambiguous between 16 and 128 "
             "(16: CPU, 32: GPU, 64: ambiguous, 128: GPU); measured from 16 to 128",
         ),
     ],

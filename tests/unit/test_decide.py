@@ -144,7 +144,7 @@ def test_a_trial_on_two_gpus_pays_for_both_and_has_them_to_itself():
 
     assert (found.at_once, found.trials_per_hour) == (1, pytest.approx(3600 / found.trial_s))
     assert found.cost_per_trial == pytest.approx((2 * 0.9 + 4 * 0.05) * found.trial_s / 3600)
-    assert found.price_of == "2 A10G and 4 CPU"
+    assert found.price_of == "2 A10G and 4 CPUs"
 
 
 def test_why_it_is_not_known_which_costs_less_is_told():
@@ -198,7 +198,7 @@ def test_a_size_that_was_measured_on_one_of_them_only_is_left_out_and_named():
 @pytest.mark.parametrize(
     ("run_set", "told"),
     [
-        (a_run(("cpu",)), "a decision is between cpu and gpu, but the run measured cpu. Run it with"),
+        (a_run(("cpu",)), "a decision needs times of cpu and gpu, but the run measured cpu. Run it with"),
         (
             a_run(("cpu",), devices=(DeviceFound(device="gpu", why_missing="no node has a GPU"),)),
             "but the run measured cpu; gpu is not there: no node has a GPU",

@@ -214,7 +214,7 @@ def test_a_size_that_no_trial_has_is_refused(size):
 def test_a_decision_that_decides_nothing_says_so(policy, node_types):
     plan = design_cluster(policy, catalog(*node_types), 8, decision=a_decision("L4"))
 
-    assert "what was measured decides nothing here" in " ".join(plan.reasons)
+    assert "the decision has no effect" in " ".join(plan.reasons)
 
 
 def test_without_prices_as_few_nodes_as_hold_the_trials():
@@ -269,7 +269,9 @@ def test_slices_that_are_always_there_are_found_by_a_plan():
 
 
 def test_what_no_node_holds_is_refused_with_what_the_nodes_have():
-    with pytest.raises(InfeasibleRequestError, match="with every node that can be had, the largest node offers 16 CPU"):
+    with pytest.raises(
+        InfeasibleRequestError, match="with every node that can be had, the largest node offers 16 CPUs"
+    ):
         design_cluster(CpuPolicy(cpus=32), catalog(CPU), 4)
 
 
@@ -352,10 +354,10 @@ def test_a_plan_explains_itself():
     plan = design_cluster(GpuPolicy(gpus=0.25, cpus=1), catalog(L4, FOUR_L4), 64)
 
     assert plan.explain().splitlines()[:7] == [
-        "64 of 64 trials at once at the most, none at the least",
-        "  l4: 0 to 16 nodes with 4 CPU, 1 GPU, 16 GiB of host memory (L4), for 64 trials",
+        "64 of 64 trials at once at most, none at least",
+        "  l4: 0 to 16 nodes with 4 CPUs, 1 GPU, 16 GiB of host memory (L4), for 64 trials",
         "  each trial: 1 CPU, 0.25 GPU, 5.3 GiB of GPU memory",
-        "at most 11.20 USD an hour, without the head, whose price is not told",
+        "at most 11.20 USD an hour, without the head, whose price is not known",
         "  - 64 trials on 16 l4: these are the cheapest that hold them",
         "  - an hour of such a trial costs 0.175 on l4, 0.25 on l4-4, on nodes that are full",
         "  - 5.3 GiB of GPU memory per worker: its share of the smallest device in use",
@@ -375,23 +377,26 @@ class NeverPlans(ResourcePolicy):
 @pytest.mark.parametrize(
     ("policy", "name", "resources"),
     [
-        pytest.param(PolicyOfAUser(), "cpu-16", "16 CPU, 64 GiB", id="a policy of the user's own"),
-        pytest.param(GpuPolicy(gpus=0.25, cpus=2), "gpu", "8 CPU, 1 GPU, 32 GiB", id="four trials on a GPU"),
-        pytest.param(GpuPolicy(gpus=2, accelerator_type="A100"), "a100-x2", "16 CPU, 2 GPU, 64 GiB", id="two GPUs"),
-        pytest.param(CpuPolicy(cpus=3), "cpu-15", "15 CPU, 60 GiB", id="CPUs without a rest"),
-        pytest.param(CpuPolicy(cpus=32), "cpu-32", "32 CPU, 128 GiB", id="more CPUs than usual"),
-        pytest.param(CpuPolicy(memory="10GiB"), "cpu-16", "16 CPU, 161 GiB", id="memory that is asked for"),
-        pytest.param(CpuPolicy(custom={"license": 0.5}), "cpu-16", "16 CPU, 8 license, 64 GiB", id="custom resources"),
+        pytest.param(PolicyOfAUser(), "cpu-16", "16 CPUs, 64 GiB", id="a policy of the user's own"),
+        pytest.param(GpuPolicy(gpus=0.25, cpus=2), "gpu", "8 CPUs, 1 GPU, 32 GiB", id="four trials on a GPU"),
+        pytest.param(GpuPolicy(gpus=2, accelerator_type="A100"), "a100-x2", "16 CPUs, 2 GPUs, 64 GiB", id="two GPUs"),
+        pytest.param(CpuPolicy(cpus=3), "cpu-15", "15 CPUs, 60 GiB", id="CPUs without a rest"),
+        pytest.param(CpuPolicy(cpus=32), "cpu-32", "32 CPUs, 128 GiB", id="more CPUs than usual"),
+        pytest.param(CpuPolicy(memory="10GiB"), "cpu-16", "16 CPUs, 161 GiB", id="memory that is asked for"),
+        pytest.param(CpuPolicy(custom={"license": 0.5}), "cpu-16", "16 CPUs, 8 license, 64 GiB", id="custom resources"),
         pytest.param(
-            GpuMemoryPolicy(gpu_memory="10GiB", accelerator_type="A100"), "a100", "8 CPU, 1 GPU, 32 GiB", id="by memory"
+            GpuMemoryPolicy(gpu_memory="10GiB", accelerator_type="A100"),
+            "a100",
+            "8 CPUs, 1 GPU, 32 GiB",
+            id="by memory",
         ),
         pytest.param(
-            AcceleratorPolicy(resource="HPU", amount=2), "hpu-x2", "16 CPU, 2 HPU, 64 GiB", id="other devices"
+            AcceleratorPolicy(resource="HPU", amount=2), "hpu-x2", "16 CPUs, 2 HPUs, 64 GiB", id="other devices"
         ),
-        pytest.param(ON_SLICES, "tpu-v6e-4x4-x4", "32 CPU, 4 TPU, 128 GiB", id="TPU slices"),
-        pytest.param(CappedPolicy(CpuPolicy(), 2), "cpu-16", "16 CPU, 64 GiB", id="inside a wrapper"),
+        pytest.param(ON_SLICES, "tpu-v6e-4x4-x4", "32 CPUs, 4 TPUs, 128 GiB", id="TPU slices"),
+        pytest.param(CappedPolicy(CpuPolicy(), 2), "cpu-16", "16 CPUs, 64 GiB", id="inside a wrapper"),
         pytest.param(
-            FirstFeasiblePolicy(GpuPolicy(), CpuPolicy()), "gpu", "8 CPU, 1 GPU, 32 GiB", id="the first choice"
+            FirstFeasiblePolicy(GpuPolicy(), CpuPolicy()), "gpu", "8 CPUs, 1 GPU, 32 GiB", id="the first choice"
         ),
     ],
 )

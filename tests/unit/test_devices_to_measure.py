@@ -33,7 +33,7 @@ def test_a_device_is_written_as_it_is_read(text):
     [
         ("gpus", "unknown device 'gpus'; did you mean 'gpu'?"),
         ("quantum", "unknown device 'quantum'; known: cpu, FURIOSA, gpu"),
-        ("cpu@2", "told by --cpus"),
+        ("cpu@2", "say with --cpus"),
         ("gpu@", "a number above 0 such as 0.25"),
         ("gpu@nan", "a number above 0 such as 0.25"),
         ("gpu@1.5", "Ask for 1 or 2"),

@@ -116,7 +116,7 @@ def test_a_machine_without_gpus_gets_a_note():
         ),
         (
             healthy(gpus=(gpu(0, used_gib=30), gpu(1))),
-            "problem: Ray has given no GPU away, but processes hold GPU memory: 30 GiB of 80 GiB on GPU 0",
+            "problem: Ray has handed out no GPU, but processes hold GPU memory: 30 GiB of 80 GiB on GPU 0",
         ),
         (
             healthy(ray=None, gpus=(gpu(0, used_gib=30), gpu(1))),

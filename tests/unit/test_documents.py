@@ -34,12 +34,12 @@ def nested_by_aliases():
     ("text", "line", "reason"),
     [
         pytest.param("a: 1\nb: [", 2, "not YAML", id="an open bracket"),
-        pytest.param("a:\n\tb: 2", 2, "never by tabs", id="a tab"),
+        pytest.param("a:\n\tb: 2", 2, "never with tabs", id="a tab"),
         pytest.param("a: 1\nb: \x00", 2, "is this a text?", id="a NUL byte"),
         pytest.param("a: \ud800", 1, "is this a text?", id="half a character"),
         pytest.param("a: 1\nb: 2\na: 3", 3, "'a' comes twice, first in line 1", id="a key twice"),
         pytest.param("a: 1\na: true", 2, "'a' comes twice, first in line 1", id="a key twice, once as a truth value"),
-        pytest.param("x: 1\n---\na: &a [1, *a]", 3, r"\*a stands in what it stands for", id="a part of itself"),
+        pytest.param("x: 1\n---\na: &a [1, *a]", 3, r"\*a contains itself", id="a part of itself"),
         pytest.param("a: 1\nb: *c", 2, r"\*c stands for nothing", id="an alias of nothing"),
         pytest.param("x: 1\ny: !!python/object/apply:os.system [ls]", 2, "python/object.* not plain data", id="code"),
         pytest.param("x: !!python/name:os.system", 1, "not plain data", id="a name of Python's"),
@@ -130,16 +130,16 @@ def test_a_dash_is_what_is_piped_in(monkeypatch):
 def test_where_nothing_can_be_piped_in_that_is_said(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)  # as Python has it where it was closed
 
-    with pytest.raises(InvalidResourcesError, match="cannot read what is piped in: there is nothing"):
+    with pytest.raises(InvalidResourcesError, match="nothing is piped in to read"):
         read_text("-")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param(b"a: 1\nb: \xff", "line 2: the byte 0xff is no text in UTF-8", id="no text"),
-        pytest.param(b"\x1f\x8bnonsense", "does not unpack as gzip", id="no gzip"),
-        pytest.param(gzip.compress(b"a: 1\n" * 99)[:-9], "does not unpack as gzip", id="gzip that is cut off"),
+        pytest.param(b"a: 1\nb: \xff", "line 2: the byte 0xff is not UTF-8 text", id="no text"),
+        pytest.param(b"\x1f\x8bnonsense", "cannot be unpacked as gzip", id="no gzip"),
+        pytest.param(gzip.compress(b"a: 1\n" * 99)[:-9], "cannot be unpacked as gzip", id="gzip that is cut off"),
         pytest.param(gzip.compress(b" " * (MAX_CHARACTERS + 1)), "more than 10,000,000 bytes", id="huge once unpacked"),
         pytest.param(b" " * (MAX_CHARACTERS + 1), "more than 10,000,000 bytes", id="huge"),
     ],

@@ -119,7 +119,7 @@ def test_beside_other_kinds_of_slots_workers_stay_and_the_plan_says_so(capacity)
 
     assert len(plan.slots) == 2
     assert [slot.is_elastic for slot in plan.slots] == [False, False]
-    assert "beside slots of other types a trial keeps the fewest of its workers" in plan.explain()
+    assert "each trial keeps its fewest workers" in plan.explain()
 
 
 def test_a_mix_of_one_kind_grows_like_that_kind():
@@ -135,13 +135,13 @@ def test_what_a_trial_may_grow_into_is_idle_for_that_reason():
     rows = [str(row) for row in idle(capacity, plan)]
 
     assert rows == [
-        "3 of 8 CPU: left for one trial to grow into",
-        "1 of 8 CPU: less than one more trial needs",
+        "3 of 8 CPUs: left for one trial to grow into",
+        "1 of 8 CPUs: less than one more trial needs",
     ]
 
 
 def test_a_slot_whose_workers_may_become_fewer_than_they_are_is_refused():
-    with pytest.raises(InvalidResourcesError, match="max_workers is what num_workers may grow to: 1 does not go with"):
+    with pytest.raises(InvalidResourcesError, match="max_workers is what num_workers may grow to: 1 is too few for"):
         TrialSlot(
             trial=Resources(memory_bytes=1),
             max_concurrent_trials=1,
@@ -208,7 +208,7 @@ def test_a_policy_file_takes_a_pair(tmp_path, file, text):
     [
         ("[8, 2]", r"num_workers must name the fewest first, got \[8, 2\]"),
         ("[0, 4]", "each of num_workers must be a whole number, 1 or above, got 0"),
-        ("[2]", r"num_workers must be a whole number, or the fewest and the most: got \[2\]"),
+        ("[2]", r"num_workers must be a whole number, or the fewest and the most such as \(2, 8\): got \[2\]"),
         ("[2, 8.5]", "each of num_workers must be a whole number, 1 or above, got 8.5"),
         ("2-8", "num_workers must be a whole number, 0 or above, got '2-8'"),
     ],
@@ -227,13 +227,13 @@ def test_the_same_number_twice_is_that_number():
 def test_the_explanation_says_from_how_many_to_how_many():
     text = CappedPolicy(CpuPolicy(num_workers=(2, 8)), 1).plan(nodes((8, 0))).explain()
 
-    assert "each trial: 2 to 8 workers with 1 CPU; the driver holds 1 MiB of host memory" in text.replace(
+    assert "each trial: 2 to 8 workers, each with 1 CPU; the driver holds 1 MiB of host memory" in text.replace(
         ".0 MiB", " MiB"
     )
 
 
 def test_too_few_for_the_fewest_is_an_error_that_names_both():
-    with pytest.raises(InfeasibleRequestError, match=r"one trial needs 6 to 8 workers of 1 CPU, but"):
+    with pytest.raises(InfeasibleRequestError, match=r"one trial needs 6 to 8 workers, each with 1 CPU, but"):
         CpuPolicy(num_workers=(6, 8)).plan(nodes((4, 0)))
 
 
@@ -261,5 +261,5 @@ def test_after_running_out_of_memory_fewer_workers_have_room_to_grow():
 
 
 def test_a_trial_has_whole_tpu_slices_so_it_does_not_grow():
-    with pytest.raises(InvalidResourcesError, match="a trial has whole slices, so ask for one number"):
+    with pytest.raises(InvalidResourcesError, match="a trial has whole slices and cannot grow, so give one number"):
         AcceleratorPolicy(resource="TPU", amount=4, accelerator_type="TPU-V4", topology="2x2x2", num_workers=(2, 4))

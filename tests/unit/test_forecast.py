@@ -44,7 +44,7 @@ def test_where_nothing_is_always_there_it_is_said_why_no_trial_runs():
     minimum = forecast_trials(POLICY, cluster()).at_minimum
 
     assert (minimum.trials_at_once, minimum.nodes) == (0, {"gpu": 0})
-    assert "one needs 2 CPU, 0.25 GPU" in minimum.why_not
+    assert "one needs 2 CPUs, 0.25 GPU" in minimum.why_not
 
 
 def test_a_cluster_without_an_autoscaler_stays_as_it_starts():

@@ -114,8 +114,8 @@ def test_the_error_has_the_sum_and_the_number_of_trials_that_would_run():
 
     assert isinstance(error, InfeasibleRequestError)
     assert str(error) == (
-        "one trial needs 2 workers, each with 1 CPU, but beside what holds on there is room for 0 (node a: 4 CPU - "
-        "4 CPU held by 4 waiting drivers = 0 CPU): short of CPU. Pass max_concurrent_trials=2 to Tune (a plan says "
+        "one trial needs 2 workers, each with 1 CPU, but what others hold leaves room for 0 (node a: 4 CPUs - "
+        "4 CPUs held by 4 waiting drivers = 0 CPUs): short of CPU. Pass max_concurrent_trials=2 to Tune (a plan says "
         "how many: plan.max_concurrent_trials), or let drivers hold no CPU or GPU, or add nodes."
     )
 
@@ -142,8 +142,8 @@ def test_an_actor_in_the_way_is_to_be_ended():
 
     error = deadlock_error(ClusterOccupancy(nodes=(node(cpus=2),), permanent=(server,), waiting=(one,)), one)
 
-    assert "2 CPU - 1 CPU held by actor Server = 1 CPU" in error.offered
-    assert error.suggestion.startswith("End what holds on")
+    assert "2 CPUs - 1 CPU held by actor Server = 1 CPU" in error.offered
+    assert error.suggestion.startswith("End what holds resources")
 
 
 def addable(name, most, cpus=2, gpus=0, **labels):
@@ -201,13 +201,13 @@ def test_the_error_says_what_could_be_added():
 
     error = deadlock_error(view, one)
 
-    assert "nodes that can be added: 2 gpu with 4 CPU, 1 GPU, at most 5 together" in error.offered
+    assert "nodes that can be added: 2 gpu with 4 CPUs, 1 GPU, at most 5 together" in error.offered
     assert error.suggestion.startswith("Ask for num_workers=2, or add nodes")
 
     full = view.model_copy(update={"nodes": (node(may_go=True),), "max_nodes_to_add": 0})
     error = deadlock_error(full, one)
 
-    assert "2 gpu with 4 CPU, 1 GPU, at most 0 together and one for each idle node that goes, of 1" in error.offered
+    assert "2 gpu with 4 CPUs, 1 GPU, at most 0 together and one for each idle node that goes, of 1" in error.offered
     assert error.suggestion.startswith("Ask for num_workers=1, or add nodes")
 
 

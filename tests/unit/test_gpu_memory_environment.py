@@ -132,7 +132,7 @@ def test_a_setting_that_lets_jaxs_limit_be_is_none(environ):
 
 
 def test_both_of_jaxs_names_at_once_are_an_error_that_says_which_to_unset():
-    with pytest.raises(MemoryLimitError, match="unset the latter, it is old"):
+    with pytest.raises(MemoryLimitError, match="unset the second, the old name"):
         variables("jax", "0.10.2", {"XLA_CLIENT_MEM_FRACTION": ".5", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".5"})
 
 

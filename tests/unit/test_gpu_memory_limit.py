@@ -72,7 +72,7 @@ def test_a_measured_overhead_takes_the_place_of_the_safe_default():
 )
 def test_a_share_that_leaves_nothing_for_tensors_is_an_error_with_a_way_out(convert, framework):
     with pytest.raises(
-        MemoryLimitError, match=rf"512 MiB leaves nothing for tensors: {framework} .* fewer trials a GPU"
+        MemoryLimitError, match=rf"512 MiB leaves nothing for tensors: {framework} .* fewer trials per GPU"
     ):
         convert(GpuMemoryLimit("512MiB"))
 

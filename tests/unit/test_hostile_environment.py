@@ -63,7 +63,7 @@ VALUES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:no measured overheads are used:UserWarning")
+@pytest.mark.filterwarnings("ignore:safe defaults replace the measured overheads:UserWarning")
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("variable", READERS)
 def test_a_variable_is_read_passed_over_or_explained(variable, value, monkeypatch, tmp_path):

@@ -73,7 +73,7 @@ def test_a_file_that_becomes_a_pipe_while_it_is_opened_keeps_nobody_waiting(tmp_
         return opened(name, flags)
 
     monkeypatch.setattr(os, "open", swap)
-    with pytest.raises(UnreadableFileError, match="no ordinary file"):
+    with pytest.raises(UnreadableFileError, match="not a regular file"):
         read_bytes(path)
 
 

@@ -36,36 +36,36 @@ def explained(capacity, policy):
     ("capacity", "policy", "expected"),
     [
         (nodes((8, 2)), GpuPolicy(cpus=4), []),
-        (nodes((4, 8)), GpuPolicy(cpus=2), ["6 of 8 GPU: their nodes have no CPU left"]),
+        (nodes((4, 8)), GpuPolicy(cpus=2), ["6 of 8 GPUs: their nodes have no CPU left"]),
         (
             nodes((5, 8)),
             GpuPolicy(cpus=2),
-            ["1 of 5 CPU: less than one more trial needs", "6 of 8 GPU: their nodes have too little CPU left"],
+            ["1 of 5 CPUs: less than one more trial needs", "6 of 8 GPUs: their nodes have too little CPU left"],
         ),
         (
             nodes((8, 1), (4, 0)),
             GpuPolicy(cpus=2),
-            ["6 of 12 CPU: their nodes have no GPU left", "4 of 12 CPU: their nodes have no GPU"],
+            ["6 of 12 CPUs: their nodes have no GPU left", "4 of 12 CPUs: their nodes have no GPU"],
         ),
         (
             nodes((8, 1)),
             GpuPolicy(gpus=0.3, cpus=1),
-            ["5 of 8 CPU: their nodes have no GPU left", f"0.0001 of 1 GPU: {ROUNDING}"],
+            ["5 of 8 CPUs: their nodes have no GPU left", f"0.0001 of 1 GPU: {ROUNDING}"],
         ),
-        (nodes((4, 3)), CpuPolicy(cpus=1), ["3 of 3 GPU: no trial asks for GPU"]),
-        (nodes((8, 3)), GpuPolicy(gpus=2, cpus=8), ["1 of 3 GPU: less than one more trial needs"]),
+        (nodes((4, 3)), CpuPolicy(cpus=1), ["3 of 3 GPUs: no trial asks for GPU"]),
+        (nodes((8, 3)), GpuPolicy(gpus=2, cpus=8), ["1 of 3 GPUs: less than one more trial needs"]),
         (
             TYPED,
             GpuPolicy(cpus=4, accelerator_type="A100"),
-            ["16 of 24 CPU: on nodes of another type than A100", "4 of 6 GPU: on nodes of another type than A100"],
+            ["16 of 24 CPUs: on nodes of another type than A100", "4 of 6 GPUs: on nodes of another type than A100"],
         ),
         (
             nodes((8, 0)),
             CappedPolicy(CpuPolicy(cpus=2), 3),
-            ["2 of 8 CPU: held back by the cap max_concurrent_trials"],
+            ["2 of 8 CPUs: held back by the cap max_concurrent_trials"],
         ),
-        (nodes((8, 0)), ReservingPolicy(CpuPolicy(cpus=2), cpus=2), ["2 of 8 CPU: left free by the policy"]),
-        (nodes((7, 0)), CpuPolicy(cpus=1, num_workers=3), ["1 of 7 CPU: less than one more trial needs"]),
+        (nodes((8, 0)), ReservingPolicy(CpuPolicy(cpus=2), cpus=2), ["2 of 8 CPUs: left free by the policy"]),
+        (nodes((7, 0)), CpuPolicy(cpus=1, num_workers=3), ["1 of 7 CPUs: less than one more trial needs"]),
         (
             ClusterCapacity.of(Resources(cpus=4, memory_bytes=10 * GIB)),
             CpuPolicy(cpus=2, memory="4GiB"),
@@ -74,7 +74,7 @@ def explained(capacity, policy):
         (
             ClusterCapacity.of(Resources(cpus=2, custom={"TPU": 4})),
             CpuPolicy(cpus=1),
-            ["4 of 4 TPU: no trial asks for TPU"],
+            ["4 of 4 TPUs: no trial asks for TPU"],
         ),
     ],
     ids=[
@@ -103,7 +103,7 @@ def test_nodes_that_are_added_count_as_well():
     slot = TrialSlot(trial=Resources(cpus=4, gpus=1), max_concurrent_trials=4)
     plan = TrialPlan(slots=(slot,), limited_by="GPU", nodes_to_add={"gpu": 2})
 
-    assert [str(part) for part in idle(capacity, plan)] == ["1 of 17 CPU: less than one more trial needs"]
+    assert [str(part) for part in idle(capacity, plan)] == ["1 of 17 CPUs: less than one more trial needs"]
 
 
 def test_where_places_cannot_be_told_node_by_node_the_sum_is_idle():
@@ -114,7 +114,7 @@ def test_where_places_cannot_be_told_node_by_node_the_sum_is_idle():
 
     parts = idle(nodes((8, 2)), TrialPlan(slots=kinds, limited_by="CPU"))
 
-    assert [str(part) for part in parts] == ["4 of 8 CPU: limited by CPU"]
+    assert [str(part) for part in parts] == ["4 of 8 CPUs: limited by CPU"]
 
 
 def test_a_plan_for_another_cluster_is_refused():
@@ -156,6 +156,6 @@ def test_nodes_that_the_plan_does_not_select_are_idle():
     plan = SelectingPolicy(CpuPolicy(cpus=2), label_selector={"zone": "!eu"}).plan(capacity)
 
     assert [str(part) for part in idle(capacity, plan)] == [
-        "5 of 8 CPU: on nodes that the plan's label selector leaves out",
-        "1 of 8 CPU: less than one more trial needs",
+        "5 of 8 CPUs: on nodes that the plan's label selector leaves out",
+        "1 of 8 CPUs: less than one more trial needs",
     ]

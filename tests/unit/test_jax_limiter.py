@@ -102,7 +102,7 @@ def test_another_share_after_jax_has_started_is_too_late(jax, gib):
 
 @pytest.mark.parametrize("options", [{"memory_fraction": 0.9}, "allocator:platform"])
 def test_an_option_of_jaxs_client_voids_its_limit(jax, options):
-    with pytest.raises(MemoryLimitError, match="jax_pjrt_client_create_options goes before"):
+    with pytest.raises(MemoryLimitError, match="jax_pjrt_client_create_options overrides"):
         limit_jax(jax(options=options), jax_share())
 
 
@@ -129,7 +129,7 @@ def test_a_jax_without_a_gpu_is_let_be(jax, state):
 def test_an_allocator_that_takes_no_fraction_for_a_limit_voids_jaxs(jax, allocator, monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_ALLOCATOR", allocator)
 
-    with pytest.raises(MemoryLimitError, match=f"XLA_PYTHON_CLIENT_ALLOCATOR={allocator} turns"):
+    with pytest.raises(MemoryLimitError, match=f"XLA_PYTHON_CLIENT_ALLOCATOR={allocator} switches"):
         limit_jax(jax(), jax_share())
 
 

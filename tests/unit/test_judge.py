@@ -185,5 +185,5 @@ def test_a_verdict_agrees_with_its_interval(first, second, same_within):
 
 
 def test_a_percentage_is_no_part():
-    with pytest.raises(InvalidResourcesError, match="same_within is a part between 0 and 1"):
+    with pytest.raises(InvalidResourcesError, match="same_within must be between 0 and 1"):
         compare_arms(arm(1), arm(1), same_within=5)

@@ -65,7 +65,9 @@ def test_a_node_may_be_selected_by_its_identifier():
 def test_workers_that_would_not_all_find_a_gpu_are_refused():
     plan = plan_of(GpuPolicy(gpus=0.25, cpus=1, num_workers=8))
 
-    with pytest.raises(InfeasibleRequestError, match=r"8 workers of 1 CPU, 0.5 GPU.* do not hold them all at once"):
+    with pytest.raises(
+        InfeasibleRequestError, match=r"8 workers, each with 1 CPU, 0.5 GPU.* do not hold them all at once"
+    ):
         larger(plan)
 
 

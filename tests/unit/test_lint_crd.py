@@ -198,7 +198,7 @@ def test_a_schema_that_is_none_is_told_with_its_file(tmp_path, schema):
     path.write_text(yaml.safe_dump(definition({"x": schema, "y": schema})))
     crds = load_crds(path)
 
-    with pytest.raises(InvalidResourcesError, match=r"crd\.yaml: the definition of RayCluster is no valid schema"):
+    with pytest.raises(InvalidResourcesError, match=r"crd\.yaml: the definition of RayCluster is not a valid schema"):
         crds.problems(manifest(x="text", y=1))
 
 

@@ -322,7 +322,7 @@ def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
         ),
         pytest.param(
             manifest([{"rayStartParams": {"num-gpus": "x"}}], enableInTreeAutoscaling=False),
-            "num-gpus: 'x' is no whole number, which ray start needs",
+            "num-gpus: 'x' is not a whole number, which ray start needs",
             id="no number to start with",
         ),
         pytest.param(
@@ -332,7 +332,9 @@ def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
         ),
         pytest.param(manifest([{"template": pod()}]), "group 'gpu': .*cannot tell how many CPUs", id="no CPUs"),
         pytest.param(
-            manifest([{"rayStartParams": {"num-gpus": "0.5"}}]), "num-gpus: '0.5' is no whole number", id="half a GPU"
+            manifest([{"rayStartParams": {"num-gpus": "0.5"}}]),
+            "num-gpus: '0.5' is not a whole number",
+            id="half a GPU",
         ),
         pytest.param(
             manifest([{"rayStartParams": {"resources": "{a: 1}"}}]), "is not what Ray's autoscaler reads", id="no JSON"
@@ -341,7 +343,7 @@ def test_without_node_types_those_that_ray_has_for_the_provider_count(load):
         pytest.param(manifest([{}, {}]), "'gpu' comes twice", id="a name that comes twice"),
         pytest.param(manifest([{"numOfHosts": 0}]), "num_hosts must be", id="no hosts"),
         pytest.param(manifest([{"resources": {"CPU": "1E"}}]), "cpus must be a finite number", id="too many CPUs"),
-        pytest.param(manifest([{"resources": {"CPU": "x"}}]), "'x' is no amount", id="no amount"),
+        pytest.param(manifest([{"resources": {"CPU": "x"}}]), "'x' is not an amount", id="no amount"),
         pytest.param(manifest([{"minReplicas": -1}]), "min_nodes must be a whole number", id="a negative number"),
         pytest.param(CLUSTER_YAML.replace("max_workers: 6", ""), "max_workers is missing", id="no max_workers"),
         pytest.param(CLUSTER_YAML.replace(": head\n", ": hed\n"), "head_node_type must name one", id="no head"),

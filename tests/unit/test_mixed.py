@@ -69,7 +69,7 @@ def test_a_kind_for_which_nothing_is_left_is_left_out_with_a_reason():
     plan = MixedPolicy(QUARTERS, ON_CPUS).plan(nodes((8, 2)))
 
     assert counts(plan) == {(1, 0.25): 8}
-    assert plan.reasons[0].startswith("no slots of CpuPolicy beside these: one trial needs 2 CPU")
+    assert plan.reasons[0].startswith("no slots of CpuPolicy beside these: one trial needs 2 CPUs")
 
 
 def test_without_gpus_the_plan_is_that_of_the_other_policy():
@@ -79,7 +79,7 @@ def test_without_gpus_the_plan_is_that_of_the_other_policy():
 
 
 def test_an_error_tells_of_each_policy():
-    with pytest.raises(InfeasibleRequestError, match=r"1 CPU, 0.25 GPU or else 2 CPU") as caught:
+    with pytest.raises(InfeasibleRequestError, match=r"1 CPU, 0.25 GPU or else 2 CPUs") as caught:
         MixedPolicy(QUARTERS, ON_CPUS).plan(nodes((1, 0)))
 
     assert len(caught.value.tried) == 2
@@ -92,11 +92,11 @@ def test_it_explains_what_there_is_of_each_kind_and_why():
     assert plan.explain().splitlines() == [
         "10 trials at once, limited by CPU",
         "  4 with 1 CPU, 0.25 GPU (speed 10)",
-        "  6 with 2 CPU (speed 1)",
+        "  6 with 2 CPUs (speed 1)",
         "  - CappedPolicy: GPU memory was not read on every node, so each worker is held to its share of the device it "
         "gets",
-        "  - CappedPolicy: 8 would fit, but at most 4 may run",
-        "  - CpuPolicy: 2 CPU per worker, as asked for, and no GPU",
+        "  - CappedPolicy: 8 would fit, but at most 4 may run at once",
+        "  - CpuPolicy: 2 CPUs per worker, as asked for, and no GPU",
     ]
 
 
@@ -158,7 +158,7 @@ def test_shares_of_gpus_and_whole_gpus_do_not_share_a_node():
 def test_a_kind_left_out_for_its_share_says_so():
     plan = MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 1), QUARTERS).plan(nodes((16, 2)))
 
-    assert "the slots before use devices of the same nodes in another share" in plan.reasons[0]
+    assert "the policies before it cut the same devices into other shares" in plan.reasons[0]
 
 
 def test_capped_the_better_kinds_are_kept():
@@ -350,7 +350,9 @@ def test_policies_inside_one_another_plan_once():
 def test_slots_that_are_to_run_by_config_are_refused():
     profile = GpuMemoryProfile(measurements=(GpuMemoryMeasurement(config={"batch": 1}, total_bytes=2**30),))
 
-    with pytest.raises(InvalidResourcesError, match="a slot of MixedPolicy is for any trial: give it gpu_memory"):
+    with pytest.raises(
+        InvalidResourcesError, match=r"a slot of MixedPolicy is for any trial, but .* give it gpu_memory"
+    ):
         MixedPolicy(CappedPolicy(GpuMemoryPolicy(profile=profile), 3), ON_CPUS)
 
 
@@ -358,8 +360,8 @@ def test_slots_that_are_to_run_by_config_are_refused():
     ("build", "message"),
     [
         (lambda: MixedPolicy(policies=()), "needs at least one policy"),
-        (lambda: MixedPolicy(ON_CPUS, policies=(ON_CPUS,)), "give the policies one way"),
-        (lambda: MixedPolicy(ON_CPUS, speeds=(1, 2)), "speeds has a number for each policy, got 2 for 1"),
+        (lambda: MixedPolicy(ON_CPUS, policies=(ON_CPUS,)), "give the policies as arguments or as policies="),
+        (lambda: MixedPolicy(ON_CPUS, speeds=(1, 2)), "speeds needs a number for each policy, got 2 for 1"),
         (lambda: MixedPolicy(ON_CPUS, speeds=(0,)), "must be a number above 0, at most 1e.11, got 0"),
         (lambda: MixedPolicy(ON_CPUS, speeds=("fast",)), "must be a number above 0, at most 1e.11, got 'fast'"),
         (lambda: MixedPolicy(ON_CPUS, speeds=(1e300,)), "must be a number above 0, at most 1e.11, got 1e"),

@@ -32,7 +32,7 @@ def test_of_several_types_the_first_that_fits_is_taken():
     plan = GpuPolicy(gpus=4, accelerator_type=("H100", "A100", "L4")).plan(MIXED)
 
     assert plan.accelerator_type == "A100"
-    assert "not GpuPolicy: one trial needs 4 GPU on H100" in plan.reasons[0]
+    assert "not GpuPolicy: one trial needs 4 GPUs on H100" in plan.reasons[0]
 
 
 def test_several_types_are_choices_of_a_policy():
@@ -58,7 +58,7 @@ def test_where_a_later_type_would_run_more_trials_the_plan_says_so_and_min_trial
 
     most = more.max_concurrent_trials
     assert (few.accelerator_type, more.accelerator_type) == ("H100", "A100")
-    assert f"and A100 would run {most}: with min_trials=, a type that runs too few is passed over" in few.reasons[0]
+    assert f"and A100 would run {most}: set min_trials= to pass over a type that runs too few" in few.reasons[0]
     assert not any("passed over" in reason for reason in more.reasons)
 
 
@@ -74,7 +74,7 @@ def test_where_a_later_type_would_run_more_trials_the_plan_says_so_and_min_trial
         pytest.param(GpuPolicy(min_trials=12), "1 GPU, 12 times at once, but only 11 would run at once", id="any type"),
         pytest.param(
             FirstFeasiblePolicy(GpuPolicy(gpus=4), CpuPolicy(cpus=64), min_trials=9),
-            "only 2 would run at once; for 64 CPU, 9 times at once: only 3 would .* Ask for min_trials=3, or add nodes",
+            "only 2 would run at once; for 64 CPUs, 9 times at once: only 3 would .* Ask for min_trials=3, or add",
             id="any policies",
         ),
     ],
@@ -92,7 +92,7 @@ def test_a_choice_that_runs_too_few_trials_is_passed_over():
 
     assert (plan.worker.cpus, plan.max_concurrent_trials) == (64, 3)
     assert "3 times at once, but only 1 would run at once" in plan.reasons[0]
-    with pytest.raises(InfeasibleRequestError, match="Ask for at most 64 CPU per worker"):
+    with pytest.raises(InfeasibleRequestError, match="Ask for at most 64 CPUs per worker"):
         last.plan(FEW_H100)
 
 
@@ -129,11 +129,11 @@ def test_gpu_memory_that_was_not_read_comes_from_the_table_of_known_types_and_th
     plan = GpuPolicy(min_gpu_memory="20GiB", gpus=0.5).plan(ClusterCapacity.of(gpu_node("a", accelerator_type="L4")))
 
     assert plan.gpu_memory_bytes == gpu_memory_of_type("L4") // 2
-    assert "GPU memory was not read, so it is that of the table of known types: 1 L4 (21.2 GiB)" in plan.reasons
+    assert "GPU memory was not read, so that of the device type counts: 1 L4 (21.2 GiB)" in plan.reasons
 
 
 def test_gpu_memory_that_nobody_knows_is_not_enough():
-    with pytest.raises(InfeasibleRequestError, match=r"the GPUs there are 1 B300 \(memory not read\)"):
+    with pytest.raises(InfeasibleRequestError, match=r"the cluster has only 1 B300 \(memory not read\)"):
         GpuPolicy(min_gpu_memory="1GiB").plan(ClusterCapacity.of(gpu_node("a", accelerator_type="B300")))
 
 
@@ -169,7 +169,7 @@ def test_what_an_inner_policy_selects_and_what_an_outer_one_excludes_are_told_to
 def test_a_selection_without_nodes_says_what_labels_there_are():
     capacity = ClusterCapacity.of(gpu_node("a", labels={"zone": "eu"}), gpu_node("b"))
 
-    with pytest.raises(InfeasibleRequestError, match="of 2 nodes none is left; zone is eu, not set"):
+    with pytest.raises(InfeasibleRequestError, match="none of 2 nodes is left; zone is eu, not set"):
         SelectingPolicy(CpuPolicy(), label_selector={"zone": "us"}).plan(capacity)
 
 
@@ -187,7 +187,7 @@ def test_cpus_that_ray_counts_and_the_quota_does_not_allow_are_told():
 
     plan = CpuPolicy().plan(ClusterCapacity.of(node))
 
-    assert any("Ray counts 64 CPU on 1 node where" in reason and "--num-cpus=7" in reason for reason in plan.reasons)
+    assert any("Ray counts 64 CPUs on 1 node where" in reason and "--num-cpus=7" in reason for reason in plan.reasons)
 
 
 def test_custom_resources_are_planned():
@@ -215,8 +215,8 @@ def test_an_infeasible_wish_that_an_added_node_would_meet_says_so():
 @pytest.mark.parametrize(
     ("custom", "message"),
     [
-        ({"NPU": 0.3}, r"one of devices, .* take AcceleratorPolicy\(resource='NPU'\)"),
-        ({"gpu": 1}, "custom resource 'gpu' is Tune's name of GPU: use gpus"),
+        ({"NPU": 0.3}, r"is a device, .* take AcceleratorPolicy\(resource='NPU'\)"),
+        ({"gpu": 1}, "custom resource 'gpu' is Tune's name for GPU: use gpus"),
         ({"accelerator_type:T4": 0.001}, "use accelerator_type"),
     ],
 )
@@ -306,7 +306,7 @@ def test_what_is_to_be_excluded_and_is_not_there_is_told():
 def test_an_error_says_that_what_it_misses_is_being_drained():
     capacity = ClusterCapacity(nodes=(gpu_node("a", gpus=0),), draining=(gpu_node("b"),))
 
-    with pytest.raises(InfeasibleRequestError, match="0 GPU; not counted: 1 being drained"):
+    with pytest.raises(InfeasibleRequestError, match="0 GPUs; not counted: 1 being drained"):
         GpuPolicy().plan(capacity)
 
 

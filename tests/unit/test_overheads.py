@@ -108,7 +108,9 @@ def test_where_there_is_no_home_safe_defaults_hold(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
 
-    with pytest.warns(UserWarning, match="safe defaults are: .*needs HOME, which is not set: set it, or TUNE_POLICIES"):
+    with pytest.warns(
+        UserWarning, match="safe defaults replace .*needs HOME, which is not set: set it, or TUNE_POLICIES"
+    ):
         assert load_overheads() == Overheads()
     with pytest.raises(InvalidResourcesError, match="needs HOME, which is not set"):
         save_overheads(Overheads())
@@ -126,7 +128,7 @@ def test_a_file_that_another_user_may_write_is_not_believed(cache, mode, owner):
             pytest.skip("only root can give a file away")
         os.chown(cache, owner, -1)
 
-    with pytest.warns(UserWarning, match="another user may have written it, so it is not believed"):
+    with pytest.warns(UserWarning, match="another user may have written it, so it is not trusted"):
         assert load_overheads() == Overheads()
     with pytest.warns(UserWarning, match="another user may have written it"):
         save_overheads(Overheads(measured=(measured("jax"),)))
@@ -163,11 +165,11 @@ def test_a_file_that_is_not_understood_is_warned_of_and_counts_as_none(cache, te
     cache.parent.mkdir()
     cache.write_text(text, encoding="latin-1")
 
-    with pytest.warns(UserWarning, match=r"no measured overheads are used, safe defaults are: .*gpu-overheads\.json"):
+    with pytest.warns(UserWarning, match=r"safe defaults replace the measured overheads: .*gpu-overheads\.json"):
         assert load_overheads() == Overheads()
 
 
-@pytest.mark.filterwarnings("ignore:no measured overheads:UserWarning")
+@pytest.mark.filterwarnings("ignore:safe defaults replace:UserWarning")
 def test_a_file_that_is_not_understood_is_replaced_by_the_next_measurement(cache):
     cache.parent.mkdir()
     cache.write_text("{")

@@ -66,7 +66,7 @@ def test_a_few_poor_nodes_do_not_decide_for_train_workers_and_the_plan_says_so()
     plan = GpuPolicy(num_workers=2).plan(LARGE_AND_SMALL)
 
     assert plan.per_worker.cpus == 12
-    assert any(reason.startswith("left out 1 node with GPU and too few CPUs") for reason in plan.reasons)
+    assert any(reason.startswith("left out 1 node with GPU but too few CPUs") for reason in plan.reasons)
 
 
 def test_poor_nodes_count_where_a_trial_needs_them():
@@ -100,7 +100,7 @@ def test_an_explanation_of_many_types_stays_short():
     lines = GpuPolicy().plan(capacity).explain().splitlines()
 
     assert len(lines) < 15
-    assert "  32 in 32 further types of slots" in lines
+    assert "  32 in 32 further slot types" in lines
 
 
 policies = (

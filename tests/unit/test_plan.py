@@ -69,15 +69,15 @@ def test_the_explanation_says_how_many_what_each_gets_what_limits_and_why():
 
     assert text.splitlines() == [
         "6 trials at once, limited by GPU",
-        "  each trial: 2 CPU, 0.5 GPU",
-        "  - 0.4 GPU became 0.5: only 2 such on a GPU, and unequal shares may wait for ever",
-        "  - 2 CPU per worker, so that no GPU is left without CPUs",
+        "  each trial: 2 CPUs, 0.5 GPU",
+        "  - 0.4 GPU became 0.5: a GPU holds 2 such workers, and unequal shares may wait for ever",
+        "  - 2 CPUs per worker: 16 CPUs ÷ 6 GPU slots, rounded down; set cpus= to change",
         "  - GPU memory was not read on every node, so each worker is held to its share of the device it gets",
     ]
 
 
 def test_workers_without_resources_are_refused():
-    with pytest.raises(InvalidResourcesError, match="num_workers=2 does not go with per_worker=nothing"):
+    with pytest.raises(InvalidResourcesError, match="num_workers=2 contradicts per_worker=nothing"):
         TrialSlot(trial=Resources(cpus=1), max_concurrent_trials=1, num_workers=2)
 
 

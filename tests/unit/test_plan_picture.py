@@ -107,7 +107,7 @@ def test_shares_of_a_device_are_boxes_in_it():
 
     said = texts(policy, cluster(ONE))
 
-    assert {"32 CPU, 2 GPU (A100, 80 GiB)", "a", "GPU: 2 of 2", "0: 4 × A", "1: 4 × A", "CPU: 32 of 32"} <= {*said}
+    assert {"32 CPUs, 2 GPUs (A100, 80 GiB)", "a", "GPU: 2 of 2", "0: 4 × A", "1: 4 × A", "CPU: 32 of 32"} <= {*said}
     assert len(boxes(policy, cluster(ONE), "tp-c0")) == 1 + 8 + 8  # the slot type's own, and one in each resource
 
 
@@ -116,7 +116,7 @@ def test_what_is_used_up_stops_one_more_trial_and_what_is_left_is_idle():
 
     assert said.index("GPU: 2 of 2") + 1 == said.index("stops one more trial")
     assert said.count("stops one more trial") == 1
-    assert "24 of 32 CPU: their nodes have no GPU left" in said
+    assert "24 of 32 CPUs: their nodes have no GPU left" in said
 
 
 def test_a_worker_with_several_devices_is_one_box_with_their_numbers():
@@ -128,7 +128,7 @@ def test_slots_of_several_types_have_a_colour_and_a_letter_each():
 
     said = texts(policy, cluster(ONE))
 
-    assert {"A", "B", "2 trials with 10 CPU", "4 × A, 2 × B"} <= {*said}
+    assert {"A", "B", "2 trials with 10 CPUs", "4 × A, 2 × B"} <= {*said}
     assert len(boxes(policy, cluster(ONE), "tp-c1")) == 1 + 2
 
 

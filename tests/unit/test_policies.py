@@ -170,28 +170,28 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
         pytest.param(
             nodes((6, 1), (6, 1)),
             GpuPolicy(gpus=2),
-            "one trial needs 2 GPU, but the largest node offers 6 CPU, 1 GPU: short of GPU. "
+            "one trial needs 2 GPUs, but the largest node offers 6 CPUs, 1 GPU: short of GPU. "
             "Ask for at most 1 GPU per worker, or for num_workers=2 with 1 GPU each, or add a larger node.",
             id="2 GPUs on two nodes of 1",
         ),
         pytest.param(
             nodes((8, 0)),
             GpuPolicy(),
-            "one trial needs 1 GPU, but the largest node offers 8 CPU, 0 GPU: short of GPU. Ask for no GPU "
-            "(CpuPolicy, alone or last: policy | CpuPolicy()), or add a GPU node.",
+            "one trial needs 1 GPU, but the largest node offers 8 CPUs, 0 GPUs: short of GPU. Take "
+            "CpuPolicy() instead, or as a fallback (policy | CpuPolicy()), or add a GPU node.",
             id="no GPU",
         ),
         pytest.param(
             nodes((4, 0), (2, 0)),
             CpuPolicy(cpus=8),
-            "one trial needs 8 CPU, but the largest node offers 4 CPU, 0 GPU: short of CPU. "
-            "Ask for at most 4 CPU per worker, or add a larger node.",
+            "one trial needs 8 CPUs, but the largest node offers 4 CPUs, 0 GPUs: short of CPU. "
+            "Ask for at most 4 CPUs per worker, or add a larger node.",
             id="too many CPUs",
         ),
         pytest.param(
             nodes((4, 0)),
             CpuPolicy(num_workers=6),
-            "one trial needs 6 workers of 1 CPU, but the cluster holds 4 such workers at once: short of CPU. "
+            "one trial needs 6 workers, each with 1 CPU, but the cluster holds 4 such workers at once: short of CPU. "
             "Ask for num_workers=4, or add nodes.",
             id="too many workers",
         ),
@@ -219,7 +219,7 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
         pytest.param(
             nodes((8, 1)),
             GpuMemoryPolicy(gpu_memory="6GiB"),
-            "one trial needs 1 GPU with 6 GiB of GPU memory, but the GPU memory of 1 of 1 GPU nodes was not read: "
+            "one trial needs 1 GPU with 6 GiB of GPU memory, but the GPU memory of the GPU node was not read: "
             "short of GPU memory. Install nvidia-ml-py on the GPU nodes and probe again, give them an accelerator "
             "type, or take GpuPolicy with a share of a GPU.",
             id="GPU memory not read",
@@ -227,14 +227,14 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
         pytest.param(
             nodes((8, 2), (64, 0)),
             GpuPolicy(cpus=32),
-            "one trial needs 32 CPU, 1 GPU, but the largest node offers 8 CPU, 2 GPU: short of CPU. "
-            "Ask for at most 8 CPU per worker, or add a larger node.",
+            "one trial needs 32 CPUs, 1 GPU, but the largest node offers 8 CPUs, 2 GPUs: short of CPU. "
+            "Ask for at most 8 CPUs per worker, or add a larger node.",
             id="each is there, but not on one node",
         ),
         pytest.param(
             nodes((8, 0)),
             ReservingPolicy(CpuPolicy(), cpus=8),
-            "one trial needs 1 CPU, but with 8 CPU left free, the largest node offers 0 CPU, 0 GPU: short of CPU. "
+            "one trial needs 1 CPU, but with 8 CPUs left free, the largest node offers 0 CPUs, 0 GPUs: short of CPU. "
             "Add a node with more CPU, or ask for less in every respect. Or leave less free.",
             id="all is to be left free",
         ),
@@ -248,8 +248,8 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
         pytest.param(
             nodes((2, 0)),
             FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=4)),
-            "one trial needs 1 GPU or else 4 CPU, but the largest node offers 2 CPU, 0 GPU: short of GPU and CPU. "
-            "Ask for at most 2 CPU per worker, or add a larger node.",
+            "one trial needs 1 GPU or else 4 CPUs, but the largest node offers 2 CPUs, 0 GPUs: short of GPU and CPU. "
+            "Ask for at most 2 CPUs per worker, or add a larger node.",
             id="no choice fits",
         ),
     ],
@@ -312,7 +312,7 @@ def test_a_gpu_node_that_is_left_out_for_want_of_cpus_is_named_with_the_way_out(
     cluster = ClusterCapacity.of(gpu_node("a", cpus=0, **T4), gpu_node("b", cpus=8, **T4))
 
     assert (
-        "left out 1 node with GPU and without CPUs: with cpus=0, trials run there too, and every worker has none"
+        "left out 1 node with GPU but no CPUs: with cpus=0, trials run there too, but no worker gets a CPU"
     ) in policy.plan(cluster).reasons
 
 
@@ -347,8 +347,8 @@ def test_a_gpu_on_which_no_worker_fits_makes_no_share_smaller():
 @pytest.mark.parametrize(
     ("policy", "note"),
     [
-        (ReservingPolicy(CpuPolicy(), cpus=1), "Tune's own need max_concurrent_trials"),
-        (ReservingPolicy(GpuPolicy(gpus=0.5), gpus=1), "perhaps none as a whole"),
+        (ReservingPolicy(CpuPolicy(), cpus=1), "with tune.run or Tuner, pass max_concurrent_trials"),
+        (ReservingPolicy(GpuPolicy(gpus=0.5), gpus=1), "perhaps no whole GPU"),
         (ReservingPolicy(CpuPolicy(), memory="1GiB"), "host memory of some nodes is not known"),
     ],
     ids=["CPUs", "shares of a GPU", "host memory"],
@@ -463,7 +463,9 @@ def test_the_reasons_say_why_earlier_choices_were_not_taken():
     plan = FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=2)).plan(nodes((4, 0)))
 
     assert not plan.use_gpu
-    assert plan.reasons[0].startswith("not GpuPolicy: one trial needs 1 GPU, but the largest node offers 4 CPU, 0 GPU")
+    assert plan.reasons[0].startswith(
+        "not GpuPolicy: one trial needs 1 GPU, but the largest node offers 4 CPUs, 0 GPUs"
+    )
 
 
 def test_each_choice_that_failed_is_kept_in_the_error():
@@ -478,14 +480,14 @@ def test_each_choice_that_failed_is_kept_in_the_error():
     [
         (lambda: GpuPolicy(gpus=1.5), "gpus above 1 must be whole, got 1.5: ask for 1 or 2"),
         (lambda: GpuPolicy(gpus=0), "gpus must be above 0, got 0: for trials without GPUs take CpuPolicy"),
-        (lambda: GpuPolicy(gpus=0.00005), "gpus is counted by Ray in steps of 0.0001"),
+        (lambda: GpuPolicy(gpus=0.00005), "Ray counts gpus in steps of 0.0001"),
         (lambda: GpuPolicy(gpus=float("nan")), "gpus must be a finite number from 0 to 1e+11, got nan"),
         (lambda: CpuPolicy(cpus=-1), "cpus must be a finite number from 0 to 1e+11, got -1"),
         (lambda: CpuPolicy(cpus=float("inf")), "cpus must be a finite number from 0 to 1e+11, got inf"),
         (lambda: CpuPolicy(cpus=0), "cpus must be above 0 for a worker without GPUs"),
         (lambda: CpuPolicy(num_workers=1.5), "num_workers must be a whole number, 0 or above, got 1.5"),
         (lambda: GpuMemoryPolicy(gpu_memory="6 gigs"), "gpu_memory must be above 0: a number of bytes, or a number"),
-        (lambda: GpuMemoryPolicy(), "GpuMemoryPolicy needs one of gpu_memory, an amount such as '6GiB', and profile"),
+        (lambda: GpuMemoryPolicy(), "GpuMemoryPolicy needs either gpu_memory, an amount such as '6GiB', or profile"),
         (lambda: GpuPolicy(accelerator_type="A10O"), "unknown accelerator type 'A10O'; did you mean 'A10G'?"),
         (lambda: GpuPolicy(accelerator_type="a100"), "unknown accelerator type 'a100'; did you mean 'A100'?"),
         (lambda: EvenSplitPolicy(num_trials=0), "num_trials must be a whole number, 1 or above, got 0"),
@@ -496,7 +498,7 @@ def test_each_choice_that_failed_is_kept_in_the_error():
         (lambda: CpuPolicy(num_workers=10**12), "num_workers must be at most 100,000,000,000, got 1000000000000"),
         (lambda: ReservingPolicy(CpuPolicy(), gpus=0.5), "gpus must be a whole number, 0 or above, got 0.5"),
         (lambda: FirstFeasiblePolicy(policies=()), "needs at least one policy to try"),
-        (lambda: FirstFeasiblePolicy(CpuPolicy(), policies=()), "give the policies one way"),
+        (lambda: FirstFeasiblePolicy(CpuPolicy(), policies=()), "give the policies as arguments or as policies="),
         (lambda: FirstFeasiblePolicy("CpuPolicy"), "a policy must be a mapping with a 'kind', got a text"),
         (lambda: GpuPolicy(accelerator_type=iter(())), "must be the name of a device type, or a list of such names"),
         (lambda: GpuPolicy(accelerator_type={"A100"}), "must be the name of a device type, or a list of such names"),

@@ -113,7 +113,7 @@ def test_it_is_not_made_from_another_kind(policy):
 
     with pytest.raises(InvalidResourcesError, match=f"this is a {other['kind']}, not a {type(policy).__name__}"):
         type(policy).from_dict(other)
-    with pytest.raises(InvalidResourcesError, match="this is no JSON"):
+    with pytest.raises(InvalidResourcesError, match="this is not JSON"):
         type(policy).from_json("{")
 
 

@@ -71,7 +71,7 @@ def test_the_same_policy_comes_from_yaml_and_json(tmp_path, write):
         ("[" * 3000, "line 1: neither JSON (recursion limit exceeded"),
         (
             "&a {kind: CappedPolicy, max_concurrent_trials: 1, inner: *a}",
-            "line 1: the alias *a stands in what it stands for",
+            "line 1: the alias *a contains itself",
         ),
         ("kind: CpuPolicy\ncpus: 1" + "0" * 400, "cpus must be a finite number from 0 to 1e+11, got 1000000"),
         (
@@ -92,7 +92,7 @@ def test_a_wrong_file_is_refused_with_its_name_and_the_rule(tmp_path, text, mess
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "No such file"), (b"\xff\xfe\x00kind", "line 1: the byte 0xff is no text in UTF-8")]
+    ("content", "message"), [(None, "No such file"), (b"\xff\xfe\x00kind", "line 1: the byte 0xff is not UTF-8 text")]
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, content, message):
     path = tmp_path / "policy.yaml"
@@ -139,7 +139,7 @@ def test_a_file_that_is_no_decision_is_named(tmp_path):
     path = tmp_path / "policy.yaml"
     path.write_text("{kind: BenchmarkedPolicy, decision: decision.json}")
 
-    with pytest.raises(InvalidResourcesError, match=r"decision\.json is no decision: Decision needs 'measured_at'"):
+    with pytest.raises(InvalidResourcesError, match=r"decision\.json is not a decision: Decision needs 'measured_at'"):
         load_policy(path)
 
 
@@ -151,7 +151,7 @@ def test_a_profile_that_is_not_there_or_is_none_is_an_error_with_its_name(tmp_pa
         load_policy(path)
     (tmp_path / "measured.json").write_text("{}")
     with pytest.raises(
-        InvalidResourcesError, match=r"measured\.json is no profile: GpuMemoryProfile needs 'measurements'"
+        InvalidResourcesError, match=r"measured\.json is not a profile: GpuMemoryProfile needs 'measurements'"
     ):
         load_policy(path)
 

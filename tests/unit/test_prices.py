@@ -94,8 +94,8 @@ def test_a_hole_is_named_by_line_and_column_where_its_price_is_needed(written):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (HEAD + "c,,,4,16,cheap,r,,,a\n", "line 2, column Price: 'cheap' is no number of 0 or above"),
-        (HEAD + "c,,,4,16,-1,r,,,a\n", "line 2, column Price: '-1' is no number of 0 or above"),
+        (HEAD + "c,,,4,16,cheap,r,,,a\n", "line 2, column Price: 'cheap' is not a number of 0 or above"),
+        (HEAD + "c,,,4,16,-1,r,,,a\n", "line 2, column Price: '-1' is not a number of 0 or above"),
         (HEAD + "c,,,,16,1,r,,,a\n", "no line has a price: line 2, column vCPUs is empty"),
         (HEAD + "c,,,4,16,0,r,,,a\n", "no line has a price: line 2, column Price is 0"),
         (HEAD + "g,A100,,4,16,1,r,,,a\n", "no line has a price: line 2, column AcceleratorCount is empty"),
@@ -115,7 +115,7 @@ def test_a_wrong_catalogue_is_refused_with_the_place(written, text, told):
     ("text", "told"),
     [
         ("currency: EUR\ncpu: 1\n", "Prices needs 'date'"),
-        ("date: 2026-11-01\ncurrency: EUR\n", "there is no price: give instances, or cpu and gpus"),
+        ("date: 2026-11-01\ncurrency: EUR\n", "the file has no price: give instances, or cpu and gpus"),
         ("date: yesterday\ncurrency: EUR\ncpu: 1\n", "date: .* got 'yesterday'"),
         ("date: 2026-11-01\ncurrency: EUR\ncpu: 0\n", "cpu: .* greater than 0, got 0"),
         (OWN.replace("price: 0.8, ", ""), r"instances\.0: Instance needs 'price', which is missing"),
@@ -162,8 +162,8 @@ GPUS = Prices(
             {"cpus": 1, "gpus": 1, "accelerator_type": "A10"},
             r"no price for 'A10'; did you mean 'A10G'\? \(known: A10G\)",
         ),
-        ({"cpus": 1, "gpus": 1}, r"which type the GPUs are is not known.* by --gpu-type \(known: A10G\)"),
-        ({"cpus": 16, "gpus": 1, "accelerator_type": "A10G"}, "no price for 16 CPU with 1 A10G: add an instance"),
+        ({"cpus": 1, "gpus": 1}, r"the type of the GPUs is not known.* with --gpu-type \(known: A10G\)"),
+        ({"cpus": 16, "gpus": 1, "accelerator_type": "A10G"}, "no price for 16 CPUs with 1 A10G: add an instance"),
         ({"cpus": 1}, "no price for 1 CPU without a GPU: add an instance that has as much, or the price of one CPU"),
     ],
 )

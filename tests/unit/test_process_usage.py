@@ -68,7 +68,7 @@ def test_whole_gpus_have_no_share(counts, cupy):
             {"self": None},
             "not known: the driver does not list this process, as in a container or before it uses the GPU",
         ),
-        ({"self": GIB}, "not known: the driver numbers processes otherwise than this container"),
+        ({"self": GIB}, "not known: the driver and this container number processes differently"),
     ],
     ids=["no driver", "not listed", "no amount", "less than the allocator holds"],
 )
@@ -250,8 +250,9 @@ def test_a_full_device_is_an_error_that_names_who_holds_it(counts):
 
     assert 0.2 <= time.monotonic() - began < 5
     assert str(error.value) == (
-        "GPU GPU-0 has 2 GiB free of 16 GiB, less than the share of 4 GiB, and so it was for 0.2 s. Held by: "
-        "process 78 (8 GiB), process 77 (6 GiB). End those that are left from earlier runs, or plan for what is free"
+        "GPU GPU-0 has 2 GiB of 16 GiB free, less than the share of 4 GiB, and had no more for 0.2 s. The rest is "
+        "held by process 78 (8 GiB), process 77 (6 GiB). End those that are left from earlier runs, or plan for what "
+        "is free"
     )
 
 
@@ -318,7 +319,7 @@ def test_a_whole_device_is_started_on_when_others_hold_little_of_it(counts):
     wait_for_free_memory(None, timeout_s=0)
     state_counts(counts, total=16 * GIB, free=12 * GIB, processes={"77": 4 * GIB})
 
-    with pytest.raises(MemoryLimitError, match=r"12 GiB free of 16 GiB, less than the 80% that.* process 77 \(4 GiB\)"):
+    with pytest.raises(MemoryLimitError, match=r"12 GiB of 16 GiB free, less than the 80% that.* process 77 \(4 GiB\)"):
         wait_for_free_memory(None, timeout_s=0)
 
 
@@ -331,7 +332,7 @@ def test_a_full_device_is_none_to_start_on_where_the_driver_lists_no_processes(c
     monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", refuse)
     state_counts(counts, total=16 * GIB, free=GIB)
 
-    with pytest.raises(MemoryLimitError, match="Held by: processes that the driver does not list"):
+    with pytest.raises(MemoryLimitError, match="held by processes that the driver does not list"):
         wait_for_free_memory(QUARTER, timeout_s=0)
 
 

@@ -166,7 +166,7 @@ def test_the_summary_names_few_workloads_and_counts_many():
 
     assert summarise(a_run_set(num_rounds=1), few) == "mlp: GPU; cnn: CPU."
     assert summarise(a_run_set(num_rounds=1), few * 3) == (
-        "Of 6 answers, for 3 another device pays, at the largest sizes at least; for 3 CPU is the faster one."
+        "Of 6 answers, for 3 another device pays, at least for the largest sizes; for 3 CPU is the faster one."
     )
 
 

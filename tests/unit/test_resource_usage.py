@@ -346,7 +346,7 @@ def test_use_is_counted_by_the_slot_that_the_scheduler_gave():
 
     usage = run.record(3600)
 
-    assert {each.slot: each.hours for each in usage.slots} == {"1 GPU": {"GPU": 1.0}, "2 CPU": {"CPU": 2.0}}
+    assert {each.slot: each.hours for each in usage.slots} == {"1 GPU": {"GPU": 1.0}, "2 CPUs": {"CPU": 2.0}}
 
 
 def test_a_trial_with_more_or_less_than_its_slot_holds_is_told_by_what_it_has():
@@ -355,7 +355,7 @@ def test_a_trial_with_more_or_less_than_its_slot_holds_is_told_by_what_it_has():
 
     (slot,) = run.record(3600).slots
 
-    assert (slot.slot, slot.hours) == ("2 GPU", {"GPU": 2.0})
+    assert (slot.slot, slot.hours) == ("2 GPUs", {"GPU": 2.0})
 
 
 def test_of_kinds_of_slots_a_trial_with_train_workers_is_in_its_own():

@@ -30,7 +30,7 @@ def test_finer_amounts_are_rounded_down_as_ray_does():
         ({"gpus": float("nan")}, "gpus must be a finite number from 0 to 1e+11, got nan"),
         ({"cpus": float("inf")}, "cpus must be a finite number from 0 to 1e+11, got inf"),
         ({"gpus": 1.5}, "gpus above 1 must be whole, got 1.5: ask for 1 or 2"),
-        ({"gpus": 0.00005}, "gpus is counted by Ray in steps of 0.0001, got 5e-05: ask for 0.0001 or more"),
+        ({"gpus": 0.00005}, "Ray counts gpus in steps of 0.0001, got 5e-05: ask for 0.0001 or more"),
         ({"cpus": "4"}, "cpus must be a number, got '4'"),
         ({"cpus": True}, "cpus must be a number, got True"),
         ({"memory_bytes": "6 gigs"}, "memory_bytes must be above 0"),
@@ -115,4 +115,4 @@ def test_resources_cannot_be_changed():
 def test_resources_read_like_a_sentence():
     resources = Resources(cpus=2, gpus=0.5, memory_bytes="4GiB", custom={"TPU": 4})
 
-    assert str(resources) == "2 CPU, 0.5 GPU, 4 TPU, 4 GiB of host memory"
+    assert str(resources) == "2 CPUs, 0.5 GPU, 4 TPUs, 4 GiB of host memory"

@@ -10,7 +10,7 @@ from tune_policies.tune.usage.run_metrics import COUNTERS, GAUGES, counts_of, ga
 from tune_policies.tune.usage.run_monitor import RunStatus
 
 STATUS = RunStatus(
-    slots={"0.5 GPU": (4, 3), "2 CPU": (1, 0)},
+    slots={"0.5 GPU": (4, 3), "2 CPUs": (1, 0)},
     trial_at={("0.5 GPU", 0): "a"},
     available={"GPU": 2},
     idle={("GPU", "no trial was waiting"): 0.5},
@@ -53,8 +53,8 @@ def test_each_gauge_has_its_figure():
     assert figures == {
         ("slots", "0.5 GPU"): 4,
         ("slots_in_use", "0.5 GPU"): 3,
-        ("slots", "2 CPU"): 1,
-        ("slots_in_use", "2 CPU"): 0,
+        ("slots", "2 CPUs"): 1,
+        ("slots_in_use", "2 CPUs"): 0,
         ("resources", "GPU"): 2,
         ("resources_idle", "GPU", "no trial was waiting"): 0.5,
         ("trials", "finished"): 7,

@@ -105,7 +105,7 @@ def test_an_older_run_set_is_replaced(path, run_set):
 def test_a_file_of_another_kind_is_not_overwritten(content, path, run_set):
     path.write_text(content)
 
-    with pytest.raises(InvalidResourcesError, match=r"run\.json is there and is no run set.*: name another file"):
+    with pytest.raises(InvalidResourcesError, match=r"run\.json exists and is not a run set.*: name another file"):
         write_run_set(run_set, path)
 
     assert path.read_text() == content
@@ -161,8 +161,8 @@ def test_a_link_leads_to_the_file_that_is_written(path, run_set):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("not/there.json", "No such file or directory. Name a file of your own, in a folder that is there"),
-        (".", "it is no ordinary file. Name a file"),
+        ("not/there.json", "No such file or directory. Name a file of your own, in a folder that exists"),
+        (".", "it is not a regular file. Name a file"),
         ("run.json.gz", "a run set is not compressed"),
         ("x" * 300, "File name too long"),
         ("a\0b", "null byte"),
@@ -177,7 +177,7 @@ def test_a_path_that_cannot_be_written_is_explained(name, message, tmp_path, run
 def test_a_device_is_not_replaced_by_a_file(run_set):
     from pathlib import Path
 
-    with pytest.raises(InvalidResourcesError, match="/dev/null cannot be written: it is no ordinary file"):
+    with pytest.raises(InvalidResourcesError, match="/dev/null cannot be written: it is not a regular file"):
         write_run_set(run_set, Path("/dev/null"))
 
 
@@ -190,8 +190,8 @@ def test_a_device_is_not_replaced_by_a_file(run_set):
         (b"\x1f\x8b\x08", "is compressed: unpack it with gunzip"),
         (b"[" * 100_000, "is not JSON .recursion limit exceeded"),
         (b"[NaN]", "is not JSON"),
-        (b"[1, 2]", "is JSON, but no run set: it has no 'tune_policies' at its top"),
-        (b'{"gpu": "A100"}', "is JSON, but no run set"),
+        (b"[1, 2]", "is JSON, but not a run set: it has no 'tune_policies' at its top"),
+        (b'{"gpu": "A100"}', "is JSON, but not a run set"),
         (b'{"version": "1.0", "benchmarks": []}', r"is a file of pyperf alone.*`python -m pyperf show`"),
         (b'{"tune_policies": 3}', "RunSet must be a mapping of field names to values, got a value of type int"),
         (b'{"tune_policies": {"schema_version": 2}}', "of version 2, and this tune-policies reads version 1"),

@@ -63,5 +63,5 @@ def test_the_way_out_is_named():
 
     [text] = tasks.read(starved, 6)
 
-    assert text.startswith("tasks that need 2 CPU, 0.5 GPU have waited for 6 s")
+    assert text.startswith("tasks that need 2 CPUs, 0.5 GPU have waited for 6 s")
     assert "ReservingPolicy(policy, cpus=2, gpus=0.5)" in text

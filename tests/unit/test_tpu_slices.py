@@ -38,7 +38,7 @@ def test_a_trial_takes_a_whole_slice():
     assert plan.resources_per_worker == {"CPU": 8, "TPU": 4}
     assert (plan.topology, plan.accelerator_type, plan.use_tpu) == ("2x2x2", "TPU-V4", True)
     assert plan.explain().splitlines()[1] == (
-        "  each trial: 2 workers with 8 CPU, 4 TPU on TPU-V4 in whole 2x2x2 slices; "
+        "  each trial: 2 workers, each with 8 CPUs, 4 TPUs on TPU-V4 in whole 2x2x2 slices; "
         "the driver holds 1 MiB of host memory"
     )
 
@@ -125,7 +125,7 @@ def test_another_topology_of_the_same_pod_type_does_not_count_but_is_warned_of()
     plan = policy(accelerator_type="TPU-V6E", topology="4x4", num_workers=4).plan(ClusterCapacity.of(*hosts))
 
     assert plan.max_concurrent_trials == 1
-    assert "Ray Train goes by pod type v6e-16, so a trial may get hosts of 2x8 instead" in plan.reasons
+    assert "Ray Train finds a slice by its pod type v6e-16, so a trial may get 2x8 instead" in plan.reasons
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_workers_that_cannot_fill_slices_are_refused_when_the_policy_is_made(cha
     ("changes", "hosts", "suggestion"),
     [
         ({"num_workers": 6}, [*A, *B], "Ask for num_workers=4, or add slices."),
-        ({"cpus": 9}, A, "Ask for at most 8 CPU per worker, or add slices."),
+        ({"cpus": 9}, A, "Ask for at most 8 CPUs per worker, or add slices."),
         (
             {"memory": "9GiB"},
             [changed(host, resources=host.resources.replaced(memory_bytes="8GiB")) for host in A],

@@ -34,13 +34,13 @@ def run_of(*usages):
 @pytest.mark.parametrize(
     ("usages", "advice"),
     [
-        ([used(2), used(2.9)], "peak 2.9 of 8.0 GiB: 5 trials a GPU instead of 2"),
-        ([used(7)], "peak 7.0 of 8.0 GiB: 2 trials a GPU is right"),
-        ([used(7.8)], "peak 7.8 of 8.0 GiB, with little to spare: 1 trial a GPU instead of 2"),
-        ([used(2.9, gpus=1)], "peak 2.9 of 16.0 GiB: 5 trials a GPU instead of 1"),
-        ([used(2, overhead_bytes=GIB)], "peak 3.0 of 8.0 GiB: 4 trials a GPU instead of 2"),
-        ([used(2, process_bytes=4 * GIB)], "peak 4.0 of 8.0 GiB: 3 trials a GPU instead of 2"),
-        ([used(7, num_ooms=1), used(1)], "1 of 2 trials ran out of 8.0 GiB: 1 trial a GPU instead of 2"),
+        ([used(2), used(2.9)], "peak 2.9 of 8.0 GiB: 5 trials per GPU instead of 2"),
+        ([used(7)], "peak 7.0 of 8.0 GiB: 2 trials per GPU is right"),
+        ([used(7.8)], "peak 7.8 of 8.0 GiB, with little to spare: 1 trial per GPU instead of 2"),
+        ([used(2.9, gpus=1)], "peak 2.9 of 16.0 GiB: 5 trials per GPU instead of 1"),
+        ([used(2, overhead_bytes=GIB)], "peak 3.0 of 8.0 GiB: 4 trials per GPU instead of 2"),
+        ([used(2, process_bytes=4 * GIB)], "peak 4.0 of 8.0 GiB: 3 trials per GPU instead of 2"),
+        ([used(7, num_ooms=1), used(1)], "1 of 2 trials ran out of 8.0 GiB: 1 trial per GPU instead of 2"),
         ([used(15, gpus=1, num_ooms=1)], "1 of 1 trial ran out of 16.0 GiB, a whole GPU: take a larger one"),
         ([None], "no trial says what it used: only trials with GPUs do, of a trainable made by with_plan"),
     ],
@@ -141,7 +141,7 @@ def test_a_trial_that_came_back_larger_is_told_by_its_largest_share(tmp_path):
     assert usage == used(5, share_kept=True)
     assert (before.num_ooms, before.peak_reserved_bytes, before.share_bytes) == (1, int(4.1 * GIB), 4 * GIB)
     assert advise(run) == [
-        "peak 5.0 of 8.0 GiB: 2 trials a GPU is right",
+        "peak 5.0 of 8.0 GiB: 2 trials per GPU is right",
         "1 trial ran out of 4.0 GiB and fit in 8.0: a",
         "1 trial did not keep the share: a",
     ]
@@ -195,7 +195,9 @@ def test_a_train_run_is_told_by_the_worker_that_used_most(tmp_path):
     assert (trial.name, trial.usage.peak_reserved_bytes, trial.usage.num_ooms) == (tmp_path.name, 5 * GIB, 1)
 
 
-@pytest.mark.parametrize(("name", "message"), [("nowhere", "is no folder"), (".", "holds no results of Tune or Train")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("nowhere", "is not a folder"), (".", "holds no results of Tune or Train")]
+)
 def test_what_is_no_run_is_named(tmp_path, name, message):
     with pytest.raises(InvalidResourcesError, match=message):
         read_usage(tmp_path / name)
@@ -227,7 +229,7 @@ def test_the_table_fits_80_columns_and_says_what_is_not_known():
     assert lines[4].split() == ["t1", "8", "GiB", "none", *["not", "known"] * 3, "0"]
     assert lines[5].split() == ["t2", *["-"] * 6]
     assert lines[7] == "Used of the share"
-    assert lines[10:] == [f"t0      {bar}   38%", "- peak 3.0 of 8.0 GiB: 4 trials a GPU instead of 2"]
+    assert lines[10:] == [f"t0      {bar}   38%", "- peak 3.0 of 8.0 GiB: 4 trials per GPU instead of 2"]
 
 
 def test_a_share_kept_by_an_assumed_overhead_is_only_likely_kept():

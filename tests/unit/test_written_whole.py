@@ -48,7 +48,7 @@ def test_what_is_there_is_not_replaced_unless_the_user_says_so(make, write, tmp_
     make(path)
     before = path.lstat()
 
-    with pytest.raises(InvalidResourcesError, match=r"output is there already.*add --force"):
+    with pytest.raises(InvalidResourcesError, match=r"output exists already.*add --force"):
         write(path)
 
     assert (path.lstat().st_ino, names(tmp_path)) == (before.st_ino, ["output"])
@@ -59,7 +59,7 @@ def test_a_file_that_comes_while_another_is_written_stays(tmp_path, monkeypatch)
     sync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda number: (path.write_text("theirs"), sync(number)))
 
-    with pytest.raises(InvalidResourcesError, match="is there already"):
+    with pytest.raises(InvalidResourcesError, match="exists already"):
         write_new(path, "text")
 
     assert (path.read_text(), names(tmp_path)) == ("theirs", ["output"])
@@ -229,7 +229,7 @@ def test_a_plot_takes_the_place_of_nothing(tmp_path):
     path.write_text("mine")
     run = RunUsage(trials=(TrialUsage(name="one", usage=USED),))
 
-    with pytest.raises(InvalidResourcesError, match="is there already"):
+    with pytest.raises(InvalidResourcesError, match="exists already"):
         plot_usage(run, path)
     assert path.read_text() == "mine"
     plot_usage(run, path, force=True)
@@ -308,7 +308,7 @@ def test_a_run_set_that_another_process_writes_is_not_gone_on_with(tmp_path):
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "", ".", "..", "a\0b", "c\\d"])
 def test_a_name_from_data_leads_out_of_no_folder(name, tmp_path):
-    with pytest.raises(InvalidResourcesError, match="nothing is written outside of it"):
+    with pytest.raises(InvalidResourcesError, match="nothing is written outside it"):
         path_within(tmp_path, name)
 
 
@@ -316,7 +316,7 @@ def test_a_link_leads_out_of_no_folder(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "cpu.json").symlink_to(tmp_path / "secret")
 
-    with pytest.raises(InvalidResourcesError, match="nothing is written outside of it"):
+    with pytest.raises(InvalidResourcesError, match="nothing is written outside it"):
         path_within(tmp_path / "out", "cpu.json")
 
 
@@ -325,5 +325,5 @@ def test_an_ordinary_name_is_a_file_in_the_folder(tmp_path):
 
 
 def test_a_device_is_not_replaced_by_a_file():
-    with pytest.raises(InvalidResourcesError, match="/dev/null cannot be written: it is no ordinary file"):
+    with pytest.raises(InvalidResourcesError, match="/dev/null cannot be written: it is not a regular file"):
         replace_file(Path("/dev/null"), "text")

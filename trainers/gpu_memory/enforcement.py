@@ -61,7 +61,7 @@ def isolate_by_mps(context: LimiterContext) -> None:
     if reason is None:
         context.report.isolation = "mps"
     else:
-        context.report.warn(f"MPS does not hold this process, its frameworks' own limits do: {reason}")
+        context.report.warn(f"MPS does not limit this process, only its frameworks' own limits do: {reason}")
 
 
 def start_mps(fraction: float, memory_bytes: int) -> str | None:
@@ -221,7 +221,7 @@ class _ActiveLimits:
         report.warnings = [text for text in report.warnings if " sees no " not in text]
         if len(self.with_gpu) > 1:
             report.warn(
-                f"{' and '.join(sorted(self.with_gpu))} are each held to the share, together they may take more"
+                f"{' and '.join(sorted(self.with_gpu))} are each held to the share, but together they may take more"
             )
 
     def require_visible_gpu(self, names: Iterable[str], *, may_come: bool) -> None:
@@ -271,7 +271,7 @@ def rechecked_limit_report() -> LimitReport | None:
             continue
         if not still_holds:
             report.release(name)
-            report.warn(f"the limit of {name} was lifted or replaced after it was set, so it holds no more")
+            report.warn(f"the limit of {name} was lifted or replaced after it was set, so it no longer holds")
     return report
 
 

@@ -85,13 +85,13 @@ def _not_enough_free(device: DeviceUse, share: GpuShare | None, timeout_s: float
         if pid != os.getpid()
     ]
     if share is None:
-        needs = f"the {_WHOLE_FRACTION:.0%} that a trial needs which has it for itself"
+        needs = f"the {_WHOLE_FRACTION:.0%} that a trial with a whole GPU needs"
     else:
         needs = f"the share of {format_bytes(share.bytes_of(device.total_bytes))}"
     return MemoryLimitError(
-        f"GPU {device.uuid} has {format_bytes(device.free_bytes)} free of {format_bytes(device.total_bytes)}, less "
-        f"than {needs}, and so it was for {timeout_s:g} s. "
-        f"Held by: {', '.join(named) or 'processes that the driver does not list'}. "
+        f"GPU {device.uuid} has {format_bytes(device.free_bytes)} of {format_bytes(device.total_bytes)} free, less "
+        f"than {needs}, and had no more for {timeout_s:g} s. "
+        f"The rest is held by {', '.join(named) or 'processes that the driver does not list'}. "
         "End those that are left from earlier runs, or plan for what is free"
     )
 
@@ -146,7 +146,7 @@ def end_gpu_processes() -> list[str]:
         amount = bytes_of_process(devices, process.pid)
         held = "an unknown amount" if amount is None else format_bytes(amount)
         messages.append(
-            f"process {process.pid}, started by the trial, outlived it with {held} of GPU memory, and is ended"
+            f"process {process.pid} outlived the trial that started it, with {held} of GPU memory, and is ended"
         )
         warnings.warn(messages[-1], stacklevel=2)
     _end(outliving)

@@ -127,7 +127,7 @@ def jax_variables(fraction: float, version: str, environ: Mapping[str, str]) -> 
     """
     if environ.get(_JAX_VARIABLE) and environ.get(_JAX_OLD_VARIABLE):
         raise MemoryLimitError(
-            f"JAX refuses to start with both {_JAX_VARIABLE} and {_JAX_OLD_VARIABLE}: unset the latter, it is old"
+            f"JAX refuses to start with both {_JAX_VARIABLE} and {_JAX_OLD_VARIABLE}: unset the second, the old name"
         )
     is_old = bool(environ.get(_JAX_OLD_VARIABLE)) or parse_version(version) < _JAX_KNOWS_VARIABLE
     name = _JAX_OLD_VARIABLE if is_old else _JAX_VARIABLE
@@ -152,16 +152,16 @@ def why_jax_is_void(environ: Mapping[str, str], client_options: str | Mapping[st
     """
     allocator = environ.get(_JAX_ALLOCATOR_VARIABLE, "default").lower()
     if allocator not in _JAX_LIMITED_ALLOCATORS:
-        return f"{_JAX_ALLOCATOR_VARIABLE}={allocator} turns JAX's memory limit into none: unset it"
+        return f"{_JAX_ALLOCATOR_VARIABLE}={allocator} switches JAX's memory limit off: unset it"
     unified = environ.get(_JAX_UNIFIED_MEMORY_VARIABLE, "")
     if unified.lower() in ("1", "true"):
-        return f"{_JAX_UNIFIED_MEMORY_VARIABLE}={unified} turns JAX's memory limit into none: unset it"
+        return f"{_JAX_UNIFIED_MEMORY_VARIABLE}={unified} switches JAX's memory limit off: unset it"
     options = client_options or {}
     if isinstance(options, str):
         options = {option.partition(":")[0]: None for option in options.split(";")}
     overriding = [name for name in _JAX_LIMITING_OPTIONS if name in options]
     if overriding:
-        return f"{overriding[0]} in jax_pjrt_client_create_options goes before JAX's memory limit: take it out"
+        return f"{overriding[0]} in jax_pjrt_client_create_options overrides JAX's memory limit: take it out"
     return None
 
 
@@ -234,7 +234,7 @@ class GpuMemoryLimit(Value):
         if overhead >= self.limit_bytes:
             raise MemoryLimitError(
                 f"a share of {format_bytes(self.limit_bytes)} leaves nothing for tensors: {framework} uses up to "
-                f"{format_bytes(overhead)} outside its allocator. Plan fewer trials a GPU"
+                f"{format_bytes(overhead)} outside its allocator. Plan fewer trials per GPU"
             )
         return self.limit_bytes - overhead
 

@@ -112,7 +112,7 @@ def limit_tensorflow(tensorflow: Any, context: LimiterContext) -> bool:
     """
     devices = tensorflow.config.list_physical_devices("GPU")
     if devices and os.environ.get("TF_GPU_ALLOCATOR") == "cuda_malloc_async":
-        context.void("TF_GPU_ALLOCATOR=cuda_malloc_async turns TensorFlow's memory limit into none: unset it")
+        context.void("TF_GPU_ALLOCATOR=cuda_malloc_async switches TensorFlow's memory limit off: unset it")
         return True
     for device in devices:
         _limit_tensorflow_device(tensorflow, device, context)

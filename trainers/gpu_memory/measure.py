@@ -72,8 +72,8 @@ def _given(configs: Any) -> Iterator[dict[str, Any]]:
             )
         if (name := _name_of_space(config)) is not None:
             raise InvalidResourcesError(
-                f"configs[{number}] has no value for {name!r}, but a search space: give values, or as configs the one "
-                "space of which num_samples are drawn"
+                f"configs[{number}] has a search space for {name!r}, not a value: give values, or pass one search "
+                "space as configs, from which num_samples are drawn"
             )
         yield dict(config)
 
@@ -119,13 +119,13 @@ def check_trainable(trainable: Any) -> None:
     is_class = isinstance(trainable, type)
     if not callable(trainable) or (is_class and not issubclass(trainable, tune.Trainable)):
         raise InvalidResourcesError(
-            f"a trainable is a function of a config or a subclass of ray.tune.Trainable, got {shorten(trainable)}"
+            f"a trainable must be a function of a config or a subclass of ray.tune.Trainable, got {shorten(trainable)}"
         )
     if not is_class:
         try:
             class_of_function(trainable)
         except ValueError as error:  # it takes no config
-            raise InvalidResourcesError(f"{shorten(trainable)} is no trainable: {error}") from error
+            raise InvalidResourcesError(f"{shorten(trainable)} is not a trainable: {error}") from error
 
 
 MEASURED: Final = "measured"
@@ -387,14 +387,14 @@ def measure_gpu_memory(
         ProbeError: Ray cannot be reached.
     """
     if not is_number(timeout_s) or not 0 < timeout_s < float("inf"):
-        raise InvalidResourcesError(f"timeout_s must be above 0 seconds and have an end, got {shorten(timeout_s)}")
+        raise InvalidResourcesError(f"timeout_s must be above 0 seconds and finite, got {shorten(timeout_s)}")
     caps = Caps(max_steps=check_count(max_steps, least=1, name="max_steps"), timeout_s=float(timeout_s))
     policy = GpuPolicy() if policy is None else policy
     if not isinstance(policy, GpuPolicy):
         raise InvalidResourcesError(f"policy must be a GpuPolicy, got {shorten(policy)}")
     if policy.gpus != 1 or policy.num_workers:
         raise InvalidResourcesError(
-            "memory is measured on one whole GPU, in the trial itself: leave gpus and num_workers"
+            "memory is measured on one whole GPU, in the trial itself: leave gpus and num_workers out of the policy"
         )
     check_trainable(trainable)
     wanted = configs_to_measure(configs, num_samples, seed)
@@ -523,7 +523,7 @@ def time_left(num_left: int, at_once: int, lasted_s: Sequence[float], timeout_s:
     """Return how long so many configs may take, by how long those before ``lasted_s``, in words."""
     each_s = sum(lasted_s) / len(lasted_s) if lasted_s else timeout_s
     text = format_hours(-(-num_left // at_once) * each_s / 3600)
-    return f"about {text}" if lasted_s else f"at most {text} and the starts of their processes"
+    return f"about {text}" if lasted_s else f"at most {text}, and the time to start their processes"
 
 
 def _profile(
@@ -557,13 +557,13 @@ def _profile(
 def _why_not(reading: Reading | None, caps: Caps) -> str | None:
     if reading is None:
         return (
-            f"its trial did not start within {_START_S + caps.timeout_s:g} s, or its process ended at once: look "
-            "whether others hold the GPUs, and into the logs of Ray"
+            f"its trial did not start within {_START_S + caps.timeout_s:g} s, or its process ended at once: check "
+            "whether others hold the GPUs, and read Ray's logs"
         )
     if reading.ended_by == "failed":
         return reading.error or "its trial failed"
     if reading.ended_by is None:
-        return "its process ended without an error, as one does that runs out of host memory"
+        return "its process ended without an error, perhaps as host memory ran out"
     if not reading.peak_bytes and reading.ended_by != "out_of_memory":
-        return "no framework that is known (PyTorch, TensorFlow, JAX, CuPy) used the GPU in it"
+        return "none of PyTorch, TensorFlow, JAX and CuPy used the GPU in it"
     return None

@@ -98,7 +98,7 @@ def load_overheads() -> Overheads:
             return NOTHING_MEASURED
         reason = str(error).partition("\n")[0]
         warnings.warn(
-            f"no measured overheads are used, safe defaults are: {reason}. Measure again with calibrate_gpu_overhead()",
+            f"safe defaults replace the measured overheads: {reason}. Measure again with calibrate_gpu_overhead()",
             stacklevel=2,
         )
         return NOTHING_MEASURED

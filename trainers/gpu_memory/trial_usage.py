@@ -271,7 +271,7 @@ def _peaks(stats: TrialMemoryStats, counters: Mapping[str, FrameworkMemory]) -> 
 def _sources(counters: Mapping[str, FrameworkMemory], kind: MemoryKind) -> str:
     known = [memory.how for memory in counters.values() if memory.peak_bytes(kind) is not None]
     silent = [name for name, memory in counters.items() if memory.peak_bytes(kind) is None]
-    instead = ", what its tensors took counts" if kind == "reserved" and known else ""
+    instead = ", so what its tensors took counts" if kind == "reserved" and known else ""
     return "; ".join([*known, *(f"{name} does not tell{instead}" for name in silent)])
 
 
@@ -291,7 +291,7 @@ def _process_bytes(device: SharedDevice, report: LimitReport, held: int) -> tupl
     elif found is None:
         why = "the driver does not list this process, as in a container or before it uses the GPU"
     elif found < held:  # the number is that of another process, one of the host's
-        why = "the driver numbers processes otherwise than this container"
+        why = "the driver and this container number processes differently"
     else:
         return devices, found, "NVML, now"
     return devices, None, f"not known: {why}"

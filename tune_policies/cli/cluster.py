@@ -22,26 +22,26 @@ def _option(text: str, shown: str | bool = False, **more: Any) -> Any:
 
 
 _Policy = Annotated[Path, typer.Argument(help="A policy as YAML or JSON.", show_default=False)]
-_NumTrials = Annotated[int, _option("So many trials are to run at once.", min=1)]
-_Nodes = Annotated[Path | None, _option("The catalogue of node types; else nodes that suit the policy.")]
-_Decision = Annotated[Path | None, _option("What benchmarks decided: trials run where they cost the least.")]
-_Workload = Annotated[str | None, _option("Of the decision, where it has several.")]
-_Size = Annotated[float | None, _option("Of the trials; else the largest that was measured.")]
+_NumTrials = Annotated[int, _option("How many trials run at once.", min=1)]
+_Nodes = Annotated[Path | None, _option("A node catalogue; by default nodes that suit the policy.")]
+_Decision = Annotated[Path | None, _option("A decision of `bench decide`: trials run where they cost the least.")]
+_Workload = Annotated[str | None, _option("Which workload of the decision, where it has several.")]
+_Size = Annotated[float | None, _option("Size of the trials; by default the largest that was measured.")]
 _Format = Annotated[
     Literal["kuberay", "kuberay-helm", "cluster-yaml"],
     _option("A manifest, values for the chart `ray-cluster`, or a file for `ray up`.", shown=True),
 ]
-_Name = Annotated[str, _option("Of the cluster.", shown=True)]
-_RayVersion = Annotated[str | None, _option("Of the cluster; else the one that is installed here.")]
-_Image = Annotated[str | None, _option("Of all pods; else Ray's own of that version.")]
+_Name = Annotated[str, _option("Name of the cluster.", shown=True)]
+_RayVersion = Annotated[str | None, _option("Ray's version on the cluster; by default the one installed here.")]
+_Image = Annotated[str | None, _option("Image of all pods; by default Ray's own of that version.")]
 _Platform = Annotated[
     Literal["gke", "karpenter", "gpu-operator", "none"],
-    _option("Whose labels tell what GPUs a node has; none: only those that the catalogue names.", shown=True),
+    _option("Whose labels say which GPUs a node has; none: only those of the catalogue.", shown=True),
 ]
-_Namespace = Annotated[str | None, _option("Of Kubernetes; else that of who applies the manifest.")]
-_Job = Annotated[str | None, _option("A RayJob that runs this command, such as `python tune.py`.")]
+_Namespace = Annotated[str | None, _option("Namespace in Kubernetes; by default that of whoever applies the manifest.")]
+_Job = Annotated[str | None, _option("Write a RayJob that runs this command, such as `python tune.py`.")]
 _RuntimeEnv = Annotated[
-    Path | None, _option("Of the job: a YAML or JSON file with Ray's fields, such as working_dir and pip.")
+    Path | None, _option("Runtime environment of the job: a YAML or JSON file with fields such as working_dir and pip.")
 ]
 
 
@@ -68,10 +68,10 @@ def cluster(
 ) -> None:
     """Design the cheapest cluster for so many trials, and write its file.
 
-    stderr says why these worker groups, and what they cost.
+    stderr says why it has these worker groups, and what they cost.
     """
     if decision is None and (workload is not None or size is not None):
-        raise typer.BadParameter(f"{'--workload' if workload is not None else '--size'} goes with --decision")
+        raise typer.BadParameter(f"{'--workload' if workload is not None else '--size'} needs --decision")
     if output is not None:
         check_new(output, force=force)
     catalog = None if nodes is None else load_catalog(nodes)

@@ -24,7 +24,7 @@ _COULD_NOT_LOOK: Final = 3
 
 @app.command()
 def doctor(*, json: Json = False, redact: Redact = False, address: Address = None, timeout_s: TimeoutS = 30.0) -> None:
-    """Look for what is wrong for GPU work on the nodes of a Ray, or on this machine where none runs.
+    """Check the nodes of a Ray, or this machine where none runs, for what stops GPU work.
 
     Exit status: 0 nothing, or only notes; 1 there are problems; 2 wrong usage; 3 it could not look, as Ray cannot be
     reached or no node was read.
@@ -87,11 +87,13 @@ def usage(
     *,
     json: Json = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Also plot what was used against the shares, to this file.", show_default=False)
+        Path | None, typer.Option(help="Also plot what was used against the shares, in this file.", show_default=False)
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(help="Also write a page of the run to this file: advice, plan, slots.", show_default=False),
+        typer.Option(
+            help="Also write a page of the run, with advice, plan and slots, to this file.", show_default=False
+        ),
     ] = None,
     redact: Redact = False,
     force: Force = False,

@@ -39,11 +39,11 @@ def lint(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="Check the cluster, job or service of this name alone.", show_default=False),
+        typer.Option(help="Check only the cluster, job or service of this name.", show_default=False),
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Write what is safe into the files.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Apply the safe fixes to the files.")] = False,
     unsafe_fixes: Annotated[
-        bool, typer.Option("--unsafe-fixes", help="With --fix: also write what may change what runs.")
+        bool, typer.Option("--unsafe-fixes", help="With --fix: also apply fixes that may change what runs.")
     ] = False,
     diff: Annotated[
         bool, typer.Option("--diff", help="With --fix: show what would change, and write nothing.")
@@ -61,7 +61,7 @@ def lint(
 
     for option, given in (("--unsafe-fixes", unsafe_fixes), ("--diff", diff)):
         if given and not fix:
-            raise typer.BadParameter(f"{option} goes with --fix")
+            raise typer.BadParameter(f"{option} needs --fix")
     crds = None if crd is None else load_crds(crd)
     if fix:
         for file in files:
@@ -88,7 +88,7 @@ def lint(
         for line in _report(findings, fixed, len(files)):
             console.print(line)
         if fix and (more := sum(bool(each.edits) and not each.is_safe for each in findings)):
-            console.print(f"left out, as what runs may change: {counted(more, 'change')} (--fix --unsafe-fixes)")
+            console.print(f"not applied, as what runs may change: {counted(more, 'change')} (--fix --unsafe-fixes)")
     if any(finding.severity != "note" for finding in findings):
         raise typer.Exit(1)
 

@@ -20,16 +20,19 @@ from tune_policies.values.sanitize import indented, redacted
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Address = Annotated[
-    str | None, typer.Option(help="Ray's address, as for ray.init; else RAY_ADDRESS, else this machine.")
+    str | None, typer.Option(help="Ray's address, as for ray.init; by default RAY_ADDRESS, or this machine.")
 ]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write to this file, not to stdout.", show_default=False)
 ]
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 """Click's settings, which commands have from the group that they are in."""
-Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that exists.")]
 Redact = Annotated[
-    bool, typer.Option("--redact", help="Leave out host names, commands and what errors say, to publish it.")
+    bool,
+    typer.Option(
+        "--redact", help="Leave out host names, commands and the texts of errors, so that you can publish it."
+    ),
 ]
 TimeoutS = Annotated[
     float, typer.Option("--timeout-s", min=0.1, help="Deadline for the cluster to answer, in seconds.")

@@ -25,7 +25,7 @@ app = typer.Typer()
 def probe(
     *, json: Json = False, address: Address = None, timeout_s: TimeoutS = 30.0, cluster_config: ClusterConfig = None
 ) -> None:
-    """Show what the cluster offers, a line a node shape, and what an autoscaler could add."""
+    """Show what the cluster offers, a line for each shape of node, and what an autoscaler could add."""
     capacity = read_cluster(address, timeout_s, cluster_config)
     if json:
         print(capacity.to_json())
@@ -55,14 +55,15 @@ def plan(
     nodes: Annotated[
         Path | None,
         typer.Option(
-            help="A node catalogue, for what the cluster costs an hour and what its machines are.", show_default=False
+            help="With --cluster: a node catalogue, for the cost per hour and for what its machines are.",
+            show_default=False,
         ),
     ] = None,
     num_trials: Annotated[
-        int | None, typer.Option(min=0, help="Also say in how many waves so many trials run.", show_default=False)
+        int | None, typer.Option(min=0, help="Also say how many waves so many trials take.", show_default=False)
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Also draw the cluster with the slots in it, to this SVG.", show_default=False)
+        Path | None, typer.Option(help="Also draw the cluster and its slots, in this SVG file.", show_default=False)
     ] = None,
     force: Force = False,
     json: Json = False,
@@ -73,16 +74,16 @@ def plan(
     """Show what each trial gets, how many run at once, what limits them and why, and what stays idle."""
     if capacity is not None and (address is not None or cluster_config is not None):
         other = "--address" if address is not None else "--cluster-config"
-        raise typer.BadParameter(f"--capacity is planned for without a cluster: leave {other} out")
+        raise typer.BadParameter(f"--capacity plans without a running cluster: leave {other} out")
     if name is not None and cluster is None:
-        raise typer.BadParameter("--name is of a cluster in a file: name the file by --cluster")
+        raise typer.BadParameter("--name picks a cluster in a file: name the file with --cluster")
     if nodes is not None and cluster is None:
-        raise typer.BadParameter("--nodes has the prices of a cluster that is to be: name its file by --cluster")
+        raise typer.BadParameter("--nodes has the prices for --cluster: name the cluster's file with it")
     chosen = load_policy(policy)
     if cluster is not None:
         others = {"--capacity": capacity, "--address": address, "--cluster-config": cluster_config}
         if given := [option for option, value in others.items() if value is not None]:
-            raise typer.BadParameter(f"--cluster is planned for before it exists: leave {given[0]} out")
+            raise typer.BadParameter(f"--cluster plans for a cluster that does not run yet: leave {given[0]} out")
         catalog = None if nodes is None else load_catalog(nodes)
         described = load_cluster(cluster, name=name, catalog=catalog)
         forecast = forecast_trials(chosen, described, catalog=catalog, num_trials=num_trials)

@@ -224,7 +224,7 @@ def check_device_amount(amount: float, resource: str) -> float:
         above = [allowed for allowed in candidates if allowed > amount]
         nearest = " or ".join(str(allowed) for allowed in (*below[-1:], *above[:1]))
         raise InvalidResourcesError(
-            f"amount={amount:g} of {resource} cannot be: a worker gets {family.allowed}. Ask for {nearest}"
+            f"amount={amount:g} of {resource} is not possible: a worker gets {family.allowed}. Ask for {nearest}"
         )
     return amount
 

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, gpu_memory_of_type
 from tune_policies.cluster.labels import NODE_ID
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import MOST, TICKS, Amount, Amounts, Bytes, Count, Resources, format_amount
+from tune_policies.values.resources import MOST, TICKS, Amount, Amounts, Bytes, Count, Resources, amount_of
 from tune_policies.values.value import Many, ShownValue, Value
 
 
@@ -117,8 +117,8 @@ class NodeCapacity(Value):
     def __str__(self) -> str:
         has = self.resources
         device = f" ({self.accelerator_type})" if self.accelerator_type else ""
-        # What is missing is worth saying of a node: "8 CPU, 0 GPU".
-        parts = [f"{format_amount(has.cpus)} CPU", f"{format_amount(has.gpus)} GPU{device}"]
+        # What is missing is worth saying of a node: "8 CPUs, 0 GPUs".
+        parts = [amount_of(has.cpus, "CPU"), amount_of(has.gpus, "GPU") + device]
         rest = has.replaced(cpus=0, gpus=0)
         return ", ".join(parts if rest.memory_bytes is None and not rest.custom else [*parts, str(rest)])
 

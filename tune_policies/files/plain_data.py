@@ -64,12 +64,10 @@ def parse_data(text: str, source: str, *, max_parts: int = MAX_PARTS) -> Any:
         raise
     if len(documents) > 1:
         first = documents[1].line(())
-        raise DocumentError(
-            source, first, f"a second document begins here, of {len(documents)}: give one file for each"
-        )
+        raise DocumentError(source, first, f"a second document begins here, of {len(documents)}: make a file of each")
     for document in documents:
         for path, line in document.repeated.items():  # with the same value: in a manifest that is only a note
-            raise DocumentError(source, line, f"the key {shorten(path[-1])} comes twice: only one can hold")
+            raise DocumentError(source, line, f"the key {shorten(path[-1])} comes twice: keep one")
     return documents[0].data if documents else None
 
 
@@ -82,17 +80,17 @@ def _check_parts(text: str | bytes, max_parts: int, *more: str) -> None:
     signs = (",", "[", "{", *more)
     found = sum(text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in signs)
     if found > max_parts:
-        raise ValueError(f"about {found:,} parts, more than {max_parts:,}: give what is needed alone")
+        raise ValueError(f"about {found:,} parts, more than {max_parts:,}: keep only what is needed")
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > _MAX_KEYS:
-        raise ValueError(f"a mapping of {len(pairs):,} keys, more than {_MAX_KEYS:,}: give what is needed alone")
+        raise ValueError(f"a mapping of {len(pairs):,} keys, more than {_MAX_KEYS:,}: keep only what is needed")
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {shorten(twice)} comes twice: only one can hold")
+        raise ValueError(f"the key {shorten(twice)} comes twice: keep one")
     return found
 
 

@@ -91,7 +91,7 @@ def read_bytes(
                 chunks.append(chunk)
                 left -= len(chunk)
             if is_larger or (left == 0 and not is_cut):
-                raise OSError(f"more than {max_bytes:,} bytes: give what is needed alone")
+                raise OSError(f"more than {max_bytes:,} bytes: keep only what is needed")
             return b"".join(chunks)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -103,12 +103,12 @@ def _check_ordinary(mode: int) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError("it is a folder: name a file in it")
     if not stat.S_ISREG(mode):
-        raise OSError("it is no ordinary file: write what it gives into one, and name that")
+        raise OSError("it is not a regular file: write its output into one, and name that")
 
 
 def _check_own(found: os.stat_result) -> None:
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError("another user may have written it, so it is not believed: delete it, or `chmod go-w`")
+        raise PermissionError("another user may have written it, so it is not trusted: delete it, or `chmod go-w`")
 
 
 def read_text(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES, errors: str = "strict") -> str:
@@ -137,7 +137,7 @@ def decode(data: bytes, source: str, errors: str = "strict") -> str:
         return data.decode("utf-8-sig", errors)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise DocumentError(source, line, f"the byte 0x{data[error.start]:02x} is no text in UTF-8") from error
+        raise DocumentError(source, line, f"the byte 0x{data[error.start]:02x} is not UTF-8 text") from error
 
 
 def read_data(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES) -> Any:
@@ -187,4 +187,4 @@ def read_value(
     except DocumentError as error:
         raise DocumentError(error.source, error.line, f"{error.reason}{ending}") from error
     except InvalidResourcesError as error:
-        raise InvalidResourcesError(f"{path} is no {what}: {error}{ending}") from error
+        raise InvalidResourcesError(f"{path} is not a {what}: {error}{ending}") from error

@@ -100,7 +100,7 @@ def replace_file(
     if is_link_of_others:
         raise _unwritable(path, "it is another user's link")
     if before is not None and not stat.S_ISREG(before.st_mode):  # a device would be replaced by a file
-        raise _unwritable(path, "it is no ordinary file")
+        raise _unwritable(path, "it is not a regular file")
     if before is not None and (not before.st_mode & 0o222 or not os.access(target, os.W_OK)):
         raise _unwritable(path, "it is read-only")
     is_private = is_private or (is_private_if_new and before is None)
@@ -183,13 +183,13 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _in_the_way(path: Path) -> InvalidResourcesError:
-    return InvalidResourcesError(f"{path} is there already, and would be lost: name another file, or add --force")
+    return InvalidResourcesError(f"{path} exists already and would be lost: name another file, or add --force")
 
 
 def _unwritable(path: Path, reason: object) -> InvalidResourcesError:
     said = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
     return InvalidResourcesError(
-        f"{path} cannot be written: {said}. Name a file of your own, in a folder that is there, with room for it"
+        f"{path} cannot be written: {said}. Name a file of your own, in a folder that exists and has room for it"
     )
 
 
@@ -203,7 +203,7 @@ def path_within(folder: Path, name: str) -> Path:
     is_plain = name not in ("", ".", "..") and not set(name) & set("/\\\0")
     if not is_plain or not path.resolve().is_relative_to(folder.resolve()):
         raise InvalidResourcesError(
-            f"{shorten(name)} names no file in {folder}, and nothing is written outside of it: "
+            f"{shorten(name)} is not the name of a file in {folder}, and nothing is written outside it: "
             "rename what the name comes from"
         )
     return path

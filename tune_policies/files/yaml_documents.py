@@ -140,7 +140,7 @@ def read_documents(text: str, source: str, room: int = 1) -> tuple[Document, ...
         DocumentError: It is not YAML, too long or too deep, or more than plain data; the only error there is.
     """
     if len(text) > MAX_CHARACTERS * room:
-        raise DocumentError(source, 1, f"more than {MAX_CHARACTERS * room:,} characters: give what is needed alone")
+        raise DocumentError(source, 1, f"more than {MAX_CHARACTERS * room:,} characters: keep only what is needed")
     if unreadable := yaml.reader.Reader.NON_PRINTABLE.search(text):
         line = text.count("\n", 0, unreadable.start()) + 1
         raise DocumentError(source, line, f"the character {unreadable.group()!r} cannot be in YAML: is this a text?")
@@ -162,7 +162,7 @@ def _documents(text: str, source: str, max_parts: int) -> Iterator[Document]:
             num_documents += 1
             if num_documents > _MAX_DOCUMENTS:
                 line = event.start_mark.line + 1 if event.start_mark else 1
-                raise DocumentError(source, line, f"more than {_MAX_DOCUMENTS:,} documents: give what is needed alone")
+                raise DocumentError(source, line, f"more than {_MAX_DOCUMENTS:,} documents: keep only what is needed")
             builder = _Builder(events, source, max_parts)
             data = builder.value(next(events), ())
             if data is not None:
@@ -218,7 +218,7 @@ class _Builder:
 
     def _alias(self, name: str | None, path: Path, line: int) -> Any:
         if name in self._open:
-            raise self._error(line, f"the alias *{name} stands in what it stands for, so that it has no end")
+            raise self._error(line, f"the alias *{name} contains itself")
         if name is None or name not in self._anchored:
             raise self._error(line, f"the alias *{name} stands for nothing: no part above is marked &{name}")
         data, num_parts, height = self._anchored[name]
@@ -250,9 +250,7 @@ class _Builder:
         again = self.value(next(self._events), path)
         self.lines[path] = first
         if json.dumps(again, sort_keys=True) != json.dumps(value, sort_keys=True):  # in Python, True is 1
-            raise self._error(
-                line, f"the key {shorten(path[-1])} comes twice, first in line {first}: only one can hold"
-            )
+            raise self._error(line, f"the key {shorten(path[-1])} comes twice, first in line {first}: keep one")
         self.repeated[path] = line
 
     def _key(self, event: Any, path: Path, line: int) -> str | None:
@@ -292,9 +290,9 @@ class _Builder:
         self._num_parts += num_parts
         self._deepest = max(self._deepest, depth)
         if depth > _MAX_DEPTH:
-            raise self._error(line, f"parts stand in each other more than {_MAX_DEPTH} deep")
+            raise self._error(line, f"nested more than {_MAX_DEPTH} deep")
         if self._num_parts > self._max_parts:
-            raise self._error(line, f"more than {self._max_parts:,} parts, with what its aliases stand for")
+            raise self._error(line, f"more than {self._max_parts:,} parts, counting what its aliases stand for")
 
     def _error(self, line: int, reason: str) -> DocumentError:
         return DocumentError(self._source, line, reason)
@@ -306,5 +304,5 @@ def _explain(error: yaml.MarkedYAMLError, text: str, line: int) -> str:
     if written and "{{" in written[0]:
         return f"not YAML but a template: give what `helm template` writes ({reason})"
     if written and written[0][: len(written[0]) - len(written[0].lstrip())].count("\t"):
-        return f"not YAML, which is indented by blanks, never by tabs ({reason})"
+        return f"not YAML, which is indented with spaces, never with tabs ({reason})"
     return f"not YAML: {reason}"

@@ -18,7 +18,7 @@ from tune_policies.cluster.labels import NODE_ID, format_selector, matcher
 from tune_policies.placement.packing import RemainingNode
 from tune_policies.placement.scale_up import nodes_within_limits
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, Amounts, Count, PositiveCount, format_amount
+from tune_policies.values.resources import TICKS, Amounts, Count, PositiveCount, amount_of
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 
@@ -177,7 +177,7 @@ def deadlock_error(view: ClusterOccupancy, run: WaitingRun) -> InfeasibleRequest
     fits = most_workers(gang, view, nodes)
     return InfeasibleRequestError(
         _asked(gang),
-        f"beside what holds on there is room for {fits} ({'; '.join(shown) or 'there is no node'})",
+        f"what others hold leaves room for {fits} ({'; '.join(shown) or 'there is no node'})",
         _short_of(gang, view, nodes),
         _hint(view, stuck, gang, empty),
     )
@@ -203,7 +203,7 @@ def _sum(node: NodeTotals, left: RemainingNode, view: ClusterOccupancy, stuck: I
 
 
 def _addable(view: ClusterOccupancy, gang: Gang, num_leaving: int) -> str:
-    """Return what could be added at the most: "2 gpu with 4 CPU, 1 GPU, at most 2 together"."""
+    """Return what could be added at the most: "2 gpu with 4 CPUs, 1 GPU, at most 2 together"."""
     names = [name for name in gang.worker if not name.startswith(ACCELERATOR_TYPE_PREFIX)]
     types = [
         f"{each.max_nodes_to_add} {each.name} with "
@@ -259,8 +259,8 @@ def _hint(view: ClusterOccupancy, stuck: Sequence[WaitingRun], gang: Gang, empty
             "Let the driver hold less, as under a plan (with_plan, as_trainable), or ask for fewer workers, "
             "or add nodes."
         )
-    return "End what holds on, ask for fewer workers, or add nodes."
+    return "End what holds resources, ask for fewer workers, or add nodes."
 
 
 def _amount(name: str, ticks: int) -> str:
-    return f"{format_bytes(ticks)} of host memory" if name == "memory" else f"{format_amount(ticks / TICKS)} {name}"
+    return f"{format_bytes(ticks)} of host memory" if name == "memory" else amount_of(ticks / TICKS, name)

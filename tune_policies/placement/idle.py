@@ -14,7 +14,7 @@ from tune_policies.placement.packing import Request, request_of, slots_on_node
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import TICKS, format_amount, from_ticks
+from tune_policies.values.resources import TICKS, amount_of, format_amount, from_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value
 
@@ -49,7 +49,7 @@ class Idle(Value):
     def __str__(self) -> str:
         if self.resource == "memory":
             return f"{format_bytes(int(self.amount))} of {format_bytes(int(self.total))} of host memory: {self.reason}"
-        return f"{format_amount(self.amount)} of {format_amount(self.total)} {self.resource}: {self.reason}"
+        return f"{format_amount(self.amount)} of {amount_of(self.total, self.resource)}: {self.reason}"
 
 
 def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
@@ -69,7 +69,9 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     used = _used(plan)
     for name, amount in total.items():
         if used[name] > amount:
-            raise InvalidResourcesError(f"the plan uses more {name} than the cluster has: it was made for another one")
+            raise InvalidResourcesError(
+                f"the plan uses more {name} than the cluster has: it was made for another cluster"
+            )
     parts = _parts(cluster, plan)
     if parts is None:
         parts = Counter({(name, f"limited by {plan.limited_by}"): total[name] - used[name] for name in total})

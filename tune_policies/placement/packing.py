@@ -315,7 +315,8 @@ class Request(Value):
         if self.num_workers == 0:
             return each
         grown = f" to {self.max_workers}" if self.max_workers else ""
-        return f"{self.num_workers}{grown} workers of {each}"
+        noun = "worker with" if self.num_workers == 1 and not grown else "workers, each with"
+        return f"{self.num_workers}{grown} {noun} {each}"
 
 
 def as_told_apart(

@@ -19,7 +19,7 @@ from tune_policies.placement.packing import (
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import MOST, TICKS, Resources, format_amount, from_ticks, to_ticks
+from tune_policies.values.resources import MOST, TICKS, Resources, amount_of, format_amount, from_ticks, to_ticks
 from tune_policies.values.units import format_bytes, format_request
 from tune_policies.values.value import counted
 
@@ -52,8 +52,8 @@ def build_plan(
         count = MOST
     if request.num_workers:
         notes.append(
-            f"a trial's driver only waits for its workers, so it holds {DRIVER} and no CPU; "
-            "run and tuner hold further drivers back, Tune's own need max_concurrent_trials"
+            f"a trial's driver only waits for its workers, so it holds {DRIVER} and no CPU; run and tuner start no "
+            "more trials than fit; with tune.run or Tuner, pass max_concurrent_trials"
         )
     if request.max_workers is not None:
         notes.append(
@@ -88,7 +88,7 @@ def about_host_memory(groups: Iterable[NodeGroup], request: Request) -> Iterator
     if any(node.resources.memory_bytes is None for node, _ in fits):
         yield "host memory of some nodes is not known, so it limits nothing there"
     if left_out := sum(count for node, count in fits if not workers_on_node(node, request)):
-        yield f"left out {counted(left_out, 'node')} with less host memory than the {format_bytes(memory)} of a worker"
+        yield f"left out {counted(left_out, 'node')} with less host memory than a worker needs, {format_bytes(memory)}"
 
 
 def about_the_nodes(capacity: ClusterCapacity) -> Iterable[str]:
@@ -100,7 +100,7 @@ def about_the_nodes(capacity: ClusterCapacity) -> Iterable[str]:
             differs[amounts] = differs.get(amounts, 0) + count
     for (of_ray, usable), count in sorted(differs.items()):
         yield (
-            f"Ray counts {format_amount(of_ray)} CPU on {counted(count, 'node')} where the cgroup, the CPU affinity or "
+            f"Ray counts {amount_of(of_ray, 'CPU')} on {counted(count, 'node')} where the cgroup, the CPU affinity or "
             f"SLURM allows {format_amount(usable)}: start Ray there with --num-cpus={max(1, int(usable))}"
         )
     if capacity.draining:
@@ -123,7 +123,7 @@ def in_context(error: InfeasibleRequestError, capacity: ClusterCapacity, request
             f" The autoscaler could add {named}: call plan_when_ready, or wrap the policy in AutoscalingPolicy."
         )
     elif capacity.node_types is None:
-        suggestion += " An autoscaler may add nodes, of types that are not known: plan_when_ready asks it."
+        suggestion += " An autoscaler may add nodes, but their types are not known: plan_when_ready asks it."
     return error.told(offered=offered, suggestion=suggestion)
 
 
@@ -204,17 +204,16 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
     if most is None:
         return f"Add a node with more {short_of}, or ask for less in every respect."
     if most == 0 and short_of in DEVICE_RESOURCES:
-        hint = "CpuPolicy, alone or last: policy | CpuPolicy()"
-        return f"Ask for no {short_of} ({hint}), or add a {short_of} node."
+        return f"Take CpuPolicy() instead, or as a fallback (policy | CpuPolicy()), or add a {short_of} node."
     if most == 0:
         return f"Ask for no {short_of}, or add a node with more."
-    amount = format_request(most) + " of host memory" if short_of == "memory" else f"{_amount(most)} {short_of}"
+    amount = format_request(most) + " of host memory" if short_of == "memory" else _amount(most, short_of)
     nearest = f"Ask for at most {amount} per worker"
     if short_of == "GPU" and request.num_workers == 0 and to_ticks(request.worker.gpus) % most == 0:
         parts = to_ticks(request.worker.gpus) // most
         smaller = request.model_copy(update={"num_workers": parts, "worker": request.worker.with_ticks("GPU", most)})
         if count_trials(groups, smaller):
-            nearest += f", or for num_workers={parts} with {_amount(most)} GPU each"
+            nearest += f", or for num_workers={parts} with {_amount(most, 'GPU')} each"
     return f"{nearest}, or add a larger node."
 
 
@@ -250,5 +249,5 @@ def _rounded(resource: str, ticks: int) -> int:
     return ticks if resource == "memory" or ticks < TICKS else whole
 
 
-def _amount(ticks: int) -> str:
-    return format_amount(from_ticks(ticks))
+def _amount(ticks: int, name: str) -> str:
+    return amount_of(from_ticks(ticks), name)

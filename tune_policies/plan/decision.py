@@ -153,7 +153,11 @@ class Decision(ShownValue):
         if workload is None and len(by_name) == 1:
             return self.workloads[0]
         if workload not in by_name:
-            what = "workload must name one of several" if workload is None else f"nothing was decided for {workload!r}"
+            what = (
+                "several workloads were decided, so name one as workload"
+                if workload is None
+                else f"nothing was decided for {workload!r}"
+            )
             raise InvalidResourcesError(f"{what}{suggest(workload or '', by_name)} (decided: {', '.join(by_name)})")
         return by_name[workload]
 

@@ -410,8 +410,8 @@ class GpuMemoryProfile(Value):
         outside = self.overhead_bytes()
         on_top = f" + {format_bytes(outside)} outside the allocators" if outside else ""
         return tuple(
-            f"GPU memory by config: {fit}{on_top}, at most {format_bytes(fit.residual_bytes)} below what was measured, "
-            f"which is added; {_range(fit)}"
+            f"GPU memory by config: {fit}{on_top}, and {format_bytes(fit.residual_bytes)} more, the most by which a "
+            f"measurement was above that; {_range(fit)}"
             for _, fit in sorted(self.fits.items())
         )
 

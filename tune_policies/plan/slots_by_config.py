@@ -80,7 +80,7 @@ class SlotsByProfile(SlotsByConfig):
         """Return what is not known of a config; see :meth:`SlotsByConfig.why_unknown`."""
         if self.needed_bytes(config) is not None:
             return None
-        return f"of GPU memory with {dict(config)} nothing was measured"
+        return f"no GPU memory was measured with {dict(config)}"
 
     def needed_bytes(self, config: Mapping[str, Any]) -> int | None:
         """Return the GPU memory that a trial with this config needs on these GPUs; ``None``: it cannot be told."""
@@ -128,7 +128,7 @@ class SlotsByDecision(SlotsByConfig):
         """Return what is not known of a config; see :meth:`SlotsByConfig.why_unknown`."""
         if self._size_of(config) is not None:
             return None
-        return f"{dict(config)} has no number above 0 as {self.size!r}, by which a decision goes"
+        return f"the decision goes by {self.size!r}, for which {dict(config)} has no number above 0"
 
     def slot_for(self, config: Mapping[str, Any]) -> TrialSlot:
         """Return the slot on the device that is better for the largest measured size up to that of the config.

@@ -334,7 +334,7 @@ class TrialPlan(ShownValue):
         least, most = self.min_concurrent_trials, self.max_concurrent_trials
         count = f"{counted(most, 'trial')} at once"
         if self.by_config is not None:
-            count = f"{least} to {count}, by their configs" if least < most else f"{count}, by their configs"
+            count = f"{f'{least} to ' if least < most else ''}{count}, depending on their configs"
         lines = [f"{count}, limited by {self.limited_by}"]
         if self.by_config is not None:
             lines += [f"  at most {slot.max_concurrent_trials} with {slot}" for slot in self.by_config.slots]
@@ -343,7 +343,7 @@ class TrialPlan(ShownValue):
             lines += [f"  {slot.max_concurrent_trials} with {slot}{_speed(slot)}" for slot in shown]
             if rest:
                 number = sum(slot.max_concurrent_trials for slot in rest)
-                lines.append(f"  {number} in {counted(len(rest), 'further type')} of slots")
+                lines.append(f"  {number} in {counted(len(rest), 'further slot type')}")
         else:
             lines.append(f"  each trial: {self.slots[0]}")
         if self.nodes_to_add:
@@ -373,8 +373,8 @@ def _check_scaling_fields(fields: Mapping[str, Any], known: Collection[str], ver
         )
     if "use_tpu" in fields and "use_tpu" not in known:
         raise InvalidResourcesError(
-            "Ray Train version 1 is active, which knows no TPU: set RAY_TRAIN_V2_ENABLED=1 in the environment before "
-            "Ray is imported"
+            "Ray Train version 1 is active, which does not know TPUs: set RAY_TRAIN_V2_ENABLED=1 in the environment "
+            "before Ray is imported"
         )
     if "topology" in fields and tuple(int(part) for part in version.split(".")[:2]) < _FIRST_WITH_SLICES:
         raise InvalidResourcesError(

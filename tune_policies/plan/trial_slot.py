@@ -85,11 +85,11 @@ class TrialSlot(Value):
         if (self.num_workers > 0) != bool(self.per_worker.ticks):
             raise InvalidResourcesError(
                 f"per_worker is what each Train worker reserves: num_workers={self.num_workers} "
-                f"does not go with per_worker={self.per_worker}"
+                f"contradicts per_worker={self.per_worker}"
             )
         if self.max_workers is not None and not 0 < self.num_workers <= self.max_workers:
             raise InvalidResourcesError(
-                f"max_workers is what num_workers may grow to: {self.max_workers} does not go with "
+                f"max_workers is what num_workers may grow to: {self.max_workers} is too few for "
                 f"num_workers={self.num_workers}"
             )
         return self
@@ -227,9 +227,9 @@ class TrialSlot(Value):
         if self.gpu_memory_bytes is not None:
             each += f", {format_bytes(self.gpu_memory_bytes)} of GPU memory"
         if self.num_workers:
-            noun = "worker" if self.num_workers == 1 and not self.is_elastic else "workers"
+            noun = "worker with" if self.num_workers == 1 and not self.is_elastic else "workers, each with"
             grown = f" to {self.max_workers}" if self.is_elastic else ""
-            return f"{self.num_workers}{grown} {noun} with {each}; the driver holds {self.trial}"
+            return f"{self.num_workers}{grown} {noun} {each}; the driver holds {self.trial}"
         return each
 
 

@@ -30,6 +30,7 @@ from tune_policies.plan.build_plan import build_plan, infeasible
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import (
     AlikeNodes,
+    about_equal_cpus,
     about_nodes_without_cpus,
     cpus_that_strand_no_device,
     equal_device_share,
@@ -45,6 +46,7 @@ from tune_policies.values.resources import (
     Memory,
     Resources,
     WorkerCount,
+    amount_of,
     fewest_workers,
     format_amount,
     from_ticks,
@@ -59,10 +61,11 @@ class AcceleratorPolicy(ResourcePolicy):
 
     Attributes:
         resource: Ray's name of the devices, such as ``"TPU"``.
-        amount: Devices of each worker: what the family allows. Where it can be split, a share below 1 is rounded up to
-            the k-th part of a device.
-        cpus: CPUs of each worker; ``None``: as many as strand no device; nodes without CPUs are left out beside
-            others.
+        amount: Devices of each worker, in amounts that the family allows. A share below 1, where the family can be
+            split, is rounded up to an equal part of a device: a half, a third, a quarter.
+        cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its device slots. Where every
+            trial must get the same, the node with the fewest per slot decides. Nodes without CPUs are left out,
+            unless all are so.
         memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved.
         accelerator_type: Only devices of this type, such as ``"TPU-V6E"``.
         topology: Whole TPU slices of this topology, such as ``"4x4"``, for each trial; needs ``accelerator_type``.
@@ -90,12 +93,13 @@ class AcceleratorPolicy(ResourcePolicy):
         if self.topology is not None:
             if self.resource != "TPU" or self.accelerator_type is None:
                 raise InvalidResourcesError(
-                    f"topology={self.topology!r} is of TPU slices: it goes with resource='TPU' and an accelerator_type "
+                    f"topology={self.topology!r} is for TPU slices: it needs resource='TPU' and an accelerator_type "
                     "such as 'TPU-V6E'"
                 )
             if not isinstance(self.num_workers, int):
                 raise InvalidResourcesError(
-                    f"num_workers={self.num_workers} on TPU slices: a trial has whole slices, so ask for one number"
+                    f"num_workers={self.num_workers} on TPU slices: a trial has whole slices and cannot grow, so give "
+                    "one number"
                 )
             check_slice_request(self._slice_request(self.topology, self.accelerator_type))
         elif self.resource == "TPU" and self.num_workers not in (0, 1):
@@ -129,19 +133,19 @@ class AcceleratorPolicy(ResourcePolicy):
         capacity = as_told_apart(capacity, memory=self.memory, num_workers=self.num_workers)
         request = self._request(capacity.groups)
         share = request.worker.custom[self.resource]
-        asked = f"{format_amount(self.amount)} {self.resource}"
+        asked = amount_of(self.amount, self.resource)
         reasons = [f"{asked} per worker, as asked for"]
         if share != self.amount:
             reasons = [
-                f"{asked} became {format_amount(share)}: only {int(1 / share)} such on a device, and unequal shares "
-                "may wait for ever"
+                f"{asked} became {format_amount(share)}: a device holds {counted(int(1 / share), 'such worker')}, and "
+                "unequal shares may wait for ever"
             ]
         if share < 1:
-            reasons.append(f"nothing holds a worker to its share of the memory of its {self.resource}")
+            reasons.append(f"no limit holds a worker to its share of {self.resource} memory")
         groups, about_cpus = self._with_it(capacity.groups), []
         if self.cpus is None:
             about_cpus = [
-                f"{format_amount(request.worker.cpus)} CPU per worker, so that no {self.resource} is left without CPUs",
+                about_equal_cpus((node for node, _ in groups), request, self.resource),
                 *about_nodes_without_cpus(groups, self.resource, request.worker.cpus),
             ]
         try:
@@ -327,23 +331,28 @@ def plan_slices(capacity: ClusterCapacity, wanted: SliceRequest) -> TrialPlan:
     request = wanted.on(host for each in usable for host in each.hosts) if usable else request
     if len(usable) < wanted.num_slices:
         raise _too_few_slices(capacity, wanted, request, usable, left_out)
-    reasons = [*_reasons(wanted, request), *(f"left out slice {name!r}: {left_out[name]}" for name in sorted(left_out))]
-    if others := topologies_not_told_apart(capacity.nodes, shape):
-        reasons.append(f"Ray Train goes by {shape.told_by}, so a trial may get hosts of {', '.join(others)} instead")
     hosts = tuple(host for each in usable for host in each.hosts)
+    reasons = [
+        *_reasons(wanted, request, hosts),
+        *(f"left out slice {name!r}: {left_out[name]}" for name in sorted(left_out)),
+    ]
+    if others := topologies_not_told_apart(capacity.nodes, shape):
+        reasons.append(
+            f"Ray Train finds a slice by its {shape.told_by}, so a trial may get {', '.join(others)} instead"
+        )
     plan = build_plan(capacity.with_nodes(hosts), request, reasons)
     slots = tuple(slot.model_copy(update={"topology": shape.topology}) for slot in plan.slots)
     return plan.model_copy(update={"slots": slots, "limited_by": "TPU slices"})
 
 
-def _reasons(wanted: SliceRequest, request: Request) -> Iterable[str]:
+def _reasons(wanted: SliceRequest, request: Request, hosts: Iterable[NodeCapacity]) -> Iterable[str]:
     slices, workers = wanted.num_slices, wanted.workers_per_slice
     yield (
-        f"{counted(slices, f'whole {wanted.shape.topology} slice')} per trial, each for "
-        f"{counted(workers, 'worker')} of {wanted.tpus} TPU"
+        f"{counted(slices, f'whole {wanted.shape.topology} slice')} per trial, each with "
+        f"{counted(workers, 'worker')} of {amount_of(wanted.tpus, 'TPU')}"
     )
     if wanted.cpus is None:
-        yield f"{format_amount(request.worker.cpus)} CPU per worker, so that no TPU is left without CPUs"
+        yield about_equal_cpus(hosts, request, "TPU")
     if wanted.memory_bytes is not None:
         yield f"{format_bytes(wanted.memory_bytes)} of host memory per worker, as asked for"
 
@@ -376,7 +385,7 @@ def _hint(capacity: ClusterCapacity, wanted: SliceRequest, usable: int) -> str:
         except InfeasibleRequestError:
             pass
         else:
-            return f"Ask for at most {format_amount(plan.worker.cpus)} CPU per worker, or add slices."
+            return f"Ask for at most {amount_of(plan.worker.cpus, 'CPU')} per worker, or add slices."
     if most := _host_memory_that_fits(capacity, wanted):
         return f"Ask for at most {format_request(most)} of host memory per worker, or add slices with larger hosts."
     if smaller := _tpus_that_fit(capacity, wanted):

@@ -26,9 +26,9 @@ _MOST_COUNTED: Final = 10_000
 class AutoscalingPolicy(WrappingPolicy):
     """Counts the nodes that the autoscaler can still add beside those that are alive.
 
-    ``nodes_to_add`` of the plan says how few of them its trials need. Beside slots with devices, nodes with devices are
-    added for those alone, unless no other type holds a trial without. Ray chooses the nodes by itself when trials wait
-    for them, or when it is told by ``request_capacity``; with several types that hold a trial it may choose others.
+    ``nodes_to_add`` of the plan says the fewest that its trials need. Nodes with devices are added for trials that use
+    devices; other trials get them only if no other type holds them. Ray itself chooses the nodes, when trials wait for
+    them or ``request_capacity`` asks for them. Where several types hold a trial, it may choose others than the plan.
 
     Attributes:
         inner: The policy that decides everything else.
@@ -92,7 +92,7 @@ class AutoscalingPolicy(WrappingPolicy):
             plan = self.inner.plan(capacity)
         except InfeasibleRequestError:
             raise error.told(offered=f"with all nodes that can be added, {error.offered}") from error
-        return plan.with_reasons(f"no nodes that can be added are counted: with them, {error.offered}")
+        return plan.with_reasons(f"nodes that can be added are not counted: with them, {error.offered}")
 
     def _fewest(self, plan: TrialPlan, capacity: ClusterCapacity, most: Mapping[str, int]) -> dict[str, int]:
         fewest = fewest_nodes(plan, capacity, most)

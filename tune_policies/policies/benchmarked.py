@@ -24,7 +24,7 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from tune_policies.values.resources import format_amount
 from tune_policies.values.value import Value, shorten_names
 
-_AGAIN: Final = "Measure again there, with `tune-policies bench run` and `decide`"
+_AGAIN: Final = "Measure again there, with `tune-policies bench run` and `tune-policies bench decide`"
 
 
 _WHY: Final[dict[tuple[Device, Objective], str]] = {
@@ -41,20 +41,20 @@ _CPU: Final = CpuPolicy()
 class BenchmarkedPolicy(ResourcePolicy):
     """Each trial on the device that benchmarks found better for its size, by a number in its config.
 
-    A trial runs on the GPU where that was surely better for the largest measured size up to its own, else on the CPU;
-    what is smaller than all that was measured counts as the smallest. One whose config lacks the number runs on the
-    GPU. Where the cluster has slots for one of the two only, all trials run there.
+    The largest measured size up to a trial's own decides: the trial runs on the GPU if that was surely better, else on
+    the CPU. A size below all measured ones counts as the smallest. A trial whose config lacks the number runs on the
+    GPU. If the cluster has slots on only one of the two, all trials run there.
 
     Attributes:
         decision: What ``tune-policies bench decide`` wrote; it may be given by position.
-        workload: For which of its workloads; ``None``: for the only one.
-        size: The name of the number in the config; of one in a mapping inside, ``"model/batch_size"``.
+        workload: Which of the decision's workloads to go by; ``None``: the only one.
+        size: The name of the number in the config, such as ``"batch_size"``; inside a mapping, ``"model/batch_size"``.
         gpu: What a trial on the GPU gets.
-        cpu: What a trial on the CPU gets: as many CPUs as were measured with, or the decision may be wrong for it.
-        objective: What is to be less, ``"time"`` or ``"cost"`` of a trial.
-        max_age_days: A decision that was measured longer before the cluster was read is refused; ``None``: however old.
-        accept_other_hardware: Whether a decision holds that was made on another GPU or CPU than the cluster has.
-        accept_other_versions: Whether it holds where other versions are installed; ``with_plan`` looks.
+        cpu: What a trial on the CPU gets. Give it as many CPUs as were measured; with others the decision may be wrong.
+        objective: What to save, the ``"time"`` or the ``"cost"`` of a trial.
+        max_age_days: The most days from the measurement to the reading of the cluster; ``None``: any age.
+        accept_other_hardware: Whether to go by a decision that was measured on another GPU or CPU than the cluster has.
+        accept_other_versions: Whether to go by one that was measured with other versions; ``with_plan`` checks them.
 
     Raises:
         InvalidResourcesError: A field is wrong, the workload was not decided, or there are no prices for the cost.
@@ -101,14 +101,15 @@ class BenchmarkedPolicy(ResourcePolicy):
         self.decision.of(self.workload)
         if self.objective == "cost" and not self.decision.has_prices:
             raise InvalidResourcesError(
-                "objective='cost' needs a decision with prices: make it with `decide --prices FILE`, or take 'time'"
+                "objective='cost' needs a decision with prices: make it with `tune-policies bench decide --prices "
+                "FILE`, or take 'time'"
             )
         for inner in with_inner((self.gpu, self.cpu)):
             by_profile = isinstance(inner, GpuMemoryPolicy) and inner.profile is not None
             if by_profile or isinstance(inner, MixedPolicy | BenchmarkedPolicy):
                 raise InvalidResourcesError(
-                    f"gpu and cpu give all their trials the same, which a {type(inner).__name__}"
-                    f"{' with a profile' if by_profile else ''} does not: take one that does, such as GpuPolicy"
+                    f"gpu and cpu must be policies that give every trial the same, which a {type(inner).__name__}"
+                    f"{' with a profile' if by_profile else ''} does not: take another, such as GpuPolicy"
                 )
             if isinstance(inner, AutoscalingPolicy):
                 raise InvalidResourcesError("put AutoscalingPolicy around BenchmarkedPolicy, not inside it")
@@ -151,10 +152,8 @@ class BenchmarkedPolicy(ResourcePolicy):
         """
         plan = plan_first_feasible((self.gpu, self.cpu), capacity)
         if device == "CPU":  # of the other, the reason stands there already
-            return plan.with_reasons("all trials run on the CPU, whatever was decided: there is no slot on a GPU")
-        return plan.with_reasons(
-            f"all trials run on the GPU, whatever was decided: there is no slot on the CPU: {error}"
-        )
+            return plan.with_reasons("all trials run on the CPU, whatever was decided: there is no GPU slot")
+        return plan.with_reasons(f"all trials run on the GPU, whatever was decided: there is no CPU slot: {error}")
 
     def _about_age(self, read_at: datetime | None) -> Iterator[str]:
         """Yield the age of the decision.
@@ -164,7 +163,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         """
         made = self.decision.measured_at
         if read_at is None:
-            yield f"measured on {made:%Y-%m-%d}; when the cluster was read is not known, so neither is how long ago"
+            yield f"measured on {made:%Y-%m-%d}, but how long ago is not known, as the capacity has no date"
             return
         age = _in_utc(read_at) - _in_utc(made)
         if self.max_age_days is not None and age > timedelta(days=self.max_age_days):
@@ -190,7 +189,7 @@ class BenchmarkedPolicy(ResourcePolicy):
         ):
             others = sorted(found - {measured})
             if measured is None or not found:
-                yield f"whether the {what}s are those on which was measured is not known"
+                yield f"it is not known whether the {what}s are those of the measurement"
             elif others and self.accept_other_hardware:
                 yield f"measured on {measured}, and accepted for {shorten_names(others)}"
             elif others:
@@ -226,7 +225,7 @@ def _what_was_decided(decided: WorkloadDecision, size: str, objective: Objective
         where = " and ".join(filter(None, (above, below))) or f"whatever {size} is"
         yield f"{decided.workload}, {where}: on the {device}, as a trial {_WHY[device, objective]} on a GPU"
     smallest, largest = decided.sizes[0].size, decided.sizes[-1].size
-    yield f"measured from {size} {smallest} to {largest}: what lies outside was not, and gets what the nearer end gets"
+    yield f"measured from {size} {smallest} to {largest}: a size outside gets what the nearer end gets"
 
 
 def _about_threads(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) -> Iterator[str]:
@@ -237,10 +236,10 @@ def _about_threads(decided: WorkloadDecision, gpu: TrialSlot, cpu: TrialSlot) ->
     ):
         measured = {each.num_threads for each in times if each.num_threads is not None}
         if measured and measured != {max(1, int(slot.worker.cpus))}:
-            with_cpus = " or ".join(map(str, sorted(measured)))
+            with_cpus = f"{' or '.join(map(str, sorted(measured)))} {'CPU' if measured == {1} else 'CPUs'}"
             yield (
-                f"measured with {with_cpus} CPU on the {device}, where a trial now has "
-                f"{format_amount(slot.worker.cpus)}: it may be slower or faster than was measured"
+                f"the {device} was measured with {with_cpus} per trial, which now has "
+                f"{format_amount(slot.worker.cpus)}: it may be slower or faster than measured"
             )
 
 
@@ -249,6 +248,6 @@ def _about_share(decided: WorkloadDecision, gpu: TrialSlot) -> Iterator[str]:
     measured = {each.gpu.device for each in decided.sizes}
     if gpu.worker.gpus < 1 and "gpu" in measured:
         yield (
-            f"measured with a whole GPU, of which a trial now has {format_amount(gpu.worker.gpus)}: with others on it,"
-            " it may be slower than was measured"
+            f"measured with a whole GPU, of which a trial now has {format_amount(gpu.worker.gpus)}: beside others it "
+            "may be slower than measured"
         )

@@ -9,7 +9,7 @@ from tune_policies.values.value import Value
 
 
 class CappedPolicy(WrappingPolicy):
-    """Never more trials at once than that. Pass ``max_concurrent_trials`` of the plan to Tune.
+    """Limits how many trials run at once. ``run`` and ``tuner`` keep to it; ``tune.run`` and ``Tuner`` must be told.
 
     Attributes:
         inner: The policy that decides everything else.
@@ -30,7 +30,9 @@ class CappedPolicy(WrappingPolicy):
         capped = plan.capped(
             self.max_concurrent_trials,
             limited_by="max_concurrent_trials",
-            reasons=(f"{plan.max_concurrent_trials} would fit, but at most {self.max_concurrent_trials} may run",),
+            reasons=(
+                f"{plan.max_concurrent_trials} would fit, but at most {self.max_concurrent_trials} may run at once",
+            ),
         )
         if capped == plan or not plan.nodes_to_add:
             return capped

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from tune_policies.cluster.capacity import ClusterCapacity, NodeGroup
+from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
 from tune_policies.placement.packing import (
     Request,
     count_trials,
@@ -19,7 +19,7 @@ from tune_policies.placement.packing import (
 from tune_policies.plan.build_plan import about_host_memory, about_the_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.values.resources import MOST, TICKS, from_ticks, to_ticks
+from tune_policies.values.resources import MOST, TICKS, amount_of, from_ticks, to_ticks
 from tune_policies.values.value import counted
 
 _DRAG: Final = 20
@@ -98,6 +98,21 @@ def share_of_gpu_memory(groups: Iterable[NodeGroup], share_ticks: int) -> int | 
     return min(known) // max(1, TICKS // share_ticks) if known and len(known) == len(memories) else None
 
 
+def about_equal_cpus(nodes: Iterable[NodeCapacity], request: Request, resource: str) -> str:
+    """Return how the CPUs of a worker came about, where a policy chose them: those of a node, divided by its slots."""
+    share, cpus = request.worker.ticks[resource], request.worker.cpus
+    found = {(node.resources.cpus, device_slots(node.amounts.get(resource, 0), share)) for node in nodes}
+    per_slot = {(has, slots): to_ticks(has) // slots for has, slots in found if slots}
+    division = min((each for each, ticks in per_slot.items() if _whole_or_part(ticks) == cpus), default=None)
+    text = f"{amount_of(cpus, 'CPU')} per worker"
+    if division is not None:
+        has, slots = division
+        text += f": {amount_of(has, 'CPU')} ÷ {counted(slots, f'{resource} slot')}"
+        text += ", rounded down" if cpus >= 1 and cpus * slots < has else ""
+        text += ", on the node with the fewest for each" if len({*per_slot.values()} - {0}) > 1 else ""
+    return f"{text}; set cpus= to change"
+
+
 def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: float) -> Iterator[str]:
     """Yield how many nodes with devices have fewer CPUs than a worker gets, and what takes them in, if some have."""
     left_out = [
@@ -107,13 +122,13 @@ def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: f
     with_none = sum(count for node, count in left_out if not node.resources.cpus)
     if with_few:
         yield (
-            f"left out {counted(with_few, 'node')} with {resource} and too few CPUs for it: with fewer cpus= for "
-            "every worker, trials run there too"
+            f"left out {counted(with_few, 'node')} with {resource} but too few CPUs: with fewer cpus= for every "
+            "worker, trials run there too"
         )
     if with_none:
         yield (
-            f"left out {counted(with_none, 'node')} with {resource} and without CPUs: with cpus=0, trials run "
-            "there too, and every worker has none"
+            f"left out {counted(with_none, 'node')} with {resource} but no CPUs: with cpus=0, trials run there too, "
+            "but no worker gets a CPU"
         )
 
 
@@ -168,7 +183,7 @@ def with_own_slots(
     if len(slots) < 2 or count > MOST or not (is_more or gives_more):
         return plan
     groups = [group for alike in nodes for group in alike.groups]
-    own = f"each type of node has its own slots; without run, tuner or PolicyScheduler, every trial gets {common}"
+    own = f"each type of node has slots that suit it; without run, tuner or PolicyScheduler, every trial gets {common}"
     return TrialPlan(
         slots=tuple(slots),
         common=common,

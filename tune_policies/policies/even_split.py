@@ -35,9 +35,9 @@ from tune_policies.values.resources import (
 class EvenSplitPolicy(ResourcePolicy):
     """Divides what the cluster has among the trials, as evenly as its nodes and devices allow.
 
-    All trials run at once if each can have the least that is asked for. If not, they run in waves, as few as can be. A
-    trial then gets the most, first of GPUs and then of CPUs, with which no further wave is needed: 20 trials in 3
-    waves get what 7 at once can have. Of trials of that size, as many as fit run at once.
+    All trials run at once if each can have the least that you ask for. If not, they run in as few waves as possible,
+    and each gets the most, first of GPUs and then of CPUs, that needs no further wave: 20 trials in 3 waves get what 7
+    at once can have. As many trials of that size as fit run at once.
 
     Attributes:
         num_trials: Trials of the whole experiment.
@@ -60,7 +60,7 @@ class EvenSplitPolicy(ResourcePolicy):
     @model_validator(mode="after")
     def _must_ask_for_something(self) -> Self:
         if self.min_cpus == 0 and self.min_gpus == 0:
-            raise InvalidResourcesError("min_cpus and min_gpus are both 0: give one of them an amount above 0")
+            raise InvalidResourcesError("min_cpus and min_gpus are both 0: set one of them above 0")
         return self
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
@@ -78,7 +78,8 @@ class EvenSplitPolicy(ResourcePolicy):
         reasons = [f"{self.num_trials} trials share the cluster: {request.worker} per worker"]
         if waves > 1:
             reasons.append(
-                f"at most {fit} fit, with {least.worker} per worker: {waves} waves, and {at_once} at once need no more"
+                f"at most {fit} fit at once, with {least.worker} per worker: that takes {waves} waves, and so do "
+                f"{at_once} at once, which get more"
             )
         usable = gpus_of_type(capacity, None).where(lambda node: share > 0 and workers_on_node(node, request) > 0)
         memory = share_of_gpu_memory(usable.groups, share)

@@ -18,7 +18,7 @@ class FirstFeasiblePolicy(ResourcePolicy):
 
     Attributes:
         policies: The choices, the best first. At least one.
-        min_trials: How many trials must run at once: a choice that runs fewer does not count as one that fits.
+        min_trials: How many trials must run at once: a choice that runs fewer is passed over.
 
     Raises:
         InvalidResourcesError: A field is wrong, or there is no choice.
@@ -31,7 +31,7 @@ class FirstFeasiblePolicy(ResourcePolicy):
         self, *choices: ResourcePolicy, policies: Sequence[ResourcePolicy] | None = None, min_trials: int = 1
     ) -> None:
         if choices and policies is not None:
-            raise InvalidResourcesError("give the policies one way: as arguments, or as policies=(…)")
+            raise InvalidResourcesError("give the policies as arguments or as policies=(…), not both")
         Value.__init__(self, policies=choices if policies is None else policies, min_trials=min_trials)
         if not self.policies:
             raise InvalidResourcesError("FirstFeasiblePolicy needs at least one policy to try")

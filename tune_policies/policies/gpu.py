@@ -44,6 +44,7 @@ from tune_policies.values.resources import (
     to_ticks,
 )
 from tune_policies.values.units import format_bytes
+from tune_policies.values.value import counted
 
 
 def _above_zero(gpus: float) -> float:
@@ -56,11 +57,14 @@ class GpuPolicy(GpuTypesPolicy):
     """The same GPUs, or share of one, for every worker.
 
     Attributes:
-        gpus: GPUs of each worker: whole, or below 1 a share, which is rounded up to the k-th part of a GPU.
-        cpus: CPUs of each worker; ``None``: as many as strand no GPU; nodes without CPUs are left out beside others.
+        gpus: GPUs of each worker: a whole number, or a share below 1, which is rounded up to an equal part of a GPU:
+            a half, a third, a quarter.
+        cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its GPU slots. Where every trial
+            must get the same, the node with the fewest per slot decides. Nodes without CPUs are left out, unless all
+            are so.
         memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved.
-        accelerator_type: Only devices of this type, such as ``"A100"``; of several, ``("H100", "A100")``, the first
-            of which a trial fits.
+        accelerator_type: Only devices of this type, such as ``"A100"``; of several, such as ``("H100", "A100")``, the
+            first that a trial fits.
         min_trials: How many trials must run at once, or the next type is tried.
         num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
         min_gpu_memory: Only devices with at least so much memory each: bytes, or a text such as ``"24GiB"``.
@@ -140,8 +144,8 @@ class GpuPolicy(GpuTypesPolicy):
                 reasons += about_nodes_without_cpus(groups, "GPU", from_ticks(1))
         if share != to_ticks(self.gpus):
             reasons.append(
-                f"{format_amount(self.gpus)} GPU became {format_amount(from_ticks(share))}: "
-                f"only {TICKS // to_ticks(self.gpus)} such on a GPU, and unequal shares may wait for ever"
+                f"{format_amount(self.gpus)} GPU became {format_amount(from_ticks(share))}: a GPU holds "
+                f"{counted(TICKS // to_ticks(self.gpus), 'such worker')}, and unequal shares may wait for ever"
             )
         return reasons
 
@@ -165,4 +169,4 @@ class GpuPolicy(GpuTypesPolicy):
         if not (found := describe_gpus(gpus_of_type(capacity, accelerator_type).groups)):
             return infeasible(capacity.groups, request)
         hint = "Ask for less, add larger GPUs, or install nvidia-ml-py on nodes whose memory was not read."
-        return InfeasibleRequestError(str(request), f"the GPUs there are {found}", "GPU memory", hint)
+        return InfeasibleRequestError(str(request), f"the cluster has only {found}", "GPU memory", hint)

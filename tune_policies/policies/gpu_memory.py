@@ -46,6 +46,7 @@ from tune_policies.values.resources import (
     PositiveCount,
     Resources,
     WorkerCount,
+    amount_of,
     fewest_workers,
     format_amount,
     from_ticks,
@@ -66,10 +67,10 @@ _MOST_NAMED: Final = 8
 class GpuMemoryPolicy(GpuTypesPolicy):
     """As many workers on a GPU as its memory holds: 2 of 6 GiB on a 16 GiB card, 13 on an 80 GiB one.
 
-    On mixed devices each size has slots of its own, with the share that its memory holds. Where every trial must get
-    the same, with Train workers or ``same_for_all``, the policy compares: all GPUs with the share that fits the
-    smallest, only those with more memory, or the GPUs of one type. It takes what runs the most trials at once, and says
-    which devices it leaves out.
+    Where GPUs differ, each size has slots of its own, with the share that its memory holds. Where every trial must get
+    the same, with Train workers or ``same_for_all``, the policy compares three choices: all GPUs, with the share that
+    fits the smallest; only those with more memory; or the GPUs of one type. It takes the one that runs the most trials
+    at once, and says which devices it leaves out.
 
     With a profile instead of an amount, each trial gets what its own config needs: see ``TrialPlan.by_config``.
 
@@ -78,11 +79,13 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             such as ``"6GiB"``. This or ``profile`` is needed.
         profile: What was measured, config by config.
         headroom: How much more than the profile says a worker gets: 0.1 is a tenth more.
-        cpus: CPUs of each worker; ``None``: as many as strand no GPU; nodes without CPUs are left out beside others.
+        cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its GPU slots. Where every trial
+            must get the same, the node with the fewest per slot decides. Nodes without CPUs are left out, unless all
+            are so.
         memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: what the profile measured,
             or none where it did not.
-        accelerator_type: Only devices of this type, such as ``"A100"``; of several, ``("H100", "A100")``, the first
-            of which a trial fits.
+        accelerator_type: Only devices of this type, such as ``"A100"``; of several, such as ``("H100", "A100")``, the
+            first that a trial fits.
         min_trials: How many trials must run at once, or the next type is tried.
         num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
         max_trials_per_gpu: At most so many workers on a GPU, even where its memory holds more.
@@ -110,7 +113,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
     def _must_have_one_size(self) -> Self:
         if (self.gpu_memory is None) == (self.profile is None):
             raise InvalidResourcesError(
-                "GpuMemoryPolicy needs one of gpu_memory, an amount such as '6GiB', and profile, what was measured"
+                "GpuMemoryPolicy needs either gpu_memory, an amount such as '6GiB', or profile, what was measured"
             )
         return self
 
@@ -141,7 +144,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             for each in nodes
             if (smallest := Selection(tuple(each.groups)).memory_bytes)
         )
-        capped = ", at most as many as max_trials_per_gpu says" if self.max_trials_per_gpu else ""
+        capped = f", with max_trials_per_gpu={self.max_trials_per_gpu}" if self.max_trials_per_gpu else ""
         reasons = [
             f"{format_bytes(needed)} a worker: {on_each}{capped}",
             *self._left_out(capacity, usable, Selection(tuple(enough))),
@@ -216,7 +219,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             *profile.reasons,
             *_where_it_was_not_measured(profile, gpu_models, overhead),
             *self._about_host_memory(profile),
-            f"a config of which nothing is known gets {_whole(by_config.slots[-1])}",
+            f"a config without a measurement or formula gets {_whole(by_config.slots[-1])}",
             *(f"for the largest: {reason}" for reason in plan.reasons),
         ]
         # Slots of GPUs are of one type, so the plan has this one alone.
@@ -227,8 +230,8 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         """Yield where the host memory of a trial comes from, if it reserves any."""
         if self.memory is not None and profile.host_memory_bytes is not None:
             yield (
-                f"{format_bytes(int(self.memory))} of host memory per worker, of which at most "
-                f"{format_bytes(profile.host_memory_bytes)} was measured in use"
+                f"{format_bytes(int(self.memory))} of host memory per worker; at most "
+                f"{format_bytes(profile.host_memory_bytes)} was in use when it was measured"
             )
 
     def _best(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> tuple[TrialPlan, Selection]:
@@ -290,7 +293,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         is_capped = self.max_trials_per_gpu is not None and self.max_trials_per_gpu < fit
         reasons = [
             f"{format_bytes(needed)} a worker: {counted(k, 'worker')} on a GPU of "
-            f"{format_bytes(smallest)}" + (", as max_trials_per_gpu says" if is_capped else "")
+            f"{format_bytes(smallest)}" + (f", with max_trials_per_gpu={self.max_trials_per_gpu}" if is_capped else "")
         ]
         reasons += self._left_out(capacity, usable, choice)
         request = self._request(from_ticks(share))
@@ -338,7 +341,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         count = sum(count for _, count in there.groups)
         return InfeasibleRequestError(
             str(request),
-            f"the GPU memory of {count} of {count} GPU nodes was not read",
+            f"the GPU memory of {'the GPU node' if count == 1 else f'all {count} GPU nodes'} was not read",
             "GPU memory",
             "Install nvidia-ml-py on the GPU nodes and probe again, give them an accelerator type, or take GpuPolicy "
             "with a share of a GPU.",
@@ -401,12 +404,12 @@ def _what_they_get(by_config: SlotsByProfile) -> Iterator[str]:
     )
     for each in ran if len(ran) <= _MOST_NAMED else (ran[0], ran[-1]):
         with suppress(InfeasibleRequestError):
-            yield f"{_need(by_config, each)}, so {format_amount(by_config.slot_for(each.config).worker.gpus)} GPU"
+            yield f"{_need(by_config, each)}, so {amount_of(by_config.slot_for(each.config).worker.gpus, 'GPU')}"
 
 
 def _whole(largest: TrialSlot) -> str:
     share = format_amount(largest.worker.gpus)
-    return f"{share} GPU a worker, as much as there is for each" if largest.shares_gpu else "a whole GPU"
+    return f"{share} GPU per worker, the most there is for each" if largest.shares_gpu else "a whole GPU"
 
 
 def _where_it_was_not_measured(
@@ -414,9 +417,9 @@ def _where_it_was_not_measured(
 ) -> Iterator[str]:
     others = sorted({name for name in gpu_models if name is not None} - set(profile.gpu_models))
     if others and profile.gpu_models:
-        on_top = "" if overhead is None else f"; {format_bytes(overhead)} are counted for what is outside allocators"
+        on_top = "" if overhead is None else f"; {format_bytes(overhead)} counts for what is outside allocators"
         yield (
-            f"measured on {', '.join(profile.gpu_models)} and planned for {', '.join(others)}, where trials may need "
+            f"measured on {', '.join(profile.gpu_models)}, planned for {', '.join(others)}, where trials may need "
             f"more or less{on_top}"
         )
 

@@ -19,6 +19,7 @@ from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.equal_shares import (
     AlikeNodes,
+    about_equal_cpus,
     about_nodes_without_cpus,
     cpus_that_strand_no_device,
     nodes_with_cpus,
@@ -27,7 +28,7 @@ from tune_policies.policies.equal_shares import (
 from tune_policies.policies.first_feasible import plan_first_feasible
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
-from tune_policies.values.resources import TICKS, Amount, Memory, PositiveCount, WorkerCount, format_amount, to_ticks
+from tune_policies.values.resources import TICKS, Amount, Memory, PositiveCount, WorkerCount, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted, shorten
 
@@ -119,8 +120,8 @@ def _about_more_elsewhere(
     if most is not plan:
         yield (
             f"{plan.accelerator_type} runs {counted(plan.min_concurrent_trials, 'trial')} at once, and "
-            f"{most.accelerator_type} would run {most.min_concurrent_trials}: with min_trials=, a type that runs too "
-            "few is passed over"
+            f"{most.accelerator_type} would run {most.min_concurrent_trials}: set min_trials= to pass over a type that "
+            "runs too few"
         )
 
 
@@ -170,7 +171,7 @@ def plan_gpu_share(
     notes = list(reasons)
     if choose_cpus and usable.groups:
         cpus = request.worker.cpus
-        notes.append(f"{format_amount(cpus)} CPU per worker, so that no GPU is left without CPUs")
+        notes.append(about_equal_cpus((node for node, _ in with_room.groups), request, "GPU"))
         notes += about_nodes_without_cpus(with_room.groups, "GPU", cpus)
     memory = share_of_gpu_memory(usable.groups, share_ticks)
     if share_ticks < TICKS and usable.groups:
@@ -180,7 +181,7 @@ def plan_gpu_share(
             else f"{format_bytes(memory)} of GPU memory per worker: its share of the smallest device in use"
         )
     if memory is not None and (unread := [group for group in usable.groups if group.node.devices is None]):
-        notes.append(f"GPU memory was not read, so it is that of the table of known types: {describe_gpus(unread)}")
+        notes.append(f"GPU memory was not read, so that of the device type counts: {describe_gpus(unread)}")
     groups = selection.groups if selection.by_label else None
     if choose_cpus and not usable.groups:  # no node has room for the share: look for what would work on nodes with CPUs
         groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")

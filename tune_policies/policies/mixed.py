@@ -23,7 +23,7 @@ _SLOWEST: Final = sys.float_info.min
 
 
 class MixedPolicy(ResourcePolicy):
-    """Slots of every one of several policies at once: each plans on what those before it leave.
+    """Slots of several policies at once: each plans on what those before it leave.
 
     ``MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))`` has a plan whose ``slots`` are quarter GPUs and, on
     the CPUs that are left, slots without. ``PolicyScheduler`` gives each trial one of them as it becomes free. A policy
@@ -32,9 +32,9 @@ class MixedPolicy(ResourcePolicy):
     Attributes:
         policies: One for each type of slot, the best first; as arguments, or by name in one list. At least one, none
             with a GPU-memory profile.
-        speeds: How fast a trial runs in the slots of each policy, in any one unit; ``None``: not known. By them
-            ``PolicyScheduler`` leaves slow slots idle where faster ones end all that waits sooner, from the first
-            trial on.
+        speeds: How fast a trial runs in the slots of each policy, in any one unit; ``None``: not known. With them
+            ``PolicyScheduler`` leaves slow slots idle where the faster ones end all waiting trials sooner, from the
+            first trial on.
 
     Raises:
         InvalidResourcesError: A field is wrong, there is no policy, or there are not as many speeds.
@@ -50,7 +50,7 @@ class MixedPolicy(ResourcePolicy):
         speeds: Sequence[float] | None = None,
     ) -> None:
         if slot_policies and policies is not None:
-            raise InvalidResourcesError("give the policies one way: as arguments, or as policies=(…)")
+            raise InvalidResourcesError("give the policies as arguments or as policies=(…), not both")
         Value.__init__(self, policies=slot_policies if policies is None else policies, speeds=speeds)
 
     @model_validator(mode="after")
@@ -59,13 +59,13 @@ class MixedPolicy(ResourcePolicy):
             raise InvalidResourcesError("MixedPolicy needs at least one policy")
         if self.speeds is not None and len(self.speeds) != len(self.policies):
             raise InvalidResourcesError(
-                f"speeds has a number for each policy, got {len(self.speeds)} for {len(self.policies)}: leave it out "
-                "where they are not known"
+                f"speeds needs a number for each policy, got {len(self.speeds)} for {len(self.policies)}: leave it out "
+                "where you do not know them"
             )
         if any(isinstance(each, GpuMemoryPolicy) and each.profile is not None for each in with_inner(self.policies)):
             raise InvalidResourcesError(
-                "a GpuMemoryPolicy with a profile gives each trial what its config needs, and a slot of MixedPolicy is "
-                "for any trial: give it gpu_memory instead, what the largest config needs"
+                "a slot of MixedPolicy is for any trial, but a GpuMemoryPolicy with a profile gives each trial what "
+                "its config needs: give it gpu_memory instead, with what the largest config needs"
             )
         return self
 
@@ -161,9 +161,9 @@ def _next_slots(policy: ResourcePolicy, left: RemainingCapacity) -> _PolicySlots
         if not found:
             raise InfeasibleRequestError(
                 error.asked,
-                "the slots before use devices of the same nodes in another share, and unequal shares may wait for ever",
+                "the policies before it cut the same devices into other shares, and unequal shares may wait for ever",
                 error.short_of,
-                "Ask for the same share, or for a device type or nodes of its own.",
+                "Ask for the same share, or give this policy a device type or nodes of its own.",
             ) from error
     return max(found, key=lambda given: given.num_trials)
 
@@ -182,11 +182,11 @@ def _take(policy: ResourcePolicy, plan: TrialPlan, left: RemainingCapacity) -> _
         if filled.num_trials:
             slots.append(slot.capped(filled.num_trials))
         else:
-            missing.append(f"no slots of {type(policy).__name__} with {slot}: none has a place beside the others")
+            missing.append(f"no slots of {type(policy).__name__} with {slot}: none fits beside the others")
     if filled is None or not slots:
         raise InfeasibleRequestError(
             " or ".join(str(slot) for slot in plan.slots),
-            "none of these slots has a place of its own beside the others",
+            "none of these slots fits beside those of the policies before",
             plan.limited_by,
             "Ask for less, or put this policy first.",
         )
@@ -224,7 +224,7 @@ def _reasons(found: list[_PolicySlots]) -> Iterator[str]:
 def _about_growth(found: Iterable[_PolicySlots]) -> Iterator[str]:
     """Yield that no trial grows, where trials could: the next policies have what one leaves free."""
     if any(slot.max_workers is not None for given in found for slot in given.slots):
-        yield "beside slots of other types a trial keeps the fewest of its workers: what it could grow into is theirs"
+        yield "each trial keeps its fewest workers: slots of other types have the room into which it could grow"
 
 
 def _sum(added: Iterable[dict[str, PositiveCount]]) -> dict[str, PositiveCount]:

@@ -106,7 +106,7 @@ class ResourcePolicy(Value):
                 raise
             if "recursion limit" in str(error):  # of the parser, which is deeper than policies may be
                 raise InvalidResourcesError(f"{cls.__name__}: {_TOO_DEEP}") from error
-            raise InvalidResourcesError(f"{cls.__name__}: this is no JSON: {error}") from error
+            raise InvalidResourcesError(f"{cls.__name__}: this is not JSON: {error}") from error
 
     @model_serializer(mode="wrap")
     def _with_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -199,14 +199,14 @@ def _no_devices(amounts: dict[str, float]) -> dict[str, float]:
     for name in amounts:
         if name in DEVICE_RESOURCES:
             raise InvalidResourcesError(
-                f"custom resource {name!r} is one of devices, which Ray hands out one by one: "
+                f"custom resource {name!r} is a device, which Ray hands out one by one: "
                 f"take AcceleratorPolicy(resource={name!r})"
             )
         if name in ("cpu", "gpu"):
-            raise InvalidResourcesError(f"custom resource {name!r} is Tune's name of {name.upper()}: use {name}s")
+            raise InvalidResourcesError(f"custom resource {name!r} is Tune's name for {name.upper()}: use {name}s")
         if name.startswith(ACCELERATOR_TYPE_PREFIX):
             raise InvalidResourcesError(
-                f"custom resource {name!r} is how Ray tells a device type: use accelerator_type"
+                f"custom resource {name!r} is how Ray names a device type: use accelerator_type"
             )
     return amounts
 

@@ -13,16 +13,17 @@ from tune_policies.values.value import Value
 
 
 class ReservingPolicy(WrappingPolicy):
-    """Leaves so much of the cluster free for others.
+    """Leaves a part of the cluster free for others.
 
     What is left free comes from as few nodes as possible: from nodes without GPUs first, unless GPUs are to be
-    left free too. Nothing but ``max_concurrent_trials`` holds further trials back, so pass it to Tune. Where trials
-    take shares of a GPU, Ray may spread them: as much is left free, but perhaps no device as a whole.
+    left free too. ``run`` and ``tuner`` start no more trials than planned; to ``tune.run`` and ``Tuner`` pass
+    ``max_concurrent_trials``. Where trials take shares of a GPU, Ray may spread them: as much is left free, but
+    perhaps no whole device.
 
     Attributes:
         inner: The policy that plans with the rest.
         cpus: CPUs to leave free.
-        gpus: GPUs to leave free, whole; of the CPUs only as many as ``cpus`` says stay with them.
+        gpus: Whole GPUs to leave free; only as many CPUs as ``cpus`` says stay free with them.
         memory: Host memory to leave free: bytes, or a text such as ``"4GiB"``.
 
     Raises:
@@ -46,9 +47,12 @@ class ReservingPolicy(WrappingPolicy):
             raise error.told(
                 offered=f"with {wish} left free, {error.offered}", suggestion=f"{error.suggestion} Or leave less free."
             ) from error
-        notes = [f"{wish} left free for others; run and tuner hold trials back, Tune's own need max_concurrent_trials"]
+        notes = [
+            f"{wish} left free for others: run and tuner start no more trials than planned; with tune.run or Tuner, "
+            "pass max_concurrent_trials"
+        ]
         if self.gpus and plan.shares_gpu:
-            notes.append("Ray may spread shares of a GPU, so the GPUs are left free in sum, perhaps none as a whole")
+            notes.append("Ray may spread the shares, so as much GPU stays free in sum, but perhaps no whole GPU")
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
             notes.append("host memory of some nodes is not known, so it may not be left free")
         plan = plan.with_slots(lambda slot: _kept_off_small_devices(slot, capacity)).with_reasons(*notes)
@@ -70,12 +74,12 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
     if not any(counts):
         raise InfeasibleRequestError(
             " or ".join(str(slot) for slot in plan.slots),
-            "on all of the cluster none of these slots has a place of its own",
+            "none of these slots fits beside the others",
             plan.limited_by,
             "Leave less free, or add nodes.",
         )
     missing = [
-        f"{count or 'none'} of {slot.max_concurrent_trials} slots with {slot}: no more have a place beside the others"
+        f"{count or 'none'} of {slot.max_concurrent_trials} slots with {slot}: no more fit beside the others"
         for slot, count in zip(plan.slots, counts, strict=True)
         if count < slot.max_concurrent_trials
     ]

@@ -11,7 +11,7 @@ from tune_policies.cluster.labels import NODE_ID, LabelSelector, format_selector
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, counted
 
 _SHORT_ID: Final = 8
 """Digits of a node ID that Ray's own lists show."""
@@ -68,7 +68,7 @@ class SelectingPolicy(WrappingPolicy):
         try:
             plan = self.inner.plan(chosen)
         except InfeasibleRequestError as error:
-            offered = f"of the nodes, {which}, {error.offered}"
+            offered = f"among the nodes, {which}, {error.offered}"
             raise error.told(offered=offered, suggestion=f"{error.suggestion} Or select more nodes.") from error
         left_out = len(capacity.nodes) - len(chosen.nodes)
         plan = plan.with_reasons(f"{left_out} of {len(capacity.nodes)} nodes left out: {which}", *notes)
@@ -124,7 +124,7 @@ def _nothing_left(capacity: ClusterCapacity, selector: dict[str, str]) -> Infeas
     ]
     return InfeasibleRequestError(
         f"a node with {format_selector(selector)}",
-        f"of {len(capacity.nodes)} nodes none is left" + (f"; {'; '.join(there)}" if there else ""),
+        f"none of {counted(len(capacity.nodes), 'node')} is left" + (f"; {'; '.join(there)}" if there else ""),
         "nodes",
         "Select by labels that nodes have, exclude fewer, or add such a node.",
     )

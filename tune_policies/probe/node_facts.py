@@ -116,7 +116,7 @@ def read_monitor(session: str) -> dict[str, object] | None:
         try:
             file = Path(path).expanduser()
             if not file.is_file() or file.stat().st_size > 10_000_000:
-                raise ValueError("it is no ordinary file, or has more than 10 MB")
+                raise ValueError("it is not a regular file, or has more than 10 MB")
             found = yaml.safe_load(file.read_text())
             types = {
                 name: {key: of.get(key) for key in ("resources", "labels", "max_workers") if key in of}

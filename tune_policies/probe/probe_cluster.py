@@ -183,7 +183,7 @@ def _addable(state: ClusterState, monitor: Any) -> tuple[tuple[NodeTypeCapacity,
         if not state.has_autoscaler:
             return (), None
         raise InvalidResourcesError(
-            "its configuration is neither in Ray's GCS nor was it found at the head: name the file by cluster_config"
+            "its configuration is not in Ray's GCS and was not found on the head node: name its file as cluster_config"
         )
     if monitor["error"]:
         raise InvalidResourcesError(f"{monitor['path']}: {monitor['error']}")

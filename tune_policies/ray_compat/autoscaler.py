@@ -210,7 +210,7 @@ def find_autoscaler(wait_s: float = _FIRST_REPORT_S) -> Autoscaler | None:
     if not ray.is_initialized():
         raise ProbeError("this program is not connected to a Ray: call ray.init() before")
     if is_through_client():
-        logger.warning("through a Ray Client the autoscaler cannot be heard: no nodes are asked for")
+        logger.warning("a Ray Client cannot reach the autoscaler, so no nodes are asked for")
         return None
     started_here = ray._private.worker._global_node
     if started_here is not None and started_here.head and not started_here._ray_params.autoscaling_config:

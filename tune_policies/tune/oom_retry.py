@@ -27,7 +27,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.equal_shares import equal_device_share
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, Count, UsedBytes, format_amount, from_ticks, to_ticks
+from tune_policies.values.resources import TICKS, Count, UsedBytes, amount_of, format_amount, from_ticks, to_ticks
 from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import Value
 
@@ -59,7 +59,7 @@ class MemoryFloor(Value):
         )
 
     def __str__(self) -> str:
-        gpus = [f"{format_amount(self.gpu_ticks / TICKS)} GPU"] if self.gpu_ticks else []
+        gpus = [amount_of(self.gpu_ticks / TICKS, "GPU")] if self.gpu_ticks else []
         memory = [f"{format_bytes(self.memory_bytes)} of host memory"] if self.memory_bytes else []
         return ", ".join(gpus + memory) or "no memory of its own"
 
@@ -122,10 +122,14 @@ def next_floor(
     )
     floor = largest_that_fits(wish, reservation, nodes)
     if not floor.gpu_ticks:
-        limit = f"max_gpus={format_amount(max_gpus)}" if most == max_gpus else f"no node has more than {most:g} GPU"
+        limit = (
+            f"max_gpus={format_amount(max_gpus)}"
+            if most == max_gpus
+            else f"no node has more than {amount_of(most, 'GPU')}"
+        )
         raise InfeasibleRequestError(
             asked=f"more GPU memory than {had} gave it",
-            offered=f"no node has {wish} beside the rest of what it reserves" if wish.gpu_ticks else limit,
+            offered=f"no node has {wish} and the rest of what it reserves" if wish.gpu_ticks else limit,
             short_of="GPU memory",
             suggestion="Raise max_gpus, take a GPU with more memory, or ask for less with a smaller batch or model",
         )
@@ -266,7 +270,7 @@ def larger_plan(
     room = count_trials(groups, request)
     if room == 0:
         raise InfeasibleRequestError(
-            asked=f"{request}, as it ran out of memory with {floor_of([bundle])} a worker",
+            asked=f"{request}, as it ran out of memory with {floor_of([bundle])} per worker",
             offered="the nodes do not hold them all at once",
             short_of="GPU" if floor.gpu_ticks else "memory",
             suggestion="Take fewer workers, add a node, or ask for less memory with a smaller batch or model",

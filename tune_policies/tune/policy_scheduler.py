@@ -163,7 +163,9 @@ class PolicyScheduler(WrappingScheduler):
         node_id = lost_node(error)
         if node_id is None:
             return False
-        _logger.warning("%s was lost with node %s and is requeued: that is no failure", trial, node_id[:8])
+        _logger.warning(
+            "%s was lost with node %s and is requeued, which does not count as a failure", trial, node_id[:8]
+        )
         self._run_plan.avoid_node(node_id)
         return True
 

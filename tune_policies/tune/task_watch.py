@@ -20,7 +20,7 @@ import ray
 
 from tune_policies.ray_compat.connection import is_through_client
 from tune_policies.ray_compat.gcs import read_demand
-from tune_policies.values.resources import format_amount, to_ticks
+from tune_policies.values.resources import amount_of, format_amount, to_ticks
 
 Amounts = Mapping[str, float]
 """What a node has, or a task needs, by Ray's names."""
@@ -89,12 +89,12 @@ class StarvedTasks:
 
 
 def _message(request: Amounts, waited_s: float) -> str:
-    needs = ", ".join(f"{format_amount(amount)} {name}" for name, amount in sorted(request.items()))
+    needs = ", ".join(amount_of(amount, name) for name, amount in sorted(request.items()))
     room = "".join(f", {name.lower()}s={format_amount(request[name])}" for name in ("CPU", "GPU") if name in request)
     return (
         f"tasks that need {needs} have waited for {waited_s:.0f} s, as this program's trials and Train workers have "
-        "reserved that on every node. Ray Data's tasks run outside of what a trial reserves, and wait until one ends; "
-        "if the trials wait for them, for ever. Leave room for them: plan with "
+        "reserved that on every node. Ray Data's tasks run outside what a trial reserves, so they wait until one ends, "
+        "and for ever if the trials wait for them. Leave room for them: plan with "
         f"ReservingPolicy(policy{room}), and pass max_concurrent_trials=plan.max_concurrent_trials to Tune"
     )
 

@@ -27,7 +27,7 @@ class InfeasibleRequestError(ResourcePolicyError):
     """The request is sound, but not even one trial fits the cluster.
 
     Attributes:
-        asked: What one trial needs, as text: ``"2 CPU, 1 GPU"``.
+        asked: What one trial needs, as text: ``"2 CPUs, 1 GPU"``.
         offered: What the best node (or the cluster) has, as text.
         short_of: Name of the resource that is missing, spelled as in Ray: ``"GPU"``, ``"CPU"``,
             ``"memory"``, a custom resource, or ``"GPU memory"``.

@@ -68,9 +68,7 @@ def check_amount(amount: object, *, name: str) -> float:
         raise InvalidResourcesError(f"{name} must be a finite number from 0 to {MOST:.0e}, got {shorten(amount)}")
     amount = float(amount)
     if amount > 0 and to_ticks(amount) == 0:
-        raise InvalidResourcesError(
-            f"{name} is counted by Ray in steps of 0.0001, got {amount!r}: ask for 0.0001 or more"
-        )
+        raise InvalidResourcesError(f"Ray counts {name} in steps of 0.0001, got {amount!r}: ask for 0.0001 or more")
     return to_ticks(amount) / TICKS
 
 
@@ -105,7 +103,9 @@ def _workers(value: object, *, name: str) -> int | tuple[int, int]:
     if not isinstance(value, list | tuple):
         return check_count(value, least=0, name=name)
     if len(value) != 2:
-        raise InvalidResourcesError(f"{name} must be a whole number, or the fewest and the most: got {shorten(value)}")
+        raise InvalidResourcesError(
+            f"{name} must be a whole number, or the fewest and the most such as (2, 8): got {shorten(value)}"
+        )
     fewest, most = (check_count(number, least=1, name=f"each of {name}") for number in value)
     if fewest > most:
         raise InvalidResourcesError(f"{name} must name the fewest first, got {shorten(value)}")
@@ -138,7 +138,7 @@ def _custom(value: object, *, name: str) -> object:
         raise InvalidResourcesError(f"custom resource {reserved!r} has a field of its own: {_FIELDS[reserved]}")
     if "object_store_memory" in value:
         raise InvalidResourcesError(
-            "custom resource 'object_store_memory' is of Ray's object store, which no worker reserves: leave it out"
+            "custom resource 'object_store_memory' is Ray's object store, which no worker reserves: leave it out"
         )
     checked = {each: check_amount(value[each], name=each) for each in sorted(value)}
     return {each: amount for each, amount in checked.items() if amount > 0}
@@ -215,7 +215,7 @@ class Resources(Value):
 
     def __str__(self) -> str:
         amounts = {"CPU": self.cpus, "GPU": self.gpus, **dict(sorted(self.custom.items()))}
-        parts = [f"{format_amount(amount)} {name}" for name, amount in amounts.items() if amount > 0]
+        parts = [amount_of(amount, name) for name, amount in amounts.items() if amount > 0]
         if self.memory_bytes is not None:
             parts.append(f"{format_bytes(self.memory_bytes)} of host memory")
         return ", ".join(parts) or "nothing"
@@ -240,3 +240,9 @@ class Resources(Value):
 def format_amount(amount: float) -> str:
     """Return ``amount`` without the digits that floats add: ``"0.5"``, ``"4"``."""
     return f"{round(amount, 4):g}" if amount < 100_000 else f"{amount:.0f}"
+
+
+def amount_of(amount: float, name: str) -> str:
+    """Return the amount of a resource for people: ``"1 CPU"``, ``"0.5 GPU"``, ``"8 CPUs"``, ``"2 neuron_cores"``."""
+    has_plural = name.endswith("PU") and not 0 < amount <= 1
+    return f"{format_amount(amount)} {name}{'s' if has_plural else ''}"

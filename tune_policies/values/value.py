@@ -376,7 +376,7 @@ def kind_of(data: object) -> str:
         case str():
             return "a text"
         case dict():
-            return "a mapping" if all(isinstance(key, str) for key in data) else "a mapping with keys that are no names"
+            return "a mapping" if all(isinstance(key, str) for key in data) else "a mapping whose keys are not names"
         case list() | tuple():
             return "a list"
         case _:
@@ -388,5 +388,5 @@ def shorten(data: object) -> str:
     try:
         text = repr(data)
     except ValueError:  # Python refuses to write out a number of thousands of digits
-        return f"a {type(data).__name__} that is too long to write"
+        return f"a {type(data).__name__} that is too long to show"
     return text if len(text) <= 80 else f"{text[:77]}..."

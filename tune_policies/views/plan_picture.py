@@ -14,7 +14,7 @@ from tune_policies.placement.idle import ROUNDING, idle
 from tune_policies.placement.layout import NodeWorkers, workers_on_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import TICKS, format_amount, from_ticks
+from tune_policies.values.resources import TICKS, amount_of, format_amount, from_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted, shorten_names
 
@@ -127,15 +127,15 @@ def _amount(name: str, ticks: int) -> str:
 
 
 def _about(node: NodeCapacity) -> str:
-    """Return what the node is: ``"32 CPU, 2 GPU (A100, 80 GiB)"``."""
-    parts = [f"{format_amount(node.resources.cpus)} CPU"]
+    """Return what the node is: ``"32 CPUs, 2 GPUs (A100, 80 GiB)"``."""
+    parts = [amount_of(node.resources.cpus, "CPU")]
     memory = node.smallest_gpu_memory_bytes
     models = sorted({device.name for device in node.devices or ()})
     kind = node.accelerator_type or ", ".join(models)
     about = ", ".join(filter(None, [kind, format_bytes(memory) if memory else ""]))
     for name, ticks in sorted(node.resources.ticks.items()):
         if name in DEVICE_RESOURCES:
-            parts.append(f"{_amount(name, ticks)} {name}" + (f" ({about})" if about else ""))
+            parts.append(amount_of(round(from_ticks(ticks), 2), name) + (f" ({about})" if about else ""))
     if node.usable_cpus is not None and node.usable_cpus < node.resources.cpus:
         parts[0] += f" (only {format_amount(node.usable_cpus)} usable)"
     return ", ".join(parts)

@@ -16,7 +16,7 @@ from tune_policies.files.terminal import empty_table, line
 from tune_policies.plan.decision import Decision, SizeDecision, WorkloadDecision
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.values.resources import Resources, format_amount, from_ticks
+from tune_policies.values.resources import Resources, amount_of, format_amount, from_ticks
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted, shorten_names
@@ -60,8 +60,9 @@ def _nodes(nodes: tuple[NodeCapacity, ...]) -> RenderableType:
     for (*columns, _, others), alike in sorted(shapes.items(), key=most_gpus_first):
         memory = _host_memory(*(node.resources for node in alike))
         table.add_row(str(len(alike)), *columns, memory, _in_use(alike))
-        cpus, gpus, kind, _ = columns
-        named = f"{len(alike)} with {cpus} CPU, {gpus} GPU" + (f" ({kind})" if kind != "-" else "")
+        has, kind = alike[0].resources, columns[2]
+        named = f"{len(alike)} with {amount_of(has.cpus, 'CPU')}, {amount_of(has.gpus, 'GPU')}"
+        named += f" ({kind})" if kind != "-" else ""
         details.append(_details(named, _shared_labels(alike), others))
     return Group(table, *(line(text) for text in details if text))
 
@@ -107,12 +108,12 @@ def _host_memory(*each: Resources) -> str:
 
 def _others(node: NodeCapacity) -> str:
     few = node.usable_cpus is not None and node.usable_cpus < node.resources.cpus
-    usable = f"only {format_amount(node.usable_cpus or 0)} CPU usable" if few else ""
+    usable = f"only {amount_of(node.usable_cpus or 0, 'CPU')} usable" if few else ""
     return ", ".join(part for part in (usable, _custom(node.resources)) if part)
 
 
 def _custom(has: Resources) -> str:
-    return ", ".join(f"{format_amount(amount)} {name}" for name, amount in sorted(has.custom.items()))
+    return ", ".join(amount_of(amount, name) for name, amount in sorted(has.custom.items()))
 
 
 def _in_use(nodes: Iterable[NodeCapacity]) -> Text:
@@ -124,7 +125,7 @@ def _in_use(nodes: Iterable[NodeCapacity]) -> Text:
         for name, ticks in node.in_use.ticks.items():
             total[name] += ticks
     memory = total.pop("memory", 0)
-    parts = [f"{format_amount(from_ticks(ticks))} {name}" for name, ticks in sorted(total.items())]
+    parts = [amount_of(from_ticks(ticks), name) for name, ticks in sorted(total.items())]
     return Text("\n".join([*map(one_line, parts), *([format_bytes(memory)] if memory else [])]) or "nothing")
 
 
@@ -197,6 +198,6 @@ def _costs(size: SizeDecision) -> Iterator[str]:
 def _crossover(decided: WorkloadDecision) -> str:
     trials = f"{decided.workload}, in trials of {counted(decided.steps_per_trial, 'step')}"
     if decided.crossover_at is None:
-        return f"{trials}: a GPU is the answer at no size that was measured"
+        return f"{trials}: a GPU pays at no size that was measured"
     above = "" if decided.crossover_above is None else f", and not yet at {decided.crossover_above}"
-    return f"{trials}: a GPU is the answer from size {decided.crossover_at} on{above}"
+    return f"{trials}: a GPU pays from size {decided.crossover_at} on{above}"

@@ -67,7 +67,7 @@ def _device_key(key: str) -> str:
     domain, slash, name = key.partition("/")
     if not (_DOMAIN.fullmatch(domain) and slash and _KEY.fullmatch(name)):
         raise InvalidResourcesError(
-            f"device_key {shorten(key)} is no name of Kubernetes for devices: write one such as 'nvidia.com/gpu'"
+            f"device_key {shorten(key)} is not a name of devices in Kubernetes: write one such as 'nvidia.com/gpu'"
         )
     return key
 
@@ -75,10 +75,10 @@ def _device_key(key: str) -> str:
 def _node_resources(amounts: dict[str, float]) -> dict[str, float]:
     for name, amount in amounts.items():
         if name in ("cpu", "gpu"):
-            raise InvalidResourcesError(f"custom resource {name!r} is Tune's name of {name.upper()}: use {name}s")
+            raise InvalidResourcesError(f"custom resource {name!r} is Tune's name for {name.upper()}: use {name}s")
         if name.startswith(ACCELERATOR_TYPE_PREFIX):
             raise InvalidResourcesError(
-                f"custom resource {name!r} is how Ray tells a device type: use accelerator_type"
+                f"custom resource {name!r} is how Ray names a device type: use accelerator_type"
             )
         if not float(amount).is_integer():
             # Ray's reader of manifests takes whole numbers only.
@@ -178,7 +178,7 @@ class NodeType(Value):
         chips = int(self.custom.get("TPU", 0))
         if not chips or self.accelerator_type is None:
             raise InvalidResourcesError(
-                f"topology={self.topology!r} is of TPU slices: it goes with custom={{'TPU': 4}} and an "
+                f"topology={self.topology!r} is for TPU slices: it needs custom={{'TPU': 4}} and an "
                 "accelerator_type such as 'TPU-V6E'"
             )
         check_topology(self.topology, self.accelerator_type)

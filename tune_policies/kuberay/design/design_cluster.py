@@ -255,7 +255,7 @@ class ClusterDesign(Value):
         least = "none" if all(group.min_nodes == 0 for group in self.groups) else "some"
         limit = "" if most >= self.num_trials else f"; limited by {self.trials.limited_by}"
         lines = [
-            f"{most} of {counted(self.num_trials, 'trial')} at once at the most, {least} at the least{limit}",
+            f"{most} of {counted(self.num_trials, 'trial')} at once at most, {least} at least{limit}",
             *(f"  {group}" for group in self.groups),
             *(f"  each trial: {slot}" for slot in self.trials.slots),
             self._cost(),
@@ -267,7 +267,7 @@ class ClusterDesign(Value):
     def _cost(self) -> str:
         if self.price_per_hour is None:
             return "what it costs is not known: give each node type its price_per_hour"
-        head = "with the head" if self.head.price_per_hour is not None else "without the head, whose price is not told"
+        head = "with the head" if self.head.price_per_hour is not None else "without the head, whose price is not known"
         text = f"at most {_money(self.price_per_hour)} {self.currency} an hour, {head}"
         if self.price is None:
             return text
@@ -373,7 +373,7 @@ def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: M
     errors: list[InfeasibleRequestError] = []
     notes: list[str] = []
     if measured is not None:
-        notes.append("what was measured decides nothing here: there are not two slot types for which it was measured")
+        notes.append("the decision has no effect: the policy does not have two slot types for which it was measured")
     for choice in policy.choices:
         try:
             found = nodes_for(choice, shares_of(choice, num_trials), pool, num_trials)
@@ -412,9 +412,9 @@ def _why(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int) 
     """Yield why these nodes, and not others or more."""
     names = shorten_names([f"{number} {name}" for name, number in plan.nodes_to_add.items()])
     if not pool.has_prices:
-        how = "no prices are known, so these are as few nodes as hold them"
+        how = "no prices are known, so these are the fewest nodes that hold them"
     elif pool.price_per_hour(chosen.units) is None:
-        how = "those with a price do not hold them, so others are taken, too"
+        how = "nodes with a price do not hold them all, so others are taken, too"
     else:
         how = "these are the cheapest that hold them" + (", for each kind" if len(plan.slots) > 1 else "")
     at_once = plan.min_concurrent_trials

@@ -118,7 +118,7 @@ def forecast_trials(
         at_maximum = stage(most := _at_most(policy, cluster, capacity))
     except InfeasibleRequestError as error:
         # What the cluster's file leaves open may be why nothing fits.
-        suggestion = " ".join((error.suggestion, *(f"Mind that {each}." for each in cluster.assumptions)))
+        suggestion = " ".join((error.suggestion, *(f"Note that {each}." for each in cluster.assumptions)))
         raise InfeasibleRequestError(error.asked, error.offered, error.short_of, suggestion, error.tried) from error
     try:
         at_minimum = stage(policy.plan(capacity.model_copy(update={"node_types": ()})))

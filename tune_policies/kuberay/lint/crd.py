@@ -135,7 +135,9 @@ def _problems(crd: Crd, manifest: Mapping[str, Any]) -> Iterator[tuple[Path, str
         for error in crd.validators[version].iter_errors(_without_nulls(manifest)):
             yield from _explain(error)
     except (UnknownType, re.error, AttributeError, LookupError, TypeError):  # to check it first takes seconds
-        raise InvalidResourcesError(f"{crd.source}: the definition of {manifest['kind']} is no valid schema") from None
+        raise InvalidResourcesError(
+            f"{crd.source}: the definition of {manifest['kind']} is not a valid schema"
+        ) from None
 
 
 def _without_nulls(value: Any) -> Any:

@@ -232,7 +232,7 @@ def check_fixable(path: FilePath) -> None:
         InvalidResourcesError: It is gzipped, very long, or what is piped in.
     """
     if str(path) == "-":
-        raise InvalidResourcesError("--fix writes files, and what is piped in is none: name the file")
+        raise InvalidResourcesError("--fix changes files, so it cannot fix what is piped in: name the file")
     content = _content(path)
     if content.startswith(GZIP):
         raise InvalidResourcesError(f"--fix writes plain text, and {path} is gzipped: unpack it first")

@@ -59,7 +59,7 @@ def read_text(path: str | FilePath, times: int = 1) -> str:
         try:
             data = sys.stdin.buffer.read(max_bytes + 1)
         except (AttributeError, OSError, ValueError) as error:  # it was closed, before this program began or since
-            raise InvalidResourcesError("cannot read what is piped in: there is nothing") from error
+            raise InvalidResourcesError("nothing is piped in to read") from error
     else:
         data = read_bytes(path, max_bytes=max_bytes)
     if data.startswith(GZIP) and len(data) <= max_bytes:
@@ -67,9 +67,9 @@ def read_text(path: str | FilePath, times: int = 1) -> str:
             with gzip.open(io.BytesIO(data)) as file:  # which takes a limit, as gzip.decompress does not
                 data = file.read(max_bytes + 1)
         except (OSError, EOFError, zlib.error) as error:  # no gzip, cut off, or spoilt
-            raise DocumentError(source, 1, f"does not unpack as gzip: {error}") from error
+            raise DocumentError(source, 1, f"cannot be unpacked as gzip: {error}") from error
     if len(data) > max_bytes:
-        raise DocumentError(source, 1, f"more than {max_bytes:,} bytes: give what is needed alone")
+        raise DocumentError(source, 1, f"more than {max_bytes:,} bytes: keep only what is needed")
     return decode(data, source)
 
 
@@ -106,7 +106,7 @@ def clusters_in(manifest: Document) -> tuple[list[ClusterInFile], list[FieldProb
     if not isinstance(kind, str) or kind not in _PLACES:
         is_of_ray = isinstance(version, str) and version.partition("/")[0] == _GROUP
         hint = suggest(kind, _PLACES) if isinstance(kind, str) else ""
-        message = f"kind {shorten(kind)} is none of KubeRay's{hint or ': it has ' + ', '.join(_PLACES)}"
+        message = f"kind {shorten(kind)} is not one of KubeRay's{hint or ': it has ' + ', '.join(_PLACES)}"
         return [], [FieldProblem(("kind",), message)] if is_of_ray else []
     found, problems = _cluster_of(kind, data)
     if version not in _VERSIONS:

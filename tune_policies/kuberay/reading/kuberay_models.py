@@ -48,7 +48,7 @@ def parse_quantity(quantity: str | float) -> Fraction:
     text = quantity if isinstance(quantity, str) else shorten(quantity)  # of which one with thousands of digits is none
     found = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None:
-        raise InvalidResourcesError(f"{shorten(quantity)} is no amount of Kubernetes{_hint(text)}")
+        raise InvalidResourcesError(f"{shorten(quantity)} is not an amount as Kubernetes writes it{_hint(text)}")
     number = Fraction(found["number"])
     return number * (Fraction(10) ** int(found["exponent"]) if found["exponent"] else _FACTORS[found["unit"] or ""])
 

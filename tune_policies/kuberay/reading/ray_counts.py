@@ -92,7 +92,9 @@ def slice_shape(group: HeadGroup) -> SliceShape | None:
     if not topology or device is None:
         return None
     if not all(edge.isdecimal() for edge in topology.split("x")):
-        raise InvalidResourcesError(f"{GKE_TPU_TOPOLOGY}: {shorten(topology)} is no topology: write one such as '4x4'")
+        raise InvalidResourcesError(
+            f"{GKE_TPU_TOPOLOGY}: {shorten(topology)} is not a topology: write one such as '4x4'"
+        )
     return SliceShape(topology, device)
 
 
@@ -205,7 +207,7 @@ def check_image(image: str) -> None:
     """
     if not _IMAGE.fullmatch(image):
         raise InvalidResourcesError(
-            f"image {shorten(image)} is no name of a container image: write one such as 'registry.example/me/ray:1'"
+            f"image {shorten(image)} does not name a container image: write one such as 'registry.example/me/ray:1'"
         )
 
 
@@ -310,7 +312,7 @@ def whole_param(params: Mapping[str, str], param: str) -> int:
         return int(params[param])
     except ValueError as error:
         raise InvalidResourcesError(
-            f"rayStartParams {param}: {shorten(params[param])} is no whole number, which ray start needs"
+            f"rayStartParams {param}: {shorten(params[param])} is not a whole number, which ray start needs"
         ) from error
 
 

@@ -55,8 +55,8 @@ def _check_that_ray_knows_the_tpus(design: ClusterDesign, options: WriteOptions)
     newest = next((group for group in design.groups if group.node_type.accelerator_type == "TPU-V7X"), None)
     if newest is not None and options.format != "cluster-yaml" and not options.ray_reads_group_fields:
         raise InvalidResourcesError(
-            f"the autoscaler of Ray {options.ray_version} ends at a group of TPU-V7X, as {newest.node_type.name!r} is: "
-            "take a newer Ray"
+            f"the autoscaler of Ray {options.ray_version} fails at a group of TPU-V7X, as {newest.node_type.name!r} "
+            "is: take a newer Ray"
         )
 
 

@@ -233,7 +233,7 @@ def check_answer(node: NodeFacts) -> Iterator[Finding]:
         yield _problem(
             node,
             f"the node was not read: {node.failure}",
-            "see whether it is overloaded or going down, or give it longer with --timeout-s",
+            "check whether it is overloaded or going down, or give it longer with --timeout-s",
         )
 
 
@@ -324,11 +324,11 @@ def check_used_memory(node: NodeFacts) -> Iterator[Finding]:
     amounts = ", ".join(
         f"{format_bytes(in_use)} of {format_bytes(total)} on GPU {index}" for index, in_use, total in used
     )
-    hint = "see whose they are with `nvidia-smi` and end them, or hide those GPUs from Ray by CUDA_VISIBLE_DEVICES"
+    hint = "find them with `nvidia-smi` and end them, or hide those GPUs from Ray with CUDA_VISIBLE_DEVICES"
     if node.ray is None:
         yield _note(node, f"processes hold GPU memory: {amounts}", hint)
     elif node.ray.gpus:
-        yield _problem(node, f"Ray has given no GPU away, but processes hold GPU memory: {amounts}", hint)
+        yield _problem(node, f"Ray has handed out no GPU, but processes hold GPU memory: {amounts}", hint)
 
 
 def check_cpus(node: NodeFacts) -> Iterator[Finding]:
@@ -351,7 +351,7 @@ def check_type(node: NodeFacts) -> Iterator[Finding]:
         yield _note(
             node,
             "Ray knows no accelerator type of its GPUs" + (f" ({models})" if models else ""),
-            "plans that ask for an accelerator_type pass the node by; to name one, start Ray there with "
+            "a policy with an accelerator_type does not use the node; to name its type, start Ray there with "
             """--resources='{"accelerator_type:A100": 1}'""",
         )
 

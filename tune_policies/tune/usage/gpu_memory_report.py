@@ -15,7 +15,7 @@ from rich.text import Text
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.files.writing import write_new
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.resources import TICKS, to_ticks
+from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import counted, shorten_names
@@ -126,7 +126,7 @@ def _names(trials: list[TrialUsage]) -> str:
 
 
 def _trials_per_gpu(count: int) -> str:
-    return f"{counted(count, 'trial')} a GPU"
+    return f"{counted(count, 'trial')} per GPU"
 
 
 def _gib(amount: int) -> str:
@@ -159,7 +159,7 @@ def _bars(run: RunUsage) -> list[RenderableType]:
 
 def _cells(usage: GpuMemoryUsage) -> list[RenderableType]:
     peak = usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
-    gpus = f"{usage.gpus:g} GPU" if usage.gpus else "not known"
+    gpus = amount_of(usage.gpus, "GPU") if usage.gpus else "not known"
     is_one = len(usage.limit_bytes) == 1
     limits = [
         format_bytes(amount) if is_one else f"{one_line(framework)} {format_bytes(amount)}"

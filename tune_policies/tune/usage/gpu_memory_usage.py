@@ -184,7 +184,7 @@ def read_usage(folder: Path) -> RunUsage:
         InvalidResourcesError: ``folder`` is none of these.
     """
     if not folder.is_dir():
-        raise InvalidResourcesError(f"{folder} is no folder: name the one that a run of Tune or Train wrote")
+        raise InvalidResourcesError(f"{folder} is not a folder: name the one that a run of Tune or Train wrote")
     if not _is_trial(folder) and (any(folder.glob(WORKER_FILES)) or (folder / _TRAIN_RESULTS).is_file()):
         # The folders in it are checkpoints. Ray keeps the metrics of those alone, and of the first worker.
         reported = [*_usages_in_checkpoints(folder / _TRAIN_RESULTS), *_usages_in_worker_files(folder)]

@@ -13,7 +13,7 @@ from tune_policies.oom import OutOfMemory
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, to_ticks
+from tune_policies.values.resources import TICKS, amount_of, to_ticks
 from tune_policies.values.sanitize import redacted
 
 from .resource_meter import (
@@ -103,7 +103,7 @@ class RunMonitor:
             self._plans.append(PlanInUse(at_s=self._meter.elapsed_s, why=why, text=text))
         self._meter.set_available(available_resources(plan, self._cluster))
         if any(slot.is_elastic for slot in plan.slots):  # Train alone knows how many there are
-            self.warn("of trials whose Train workers may become more, only the fewest are counted")
+            self.warn("of a trial whose Train workers may grow in number, only the fewest workers are counted")
 
     def read_cluster(self, cluster: ClusterCapacity, now_s: float) -> None:
         """Use what the cluster has from now on."""
@@ -215,7 +215,7 @@ class RunMonitor:
 
     def _reservation_of(self, trial: Any, amounts: Mapping[str, float]) -> TrialReservation:
         ticks = {name: to_ticks(amount) for name, amount in amounts.items() if name in COUNTED_RESOURCES and amount > 0}
-        text = ", ".join(f"{amount:g} {name}" for name, amount in sorted(amounts.items())) or "nothing"
+        text = ", ".join(amount_of(amount, name) for name, amount in sorted(amounts.items())) or "nothing"
         slot = self._slot_of(trial, ticks)
         if slot is None:
             return TrialReservation(None, text, None, ticks)

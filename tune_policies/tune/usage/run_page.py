@@ -94,7 +94,7 @@ def _sentence(text: str) -> str:
 
 
 def _without_record() -> Section:
-    text = f"The folder has no {USAGE_FILE}: with PolicyCallback among its callbacks, a run says who had which slot."
+    text = f"The folder has no {USAGE_FILE}: a run with PolicyCallback records which trial had which slot."
     return Section("Plan and slots", (text,))
 
 

@@ -68,7 +68,7 @@ def _not_whole(at: Group[HeadGroup]) -> Iterator[Found]:
     for name in _WHOLE:
         value = at.spec.rayStartParams.get(name)
         if value is not None and not _is_whole(value):
-            message = f"{at} has {name} {value!r}, which is no whole number"
+            message = f"{at} has {name} {value!r}, which is not a whole number"
             fix = "write a whole number of bytes" if "memory" in name else 'write a whole number, such as "4"'
             yield Found((*at.path, "rayStartParams", name), message, fix)
 
@@ -110,7 +110,7 @@ def _problem_of_resources(text: str, has_autoscaler: bool) -> str | None:
     except ValueError:
         return "Ray's autoscaler cannot read it"
     if not isinstance(found, dict):
-        return "it is no mapping"
+        return "it is not a mapping"
     wrong = [f"{key} is {value!r}" for key, value in found.items() if not _is_amount(value)]
     return f"amounts must be whole and not negative, but {wrong[0]}" if wrong else None
 
@@ -178,7 +178,7 @@ def _memory_not_told(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     asked = at.container.resources
     if at.devices and not at.amount("memory", "memory") and "memory" not in {**asked.limits, **asked.requests}:
         path = (*at.container_path, "resources")
-        yield Found(path, f"{at} has no limit of memory", "write the memory under limits and requests")
+        yield Found(path, f"{at} has no memory limit", "write the memory under limits and requests")
 
 
 @RULES.of_each(
@@ -204,7 +204,7 @@ def _workers_without_cpus(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     told = at.amount("CPU", "num-cpus")
     if told is not None and exact(told[1]) == 0:
         fix = "leave it out: 0 is for the head, which is to take no trials"
-        yield Found(told[0], f"{at} tells Ray of no CPUs", fix)
+        yield Found(told[0], f"{at} tells Ray that it has no CPUs", fix)
 
 
 def _shared_memory(at: Group[HeadGroup]) -> tuple[Path, Mapping[str, Any]] | None:

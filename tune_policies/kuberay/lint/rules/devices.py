@@ -90,7 +90,7 @@ def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
         resource = ray_resource(key)
         if resource is not None and resource not in counted:
             fix, edits = _tell(at, resource, key, str(amount))
-            message = f"Ray's autoscaler does not count {key}, so that {at} has no {resource} to it"
+            message = f"Ray's autoscaler does not count {key}, so {at} has no {resource} for it"
             yield Found(at.key_path(key), message, fix, edits)
 
 
@@ -140,7 +140,7 @@ def misspelled_resources(
         right = known.get(given.lower(), given)
         if right != given:
             edits = (Edit((*path, given), None), Edit((*path, right), amount))
-            message = f"{name} has the resource {given!r}, which for Ray is another one than {right!r}"
+            message = f"{name} has the resource {given!r}, which for Ray differs from {right!r}"
             yield Found((*path, given), message, f"write {right}", () if right in amounts else edits)
 
 

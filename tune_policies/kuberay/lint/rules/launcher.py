@@ -139,7 +139,7 @@ def _local_machines(data: dict[str, Any]) -> Iterator[Found]:
     provider = mapping(data.get("provider"))
     if data.get(NODE_TYPES) and LOCAL_TYPE not in mapping(data[NODE_TYPES]):
         fix = "leave them out: Ray reads from each machine what it has"
-        yield Found((NODE_TYPES,), "a cluster of machines that are there has no node types", fix)
+        yield Found((NODE_TYPES,), "a cluster of your own machines has no node types", fix)
     if "coordinator_address" in provider:
         if "max_workers" not in data:
             message = "max_workers is missing, which a coordinator needs"
@@ -228,10 +228,10 @@ def _has_devices(each: YamlNodeType) -> bool:
 def _goes_at_once(file: _File) -> Iterator[Found]:
     """The next trial waits until a node is there again."""
     if file.cluster.idle_timeout_minutes == 0:
-        yield Found(("idle_timeout_minutes",), "an idle node goes at once", "write 1 or more")
+        yield Found(("idle_timeout_minutes",), "an idle node is removed at once", "write 1 or more")
     for path, name, each in file.types:
         if each.idle_timeout_s == 0:
-            yield Found((*path, "idle_timeout_s"), f"an idle node of {name!r} goes at once", "write 60 or more")
+            yield Found((*path, "idle_timeout_s"), f"an idle node of {name!r} is removed at once", "write 60 or more")
 
 
 @_rule("idles-long", "note", _REFERENCE)
@@ -239,7 +239,7 @@ def _idles_long(file: _File) -> Iterator[Found]:
     """An idle device costs as much as a busy one."""
     minutes = file.cluster.idle_timeout_minutes
     if minutes is not None and minutes > _LONG_MIN and any(_has_devices(each) for _, _, each in file.types):
-        yield Found(("idle_timeout_minutes",), f"an idle node goes after {minutes:g} min", "write a few minutes")
+        yield Found(("idle_timeout_minutes",), f"an idle node is removed after {minutes:g} min", "write a few minutes")
 
 
 @_rule("devices-always-there", "note", _REFERENCE)

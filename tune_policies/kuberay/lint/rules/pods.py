@@ -97,7 +97,7 @@ def _image_gone(at: Group[HeadGroup]) -> Iterator[Found]:
     """No tag of ray-ml is published from Ray 2.31 on, so that the pods never start."""
     found = re.fullmatch(r"(\d+\.\d+\.\d+)(-.*)?", _tag_of_ray_ml(at) or "")
     if found and (version_of(found[1]) or ())[:2] > _LAST_RAY_ML:
-        message = f"{at} has the image {at.container.image!r}, which there is not"
+        message = f"{at} has the image {at.container.image!r}, which does not exist"
         yield Found((*at.container_path, "image"), message, _NOT_RAY_ML)
 
 
@@ -106,7 +106,7 @@ def _image_frozen(at: Group[HeadGroup]) -> Iterator[Found]:
     """The tag latest of ray-ml stays at Ray 2.30, of June 2024, which no other image of the cluster has."""
     tag = _tag_of_ray_ml(at)
     if tag is not None and re.fullmatch("|latest(-.*)?", tag):
-        message = f"{at} has the image {at.container.image!r}, which is Ray 2.30 for ever"
+        message = f"{at} has the image {at.container.image!r}, which stays at Ray 2.30"
         yield Found((*at.container_path, "image"), message, _NOT_RAY_ML)
 
 

@@ -162,17 +162,17 @@ def _timeouts(cluster: ClusterInFile) -> Iterator[tuple[Found, int, bool]]:
         return
     workers = workers_of(cluster)
     if (of_all := cluster.spec.autoscalerOptions.idleTimeoutSeconds) is not None:
-        found = Found(("autoscalerOptions", "idleTimeoutSeconds"), f"an idle node goes after {of_all} s")
+        found = Found(("autoscalerOptions", "idleTimeoutSeconds"), f"an idle node is removed after {of_all} s")
         yield found, of_all, any(at.devices for at in workers)
     for at in workers:
         if (own := at.spec.idleTimeoutSeconds) is not None:
-            found = Found((*at.path, "idleTimeoutSeconds"), f"an idle node of {at} goes after {own} s")
+            found = Found((*at.path, "idleTimeoutSeconds"), f"an idle node of {at} is removed after {own} s")
             yield found, own, bool(at.devices)
 
 
 @RULES.of_each(_timeouts, "goes-at-once", "warning", _AUTOSCALING)
 def _goes_at_once(timeout: tuple[Found, int, bool]) -> Iterator[Found]:
-    """A node goes in the moment between two trials, and the next one waits until it is there again."""
+    """A node is removed in the moment between two trials, and the next one waits until it is there again."""
     found, seconds, _ = timeout
     if seconds < _SHORT_S:
         yield found._replace(fix="write 60, or as long as trials take to follow one another")
@@ -248,7 +248,7 @@ def _labels_without_v2(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     told, variable = at.cluster.spec.autoscalerOptions.version, head_of(at.cluster).environment.get(AUTOSCALER_V2)
     is_v1 = told == "v1" or (variable or "").lower() in ("0", "false")
     if at.is_autoscaling and is_v1 and at.spec.labels:
-        message = f"the autoscaler is not version 2, and does not go by the labels of {at}"
+        message = f"the autoscaler is not version 2, and ignores the labels of {at}"
         yield Found((*at.path, "labels"), message, "write version: v2 under autoscalerOptions")
 
 
