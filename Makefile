@@ -6,7 +6,7 @@ comma := ,
 # TensorFlow brings the CUDA libraries only when it is asked to.
 EXTRAS := all$(if $(shell command -v nvidia-smi),$(comma)tensorflow-gpu)
 
-.PHONY: install demo test test-rest test-all test-gpu test-ray check docs bench clean
+.PHONY: install demo test test-rest test-all test-gpu test-ray test-lowest test-newest check docs bench mutate clean
 
 install: .venv/installed
 
@@ -35,18 +35,36 @@ test-all: install
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu
 
-# What is relied on of Ray beside its documented API, on another version of it: make test-ray RAY=2.50.0
-# It has an environment of its own: the pinned versions of all but Ray, and of the frameworks PyTorch alone.
-test-ray: .venv-ray-$(RAY)/installed
-	RAY_TRAIN_V2_ENABLED=1 .venv-ray-$(RAY)/bin/python -m pytest -m "ray_border and not slow" \
-		$$(grep --recursive --files-with-matches --include '*.py' 'mark.ray_border' tests)
+# Other versions, each in an environment of its own, with PyTorch of the frameworks; WITH=search,test leaves that out.
+WITH := torch,search,test
+ON := $(notdir $(PYTHON))
+BORDER = $$(grep --recursive --files-with-matches --include '*.py' 'mark.ray_border' tests)
+MAIN_PATHS := tests/on_ray/test_run.py tests/on_ray/test_train_in_tune.py tests/on_ray/test_ways_in.py
 
-.venv-ray-$(RAY)/installed: pyproject.toml constraints.txt
+# What is relied on of Ray beside its documented API, and the main paths, on another Ray or Python:
+# make test-ray RAY=2.50.0 PYTHON=python3.12
+test-ray: .venv-ray-$(RAY)-$(ON)/installed
+	RAY_TRAIN_V2_ENABLED=1 .venv-ray-$(RAY)-$(ON)/bin/python -m pytest -m "ray_border and not slow" $(BORDER)
+	RAY_TRAIN_V2_ENABLED=1 .venv-ray-$(RAY)-$(ON)/bin/python -m pytest -m "not slow" $(MAIN_PATHS)
+
+.venv-ray-$(RAY)-$(ON)/installed: pyproject.toml constraints.txt
 	test -n "$(RAY)" || { echo "say which Ray: make test-ray RAY=2.50.0"; exit 1; }
-	test -x .venv-ray-$(RAY)/bin/pip || $(PYTHON) -m venv --clear .venv-ray-$(RAY)
-	grep --invert-match '^ray==' constraints.txt > .venv-ray-$(RAY)/constraints.txt
-	.venv-ray-$(RAY)/bin/python -m pip install --quiet --constraint .venv-ray-$(RAY)/constraints.txt \
-		--editable '.[torch,search,test]' 'ray[tune,train]==$(RAY)'
+	test -x $(@D)/bin/pip || $(PYTHON) -m venv --clear $(@D)
+	grep --invert-match '^ray==' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt \
+		--editable '.[$(WITH)]' 'ray[tune,train]==$(RAY)'
+	touch $@
+
+# The pure core and the main paths with the lowest versions that pyproject.toml allows, or with the newest that there
+# are. PyTorch keeps its pin.
+test-lowest test-newest: test-%: .venv-%-$(ON)/installed
+	RAY_TRAIN_V2_ENABLED=1 .venv-$*-$(ON)/bin/python -m pytest -m "not slow" tests/unit $(MAIN_PATHS)
+
+.venv-lowest-$(ON)/installed .venv-newest-$(ON)/installed: pyproject.toml constraints.txt
+	test -x $(@D)/bin/pip || $(PYTHON) -m venv --clear $(@D)
+	grep '^torch==' constraints.txt > $(@D)/constraints.txt
+	$(if $(findstring lowest,$@),$(PYTHON) tests/lowest_versions.py >> $(@D)/constraints.txt)
+	$(@D)/bin/python -m pip install --quiet --upgrade --constraint $(@D)/constraints.txt --editable '.[$(WITH)]'
 	touch $@
 
 check: install
@@ -62,6 +80,10 @@ docs: install
 bench: install
 	$(BIN)/python -m tests.evidence planning
 
+# Whether the unit tests see small mistakes in placement and policies.
+mutate: install
+	$(BIN)/python -m tests.evidence mutants
+
 clean:
-	rm -rf .venv .venv-ray-* build dist docs/reference/generated *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-ray-* .venv-lowest-* .venv-newest-* build dist docs/reference/generated *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

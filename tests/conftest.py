@@ -4,11 +4,15 @@ import os
 import tempfile
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 # How long an example takes is no claim of these tests.
 settings.register_profile("few", deadline=None, max_examples=5)
 settings.register_profile("default", deadline=None, max_examples=15)
+# A test that fails on a mutant has done its work.
+settings.register_profile(
+    "mutants", deadline=None, max_examples=15, phases=(Phase.explicit, Phase.generate), derandomize=True, database=None
+)
 settings.register_profile("thorough", deadline=None, max_examples=3000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

@@ -46,7 +46,7 @@ from tune_policies.ray_compat.train_run import (
     with_run_config,
     worker_amounts,
 )
-from tune_policies.values.errors import InfeasibleRequestError, ProbeError
+from tune_policies.values.errors import InfeasibleRequestError, ProbeError, RayVersionError
 from tune_policies.values.resources import ray_ticks, to_ticks
 
 _READ_TIMEOUT_S: Final = 10.0
@@ -346,6 +346,9 @@ class _Wait:
                     self.verdict = GangDeadlockError(*error.args)
                     remove_groups(self._reader.own_id, only_pending=True)  # ends the wait, in which nothing is called
                     return
+            except RayVersionError as failure:
+                _logger.warning("whether the workers can ever start is not watched: %s", failure)
+                return
             except (RayError, ProbeError, OSError, RuntimeError) as failure:
                 _logger.debug("the cluster could not be read: %s", failure)
 

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         MeasurementError,
         MemoryLimitError,
         ProbeError,
+        RayVersionError,
         ResourcePolicyError,
     )
     from tune_policies.values.resources import Resources
@@ -102,6 +103,7 @@ __all__ = [
     "PolicyScheduler",
     "ProbeError",
     "ProbeWarning",
+    "RayVersionError",
     "ReservingPolicy",
     "ResourcePolicy",
     "ResourcePolicyError",
@@ -179,6 +181,7 @@ _MODULES: Final = {
     "PolicyScheduler": "tune.policy_scheduler",
     "ProbeError": "values.errors",
     "ProbeWarning": "probe.probe_cluster",
+    "RayVersionError": "values.errors",
     "ReservingPolicy": "policies",
     "ResourcePolicy": "policies.policy",
     "ResourcePolicyError": "values.errors",

@@ -4,16 +4,16 @@ import typer
 
 from tune_policies.benchmarks.cli import Commands
 
-from . import fault_commands, plan_commands, prove_commands
+from . import fault_commands, mutant_commands, plan_commands, prove_commands
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for part in (plan_commands, prove_commands, fault_commands):
+for part in (plan_commands, prove_commands, fault_commands, mutant_commands):
     app.add_typer(part.app)
 
 
 @app.callback()
 def evidence() -> None:
-    """What plans cost, how good they are, how often verdicts are right, what files take, each beside its machine."""
+    """What plans cost and how good they are, how often verdicts are right, what files take, what tests see."""
 
 
 if __name__ == "__main__":

@@ -195,7 +195,14 @@ def touched(module, names):
     )
 
 
-@pytest.mark.parametrize("name", touched(tune_controller, {"controller", "self._controller", "state.controller"}))
+def test_a_run_fails_as_it_begins_where_tunes_controller_lacks_what_is_touched():
+    """What is looked for as a run begins is all that is touched."""
+    assert list(tune_controller.MEMBERS) == touched(
+        tune_controller, {"controller", "self._controller", "state.controller"}
+    )
+
+
+@pytest.mark.parametrize("name", tune_controller.MEMBERS)
 def test_tunes_controller_has_what_is_touched(watched, name):
     assert hasattr(watched.controller, name)
 

@@ -16,18 +16,26 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import ray
-from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL, DEBUG_AUTOSCALING_STATUS
-from ray.autoscaler._private import commands
 from ray.autoscaler.sdk import request_resources
-from ray.autoscaler.v2.utils import is_autoscaler_v2
-from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 from ray.exceptions import RayError
-from ray.experimental.internal_kv import _internal_kv_get
 
 from tune_policies.plan.trial_slot import Bundle
 from tune_policies.ray_compat.connection import is_through_client
 from tune_policies.ray_compat.gcs import MIRRORED_TYPE
+from tune_policies.ray_compat.version import Gone, version_error
 from tune_policies.values.errors import ProbeError
+
+_FEATURE: Final = "asking the autoscaler for nodes"
+
+try:
+    from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL, DEBUG_AUTOSCALING_STATUS
+    from ray.autoscaler._private import commands
+    from ray.autoscaler.v2.utils import is_autoscaler_v2
+    from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+    from ray.experimental.internal_kv import _internal_kv_get
+except ImportError as error:
+    AUTOSCALER_RESOURCE_REQUEST_CHANNEL = DEBUG_AUTOSCALING_STATUS = commands = Gone(error, _FEATURE)
+    is_autoscaler_v2 = GetClusterStatusReply = _internal_kv_get = Gone(error, _FEATURE)
 
 logger = logging.getLogger(__name__)
 
@@ -212,10 +220,10 @@ def find_autoscaler(wait_s: float = _FIRST_REPORT_S) -> Autoscaler | None:
     if is_through_client():
         logger.warning("a Ray Client cannot reach the autoscaler, so no nodes are asked for")
         return None
-    started_here = ray._private.worker._global_node
-    if started_here is not None and started_here.head and not started_here._ray_params.autoscaling_config:
-        return None  # a Ray of this program alone
     with ray_errors():
+        started_here = ray._private.worker._global_node
+        if started_here is not None and started_here.head and not started_here._ray_params.autoscaling_config:
+            return None  # a Ray of this program alone
         # Asked anew: Ray remembers the answer of the first cluster that a process was connected to.
         autoscaler: Autoscaler = AutoscalerV2() if is_autoscaler_v2(fetch_from_server=True) else AutoscalerV1()
     deadline = time.monotonic() + wait_s
@@ -248,9 +256,11 @@ def _name_of(resources: Mapping[str, float]) -> str:
 
 @contextmanager
 def ray_errors() -> Iterator[None]:
-    """Turn what Ray raises when it cannot be reached into a ``ProbeError``."""
+    """Turn what Ray raises when it cannot be reached, or is another one than was tried, into a ``ProbeError``."""
     try:
         yield
+    except AttributeError as error:
+        raise version_error(error, _FEATURE) from error
     except (RayError, OSError, RuntimeError) as error:
         raise ProbeError(f"the autoscaler could not be asked: {error}. Try again once Ray is back") from error
 

@@ -34,8 +34,10 @@ def read_ray_cluster(manifest: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: Ray cannot read it; the message is Ray's.
     """
-    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+    from tune_policies.ray_compat.version import needs_of_ray  # here, as the rest of this module imports no Ray
 
+    with needs_of_ray("reading the node types of a RayCluster"):
+        from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
     with errors_of_ray_as_value_errors():
         metadata = {"namespace": "default", "name": "raycluster", **(manifest.get("metadata") or {})}
         spec = dict(manifest["spec"])

@@ -10,15 +10,27 @@ from types import ModuleType
 from typing import Final
 
 import ray
-from ray import cloudpickle
-
-# Where a Ray runs on this machine there is no public way to ask.
-from ray._private import services
-from ray.job_config import JobConfig
-from ray.util.client import ray as ray_client
 
 from tune_policies.files.child_python import child_python
+from tune_policies.ray_compat.version import Gone, warn_of_untried_ray
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
+
+try:  # where a Ray runs on this machine there is no public way to ask
+    from ray._private import services
+except ImportError as error:
+    services = Gone(error, "finding a Ray that runs (call ray.init() yourself, and nothing needs it)")
+try:
+    from ray.job_config import JobConfig
+except ImportError as error:
+    JobConfig = Gone(error, "a job without a working folder")
+try:
+    from ray import cloudpickle
+except ImportError as error:
+    cloudpickle = Gone(error, "reading the nodes of a cluster")
+try:
+    from ray.util.client import ray as ray_client
+except ImportError:  # a Ray without a Ray Client
+    ray_client = None
 
 
 class _WithoutWorkingFolder(JobConfig):  # type: ignore[misc]  # Ray has no types
@@ -69,6 +81,7 @@ def connection(
         InvalidResourcesError: ``address`` is empty, or none that Ray could have.
         ProbeError: The program is connected to another Ray, none answers in time, or none can be started.
     """
+    warn_of_untried_ray()
     if ray.is_initialized():
         if address is not None:
             raise ProbeError(
@@ -99,6 +112,7 @@ def connect(timeout_s: float) -> None:
     Raises:
         ProbeError: None answers in time, or none can be started.
     """
+    warn_of_untried_ray()
     if ray.is_initialized():
         return
     found = find_ray(None)
@@ -115,7 +129,7 @@ def is_through_client() -> bool:
 
     Then the GCS and its tables cannot be read from here, and there is no public question. So since Ray 2.50.
     """
-    return bool(ray_client.is_connected())
+    return ray_client is not None and bool(ray_client.is_connected())
 
 
 @contextmanager

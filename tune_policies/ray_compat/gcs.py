@@ -22,17 +22,29 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import ray
-from ray._private.state import actors as actors_as_dicts
-from ray._private.state import available_resources_per_node
-from ray._private.state import state as ray_state
-from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
-from ray.core.generated.gcs_pb2 import ActorTableData, PlacementGroupTableData
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from tune_policies.cluster.capacity import HEAD_RESOURCE, NodeCapacity, accelerator_type_of, in_use, to_resources
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
+from tune_policies.ray_compat.version import Gone, needs_of_ray
 from tune_policies.values.errors import ProbeError
+
+_STATUS: Final = "reading the state of a cluster"
+_TABLES: Final = "reading who holds what in a cluster"
+
+try:
+    from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
+except ImportError as error:
+    GetClusterStatusReply = NodeStatus = Gone(error, _STATUS)
+try:
+    from ray._private.state import actors as actors_as_dicts
+    from ray._private.state import available_resources_per_node
+    from ray._private.state import state as ray_state
+    from ray.core.generated.gcs_pb2 import ActorTableData, PlacementGroupTableData
+except ImportError as error:
+    actors_as_dicts = available_resources_per_node = ray_state = Gone(error, _TABLES)
+    ActorTableData = PlacementGroupTableData = Gone(error, _TABLES)
 
 MIRRORED_TYPE: Final = re.compile(r"node_[0-9a-f]{56}")
 """The type of a node that nothing scales: without a configuration Ray's monitor calls each node by its own identifier.
@@ -73,7 +85,8 @@ def read_cluster_state(timeout_s: float) -> ClusterState:
         ProbeError: It does not answer within ``timeout_s`` seconds.
     """
     try:
-        status, report = _fetch_by_task(timeout_s) if is_through_client() else _fetch_by_thread(timeout_s)
+        with needs_of_ray(_STATUS):
+            status, report = _fetch_by_task(timeout_s) if is_through_client() else _fetch_by_thread(timeout_s)
     except (RayError, OSError, Empty) as error:
         why = str(error).strip() or f"no answer within {timeout_s:g} s"
         raise ProbeError(f"Ray went away while it was read: {why}. Probe again once it is back") from error
@@ -101,7 +114,9 @@ def read_demand(timeout_s: float) -> Demand:
 
     Ray prints the same in ``ray status``, and has no public way to it.
     """
-    reply = GetClusterStatusReply.FromString(fetch(ray.get_runtime_context().gcs_address, timeout_s)[0])
+    with needs_of_ray(_STATUS):
+        status, _ = fetch(ray.get_runtime_context().gcs_address, timeout_s)
+    reply = GetClusterStatusReply.FromString(status)
     state, autoscaling = reply.cluster_resource_state, reply.autoscaling_state
     return Demand(
         node_totals=tuple(dict(each.total_resources) for each in state.node_states if each.status != NodeStatus.DEAD),
@@ -321,10 +336,11 @@ def free_by_node() -> dict[str, dict[str, float]]:
 
 
 def _accessor() -> Any:
-    if hasattr(ray_state, "_connect_and_get_accessor"):
-        return ray_state._connect_and_get_accessor()
-    ray_state._check_connected()  # before Ray 2.52
-    return ray_state.global_state_accessor
+    with needs_of_ray(_TABLES):
+        if hasattr(ray_state, "_connect_and_get_accessor"):
+            return ray_state._connect_and_get_accessor()
+        ray_state._check_connected()  # before Ray 2.52
+        return ray_state.global_state_accessor
 
 
 def _hex(identifier: bytes) -> str:

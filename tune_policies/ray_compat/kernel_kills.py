@@ -16,10 +16,17 @@ from typing import Final
 
 import ray
 from ray.exceptions import RayActorError, RayError
-from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tune_policies.values.errors import RayVersionError
+
 from .gcs import node_of_actor
+from .version import Gone
+
+try:
+    from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
+except ImportError as error:
+    _internal_kv_get = _internal_kv_put = Gone(error, "telling whether the kernel killed a process")
 
 _logger = logging.getLogger(__name__)
 
@@ -39,7 +46,7 @@ def read_kernel_kills() -> int | None:
 def note_kernel_kills() -> None:
     """Note the count of this process's node; nothing where no Ray is, or the kernel does not say."""
     if ray.is_initialized() and (count := read_kernel_kills()) is not None:
-        with suppress(RayError):  # no trial fails for want of a note
+        with suppress(RayError, RayVersionError):  # no trial fails for want of a note
             _internal_kv_put(_KEY + ray.get_runtime_context().get_node_id(), str(count))
 
 
@@ -48,7 +55,11 @@ def was_killed_by_kernel(error: object) -> bool:
 
     Its node is asked, which may take seconds. Of processes that noted nothing, nothing is known.
     """
-    return any(map(_is_killed, _actors_in(error)))
+    try:
+        return any(map(_is_killed, _actors_in(error)))
+    except RayVersionError as problem:
+        _logger.warning("a process that ended counts as not killed by the kernel: %s", problem)
+        return False
 
 
 def _actors_in(error: object) -> Iterator[str]:

@@ -12,17 +12,28 @@ import ray
 import ray.train
 from ray.exceptions import RayError
 from ray.train import Checkpoint
-from ray.train.constants import DEFAULT_STORAGE_PATH
-from ray.train.v2._internal.constants import CHECKPOINT_MANAGER_SNAPSHOT_FILENAME, HEALTH_CHECK_INTERVAL_S_ENV_VAR
-from ray.train.v2._internal.execution.callback import (
-    ControllerCallback,
-    ReportCallback,
-    WorkerCallback,
-    WorkerGroupCallback,
-)
-from ray.train.v2._internal.execution.context import get_train_context
-from ray.train.v2.api.config import RunConfig
-from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError
+
+from tune_policies.ray_compat.version import Gone, warn_of_untried_ray
+
+try:
+    from ray.train.v2._internal.execution.callback import (
+        ControllerCallback,
+        ReportCallback,
+        WorkerCallback,
+        WorkerGroupCallback,
+    )
+    from ray.train.v2.api.config import RunConfig
+    from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError
+except ImportError as error:
+    ControllerCallback = ReportCallback = WorkerCallback = WorkerGroupCallback = Gone(error, "a Train run under a plan")
+    RunConfig = ControllerError = TrainingFailedError = Gone(error, "a Train run under a plan")
+try:
+    from ray.train.constants import DEFAULT_STORAGE_PATH
+    from ray.train.v2._internal.constants import CHECKPOINT_MANAGER_SNAPSHOT_FILENAME, HEALTH_CHECK_INTERVAL_S_ENV_VAR
+    from ray.train.v2._internal.execution.context import get_train_context
+except ImportError as error:
+    DEFAULT_STORAGE_PATH = CHECKPOINT_MANAGER_SNAPSHOT_FILENAME = Gone(error, "a Train run as a trial of Tune")
+    HEALTH_CHECK_INTERVAL_S_ENV_VAR = get_train_context = Gone(error, "a Train run as a trial of Tune")
 
 __all__ = [
     "CONTROLLER_CLASS",
@@ -64,7 +75,8 @@ def is_version_2(trainer: Callable[..., Any]) -> bool:
     Ray has no public question for either. Of JAX there is no older trainer, but the configs beside it are those of the
     version that is active.
     """
-    return trainer.__module__.startswith("ray.train.v2.") and ray.train.RunConfig is RunConfig
+    warn_of_untried_ray()
+    return trainer.__module__.startswith("ray.train.v2.") and bool(RunConfig == ray.train.RunConfig)
 
 
 def with_run_config(trainer: Any, run_config: RunConfig) -> Any:

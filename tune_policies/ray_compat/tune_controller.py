@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ray.tune import PlacementGroupFactory
-from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 
@@ -24,9 +23,23 @@ from tune_policies.placement.packing import BundleGroup, num_slots_for
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.ray_compat.tune_trial import PLAN_ATTRIBUTE, UnpickledOnce
+from tune_policies.ray_compat.version import Gone, check_members
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 
+try:
+    from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
+except ImportError as error:
+    resource_dict_to_pg_factory = Gone(error, "a scheduler that gives trials other resources")
+
 _logger = logging.getLogger(__name__)
+
+MEMBERS: Final = (
+    *("_actor_cache", "_actor_to_trial", "_has_errored", "_mark_trial_to_checkpoint", "_paused_trials"),
+    *("_pending_trials", "_pending_trials_list", "_remove_actor", "_resetting_trials", "_resources_to_pending_trials"),
+    *("_reuse_actors", "_scheduler_alg", "_set_trial_status", "_staged_trials", "_trial_to_actor"),
+    *("_unstage_trial_with_resources", "_wrapped"),
+)
+"""The private members of Tune's controller that are touched here. A run that needs them fails as it begins."""
 
 
 class FailureHook(Protocol):
@@ -93,6 +106,7 @@ def install_failure_hook(trial: Trial, hook: FailureHook, tune_controller: Any) 
     """
     state = trial.temporary_state
     if not isinstance(trial, HookedTrial):
+        check_members(unwrapped(tune_controller), MEMBERS, "a scheduler that gives trials other resources")
         trial.__class__ = HookedTrial
         state.hooks, state.controller = [], unwrapped(tune_controller)
         state.requeued_by = state.why_not_requeued = None
@@ -273,6 +287,7 @@ class TuneQueue:
 
     def __init__(self, tune_controller: Any) -> None:
         self._controller = unwrapped(tune_controller)
+        check_members(self._controller, MEMBERS, "a scheduler that gives trials slots")
         self._kept: Counter[PlacementGroupFactory] = Counter()
 
     def is_of(self, tune_controller: Any) -> bool:

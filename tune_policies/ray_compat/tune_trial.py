@@ -6,29 +6,49 @@ are drawn outside of a run. All of it is the same in Ray 2.50 and 2.60.
 
 import functools
 import inspect
+import logging
 import os
 import pickle
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Final, Generic, TypeVar
 
-from ray import cloudpickle
 from ray.exceptions import RayActorError
 from ray.train import Checkpoint
-from ray.train._internal.session import _TrainingResult, get_session  # Tune's session, in spite of its place
-from ray.train.constants import CHECKPOINT_DIR_NAME
 from ray.tune import PlacementGroupFactory, Trainable
-from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
-from ray.tune.execution.tune_controller import TuneController
-from ray.tune.result import RESULT_DUPLICATE, TRIAL_INFO
-from ray.tune.search.sample import Categorical, Domain, Integer, Quantized
-from ray.tune.search.variant_generator import generate_variants
-from ray.tune.trainable import wrap_function
-from ray.tune.trainable.function_trainable import FunctionTrainable
 
+from tune_policies.ray_compat.version import Gone, needs_of_ray, warn_of_untried_ray
 from tune_policies.tune.task_watch import watch_tasks
-from tune_policies.values.errors import InvalidResourcesError
+from tune_policies.values.errors import InvalidResourcesError, RayVersionError
 from tune_policies.values.value import counted
+
+try:
+    from ray import cloudpickle
+    from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
+    from ray.tune.result import RESULT_DUPLICATE, TRIAL_INFO
+except ImportError as error:
+    cloudpickle = resource_dict_to_pg_factory = RESULT_DUPLICATE = TRIAL_INFO = Gone(error, "a trial under a plan")
+try:
+    from ray.tune.execution.tune_controller import TuneController
+except ImportError as error:
+    TuneController = Gone(error, "another plan for a resumed run")
+try:  # Tune's session, in spite of its place
+    from ray.train._internal.session import _TrainingResult, get_session
+    from ray.train.constants import CHECKPOINT_DIR_NAME
+except ImportError as error:
+    _TrainingResult = get_session = CHECKPOINT_DIR_NAME = Gone(error, "a Train run as a trial of Tune")
+try:
+    from ray.tune.search.sample import Categorical, Domain, Integer, Quantized
+    from ray.tune.search.variant_generator import generate_variants
+except ImportError as error:
+    Categorical = Domain = Integer = Quantized = generate_variants = Gone(error, "measuring a search space")
+try:
+    from ray.tune.trainable import wrap_function
+    from ray.tune.trainable.function_trainable import FunctionTrainable
+except ImportError as error:
+    wrap_function = FunctionTrainable = Gone(error, "what Tune makes of a function")
+
+_logger = logging.getLogger(__name__)
 
 PLAN_ATTRIBUTE: Final = "plan_of_trainable"
 """Under this name the class that Tune runs has the plan of ``with_plan``, as an ``UnpickledOnce``."""
@@ -166,6 +186,7 @@ class ResumeSafeResources:
         *,
         max_concurrent_trials: int | None = None,
     ) -> None:
+        warn_of_untried_ray()
         self._at_once = max_concurrent_trials
         self._resources = UnpickledOnce(
             resource_dict_to_pg_factory(resources) if isinstance(resources, dict) else resources
@@ -194,10 +215,21 @@ def _adding_frame() -> FrameType | None:
     scheduler or callback hears of the trial. So the trial and its run are looked for where Tune adds it: on the
     interpreter's stack. Nothing is written there, but to the trial. The same in Ray 2.50 and 2.60.
     """
+    try:
+        with needs_of_ray("another plan for a resumed run"):
+            adds = TuneController.add_trial.__code__
+    except RayVersionError as error:
+        _warn_once(f"a resumed run keeps the resources of its earlier plan: {error}")
+        return None
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not TuneController.add_trial.__code__:
+    while frame is not None and frame.f_code is not adds:
         frame = frame.f_back
     return frame
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    _logger.warning("%s", message)
 
 
 def _check_cap(controller: TuneController, at_once: int) -> None:
@@ -226,7 +258,8 @@ def _drop_saved_resources(frame: FrameType) -> None:
 
     Tune refuses at once what the trial has saved. To answer nothing would leave the trial just that.
     """
-    is_requeued = frame.f_back is not None and frame.f_back.f_code is TuneController._requeue_restored_trials.__code__
+    requeues = getattr(TuneController, "_requeue_restored_trials", None)
+    is_requeued = frame.f_back is not None and frame.f_back.f_code is getattr(requeues, "__code__", None)
     if is_requeued or frame.f_locals["self"].resumed:
         frame.f_locals["trial"]._default_placement_group_factory = None
 

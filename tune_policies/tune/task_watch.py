@@ -20,6 +20,7 @@ import ray
 
 from tune_policies.ray_compat.connection import is_through_client
 from tune_policies.ray_compat.gcs import read_demand
+from tune_policies.values.errors import RayVersionError
 from tune_policies.values.resources import amount_of, format_amount, to_ticks
 
 Amounts = Mapping[str, float]
@@ -153,6 +154,9 @@ class _TaskWatch(threading.Thread):
             try:
                 if not self._read(tasks):
                     tasks = StarvedTasks()  # warn anew in the next run
+            except RayVersionError as error:
+                _logger.warning("whether tasks wait for what trials hold is not watched: %s", error)
+                return
             except Exception as error:  # noqa: BLE001  # Ray is busy, or ends just now: no reason to trouble the run
                 _logger.debug("which tasks wait could not be read: %s", error)
 

@@ -6,6 +6,7 @@
     ├── InvalidResourcesError (ValueError)   the amounts make no sense: fix the call
     ├── InfeasibleRequestError               sound amounts, the cluster is too small: ask for less, or add nodes
     ├── ProbeError                           the cluster or a GPU could not be read: start Ray, check the driver
+    │   └── RayVersionError                  this Ray lacks what a feature needs: install one that was tried
     ├── MemoryLimitError                     the GPU-memory limit could not be applied: too late, or no device
     └── MeasurementError                     a model or a trial failed while its memory was found out: fix it
 
@@ -71,6 +72,10 @@ class InfeasibleRequestError(ResourcePolicyError):
 
 class ProbeError(ResourcePolicyError):
     """The cluster, or a GPU in it, could not be read."""
+
+
+class RayVersionError(ProbeError):
+    """The Ray that is installed lacks something that a feature needs and that is private to Ray."""
 
 
 class MemoryLimitError(ResourcePolicyError):

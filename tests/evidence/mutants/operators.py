@@ -1,0 +1,146 @@
+"""Mutants: a module's code with one small mistake in it, such as ``<`` for ``<=``.
+
+Texts, annotations and docstrings are left alone: what a message says is not what is asked here.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+_COMPARISONS: Final[dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]]] = {
+    ast.Lt: (ast.LtE, ast.Gt),
+    ast.LtE: (ast.Lt,),
+    ast.Gt: (ast.GtE, ast.Lt),
+    ast.GtE: (ast.Gt,),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+}
+_ARITHMETIC: Final[dict[type[ast.operator], type[ast.operator]]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.FloorDiv: ast.Mult,
+    ast.Div: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
+_CALLS: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_SKIPPED: Final = ("annotation", "returns", "type_params")
+
+
+class Mistake(NamedTuple):
+    """A place for a mistake in a tree.
+
+    Attributes:
+        node: The code that is changed.
+        make: Makes the mistake, in place.
+    """
+
+    node: Any
+    make: Callable[[], None]
+
+
+class Mutant(NamedTuple):
+    """A module with one mistake.
+
+    Attributes:
+        number: Of the mistake, among those of the module.
+        line: Where it is, from 1.
+        change: What was there, and what is there.
+        tree: The code.
+    """
+
+    number: int
+    line: int
+    change: str
+    tree: ast.Module
+
+
+def count_mutants(source: str) -> int:
+    """Return how many mutants a module has."""
+    return sum(1 for _ in _mistakes(ast.parse(source)))
+
+
+def mutant(source: str, number: int) -> Mutant:
+    """Return one mutant of a module; ``number``: from 0."""
+    tree = ast.parse(source)
+    node, make = next(each for i, each in enumerate(_mistakes(tree)) if i == number)
+    before = ast.unparse(node)
+    make()
+    after = ast.unparse(ast.fix_missing_locations(node))
+    if after == before:  # something stands in the place of the statement itself
+        after = {"break": "continue", "continue": "break"}.get(before, "pass")
+    return Mutant(number, node.lineno, f"{_short(before)} -> {_short(after)}", ast.fix_missing_locations(tree))
+
+
+def _short(code: str) -> str:
+    return code.partition("\n")[0]
+
+
+def _mistakes(tree: ast.AST) -> Iterator[Mistake]:
+    """Yield each place for a mistake, in the order of the code. Only one of them may be made."""
+    if isinstance(tree, ast.JoinedStr) or (isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.unparse(tree.test)):
+        return
+    for node, make in _here(tree):
+        yield Mistake(node, make)
+    for field, value in ast.iter_fields(tree):
+        if field in _SKIPPED:
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from _mistakes(child)
+
+
+def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
+    """Yield the mistakes that can be made at a node itself."""
+    match node:
+        case ast.Compare(ops=ops):
+            for i, op in enumerate(ops):
+                yield from ((node, partial(ops.__setitem__, i, other())) for other in _COMPARISONS[type(op)])
+        case ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in _ARITHMETIC:
+            yield node, partial(setattr, node, "op", _ARITHMETIC[type(op)]())
+        case ast.BoolOp(op=op, values=values):
+            yield node, partial(setattr, node, "op", ast.Or() if isinstance(op, ast.And) else ast.And())
+            yield from ((node, partial(values.__delitem__, i)) for i in range(len(values)) if len(values) > 2)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield node, partial(setattr, node, "operand", ast.UnaryOp(ast.Not(), operand))
+        case ast.UnaryOp(op=ast.USub()):
+            yield node, partial(setattr, node, "op", ast.UAdd())
+        case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
+            if not isinstance(test, ast.Compare | ast.UnaryOp):  # which are mutants by themselves
+                yield node, partial(setattr, node, "test", ast.UnaryOp(ast.Not(), test))
+        case ast.comprehension(ifs=ifs):
+            yield from ((each, partial(ifs.__setitem__, i, ast.Constant(True))) for i, each in enumerate(ifs))
+        case ast.Constant(value=bool(value)):
+            yield node, partial(setattr, node, "value", not value)
+        case ast.Constant(value=int(value) | float(value)):
+            yield node, partial(setattr, node, "value", value + 1)
+        case ast.Return(value=ast.expr()) if not (isinstance(node.value, ast.Constant) and node.value.value is None):
+            yield node, partial(setattr, node, "value", ast.Constant(None))
+        case ast.Call(func=ast.Name(id=name)) if name in _CALLS:
+            yield node, partial(setattr, node.func, "id", _CALLS[name])
+    for body in (getattr(node, field, None) for field in ("body", "orelse", "finalbody")):
+        if isinstance(body, list):
+            for i, statement in enumerate(body):
+                if (other := _instead_of(statement)) is not None:
+                    yield statement, partial(body.__setitem__, i, other)
+
+
+def _instead_of(statement: ast.AST) -> ast.stmt | None:
+    """Return what stands in the place of a statement that is left out; ``None``: it is not."""
+    match statement:
+        case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Raise():
+            return ast.copy_location(ast.Pass(), statement)
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            return ast.copy_location(ast.Pass(), statement)
+        case ast.Continue():
+            return ast.copy_location(ast.Break(), statement)
+        case ast.Break():
+            return ast.copy_location(ast.Continue(), statement)
+    return None

@@ -1,0 +1,159 @@
+"""A Ray that was not tried: it is warned of once, and what needs a private name that it lacks says so when it is used.
+
+Names are taken out of the Ray that is installed, and a module of the border is imported anew, as a second copy.
+"""
+
+import ast
+import importlib
+import importlib.util
+import logging
+import re
+import sys
+import tomllib
+
+import pytest
+import ray
+
+from tests.package.test_ray_border import BORDER, ROOT, is_private
+from tune_policies import RayVersionError
+from tune_policies.ray_compat import version
+
+
+def private_imports():
+    """Yield each module of the border with each private name that it imports at its top."""
+    for path in sorted(BORDER.glob("*.py")):
+        for statement in ast.parse(path.read_text()).body:
+            for node in ast.walk(statement) if isinstance(statement, ast.Try) else [statement]:
+                if isinstance(node, ast.ImportFrom) and not node.level and node.module.partition(".")[0] == "ray":
+                    for alias in node.names:
+                        if is_private(f"{node.module}.{alias.name}"):
+                            yield path.stem, node.module, alias.name
+
+
+IMPORTS = list(private_imports())
+for border in {border for border, _, _ in IMPORTS}:  # so that Ray has imported what it needs itself
+    importlib.import_module(f"tune_policies.ray_compat.{border}")
+
+
+@pytest.fixture
+def border_without(monkeypatch):
+    """Import a module of the border, as a copy, where Ray does not have some name."""
+
+    def load(border, module, name):
+        monkeypatch.delattr(importlib.import_module(module), name)
+        if f"{module}.{name}" in sys.modules:
+            monkeypatch.setitem(sys.modules, f"{module}.{name}", None)
+        spec = importlib.util.spec_from_file_location(f"tune_policies.ray_compat.{border}", BORDER / f"{border}.py")
+        copy = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(copy)
+        return copy
+
+    return load
+
+
+@pytest.mark.parametrize(("border", "module", "name"), IMPORTS, ids=[".".join(each) for each in IMPORTS])
+def test_the_border_can_be_imported_whatever_private_name_is_gone(border_without, border, module, name):
+    assert border_without(border, module, name)
+
+
+def test_the_border_imports_private_names():
+    assert len(IMPORTS) > 30
+
+
+class OfVersion2:
+    __module__ = "ray.train.v2.api"
+
+
+@pytest.mark.parametrize(
+    ("border", "module", "name", "use"),
+    [
+        ("autoscaler", "ray.experimental.internal_kv", "_internal_kv_get", lambda of: of.AutoscalerV1().report()),
+        ("connection", "ray._private", "services", lambda of: of.find_ray(None)),
+        ("connection", "ray", "cloudpickle", lambda of: of.sent_by_value(ast).__enter__()),
+        ("connection", "ray.job_config", "JobConfig", lambda of: of._WithoutWorkingFolder()),
+        ("gcs", "ray._private.state", "state", lambda of: of.living_actors()),
+        ("gcs", "ray._private.state", "available_resources_per_node", lambda of: of.free_by_node()),
+        ("train_run", "ray.train.v2.api.config", "RunConfig", lambda of: of.is_version_2(OfVersion2)),
+        ("tune_trial", "ray.tune.result", "RESULT_DUPLICATE", lambda of: of.is_duplicate({"loss": 1})),
+        ("tune_trial", "ray.tune.search.sample", "Domain", lambda of: of.is_domain(3)),
+        ("tune_trial", "ray.tune.trainable", "wrap_function", lambda of: of.class_of_function(print)),
+        ("tune_trial", "ray.train._internal.session", "get_session", lambda of: of.storage_of_session()),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_what_needs_a_name_that_is_gone_says_so_when_it_is_used(border_without, border, module, name, use):
+    copy = border_without(border, module, name)
+
+    with pytest.raises(RayVersionError, match=rf"Ray {re.escape(ray.__version__)} lacks what .+ needs: .*{name}"):
+        use(copy)
+
+
+def test_a_callback_of_train_cannot_be_made_where_its_base_is_gone(border_without):
+    copy = border_without("train_run", "ray.train.v2._internal.execution.callback", "WorkerCallback")
+
+    class OfWorkers(copy.WorkerCallback, copy.ControllerCallback):
+        config: copy.RunConfig | None = None
+
+    with pytest.raises(RayVersionError, match="a Train run under a plan needs"):
+        OfWorkers()
+
+
+def test_without_tunes_controller_trials_get_their_resources_all_the_same(border_without, caplog):
+    copy = border_without("tune_trial", "ray.tune.execution.tune_controller", "TuneController")
+    resources = copy.ResumeSafeResources({"cpu": 2}, max_concurrent_trials=1)
+
+    assert [resources({}).bundles for _ in range(2)] == [[{"CPU": 2}]] * 2
+    assert caplog.text.count("a resumed run keeps the resources of its earlier plan: Ray") == 1
+
+
+def test_a_ray_without_its_client_is_reached_by_none(border_without):
+    assert not border_without("connection", "ray.util.client", "ray").is_through_client()
+
+
+def test_a_run_begins_only_where_tunes_controller_has_what_is_touched():
+    with pytest.raises(RayVersionError, match="what a scheduler needs: ControllerOfAnotherTune has no _staged_trials"):
+        version.check_members(type("ControllerOfAnotherTune", (), {})(), ["_staged_trials"], "a scheduler")
+
+
+def test_a_private_member_that_is_gone_is_named():
+    of_module = r"lacks what counting needs: module 'ray' has no attribute '_no_such'"
+
+    with pytest.raises(RayVersionError, match=of_module), version.needs_of_ray("counting"):
+        ray._no_such  # noqa: B018
+
+
+def test_what_a_name_that_is_gone_is_asked_by_python_itself_is_no_error():
+    gone = version.Gone(ImportError("no such name"), "counting")
+
+    assert not hasattr(gone, "__deepcopy__")
+
+
+@pytest.mark.parametrize(
+    ("number", "tried"),
+    [("2.49.9", False), ("2.50.0", True), ("2.55.1", True), ("2.60.3", True), ("2.61.0rc1", False), ("3.0.0", False)],
+)
+def test_which_ray_was_tried(number, tried):
+    assert version.is_tried(number) is tried
+
+
+def test_a_ray_that_was_not_tried_is_warned_of_once(monkeypatch, caplog):
+    monkeypatch.setattr(ray, "__version__", "2.61.0")
+    version.warn_of_untried_ray.cache_clear()
+
+    for _ in range(2):
+        version.warn_of_untried_ray()
+
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "Ray 2.61.0 was not tried with this package: Ray 2.50 to 2.60 was" in record.getMessage()
+    version.warn_of_untried_ray.cache_clear()
+
+
+def test_the_range_that_was_tried_is_the_one_that_is_installed():
+    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (of_ray,) = (each for each in needs if each.startswith("ray["))
+    oldest, newest = version.OLDEST_TRIED, version.NEWEST_TRIED
+
+    assert of_ray == f"ray[tune,train]>={oldest[0]}.{oldest[1]},<{newest[0]}.{newest[1] + 1}"
+    assert of_ray.removeprefix("ray") in version._INSTALL
+    assert f"{oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}" == version._TRIED

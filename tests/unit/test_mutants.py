@@ -1,0 +1,56 @@
+"""Mutants of a module's code: each has one small mistake."""
+
+import ast
+
+import pytest
+
+from tests.evidence.mutants.operators import count_mutants, mutant
+
+
+def changed(source):
+    return [ast.unparse(mutant(source, number).tree) for number in range(count_mutants(source))]
+
+
+@pytest.mark.parametrize(
+    ("source", "mutants"),
+    [
+        ("a < b", ["a <= b", "a > b"]),
+        ("a is not b", ["a is b"]),
+        ("a // b", ["a * b"]),
+        ("a and b", ["a or b"]),
+        ("a and b and c", ["a or b or c", "b and c", "a and c", "a and b"]),
+        ("x = not a", ["x = not not a"]),
+        ("x = a if b else c", ["x = a if not b else c"]),
+        ("x = [a for a in b if c]", ["x = [a for a in b if True]"]),
+        ("x = 3", ["x = 4"]),
+        ("x = True", ["x = False"]),
+        ("x = max(a)", ["x = min(a)"]),
+        ("x += a", ["pass", "x -= a"]),
+        ("a.append(b)", ["pass"]),
+        ("a.x = b", ["pass"]),
+        ("def f():\n    return a", ["def f():\n    return None"]),
+        ("for a in b:\n    break", ["for a in b:\n    continue"]),
+    ],
+)
+def test_each_mistake_is_made_alone(source, mutants):
+    assert changed(source) == mutants
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x: int | None = a",
+        "def f(a: int | None=b) -> int | None:\n    pass",
+        "'A text.'",
+        "f'{a + 1}'",
+        "return_ = None",
+    ],
+)
+def test_texts_and_annotations_are_left_alone(source):
+    assert changed(source) == []
+
+
+def test_a_mutant_says_where_it_is_and_what_was_there():
+    made = mutant("x = a\ny = a < b\n", 1)
+
+    assert (made.line, made.change) == (2, "a < b -> a > b")
