@@ -60,6 +60,7 @@ html_theme_options = {
     "navigation_with_keys": False,
     "show_nav_level": 1,
     "show_toc_level": 2,
+    "secondary_sidebar_items": {"**": ["page-toc"], "reference/tried": []},  # there the tables need the room
     "header_links_before_dropdown": 7,
     "navbar_persistent": ["search-button"],
     "navbar_align": "left",
