@@ -60,7 +60,8 @@ html_theme_options = {
     "navigation_with_keys": False,
     "show_nav_level": 1,
     "show_toc_level": 2,
-    "header_links_before_dropdown": 6,
+    "secondary_sidebar_items": {"**": ["page-toc"], "reference/tried": []},  # there the tables need the room
+    "header_links_before_dropdown": 7,
     "navbar_persistent": ["search-button"],
     "navbar_align": "left",
     "footer_start": ["copyright"],
@@ -68,7 +69,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "tutorial": [], "concepts": [], "glossary": [], "choose": []}
+html_sidebars = {"index": [], "install": [], "tutorial": [], "concepts": [], "glossary": [], "choose": []}
 html_show_sourcelink = False
 
 autodoc_mock_imports = ["tensorflow"]  # it takes seconds, and says a lot

@@ -75,6 +75,19 @@ def test_a_users_trainers_and_these_work_side_by_side_in_the_program_and_in_its_
     assert "gpus ['']" in done.stdout
 
 
+@pytest.mark.slow
+def test_a_wheel_is_shipped_by_ray_as_the_package_is(project, tmp_path):
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, INSTALLED]
+    subprocess.run(command, capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    (project / "tune_it.py").write_text(SCRIPT.replace("RUNTIME_ENV", repr({"py_modules": [str(wheel)]})))
+
+    done = run(project, "tune_it.py", tmp_path / "results")
+
+    assert "owner user from " in done.stdout, done.stderr
+    assert "py_modules" in done.stdout
+
+
 ONE_COPY = """
 import sys
 import ray

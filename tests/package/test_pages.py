@@ -16,6 +16,7 @@ import pytest
 import typer
 
 from tests.evidence.__main__ import app as evidence
+from tune_policies import ClusterCapacity, CpuPolicy, GpuDevice, GpuMemoryPolicy, NodeCapacity, Resources
 from tune_policies.benchmarks.cli import app as benchmarks
 
 ROOT = Path(__file__).parents[2]
@@ -177,6 +178,24 @@ def test_a_page_has_no_block_that_nobody_runs(page):
     languages = {language for language, _ in FENCE.findall(page.read_text())}
 
     assert languages <= {"", "console", "python", "yaml", "json", "{eval-rst}"}
+
+
+H100 = GpuDevice(index=0, name="NVIDIA H100 80GB HBM3", memory_bytes=81_559 * 2**20)
+MACHINES = (
+    NodeCapacity(node_id="cpus", resources=Resources(cpus=8)),
+    NodeCapacity(node_id="gpu", resources=Resources(cpus=8, gpus=1), accelerator_type="H100", devices=(H100,)),
+)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "index.md"], ids=name)
+def test_a_front_page_shows_the_plans_that_its_policy_makes(page):
+    policy = GpuMemoryPolicy(gpu_memory="6GiB") | CpuPolicy(cpus=1)
+    plans = [policy.plan(ClusterCapacity(nodes=(machine,))).explain() + "\n" for machine in MACHINES]
+    shown = [body for body in blocks(page, "") if "trials at once" in body]
+
+    assert 'policy = GpuMemoryPolicy(gpu_memory="6GiB") | CpuPolicy(cpus=1)' in program(page)
+    assert shown
+    assert [body for body in shown if not any(is_what_came(body, plan) for plan in plans)] == []
 
 
 def test_the_commands_that_are_only_asked_for_are_still_there(environment):

@@ -1,0 +1,62 @@
+"""The page of what was tried names tests that there are, and leaves no accelerator out."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tune_policies.cluster.accelerators import FAMILIES
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "reference" / "tried.md").read_text()
+TESTS = sorted(set(re.findall(r"`(tests/[^`]+)`", PAGE)))
+HOWS = ("on CPUs", "logical", "stand-in", "by its reader", "not tried")
+
+
+def rows(section):
+    """Yield the cells of each row of a section's table, by the titles of its columns."""
+    body = re.search(rf"^## {section}$(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)[1]
+    titles, *lines = re.findall(r"^\| (.+) \|$", body, re.MULTILINE)
+    for line in lines:
+        yield dict(zip(titles.split(" | "), line.split(" | "), strict=True))
+
+
+SECTIONS = [title for title in re.findall(r"^## (.+)$", PAGE, re.MULTILINE) if title != "On your GPU"]
+ROWS = [row for section in SECTIONS for row in rows(section)]
+
+
+@cache
+def functions(path):
+    return {node.name for node in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_a_test_that_the_page_names_is_there(test):
+    path, _, name = test.partition("::")
+
+    assert name in functions(path)
+
+
+def test_every_row_says_in_one_of_the_words_of_the_page_how_it_was_tried():
+    assert [row for row in ROWS if not row["How"].startswith(HOWS)] == []
+
+
+def test_only_what_was_not_tried_waits_for_a_test_on_a_gpu():
+    waiting = [row for row in ROWS if "tests/on_gpu/" in row["Test"]]
+
+    assert waiting
+    assert {row["How"] for row in waiting} == {"not tried"}
+
+
+def test_every_accelerator_family_has_a_row():
+    named = {name for row in rows("Accelerators") for name in row["Family"].split(", ")}
+
+    assert {str(family) for family in FAMILIES} <= named
+
+
+def test_the_versions_of_frameworks_are_those_with_which_everything_is_run():
+    pins = set(re.findall(r"==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+
+    assert {found for row in rows("Frameworks") for found in re.findall(r"\d+(?:\.\d+)+", row["Version"])} <= pins
