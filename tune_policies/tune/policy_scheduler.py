@@ -273,8 +273,11 @@ class PolicyScheduler(WrappingScheduler):
         started: set[Trial] = set()
         idle: set[int] = set()
         for trial in [*first, *(each for each in self._waiting if each is not chosen)]:
-            if all(placement.slot_type in idle for placement, _ in self._free_placements()):
+            if not self._free_placements():
                 break
+            # A slot that is better left idle still goes to a trial that may run in no other.
+            if trial not in self._last_slots and all(each.slot_type in idle for each, _ in self._free_placements()):
+                continue
             if self._assign_slot(queue, trial, idle):
                 started.add(trial)
                 self._waiting.pop(trial, None)

@@ -168,7 +168,7 @@ def _end(head: "subprocess.Popen[bytes]", folder: Path) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         head.wait(_END_S)
     deadline = time.monotonic() + _END_S
-    while processes := _processes_of(folder):
+    while processes := processes_of(folder):
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -178,7 +178,7 @@ def _end(head: "subprocess.Popen[bytes]", folder: Path) -> None:
     head.wait()
 
 
-def _processes_of(folder: Path) -> list[int]:
+def processes_of(folder: Path) -> list[int]:
     """Return the processes that were started with this folder for their files, which those of no other cluster were."""
     mark = f"RAY_TMPDIR={folder}".encode()
     found = []

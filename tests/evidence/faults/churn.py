@@ -1,0 +1,358 @@
+"""A day of a run under ``PolicyScheduler`` in which nodes come and go and trials fail, without Ray or any process.
+
+What decides is real: Tune's controller, ``PolicyScheduler`` around ``OomRetryScheduler``, the policies and the
+placement. ``simulated_ray`` stands in for Ray's part. At each step every trial runs, waits for a reason, or has ended.
+"""
+
+import itertools
+import logging
+import os
+import random
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+from ray import tune
+from ray.train._internal import storage
+from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import Experiment, Trial
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import BasicVariantGenerator
+
+from tests.evidence.faults.simulated_ray import Clock, SimulatedActor, SimulatedActors, SimulatedCluster
+from tune_policies import (
+    ClusterCapacity,
+    CpuPolicy,
+    GpuPolicy,
+    MixedPolicy,
+    NodeCapacity,
+    OomRetryScheduler,
+    PolicyScheduler,
+    Resources,
+)
+from tune_policies.benchmarks.record.machine import describe_machine, own_command
+from tune_policies.files.terminal import TextConsole, empty_table
+from tune_policies.placement.layout import Placement
+from tune_policies.placement.packing import num_slots_for
+from tune_policies.ray_compat.tune_controller import bundles_of
+from tune_policies.trainers import with_plan
+from tune_policies.tune import oom_retry_scheduler, policy_scheduler, run_plan
+from tune_policies.values.units import GIB
+
+SHAPES: Final = (
+    NodeCapacity(node_id="-", resources=Resources(cpus=8, gpus=1, memory_bytes=64 * GIB)),
+    NodeCapacity(node_id="-", resources=Resources(cpus=16, gpus=2, memory_bytes=64 * GIB)),
+    NodeCapacity(node_id="-", resources=Resources(cpus=4, memory_bytes=32 * GIB)),
+)
+"""The nodes that come and go. One of the first two is always there, as not one trial would run without."""
+
+POLICY: Final = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
+
+FAULTS: Final = ("a worker is killed", "a trial raises", "a node goes")
+
+_NODES_ARE_READ_AFTER_S: Final = (2.0, 20.0)
+_LONGEST_STEP_S: Final = 90.0
+
+
+class SimulatedTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no types
+    """What the trials name; nobody calls it."""
+
+
+class _Watch:
+    """Tells the scheduler of changed nodes some seconds after they have changed, as a probe of them would."""
+
+    def __init__(self, cluster: SimulatedCluster, clock: Clock, rng: random.Random) -> None:
+        self._cluster, self._clock, self._rng = cluster, clock, rng
+        self._known_s = self._delay_s = 0.0
+
+    def read_now(self) -> ClusterCapacity:
+        self._known_s = self._cluster.changed_at_s
+        return self._cluster.capacity
+
+    def forget(self) -> None:
+        self._known_s = -1.0
+
+    def changed(self) -> ClusterCapacity | None:
+        changed_at_s = self._cluster.changed_at_s
+        if changed_at_s == self._known_s or self._clock.now_s < changed_at_s + self._delay_s:
+            return None
+        self._delay_s = self._rng.uniform(*_NODES_ARE_READ_AFTER_S)
+        return self.read_now()
+
+
+class Churn:
+    """A run of Tune on simulated nodes, one step at a time.
+
+    Args:
+        folder: Where the run is.
+        seed: Of all that is random.
+        inner: The scheduler around which ours are.
+        num_trials: How many trials there are.
+        most_steps: The most steps of a trial.
+        reuse: Whether Tune gives the process of a trial that has ended to the next.
+        is_outside: Whether ``PolicyScheduler`` is around ``OomRetryScheduler``, not in it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        inner: TrialScheduler | None = None,
+        num_trials: int = 1_000_000,
+        most_steps: int = 20,
+        reuse: bool = True,
+        is_outside: bool = True,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.clock = Clock()
+        self.cluster = SimulatedCluster(self.rng, self.clock)
+        self.faults: Counter[str] = Counter()
+        self.num_steps = 0
+        self._raises: set[SimulatedActor] = set()
+        self.reasons: Counter[str] = Counter()
+        self.longest_s: dict[str, float] = defaultdict(float)
+        self._same_since_s: dict[Trial, tuple[str, float]] = {}
+        self.actors = SimulatedActors(self.cluster, self.clock, self._step, folder)
+        self.actors.before_event = self._check
+        self.cluster.add(SHAPES[0])
+        plan = POLICY.plan(self.cluster.capacity)
+        if is_outside:
+            self.oom_retry = OomRetryScheduler(inner, memory_keys=["width"])
+            self.scheduler = PolicyScheduler(self.oom_retry, plan, policy=POLICY)
+        else:
+            self.scheduler = PolicyScheduler(inner, plan, policy=POLICY)
+            self.oom_retry = OomRetryScheduler(self.scheduler, memory_keys=["width"])
+        self.scheduler._run_plan._watch = _Watch(self.cluster, self.clock, self.rng)  # type: ignore[assignment]
+        search = BasicVariantGenerator(random_state=seed)
+        experiment = Experiment(
+            "churn",
+            with_plan(SimulatedTrainable, plan),
+            config={"width": tune.randint(1, 5), "steps": tune.randint(1, most_steps + 1)},
+            num_samples=num_trials,
+            storage_path=str(folder),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1, num_to_keep=1),
+            max_failures=-1,
+        )
+        search.add_configurations([experiment])
+        # Without a Ray, Tune does not ask how many CPUs there are where this is set.
+        with patch.dict(os.environ, {"TUNE_MAX_PENDING_TRIALS_PG": "20", "TUNE_PRINT_ALL_TRIAL_ERRORS": "0"}):
+            self.controller = TuneController(
+                search_alg=search,
+                scheduler=self.scheduler if is_outside else self.oom_retry,
+                storage=experiment.storage,
+                reuse_actors=reuse,
+                checkpoint_period=3600,
+            )
+        self.controller._actor_manager = self.actors
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials that there were."""
+        return self.controller.get_trials()  # type: ignore[no-any-return]
+
+    def _step(self, actor: SimulatedActor) -> tuple[float, dict[str, Any] | Exception]:
+        """Do one step of a trial, which may find that its memory does not do."""
+        takes_s = self.rng.uniform(1.0, _LONGEST_STEP_S)
+        bundle, width = actor.request.bundles[0], actor.config["width"]
+        if 0 < bundle.get("GPU", 0) < 0.25 * width:
+            self.faults["GPU memory runs out"] += 1
+            return takes_s, RuntimeError("CUDA error: out of memory")
+        if not bundle.get("GPU") and bundle.get("memory", 2 * GIB) < 2 * GIB * width:
+            self.faults["host memory runs out"] += 1
+            return takes_s, MemoryError()
+        if actor in self._raises:
+            self._raises.discard(actor)
+            return takes_s, ValueError("a trial that raises")
+        done = actor.done + 1
+        result = {"training_iteration": done, "loss": self.rng.random(), "done": done >= actor.config["steps"]}
+        return takes_s, result
+
+    def step(self) -> None:
+        """Let Tune take a step."""
+        self.controller.step()
+        self.num_steps += 1
+
+    def fault(self, kind: str) -> bool:
+        """Let one of ``FAULTS`` happen; ``False``: there is nothing that it could happen to."""
+        running = [actor for actor in self.actors.live if actor.has_started and not actor.is_dead and actor.tasks]
+        nodes = list(self.cluster.nodes)
+        if kind == "a node goes":
+            if len(nodes) < 2:
+                return False
+            self.actors.kill_node(self.rng.choice(nodes))
+        elif not running:
+            return False
+        elif kind == "a worker is killed":
+            self.actors.kill(self.rng.choice(running))
+        else:
+            self._raises.add(self.rng.choice(running))
+        self.faults[kind] += 1
+        return True
+
+    def add_node(self) -> None:
+        """Let a node come."""
+        self.cluster.add(self.rng.choice(SHAPES))
+
+    def why(self, trial: Trial) -> str:
+        """Return why a trial is as it is.
+
+        Raises:
+            AssertionError: It waits without a reason.
+        """
+        scheduler = self.scheduler
+        if trial.status in (Trial.TERMINATED, Trial.ERROR):
+            return "it has ended"
+        if trial.status == Trial.RUNNING:
+            assert trial in self.controller._trial_to_actor, f"{trial} runs without a process"
+            return "it runs"
+        if trial.status == Trial.PAUSED:
+            return "its scheduler has paused it"
+        if trial in scheduler._assignments:
+            assert trial in self.controller._trial_to_actor, f"{trial} has a slot, and nothing was asked for"
+            actor = self.actors._actors[self.controller._trial_to_actor[trial]]
+            return "its slot is still held" if actor.held is None else "it starts"
+        if not scheduler._run_plan.placements:
+            return "no node has room"
+        allowed = scheduler._allowed(trial)
+        free = [each for each in scheduler._free_placements() if each[0].slot_type in allowed]
+        if not free:
+            return "no slot is free"
+        free = [(placement, number) for placement, number in free if number >= self._slots_needed(trial, placement)]
+        if not free:
+            return "it needs several slots, as it ran out of memory"
+        is_bound = any(placement.slot_type not in allowed for placement in scheduler._run_plan.placements)
+        left_idle = {} if is_bound else scheduler.slots_left_idle()
+        open_types = {placement.slot_type for placement, _ in free}
+        assert open_types <= left_idle.keys(), f"{trial} waits though slots of the types {open_types} are free"
+        return "it would end later in the slot that is free"
+
+    def _slots_needed(self, trial: Trial, placement: Placement) -> int:
+        """Return how many slots of a placement hold a trial, which may need more memory than one has."""
+        planned = self.scheduler._run_plan.factories[placement]
+        raised = self.oom_retry._with_needed_memory(trial, planned)
+        return min(placement.count, num_slots_for(bundles_of(raised)[0], bundles_of(planned)[0]))
+
+    def _check(self) -> None:
+        """Count why the trials are as they are, once Tune has asked for its next trial.
+
+        Raises:
+            AssertionError: A trial waits without a reason, or more is held than there is.
+        """
+        for node in self.cluster.nodes.values():
+            left = [*node.free.values(), *itertools.chain(*node.devices.values())]
+            assert min(left, default=0) >= 0, f"{node.capacity.node_id} has given more than it has"
+        for trial in self.controller.get_live_trials():
+            why = self.why(trial)
+            self.reasons[why] += 1
+            since_s = self._same_since_s.get(trial)
+            if since_s is None or since_s[0] != why:
+                self._same_since_s[trial] = why, self.clock.now_s
+            else:
+                self.longest_s[why] = max(self.longest_s[why], self.clock.now_s - since_s[1])
+
+    def pass_hours(self, hours: float, num_faults: int) -> None:
+        """Let nodes come and go and trials fail for so many simulated hours, and until the run has ended.
+
+        Args:
+            hours: How long.
+            num_faults: How many faults there are at the least; those that found nothing to happen to do not count.
+
+        Raises:
+            AssertionError: A trial was lost, or waited without a reason, or something was not given back.
+        """
+
+        def next_fault() -> None:
+            if self.clock.now_s >= hours * 3600 and self.faults.total() >= num_faults:
+                self.controller.search_alg.set_finished()
+                return
+            kind = self.rng.choices(FAULTS, weights=(45, 45, 10))[0]
+            if self.fault(kind) and kind == "a node goes":
+                self.clock.call_in(self.rng.uniform(10, 600), self.add_node)
+            if len(self.cluster.nodes) < 4 and self.rng.random() < 0.1:
+                self.add_node()
+            self.clock.call_in(self.rng.expovariate(num_faults / (hours * 3600)), next_fault)
+
+        self.clock.call_in(0, next_fault)
+        while not self.controller.is_finished():
+            self.step()
+        self.check_is_over()
+
+    def check_is_over(self, *, may_stop: bool = False) -> None:
+        """Look at what a run has left.
+
+        Args:
+            may_stop: Whether the inner scheduler may end trials before their last step.
+
+        Raises:
+            AssertionError: A trial has not ended with all of its steps, or something is not given back.
+        """
+        lost = [
+            trial
+            for trial in self.trials
+            if trial.status != Trial.TERMINATED
+            or (trial.last_result.get("training_iteration") != trial.config["steps"] and not may_stop)
+        ]
+        assert not lost, f"{len(lost)} trials are lost, the first is {lost[0]}: {lost[0].status}"
+        self.controller._cleanup_cached_actors(force_all=True)
+        while self.actors.num_total_actors:
+            self.actors.next()
+        assert all(node.is_idle for node in self.cluster.nodes.values()), "something is held still"
+        controller, scheduler = self.controller, self.scheduler
+        queue = scheduler._queue
+        assert queue is not None
+        scheduler._update(queue)
+        left = [scheduler._assignments, scheduler._waiting, controller._staged_trials, controller._trial_to_actor]
+        assert not any(left), f"left behind: {left}"
+
+
+@contextmanager
+def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
+    """Give a run whose scheduler reads the clock and the nodes of the simulation."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, ExitStack() as stack:
+        churn = Churn(Path(folder), seed, **options)
+
+        def node_lost_with(error: object) -> str | None:
+            node_id = churn.actors.node_of.get(str(getattr(error, "actor_id", None)))
+            return None if node_id in churn.cluster.nodes else node_id
+
+        for module, name, instead in (
+            (policy_scheduler, "time", churn.clock),
+            (run_plan, "time", churn.clock),
+            (policy_scheduler, "lost_node", node_lost_with),
+            (oom_retry_scheduler, "was_killed_by_kernel", lambda _: False),
+            (oom_retry_scheduler, "read_cluster_state", lambda _: churn.cluster.capacity),
+            (storage, "_get_ray_train_session_dir", lambda: f"{folder}/session"),
+        ):
+            stack.enter_context(patch.object(module, name, instead))
+        yield churn
+
+
+def measure_churn(num_faults: int, hours: float, seed: int) -> bool:
+    """Print what a day came to; return whether no trial was lost, none waited without a reason, and all came back."""
+    logging.disable(logging.ERROR)  # Tune tells of each failure
+    start, failure = time.monotonic(), ""
+    with simulated_run(seed) as churn:
+        try:
+            churn.pass_hours(hours, num_faults)
+        except AssertionError as error:
+            failure = str(error)
+    took_s = time.monotonic() - start
+    table = empty_table(f"{churn.clock.now_s / 3600:.1f} simulated hours, seed {seed}", "What", "Number")
+    for what, number in (*sorted(churn.faults.items()), ("faults", churn.faults.total())):
+        table.add_row(what, f"{number:,}")
+    for what, number in (("trials", len(churn.trials)), ("plans", len(churn.scheduler.changes) + 1)):
+        table.add_row(what, f"{number:,}")
+    table.add_row("steps of Tune", f"{churn.num_steps:,}")
+    waits = empty_table("A trial, at a step of Tune", "Because", "Times", "Longest (s)")
+    for why, times in churn.reasons.most_common():
+        waits.add_row(why, f"{times:,}", f"{churn.longest_s[why]:,.0f}")
+    for each in (table, waits):
+        TextConsole(width=120).print(each)
+    print(f"failure: {failure or 'none'}\ntook {took_s:.0f} s\n{describe_machine()}\ncommand: {own_command()}")
+    return not failure

@@ -1,0 +1,376 @@
+"""Nodes and actors without Ray and without processes, on a clock that jumps from event to event.
+
+Ray's part is simulated as ``RayActorManager`` shows it to Tune: an actor waits until some node has room for what it
+asks for, starts, does its tasks, fails with its process or its node, and stops. A share of a GPU is put on any device
+that has room, chosen at random, as nobody may count on Ray's choice.
+"""
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple
+
+from ray.air.execution._internal import TrackedActor
+from ray.exceptions import RayActorError, RayTaskError
+from ray.train._internal.session import _TrainingResult
+from ray.tune import Checkpoint
+
+from tune_policies import ClusterCapacity, NodeCapacity
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
+from tune_policies.cluster.labels import matcher
+from tune_policies.values.resources import TICKS, ray_ticks
+
+STARTS_IN_S: Final = 2.0
+"""How long the process of an actor takes to start, in seconds."""
+
+TICK_S: Final = 5.0
+"""Where nothing happens, Tune takes a step after so many seconds. In truth it does after a tenth of one."""
+
+
+class Clock:
+    """The time of a simulation, in seconds, in place of the module ``time``."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = itertools.count()
+
+    def monotonic(self) -> float:
+        """Return the seconds since the beginning."""
+        return self.now_s
+
+    time = monotonic
+
+    def call_in(self, delay_s: float, event: Callable[[], object]) -> None:
+        """Let something happen in so many seconds."""
+        heapq.heappush(self._events, (self.now_s + delay_s, next(self._numbers), event))
+
+    def advance(self) -> None:
+        """Let the next event happen, or ``TICK_S`` pass."""
+        if self._events and self._events[0][0] <= self.now_s + TICK_S:
+            self.now_s, _, event = heapq.heappop(self._events)
+            event()
+        else:
+            self.now_s += TICK_S
+
+
+class Held(NamedTuple):
+    """What somebody holds of a node: ticks by resource, and of devices by their number."""
+
+    node_id: str
+    amounts: dict[str, int]
+    devices: dict[str, dict[int, int]]
+
+
+class SimulatedNode:
+    """One node, of which amounts are taken and given back, device by device."""
+
+    def __init__(self, capacity: NodeCapacity, rng: random.Random) -> None:
+        self.capacity = capacity
+        self._rng = rng
+        has = capacity.amounts
+        self.free = {name: ticks for name, ticks in has.items() if name not in DEVICE_RESOURCES}
+        self.devices = {name: [TICKS] * (ticks // TICKS) for name, ticks in has.items() if name in DEVICE_RESOURCES}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all is there again."""
+        of_devices = {name: sum(free) for name, free in self.devices.items()}
+        return {**self.free, **of_devices} == dict(self.capacity.amounts)
+
+    def take(self, wanted: Mapping[str, int]) -> Held | None:
+        """Take so many ticks of each resource; ``None``: there is no room, and nothing is taken."""
+        held = Held(self.capacity.node_id, {}, {})
+        for name, ticks in wanted.items():
+            if name in DEVICE_RESOURCES:
+                whole, share = divmod(ticks, TICKS)
+                free = self.devices.get(name, [])
+                room = [i for i, left in enumerate(free) if left >= (TICKS if whole else share)]
+                number = whole or 1
+                if len(room) < number or (whole and share):
+                    return None
+                held.devices[name] = dict.fromkeys(self._rng.sample(room, number), TICKS if whole else share)
+            elif name in self.free or name != "memory":  # host memory that is not known limits nothing
+                if self.free.get(name, 0) < ticks:
+                    return None
+                held.amounts[name] = ticks
+        self._add(held, -1)
+        return held
+
+    def give_back(self, held: Held) -> None:
+        """Give back what was taken."""
+        self._add(held, 1)
+
+    def _add(self, held: Held, sign: int) -> None:
+        for name, ticks in held.amounts.items():
+            self.free[name] += sign * ticks
+        for name, shares in held.devices.items():
+            for device, ticks in shares.items():
+                self.devices[name][device] += sign * ticks
+
+
+class SimulatedCluster:
+    """Nodes that come and go."""
+
+    def __init__(self, rng: random.Random, clock: Clock) -> None:
+        self.nodes: dict[str, SimulatedNode] = {}
+        self.changed_at_s = 0.0
+        self._rng, self._clock = rng, clock
+        self._numbers = itertools.count()
+
+    @property
+    def capacity(self) -> ClusterCapacity:
+        """What a probe finds."""
+        return ClusterCapacity(nodes=tuple(node.capacity for node in self.nodes.values()))
+
+    def add(self, shape: NodeCapacity) -> str:
+        """Add a node of a shape, and return its identifier."""
+        node_id = f"{next(self._numbers):056x}"
+        self.nodes[node_id] = SimulatedNode(shape.model_copy(update={"node_id": node_id}), self._rng)
+        self.changed_at_s = self._clock.now_s
+        return node_id
+
+    def remove(self, node_id: str) -> None:
+        """Take a node away, with all that was on it."""
+        del self.nodes[node_id]
+        self.changed_at_s = self._clock.now_s
+
+    def take(self, bundle: Mapping[str, float], selector: Mapping[str, str]) -> Held | None:
+        """Take a bundle from a node with such labels, any that has room; ``None``: none has."""
+        selects = matcher(selector)
+        nodes = [node for node in self.nodes.values() if selects(node.capacity.ray_labels)]
+        self._rng.shuffle(nodes)
+        return next((held for node in nodes if (held := node.take(ray_ticks(bundle)))), None)
+
+    def give_back(self, held: Held) -> None:
+        """Give back what was taken, unless its node has gone."""
+        if held.node_id in self.nodes:
+            self.nodes[held.node_id].give_back(held)
+
+
+class SimulatedActor:
+    """A trial's process.
+
+    Attributes:
+        held: What it holds; ``None``: it waits for room.
+        request: What it asks for.
+        config: The config of its trial.
+        done: How many steps of the trial are done.
+        is_dead: Whether its process has ended without a word.
+    """
+
+    def __init__(self, tracked: TrackedActor, request: Any, config: dict[str, Any]) -> None:
+        self.tracked, self.request, self.config = tracked, request, config
+        self.held: Held | None = None
+        self.done = 0
+        self.has_started = self.is_dead = self.is_stopping = False
+        self.tasks: dict[int, tuple[str, Any, Any]] = {}
+        # Tune asks the process of a trial where it is; an empty answer says that it does not know yet.
+        self.handle = SimpleNamespace(get_auto_filled_metrics=SimpleNamespace(remote=lambda **_: {}))
+
+
+class SimulatedActors:
+    """The actors of a run, in place of Ray's ``RayActorManager``.
+
+    Args:
+        cluster: The nodes.
+        clock: The time.
+        step: Does one step of a trial: returns how long it takes in seconds, and its result or its error.
+        folder: Where checkpoints are.
+    """
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        clock: Clock,
+        step: Callable[[SimulatedActor], tuple[float, dict[str, Any] | Exception]],
+        folder: Path,
+    ) -> None:
+        self._cluster, self._clock, self._step, self._folder = cluster, clock, step, folder
+        self._numbers = itertools.count()
+        self._actors: dict[TrackedActor, SimulatedActor] = {}
+        self._failed: set[TrackedActor] = set()
+        self.node_of: dict[str, str] = {}
+        self.before_event: Callable[[], object] = int
+
+    # What Tune asks of it.
+
+    @property
+    def _live_actors_to_ray_actors_resources(self) -> dict[TrackedActor, tuple[Any, Any]]:
+        return {each.tracked: (each.handle, each.request) for each in self.live}
+
+    @property
+    def num_live_actors(self) -> int:
+        return len(self.live)
+
+    @property
+    def num_pending_actors(self) -> int:
+        return len(self.pending)
+
+    @property
+    def num_total_actors(self) -> int:
+        return len(self._actors)
+
+    @property
+    def num_actor_tasks(self) -> int:
+        return sum(len(each.tasks) for each in self._actors.values())
+
+    def get_live_actors_resources(self) -> dict[str, float]:
+        return {}
+
+    def is_actor_started(self, tracked_actor: TrackedActor) -> bool:
+        return tracked_actor in self._actors and self._actors[tracked_actor].held is not None
+
+    def is_actor_failed(self, tracked_actor: TrackedActor) -> bool:
+        return tracked_actor in self._failed
+
+    def add_actor(
+        self, cls: Any, kwargs: dict[str, Any], resource_request: Any, *, on_start: Any, on_stop: Any, on_error: Any
+    ) -> TrackedActor:
+        tracked = TrackedActor(next(self._numbers), on_start=on_start, on_stop=on_stop, on_error=on_error)
+        self._actors[tracked] = SimulatedActor(tracked, resource_request, kwargs["config"])
+        return tracked
+
+    def remove_actor(self, tracked_actor: TrackedActor, kill: bool = False, stop_future: Any = None) -> bool:
+        if tracked_actor in self._failed:
+            return False
+        actor = self._actors[tracked_actor]
+        if actor.held is None:
+            del self._actors[tracked_actor]
+            return False
+        actor.is_stopping = True
+        actor.tasks.clear()
+        if not actor.has_started:
+            tracked_actor._on_stop = tracked_actor._on_error = None  # as Ray does
+        self._clock.call_in(0.0 if kill else 0.2, lambda: self._stopped(actor))
+        return True
+
+    def schedule_actor_task(
+        self,
+        tracked_actor: TrackedActor,
+        method_name: str,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        on_result: Any = None,
+        on_error: Any = None,
+        _return_future: bool = False,
+    ) -> Any:
+        actor = self._actors.get(tracked_actor)
+        if actor is None or tracked_actor in self._failed or method_name == "stop":
+            return None
+        takes_s, outcome = self._outcome(actor, method_name, args)
+        number = next(self._numbers)
+        actor.tasks[number] = method_name, on_result, on_error
+        self._clock.call_in(takes_s, lambda: self._task_done(actor, number, outcome))
+        return number if _return_future else None
+
+    def clear_actor_task_futures(self, tracked_actor: TrackedActor) -> None:
+        if tracked_actor in self._actors:
+            self._actors[tracked_actor].tasks.clear()
+
+    def next(self, timeout: float | None = None) -> bool:
+        """Start what has room, and let the next event happen."""
+        for actor in self.pending:
+            selectors = actor.request._kwargs.get("bundle_label_selector") or [{}]
+            actor.held = self._cluster.take(actor.request.bundles[0], selectors[0])
+            if actor.held is not None:
+                self.node_of[str(actor.tracked.actor_id)] = actor.held.node_id
+                self._clock.call_in(STARTS_IN_S, partial(self._started, actor))
+        self.before_event()
+        self._clock.advance()
+        return True
+
+    def cleanup(self) -> None:
+        for actor in list(self._actors.values()):
+            self._drop(actor)
+
+    # What happens to it.
+
+    @property
+    def live(self) -> list[SimulatedActor]:
+        """The actors that hold something."""
+        return [each for each in self._actors.values() if each.held is not None]
+
+    @property
+    def pending(self) -> list[SimulatedActor]:
+        """The actors that wait for room."""
+        return [each for each in self._actors.values() if each.held is None]
+
+    def kill(self, actor: SimulatedActor) -> None:
+        """Let the process of an actor die. Tune hears of it where a task of it is under way, or with the next one."""
+        actor.is_dead = True
+        for number in list(actor.tasks):
+            self._clock.call_in(0.5, partial(self._task_done, actor, number, None))
+
+    def kill_node(self, node_id: str) -> int:
+        """Take a node away, with its actors, and return how many these were."""
+        lost = [each for each in self.live if each.held is not None and each.held.node_id == node_id]
+        self._cluster.remove(node_id)
+        for actor in lost:
+            self.kill(actor)
+        return len(lost)
+
+    def _started(self, actor: SimulatedActor) -> None:
+        if actor.tracked not in self._actors or actor.is_stopping:
+            return
+        if actor.is_dead:
+            self._fail(actor)
+        else:
+            actor.has_started = True
+            actor.tracked._on_start(actor.tracked)
+
+    def _outcome(self, actor: SimulatedActor, method: str, args: tuple[Any, ...]) -> tuple[float, Any]:
+        match method:
+            case "train":
+                return self._step(actor)
+            case "save":
+                path = self._folder / f"checkpoint-{next(self._numbers)}"
+                path.mkdir()
+                return 0.5, _TrainingResult(Checkpoint.from_directory(path), {"training_iteration": actor.done})
+            case "restore":
+                actor.done = args[0].metrics["training_iteration"]
+                return 0.5, None
+            case "reset":
+                actor.config, actor.done = args[0], 0
+                return 0.5, True
+        raise NotImplementedError(method)
+
+    def _task_done(self, actor: SimulatedActor, number: int, outcome: Any) -> None:
+        if number not in actor.tasks:
+            return
+        method, on_result, on_error = actor.tasks.pop(number)
+        if actor.is_dead:
+            error = self._fail(actor)
+            if on_error:
+                on_error(actor.tracked, error)
+        elif isinstance(outcome, Exception):
+            told = RayTaskError(method, str(outcome), outcome, proctitle="trial", pid=1, ip="127.0.0.1")
+            on_error(actor.tracked, told)
+        else:
+            if method == "train":
+                actor.done = outcome["training_iteration"]
+            if on_result:
+                on_result(actor.tracked, outcome)
+
+    def _fail(self, actor: SimulatedActor) -> RayActorError:
+        error = RayActorError(actor_id=str(actor.tracked.actor_id))
+        self._failed.add(actor.tracked)
+        self._drop(actor)
+        if actor.tracked._on_error:
+            actor.tracked._on_error(actor.tracked, error)
+        return error
+
+    def _stopped(self, actor: SimulatedActor) -> None:
+        if actor.tracked in self._actors:
+            self._drop(actor)
+            if actor.tracked._on_stop:
+                actor.tracked._on_stop(actor.tracked)
+
+    def _drop(self, actor: SimulatedActor) -> None:
+        del self._actors[actor.tracked]
+        if actor.held is not None:
+            self._cluster.give_back(actor.held)
