@@ -67,7 +67,7 @@ def test_the_manifest_is_on_stdout_and_why_it_is_so_on_stderr(run):
     )
     assert groups == {"cpu": 4, "l4": 8}
     assert "my/ray:1" in done.stdout
-    assert done.stderr.startswith("64 of 64 trials at once at the most")
+    assert done.stderr.startswith("64 of 64 trials at once at most")
     assert "at most 8.10 USD an hour, with the head" in done.stderr
 
 
@@ -117,7 +117,7 @@ def test_a_file_that_exists_is_overwritten_only_with_force(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        pytest.param(("--size", "16"), 2, "--size goes with", id="a size without a decision"),
+        pytest.param(("--size", "16"), 2, "--size needs --decision", id="a size without a decision"),
         pytest.param(("--nodes", "policy.yaml"), 2, "is not a node catalogue", id="a file that is no catalogue"),
         pytest.param(("--name", "My_Cluster"), 2, "at most 53", id="a name that Kubernetes refuses"),
         pytest.param(("--format", "helm"), 2, "kuberay-helm", id="a format that there is not"),

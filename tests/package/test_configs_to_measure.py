@@ -54,8 +54,8 @@ def test_the_same_seed_draws_the_same():
         pytest.param(
             [{"lr": tune.uniform(0, 1)}], r"configs\[0\] has a search space for 'lr', not a value", id="a domain"
         ),
-        pytest.param([{"a": {"b": tune.randint(0, 1)}}], r"no value for 'a/b', but a search space", id="within"),
-        pytest.param([{"lr": tune.grid_search([1])}], r"no value for 'lr', but a search space", id="a grid"),
+        pytest.param([{"a": {"b": tune.randint(0, 1)}}], r"a search space for 'a/b', not a value", id="within"),
+        pytest.param([{"lr": tune.grid_search([1])}], r"a search space for 'lr', not a value", id="a grid"),
         pytest.param(
             {"a": tune.sample_from(lambda s: 1 / 0)}, "no configs can be drawn from the search space", id="fn"
         ),

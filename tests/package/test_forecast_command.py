@@ -147,7 +147,7 @@ def test_a_name_goes_with_a_file(plan):
     done = plan(MANIFEST, "--name", "train", cluster=None)
 
     assert done.returncode == 2
-    assert "name the file by --cluster" in done.stderr
+    assert "name the file with --cluster" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -480,7 +480,7 @@ def test_each_choice_that_failed_is_kept_in_the_error():
     [
         (lambda: GpuPolicy(gpus=1.5), "gpus above 1 must be whole, got 1.5: ask for 1 or 2"),
         (lambda: GpuPolicy(gpus=0), "gpus must be above 0, got 0: for trials without GPUs take CpuPolicy"),
-        (lambda: GpuPolicy(gpus=0.00005), "Ray counts gpus in steps of 0.0001"),
+        (lambda: GpuPolicy(gpus=0.00005), "gpus must be 0.0001 or more, as Ray counts in such steps"),
         (lambda: GpuPolicy(gpus=float("nan")), "gpus must be a finite number from 0 to 1e+11, got nan"),
         (lambda: CpuPolicy(cpus=-1), "cpus must be a finite number from 0 to 1e+11, got -1"),
         (lambda: CpuPolicy(cpus=float("inf")), "cpus must be a finite number from 0 to 1e+11, got inf"),

@@ -30,7 +30,7 @@ def test_finer_amounts_are_rounded_down_as_ray_does():
         ({"gpus": float("nan")}, "gpus must be a finite number from 0 to 1e+11, got nan"),
         ({"cpus": float("inf")}, "cpus must be a finite number from 0 to 1e+11, got inf"),
         ({"gpus": 1.5}, "gpus above 1 must be whole, got 1.5: ask for 1 or 2"),
-        ({"gpus": 0.00005}, "Ray counts gpus in steps of 0.0001, got 5e-05: ask for 0.0001 or more"),
+        ({"gpus": 0.00005}, "gpus must be 0.0001 or more, as Ray counts in such steps: got 5e-05"),
         ({"cpus": "4"}, "cpus must be a number, got '4'"),
         ({"cpus": True}, "cpus must be a number, got True"),
         ({"memory_bytes": "6 gigs"}, "memory_bytes must be above 0"),

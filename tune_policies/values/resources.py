@@ -68,7 +68,7 @@ def check_amount(amount: object, *, name: str) -> float:
         raise InvalidResourcesError(f"{name} must be a finite number from 0 to {MOST:.0e}, got {shorten(amount)}")
     amount = float(amount)
     if amount > 0 and to_ticks(amount) == 0:
-        raise InvalidResourcesError(f"Ray counts {name} in steps of 0.0001, got {amount!r}: ask for 0.0001 or more")
+        raise InvalidResourcesError(f"{name} must be 0.0001 or more, as Ray counts in such steps: got {amount!r}")
     return to_ticks(amount) / TICKS
 
 
