@@ -35,7 +35,7 @@ from tune_policies.values.resources import (
     to_ticks,
 )
 from tune_policies.values.units import MIB, format_bytes
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, counted
 
 DRIVER_BYTES: Final = MIB
 """Host memory of a Train driver, of which it holds nothing else."""
@@ -314,8 +314,9 @@ class Request(Value):
             each += f" on {self.accelerator_type}"
         if self.num_workers == 0:
             return each
-        grown = f" to {self.max_workers}" if self.max_workers else ""
-        return f"{self.num_workers}{grown} workers of {each}"
+        if self.max_workers:
+            return f"{self.num_workers} to {self.max_workers} workers of {each}"
+        return f"{counted(self.num_workers, 'worker')} of {each}"
 
 
 def as_told_apart(
