@@ -1,9 +1,12 @@
 import pickle
+from functools import cached_property
 
 import pytest
+from pydantic import PrivateAttr
 
 from tests.clusters import gpu_node
 from tune_policies import ClusterCapacity, InvalidResourcesError, NodeTypeCapacity, Resources
+from tune_policies.values.value import Value
 
 
 def test_a_capacity_is_written_by_hand_one_node_for_each_argument():
@@ -41,6 +44,25 @@ def test_more_gpus_than_devices_leave_gpu_memory_unknown():
     node = gpu_node("a", gpus=1, gpu_memory_gib=80)
 
     assert node.model_copy(update={"resources": Resources(gpus=4)}).smallest_gpu_memory_bytes is None
+
+
+class _Counting(Value):
+    cpus: int
+    _asked: list[int] = PrivateAttr(default_factory=list)
+
+    @cached_property
+    def twice(self) -> int:
+        self._asked.append(self.cpus)
+        return 2 * self.cpus
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_copy_has_what_a_users_class_keeps_but_not_what_was_computed(deep):
+    value = _Counting(cpus=1)
+
+    copied = value.model_copy(update={"cpus": value.twice + 1}, deep=deep)
+
+    assert (copied.twice, copied._asked) == (6, [1, 3])
 
 
 def test_generated_ids_give_way_to_those_that_are_given():

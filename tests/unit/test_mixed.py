@@ -26,6 +26,7 @@ from tune_policies import (
     load_policy,
 )
 from tune_policies.placement.layout import Placement, place_slots
+from tune_policies.values.units import GIB
 
 QUARTERS = GpuPolicy(gpus=0.25, cpus=1)
 ON_CPUS = CpuPolicy(cpus=2)
@@ -177,6 +178,23 @@ def test_what_is_reserved_outside_is_left_by_all_kinds():
     plan = ReservingPolicy(MixedPolicy(QUARTERS, ON_CPUS), cpus=4).plan(nodes((16, 2)))
 
     assert counts(plan) == {(1, 0.25): 8, (2, 0): 2}
+
+
+def test_what_is_left_free_beside_other_slots_is_counted_by_what_each_node_has():
+    cluster = ClusterCapacity.of(
+        Resources(cpus=4, memory_bytes=2 * GIB),
+        Resources(cpus=4, memory_bytes=4 * GIB),
+    )
+    reserving = ReservingPolicy(CpuPolicy(cpus=0.5, memory="2GiB"), memory="5GiB")
+
+    assert counts(MixedPolicy(CpuPolicy(cpus=3), reserving).plan(cluster)) == {(3, 0): 2}
+
+
+def test_beside_a_reservation_slots_have_no_place_on_nodes_that_nobody_has_asked_for():
+    policy = ReservingPolicy(MixedPolicy(CpuPolicy(cpus=3, num_workers=3), CpuPolicy(cpus=4)), cpus=2)
+    alive = nodes((3, 0), (6, 0), (6, 0))
+
+    assert policy.plan(with_type(alive, cpus=16)).slots == policy.plan(alive).slots
 
 
 def test_a_selection_holds_for_all_kinds():

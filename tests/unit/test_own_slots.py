@@ -8,11 +8,14 @@ from tests.clusters import gpu_node
 from tests.unit.strategies import clusters, cpu_amounts
 from tune_policies import (
     AcceleratorPolicy,
+    AutoscalingPolicy,
     ClusterCapacity,
     GpuMemoryPolicy,
     GpuPolicy,
     InfeasibleRequestError,
     MixedPolicy,
+    NodeTypeCapacity,
+    Resources,
 )
 from tune_policies.placement.layout import place_slots
 from tune_policies.values.units import GIB
@@ -78,6 +81,22 @@ def test_a_run_by_hand_gets_what_is_good_on_every_node():
 
     assert amounts(plan) == [(4, 16, 1, None), (4, 8, 1, None)]
     assert plan.resources_per_trial == {"cpu": 8, "gpu": 1}
+
+
+def test_shares_have_their_places_still_once_the_nodes_to_add_are_there():
+    alive = ClusterCapacity.of(
+        gpu_node("h", gpus=2, cpus=4, accelerator_type="H100"),
+        gpu_node("a", gpus=2, cpus=6, accelerator_type="T4"),
+        gpu_node("b", gpus=2, cpus=6, accelerator_type="T4"),
+    )
+    to_add = NodeTypeCapacity(name="c", resources=Resources(cpus=4, gpus=1), max_nodes_to_add=1, accelerator_type="T4")
+    plan = AutoscalingPolicy(GpuPolicy(gpus=0.3, cpus=3)).plan(alive.model_copy(update={"node_types": (to_add,)}))
+
+    layout = place_slots(
+        plan.slots, alive.with_nodes([*alive.nodes, gpu_node("c", gpus=1, cpus=4, accelerator_type="T4")])
+    )
+
+    assert [layout.count(i) for i in range(len(plan.slots))] == [1, 5]
 
 
 def test_devices_that_differ_by_some_mebibytes_are_of_one_size():

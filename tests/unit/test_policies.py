@@ -196,6 +196,13 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
             id="too many workers",
         ),
         pytest.param(
+            nodes((4, 0)),
+            CpuPolicy(cpus=8, num_workers=1),
+            "one trial needs 1 worker of 8 CPU, but the largest node offers 4 CPU, 0 GPU: short of CPU. "
+            "Ask for at most 4 CPU per worker, or add a larger node.",
+            id="one worker that is too large",
+        ),
+        pytest.param(
             ClusterCapacity.of(),
             CpuPolicy(),
             "one trial needs 1 CPU, but the cluster has no alive node: short of nodes. "

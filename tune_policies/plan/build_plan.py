@@ -57,7 +57,7 @@ def build_plan(
         )
     if request.max_workers is not None:
         notes.append(
-            f"as many trials at once as fit with {request.num_workers} workers each; with fewer at once "
+            f"as many trials at once as fit with {counted(request.num_workers, 'worker')} each; with fewer at once "
             f"(CappedPolicy), each has more room to grow to {request.max_workers}"
         )
     max_workers, max_workers_alone = room_to_grow(groups, request, count)

@@ -211,6 +211,7 @@ def _slots_on(
         cpus = _own_cpus(group, request) if choose_cpus else worker.cpus
         if (cpus or not choose_cpus) and workers_on_node(group.node, request.with_cpus(cpus)):
             groups_with.setdefault((cpus, group.node.is_expected), []).append(group)
+    _join_those_to_come(groups_with, alike.share_ticks)
     for (cpus, is_expected), groups in sorted(groups_with.items(), key=itemgetter(0), reverse=True):
         own = request.with_cpus(cpus)
         memory = share_of_gpu_memory(groups, alike.share_ticks)
@@ -223,6 +224,21 @@ def _slots_on(
                 label_selector=dict(alike.label_selector),
             )
             yield is_expected, slot
+
+
+def _join_those_to_come(groups_with: dict[tuple[float, bool], list[NodeGroup]], share_ticks: int) -> None:
+    """Give nodes that are still to be added slots of one type with the alive ones where these are the same.
+
+    Once all are alive, shares of two types could not have a node in common. In one type, they must still not take nodes
+    that are meant for more, or for fewer CPUs.
+    """
+    fewest = min((cpus for cpus, is_expected in groups_with if not is_expected), default=None)
+    most = max((cpus for cpus, is_expected in groups_with if is_expected), default=None)
+    if fewest is None or fewest != most:
+        return
+    alive, to_come = groups_with[fewest, False], groups_with[fewest, True]
+    if share_ticks < TICKS or share_of_gpu_memory(alive, TICKS) == share_of_gpu_memory(to_come, TICKS):
+        groups_with[fewest, False] = [*alive, *groups_with.pop((fewest, True))]
 
 
 def _own_cpus(group: NodeGroup, request: Request) -> float:

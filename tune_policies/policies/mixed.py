@@ -75,7 +75,9 @@ class MixedPolicy(ResourcePolicy):
         if all(getattr(each, "memory", None) is None for each in inside):
             has_workers = any(fewest_workers(getattr(each, "num_workers", 0)) for each in inside)
             plan = self._plan(as_told_apart(capacity, memory=None, num_workers=int(has_workers)))
-            if all(slot.worker.memory_bytes is None for slot in plan.slots):  # else a user's policy decides otherwise
+            if all(
+                slot.worker.memory_bytes is None and (has_workers or not slot.num_workers) for slot in plan.slots
+            ):  # else a user's policy decides otherwise
                 return plan
         return self._plan(capacity)
 

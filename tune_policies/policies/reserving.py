@@ -9,7 +9,7 @@ from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, Amount, Count, Memory, Resources, to_ticks
-from tune_policies.values.value import Value
+from tune_policies.values.value import Value, counted
 
 
 class ReservingPolicy(WrappingPolicy):
@@ -69,7 +69,7 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
     Raises:
         InfeasibleRequestError: None has a place.
     """
-    layout = place_slots(plan.slots, capacity)
+    layout = place_slots(plan.slots, capacity.with_nodes_added(plan.nodes_to_add))  # and on no others that may come
     counts = [layout.count(slot_type) for slot_type in range(len(plan.slots))]
     if not any(counts):
         raise InfeasibleRequestError(
@@ -79,7 +79,7 @@ def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
             "Leave less free, or add nodes.",
         )
     missing = [
-        f"{count or 'none'} of {slot.max_concurrent_trials} slots with {slot}: no more fit beside the others"
+        f"{count or 'none'} of {counted(slot.max_concurrent_trials, 'slot')} with {slot}: no more fit beside the others"
         for slot, count in zip(plan.slots, counts, strict=True)
         if count < slot.max_concurrent_trials
     ]
@@ -123,11 +123,13 @@ def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
 
     kept: dict[str, NodeCapacity] = {}
     seen = as_told_apart(capacity, memory=wish.memory_bytes, num_workers=0)
+    # What others use too is taken for one with the most host memory among those that are not told apart.
+    exact = {} if seen is capacity else {node.node_id: node for node in capacity.nodes}
     alike = (sorted(nodes, key=lambda node: node.node_id) for nodes in seen.nodes_by_shape.values())
     for nodes in sorted(alike, key=lambda nodes: (preference(nodes[0]), nodes[0].node_id)):
         if not any(left.values()):
             break
-        for node in nodes:
+        for node in (exact.get(each.node_id, each) for each in nodes):
             has = _takeable(node)
             taken = {name: min(amount, has.get(name, 0)) for name, amount in left.items()}
             if not any(taken.values()):

@@ -13,7 +13,6 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from importlib import import_module
@@ -161,10 +160,14 @@ class Value(BaseModel):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with some fields changed, unchecked, without what the original has computed and kept."""
         cls = type(self)
+        if deep or self.__pydantic_private__ or self.__pydantic_extra__:  # which a user's own policy may have
+            whole = super().model_copy(update=update, deep=deep)
+            for name in whole.__dict__.keys() - cls.__pydantic_fields__.keys():
+                del whole.__dict__[name]
+            return whole
         copied, kept = cls.__new__(cls), self.__dict__
-        values = {name: kept[name] for name in cls.__pydantic_fields__}  # no cached property: it is of the original
-        if deep:
-            values = deepcopy(values)
+        # Without cached properties, which would still answer for the original.
+        values = {name: kept[name] for name in cls.__pydantic_fields__}
         # As pydantic's own copy does, which for thousands of nodes takes four times as long.
         object.__setattr__(copied, "__dict__", values if update is None else {**values, **update})
         object.__setattr__(copied, "__pydantic_fields_set__", _NO_FIELDS)
