@@ -16,6 +16,7 @@ import pytest
 import ray
 import ray.cloudpickle
 import ray.exceptions
+from ray import tune
 from ray._private import services
 from ray._raylet import GcsClient
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
@@ -23,11 +24,14 @@ from ray.util import placement_group
 
 from tests.on_ray.rays import cluster_of, local_ray
 from tune_policies import (
+    CpuPolicy,
     InvalidResourcesError,
+    PolicyCallback,
     ProbeError,
     ProbeWarning,
     Resources,
     probe_cluster,
+    run,
 )
 from tune_policies.probe import node_facts, nvml
 from tune_policies.probe.doctor.cluster_reader import examine
@@ -167,10 +171,9 @@ def wait_for_runtime_environments(cluster):
     ray.shutdown()
 
 
-@pytest.mark.rest
-@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray's own
-@pytest.mark.ray_border
-def test_a_cluster_is_read_through_the_ray_client_of_the_program(monkeypatch):
+@pytest.fixture
+def ray_client(monkeypatch):
+    """The program is connected through a Ray Client to a cluster with two CPUs."""
     # A client's server is a process that imports all of Ray: on a busy machine that takes more than Ray's 30 s.
     monkeypatch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "150")
     # Ray starts it by a fork beside gRPC's threads. With gRPC's handlers of forks in the way it often dies at once.
@@ -183,11 +186,30 @@ def test_a_cluster_is_read_through_the_ray_client_of_the_program(monkeypatch):
         wait_for_runtime_environments(cluster)
         # One connection: each has a server process of its own, and Ray's way of starting several at once may hang.
         ray.init(f"ray://127.0.0.1:{port}", logging_level="ERROR", log_to_driver=False)
-        (node,) = probe_cluster(timeout_s=60).nodes
+        yield
+
+
+@pytest.mark.rest
+@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray's own
+@pytest.mark.ray_border
+def test_a_cluster_is_read_through_the_ray_client_of_the_program(ray_client):
+    (node,) = probe_cluster(timeout_s=60).nodes
 
     assert (node.resources.cpus, node.is_head, node.in_use) == (2, True, Resources())
     assert node.usable_cpus == len(os.sched_getaffinity(0))
     assert node.cpu_model == node_facts.read_cpu_model()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:unclosed file .*ray_client_server:ResourceWarning")  # Ray's own
+def test_tune_runs_under_a_policy_through_the_ray_client_of_the_program(ray_client, tmp_path):
+    def train(config):
+        tune.report({"loss": config["lr"]})
+
+    space = {"lr": tune.grid_search([0.1, 0.2, 0.3])}
+    found = run(train, CpuPolicy(cpus=1), config=space, callbacks=[PolicyCallback()], storage_path=str(tmp_path))
+
+    assert list(found.dataframe()["slot"]) == ["1 CPU"] * 3
 
 
 @pytest.mark.rest

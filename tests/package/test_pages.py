@@ -95,6 +95,12 @@ def marked_for_commands(page):
     return marked(page, of_benchmarks=pytest.mark.slow)
 
 
+def marked_for_python(page):
+    """What an example does too, which is run every day, may wait longer."""
+    is_an_example = page.name in ("pbt.md", "model-parallel.md")
+    return pytest.param(page, marks=pytest.mark.slow) if is_an_example else marked(page)
+
+
 @pytest.fixture
 def environment(environment_of_its_own):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -137,7 +143,7 @@ def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path, envir
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("page", [marked(page) for page in PAGES if program(page)], ids=name)
+@pytest.mark.parametrize("page", [marked_for_python(page) for page in PAGES if program(page)], ids=name)
 def test_the_python_of_a_page_runs(page, tmp_path, environment):
     for file, content in files(page):
         (tmp_path / file).write_text(content)

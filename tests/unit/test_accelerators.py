@@ -17,7 +17,7 @@ from tune_policies.cluster.accelerators import (
     gpu_memory_of_type,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "accelerators.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "accelerators.md"
 
 
 def row(family):
