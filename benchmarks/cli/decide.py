@@ -131,7 +131,7 @@ def _search(workload: str, output: Path, terms: "Terms", sizes: tuple[int, ...],
     from ..workloads.registry import check_needs, find_workload
 
     if output.exists():
-        raise InvalidResourcesError(f"{output} is there already: --search measures anew, so name another file")
+        raise InvalidResourcesError(f"{output} exists already: --search measures anew, so name another file")
     if ":" not in workload:
         check_needs(find_workload(workload))
     devices = ("cpu", terms.gpu or "gpu")

@@ -63,7 +63,7 @@ def test_json_is_the_decision_alone(decide, tmp_path):
         (("run.json", "--prices", "none.csv"), 2, "cannot read the price file none.csv"),
         (("run.json", "--prices", "prices.yaml", "--gpu-type", "H100"), 2, "there is no price for 'H100'"),
         (("run.json", "--same-within", "0"), 2, "same_within: Input should be greater than 0"),
-        (("run.json", "--packing", "prices.yaml"), 2, "prices.yaml is no record of throughput"),
+        (("run.json", "--packing", "prices.yaml"), 2, "prices.yaml is not a record of throughput"),
         (
             ("run.json", "--output", "none/decision.json"),
             2,
