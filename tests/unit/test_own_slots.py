@@ -55,6 +55,17 @@ def test_each_type_of_node_has_slots_that_suit_it(policy, slots):
     assert found == slots
 
 
+def test_each_device_holds_what_its_memory_does_where_no_gpu_node_has_cpus():
+    capacity = ClusterCapacity.of(
+        gpu_node("a", gpus=1, cpus=0, gpu_memory_gib=80, accelerator_type="A100"),
+        gpu_node("t", gpus=4, cpus=0, gpu_memory_gib=16, accelerator_type="T4"),
+    )
+
+    plan = GpuMemoryPolicy(gpu_memory="12GiB").plan(capacity)
+
+    assert amounts(plan) == [(6, 0, 0.1666, "A100"), (4, 0, 1, "T4")]
+
+
 def test_other_devices_have_slots_by_cpus_too():
     capacity = ClusterCapacity.of(
         gpu_node("large", gpus=0, cpus=96, custom={"NPU": 8}), gpu_node("small", gpus=0, cpus=8, custom={"NPU": 8})

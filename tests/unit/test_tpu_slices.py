@@ -7,9 +7,12 @@ from hypothesis import strategies as st
 from tests.clusters import gpu_node, slice_hosts
 from tune_policies import (
     AcceleratorPolicy,
+    CappedPolicy,
     ClusterCapacity,
+    CpuPolicy,
     InfeasibleRequestError,
     InvalidResourcesError,
+    MixedPolicy,
     NodeCapacity,
     ReservingPolicy,
 )
@@ -45,6 +48,28 @@ def test_a_trial_takes_a_whole_slice():
 
 def test_a_trial_may_take_several_slices():
     assert policy(num_workers=4).plan(ClusterCapacity.of(*A, *B, *C)).max_concurrent_trials == 1
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(CpuPolicy(cpus=1), id="CPUs of hosts"),
+        pytest.param(AcceleratorPolicy(resource="TPU", amount=4), id="all chips of a host"),
+    ],
+)
+def test_beside_slots_that_use_one_host_no_slice_is_counted(first):
+    """Train reserves whichever slice it likes by its first host, and would wait for the other slots there."""
+    plan = MixedPolicy(CappedPolicy(first, 1), policy()).plan(ClusterCapacity.of(*A, *B))
+
+    assert (plan.max_concurrent_trials, plan.topology) == (1, None)
+    assert "Put the policy of the slices first." in plan.reasons[0]
+
+
+def test_slots_on_other_hosts_leave_slices_whole():
+    v5p = slice_hosts("v5p", accelerator_type="TPU-V5P", pod_type="v5p-16")
+    first = CappedPolicy(AcceleratorPolicy(resource="TPU", amount=4, accelerator_type="TPU-V5P"), 1)
+
+    assert MixedPolicy(first, policy()).plan(ClusterCapacity.of(*v5p, *A)).max_concurrent_trials == 2
 
 
 def test_the_workers_of_a_slice_share_its_hosts():

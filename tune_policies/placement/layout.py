@@ -200,7 +200,7 @@ class RemainingCapacity(NamedTuple):
         """Return as many slots of one type as have a place. Nodes are filled one after the other.
 
         The workers of a trial share a node where they can. Those of the last trials are spread over what other trials
-        leave of each node, less than a trial needs.
+        leave of each node, less than a trial needs: before any trial waits for a node that is still to be added.
         """
         groups, size = self._fitting(slot), max(1, slot.num_workers)
         wanted = min(slot.max_concurrent_trials, _total(groups) // size)
@@ -213,11 +213,12 @@ class RemainingCapacity(NamedTuple):
             wanted = _total(drivers)
         if slot.topology is not None:
             return self._fill_slices(slot, groups, wanted, drivers)
-        runs = [
-            run.times(size) for run in _spread((_Run(one, nodes, fit // size) for one, nodes, fit in groups), wanted)
-        ]
-        if missing := wanted * size - _total(runs):
-            runs += _spread((_Run(one, nodes, fit % size) for one, nodes, fit in groups), missing)
+        alive = [run for run in groups if not run.one.is_expected]
+        num_alive = min(wanted, _total(alive) // size)
+        runs = _with_workers(alive, num_alive, size)
+        runs += _with_workers([run for run in groups if run.one.is_expected], wanted - num_alive, size)
+        if _total(runs) < wanted * size:  # some trial takes what is left on nodes of both kinds
+            runs = _with_workers(groups, wanted, size)
         return FilledSlots(self, slot, wanted, runs, drivers, held=runs)
 
     def _fill_slices(
@@ -468,6 +469,14 @@ def _spread(groups: Iterable[_Run], wanted: int) -> list[_Run]:
         parts = [run for run in _parts(group, wanted) if run.per_node]
         wanted -= _total(parts)
         runs += parts
+    return runs
+
+
+def _with_workers(groups: Sequence[_Run], wanted: int, size: int) -> list[_Run]:
+    """Return the workers of so many trials, of ``size`` workers each: of whole trials first, then what these leave."""
+    runs = [run.times(size) for run in _spread((_Run(one, nodes, fit // size) for one, nodes, fit in groups), wanted)]
+    if missing := wanted * size - _total(runs):
+        runs += _spread((_Run(one, nodes, fit % size) for one, nodes, fit in groups), missing)
     return runs
 
 

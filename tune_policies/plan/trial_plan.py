@@ -61,7 +61,7 @@ class TrialPlan(ShownValue):
 
     @property
     def common_slot(self) -> TrialSlot:
-        """What a trial gets of which the slot is not known: good on every node that the plan uses, or the first."""
+        """What a trial gets of which the slot is not known: what all get where all get the same, or the first."""
         return self.slots[0] if self.common is None or len(self.slots) == 1 else self.common
 
     @property

@@ -3,11 +3,13 @@
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Final, NamedTuple, Self
 
 from pydantic import model_validator
 
-from tune_policies.cluster.capacity import ClusterCapacity, ReducedNodes
+from tune_policies.cluster.capacity import ClusterCapacity, ReducedNodes, nodes_before
+from tune_policies.cluster.tpu_slices import SliceShape, find_slices
 from tune_policies.placement.layout import FilledSlots, RemainingCapacity
 from tune_policies.placement.packing import as_told_apart
 from tune_policies.plan.trial_plan import TrialPlan
@@ -201,10 +203,15 @@ def _check_slices(plan: TrialPlan, left: RemainingCapacity) -> None:
     Raises:
         InfeasibleRequestError: It could.
     """
-    in_use = (nodes[0] for nodes in left.capacity.nodes_by_shape.values() if isinstance(nodes, ReducedNodes))
-    has_slices_in_use = any(node.resources.custom.get("TPU", 0) > 0 for node in in_use)
+    by_shape = left.capacity.nodes_by_shape.values()
     for slot in plan.slots:
-        if slot.topology is not None and has_slices_in_use:
+        if slot.topology is None:
+            continue
+        in_use = {node.node_id for nodes in by_shape if type(nodes) is ReducedNodes for node in nodes.before}
+        # As they were: Train takes a slice by its first host, though all the chips there are in use.
+        hosts = chain.from_iterable(map(nodes_before, by_shape))
+        slices = find_slices(hosts, SliceShape(slot.topology, slot.accelerator_type or "")).intact
+        if any(host.node_id in in_use for each in slices for host in each.hosts):
             raise InfeasibleRequestError(
                 str(slot),
                 "Ray Train reserves whole slices by itself, and policies before this one use some of their nodes",
