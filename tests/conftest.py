@@ -38,6 +38,8 @@ def environment_of_its_own():
 
 
 def pytest_collection_modifyitems(items):
+    # The longest file first: a process has a file alone, and all others would be done before it.
+    items.sort(key=lambda item: item.path.name != "test_pages.py")
     for item in items:
         if item.get_closest_marker("gpu") and not _has_gpu():
             item.add_marker(pytest.mark.skip(reason="needs a GPU that torch can use"))

@@ -14,7 +14,7 @@ FAILED_ONCE: tuple[int, ...] = ()
 
 
 @pytest.mark.parametrize(
-    "seed", [*SAMPLE[:2], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SAMPLE[2:]), *FAILED_ONCE]
+    "seed", [SAMPLE[0], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SAMPLE[1:]), *FAILED_ONCE]
 )
 def test_ray_schedules_as_many_trials_as_planned_on_a_random_cluster_and_not_one_more(seed):
     with no_workers_ahead():

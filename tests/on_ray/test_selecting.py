@@ -42,7 +42,7 @@ def test_trials_of_tune_run_are_on_selected_nodes_only(nodes, tmp_path):
     assert {trial["node_id"] for trial in done.results.values()} == {nodes["us"]}
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_trials_of_a_tuner_are_on_selected_nodes_only(nodes, tmp_path):
     plan = plan_on(SelectingPolicy(CpuPolicy(), label_selector={"zone": "!eu"}, exclude_head=True))
     run_config = tune.RunConfig(storage_path=str(tmp_path), verbose=0)

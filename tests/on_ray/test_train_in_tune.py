@@ -12,7 +12,7 @@ from tune_policies.trainers import build_torch_trainer, with_plan
 RAY = {"num_cpus": 2}
 
 
-@pytest.mark.rest
+@pytest.mark.slow  # with as_trainable the tutorial runs the same every day
 @pytest.mark.timeout(180)  # with a CPU for each driver they would wait for ever
 def test_two_train_runs_on_two_cpus_finish(tmp_path):
     plan = CpuPolicy(cpus=1, num_workers=1).plan(probe_cluster())

@@ -91,7 +91,9 @@ def marked(page, *, of_benchmarks=pytest.mark.rest):
 
 
 def marked_for_commands(page):
-    """What benchmarks measure, their own tests run every day: the pages that say how may wait longer."""
+    """What benchmarks measure, their own tests and the tutorial run every day: pages that say how may wait longer."""
+    if page.parent.name == "how-to" and page.stem in ("benchmarks", "decide", "report", "verdict"):
+        return pytest.param(page, marks=pytest.mark.slow)
     return marked(page, of_benchmarks=pytest.mark.slow)
 
 
