@@ -172,12 +172,24 @@ def test_what_is_reserved_inside_is_left_for_the_next_kind():
     plan = MixedPolicy(ReservingPolicy(CpuPolicy(cpus=1), cpus=4), ON_CPUS).plan(nodes((8, 0)))
 
     assert counts(plan) == {(1, 0): 4, (2, 0): 2}
+    assert plan.needs_cap
 
 
 def test_what_is_reserved_outside_is_left_by_all_kinds():
     plan = ReservingPolicy(MixedPolicy(QUARTERS, ON_CPUS), cpus=4).plan(nodes((16, 2)))
 
     assert counts(plan) == {(1, 0.25): 8, (2, 0): 2}
+
+
+def test_slots_have_their_places_still_where_a_policy_without_slots_has_told_more_nodes_apart():
+    cluster = ClusterCapacity.of(
+        gpu_node("a", gpus=0, cpus=4, memory_gib=2, labels={"zone": "eu"}),
+        gpu_node("b", gpus=0, cpus=4, memory_gib=1),
+    )
+    in_eu = SelectingPolicy(CpuPolicy(cpus=4), label_selector={"zone": "eu"})
+    plan = MixedPolicy(CpuPolicy(memory="64GiB"), CappedPolicy(CpuPolicy(cpus=4), 1), in_eu).plan(cluster)
+
+    assert [place.node_id for place in place_slots(plan.slots, cluster).places] == ["b", "a"]
 
 
 def test_what_is_left_free_beside_other_slots_is_counted_by_what_each_node_has():

@@ -106,15 +106,37 @@ def _fill_with_added(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity)
 
 
 def _fill(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list["FilledSlots"]:
-    if all(slot.worker.memory_bytes is None for slot in plan_slots):
-        capacity = as_told_apart(
-            capacity, memory=None, num_workers=max((each.num_workers for each in plan_slots), default=0)
-        )
-    filled: list[FilledSlots] = []
-    for slot in plan_slots:
-        left = filled[-1].left() if filled else RemainingCapacity.all_of(capacity)
-        filled.append(left.fill(slot))
-    return filled
+    wanted = sum(slot.max_concurrent_trials for slot in plan_slots)
+    best: list[FilledSlots] = []
+    for seen in _as_it_may_have_been_seen(plan_slots, capacity):
+        filled: list[FilledSlots] = []
+        for slot in plan_slots:
+            left = filled[-1].left() if filled else RemainingCapacity.all_of(seen)
+            filled.append(left.fill(slot))
+        best = max(best or filled, filled, key=_num_trials)  # the first of the best
+        if _num_trials(best) == wanted:
+            break
+    return best
+
+
+def _num_trials(filled: Iterable["FilledSlots"]) -> int:
+    return sum(each.num_trials for each in filled)
+
+
+def _as_it_may_have_been_seen(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> Iterator[ClusterCapacity]:
+    """Yield the cluster with nodes that differ by host memory alone told apart as little as the slots need, then more.
+
+    Slots that name nodes by label fit only if the same nodes are filled first as when they were planned. That may have
+    been beside a policy that needs more told apart, but of which the plan has no slots.
+    """
+    if any(slot.worker.memory_bytes is not None for slot in plan_slots):
+        yield capacity
+        return
+    most_workers = max((slot.num_workers for slot in plan_slots), default=0)
+    seen = [as_told_apart(capacity, memory=None, num_workers=number) for number in (most_workers, 1)]
+    yield seen[0]
+    if any(slot.label_selector for slot in plan_slots):
+        yield from (each for i, each in enumerate((seen[1], capacity)) if each is not seen[i])
 
 
 class NodeWorkers(NamedTuple):

@@ -106,6 +106,7 @@ class MixedPolicy(ResourcePolicy):
             limited_by=found[-1].plan.limited_by,
             reasons=(*notes, *_reasons(found), *_about_growth(found)),
             nodes_to_add=_sum(given.plan.nodes_to_add for given in found),
+            fewer_than_fit=any(given.plan.fewer_than_fit for given in found),
         )
 
 
