@@ -26,6 +26,7 @@ import pytest
 
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, empty_table
+from tune_policies.values.errors import InvalidResourcesError
 
 from .operators import Mutant, count_mutants, mutant
 
@@ -93,12 +94,22 @@ class MutantRun:
         self._processes = processes
         self.reached: dict[str, Reach] = {}
         self.results: list[Result] = []
+        self.error = ""
+        self._failed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note which tests fail."""
+        if report.failed:
+            self._failed.append(report.nodeid)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try the mutants, once all tests are collected."""
         live = _live_functions()
         items = {item.nodeid: item for item in session.items}
-        self.reached = _read_reach(session.items, {str(path) for path, _ in self._chosen}, self._processes)
+        self.reached, failed = self._read_reach(session.items)
+        if failed:
+            self.error = f"tests fail on the code as it is: {', '.join(failed)}"
+            return True
         running: dict[int, tuple[Path, Mutant]] = {}
         waiting = iter(self._chosen)
         while True:
@@ -116,27 +127,25 @@ class MutantRun:
             self.results.append(Result(path.relative_to(ROOT).as_posix(), made.line, made.change, _end(status)))
             print(len(self.results), *self.results[-1], flush=True)
 
+    def _read_reach(self, items: Sequence[pytest.Item]) -> tuple[dict[str, Reach], list[str]]:
+        """Run all tests once on the code as it is, in processes of their own, of which this one remembers nothing.
 
-def _read_reach(items: Sequence[pytest.Item], files: Collection[str], processes: int) -> dict[str, Reach]:
-    """Run all tests once on the code as it is, in processes of their own, of which this one remembers nothing.
+        Returns:
+            What each test reaches, and which tests fail.
+        """
+        files = {str(path) for path, _ in self._chosen}
+        size = -(-len(items) // self._processes)
+        with tempfile.TemporaryDirectory() as folder:
 
-    Raises:
-        RuntimeError: They fail.
-    """
-    size = -(-len(items) // processes)
-    with tempfile.TemporaryDirectory() as folder:
+            def read(start: int) -> int:
+                reached = dict(_each_traced(items[start : start + size], files))
+                Path(folder, str(start)).write_bytes(pickle.dumps((reached, self._failed)))
+                return 0
 
-        def read(start: int) -> int:
-            reached = dict(_each_traced(items[start : start + size], files))
-            Path(folder, str(start)).write_bytes(pickle.dumps(reached))
-            return int(items[0].session.testsfailed > 0)
-
-        children = [_in_child(partial(read, start), 3600) for start in range(0, len(items), size)]
-        statuses = [os.waitpid(child, 0)[1] for child in children]
-        if any(statuses):
-            raise RuntimeError(f"the tests fail on the code as it is: run `pytest {_TESTS.relative_to(ROOT)}` first")
-        parts = [pickle.loads(part.read_bytes()) for part in Path(folder).iterdir()]
-    return {name: reach for part in parts for name, reach in part.items()}
+            for child in [_in_child(partial(read, start), 3600) for start in range(0, len(items), size)]:
+                os.waitpid(child, 0)
+            parts = [pickle.loads(part.read_bytes()) for part in Path(folder).iterdir()]
+        return {k: v for reached, _ in parts for k, v in reached.items()}, [name for _, part in parts for name in part]
 
 
 def _each_traced(items: Sequence[pytest.Item], files: Collection[str]) -> Iterator[tuple[str, Reach]]:
@@ -235,6 +244,8 @@ def measure_mutants(paths: Sequence[Path], number: int, seed: int, processes: in
     os.chdir(ROOT)
     run = MutantRun(chosen, processes)
     pytest.main([*_PYTEST, *map(str, killing_tests())], plugins=[run])
+    if run.error or not run.reached:
+        raise InvalidResourcesError(run.error or "no test could be collected: run `pytest tests/unit` first")
     in_all = Counter(path for path, _ in each_one)
     table = empty_table(f"{len(chosen):,} of {len(each_one):,} mutants", "Module", "Mutants", "Tried", "Killed", "%")
     for path in paths:
