@@ -35,8 +35,8 @@ test-all: install
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu
 
-# Other versions, each in an environment of its own, with PyTorch of the frameworks; WITH=search,test leaves that out.
-WITH := torch,search,test
+# Other versions, each in an environment of its own, with PyTorch of the frameworks; WITH=search,bench,test leaves that out.
+WITH := torch,search,bench,test
 ON := $(notdir $(PYTHON))
 BORDER = $$(grep --recursive --files-with-matches --include '*.py' 'mark.ray_border' tests)
 MAIN_PATHS := tests/on_ray/test_run.py tests/on_ray/test_train_in_tune.py tests/on_ray/test_ways_in.py
@@ -56,14 +56,14 @@ test-ray: .venv-ray-$(RAY)-$(ON)/installed
 	touch $@
 
 # The pure core and the main paths with the lowest versions that pyproject.toml allows, or with the newest that there
-# are. PyTorch keeps its pin.
+# are. PyTorch keeps its pin. Others' warnings about one another are no errors here.
 test-lowest test-newest: test-%: .venv-%-$(ON)/installed
-	RAY_TRAIN_V2_ENABLED=1 .venv-$*-$(ON)/bin/python -m pytest -m "not slow" tests/unit $(MAIN_PATHS)
+	RAY_TRAIN_V2_ENABLED=1 .venv-$*-$(ON)/bin/python -m pytest -W default -m "not slow" tests/unit $(MAIN_PATHS)
 
 .venv-lowest-$(ON)/installed .venv-newest-$(ON)/installed: pyproject.toml constraints.txt
 	test -x $(@D)/bin/pip || $(PYTHON) -m venv --clear $(@D)
 	grep '^torch==' constraints.txt > $(@D)/constraints.txt
-	$(if $(findstring lowest,$@),$(PYTHON) tests/lowest_versions.py >> $(@D)/constraints.txt)
+	$(if $(findstring lowest,$@),$(PYTHON) tests/lowest_versions.py $(subst $(comma), ,$(WITH)) >> $(@D)/constraints.txt)
 	$(@D)/bin/python -m pip install --quiet --upgrade --constraint $(@D)/constraints.txt --editable '.[$(WITH)]'
 	touch $@
 

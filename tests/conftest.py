@@ -4,14 +4,20 @@ import os
 import tempfile
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # How long an example takes is no claim of these tests.
 settings.register_profile("few", deadline=None, max_examples=5)
 settings.register_profile("default", deadline=None, max_examples=15)
-# A test that fails on a mutant has done its work.
+# A test that fails on a mutant has done its work, and many are tried at a time.
 settings.register_profile(
-    "mutants", deadline=None, max_examples=15, phases=(Phase.explicit, Phase.generate), derandomize=True, database=None
+    "mutants",
+    deadline=None,
+    max_examples=15,
+    phases=(Phase.explicit, Phase.generate),
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("thorough", deadline=None, max_examples=3000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -1,22 +1,25 @@
-"""Prints the lowest version of each direct dependency that ``pyproject.toml`` allows, as constraints for pip.
+"""Prints the lowest version that ``pyproject.toml`` allows of each direct dependency, as constraints for pip.
 
-Run by ``make test-lowest``, before anything is installed. PyTorch is left out: it keeps its pin.
+Run by ``make test-lowest``, before anything is installed, with the extras that are. PyTorch is left out: it keeps its
+pin.
 """
 
 import re
+import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 _PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 
-def lowest_versions() -> list[str]:
+def lowest_versions(extras: Iterable[str]) -> list[str]:
     """Return a constraint for each dependency that has a lowest version."""
     project = tomllib.loads(_PROJECT.read_text())["project"]
-    needs = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+    needs = [*project["dependencies"], *(each for name in extras for each in project["optional-dependencies"][name])]
     found = (re.match(r"([\w.-]+)(?:\[[^]]*\])?>=([\w.]+)", each) for each in needs)
     return sorted({f"{each[1]}=={each[2]}" for each in found if each and each[1] != "torch"})
 
 
 if __name__ == "__main__":
-    print(*lowest_versions(), sep="\n")
+    print(*lowest_versions(sys.argv[1:]), sep="\n")

@@ -56,6 +56,14 @@ def test_each_config_gets_the_share_that_it_needs():
     assert shares[3] == 0.25
 
 
+def test_many_sizes_become_twelve_of_which_each_config_gets_one_that_is_enough():
+    profile = profile_of(*(measured(1.5 * batch, batch=batch) for batch in range(1, 31)))
+    plan = GpuMemoryPolicy(profile=profile, headroom=0).plan(ONE_GPU)
+
+    assert len(plan.by_config.slots) <= 12
+    assert all(plan.slot_for({"batch": batch}).gpu_memory_bytes >= 1.5 * batch * GIB for batch in range(1, 31))
+
+
 def with_host_memory(*gib):
     """Configs that need 2 GiB of GPU memory each, and so much host memory."""
     return profile_of(

@@ -11,12 +11,16 @@ from tests.unit.strategies import clusters, leaves, with_kinds, wrapped
 from tune_policies import (
     CappedPolicy,
     ClusterCapacity,
+    CpuPolicy,
     InfeasibleRequestError,
     MixedPolicy,
+    NodeCapacity,
+    NodeTypeCapacity,
     ReservingPolicy,
+    Resources,
     SelectingPolicy,
 )
-from tune_policies.placement.layout import place_slots
+from tune_policies.placement.layout import place_slots, with_places
 
 mixed = st.lists(leaves | wrapped, min_size=2, max_size=3).map(lambda policies: MixedPolicy(*policies))
 nested = (
@@ -125,3 +129,37 @@ def test_the_order_of_the_nodes_means_nothing(capacity, policy, rng):
 
     assert policy.plan(other) == plan
     assert place_slots(plan.slots, other) == place_slots(plan.slots, capacity)
+
+
+GIB = 2**30
+ON_ONE_GIB = CpuPolicy(cpus=1, memory="1GiB", num_workers=1)
+
+
+def node(node_id, cpus, memory):
+    return NodeCapacity(node_id=node_id, resources=Resources(cpus=cpus, memory_bytes=memory))
+
+
+def test_where_drivers_are_there_is_less_host_memory_for_workers():
+    """Both drivers are on the large node, which then has room for one worker only."""
+    cluster = ClusterCapacity.of(node("large", 8, 2 * GIB), node("small", 8, GIB + 10 * 2**20))
+
+    layout = place_slots(ON_ONE_GIB.plan(cluster).slots, cluster)
+
+    assert [(place.node_id, place.worker_nodes) for place in layout.places] == [
+        ("large", (("large", 1),)),
+        ("large", (("small", 1),)),
+    ]
+
+
+def test_on_a_smaller_cluster_only_trials_with_room_for_their_driver_too_have_a_place():
+    slots = ON_ONE_GIB.plan(ClusterCapacity.of(node("a", 8, 2 * GIB), node("b", 8, GIB))).slots
+
+    assert [slot.max_concurrent_trials for slot in with_places(slots, ClusterCapacity.of(node("a", 8, 2 * GIB)))] == [1]
+
+
+def test_no_slot_is_placed_on_more_nodes_than_may_come_in_all():
+    slots = CpuPolicy(cpus=4).plan(ClusterCapacity.of(*(Resources(cpus=4) for _ in range(5)))).slots
+    more = NodeTypeCapacity(name="more", resources=Resources(cpus=4), max_nodes_to_add=5)
+    cluster = ClusterCapacity(nodes=(node("alive", 4, GIB),), node_types=(more,), max_nodes_to_add=2)
+
+    assert place_slots(slots, cluster).count(0) == 3

@@ -125,6 +125,15 @@ def test_any_gpu_with_enough_memory_is_told_to_ray_in_the_simplest_way(
     assert (plan.accelerator_type, plan.label_selector) == (accelerator_type, label_selector)
 
 
+def test_nodes_without_a_label_of_their_type_are_listed_also_where_all_others_have_one():
+    large = gpu_node("large", gpu_memory_gib=80)
+    small = gpu_node("small", gpu_memory_gib=16, accelerator_type="T4", labels={"ray.io/accelerator-type": "T4"})
+
+    plan = GpuPolicy(min_gpu_memory="24GiB").plan(ClusterCapacity.of(large, small))
+
+    assert plan.label_selector == {"ray.io/node-id": "large"}
+
+
 def test_gpu_memory_that_was_not_read_comes_from_the_table_of_known_types_and_the_plan_says_so():
     plan = GpuPolicy(min_gpu_memory="20GiB", gpus=0.5).plan(ClusterCapacity.of(gpu_node("a", accelerator_type="L4")))
 

@@ -1,10 +1,15 @@
 """Mutants of a module's code: each has one small mistake."""
 
 import ast
+import textwrap
 
 import pytest
 
 from tests.evidence.mutants.operators import count_mutants, mutant
+
+
+def in_function(source):
+    return "def function():\n" + textwrap.indent(source, "    ")
 
 
 def changed(source):
@@ -28,29 +33,29 @@ def changed(source):
         ("x += a", ["pass", "x -= a"]),
         ("a.append(b)", ["pass"]),
         ("a.x = b", ["pass"]),
-        ("def f():\n    return a", ["def f():\n    return None"]),
+        ("return a", ["return None"]),
         ("for a in b:\n    break", ["for a in b:\n    continue"]),
     ],
 )
 def test_each_mistake_is_made_alone(source, mutants):
-    assert changed(source) == mutants
+    assert changed(in_function(source)) == [in_function(each) for each in mutants]
 
 
 @pytest.mark.parametrize(
     "source",
     [
-        "x: int | None = a",
-        "def f(a: int | None=b) -> int | None:\n    pass",
-        "'A text.'",
-        "f'{a + 1}'",
-        "return_ = None",
+        "x = 3",
+        "def f(a=3):\n    pass",
+        in_function("x: Literal[3] = a"),
+        in_function("x = 'A text.'"),
+        in_function("x = f'{a + 1}'"),
     ],
 )
-def test_texts_and_annotations_are_left_alone(source):
+def test_texts_annotations_and_what_stands_outside_of_functions_are_left_alone(source):
     assert changed(source) == []
 
 
 def test_a_mutant_says_where_it_is_and_what_was_there():
-    made = mutant("x = a\ny = a < b\n", 1)
+    made = mutant(in_function("x = a\ny = a < b\n"), 1)
 
-    assert (made.line, made.change) == (2, "a < b -> a > b")
+    assert (made.line, made.change) == (3, "a < b -> a > b")

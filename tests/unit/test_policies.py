@@ -460,6 +460,12 @@ def test_a_worker_gets_at_least_the_gpu_memory_that_it_asked_for():
     assert plan.gpu_memory_bytes == 6 * GIB
 
 
+def test_a_node_with_less_than_a_cpu_is_used_by_workers_with_a_part_of_it():
+    plan = GpuMemoryPolicy(gpu_memory="8GiB").plan(ClusterCapacity.of(gpu_node("a", cpus=0.5, gpu_memory_gib=16)))
+
+    assert (plan.max_concurrent_trials, plan.resources_per_trial) == (2, {"cpu": 0.25, "gpu": 0.5})
+
+
 def test_a_gpu_share_states_its_gpu_memory_where_it_was_read():
     plan = GpuPolicy(gpus=0.25).plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80)))
 

@@ -1,14 +1,12 @@
-"""Runs the unit tests on mutants, each in a process of its own that has all else imported already.
+"""Runs the unit tests on mutants: in one process all tests are collected, and each mutant is a fork of it.
 
 First all tests run once on the code as it is, to see which lines each reaches and how long it takes. A mutant is then
-tried on the tests that reach its line, the quickest first, until one fails. Where an import reaches the line, as for a
-constant, that is all tests. A mutant that takes ten times as long as the tests did counts as killed.
+tried on the tests that reach its line, the quickest first, until one fails: in its fork, the function with the mistake
+gets other code. A mutant that takes ten times as long as the tests did counts as killed.
 """
 
-import ast
 import gc
-import importlib.abc
-import importlib.util
+import inspect
 import os
 import pickle
 import random
@@ -19,14 +17,16 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, NamedTuple
 
 import pytest
 
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.files.terminal import TextConsole, empty_table
+from tune_policies.values.errors import InvalidResourcesError
 
 from .operators import Mutant, count_mutants, mutant
 
@@ -34,9 +34,23 @@ ROOT: Final = Path(__file__).parents[3]
 _TESTS: Final = ROOT / "tests" / "unit"
 _SLACK: Final = 10
 _LEAST_CPU_S: Final = 30
-_PYTEST: Final = ("-x", "-q", "--tb=no", "--no-header", "-p", "no:cacheprovider")
-_OWN: Final = ("tune_policies", "trainers", "benchmarks")
-_ABOUT_OTHERS: Final = ("hostile", "lint", "kuberay", "catalog", "writing", "written", "leaks", "mutat", "timing")
+_MOST_BYTES: Final = 8 * 2**30
+_PYTEST: Final = ("--quiet", "--tb=no", "--no-header", "--capture=no", "-p", "no:cacheprovider")
+_NOT_MADE: Final = 3
+"""With this a fork ends that cannot take in its mistake."""
+_ABOUT_OTHERS: Final = (
+    "hostile",
+    "lint",
+    "writing",
+    "written",
+    "leaks",
+    "mutat",
+    "shell",
+    "load_cluster",
+    "usage",
+    "optimum",
+    "quality",
+)
 """Tests whose files have such a word in their names do not concern placement and policies."""
 
 
@@ -44,7 +58,7 @@ class Reach(NamedTuple):
     """What one test reaches.
 
     Attributes:
-        seconds: How long it takes, traced.
+        seconds: How long it takes its process, traced.
         lines: The lines that it runs, by file.
     """
 
@@ -53,7 +67,7 @@ class Reach(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of a mutant; ``end`` is ``"survived"``, ``"killed"``, or ``"killed: too long"``."""
+    """What became of a mutant; ``end`` is ``"survived"``, ``"killed"``, ``"killed: too long"`` or ``"not made"``."""
 
     file: str
     line: int
@@ -62,76 +76,150 @@ class Result(NamedTuple):
 
 
 def killing_tests() -> list[Path]:
-    """Return the files of the tests that are about placement, policies and plans."""
-    return [path for path in sorted(_TESTS.glob("test_*.py")) if not any(word in path.name for word in _ABOUT_OTHERS)]
+    """Return the files of the tests that name a policy, or what places trials."""
+    files = (path for path in _TESTS.glob("test_*.py") if not any(word in path.name for word in _ABOUT_OTHERS))
+    return sorted(path for path in files if any(word in path.read_text() for word in ("Policy", "placement")))
 
 
-class _Tracer:
-    """A plugin of pytest that notes which lines of some files each test runs."""
+class MutantRun:
+    """A plugin of pytest that tries mutants in place of running the tests.
 
-    def __init__(self, files: Collection[str]) -> None:
-        self._files = files
+    Args:
+        chosen: The mutants, by their files and numbers.
+        processes: How many are tried at a time.
+    """
+
+    def __init__(self, chosen: Sequence[tuple[Path, int]], processes: int) -> None:
+        self._chosen = chosen
+        self._processes = processes
         self.reached: dict[str, Reach] = {}
+        self.results: list[Result] = []
+        self.error = ""
+        self._failed: list[str] = []
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note which tests fail."""
+        if report.failed:
+            self._failed.append(report.nodeid)
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Try the mutants, once all tests are collected."""
+        live = _live_functions()
+        items = {item.nodeid: item for item in session.items}
+        self.reached, failed = self._read_reach(session.items)
+        if failed:
+            self.error = f"tests fail on the code as it is: {', '.join(failed)}"
+            return True
+        running: dict[int, tuple[Path, Mutant]] = {}
+        waiting = iter(self._chosen)
+        while True:
+            while len(running) < self._processes and (following := next(waiting, None)) is not None:
+                path, made = following[0], mutant(following[0].read_text(), following[1])
+                names = [name for name, each in self.reached.items() if made.line in each.lines.get(str(path), ())]
+                names.sort(key=lambda name: self.reached[name].seconds)
+                work = _trial(path, made, [items[name] for name in names], live)
+                cpu_s = _LEAST_CPU_S + int(_SLACK * sum(self.reached[name].seconds for name in names))
+                running[_in_child(work, cpu_s)] = path, made
+            if not running:
+                return True
+            process, status = os.wait()
+            path, made = running.pop(process)
+            self.results.append(Result(path.relative_to(ROOT).as_posix(), made.line, made.change, _end(status)))
+            print(len(self.results), *self.results[-1], flush=True)
+
+    def _read_reach(self, items: Sequence[pytest.Item]) -> tuple[dict[str, Reach], list[str]]:
+        """Run all tests once on the code as it is, in processes of their own, of which this one remembers nothing.
+
+        Returns:
+            What each test reaches, and which tests fail.
+        """
+        files = {str(path) for path, _ in self._chosen}
+        size = -(-len(items) // self._processes)
+        with tempfile.TemporaryDirectory() as folder:
+
+            def read(start: int) -> int:
+                reached = dict(_each_traced(items[start : start + size], files))
+                Path(folder, str(start)).write_bytes(pickle.dumps((reached, self._failed)))
+                return 0
+
+            for child in [_in_child(partial(read, start), 3600) for start in range(0, len(items), size)]:
+                os.waitpid(child, 0)
+            parts = [pickle.loads(part.read_bytes()) for part in Path(folder).iterdir()]
+        return {k: v for reached, _ in parts for k, v in reached.items()}, [name for _, part in parts for name in part]
+
+
+def _each_traced(items: Sequence[pytest.Item], files: Collection[str]) -> Iterator[tuple[str, Reach]]:
+    for item, following in zip(items, [*items[1:], None], strict=True):
         lines: defaultdict[str, set[int]] = defaultdict(set)
 
-        def note(frame: FrameType, event: str, arg: object) -> Any:
+        def note(frame: FrameType, event: str, arg: object, lines: dict[str, set[int]] = lines) -> Any:
             lines[frame.f_code.co_filename].add(frame.f_lineno)
             return note
 
-        def trace(frame: FrameType, event: str, arg: object) -> Any:
-            return note(frame, event, arg) if frame.f_code.co_filename in self._files else None
+        def trace(frame: FrameType, event: str, arg: object, note: Callable[..., Any] = note) -> Any:
+            return note(frame, event, arg) if frame.f_code.co_filename in files else None
 
-        start = time.perf_counter()
+        start = time.process_time()
         sys.settrace(trace)
-        try:
-            return (yield)
-        finally:
-            sys.settrace(None)
-            kept = {file: frozenset(each) for file, each in lines.items()}
-            self.reached[item.nodeid] = Reach(time.perf_counter() - start, kept)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        sys.settrace(None)
+        seconds = time.process_time() - start
+        yield item.nodeid, Reach(seconds, {file: frozenset(each) for file, each in lines.items()})
 
 
-class _Chosen:
-    """A plugin of pytest that runs some tests only, in their order."""
+def _trial(
+    path: Path, made: Mutant, items: Sequence[pytest.Item], live: Mapping[tuple[str, str, int], Sequence[FunctionType]]
+) -> Callable[[], int]:
+    """Return what a fork does: take in the mistake, and run the tests until one fails; 1: one has failed."""
 
-    def __init__(self, ids: Sequence[str]) -> None:
-        self._order = {name: i for i, name in enumerate(ids)}
+    def work() -> int:
+        before = dict(_functions(compile(path.read_text(), str(path), "exec")))
+        after = dict(_functions(compile(made.tree, str(path), "exec")))
+        for name in before:
+            if before[name] != after[name]:
+                for function in live.get((str(path), *name), ()):
+                    try:
+                        function.__code__ = after[name]
+                    except ValueError:  # it has other variables of the function around it
+                        return _NOT_MADE
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if item.session.testsfailed:
+                return 1
+        return 0
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = sorted((each for each in items if each.nodeid in self._order), key=lambda e: self._order[e.nodeid])
+    return work
 
 
-class _Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module from a tree in place of its file."""
+def _functions(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
+    """Yield the functions of a module and of its classes by their names and lines; not those inside of functions."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            if inner.co_flags & inspect.CO_OPTIMIZED:
+                yield (inner.co_qualname, inner.co_firstlineno), inner
+            else:  # the body of a class
+                yield from _functions(inner)
 
-    def __init__(self, name: str, path: Path, tree: ast.Module) -> None:
-        self._name, self._path, self._tree = name, path, tree
 
-    def find_spec(self, fullname: str, path: object, target: object = None) -> Any:
-        if fullname != self._name:
-            return None
-        return importlib.util.spec_from_file_location(fullname, self._path, loader=self)
-
-    def create_module(self, spec: object) -> None:
-        return None
-
-    def exec_module(self, module: ModuleType) -> None:
-        exec(compile(self._tree, str(self._path), "exec"), module.__dict__)  # it is our own code
+def _live_functions() -> dict[tuple[str, str, int], list[FunctionType]]:
+    """Return the functions that there are, by their files, names and lines."""
+    live: dict[tuple[str, str, int], list[FunctionType]] = {}
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType):
+            code = each.__code__
+            live.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(each)
+    return live
 
 
 def _in_child(work: Callable[[], int], cpu_s: int) -> int:
     """Start a process that does ``work`` in silence and ends with what it returns; return its number."""
-    gc.freeze()
     process = os.fork()
     if process:
         return process
-    code = 70
+    code = 1
     try:
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
-        resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30,) * 2)
+        resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
         silence = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(silence, stream)
@@ -140,98 +228,38 @@ def _in_child(work: Callable[[], int], cpu_s: int) -> int:
         os._exit(code)
 
 
-def _run_tests(files: Sequence[str], plugin: object) -> int:
-    os.environ["HYPOTHESIS_PROFILE"] = "mutants"
-    os.chdir(ROOT)
-    for name in [each for each in sys.modules if each.partition(".")[0] in _OWN]:
-        del sys.modules[name]  # this command has imported some of the code that is tried
-    return int(pytest.main([*_PYTEST, *files], plugins=[plugin]))
-
-
-def read_reach(targets: Collection[Path], tests: Sequence[Path]) -> dict[str, Reach]:
-    """Run all tests once on the code as it is.
-
-    Raises:
-        RuntimeError: They fail.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "reach")
-
-        def work() -> int:
-            tracer = _Tracer({str(path) for path in targets})
-            code = _run_tests([str(path) for path in tests], tracer)
-            file.write_bytes(pickle.dumps(tracer.reached))
-            return code
-
-        _, status = os.waitpid(_in_child(work, 3600), 0)
-        if status:
-            raise RuntimeError(f"the tests fail on the code as it is: run `pytest {_TESTS.relative_to(ROOT)}` first")
-        reached: dict[str, Reach] = pickle.loads(file.read_bytes())  # written above
-        return reached
-
-
-def _tests_of(path: Path, line: int, reached: Mapping[str, Reach]) -> list[str]:
-    """Return the tests that reach a line, or all that reach its file where an import does; the quickest first."""
-    of_file = {name: each for name, each in reached.items() if str(path) in each.lines}
-    of_line = {name: each for name, each in of_file.items() if line in each.lines[str(path)]}
-    chosen = of_line or of_file
-    return sorted(chosen, key=lambda name: chosen[name].seconds)
-
-
-def try_mutants(chosen: Sequence[tuple[Path, int]], reached: Mapping[str, Reach], processes: int) -> Iterator[Result]:
-    """Try mutants by their files and numbers, so many at a time."""
-    running: dict[int, tuple[Path, Mutant]] = {}
-    waiting = iter(chosen)
-    while True:
-        while len(running) < processes and (following := next(waiting, None)) is not None:
-            path, made = following[0], mutant(following[0].read_text(), following[1])
-            tests = _tests_of(path, made.line, reached)
-            files = list(dict.fromkeys(name.partition("::")[0] for name in tests))
-            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-
-            def work() -> int:
-                sys.meta_path.insert(0, _Mutated(name, path, made.tree))  # noqa: B023  # called before they change
-                return _run_tests(files, _Chosen(tests))  # noqa: B023
-
-            cpu_s = _LEAST_CPU_S + int(_SLACK * sum(reached[each].seconds for each in tests))
-            running[_in_child(work, cpu_s) if tests else _in_child(lambda: 5, 1)] = path, made
-        if not running:
-            return
-        process, status = os.wait()
-        path, made = running.pop(process)
-        yield Result(path.relative_to(ROOT).as_posix(), made.line, made.change, _end(status))
-
-
 def _end(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        return "killed: too long" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "killed"
-    survived = os.WEXITSTATUS(status) in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-    return "survived" if survived else "killed"
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _NOT_MADE:
+        return "not made"
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
+        return "killed: too long"
+    return "killed" if status else "survived"
 
 
 def measure_mutants(paths: Sequence[Path], number: int, seed: int, processes: int) -> None:
     """Print for each module how many of so many mutants the tests kill, and each that survives."""
-    sources = {path: path.read_text() for path in paths}
-    each_one = [(path, i) for path, source in sources.items() for i in range(count_mutants(source))]
+    each_one = [(path, i) for path in paths for i in range(count_mutants(path.read_text()))]
     chosen = random.Random(seed).sample(each_one, min(number, len(each_one)))
+    os.environ["HYPOTHESIS_PROFILE"] = "mutants"
+    os.chdir(ROOT)
+    run = MutantRun(chosen, processes)
+    pytest.main([*_PYTEST, *map(str, killing_tests())], plugins=[run])
+    if run.error or not run.reached:
+        raise InvalidResourcesError(run.error or "no test could be collected: run `pytest tests/unit` first")
     in_all = Counter(path for path, _ in each_one)
-    reached = read_reach(paths, killing_tests())
-    results = []
-    for result in try_mutants(chosen, reached, processes):
-        results.append(result)
-        print(f"{len(results)}/{len(chosen)} {result.end}: {result.file}:{result.line} {result.change}", flush=True)
     table = empty_table(f"{len(chosen):,} of {len(each_one):,} mutants", "Module", "Mutants", "Tried", "Killed", "%")
     for path in paths:
-        ends = [each.end for each in results if each.file == path.relative_to(ROOT).as_posix()]
-        table.add_row(path.relative_to(ROOT).as_posix(), *_row(in_all[path], ends))
-    table.add_row("all", *_row(len(each_one), [each.end for each in results]))
+        name = path.relative_to(ROOT).as_posix()
+        table.add_row(name, *_row(in_all[path], [each.end for each in run.results if each.file == name]))
+    table.add_row("all", *_row(len(each_one), [each.end for each in run.results]))
     TextConsole(width=120).print(table)
-    for result in sorted(results):
+    for result in sorted(run.results):
         if result.end == "survived":
             print(f"* {result.file}:{result.line}: {result.change}")
-    print(f"{len(reached):,} tests\n{describe_machine('pytest', 'hypothesis')}\ncommand: {own_command()}")
+    print(f"{len(run.reached):,} tests\n{describe_machine('pytest', 'hypothesis')}\ncommand: {own_command()}")
 
 
 def _row(num_mutants: int, ends: Sequence[str]) -> tuple[str, ...]:
+    ends = [end for end in ends if end != "not made"]
     killed = sum(1 for end in ends if end != "survived")
     return f"{num_mutants:,}", f"{len(ends):,}", f"{killed:,}", f"{100 * killed / len(ends):.0f}" if ends else ""

@@ -1,6 +1,7 @@
-"""Mutants: a module's code with one small mistake in it, such as ``<`` for ``<=``.
+"""Mutants: a module's code with one small mistake in a function, such as ``<`` for ``<=``.
 
-Texts, annotations and docstrings are left alone: what a message says is not what is asked here.
+Texts and annotations are left alone: what a message says is not what is asked here. So are the constants of a module,
+fields and default values, which stand outside of functions.
 """
 
 import ast
@@ -74,8 +75,8 @@ def mutant(source: str, number: int) -> Mutant:
     before = ast.unparse(node)
     make()
     after = ast.unparse(ast.fix_missing_locations(node))
-    if after == before:  # something stands in the place of the statement itself
-        after = {"break": "continue", "continue": "break"}.get(before, "pass")
+    if after == before:  # something stands in its place
+        after = {"break": "continue", "continue": "break"}.get(before, "left out")
     return Mutant(number, node.lineno, f"{_short(before)} -> {_short(after)}", ast.fix_missing_locations(tree))
 
 
@@ -83,18 +84,19 @@ def _short(code: str) -> str:
     return code.partition("\n")[0]
 
 
-def _mistakes(tree: ast.AST) -> Iterator[Mistake]:
+def _mistakes(tree: ast.AST, *, in_function: bool = False) -> Iterator[Mistake]:
     """Yield each place for a mistake, in the order of the code. Only one of them may be made."""
-    if isinstance(tree, ast.JoinedStr) or (isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.unparse(tree.test)):
+    if isinstance(tree, ast.JoinedStr):
         return
-    for node, make in _here(tree):
-        yield Mistake(node, make)
+    is_function = isinstance(tree, ast.FunctionDef)
+    if in_function or is_function:
+        yield from (Mistake(node, make) for node, make in _here(tree))
     for field, value in ast.iter_fields(tree):
-        if field in _SKIPPED:
+        if field in _SKIPPED or (is_function and field != "body"):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
-                yield from _mistakes(child)
+                yield from _mistakes(child, in_function=in_function or is_function)
 
 
 def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
