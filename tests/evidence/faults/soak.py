@@ -34,7 +34,6 @@ from tune_policies.ray_compat.autoscaler import find_autoscaler
 from tune_policies.trainers import run, with_plan
 
 _SETTLES_IN_S: Final = 20.0
-_SETTLED_S: Final = 4.0
 _POLICY: Final = CpuPolicy(cpus=1)
 
 
@@ -84,26 +83,15 @@ def _memory_mib() -> float:
 
 
 def _settled(cluster: AutoscalingCluster, temporary: Path, before: Held | None) -> Held:
-    """Return what is held once the processes of what has ended are gone: no more than before, or no less than lately.
-
-    Args:
-        cluster: The cluster.
-        temporary: The folder of temporary files.
-        before: What was held before; ``None``: nothing is known.
-    """
+    """Return what is held once the processes of what has ended are gone: no more than before, or after some seconds."""
     deadline = time.monotonic() + _SETTLES_IN_S
-    latest, since_s = held(cluster, temporary), time.monotonic()
-    while time.monotonic() < deadline:
-        if before is None and time.monotonic() - since_s > _SETTLED_S:
-            break
-        if before is not None and all(left <= had for left, had in zip(latest[3:], before[3:], strict=True)):
-            break
-        time.sleep(0.5)
+    while True:
         now = held(cluster, temporary)
-        if now[3:] != latest[3:]:
-            since_s = time.monotonic()
-        latest = now
-    return latest
+        if before is not None and all(left <= had for left, had in zip(now[3:], before[3:], strict=True)):
+            return now
+        if time.monotonic() > deadline:
+            return now
+        time.sleep(1)
 
 
 def one_step(config: dict[str, Any]) -> None:
