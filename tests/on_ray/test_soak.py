@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_after_many_runs_in_one_process_no_more_is_held_than_before():
     """A thousand are tried by ``python -m tests.evidence soak``: threads, files, placement groups, actors, requests."""
     command = [sys.executable, "-m", "tests.evidence", "soak", "--cycles", "9", "--warm-up", "3", "--starts", "0"]
