@@ -1,10 +1,24 @@
 """What files, writers and runs take. Each command ends with 1 where something was lost."""
 
-from typing import Annotated
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
 app = typer.Typer()
+
+_RAY_OF_ITS_OWN: Final = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_TRAIN_V2_ENABLED": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # The machine would be busy with processes to which no work comes.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+}
 
 
 @app.command()
@@ -34,6 +48,35 @@ def kills(
     from .faults.kills import measure_kills
 
     if not measure_kills(number, seed):
+        raise typer.Exit(1)
+
+
+@app.command()
+def faults(
+    *,
+    fault: Annotated[list[str] | None, typer.Option(help="Name of a kind of fault; may be repeated.")] = None,
+    way: Annotated[list[str] | None, typer.Option(help="Name of a way to run trials; may be repeated.")] = None,
+    number: Annotated[
+        int | None, typer.Option(min=1, help="Faults in each run; else as many as suit each kind.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what is hit, and when.")] = 0,
+    record: Annotated[
+        Path | None, typer.Option(help="Write each run's counts to this file.", show_default=False)
+    ] = None,
+) -> None:
+    """Let faults strike real runs: is a trial lost, a neighbour disturbed, anything left behind?"""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends the cluster too
+    # Short, as Ray puts sockets there; before Ray is imported.
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        os.environ.update(_RAY_OF_ITS_OWN, RAY_TMPDIR=folder)
+        from .faults.matrix.matrix import FAULTS, measure_faults
+        from .faults.matrix.ways import WAYS
+
+        for given, known in ((fault, FAULTS), (way, WAYS)):
+            if unknown := sorted(set(given or ()) - known.keys()):
+                raise typer.BadParameter(f"unknown name {unknown[0]!r} (known: {', '.join(known)})")
+        is_sound = measure_faults(fault or [*FAULTS], way or [*WAYS], number, seed, record)
+    if not is_sound:
         raise typer.Exit(1)
 
 
