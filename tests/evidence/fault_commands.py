@@ -52,35 +52,6 @@ def kills(
 
 
 @app.command()
-def churn(
-    *,
-    faults: Annotated[int, typer.Option(min=1, help="Faults, at the least.")] = 10_000,
-    hours: Annotated[float, typer.Option(min=0.1, help="Simulated hours in which they happen.")] = 24,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all that happens.")] = 0,
-) -> None:
-    """Let nodes come and go and trials fail for a simulated day: does each trial end, and wait only for a reason?"""
-    from .faults.churn import measure_churn
-
-    if not measure_churn(faults, hours, seed):
-        raise typer.Exit(1)
-
-
-@app.command()
-def soak(
-    *,
-    cycles: Annotated[int, typer.Option(min=0, help="Runs in one process.")] = 1_000,
-    warm_up: Annotated[int, typer.Option(min=1, help="Runs before the first look, which fill all caches.")] = 20,
-    starts: Annotated[int, typer.Option(min=0, help="Programs, one after the other, on one cluster.")] = 200,
-    alone: Annotated[bool, typer.Option("--alone", help="Run by Ray's own Tune, without us, for comparison.")] = False,
-) -> None:
-    """Plan, run and end again and again on a real Ray: is as much held at the end as at the beginning?"""
-    from .faults.soak import measure_soak
-
-    if not measure_soak(cycles, starts, warm_up, is_alone=alone):
-        raise typer.Exit(1)
-
-
-@app.command()
 def faults(
     *,
     fault: Annotated[list[str] | None, typer.Option(help="Name of a kind of fault; may be repeated.")] = None,
@@ -106,4 +77,33 @@ def faults(
                 raise typer.BadParameter(f"unknown name {unknown[0]!r} (known: {', '.join(known)})")
         is_sound = measure_faults(fault or [*FAULTS], way or [*WAYS], number, seed, record)
     if not is_sound:
+        raise typer.Exit(1)
+
+
+@app.command()
+def churn(
+    *,
+    faults: Annotated[int, typer.Option(min=1, help="Faults, at the least.")] = 10_000,
+    hours: Annotated[float, typer.Option(min=0.1, help="Simulated hours in which they happen.")] = 24,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all that happens.")] = 0,
+) -> None:
+    """Let nodes come and go and trials fail for a simulated day: does each trial end, and wait only for a reason?"""
+    from .faults.churn import measure_churn
+
+    if not measure_churn(faults, hours, seed):
+        raise typer.Exit(1)
+
+
+@app.command()
+def soak(
+    *,
+    cycles: Annotated[int, typer.Option(min=0, help="Runs in one process.")] = 1_000,
+    warm_up: Annotated[int, typer.Option(min=1, help="Runs before the first look, which fill all caches.")] = 20,
+    starts: Annotated[int, typer.Option(min=0, help="Programs, one after the other, on one cluster.")] = 200,
+    alone: Annotated[bool, typer.Option("--alone", help="Run by Ray's own Tune, without us, for comparison.")] = False,
+) -> None:
+    """Plan, run and end again and again on a real Ray: is as much held at the end as at the beginning?"""
+    from .faults.soak import measure_soak
+
+    if not measure_soak(cycles, starts, warm_up, is_alone=alone):
         raise typer.Exit(1)
