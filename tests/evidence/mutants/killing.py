@@ -35,7 +35,7 @@ _TESTS: Final = ROOT / "tests" / "unit"
 _SLACK: Final = 10
 _LEAST_CPU_S: Final = 30
 _MOST_BYTES: Final = 8 * 2**30
-_PYTEST: Final = ("--quiet", "--tb=no", "--no-header", "--capture=no", "-p", "no:cacheprovider")
+_PYTEST: Final = ("--quiet", "--timeout=0", "--tb=no", "--no-header", "--capture=no", "-p", "no:cacheprovider")
 _NOT_MADE: Final = 3
 """With this a fork ends that cannot take in its mistake."""
 _ABOUT_OTHERS: Final = (
