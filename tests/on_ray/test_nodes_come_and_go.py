@@ -125,6 +125,30 @@ def test_when_a_node_comes_more_trials_run_at_once(tmp_path, add_node):
     assert [(change.plan.max_concurrent_trials, change.why) for change in scheduler.changes] == [(4, "1 node came")]
 
 
+class StartsSlowly(tune.Trainable):
+    """Has started only when the plan has changed."""
+
+    def setup(self, config):
+        note(config, "starts")
+        wait_until(lambda: "the plan changed" in notes(config["folder"]))
+
+    def step(self):
+        return {"done": True}
+
+
+@pytest.mark.rest
+def test_a_trial_that_is_starting_does_not_begin_anew_when_a_node_comes(tmp_path, add_node):
+    add_node(num_cpus=1)
+    policy = CpuPolicy(cpus=1)
+    scheduler = PolicyScheduler(None, policy.plan(probe_cluster()), policy=policy, replan_interval_s=INTERVAL_S)
+    when_it_starts = When(lambda _: "starts" in notes(tmp_path), lambda: add_node(num_cpus=1))
+    when_replanned = When(lambda _: scheduler.changes, lambda: note({"folder": tmp_path}, "the plan changed"))
+
+    run(tmp_path, scheduler, StartsSlowly, 1, callbacks=[when_it_starts, when_replanned])
+
+    assert notes(tmp_path) == ["starts", "the plan changed"]
+
+
 @pytest.mark.rest
 def test_on_several_nodes_each_kind_has_its_nodes(tmp_path, add_node):
     with_gpu = add_node(num_cpus=2, num_gpus=1)

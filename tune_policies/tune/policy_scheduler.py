@@ -202,9 +202,16 @@ class PolicyScheduler(WrappingScheduler):
         self._has_begun = True
 
     def _apply_plan(self, queue: TuneQueue) -> None:
-        """Go on with new placements. Withdraw requests for the old ones: their nodes may never come back."""
-        for trial in self._assignments:
-            if trial.status == Trial.PENDING and queue.is_requested(trial):
+        """Go on with new placements. Withdraw requests for those that are gone: their nodes may never come back.
+
+        What is asked for on any node stays: its process may be starting, and would begin anew with each change.
+        """
+        left = {factory: place.count for place, factory in self._run_plan.factories.items() if place.node_id is None}
+        for trial, assignment in sorted(self._assignments.items(), key=lambda each: not each[1].has_started):
+            resources = trial.placement_group_factory
+            if assignment.node_id is None and left.get(resources, 0) >= assignment.num_slots:
+                left[resources] -= assignment.num_slots
+            elif trial.status == Trial.PENDING and queue.is_requested(trial):
                 queue.withdraw(trial)
         if self._slot_types is not self._run_plan.slot_types:
             self._slot_types = self._run_plan.slot_types
