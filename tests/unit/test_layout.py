@@ -152,7 +152,7 @@ def test_where_drivers_are_there_is_less_host_memory_for_workers():
 
 
 def test_on_a_smaller_cluster_only_trials_with_room_for_their_driver_too_have_a_place():
-    slots = ON_ONE_GIB.plan(ClusterCapacity.of(node("a", 8, 2 * GIB), node("b", 8, GIB))).slots
+    slots = ON_ONE_GIB.plan(ClusterCapacity.of(node("a", 8, 2 * GIB), node("b", 8, GIB + 10 * 2**20))).slots
 
     assert [slot.max_concurrent_trials for slot in with_places(slots, ClusterCapacity.of(node("a", 8, 2 * GIB)))] == [1]
 
