@@ -36,7 +36,7 @@ def test_a_file_that_may_not_grow_is_as_it_was(name, tmp_path):
     writer.write(tmp_path, 1)
     before = (tmp_path / writer.file).read_bytes()
 
-    with small_files(), pytest.raises(InvalidResourcesError, match=r"cannot be written: File too large.*with room"):
+    with small_files(), pytest.raises(InvalidResourcesError, match=r"cannot be written: File too large.*has room"):
         writer.write(tmp_path, 3)
 
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {writer.file: before}

@@ -198,8 +198,8 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
         pytest.param(
             nodes((4, 0)),
             CpuPolicy(cpus=8, num_workers=1),
-            "one trial needs 1 worker of 8 CPU, but the largest node offers 4 CPU, 0 GPU: short of CPU. "
-            "Ask for at most 4 CPU per worker, or add a larger node.",
+            "one trial needs 1 worker with 8 CPUs, but the largest node offers 4 CPUs, 0 GPUs: short of CPU. "
+            "Ask for at most 4 CPUs per worker, or add a larger node.",
             id="one worker that is too large",
         ),
         pytest.param(
