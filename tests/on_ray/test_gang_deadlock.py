@@ -53,7 +53,7 @@ def test_a_trainer_that_is_too_large_for_the_cluster_fails_within_seconds_with_t
     message = str(caught.value.controller_failure)
     assert time.monotonic() - start < SOON_S
     assert message.startswith("one trial needs 3 workers, each with 1 CPU")
-    assert "there is room for 2" in message
+    assert "leaves room for 2" in message
     assert "Ask for num_workers=2" in message
 
 
