@@ -176,7 +176,7 @@ def _command(command, name, level):
     yield f"```text\n{name} {' '.join(command.collect_usage_pieces(context))}\n```\n"
     arguments = [(each.name.upper(), each.help) for each in command.params if each.param_type_name == "argument"]
     options = [each.get_help_record(context) for each in command.params if each.param_type_name == "option"]
-    rows = [f"| `{shown}` | {_cell(text or '')} |" for shown, text in (*arguments, *filter(None, options))]
+    rows = [f"| `{_cell(shown)}` | {_cell(text or '')} |" for shown, text in (*arguments, *filter(None, options))]
     yield from ["| Argument or option | Means |", "|---|---|", *rows, ""] if rows else []
     for each in names:
         yield from _command(command.get_command(context, each), f"{name} {each}", level=min(level + 1, 4))
