@@ -14,6 +14,8 @@ from operator import add
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from tune_policies.benchmarks.record.machine import describe_machine, own_command
 from tune_policies.values.sanitize import one_line
 
@@ -104,9 +106,7 @@ def _times(seconds: Sequence[float]) -> str:
     """Return the median and the 95th percentile."""
     if not seconds:
         return ""
-    ordered = sorted(seconds)
-    middle, high = (ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.5, 0.95))
-    return f"{middle:.1f}, {high:.1f}"
+    return "{:.1f}, {:.1f}".format(*np.percentile(seconds, (50, 95)))
 
 
 def table_of(cells: Sequence[Cell]) -> str:
