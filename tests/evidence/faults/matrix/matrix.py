@@ -31,8 +31,6 @@ FAULTS: Final[Mapping[str, Fault]] = {
     **faults_of_programs.FAULTS,
 }
 NUM_NODES: Final = 3
-MOST_RECOVERY_S: Final = 5.0
-"""The goal for the time from a fault to the trial's next step, where there is room; 95 of 100 are to keep it."""
 
 
 class Cell(NamedTuple):
