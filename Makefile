@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# Without bytecode, each of the hundred processes that the tests start would compile the packages again.
+unexport PYTHONDONTWRITEBYTECODE
 comma := ,
 # TensorFlow brings the CUDA libraries only when it is asked to.
 EXTRAS := all$(if $(shell command -v nvidia-smi),$(comma)tensorflow-gpu)

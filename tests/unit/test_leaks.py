@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -125,7 +126,6 @@ def test_a_process_of_another_user_that_carries_the_mark_is_left_alone(trial, mo
         assert is_there(number)
 
 
-@pytest.mark.rest
 @needs_root
 @pytest.mark.filterwarnings("ignore:process .* outlived the trial:UserWarning")
 def test_a_process_that_has_got_the_number_of_an_ended_one_is_left_alone(child, trial, monkeypatch):
@@ -133,6 +133,7 @@ def test_a_process_that_has_got_the_number_of_an_ended_one_is_left_alone(child, 
     new = []
 
     def give_the_number_away():
+        time.sleep(0.1)  # the kernel tells processes of one number apart by their start, in steps of 10 ms
         child.kill()
         child.wait()
         for _ in range(50):

@@ -176,11 +176,13 @@ def _marked(pid: int, mark: str) -> Any:
 
 def _end(processes: list[Any]) -> None:
     for ask in ("terminate", "kill"):
+        asked = []
         for process in processes:
             # It has ended, even if its number is another's by now, or it has become another user's.
             with contextlib.suppress(shipped_psutil().NoSuchProcess, shipped_psutil().AccessDenied):
                 getattr(process, ask)()
-        _, processes = shipped_psutil().wait_procs(processes, timeout=_END_TIMEOUT_S)
+                asked.append(process)
+        _, processes = shipped_psutil().wait_procs(asked, timeout=_END_TIMEOUT_S)
 
 
 def shipped_psutil() -> Any:
