@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Optional, Typ
 
 import ray
 from ray import tune
+from ray.tune import PlacementGroupFactory
 
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
@@ -26,6 +27,7 @@ from tune_policies.ray_compat.tune_trial import (
     storage_of,
     to_be_replaced,
 )
+from tune_policies.tune.task_watch import watch_tasks
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 from tune_policies.values.units import format_bytes
 
@@ -186,7 +188,7 @@ def with_plan(
         plan = plan_on_cluster(plan)
     if plan.by_config is not None:
         check_versions(plan.by_config.holds_for)
-    resources = ResumeSafeResources(
+    resources = _WatchedResources(
         plan.resources_per_trial if plan.by_config is None else functools.partial(resources_for, plan),
         max_concurrent_trials=plan.max_concurrent_trials if plan.needs_cap else None,
     )
@@ -214,6 +216,14 @@ def with_plan(
     add_mixin(function, mixin, before=trainable)
     function_under_plan: TrainableT = tune.with_resources(function, resources)
     return function_under_plan
+
+
+class _WatchedResources(ResumeSafeResources):
+    """Watches for tasks that the run's groups keep waiting, from its first trial on."""
+
+    def __call__(self, config: Mapping[str, Any]) -> PlacementGroupFactory:
+        watch_tasks()
+        return super().__call__(config)
 
 
 def plan_of(trainable: Any) -> TrialPlan | None:

@@ -28,6 +28,10 @@ PURE_FILES = {
     f"tune_policies.files.{name}" for name in ("child_python", "html_page", "plain_data", "terminal", "yaml_documents")
 }
 """They open no files but their own."""
+BELOW_THE_BORDER = {"values", "cluster", "files", "placement", "plan", "ray_compat"}
+"""The folders of which the border with Ray makes use."""
+WITHOUT_RAY = {"values", "cluster", "files", "views", "oom", "placement", "plan", "policies", "kuberay"}
+"""The folders that work where there is no Ray."""
 FOREIGN = {"ray", "torch", "tensorflow", "jax", "cupy", "pynvml"}
 
 
@@ -63,6 +67,19 @@ def top_level(names):
     return {name.partition(".")[0] for name in names}
 
 
+def folders(names):
+    """Return the folders of ``tune_policies`` that are named."""
+    return {name.split(".")[1] for name in names if name.startswith("tune_policies.")}
+
+
+def files_of(names):
+    """Return the modules of ``tune_policies`` that are named, or of which something is."""
+    places = {
+        (ROOT / each.replace(".", "/")).with_suffix(".py") for name in names for each in (name, name.rpartition(".")[0])
+    }
+    return {place for place in places if place.is_relative_to(ROOT / "tune_policies") and place.is_file()}
+
+
 def packages(names):
     """Return the packages of this project that are named, each with its full name."""
     known = ("tune_policies.trainers", "tune_policies.benchmarks", "trainers", "benchmarks", "tests")
@@ -75,6 +92,27 @@ def test_only_the_shell_imports_ray_and_the_frameworks(path):
     forbidden = set() if name in SHELL or name.startswith("ray_compat/") else FOREIGN
 
     assert not top_level(imported(path)) & forbidden
+
+
+def test_the_border_with_ray_imports_nothing_that_stands_above_it():
+    above = {
+        folder
+        for path in modules("tune_policies/ray_compat")
+        for folder in folders(imported(path, at_run_time_only=False)) - BELOW_THE_BORDER
+    }
+
+    assert not above
+
+
+def test_what_works_without_ray_imports_nothing_that_needs_ray_through_no_other_module_either():
+    waiting = [path for folder in sorted(WITHOUT_RAY) for path in modules(f"tune_policies/{folder}")]
+    seen = set(waiting)
+    while waiting:
+        following = files_of(imported(waiting.pop())) - seen
+        seen |= following
+        waiting += following
+
+    assert not {path.relative_to(ROOT).as_posix() for path in seen if "ray" in top_level(imported(path))}
 
 
 def test_the_core_reads_and_writes_no_files():

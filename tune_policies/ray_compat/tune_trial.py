@@ -18,7 +18,6 @@ from ray.train import Checkpoint
 from ray.tune import PlacementGroupFactory, Trainable
 
 from tune_policies.ray_compat.version import Gone, needs_of_ray, warn_of_untried_ray
-from tune_policies.tune.task_watch import watch_tasks
 from tune_policies.values.errors import InvalidResourcesError, RayVersionError
 from tune_policies.values.value import counted
 
@@ -198,7 +197,6 @@ class ResumeSafeResources:
         Raises:
             InvalidResourcesError: The run needs ``max_concurrent_trials``, and has none.
         """
-        watch_tasks()
         adding = _adding_frame()
         if adding is not None:
             _drop_saved_resources(adding)
