@@ -1,6 +1,7 @@
 """Plans in which each trial gets what its own config needs."""
 
 import pickle
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -62,6 +63,25 @@ def test_many_sizes_become_twelve_of_which_each_config_gets_one_that_is_enough()
 
     assert len(plan.by_config.slots) <= 12
     assert all(plan.slot_for({"batch": batch}).gpu_memory_bytes >= 1.5 * batch * GIB for batch in range(1, 31))
+
+
+def test_between_the_measured_sizes_lie_others_so_that_no_config_gets_much_more_than_it_needs():
+    plan = GpuMemoryPolicy(profile=profile_of(measured(1, batch=1), measured(40, batch=40)), headroom=0).plan(ONE_GPU)
+
+    sizes = [slot.gpu_memory_bytes for slot in plan.by_config.slots]
+    assert max(high / low for low, high in pairwise(sizes)) <= 2
+
+
+def test_a_gpu_that_is_just_as_large_as_a_config_needs_is_used():
+    mixed = ClusterCapacity.of(
+        *(gpu_node(f"a{i}", gpus=4, gpu_memory_gib=16, accelerator_type="T4") for i in range(2)),
+        gpu_node("b", gpus=1, gpu_memory_gib=80, accelerator_type="A100"),
+    )
+
+    plan = GpuMemoryPolicy(profile=profile_of(measured(16, batch=8), measured(40, batch=64)), headroom=0).plan(mixed)
+
+    # The A100 alone would hold 5.
+    assert plan.slot_for({"batch": 8}).max_concurrent_trials == 9
 
 
 def with_host_memory(*gib):
@@ -176,7 +196,10 @@ def test_a_config_that_ran_out_on_such_a_gpu_is_infeasible_and_the_others_are_pl
 def test_a_config_that_ran_out_gets_a_whole_gpu_that_is_larger():
     profile = profile_of(measured(16, "out_of_memory", batch=99))
 
-    assert gpus_for(GpuMemoryPolicy(profile=profile).plan(ONE_GPU), batch=99) == 1
+    plan = GpuMemoryPolicy(profile=profile).plan(ONE_GPU)
+
+    assert gpus_for(plan, batch=99) == 1
+    assert not any("'batch': 99" in reason for reason in plan.reasons)
 
 
 def test_a_cluster_whose_gpus_are_smaller_than_the_largest_config_is_infeasible():

@@ -34,6 +34,7 @@ def changed(source):
         ("a.append(b)", ["pass"]),
         ("a.x = b", ["pass"]),
         ("return a", ["return None"]),
+        ("return False", ["return True"]),
         ("for a in b:\n    break", ["for a in b:\n    continue"]),
     ],
 )

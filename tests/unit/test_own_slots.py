@@ -42,6 +42,11 @@ def amounts(plan):
             [(192, 1, 0.1666, "A100"), (1, 1, 1, "T4")],
             id="memory: as many as each device holds",
         ),
+        pytest.param(
+            GpuMemoryPolicy(gpu_memory="12GiB", cpus=1, max_trials_per_gpu=2),
+            [(64, 1, 0.5, "A100"), (1, 1, 1, "T4")],
+            id="memory: no more on a device than asked for",
+        ),
         pytest.param(GpuPolicy(cpus=2), [(33, 2, 1, None)], id="CPUs as asked for"),
         pytest.param(GpuPolicy(num_workers=2), [(16, 0, 0, None)], id="Train workers may be anywhere"),
     ],
@@ -53,6 +58,22 @@ def test_each_type_of_node_has_slots_that_suit_it(policy, slots):
         (slot.max_concurrent_trials, slot.trial.cpus, slot.trial.gpus, slot.accelerator_type) for slot in plan.slots
     ]
     assert found == slots
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ({}, "12 GiB a worker: 6 on a GPU of 80 GiB, 1 on a GPU of 16 GiB"),
+        (
+            {"max_trials_per_gpu": 2},
+            "12 GiB a worker: 2 on a GPU of 80 GiB, 1 on a GPU of 16 GiB, with max_trials_per_gpu=2",
+        ),
+    ],
+)
+def test_the_plan_says_how_many_workers_each_device_holds_and_what_limits_them(limit, reason):
+    plan = GpuMemoryPolicy(gpu_memory="12GiB", cpus=1, **limit).plan(LARGE_AND_SMALL)
+
+    assert reason in plan.reasons
 
 
 def test_each_device_holds_what_its_memory_does_where_no_gpu_node_has_cpus():

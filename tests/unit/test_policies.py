@@ -18,9 +18,23 @@ from tune_policies import (
     ReservingPolicy,
     Resources,
 )
+from tune_policies.policies.equal_shares import nodes_with_cpus
 
 T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
 A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "kept"),
+    [
+        pytest.param([(0, 2), (1, 1)], [1], id="one CPU is enough"),
+        pytest.param([(0, 2), (0.5, 1)], [0.5], id="and so is half a CPU"),
+        pytest.param([(0, 2), (8, 0)], [0, 8], id="all are there where those with CPUs have no device"),
+        pytest.param([(0, 2), (8, 0), (8, 1)], [8, 8], id="one of them with a device is enough"),
+    ],
+)
+def test_nodes_without_cpus_are_left_out_if_others_have_devices(shapes, kept):
+    assert sorted(node.resources.cpus for node, _ in nodes_with_cpus(nodes(*shapes).groups, "GPU")) == kept
 
 
 @pytest.mark.parametrize(

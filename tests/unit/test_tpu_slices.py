@@ -16,6 +16,7 @@ from tune_policies import (
     NodeCapacity,
     ReservingPolicy,
 )
+from tune_policies.placement.layout import workers_on_nodes
 
 V4 = {"resource": "TPU", "amount": 4, "accelerator_type": "TPU-V4", "topology": "2x2x2", "num_workers": 2}
 A, B, C = (slice_hosts(name) for name in "abc")
@@ -70,6 +71,13 @@ def test_slots_on_other_hosts_leave_slices_whole():
     first = CappedPolicy(AcceleratorPolicy(resource="TPU", amount=4, accelerator_type="TPU-V5P"), 1)
 
     assert MixedPolicy(first, policy()).plan(ClusterCapacity.of(*v5p, *A)).max_concurrent_trials == 2
+
+
+def test_trials_are_on_as_many_slices_as_they_fill():
+    slices = ClusterCapacity.of(*A, *B, *C)
+    plan = CappedPolicy(policy(), 2).plan(slices)
+
+    assert sorted(sum(on_node.workers) for on_node in workers_on_nodes(plan.slots, slices)) == [0, 0, 1, 1, 1, 1]
 
 
 def test_the_workers_of_a_slice_share_its_hosts():

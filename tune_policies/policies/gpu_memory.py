@@ -379,7 +379,7 @@ def _with_memory(capacity: ClusterCapacity, usable: Selection, least_bytes: int)
 
 def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
     """Yield sizes from the smallest that is wanted to the largest device: the wanted ones, and some between."""
-    sizes = sorted({*wanted, max(largest_device, wanted[-1])})
+    sizes = sorted({*wanted, largest_device})
     if len(sizes) > _MOST_SIZES:
         steps = (len(sizes) - 1) / (_MOST_SIZES - 1)
         sizes = [sizes[math.ceil(i * steps)] for i in range(_MOST_SIZES - 1)] + [sizes[-1]]

@@ -123,7 +123,8 @@ def _here(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
             yield node, partial(setattr, node, "value", not value)
         case ast.Constant(value=int(value) | float(value)):
             yield node, partial(setattr, node, "value", value + 1)
-        case ast.Return(value=ast.expr()) if not (isinstance(node.value, ast.Constant) and node.value.value is None):
+        # None for False is no mistake: nobody asks which of the two it is.
+        case ast.Return(value=ast.expr() as value) if ast.unparse(value) not in ("None", "False"):
             yield node, partial(setattr, node, "value", ast.Constant(None))
         case ast.Call(func=ast.Name(id=name)) if name in _CALLS:
             yield node, partial(setattr, node.func, "id", _CALLS[name])
