@@ -30,6 +30,7 @@ def test_a_share_of_an_npu_is_an_equal_part_of_it():
 
     assert (plan.max_concurrent_trials, plan.resources_per_trial) == (12, {"cpu": 1, "NPU": 0.3333})
     assert plan.reasons[0].startswith("0.3 NPU became 0.3333: a device holds 3 such workers")
+    assert plan.reasons[1] == "no limit holds a worker to its share of NPU memory"
 
 
 def test_gpus_are_planned_as_gpu_policy_plans_them():
@@ -90,6 +91,7 @@ def test_what_ray_would_not_hand_out_is_refused_when_the_policy_is_made(fields, 
 CLUSTER = ClusterCapacity.of(
     gpu_node("a", gpus=0, cpus=8, accelerator_type="TPU-V4", custom={"TPU": 4}),
     gpu_node("b", gpus=0, cpus=4, custom={"HPU": 8}),
+    gpu_node("c", gpus=0, cpus=4, accelerator_type="aws-neuron-core", custom={"neuron_cores": 1}),
 )
 
 
@@ -99,6 +101,7 @@ CLUSTER = ClusterCapacity.of(
         ({"resource": "RBLN"}, "RBLN", r"no node has RBLN \(Rebellions RBLN\): short of RBLN. Add a node with RBLN"),
         ({"resource": "TPU", "amount": 8}, "TPU", "Ask for amount=4, or add a larger node"),
         ({"resource": "HPU", "amount": 9}, "HPU", "Ask for amount=8, or add a larger node"),
+        ({"resource": "neuron_cores", "amount": 2}, "neuron_cores", "Ask for amount=1, or add a larger node"),
         ({"resource": "HPU", "amount": 8, "cpus": 5}, "CPU", "Ask for at most 4 CPUs per worker"),
         ({"resource": "HPU", "num_workers": 9}, "HPU", "holds 8 such workers at once.*Ask for num_workers=8"),
         (

@@ -86,6 +86,33 @@ def test_the_workers_of_a_slice_share_its_hosts():
     assert (plan.max_concurrent_trials, plan.resources_per_worker) == (2, {"CPU": 2, "TPU": 1})
 
 
+@pytest.mark.parametrize(
+    ("cpus", "each"),
+    [
+        pytest.param((8, 8), 2, id="all"),
+        pytest.param((8, 6), 1, id="whole ones, by the host with the fewest"),
+        pytest.param((2, 8), 0.5, id="or a part of one"),
+        pytest.param((4, 8), 1, id="one"),
+    ],
+)
+def test_the_cpus_of_a_host_are_divided_among_its_chips(cpus, each):
+    hosts = [changed(host, resources=host.resources.replaced(cpus=n)) for host, n in zip(A, cpus, strict=True)]
+
+    plan = policy(amount=1, num_workers=8).plan(ClusterCapacity.of(*hosts))
+
+    assert plan.worker.cpus == each
+    assert plan.reasons[0] == "1 whole 2x2x2 slice per trial, each with 8 workers of 1 TPU"
+
+
+def test_a_host_without_cpus_holds_no_worker_of_a_slice():
+    hosts = [changed(host, resources=host.resources.replaced(cpus=0)) for host in B]
+
+    plan = policy().plan(ClusterCapacity.of(*A, *hosts))
+
+    assert (plan.max_concurrent_trials, plan.worker.cpus) == (1, 8)
+    assert "left out slice 'b': its hosts hold 0 of 2 such workers" in plan.reasons
+
+
 BROKEN = {
     "a host is missing": (B[:1], "4 of its 8 chips are there"),
     "a host has lost a chip": (
@@ -169,6 +196,7 @@ def test_another_topology_of_the_same_pod_type_does_not_count_but_is_warned_of()
         ({"topology": "2x2"}, "TPU-V4 has no slices of topology '2x2'; did you mean '2x2x"),
         ({"topology": "banana"}, "TPU-V4 has no slices of topology 'banana'; known: 2x2x1, 2x2x2, 2x2x4,"),
         ({"amount": 8, "topology": "2x2x1"}, "amount=8 of TPU does not divide the 4 chips of a 2x2x1 slice: ask for 4"),
+        ({"num_workers": (2, 4)}, "a trial has whole slices and cannot grow, so give one number"),
         ({"cpus": 0}, "cpus=0 on TPU slices: Ray Train reserves a whole CPU"),
     ],
 )

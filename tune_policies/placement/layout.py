@@ -467,13 +467,11 @@ def _gathered(
     """Yield the nodes of the workers of each trial, and how many trials have the same; ``size``: workers in a trial."""
     some: list[tuple[NodeCapacity, int]] = []
     missing = size
-    for node, count in workers:
-        left = count
+    for node, left in workers:
+        if left >= size:  # of whole trials, which come before those that span nodes
+            yield [(node, size)], left // size
+            continue
         while left:
-            if not some and left >= size:
-                yield [(node, size)], left // size
-                left %= size
-                continue
             taken = min(left, missing)
             some.append((node, taken))
             left, missing = left - taken, missing - taken
