@@ -380,6 +380,31 @@ def test_a_reservation_says_what_it_does_not_hold(policy, note):
     assert any(note in reason for reason in plan.reasons)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "wish", "left"),
+    [
+        pytest.param([(4, 0), (8, 0)], {"cpus": 3}, [(4, 0), (5, 0)], id="by the node that keeps the most"),
+        pytest.param([(8, 2), (4, 0)], {"cpus": 3}, [(1, 0), (8, 2)], id="by CPUs that serve no GPU"),
+        pytest.param([(8, 2), (2, 0)], {"cpus": 3}, [(2, 0), (5, 2)], id="by one node if one has it all"),
+        pytest.param([(8, 2), (4, 1)], {"cpus": 2, "gpus": 1}, [(2, 0), (8, 2)], id="by few GPUs"),
+        pytest.param([(2, 0), (2, 0)], {"cpus": 3}, [(0, 0), (1, 0)], id="else by several nodes"),
+        pytest.param([(2, 0), (5, 1)], {"cpus": 6}, [(0, 0), (1, 1)], id="of different shapes, if need be"),
+        pytest.param([(4, 0), (4, 0), (4, 1)], {"cpus": 6}, [(0, 0), (2, 0), (4, 1)], id="of one shape, if that does"),
+    ],
+)
+def test_what_is_left_free_is_given(shapes, wish, left):
+    seen = []
+
+    class Looking(CpuPolicy):
+        def plan(self, capacity):
+            seen.extend((node.resources.cpus, node.resources.gpus) for node in capacity.nodes)
+            return super().plan(capacity)
+
+    ReservingPolicy(Looking(), **wish).plan(nodes(*shapes))
+
+    assert sorted(seen) == left
+
+
 ROOMY, TIGHT, UNREAD = (
     gpu_node(name, gpus=4, cpus=16, memory_gib=gib, gpu_memory_gib=16, custom={"NPU": 4})
     for name, gib in (("roomy", 64), ("tight", 3), ("unread", None))
