@@ -146,6 +146,54 @@ def test_an_actor_in_the_way_is_to_be_ended():
     assert error.suggestion.startswith("End what holds resources")
 
 
+@pytest.mark.parametrize(
+    ("needs", "asked"),
+    [
+        (gang(1, cpus=3), "1 worker with 3 CPUs, but"),
+        (gang(3, cpus=0.5, gpus=2), "3 workers, each with 0.5 CPU, 2 GPUs, but"),
+        (Gang(worker={"memory": 2**30}, num_workers=1), "1 worker with 1 GiB of host memory, but"),
+        (Gang(worker={}, num_workers=2), "2 workers, each with nothing, but"),
+        (gang(1, strategy="STRICT_PACK"), "1 worker with 1 CPU, STRICT_PACK, but"),
+        (gang(1, label_selector={"zone": "x"}), "1 worker with 1 CPU on nodes with zone=x, but"),
+    ],
+)
+def test_the_error_says_what_the_workers_need(needs, asked):
+    one = run("one", needs=needs)
+
+    assert str(deadlock_error(ClusterOccupancy(nodes=(), waiting=(one,)), one)).startswith(f"one trial needs {asked}")
+
+
+def test_of_many_nodes_the_error_has_the_first_and_the_number_of_the_others():
+    one = run("one", needs=gang(9, cpus=2))
+    nodes = tuple(node(name) for name in "abcdef")
+
+    offered = deadlock_error(ClusterOccupancy(nodes=nodes, waiting=(one,)), one).offered
+
+    assert offered == (
+        "what others hold leaves room for 6 (node a: 2 CPUs; node b: 2 CPUs; node c: 2 CPUs; node d: 2 CPUs; "
+        "and 2 more nodes)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("needs", "share", "hint"),
+    [
+        (gang(2), driver(), "Let the driver hold less, as under a plan"),
+        (gang(1, cpus=3), (), "Ask for less for each worker, or add nodes: even with nothing else running"),
+    ],
+)
+def test_the_error_says_what_would_help_one_run(needs, share, hint):
+    one = run("one", needs=needs, share=share)
+
+    assert deadlock_error(ClusterOccupancy(nodes=(node(),), waiting=(one,)), one).suggestion.startswith(hint)
+
+
+def test_the_resource_that_lets_the_fewest_workers_start_is_short():
+    one = run("one", needs=gang(3, cpus=1, gpus=1))
+
+    assert deadlock_error(ClusterOccupancy(nodes=(node(cpus=1, gpus=2),), waiting=(one,)), one).short_of == "CPU"
+
+
 def addable(name, most, cpus=2, gpus=0, **labels):
     resources = Resources(cpus=cpus, gpus=gpus)
     return NodeTypeCapacity(name=name, resources=resources, max_nodes_to_add=most, labels=labels)

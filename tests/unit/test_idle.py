@@ -66,6 +66,20 @@ def explained(capacity, policy):
         ),
         (nodes((8, 0)), ReservingPolicy(CpuPolicy(cpus=2), cpus=2), ["2 of 8 CPUs: left free by the policy"]),
         (nodes((7, 0)), CpuPolicy(cpus=1, num_workers=3), ["1 of 7 CPUs: less than one more trial needs"]),
+        (nodes((5, 0), (5, 0), (5, 0)), CpuPolicy(cpus=2), ["3 of 15 CPUs: less than one more trial needs"]),
+        (
+            nodes((5, 0), (5, 0), (5, 0)),
+            CpuPolicy(cpus=2, num_workers=4),
+            [
+                "4 of 15 CPUs: less than one more trial needs",
+                "3 of 15 CPUs: less than one more worker needs",
+            ],
+        ),
+        (
+            ClusterCapacity.of(Resources(cpus=4, memory_bytes=8 * GIB + 3 * 2**20)),
+            CpuPolicy(cpus=2, memory="4GiB", num_workers=1),
+            ["1 MiB of 8 GiB of host memory: less than one more worker needs"],
+        ),
         (
             ClusterCapacity.of(Resources(cpus=4, memory_bytes=10 * GIB)),
             CpuPolicy(cpus=2, memory="4GiB"),
@@ -89,6 +103,9 @@ def explained(capacity, policy):
         "a cap",
         "what a policy leaves free",
         "fewer workers than a trial has",
+        "what each of several nodes leaves",
+        "what each of them leaves, and workers that are too few",
+        "host memory beside drivers",
         "host memory where it is reserved",
         "a custom resource",
     ],
