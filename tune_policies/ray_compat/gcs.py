@@ -29,6 +29,7 @@ from tune_policies.cluster.capacity import HEAD_RESOURCE, NodeCapacity, accelera
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
 from tune_policies.ray_compat.version import Gone, needs_of_ray
 from tune_policies.values.errors import ProbeError
+from tune_policies.values.value import collector_paused
 
 _STATUS: Final = "reading the state of a cluster"
 _TABLES: Final = "reading who holds what in a cluster"
@@ -163,6 +164,7 @@ def _fetch_by_thread(timeout_s: float) -> Any:
     return found
 
 
+@collector_paused()
 def to_cluster_state(reply: Any, report: dict[str, Any]) -> ClusterState:
     """Return what a ``GetClusterStatusReply`` and the report of autoscaler v1, empty if it runs not, say together."""
     alive = [node for node in reply.cluster_resource_state.node_states if node.status != NodeStatus.DEAD]

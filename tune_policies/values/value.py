@@ -152,7 +152,7 @@ class Value(BaseModel):
             InvalidResourcesError: ``text`` is not JSON, or not this value.
         """
         try:
-            with _collector_paused():
+            with collector_paused():
                 return cls.model_validate_json(text)
         except ValidationError as error:
             raise _explained(cls, error, text) from None
@@ -197,8 +197,8 @@ class ShownValue(Value):
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Hold the garbage collector off while a text becomes values: it would go through all of them again and again."""
+def collector_paused() -> Iterator[None]:
+    """Hold the garbage collector off while thousands of values are made: it would go through all again and again."""
     was_on = gc.isenabled()
     gc.disable()
     try:

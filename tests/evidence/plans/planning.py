@@ -39,6 +39,7 @@ from tune_policies.benchmarks.record.summary import Spread, spread
 from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.files.terminal import TextConsole, TextTable
 from tune_policies.probe.sampling import first_reads, group_kinds
+from tune_policies.values.value import collector_paused
 
 GIB: Final = 2**30
 NUM_SHAPES: Final = 50
@@ -209,6 +210,7 @@ def _as_read(num_nodes: int) -> list[dict[str, Any]]:
     return [_node(index, *shapes[index % NUM_SHAPES]) for index in range(num_nodes)]
 
 
+@collector_paused()  # as the probe does
 def _built(nodes: list[dict[str, Any]]) -> ClusterCapacity:
     gpu_node = NodeTypeCapacity(name="gpu", resources=Resources(cpus=32, gpus=4), max_nodes_to_add=64)
     built = (
