@@ -97,7 +97,9 @@ def _hand_over_plan(trainable: _Trainable, callbacks: Iterable[Any] | None, sche
     plan = plan_of(trainable)
     for each in callbacks or ():
         if isinstance(each, PolicyCallback) and plan is not None:
-            each.follow(plan, scheduler if isinstance(scheduler, PolicyScheduler) else None)
+            # Who plans by a policy prints the plan.
+            is_printed = policy_of(trainable) is not None
+            each.follow(plan, scheduler if isinstance(scheduler, PolicyScheduler) else None, is_printed=is_printed)
 
 
 def _scheduling(

@@ -161,7 +161,8 @@ def with_plan(
     code runs in it, a trial without GPUs has all GPUs hidden, its thread count set to its CPUs, and a trial on a share
     of a GPU is held to its share of GPU memory.
     What a trial with GPUs used of their memory stands in each of its results under ``"gpu_memory"``, and in which slot
-    it runs under ``"slot"``. With ``PolicyScheduler`` that is the one that it was given; else the plan's first.
+    it runs under ``"slot"``. With ``PolicyScheduler`` that is the one that it was given; else the plan's first. A trial
+    that came back with more memory names that.
     ``tune_policies.run`` and ``tune_policies.tuner`` do this and all else that a plan needs. With Tune's own, also pass
     ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``) where the plan is capped, leaves
     room for others, or starts Train workers in its trials: resources alone do not hold those back, and such a run
@@ -280,6 +281,13 @@ class _TrialSetup(NamedTuple):
     def slot_of(self, config: Any, reserved: Any) -> TrialSlot:
         return slot_of_trial(self.plan.value, _users_own(config), reserved)
 
+    def described(self, config: Any, reserved: Any) -> str:
+        """Return what a trial has, for its results."""
+        slot = self.slot_of(config, reserved)
+        if slot.num_workers or slot_of_reservation(reserved) is None:
+            return str(slot)
+        return str(slot.with_more(reserved.required_resources))
+
     def set_up(self, config: Any, reserved: Any) -> None:
         ProcessSetup.for_trial(self.slot_of(config, reserved), self.limits.value).apply()
 
@@ -298,7 +306,7 @@ class _UnderPlan(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         # A wrong one is Ray's to refuse.
         if not isinstance(result, dict) or is_duplicate(result):
             return result
-        return {SLOT_KEY: str(self._under_plan.slot_of(self.config, self.trial_resources)), **with_usage(result)}
+        return {SLOT_KEY: self._under_plan.described(self.config, self.trial_resources), **with_usage(result)}
 
     def cleanup(self) -> None:
         try:

@@ -321,6 +321,7 @@ def test_a_young_cluster_is_given_time_to_say_that_nothing_adds_nodes_to_it():
             plan_when_ready(FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=9)), timeout_s=60)
 
     assert [error.short_of for error in caught.value.tried] == ["GPU", "CPU"]
+    assert "plan_when_ready" not in str(caught.value)  # it has been called
 
 
 @pytest.mark.usefixtures("disconnected")

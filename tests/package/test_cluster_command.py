@@ -67,7 +67,7 @@ def test_the_manifest_is_on_stdout_and_why_it_is_so_on_stderr(run):
     )
     assert groups == {"cpu": 4, "l4": 8}
     assert "my/ray:1" in done.stdout
-    assert done.stderr.startswith("64 of 64 trials at once at most")
+    assert done.stderr.startswith("room for 64 of 64 trials at once")
     assert "at most 8.10 USD an hour, with the head" in done.stderr
 
 

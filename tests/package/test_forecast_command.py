@@ -65,7 +65,7 @@ def test_it_says_what_runs_at_the_minimum_and_at_the_maximum_and_what_it_costs(p
         "at the maximum (4 gpu, 6.00 USD an hour): 16 trials at once, limited by GPU",
         "  each trial: 2 CPUs, 0.25 GPU",
         "  - nodes that can be added are counted: up to 3 gpu",
-        "  - GPU memory was not read on every node, so each worker is held to its share of the device it gets",
+        "  - GPU memory was not read on every node, so how much a share holds is not known",
         "6 trials at once need 2 gpu, 3.00 USD an hour",
         "caution: the head is not in the price, as the catalogue has none for it",
         "6 trials run in 1 wave",

@@ -36,6 +36,23 @@ def test_a_trial_that_was_given_more_has_its_slot_still():
 
 
 @pytest.mark.parametrize(
+    ("bundle", "has"),
+    [
+        pytest.param({"CPU": 1, "GPU": 0.25}, "1 CPU, 0.25 GPU, 6 GiB of GPU memory", id="as planned"),
+        pytest.param({"CPU": 1, "GPU": 0.5}, "1 CPU, 0.5 GPU, 12 GiB of GPU memory", id="a larger share"),
+        pytest.param({"CPU": 1, "GPU": 2}, "1 CPU, 2 GPUs, 24 GiB of GPU memory", id="two GPUs of that size"),
+        pytest.param(
+            {"CPU": 1, "GPU": 0.25, "memory": 2**31},
+            "1 CPU, 0.25 GPU, 2 GiB of host memory, 6 GiB of GPU memory",
+            id="more host memory",
+        ),
+    ],
+)
+def test_the_slot_of_a_trial_that_reserves_more_says_so(bundle, has):
+    assert str(GPU.with_more(bundle)) == has
+
+
+@pytest.mark.parametrize(
     ("reserved", "slot"),
     [
         pytest.param(CPU.placement_group_factory(), CPU, id="what was reserved by the config that it began with"),

@@ -354,7 +354,7 @@ def test_a_plan_explains_itself():
     plan = design_cluster(GpuPolicy(gpus=0.25, cpus=1), catalog(L4, FOUR_L4), 64)
 
     assert plan.explain().splitlines()[:7] == [
-        "64 of 64 trials at once at most, none at least",
+        "room for 64 of 64 trials at once, no worker node at first",
         "  l4: 0 to 16 nodes with 4 CPUs, 1 GPU, 16 GiB of host memory (L4), for 64 trials",
         "  each trial: 1 CPU, 0.25 GPU, 5.3 GiB of GPU memory",
         "at most 11.20 USD an hour, without the head, whose price is not known",

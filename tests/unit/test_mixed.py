@@ -94,8 +94,7 @@ def test_it_explains_what_there_is_of_each_kind_and_why():
         "10 trials at once, limited by CPU",
         "  4 with 1 CPU, 0.25 GPU (speed 10)",
         "  6 with 2 CPUs (speed 1)",
-        "  - CappedPolicy: GPU memory was not read on every node, so each worker is held to its share of the device it "
-        "gets",
+        "  - CappedPolicy: GPU memory was not read on every node, so how much a share holds is not known",
         "  - CappedPolicy: 8 would fit, but at most 4 may run at once",
         "  - CpuPolicy: 2 CPUs per worker, as asked for, and no GPU",
     ]

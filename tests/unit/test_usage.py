@@ -142,9 +142,21 @@ def test_a_trial_that_came_back_larger_is_told_by_its_largest_share(tmp_path):
     assert (before.num_ooms, before.peak_reserved_bytes, before.share_bytes) == (1, int(4.1 * GIB), 4 * GIB)
     assert advise(run) == [
         "peak 5.0 of 8.0 GiB: 2 trials per GPU is right",
-        "1 trial ran out of 4.0 GiB and fit in 8.0: a",
+        "1 trial ran out of 4.0 GiB and fit in 8.0 GiB: a",
         "1 trial did not keep the share: a",
     ]
+
+
+def test_shares_of_a_size_that_nobody_knows_are_told_in_gpus(tmp_path):
+    write(tmp_path, "a", result(GpuMemoryUsage(gpus=0.5)), error=noted(GpuMemoryUsage(gpus=0.25, num_ooms=1)))
+
+    assert advise(read_usage(tmp_path)) == ["1 trial ran out of 0.25 GPU and fit in 0.5 GPU: a"]
+
+
+def test_the_table_counts_all_times_that_a_trial_ran_out(tmp_path):
+    write(tmp_path, "a", result(used(5)), error=noted(used(4.1, **SMALL, num_ooms=2)))
+
+    assert shown(read_usage(tmp_path))[3].split()[-1] == "2"
 
 
 def test_each_process_of_a_trial_counts_its_own_events(tmp_path):

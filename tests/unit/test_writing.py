@@ -41,11 +41,14 @@ def test_the_text_is_as_people_write_it():
 EXPECTED = """\
 # Written by tune-policies: a Ray cluster for 12 trials.
 # 12 trials at once need 3 nodes.
-# Pods ask for all that the plan counts on a node: the machines must have some more, for Kubernetes itself.
+# A pod asks for all CPUs and all memory of its node type. If Kubernetes has less allocatable on the machine, the pod
+#   waits for ever.
+# Ray's images have neither tune-policies nor a framework such as torch: name an image that has both, or let your job's
+#   runtime environment bring them.
 # Pods without GPUs keep off nodes with GPUs, or they would take the room of workers there: where all your nodes have
 #   GPUs, take the affinity out.
 # Nodes with GPUs are selected by the labels of platform 'gke': on another, name that one.
-# Lines behind # are room for what no plan knows: fill in what you need, in each group.
+# Optional fields stand behind #: fill in those that you need, in each group.
 apiVersion: ray.io/v1
 kind: RayCluster
 metadata:
@@ -80,7 +83,7 @@ spec:
         # imagePullSecrets: [{name: registry}]
         containers:
         - name: ray-head
-          image: rayproject/ray:2.60.0
+          image: rayproject/ray:2.60.0-py311
           env:
           - name: NVIDIA_VISIBLE_DEVICES
             value: void
@@ -131,7 +134,7 @@ spec:
         # imagePullSecrets: [{name: registry}]
         containers:
         - name: ray-worker
-          image: rayproject/ray:2.60.0-gpu
+          image: rayproject/ray:2.60.0-py311-gpu
           # envFrom: [{secretRef: {name: tune-secrets}}]
           resources:
             limits:
@@ -289,10 +292,11 @@ def test_room_to_fill_in_stands_as_comments_that_are_yaml(form):
     assert all(name in str(yaml.safe_load(filled)) for name in named[form])
 
 
-def test_room_stands_in_the_first_group_alone():
-    text = write_cluster(a_design(cpu_type(), gpu_type()))
+@pytest.mark.parametrize("form", ["kuberay", "kuberay-helm"])
+def test_room_stands_in_the_head_and_in_every_group(form):
+    text = write_cluster(a_design(cpu_type(), gpu_type()), WriteOptions(format=form))
 
-    assert text.count("# serviceAccountName") == 2  # with that of the head
+    assert text.count("# serviceAccountName") == 3
 
 
 @pytest.mark.parametrize(
@@ -539,6 +543,28 @@ def test_devices_that_rays_images_cannot_use_are_told(node_type, options, expect
     text = write_cluster(a_design(node_type), WriteOptions(**options))
 
     assert ("# Ray's images have no software for Intel Gaudi: name an image that has it." in text) == expected
+
+
+@pytest.mark.parametrize("image", [None, "me/ray:1"])
+def test_what_rays_own_image_lacks_is_told(image):
+    text = write_cluster(a_design(), WriteOptions(image=image))
+
+    assert ("# Ray's images have neither tune-policies nor a framework" in text) == (image is None)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        pytest.param(({}, {}), True, id="two types with one GPU"),
+        pytest.param(({"pool": "a"}, {"pool": "b"}), False, id="told apart by the user's labels"),
+    ],
+)
+def test_groups_that_select_the_same_nodes_are_told(labels, expected):
+    large = gpu_type(name="l4-4", gpus=4, node_selector=labels[1])
+
+    text = write_cluster(a_design(gpu_type(node_selector=labels[0]), large))
+
+    assert ("# Groups l4, l4-4 select the same nodes" in text) == expected
 
 
 @pytest.mark.parametrize(

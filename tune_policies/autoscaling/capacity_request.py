@@ -55,12 +55,14 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
         with request_capacity(plan):
             tuner.fit()
 
-    Without an autoscaler it does nothing, and says so in the log: the same script runs on a laptop.
+    Without an autoscaler it does nothing, and says so in the log: the same script runs on a laptop. Nodes that never
+    come are no error: :func:`plan_when_ready`, called before, has a deadline.
 
     What Ray makes of the request:
 
     * There is one slot for the whole cluster, and the last writer wins: another program's request, or a plain
-      ``request_resources``, replaces this one, and this one theirs. Only what still stands there is released.
+      ``request_resources``, replaces this one, and this one theirs. So does ``plan_when_ready`` inside the block.
+      Only what still stands there is released.
     * It counts what the cluster has, not what is free: nodes that others use are not doubled.
     * It stays until it is overwritten, even when this program ends without ``with`` or is killed: nodes that it asks
       for are never idle enough to go. Then call :func:`release_capacity` from any program on the cluster.

@@ -160,11 +160,12 @@ class _Search:
         return None
 
     def _shortfall(self, choice: ResourcePolicy) -> InfeasibleRequestError:
-        """Return why the choice does not run now."""
-        try:
-            plan_now(choice, self._capacity, self._num_trials)
-        except InfeasibleRequestError as error:
-            return error
+        """Return why the choice does not run now, without advice to ask the autoscaler: it has been asked."""
+        for capacity in (self._capacity.model_copy(update={"node_types": ()}), self._capacity):
+            try:
+                plan_now(choice, capacity, self._num_trials)
+            except InfeasibleRequestError as error:
+                return error
         raise AssertionError("a choice that runs is not given up")
 
     def _read(self) -> None:

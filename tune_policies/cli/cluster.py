@@ -22,7 +22,9 @@ def _option(text: str, shown: str | bool = False, **more: Any) -> Any:
 
 
 _Policy = Annotated[Path, typer.Argument(help="A policy as YAML or JSON.", show_default=False)]
-_NumTrials = Annotated[int, _option("How many trials run at once.", min=1)]
+_NumTrials = Annotated[
+    int, _option("How many trials at once the cluster has room for when all its nodes are there.", min=1)
+]
 _Nodes = Annotated[Path | None, _option("A node catalogue; by default nodes that suit the policy.")]
 _Decision = Annotated[Path | None, _option("A decision of `bench decide`: trials run where they cost the least.")]
 _Workload = Annotated[str | None, _option("Which workload of the decision, where it has several.")]

@@ -60,7 +60,13 @@ def plan(
         ),
     ] = None,
     num_trials: Annotated[
-        int | None, typer.Option(min=0, help="Also say how many waves so many trials take.", show_default=False)
+        int | None,
+        typer.Option(
+            min=0,
+            help="How many trials your run has: also say how many waves they take, and with --cluster which nodes run "
+            "all of them at once.",
+            show_default=False,
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Also draw the cluster and its slots, in this SVG file.", show_default=False)

@@ -3,11 +3,12 @@
 What makes objects of Ray's public API imports Ray when it is called, so that planning needs no Ray.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_AMOUNT, ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES
 from tune_policies.cluster.labels import NODE_ID, format_selector, merged
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import (
@@ -207,6 +208,24 @@ class TrialSlot(Value):
             freed = (self.max_concurrent_trials - fewer) * self.num_workers
             changes["max_workers"] = min(self.max_workers_alone, self.max_workers + freed)
         return self.model_copy(update=changes)
+
+    def with_more(self, reserved: Mapping[str, float]) -> "TrialSlot":
+        """Return the slot as a trial has it that trains by itself and reserves more: it may have run out of memory.
+
+        Args:
+            reserved: What the trial reserves, by Ray's names.
+        """
+        trial, gpu_memory_bytes = self.trial, self.gpu_memory_bytes
+        for name in sorted({"memory", *trial.ticks} & reserved.keys()):
+            had = trial.ticks.get(name, 0)
+            has = int(reserved[name]) if name == "memory" else to_ticks(reserved[name])
+            if has > had:
+                trial = trial.with_ticks(name, has)
+                if name in DEVICE_RESOURCES and gpu_memory_bytes is not None:
+                    gpu_memory_bytes = gpu_memory_bytes * min(has, TICKS) // min(had, TICKS)
+        if trial is self.trial:
+            return self
+        return self.model_copy(update={"trial": trial, "gpu_memory_bytes": gpu_memory_bytes})
 
     def of_fixed_size(self) -> "TrialSlot":
         """Return the same slot, but its trials do not grow: each keeps the fewest of its workers."""

@@ -176,7 +176,7 @@ def plan_gpu_share(
     memory = share_of_gpu_memory(usable.groups, share_ticks)
     if share_ticks < TICKS and usable.groups:
         notes.append(
-            "GPU memory was not read on every node, so each worker is held to its share of the device it gets"
+            "GPU memory was not read on every node, so how much a share holds is not known"
             if memory is None
             else f"{format_bytes(memory)} of GPU memory per worker: its share of the smallest device in use"
         )

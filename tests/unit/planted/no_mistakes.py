@@ -78,6 +78,9 @@ NO_MISTAKES = {
     .replace("rayproject/ray:", "rayproject/ray-ml:")
     .replace("      labels:\n        ray.io/accelerator-type: L4\n", "      resources: {}\n")
     .replace(_PARAMS, """rayStartParams: {resources: '"{\\\\"accelerator_type:L4\\\\": 1}"'}""", 1),
+    "images that may have one Python, of which one says which": CLUSTER.replace("-py311", "").replace(
+        "2.60.0-gpu", "2.60.0-py310-gpu"
+    ),
     "an image of ray-ml of one's own": CLUSTER.replace("rayproject/ray:2", "registry.example/rayproject/ray-ml:2"),
     "a tag of one's own, of which nobody knows whether it has CUDA": _of_l4("2.60.0-py311-gpu", "2.60.0-vllm_0.9"),
     "images of one's own with versions of their own": CLUSTER.replace(

@@ -107,6 +107,8 @@ CONTAINERS = (
           "image-for-other-devices", "image:", after=_L4),
     plant("another Python than the head's", CLUSTER, "py311-gpu", "py312-gpu",
           "python-versions-differ", "image:", after=_L4),
+    plant("a Python that Ray's image does not have by itself", CLUSTER.replace("-py311", ""), "ray:2.60.0-gpu",
+          "ray:2.60.0-py311-gpu", "python-versions-differ", "image:", after=_L4),
     plant("devices chosen by hand", CLUSTER, _GPU_IMAGE, _with_variable("CUDA_VISIBLE_DEVICES", "0"),
           "devices-by-hand", "- name: CUDA", after=_L4),
     plant("trials that see every device", CLUSTER, _GPU_IMAGE,

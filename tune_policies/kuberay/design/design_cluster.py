@@ -252,10 +252,10 @@ class ClusterDesign(Value):
     def explain(self) -> str:
         """Return the design as text: the groups, how many trials run on them, what limits them, the cost, and why."""
         most = self.trials.min_concurrent_trials
-        least = "none" if all(group.min_nodes == 0 for group in self.groups) else "some"
+        at_first = "no worker node" if all(group.min_nodes == 0 for group in self.groups) else "some worker nodes"
         limit = "" if most >= self.num_trials else f"; limited by {self.trials.limited_by}"
         lines = [
-            f"{most} of {counted(self.num_trials, 'trial')} at once at most, {least} at least{limit}",
+            f"room for {most} of {counted(self.num_trials, 'trial')} at once, {at_first} at first{limit}",
             *(f"  {group}" for group in self.groups),
             *(f"  each trial: {slot}" for slot in self.trials.slots),
             self._cost(),

@@ -1,8 +1,9 @@
 """Writes the design of a cluster as a file: for KubeRay, for its chart, or for Ray's own launcher."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from tune_policies.kuberay.design.catalog import NodeType
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import devices_of, type_selector
 from tune_policies.kuberay.reading.ray_counts import check_resource_name
@@ -60,6 +61,15 @@ def _check_that_ray_knows_the_tpus(design: ClusterDesign, options: WriteOptions)
         )
 
 
+def _selected_alike(nodes: Sequence[NodeType], options: WriteOptions) -> list[list[str]]:
+    """Return the names of node types whose pods select the same nodes."""
+    names: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for node in nodes:
+        if selector := node_selector(node, options.platform):
+            names.setdefault(tuple(sorted(selector.items())), []).append(node.name)
+    return [each for each in names.values() if len(each) > 1]
+
+
 def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
     yield f"Written by tune-policies: a Ray cluster for {design.num_trials} trials."
     yield from design.reasons
@@ -71,9 +81,17 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
                 f"Nothing tells the cloud which machines are {shorten_names(empty)}: name them in node_config, such as "
                 "{InstanceType: g6.xlarge}."
             )
-        yield "Lines behind # are room for what no plan knows: fill in what you need."
+        yield "Optional fields stand behind #: fill in those that you need."
         return
-    yield "Pods ask for all that the plan counts on a node: the machines must have some more, for Kubernetes itself."
+    yield (
+        "A pod asks for all CPUs and all memory of its node type. If Kubernetes has less allocatable on the machine, "
+        "the pod waits for ever."
+    )
+    if options.image is None:
+        yield (
+            "Ray's images have neither tune-policies nor a framework such as torch: name an image that has both, or "
+            "let your job's runtime environment bring them."
+        )
     families = {devices.plugin.family for node in nodes if (devices := devices_of(node)) is not None}
     if options.image is None and (others := sorted(families - _IN_RAYS_IMAGES)):
         yield f"Ray's images have no software for {', '.join(others)}: name an image that has it."
@@ -84,6 +102,11 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
             f"Nothing tells Kubernetes which nodes have {types}, so it takes any with such devices: if yours have "
             "several types, give the node types a node_selector."
         )
+    for alike in _selected_alike(nodes, options):
+        yield (
+            f"Groups {shorten_names(alike)} select the same nodes, so a small pod may take a large one: give each node "
+            "type a node_selector."
+        )
     if any(map(has_nvidia, nodes)):
         yield (
             "Nothing keeps pods without GPUs off nodes with GPUs: taint these, or they take the room of workers."
@@ -93,7 +116,7 @@ def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
         )
     if options.platform is not None and any(node.gpus and type_selector(node, options.platform) for node in nodes):
         yield f"Nodes with GPUs are selected by the labels of platform {options.platform!r}: on another, name that one."
-    yield "Lines behind # are room for what no plan knows: fill in what you need, in each group."
+    yield "Optional fields stand behind #: fill in those that you need, in each group."
     if options.job is not None:
         yield "Nodes and their files go when the job has ended: let storage_path be in a bucket or on a volume."
     if any(group.num_hosts > 1 for group in design.groups):

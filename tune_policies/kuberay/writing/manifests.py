@@ -207,7 +207,7 @@ def ray_cluster(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str,
             'annotations: {kueue.x-k8s.io/elastic-job: "true"}  # or Kueue takes no cluster with an autoscaler',
         )
     }
-    for group in (("headGroupSpec",), ("workerGroupSpecs", 0)):  # of the workers, in the first group
+    for group in (("headGroupSpec",), *(("workerGroupSpecs", at) for at in range(len(design.groups)))):
         pod = (*place, *group, "template", "spec")
         optional |= _optional_fields(pod, (*pod, "containers", 0))
         optional[(*pod, "containers")] = ("imagePullSecrets: [{name: registry}]",)
@@ -306,8 +306,8 @@ def helm_values(design: ClusterDesign, options: WriteOptions) -> tuple[dict[str,
         },
     }
     optional: Optional = {("head",): ("imagePullSecrets: [{name: registry}]",)}
-    for place in (("head",), ("additionalWorkerGroups", design.groups[0].node_type.name)):
-        optional |= _optional_fields(place, place)
+    for group in ("head",), *(("additionalWorkerGroups", each.node_type.name) for each in design.groups):
+        optional |= _optional_fields(group, group)
     return values, optional
 
 

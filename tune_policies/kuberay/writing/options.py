@@ -18,6 +18,9 @@ _VERSION: Final = re.compile(r"([0-9]+)\.([0-9]+)\.[0-9]+((a|b|rc|\.post|\.dev)[
 
 _OLDEST: Final = (2, 50)
 
+_PYTHON: Final = "py311"
+"""An image of Ray's has this project's oldest Python only if its tag says so: else it has 3.10, or an older one."""
+
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://.+", re.DOTALL)
@@ -29,7 +32,8 @@ class WriteOptions(Value):
     Attributes:
         format: As what.
         ray_version: Which Ray runs on it: that of the program that uses it, 2.50.0 or newer.
-        image: The container image of all pods; ``None``: Ray's own, with CUDA where there are NVIDIA's GPUs.
+        image: The container image of all pods; ``None``: Ray's own with Python 3.11, and with CUDA where there are
+            NVIDIA's GPUs. It has neither this project nor a framework.
         job: A command that is to run on the cluster, which then goes: a RayJob is written; ``None``: a RayCluster.
             The head's shell reads it. Its code and packages are in the image, or come by ``runtime_env``.
         runtime_env: Of the job, as Ray has it: ``{"working_dir": "s3://bucket/code.zip", "pip": ["tune-policies"]}``.
@@ -119,7 +123,7 @@ class WriteOptions(Value):
 
     def image_of(self, *, has_cuda: bool) -> str:
         """Return the image of a pod."""
-        return self.image or f"rayproject/ray:{self.ray_version}{'-gpu' if has_cuda else ''}"
+        return self.image or f"rayproject/ray:{self.ray_version}-{_PYTHON}{'-gpu' if has_cuda else ''}"
 
 
 def _minor(version: str) -> tuple[int, int]:

@@ -98,13 +98,13 @@ def _advise_on_group(device: int, gpus: float, usages: list[GpuMemoryUsage]) -> 
 
 def _advise_on_outgrown_shares(trials: list[TrialUsage]) -> Iterator[str]:
     """Name the trials that ran out of memory with one share and ended well with a larger one."""
-    fitted: dict[tuple[int, int], list[TrialUsage]] = defaultdict(list)
+    fitted: dict[tuple[str, str], list[TrialUsage]] = defaultdict(list)
     for trial in trials:
         ran_out_of = [usage for usage in trial.of_smaller_shares if usage.num_ooms]
         if ran_out_of and trial.usage and not trial.usage.num_ooms:
-            fitted[share_or_device_bytes(ran_out_of[-1]), share_or_device_bytes(trial.usage)].append(trial)
+            fitted[_share(ran_out_of[-1]), _share(trial.usage)].append(trial)
     for (small, large), chosen in sorted(fitted.items()):
-        yield f"{counted(len(chosen), 'trial')} ran out of {_gib(small)} GiB and fit in {_gib(large)}: {_names(chosen)}"
+        yield f"{counted(len(chosen), 'trial')} ran out of {small} and fit in {large}: {_names(chosen)}"
 
 
 def _advise_on_problems(trials: list[TrialUsage]) -> Iterator[str]:
@@ -129,6 +129,11 @@ def _trials_per_gpu(count: int) -> str:
     return f"{counted(count, 'trial')} per GPU"
 
 
+def _share(usage: GpuMemoryUsage) -> str:
+    had = share_or_device_bytes(usage)
+    return f"{_gib(had)} GiB" if had else amount_of(usage.gpus or 0, "GPU")
+
+
 def _gib(amount: int) -> str:
     return f"{amount / GIB:.1f}"
 
@@ -141,7 +146,8 @@ def usage_view(run: RunUsage) -> RenderableType:
     """Return the tables and the lines that ``tune-policies usage`` shows."""
     view = empty_table(counted(len(run.trials), "trial"), "Trial", "Share", "Limit", "Peak", "Process", "Kept", "OOMs")
     for trial in run.trials:
-        cells: list[RenderableType] = _cells(trial.usage) if trial.usage else ["-"] * 6
+        num_ooms = sum(usage.num_ooms for usage in trial.usages)
+        cells: list[RenderableType] = [*_cells(trial.usage), str(num_ooms)] if trial.usage else ["-"] * 6
         view.add_row(trial.name, *cells)
     return Group(view, *_bars(run), *(line(f"- {text}") for text in advise(run)))
 
@@ -172,7 +178,6 @@ def _cells(usage: GpuMemoryUsage) -> list[RenderableType]:
         _known(peak),
         _known(usage.process_bytes),
         _kept(usage),
-        str(usage.num_ooms),
     ]
 
 

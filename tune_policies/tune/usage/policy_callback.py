@@ -91,13 +91,20 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             )
         self._plan = plan
         self._scheduler = scheduler
+        self._is_printed = False
         self._before: ResourceUsage | None = None
         self._reset_run()
 
-    def follow(self, plan: TrialPlan, scheduler: PolicyScheduler | None) -> None:
-        """Tell of this plan, and of the scheduler that may change it, if none was given before."""
+    def follow(self, plan: TrialPlan, scheduler: PolicyScheduler | None, *, is_printed: bool) -> None:
+        """Tell of this plan, and of the scheduler that may change it, if none was given before.
+
+        Args:
+            plan: The plan of the run.
+            scheduler: What may change it; ``None``: nothing.
+            is_printed: Whether the plan has been printed already.
+        """
         if self._plan is None:
-            self._plan, self._scheduler = plan, scheduler
+            self._plan, self._scheduler, self._is_printed = plan, scheduler, is_printed
 
     def _reset_run(self) -> None:
         self._run: RunMonitor | None = None
@@ -111,7 +118,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a ``Tuner`` saves, without threads. :meth:`get_state` returns the counts of the run."""
-        return {"_plan": self._plan, "_scheduler": self._scheduler, "_before": self._before}
+        kept = ("_plan", "_scheduler", "_is_printed", "_before")
+        return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -122,7 +130,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def setup(
         self, stop: Any = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: Any
     ) -> None:
-        """Print the plan, and begin to count.
+        """Print the plan, unless ``run`` or ``tuner`` has done so, and begin to count.
 
         Raises:
             InvalidResourcesError: There is no plan.
@@ -142,7 +150,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             self._read_cluster(self._run, 0.0)
             self._reading.wait(_READ_TIMEOUT_S)
             self._read_cluster(self._run, 0.0)
-            TextConsole().print(plan.explain(), soft_wrap=True, highlight=False)
+            if not self._is_printed:
+                TextConsole().print(plan.explain(), soft_wrap=True, highlight=False)
         except Exception as error:
             if self._run is not None:
                 self._run.warn(f"the counts are not complete, as setup failed: {error}")

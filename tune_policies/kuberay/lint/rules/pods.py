@@ -119,11 +119,28 @@ def _tag_of_ray_ml(at: Group[HeadGroup]) -> str | None:
 @RULES.of_each(workers_of, "python-versions-differ", "error", "check_version_info in ray._private.utils")
 def _python_versions_differ(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
     """Ray lets no worker into a cluster whose head has another version of Python."""
-    images = (each.container.image or "" for each in (head_of(at.cluster), at))
-    head, own = (re.search(r"-py3(\d+)", image) for image in images)
-    if head and own and own[1] != head[1]:
-        message = f"{at} has Python 3.{own[1]} and the head has 3.{head[1]}, by the tags of their images"
-        yield Found((*at.container_path, "image"), message, f"use an image with py3{head[1]}")
+    head, own = (_pythons_of(each.container.image or "") for each in (head_of(at.cluster), at))
+    if head and own and not head & own:
+        message = f"{at} has Python {_newest(own)} and the head has {_newest(head)}, by the tags of their images"
+        fix = f"use an image with py3{max(head)}" if len(head) == 1 else f"use one with py3{max(own)} for the head, too"
+        yield Found((*at.container_path, "image"), message, fix)
+
+
+_WITHOUT_PYTHON: Final = re.compile(r"(docker\.io/)?rayproject/ray:\d+\.\d+\.\d+(-(cpu|gpu|tpu|cu\d+))?(-aarch64)?")
+
+_UNTOLD_PYTHONS: Final = frozenset(range(7, 11))
+"""What such images have: the newest 3.10 (ray-images.yaml in ray-project/ray)."""
+
+
+def _pythons_of(image: str) -> frozenset[int]:
+    """Return which versions 3.x of Python an image may have, by its tag; empty: that does not tell."""
+    if found := re.search(r"-py3(\d+)", image):
+        return frozenset([int(found[1])])
+    return _UNTOLD_PYTHONS if _WITHOUT_PYTHON.fullmatch(image) else frozenset()
+
+
+def _newest(minor_versions: frozenset[int]) -> str:
+    return f"3.{max(minor_versions)}{' or older' if len(minor_versions) > 1 else ''}"
 
 
 @RULES.of_each(groups_of, "image-without-cuda", "warning", _IMAGES)
