@@ -151,6 +151,14 @@ def test_where_drivers_are_there_is_less_host_memory_for_workers():
     ]
 
 
+def test_a_driver_may_be_where_no_worker_fits():
+    cluster = ClusterCapacity.of(node("for workers", 4, 2**19), node("for drivers", 0, GIB))
+
+    layout = place_slots(CpuPolicy(cpus=2, num_workers=2).plan(cluster).slots, cluster)
+
+    assert [(place.node_id, place.worker_nodes) for place in layout.places] == [("for drivers", (("for workers", 2),))]
+
+
 def test_on_a_smaller_cluster_only_trials_with_room_for_their_driver_too_have_a_place():
     slots = ON_ONE_GIB.plan(ClusterCapacity.of(node("a", 8, 2 * GIB), node("b", 8, GIB + 10 * 2**20))).slots
 

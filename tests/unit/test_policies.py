@@ -405,6 +405,26 @@ def test_what_is_left_free_is_given(shapes, wish, left):
     assert sorted(seen) == left
 
 
+def test_an_even_split_says_how_many_waves_it_takes():
+    one_wave, four = (EvenSplitPolicy(num_trials=n).plan(nodes((8, 0))).reasons for n in (8, 27))
+
+    told = "at most 8 fit at once, with 1 CPU per worker: that takes 4 waves, and so do 7 at once, which get more"
+    assert told in four
+    assert not any("waves" in reason for reason in one_wave)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "told"),
+    [
+        (8, "2 CPUs per worker: 8 CPUs ÷ 4 GPU slots; set cpus= to change"),
+        (9, "2 CPUs per worker: 9 CPUs ÷ 4 GPU slots, rounded down; set cpus= to change"),
+        (2, "0.5 CPU per worker: 2 CPUs ÷ 4 GPU slots; set cpus= to change"),
+    ],
+)
+def test_the_plan_says_how_it_came_to_the_cpus_of_a_worker(cpus, told):
+    assert told in GpuPolicy().plan(nodes((cpus, 4))).reasons
+
+
 ROOMY, TIGHT, UNREAD = (
     gpu_node(name, gpus=4, cpus=16, memory_gib=gib, gpu_memory_gib=16, custom={"NPU": 4})
     for name, gib in (("roomy", 64), ("tight", 3), ("unread", None))
