@@ -151,6 +151,13 @@ def test_where_drivers_are_there_is_less_host_memory_for_workers():
     ]
 
 
+def test_drivers_that_share_a_node_take_the_room_of_one_worker():
+    """Each node has a mebibyte beside its worker, so two drivers on one node take its worker's room, and no other's."""
+    cluster = ClusterCapacity.of(*(node(f"with {cpus} CPUs", cpus, GIB + 2**20) for cpus in (1, 2, 3)))
+
+    assert ON_ONE_GIB.plan(cluster).max_concurrent_trials == 2
+
+
 def test_a_driver_may_be_where_no_worker_fits():
     cluster = ClusterCapacity.of(node("for workers", 4, 2**19), node("for drivers", 0, GIB))
 
