@@ -6,12 +6,14 @@ import random
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
+from tests.clusters import nodes
 from tests.unit.ray_nodes import RayNode
 from tests.unit.strategies import clusters, leaves, with_kinds, wrapped
 from tune_policies import (
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
+    GpuPolicy,
     InfeasibleRequestError,
     MixedPolicy,
     NodeCapacity,
@@ -170,6 +172,13 @@ def test_on_a_smaller_cluster_only_trials_with_room_for_their_driver_too_have_a_
     slots = ON_ONE_GIB.plan(ClusterCapacity.of(node("a", 8, 2 * GIB), node("b", 8, GIB + 10 * 2**20))).slots
 
     assert [slot.max_concurrent_trials for slot in with_places(slots, ClusterCapacity.of(node("a", 8, 2 * GIB)))] == [1]
+
+
+def test_on_a_smaller_cluster_a_type_of_slots_without_a_place_is_left_out():
+    slots = MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=2)).plan(nodes((8, 2))).slots
+
+    assert [slot.max_concurrent_trials for slot in slots] == [2, 3]
+    assert with_places(slots, nodes((4, 0))) == (slots[1].capped(2),)
 
 
 def test_no_slot_is_placed_on_more_nodes_than_may_come_in_all():

@@ -19,6 +19,7 @@ from tune_policies import (
     Resources,
 )
 from tune_policies.policies.equal_shares import nodes_with_cpus
+from tune_policies.policies.gpu_selection import describe_gpus
 
 T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
 A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
@@ -411,6 +412,17 @@ def test_an_even_split_says_how_many_waves_it_takes():
     told = "at most 8 fit at once, with 1 CPU per worker: that takes 4 waves, and so do 7 at once, which get more"
     assert told in four
     assert not any("waves" in reason for reason in one_wave)
+
+
+def test_gpus_are_described_by_type_and_memory_and_a_part_of_one_is_one():
+    groups = ClusterCapacity.of(
+        gpu_node("a", gpus=4, **A100),
+        gpu_node("b", gpus=4, **A100),
+        gpu_node("c", gpus=2, accelerator_type="T4"),
+        gpu_node("d", gpus=0.5),
+    ).groups
+
+    assert describe_gpus(groups) == "8 A100 (80 GiB), 2 T4 (14.2 GiB), 1 unknown type (memory not read)"
 
 
 @pytest.mark.parametrize(
