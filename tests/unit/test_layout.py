@@ -23,6 +23,7 @@ from tune_policies import (
     SelectingPolicy,
 )
 from tune_policies.placement.layout import place_slots, with_places
+from tune_policies.placement.scale_up import types_that_hold
 
 mixed = st.lists(leaves | wrapped, min_size=2, max_size=3).map(lambda policies: MixedPolicy(*policies))
 nested = (
@@ -179,6 +180,18 @@ def test_on_a_smaller_cluster_a_type_of_slots_without_a_place_is_left_out():
 
     assert [slot.max_concurrent_trials for slot in slots] == [2, 3]
     assert with_places(slots, nodes((4, 0))) == (slots[1].capped(2),)
+
+
+def test_nodes_with_gpus_are_the_last_to_be_added_for_trials_without():
+    types = [
+        NodeTypeCapacity(name=name, resources=Resources(cpus=cpus, gpus=gpus), max_nodes_to_add=1)
+        for name, cpus, gpus in (("a", 8, 1), ("b", 2, 0), ("c", 4, 0), ("d", 1, 0))
+    ]
+    (slot,) = CpuPolicy(cpus=2).plan(nodes((8, 0))).slots
+
+    found = types_that_hold(slot, ClusterCapacity(nodes=(), node_types=tuple(types)), 1)
+
+    assert [each.name for each in found] == ["c", "b", "a"]
 
 
 def test_no_slot_is_placed_on_more_nodes_than_may_come_in_all():

@@ -307,6 +307,15 @@ def test_where_all_get_the_same_the_smaller_ones_are_left_out_if_that_runs_more_
     assert "left out as only A100 is used: 2 T4 (16 GiB)" in plan.reasons
 
 
+def test_where_all_get_the_same_the_cpus_that_are_asked_for_count_too():
+    few_cpus, many = gpu_node("a", gpus=8, cpus=8, **T4), gpu_node("b", gpus=2, cpus=64, **A100)
+
+    plan = GpuMemoryPolicy(gpu_memory="8GiB", cpus=4, same_for_all=True).plan(ClusterCapacity.of(few_cpus, many))
+
+    # On all GPUs 6 would run, 4 of them on the larger ones.
+    assert plan.max_concurrent_trials == 16
+
+
 def test_devices_of_unknown_memory_are_left_out_by_the_type_of_the_others():
     plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(
         ClusterCapacity.of(gpu_node("a", **A100), gpu_node("b", accelerator_type="B300"))
