@@ -63,6 +63,7 @@ def test_many_sizes_become_twelve_of_which_each_config_gets_one_that_is_enough()
 
     assert len(plan.by_config.slots) <= 12
     assert all(plan.slot_for({"batch": batch}).gpu_memory_bytes >= 1.5 * batch * GIB for batch in range(1, 31))
+    assert gpus_for(plan, net="resnet") == 1
 
 
 def test_between_the_measured_sizes_lie_others_so_that_no_config_gets_much_more_than_it_needs():
@@ -144,6 +145,15 @@ def test_the_plan_says_what_was_measured_how_it_grows_and_what_each_config_gets(
     assert "  - 3 configs measured, 2 GiB to 16 GiB: each trial gets what its config needs and 10% more" in lines
     assert "  - {'batch': 16}: 4 GiB, so 0.0555 GPU" in lines
     assert any(line.startswith("  - GPU memory by config: 256 MiB x batch") for line in lines)
+
+
+@pytest.mark.parametrize(("number", "named"), [(8, list(range(1, 9))), (9, [1, 9])])
+def test_of_many_configs_those_with_the_least_and_the_most_are_named(number, named):
+    profile = profile_of(*(measured(batch, batch=batch) for batch in range(number, 0, -1)))
+
+    told = [reason for reason in GpuMemoryPolicy(profile=profile).plan(ONE_GPU).reasons if reason.startswith("{")]
+
+    assert [reason.partition(" GiB, so ")[0] for reason in told] == [f"{{'batch': {each}}}: {each}" for each in named]
 
 
 def test_a_config_of_which_nothing_is_known_gets_a_whole_gpu():

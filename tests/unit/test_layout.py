@@ -6,12 +6,14 @@ import random
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
+from tests.clusters import nodes
 from tests.unit.ray_nodes import RayNode
 from tests.unit.strategies import clusters, leaves, with_kinds, wrapped
 from tune_policies import (
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
+    GpuPolicy,
     InfeasibleRequestError,
     MixedPolicy,
     NodeCapacity,
@@ -21,6 +23,7 @@ from tune_policies import (
     SelectingPolicy,
 )
 from tune_policies.placement.layout import place_slots, with_places
+from tune_policies.placement.scale_up import types_that_hold
 
 mixed = st.lists(leaves | wrapped, min_size=2, max_size=3).map(lambda policies: MixedPolicy(*policies))
 nested = (
@@ -151,10 +154,44 @@ def test_where_drivers_are_there_is_less_host_memory_for_workers():
     ]
 
 
+def test_drivers_that_share_a_node_take_the_room_of_one_worker():
+    """Each node has a mebibyte beside its worker, so two drivers on one node take its worker's room, and no other's."""
+    cluster = ClusterCapacity.of(*(node(f"with {cpus} CPUs", cpus, GIB + 2**20) for cpus in (1, 2, 3)))
+
+    assert ON_ONE_GIB.plan(cluster).max_concurrent_trials == 2
+
+
+def test_a_driver_may_be_where_no_worker_fits():
+    cluster = ClusterCapacity.of(node("for workers", 4, 2**19), node("for drivers", 0, GIB))
+
+    layout = place_slots(CpuPolicy(cpus=2, num_workers=2).plan(cluster).slots, cluster)
+
+    assert [(place.node_id, place.worker_nodes) for place in layout.places] == [("for drivers", (("for workers", 2),))]
+
+
 def test_on_a_smaller_cluster_only_trials_with_room_for_their_driver_too_have_a_place():
     slots = ON_ONE_GIB.plan(ClusterCapacity.of(node("a", 8, 2 * GIB), node("b", 8, GIB + 10 * 2**20))).slots
 
     assert [slot.max_concurrent_trials for slot in with_places(slots, ClusterCapacity.of(node("a", 8, 2 * GIB)))] == [1]
+
+
+def test_on_a_smaller_cluster_a_type_of_slots_without_a_place_is_left_out():
+    slots = MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=2)).plan(nodes((8, 2))).slots
+
+    assert [slot.max_concurrent_trials for slot in slots] == [2, 3]
+    assert with_places(slots, nodes((4, 0))) == (slots[1].capped(2),)
+
+
+def test_nodes_with_gpus_are_the_last_to_be_added_for_trials_without():
+    types = [
+        NodeTypeCapacity(name=name, resources=Resources(cpus=cpus, gpus=gpus), max_nodes_to_add=1)
+        for name, cpus, gpus in (("a", 8, 1), ("b", 2, 0), ("c", 4, 0), ("d", 1, 0))
+    ]
+    (slot,) = CpuPolicy(cpus=2).plan(nodes((8, 0))).slots
+
+    found = types_that_hold(slot, ClusterCapacity(nodes=(), node_types=tuple(types)), 1)
+
+    assert [each.name for each in found] == ["c", "b", "a"]
 
 
 def test_no_slot_is_placed_on_more_nodes_than_may_come_in_all():

@@ -19,6 +19,7 @@ from tune_policies import (
     Resources,
 )
 from tune_policies.policies.equal_shares import nodes_with_cpus
+from tune_policies.policies.gpu_selection import describe_gpus
 
 T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
 A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
@@ -306,6 +307,15 @@ def test_where_all_get_the_same_the_smaller_ones_are_left_out_if_that_runs_more_
     assert "left out as only A100 is used: 2 T4 (16 GiB)" in plan.reasons
 
 
+def test_where_all_get_the_same_the_cpus_that_are_asked_for_count_too():
+    few_cpus, many = gpu_node("a", gpus=8, cpus=8, **T4), gpu_node("b", gpus=2, cpus=64, **A100)
+
+    plan = GpuMemoryPolicy(gpu_memory="8GiB", cpus=4, same_for_all=True).plan(ClusterCapacity.of(few_cpus, many))
+
+    # On all GPUs 6 would run, 4 of them on the larger ones.
+    assert plan.max_concurrent_trials == 16
+
+
 def test_devices_of_unknown_memory_are_left_out_by_the_type_of_the_others():
     plan = GpuMemoryPolicy(gpu_memory="6GiB").plan(
         ClusterCapacity.of(gpu_node("a", **A100), gpu_node("b", accelerator_type="B300"))
@@ -403,6 +413,37 @@ def test_what_is_left_free_is_given(shapes, wish, left):
     ReservingPolicy(Looking(), **wish).plan(nodes(*shapes))
 
     assert sorted(seen) == left
+
+
+def test_an_even_split_says_how_many_waves_it_takes():
+    one_wave, four = (EvenSplitPolicy(num_trials=n).plan(nodes((8, 0))).reasons for n in (8, 27))
+
+    told = "at most 8 fit at once, with 1 CPU per worker: that takes 4 waves, and so do 7 at once, which get more"
+    assert told in four
+    assert not any("waves" in reason for reason in one_wave)
+
+
+def test_gpus_are_described_by_type_and_memory_and_a_part_of_one_is_one():
+    groups = ClusterCapacity.of(
+        gpu_node("a", gpus=4, **A100),
+        gpu_node("b", gpus=4, **A100),
+        gpu_node("c", gpus=2, accelerator_type="T4"),
+        gpu_node("d", gpus=0.5),
+    ).groups
+
+    assert describe_gpus(groups) == "8 A100 (80 GiB), 2 T4 (14.2 GiB), 1 unknown type (memory not read)"
+
+
+@pytest.mark.parametrize(
+    ("cpus", "told"),
+    [
+        (8, "2 CPUs per worker: 8 CPUs ÷ 4 GPU slots; set cpus= to change"),
+        (9, "2 CPUs per worker: 9 CPUs ÷ 4 GPU slots, rounded down; set cpus= to change"),
+        (2, "0.5 CPU per worker: 2 CPUs ÷ 4 GPU slots; set cpus= to change"),
+    ],
+)
+def test_the_plan_says_how_it_came_to_the_cpus_of_a_worker(cpus, told):
+    assert told in GpuPolicy().plan(nodes((cpus, 4))).reasons
 
 
 ROOMY, TIGHT, UNREAD = (

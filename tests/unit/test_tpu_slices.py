@@ -113,6 +113,14 @@ def test_a_host_without_cpus_holds_no_worker_of_a_slice():
     assert "left out slice 'b': its hosts hold 0 of 2 such workers" in plan.reasons
 
 
+def test_hosts_of_a_slice_that_is_left_out_do_not_decide_on_cpus():
+    hosts = [changed(host, resources=host.resources.replaced(cpus=3, memory_bytes="1GiB")) for host in B]
+
+    plan = policy(memory="6GiB").plan(ClusterCapacity.of(*A, *hosts))
+
+    assert (plan.max_concurrent_trials, plan.worker.cpus) == (1, 8)
+
+
 BROKEN = {
     "a host is missing": (B[:1], "4 of its 8 chips are there"),
     "a host has lost a chip": (

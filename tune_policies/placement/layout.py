@@ -277,17 +277,17 @@ class RemainingCapacity(NamedTuple):
                 stranded = sum(one.resources.ticks[name] for name in others)
                 is_short = bool(own_devices) and fit < workers_on_node(one, without_cpus)
                 # What is the same in whatever order the nodes are.
-                order.append(((fit == 0, one.is_expected, is_short, stranded, -fit, repr(one.shape)), fit, nodes))
+                order.append(((one.is_expected, is_short, stranded, -fit, repr(one.shape)), fit, nodes))
         holding: list[_Run] = []
         for_drivers: list[tuple[tuple[object, ...], _Run]] = []
         held = 0
-        for first, fit, nodes in sorted(order, key=itemgetter(0)):
+        for (is_expected, *_, shape), fit, nodes in sorted(order, key=itemgetter(0)):
             if not slot.num_workers and held >= slot.max_concurrent_trials:
                 break  # of thousands of nodes, most need not be looked at
             free, in_use = self._free_for(slot, nodes) if fit else ((), self._selected(slot, nodes))
             held += fit * len(free)
             holding += [_Run(nodes[0], free, fit)] if free else []
-            for_drivers += [((True, *first[1:4], 0, *first[5:]), _Run(nodes[0], in_use, 0))] if in_use else []
+            for_drivers += [((is_expected, shape), _Run(nodes[0], in_use, 0))] if in_use else []
         return [*holding, *(run for _, run in sorted(for_drivers, key=itemgetter(0)))] if slot.num_workers else holding
 
     def _selected(self, slot: TrialSlot, nodes: Sequence[NodeCapacity]) -> Sequence[NodeCapacity]:

@@ -425,6 +425,6 @@ def _tpus_that_fit(capacity: ClusterCapacity, wanted: SliceRequest) -> int | Non
 
 def _topologies_there(capacity: ClusterCapacity, shape: SliceShape) -> list[str]:
     """Return the other topologies of which the cluster has an intact slice of that type."""
-    named = {node.labels.get(TOPOLOGY) for node in capacity.nodes} & TOPOLOGIES[shape.accelerator_type]
-    others = [shape._replace(topology=topology) for topology in named if topology not in (None, shape.topology)]
+    named = {node.labels.get(TOPOLOGY, "") for node in capacity.nodes} & TOPOLOGIES[shape.accelerator_type]
+    others = [shape._replace(topology=topology) for topology in named - {shape.topology}]
     return sorted(other.topology for other in others if find_slices(capacity.nodes, other).intact)
