@@ -13,6 +13,7 @@ import ray.train
 from packaging.version import Version
 from ray import tune
 from ray.train import ScalingConfig
+from ray.train.v2.api.exceptions import WorkerGroupError
 from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler
 from ray.util.placement_group import placement_group
 from ray.util.queue import Queue
@@ -416,7 +417,7 @@ def error_of_worker(own_ray, tmp_path_factory):
     def loop():
         raise ValueError(f"began with {ray.train.get_checkpoint().path}")
 
-    with pytest.raises(train_run.TrainingFailedError) as caught:
+    with pytest.raises(WorkerGroupError) as caught:
         trainer_with(StartsElsewhere(), loop, tmp_path_factory.mktemp("error")).fit()
     return train_run.error_in_worker(caught.value.worker_failures[0])
 
@@ -424,6 +425,11 @@ def error_of_worker(own_ray, tmp_path_factory):
 def test_what_a_workers_loop_has_raised_is_found_in_the_error_of_its_run(error_of_worker):
     assert type(error_of_worker).__mro__[-4:] == ValueError.__mro__
     assert not isinstance(error_of_worker, train_run.TrainingFailedError)
+
+
+def test_the_error_of_workers_is_one_of_a_failed_run():
+    """To Ray 2.50 that is one of two classes; since then it is the class of both."""
+    assert isinstance(WorkerGroupError("rank 0", {0: ValueError()}), train_run.TrainingFailedError)
 
 
 def test_a_worker_begins_with_the_checkpoint_that_it_is_given(error_of_worker):

@@ -26,7 +26,6 @@ from tune_policies import (
     tuner,
     with_plan,
 )
-from tune_policies.trainers import build_torch_trainer
 from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceUsage
 
 pytestmark = pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")
@@ -186,6 +185,9 @@ def loop(config):
 
 @pytest.mark.rest
 def test_train_runs_are_trials_by_their_policy_alone(tmp_path):
+    pytest.importorskip("torch")
+    from tune_policies.trainers import build_torch_trainer
+
     policy = CpuPolicy(cpus=1, num_workers=2)
 
     trainable = as_trainable(lambda config: build_torch_trainer(loop, plan=policy), policy)

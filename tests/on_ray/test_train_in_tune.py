@@ -7,7 +7,7 @@ from ray.train import RunConfig
 from ray.tune.integration.ray_train import TuneReportCallback
 
 from tune_policies import CpuPolicy, probe_cluster
-from tune_policies.trainers import build_torch_trainer, with_plan
+from tune_policies.trainers import with_plan
 
 RAY = {"num_cpus": 2}
 
@@ -15,6 +15,9 @@ RAY = {"num_cpus": 2}
 @pytest.mark.slow  # with as_trainable the tutorial runs the same every day
 @pytest.mark.timeout(180)  # with a CPU for each driver they would wait for ever
 def test_two_train_runs_on_two_cpus_finish(tmp_path):
+    pytest.importorskip("torch")
+    from tune_policies.trainers import build_torch_trainer
+
     plan = CpuPolicy(cpus=1, num_workers=1).plan(probe_cluster())
 
     def on_worker(config):
