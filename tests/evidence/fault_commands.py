@@ -18,6 +18,8 @@ _RAY_OF_ITS_OWN: Final = {
     # The machine would be busy with processes to which no work comes.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
+    # Else a machine that is busy with other work lets Ray's processes wait for it.
+    "RAY_worker_niceness": "0",
 }
 
 

@@ -30,10 +30,10 @@ def test_a_trial_that_goes_on_after_a_kill_repeats_the_step_in_which_it_was_hit(
     assert (found.lost, found.disturbed, found.repeated, found.recovery_s) == ((), (), (1,), (2.5,))
 
 
-def test_the_time_to_go_on_says_what_of_it_the_new_process_takes():
+def test_the_time_to_go_on_is_told_apart_from_the_time_to_a_new_process():
     found = judged([*FIRST_TWO, *GOES_ON], [KILL], ENDED_WELL)
 
-    assert found.starting_s == (1.5,)
+    assert found.process_s == (1.0,)
 
 
 def test_each_restart_counts_for_the_kind_of_fault_that_hit_it():

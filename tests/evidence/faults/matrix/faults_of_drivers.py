@@ -124,10 +124,16 @@ def make_read_only(program: RunningProgram, rng: random.Random) -> Hit:
     results = program.folder / "results"
     at_s = time.time()
     pids = frozenset(event.pid for event in program.current().values())
-    subprocess.run(["mount", "-o", "remount,ro,force", results], check=True)
+    if not program.wait_until(lambda: _remount("ro", results), _END_S):  # while a file is written, the kernel refuses
+        raise MissedError("the storage is always written to")
     time.sleep(_LASTS_S)
-    subprocess.run(["mount", "-o", "remount,rw", results], check=True)
+    _remount("rw", results)
     return Hit(at_s, pids, until_s=time.time())
+
+
+def _remount(mode: str, folder: Path) -> bool:
+    command = ["mount", "-o", f"remount,{mode}", folder]
+    return subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode == 0
 
 
 def _fake_clock(folder: Path) -> dict[str, str]:

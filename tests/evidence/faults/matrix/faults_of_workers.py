@@ -51,7 +51,7 @@ def run_out(frameworks: tuple[str, ...]) -> Strike:
     """Let a trial, each once, run out of memory by the errors of frameworks in turn."""
 
     def strike(program: RunningProgram, rng: random.Random) -> Hit:
-        been = program.told("run-out")
+        been = program.told_to("run-out")
         framework = frameworks[len(been) % len(frameworks)]
         event = program.tell(program.pick(rng, besides=been).trial, f"run-out {framework}")
         return Hit(event.at_s, frozenset({event.pid}))
@@ -64,7 +64,9 @@ def be_killed_by_kernel(program: RunningProgram, rng: random.Random) -> Hit:
     from tests.on_ray.kernel_kills import small_group
 
     with small_group() as group:
-        event = program.tell(program.pick(rng, besides=program.told("be-killed")).trial, f"be-killed-by-kernel {group}")
+        event = program.tell(
+            program.pick(rng, besides=program.told_to("be-killed")).trial, f"be-killed-by-kernel {group}"
+        )
         hit = Hit(event.at_s, frozenset({event.pid}))
         program.goes_on_after(hit)
     return hit

@@ -66,7 +66,7 @@ class Verdict:
         repeated: For each trial that started again after a fault, how many steps it took twice.
         disturbed: The trials that started again though nothing had hit them, and those that two processes ran at once.
         recovery_s: For each trial that started again, seconds from the fault to its next step.
-        starting_s: How many of these seconds its process had been there, which starts and imports meanwhile.
+        process_s: How many of these seconds until its new process was there, which then starts and imports.
         ended_s: Where the fault ends the program, seconds from the fault to that end.
         told_s: For each fault, seconds until the program's log said so; ``None``: it did not.
         left: What the run left behind.
@@ -78,7 +78,7 @@ class Verdict:
     repeated: tuple[int, ...] = ()
     disturbed: tuple[str, ...] = ()
     recovery_s: tuple[float, ...] = ()
-    starting_s: tuple[float, ...] = ()
+    process_s: tuple[float, ...] = ()
     ended_s: tuple[float, ...] = ()
     told_s: tuple[float | None, ...] = ()
     left: tuple[str, ...] = ()
@@ -86,6 +86,12 @@ class Verdict:
     def __add__(self, other: "Verdict") -> "Verdict":
         """Return what the faults of both did."""
         return Verdict(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What should not have been."""
+        missed, left = (f"missed: {each}" for each in self.missed), (f"left: {each}" for each in self.left)
+        return (*self.lost, *self.disturbed, *left, *missed)
 
 
 Verdicts = defaultdict[str, Verdict]
@@ -172,9 +178,9 @@ def _judge_restart(start: Event, events: Iterable[Event], hit: Hit, most: int) -
     next_step = next((each for each in events if each.what == "step" and each.pid == start.pid), None)
     if next_step is None or start.at_s < hit.until_s:
         return repeated
-    recovery_s = next_step.at_s - max(hit.at_s, hit.until_s)
-    starting_s = min(recovery_s, next_step.at_s - start.began_s)
-    return repeated + Verdict(recovery_s=(recovery_s,), starting_s=(starting_s,))
+    since_s = max(hit.at_s, hit.until_s)
+    process_s = max(0.0, start.began_s - since_s)  # one that is reused was there before
+    return repeated + Verdict(recovery_s=(next_step.at_s - since_s,), process_s=(process_s,))
 
 
 def not_kept(events: Iterable[Event], saved: Mapping[str, int]) -> Verdict:

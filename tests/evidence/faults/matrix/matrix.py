@@ -78,14 +78,14 @@ def measure_faults(
         for cell in run.cells:
             text = f"{cell.fault}, {cell.way}: {_counts(cell.verdict)}"
             print(f"{time.monotonic() - began_s:.0f} s: {text}", file=sys.stderr, flush=True)
-            for why in _failures(cell.verdict):
+            for why in cell.verdict.failures:
                 print(f"  * {one_line(why)}", file=sys.stderr, flush=True)
         if record is not None:
             with record.open("a") as file:
                 file.write(json.dumps(_to_json(run)) + "\n")
     print(_report(runs))
     print(f"\n{describe_machine()}\ncommand: {own_command()}")
-    return not any(_failures(cell.verdict) for run in runs for cell in run.cells if cell.way not in RAY_ALONE)
+    return not any(cell.verdict.failures for run in runs for cell in run.cells if cell.way not in RAY_ALONE)
 
 
 def _runs(faults: Sequence[str], ways: Sequence[str], number: int | None, seed: int) -> Iterator[Run]:
@@ -138,18 +138,13 @@ def _report(runs: Sequence[Run]) -> str:
     cells = [cell for run in runs for cell in run.cells]
     lines = [table_of(cells)]
     for cell in cells:
-        lines += [f"* {cell.fault}, {cell.way}: {one_line(why)}" for why in _failures(cell.verdict)]
+        lines += [f"* {cell.fault}, {cell.way}: {one_line(why)}" for why in cell.verdict.failures]
     num_faults, seconds = sum(cell.verdict.num_faults for cell in cells), sum(run.seconds for run in runs)
     loads = [run.load for run in runs]
     lines.append(
         f"\n{len(runs)} runs, {num_faults} faults in {seconds:.0f} s; load average {_times(loads)} (median, p95)"
     )
     return "\n".join(lines)
-
-
-def _failures(found: Verdict) -> tuple[str, ...]:
-    missed, left = (f"missed: {each}" for each in found.missed), (f"left: {each}" for each in found.left)
-    return (*found.lost, *found.disturbed, *left, *missed)
 
 
 def _counts(found: Verdict) -> str:
@@ -174,7 +169,7 @@ _HEAD: Final = (
     "Most steps twice",
     "Disturbed",
     "Goes on after (s)",
-    "of which starting",
+    "new process after (s)",
     "Program ends after (s)",
     "Told after (s)",
     "Left",
@@ -203,7 +198,7 @@ def _columns(found: Verdict, *, is_told: bool) -> tuple[str, ...]:
         str(max(found.repeated, default=0)),
         str(len(found.disturbed)),
         _times(found.recovery_s),
-        _times(found.starting_s),
+        _times(found.process_s),
         _times(found.ended_s),
         f"{_times(told)} ({len(told)} of {len(found.told_s)})" if found.told_s and is_told else "",
         str(len(found.left)),

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ _END_S: Final = 60.0
 _HALF: Final = re.compile(r"\.[0-9a-f]{8}$")
 """How a file is called that is not written to its end."""
 _AFTER_S: Final = 1.0
+_LAST_CHARACTERS: Final = 3000
 _LEFT_S: Final = 15.0
 """How long after a run Ray may take to end its processes and free what they held."""
 
@@ -117,7 +119,7 @@ class RunningProgram:
             MissedError: It does not.
         """
         if not self.wait_until((self.folder / PLANNED).exists, _START_S):
-            raise MissedError(f"the program does not plan: {self.last_words()}")
+            raise MissedError("the program does not plan")
 
     def begin(self) -> None:
         """Let a program that waits for it begin its run."""
@@ -130,11 +132,11 @@ class RunningProgram:
             MissedError: They do not.
         """
         if not self.wait_until(lambda: len(self.current()) >= number, _START_S):
-            raise MissedError(f"only {len(self.current())} of {number} trials run: {self.last_words()}")
+            raise MissedError(f"only {len(self.current())} of {number} trials run")
 
     def last_words(self) -> str:
         """Return the end of the program's log."""
-        return self.log.read_text(errors="replace")[-1500:]
+        return self.log.read_text(errors="replace")[-_LAST_CHARACTERS:]
 
     def pick(self, rng: random.Random, besides: Iterable[str] = ()) -> Event:
         """Return the latest step of some trial that runs.
@@ -168,7 +170,7 @@ class RunningProgram:
             raise MissedError(f"{trial} does not obey {order!r}")
         return obeyed()[-1]
 
-    def told(self, order: str) -> set[str]:
+    def told_to(self, order: str) -> set[str]:
         """Return the trials that have obeyed an order which begins like this."""
         return {each.trial for each in self.events() if each.what == "order" and each.origin.startswith(order)}
 
@@ -217,8 +219,8 @@ class Fault:
         strike: Makes it strike once while trials run, and returns what it hit.
         ways: The ways under which it is tried.
         number: How many times it strikes in a run without Train.
-        num_trials: How many trials a run has.
-        num_at_once: How many run before the first strike.
+        num_trials: How many trials a run without Train has.
+        num_at_once: How many of them run before the first strike.
         order: What else the program is told; see :class:`Order`.
         variables: Returns environment variables for the program in a folder.
         before: Called when the program has planned, before trials start.
@@ -244,9 +246,12 @@ class Fault:
     ends_run: bool = False
     group: str = ""
 
-    def number_under(self, way: str) -> int:
-        """Return how many times it strikes in a run: with Train, which takes longer to go on, a third as often."""
-        return -(-self.number // 3) if way in WITH_TRAIN else self.number
+    def under(self, way: str) -> "Fault":
+        """Return the fault for runs in this way: with Train, whose trials have four processes, less of all."""
+        if way not in WITH_TRAIN:
+            return self
+        num_trials, num_at_once = -(-self.num_trials // 2), -(-self.num_at_once // 2)
+        return replace(self, number=-(-self.number // 3), num_trials=num_trials, num_at_once=num_at_once)
 
 
 def run_under(
@@ -263,7 +268,8 @@ def run_under(
         seed: Of what is hit, and when.
     """
     rng = random.Random(f"{seed} {' '.join(faults)} {way}")
-    strikes = [name for name, fault in faults.items() for _ in range(number or fault.number_under(way))]
+    faults = {name: fault.under(way) for name, fault in faults.items()}
+    strikes = [name for name, fault in faults.items() for _ in range(number or fault.number)]
     rng.shuffle(strikes)
     first = next(iter(faults.values()))
     order = Order(cluster.address, way, first.num_trials, **first.order)
@@ -274,10 +280,12 @@ def run_under(
         last = hits[-1].kind if hits else strikes[0]
         if not (hits and first.ends_run):
             program.finish()
-        if program.end() is None:
-            why = f"the program hung, and was killed: {program.last_words()[-300:]}"
-            verdicts[last] += Verdict(lost=(why,))
+        status = program.end()
+        if status is None:
+            verdicts[last] += Verdict(lost=("the program hung, and was killed",))
         ends, error = read_outcome(folder)
+        if not (ends or error or first.ends_run):
+            verdicts[last] += Verdict(lost=(f"the program ended by itself with status {status}",))
         events = program.events()
         if first.ends_run:
             ended_s = (folder / OUTCOME).stat().st_mtime if ends or error else time.time()
@@ -290,6 +298,8 @@ def run_under(
         for hit in hits:
             if told := faults[hit.kind].told:
                 verdicts[hit.kind] += Verdict(told_s=(program.told_after_s(hit, told),))
+        if any(verdict.failures for verdict in verdicts.values()):
+            print(f"the program's log ends:\n{program.last_words()}", file=sys.stderr, flush=True)
         halves = [f"file {each.name}" for each in (folder / "results").rglob(".*") if _HALF.search(each.name)]
         verdicts[last] += Verdict(left=(*cluster.left_within(_LEFT_S), *halves))
     finally:
@@ -310,7 +320,7 @@ def _strike(
         if first.before is not None:
             first.before(program)
         program.wait_for_trials(first.num_at_once)
-    except MissedError as missed:
+    except (MissedError, OSError, subprocess.SubprocessError) as missed:
         verdicts[strikes[0]] += Verdict(missed=(str(missed),))
         return verdicts
     for kind in strikes:
@@ -322,7 +332,7 @@ def _strike(
             program.goes_on_after(hits[-1])
             if fault.after is not None:
                 verdicts[kind] += fault.after(program, hits[-1])
-        except MissedError as missed:
+        except (MissedError, OSError, subprocess.SubprocessError) as missed:
             verdicts[kind] += Verdict(missed=(str(missed),))
         if program.process.poll() is not None:
             break
