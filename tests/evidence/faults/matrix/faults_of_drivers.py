@@ -132,7 +132,7 @@ def make_read_only(program: RunningProgram, rng: random.Random) -> Hit:
 
 
 def _remount(mode: str, folder: Path) -> bool:
-    command = ["mount", "-o", f"remount,{mode}", folder]
+    command = ["mount", "-o", f"remount,{mode}", str(folder)]
     return subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode == 0
 
 
