@@ -18,6 +18,8 @@ _RAY_OF_ITS_OWN: Final = {
     # The machine would be busy with processes to which no work comes.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
+    # Else a machine that is busy with other work lets Ray's processes wait for it.
+    "RAY_worker_niceness": "0",
 }
 
 
@@ -61,16 +63,25 @@ def faults(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is hit, and when.")] = 0,
     record: Annotated[
-        Path | None, typer.Option(help="Write each run's counts to this file.", show_default=False)
+        Path | None, typer.Option(help="Add what each run came to to this file, once it has ended.", show_default=False)
+    ] = None,
+    show: Annotated[
+        list[Path] | None,
+        typer.Option(help="Run nothing, and print the table of this record; may be repeated.", show_default=False),
     ] = None,
 ) -> None:
     """Let faults strike real runs: is a trial lost, a neighbour disturbed, anything left behind?"""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends the cluster too
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what runs behind it ignore Ctrl-C
     # Short, as Ray puts sockets there; before Ray is imported.
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
         os.environ.update(_RAY_OF_ITS_OWN, RAY_TMPDIR=folder)
-        from .faults.matrix.matrix import FAULTS, measure_faults
+        from .faults.matrix.matrix import FAULTS, measure_faults, show_faults
         from .faults.matrix.ways import WAYS
+
+        if show:
+            show_faults(show)
+            return
 
         for given, known in ((fault, FAULTS), (way, WAYS)):
             if unknown := sorted(set(given or ()) - known.keys()):

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import pickle
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,9 @@ import ray
 import ray.train
 from packaging.version import Version
 from ray import tune
+from ray.exceptions import RayActorError
 from ray.train import ScalingConfig
+from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 from ray.train.v2.api.exceptions import WorkerGroupError
 from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler
 from ray.util.placement_group import placement_group
@@ -24,6 +27,7 @@ from tune_policies.ray_compat.autoscaler import start_coordinator_here
 from tune_policies.ray_compat.autoscaler_config import cluster_yaml_schema
 from tune_policies.ray_compat.connection import is_through_client, sent_by_value
 from tune_policies.ray_compat.gcs import (
+    dead_actors,
     free_by_node,
     is_dead_actor_of,
     living_actors,
@@ -94,6 +98,18 @@ def test_the_table_of_actors_says_what_each_holds_where_and_who_started_it():
     wait_until(lambda: is_dead_actor_of("Holder", outer_id))
     assert not is_dead_actor_of("Other", outer_id)
     wait_until(lambda: free_by_node()[this_node()].get("CPU") == 4)
+
+
+def test_an_error_of_trains_workers_names_the_actors_that_died():
+    holder = Holder.remote()
+    actor_id = ray.get(holder.own_id.remote())
+    ray.kill(holder)
+    with pytest.raises(RayActorError) as raised:
+        ray.get(holder.own_id.remote())
+    failures = {0: WorkerHealthCheckFailedError("rank 0", raised.value), 1: ValueError("no actor")}
+    of_train = pickle.loads(pickle.dumps(WorkerGroupError("two workers failed", failures)))
+
+    assert [*dead_actors(raised.value), *dead_actors(of_train)] == [actor_id, actor_id]
 
 
 def test_the_table_of_groups_says_whose_each_is_and_a_group_can_be_removed():

@@ -16,13 +16,13 @@ import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from tune_policies.cluster.capacity import HEAD_RESOURCE, NodeCapacity, accelerator_type_of, in_use, to_resources
@@ -321,6 +321,16 @@ def is_dead_actor_of(class_name: str, actor_id: str) -> bool:
 def remove_group(group_id: str) -> None:
     """Remove a placement group of whichever program. The public way takes a handle, which only its maker has."""
     remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group_id)))
+
+
+def dead_actors(error: object) -> Iterator[str]:
+    """Yield the identifiers of the actors of whose death an error tells: a trial's, or Ray Train's workers."""
+    failures = getattr(error, "worker_failures", None)  # of Ray Train's WorkerGroupError, by rank
+    for each in (error, *(failures.values() if isinstance(failures, dict) else ())):
+        died = getattr(each, "health_check_failure", each)
+        actor_id = getattr(died, "actor_id", None)
+        if isinstance(died, RayActorError) and actor_id:
+            yield actor_id
 
 
 def node_of_actor(actor_id: str) -> str | None:

@@ -9,18 +9,17 @@ public place for a value of a node.
 """
 
 import logging
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_policies.values.errors import RayVersionError
 
-from .gcs import node_of_actor
+from .gcs import dead_actors, node_of_actor
 from .version import Gone
 
 try:
@@ -56,19 +55,10 @@ def was_killed_by_kernel(error: object) -> bool:
     Its node is asked, which may take seconds. Of processes that noted nothing, nothing is known.
     """
     try:
-        return any(map(_is_killed, _actors_in(error)))
+        return any(map(_is_killed, dead_actors(error)))
     except RayVersionError as problem:
         _logger.warning("a process that ended counts as not killed by the kernel: %s", problem)
         return False
-
-
-def _actors_in(error: object) -> Iterator[str]:
-    failures = getattr(error, "worker_failures", None)  # of Ray Train's WorkerGroupError, by rank
-    for each in (error, *(failures.values() if isinstance(failures, dict) else ())):
-        died = getattr(each, "health_check_failure", each)
-        actor_id = getattr(died, "actor_id", None)
-        if isinstance(died, RayActorError) and actor_id:
-            yield actor_id
 
 
 def _is_killed(actor_id: str) -> bool:

@@ -47,8 +47,8 @@ class PolicyScheduler(WrappingScheduler):
     The scheduler knows how fast slots are from the plan's speeds, and from the trials that have ended. Where the
     searcher does not say how many trials are to come, every slot is used.
 
-    A trial that is lost with its node is requeued, and resumes from its latest checkpoint. That counts as no failure:
-    ``max_failures`` and ``fail_fast`` are for all other errors.
+    A trial that is lost with its node, or with that of its Train workers, is requeued, and resumes from its latest
+    checkpoint. That counts as no failure: ``max_failures`` and ``fail_fast`` are for all other errors.
 
     Args:
         inner: The scheduler that decides everything else; ``None``: Tune's default, first come first served.
@@ -159,7 +159,7 @@ class PolicyScheduler(WrappingScheduler):
         super().on_trial_complete(tune_controller, trial, result)
 
     def should_requeue(self, trial: Trial, error: object) -> bool:
-        """Return whether a failed trial was lost with its node."""
+        """Return whether a failed trial was lost with its node, or with that of its Train workers."""
         node_id = lost_node(error)
         if node_id is None:
             return False

@@ -7,14 +7,13 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
 import ray
-from ray.exceptions import RayActorError
 from ray.tune import PlacementGroupFactory
 
 from tune_policies.cluster.capacity import ClusterCapacity
@@ -22,7 +21,7 @@ from tune_policies.placement.layout import Placement, place_slots
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.probe.probe_cluster import probe_cluster
-from tune_policies.ray_compat.gcs import node_of_actor, read_cluster_state
+from tune_policies.ray_compat.gcs import dead_actors, node_of_actor, read_cluster_state
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
 from tune_policies.values.units import is_number
 from tune_policies.values.value import Value, counted
@@ -140,16 +139,17 @@ def _read_nodes() -> tuple[Hashable, ClusterCapacity]:
 
 
 def lost_node(error: object) -> str | None:
-    """Return the identifier of the dead node with which a trial was lost; ``None``: its node lives, or is not known.
+    """Return the identifier of the dead node with which a trial, or one of its Train workers, was lost.
 
-    Ray takes seconds to count a killed node as dead (``health_check_period_ms`` and its like), while the node's trials
-    fail at once. So where Ray still counts the node as alive, this calls its raylet: a dead one does not answer.
+    ``None``: their nodes live, or are not known. Ray takes seconds to count a killed node as dead
+    (``health_check_period_ms`` and its like), while the node's trials fail at once. So where Ray still counts the node
+    as alive, this calls its raylet: a dead one does not answer.
     """
-    actor_id = getattr(error, "actor_id", None)
-    if not isinstance(error, RayActorError) or not actor_id:
+    actor_ids = [*dead_actors(error)]
+    if not actor_ids:
         return None
     reading: BackgroundTask[str | None] = BackgroundTask()
-    reading.start(lambda: _dead_node_of(actor_id))
+    reading.start(lambda: _dead_node_of(actor_ids))
     answer: str | Exception | None = TimeoutError(f"no answer within {_LOST_NODE_TIMEOUT_S:g} s")
     if reading.wait(_LOST_NODE_TIMEOUT_S):
         answer = reading.take()
@@ -159,16 +159,17 @@ def lost_node(error: object) -> str | None:
     return answer
 
 
-def _dead_node_of(actor_id: str) -> str | None:
-    node_id = node_of_actor(actor_id)
-    node = next((each for each in ray.nodes() if each["NodeID"] == node_id), None)
-    if node is None:
-        return None
+def _dead_node_of(actor_ids: Iterable[str]) -> str | None:
+    node_ids = {node_of_actor(actor_id) for actor_id in actor_ids}
+    return next((str(node["NodeID"]) for node in ray.nodes() if node["NodeID"] in node_ids and _is_dead(node)), None)
+
+
+def _is_dead(node: Mapping[str, Any]) -> bool:
     if node["Alive"]:
         address = node["NodeManagerAddress"], node["NodeManagerPort"]
         with suppress(OSError), socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S):
-            return None  # its raylet answers
-    return str(node["NodeID"])
+            return False  # its raylet answers
+    return True
 
 
 _AVOID_LOST_NODE_S: Final = 60.0

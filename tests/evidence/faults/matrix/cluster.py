@@ -19,9 +19,11 @@ QUICK_HEALTH: Final = {
     "health_check_period_ms": 500,
     "health_check_timeout_ms": 2000,
     "health_check_failure_threshold": 2,
+    "gcs_rpc_server_reconnect_timeout_s": 5,
 }
 NODE: Final[Mapping[str, int]] = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 80 * 2**20}
-_AGENTS: Final = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
+_AGENTS: Final = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::AutoscalingCoordinator")
+"""The last one is what Ray Train leaves on each cluster, once."""
 _OF_RAY: Final = ("dashboard/agent", "runtime_env/agent", "log_monitor", "ray-dashboard")
 _INTERVAL_S: Final = 0.5
 
@@ -33,8 +35,12 @@ class FaultCluster:
         logging.getLogger("ray").setLevel(logging.CRITICAL)  # it warns of every node that dies
         self._node = node
         self.num_nodes = num_nodes
+        self._begin()
+
+    def _begin(self) -> None:
         head = {"num_cpus": 0, "include_dashboard": False, "_system_config": QUICK_HEALTH}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._has_gcs = True
         self._seen: dict[tuple[int, float], psutil.Process] = {}
         self._stop = threading.Event()
         self._watch = threading.Thread(target=self._watch_processes, daemon=True)
@@ -54,12 +60,20 @@ class FaultCluster:
                 process.kill()
         self._cluster.shutdown()
 
-    def add_node(self) -> str:
-        """Add a node, and wait for it; return its identifier."""
-        return str(self._cluster.add_node(include_dashboard=False, **self._node).node_id)
+    def lose_gcs(self) -> None:
+        """End the GCS by SIGKILL, and with it the cluster, as nothing outlives it that it knew."""
+        self._has_gcs = False
+        self._cluster.head_node.all_processes["gcs_server"][0].process.kill()
+
+    def add_node(self, **options: Any) -> str:
+        """Add a node, in which ``options`` are not as in others, and wait for it; return its identifier."""
+        return str(self._cluster.add_node(include_dashboard=False, **{**self._node, **options}).node_id)
 
     def restore(self) -> None:
-        """Take away or add nodes until there are as many as at first."""
+        """Take away or add nodes until there are as many as at first; begin anew where the GCS is lost."""
+        if not self._has_gcs:
+            self.end()
+            self._begin()
         for node_id in self.node_ids()[self.num_nodes :]:
             self.kill_node(node_id)
         while len(self._cluster.worker_nodes) < self.num_nodes:
@@ -138,6 +152,8 @@ class FaultCluster:
         for process in self._processes():
             with suppress(psutil.Error):
                 left.append(f"process {' '.join(process.cmdline())[:60]}")
+        if not self._has_gcs:
+            return tuple(left)
         groups = self._cluster.global_state.placement_group_table()
         left += [f"placement group {key[:8]}" for key, each in groups.items() if each["state"] != "REMOVED"]
         reply = GetClusterStatusReply()

@@ -13,20 +13,22 @@ from .judge import Hit
 from .program import Fault, RunningProgram, Strike
 from .ways import DRIVERS, WAYS, WITH_OOM_RETRY, WITH_TRAIN
 
-_ALL: Final = tuple(way for way in WAYS if way != "ray-gpus")
+_ALL: Final = tuple(way for way in WAYS if way != "tuner")
 _FRAMEWORKS: Final = ("torch", "jax", "cupy", "python")
 _RAN_OUT: Final = r"ran out of (GPU|host) memory"
+_TWO_AT_ONCE: Final = 0.4
 
 
 def kill_workers(program: RunningProgram, rng: random.Random) -> Hit:
-    """End the processes of two trials, or where they train in Train workers, these, by SIGKILL."""
-    first = program.pick(rng)
-    pids = frozenset({first.pid, program.pick(rng, besides=[first.trial]).pid})
+    """End the processes of one trial or two, or where they train in Train workers, these, by SIGKILL."""
+    pids = {(first := program.pick(rng)).pid}
+    if rng.random() < _TWO_AT_ONCE:
+        pids.add(program.pick(rng, besides=[first.trial]).pid)
     at_s = time.time()
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return Hit(at_s, pids)
+    return Hit(at_s, frozenset(pids), number=len(pids))
 
 
 def kill_driver_of_train(program: RunningProgram, rng: random.Random) -> Hit:
@@ -49,7 +51,7 @@ def run_out(frameworks: tuple[str, ...]) -> Strike:
     """Let a trial, each once, run out of memory by the errors of frameworks in turn."""
 
     def strike(program: RunningProgram, rng: random.Random) -> Hit:
-        been = {event.trial for event in program.events() if event.what == "order"}
+        been = program.told_to("run-out")
         framework = frameworks[len(been) % len(frameworks)]
         event = program.tell(program.pick(rng, besides=been).trial, f"run-out {framework}")
         return Hit(event.at_s, frozenset({event.pid}))
@@ -61,9 +63,10 @@ def be_killed_by_kernel(program: RunningProgram, rng: random.Random) -> Hit:
     """Let a trial take more host memory than its cgroup has."""
     from tests.on_ray.kernel_kills import small_group
 
-    been = {event.trial for event in program.events() if event.what == "order"}
     with small_group() as group:
-        event = program.tell(program.pick(rng, besides=been).trial, f"be-killed-by-kernel {group}")
+        event = program.tell(
+            program.pick(rng, besides=program.told_to("be-killed")).trial, f"be-killed-by-kernel {group}"
+        )
         hit = Hit(event.at_s, frozenset({event.pid}))
         program.goes_on_after(hit)
     return hit
@@ -82,29 +85,23 @@ def ignore_signals_and_fail_another(program: RunningProgram, rng: random.Random)
 
 
 FAULTS: Final[Mapping[str, Fault]] = {
-    "worker-killed": Fault("worker process SIGKILLed", kill_workers, _ALL, number=10),
+    "worker-killed": Fault("worker process SIGKILLed", kill_workers, _ALL, number=8),
     "train-driver-killed": Fault(
-        "process of a trial that waits for Train workers SIGKILLed", kill_driver_of_train, WITH_TRAIN, number=9
+        "process of a trial that waits for Train workers SIGKILLed", kill_driver_of_train, WITH_TRAIN, number=6
     ),
-    "trial-raises": Fault("trial raises", fail, _ALL, number=6),
+    "trial-raises": Fault("trial raises", fail, _ALL, number=3),
     "fail-fast": Fault(
         "trial raises, with fail_fast",
         fail,
         ("ray", "with_plan", "policy-scheduler", "oom-asha", "as_trainable"),
         order={"fail_fast": True},
         ends_run=True,
+        group="fail-fast",
     ),
     "out-of-gpu-memory": Fault(
-        "GPU memory runs out, by the errors of torch, JAX, CuPy and Python",
+        "GPU memory runs out, by errors as of torch, JAX, CuPy and Python",
         run_out(_FRAMEWORKS),
-        ("ray-gpus", "oom-fifo"),
-        number=4,
-        told=_RAN_OUT,
-    ),
-    "out-of-gpu-memory-by-text": Fault(
-        "GPU memory runs out, as an error's text says",
-        run_out(("text",)),
-        ("ray-gpus", "oom-asha", "oom-pbt"),
+        ("ray-gpus", *WITH_OOM_RETRY),
         number=4,
         told=_RAN_OUT,
     ),
@@ -115,7 +112,11 @@ FAULTS: Final[Mapping[str, Fault]] = {
         number=2,
     ),
     "children-left": Fault(
-        "trial leaves a child that ignores SIGTERM", leave_children, ("ray", "with_plan", "policy-scheduler"), number=2
+        "trial leaves a child that ignores SIGTERM",
+        leave_children,
+        ("ray", "with_plan", "policy-scheduler"),
+        number=2,
+        group="children",
     ),
     "signals-ignored": Fault(
         "trials ignore SIGTERM, and one fails with fail_fast",
@@ -123,5 +124,6 @@ FAULTS: Final[Mapping[str, Fault]] = {
         ("ray", "policy-scheduler", "oom-pbt"),
         order={"fail_fast": True},
         ends_run=True,
+        group="signals",
     ),
 }

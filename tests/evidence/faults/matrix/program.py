@@ -5,10 +5,11 @@ import os
 import random
 import re
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,18 +18,20 @@ import psutil
 from tune_policies.files.child_python import child_python
 
 from .cluster import FaultCluster
-from .judge import Hit, Verdict, judge, not_kept
-from .trial import EVENTS, FINISH, ORDERS, SCRATCH, Event, read_events
-from .ways import DRIVERS, OUTCOME, WITH_TRAIN, Order, read_outcome, write_order
+from .judge import Hit, Verdict, Verdicts, judge, not_kept
+from .trial import EVENTS, FINISH, ORDERS, SCRATCH, Event, EventReader
+from .ways import DRIVERS, OUTCOME, PLANNED, WITH_TRAIN, Order, read_outcome, write_order
 
 _ROOT: Final = Path(__file__).parents[4]
-_POLL_S: Final = 0.05
-_START_S: Final = 240.0
-_RECOVER_S: Final = 120.0
-_END_S: Final = 120.0
+_POLL_S: Final = 0.1
+_START_S: Final = 120.0
+_RECOVER_S: Final = 60.0
+_END_S: Final = 60.0
 _HALF: Final = re.compile(r"\.[0-9a-f]{8}$")
 """How a file is called that is not written to its end."""
-_LEFT_S: Final = 20.0
+_AFTER_S: Final = 1.0
+_LAST_CHARACTERS: Final = 3000
+_LEFT_S: Final = 15.0
 """How long after a run Ray may take to end its processes and free what they held."""
 
 
@@ -37,23 +40,50 @@ class MissedError(Exception):
 
 
 class RunningProgram:
-    """A program on a cluster, in a folder of its own."""
+    """A program on a cluster, in a folder of its own, with environment variables of its own."""
 
-    def __init__(self, cluster: FaultCluster, folder: Path, order: Order) -> None:
-        self.cluster, self.folder = cluster, folder
+    def __init__(
+        self, cluster: FaultCluster, folder: Path, order: Order, variables: Mapping[str, str] | None = None
+    ) -> None:
+        self.cluster, self.folder, self.order = cluster, folder, order
+        self.neighbours: list[RunningProgram] = []
+        self._variables = variables or {}
         for name in (EVENTS, ORDERS, SCRATCH, DRIVERS):
             (folder / name).mkdir()
-        write_order(folder, order)
+        self._reader = EventReader(folder)
         self.log = folder / "program.log"
-        environment = dict(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-        command = child_python("-m", "tests.evidence.faults.matrix.ways", str(folder))
-        with self.log.open("wb") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=_ROOT)
+        self.process = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        write_order(self.folder, self.order)
+        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path, **self._variables}
+        command = child_python("-m", "tests.evidence.faults.matrix.ways", str(self.folder))
+        with self.log.open("ab") as output:
+            return subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=_ROOT)
+
+    def resume(self) -> None:
+        """Start the program again once it has ended, to resume its run."""
+        self.order = replace(self.order, resumes=True, waits_for_plan=False)
+        (self.folder / OUTCOME).unlink(missing_ok=True)
+        self.process = self._start()
+
+    def start_neighbour(self) -> "RunningProgram":
+        """Start another program on the same cluster, which runs the same in a folder of its own."""
+        folder = self.folder / f"neighbour-{len(self.neighbours)}"
+        folder.mkdir()
+        self.neighbours.append(RunningProgram(self.cluster, folder, self.order))
+        return self.neighbours[-1]
+
+    def kill(self) -> None:
+        """Kill the program and its neighbours; nothing happens to those that have ended."""
+        for each in (self, *self.neighbours):
+            each.process.kill()
+            each.process.wait()
 
     def events(self) -> list[Event]:
         """Return what the trials have noted so far."""
-        return read_events(self.folder)
+        return self._reader.events()
 
     def current(self) -> dict[str, Event]:
         """Return the last step of each trial in the process that runs it now, if it has taken one there."""
@@ -82,6 +112,19 @@ class RunningProgram:
             time.sleep(_POLL_S)
         return True
 
+    def wait_for_plan(self) -> None:
+        """Wait until the program has planned.
+
+        Raises:
+            MissedError: It does not.
+        """
+        if not self.wait_until((self.folder / PLANNED).exists, _START_S):
+            raise MissedError("the program does not plan")
+
+    def begin(self) -> None:
+        """Let a program that waits for it begin its run."""
+        (self.folder / PLANNED).unlink()
+
     def wait_for_trials(self, number: int) -> None:
         """Wait until so many trials run.
 
@@ -89,11 +132,11 @@ class RunningProgram:
             MissedError: They do not.
         """
         if not self.wait_until(lambda: len(self.current()) >= number, _START_S):
-            raise MissedError(f"only {len(self.current())} of {number} trials run: {self.last_words()}")
+            raise MissedError(f"only {len(self.current())} of {number} trials run")
 
     def last_words(self) -> str:
         """Return the end of the program's log."""
-        return self.log.read_text(errors="replace")[-1500:]
+        return self.log.read_text(errors="replace")[-_LAST_CHARACTERS:]
 
     def pick(self, rng: random.Random, besides: Iterable[str] = ()) -> Event:
         """Return the latest step of some trial that runs.
@@ -123,19 +166,25 @@ class RunningProgram:
         path = self.folder / ORDERS / trial
         path.with_suffix(".new").write_text(order)
         path.with_suffix(".new").replace(path)
-        if not self.wait_until(lambda: bool(obeyed()), 60):
-            errors = [path.read_text()[-500:] for path in (self.folder / "results").rglob("error.txt")]
-            raise MissedError(f"{trial} does not obey {order!r}: {errors}")
+        if not self.wait_until(lambda: bool(obeyed()), 30):
+            raise MissedError(f"{trial} does not obey {order!r}")
         return obeyed()[-1]
 
+    def told_to(self, order: str) -> set[str]:
+        """Return the trials that have obeyed an order which begins like this."""
+        return {each.trial for each in self.events() if each.what == "order" and each.origin.startswith(order)}
+
     def goes_on_after(self, hit: Hit) -> bool:
-        """Wait until every trial that was hit takes steps again, in another process; return whether all do."""
-        events = self.events()
-        latest = {event.trial: event for event in events if event.at_s <= hit.at_s}
-        hit_trials = {trial for trial, event in latest.items() if event.what != "end" and hit.ends(event)}
+        """Wait until every trial that was hit takes steps again; return whether all do."""
+        latest = {event.trial: event for event in self.events() if event.at_s <= hit.at_s}
+        hit_trials = {trial for trial, event in latest.items() if event.what != "end" and hit.is_on(event)}
+
+        def goes_on(event: Event) -> bool:
+            # A fault that lasts does not end every process.
+            return not hit.is_on(event) or event.at_s > hit.until_s + _AFTER_S > _AFTER_S
 
         def go_on() -> bool:
-            return hit_trials <= {trial for trial, event in self.current().items() if not hit.is_on(event)}
+            return hit_trials - hit.doomed <= {trial for trial, event in self.current().items() if goes_on(event)}
 
         return self.wait_until(go_on, _RECOVER_S)
 
@@ -170,13 +219,16 @@ class Fault:
         strike: Makes it strike once while trials run, and returns what it hit.
         ways: The ways under which it is tried.
         number: How many times it strikes in a run without Train.
-        num_trials: How many trials a run has.
-        num_at_once: How many run before the first strike.
+        num_trials: How many trials a run without Train has.
+        num_at_once: How many of them run before the first strike.
         order: What else the program is told; see :class:`Order`.
+        variables: Returns environment variables for the program in a folder.
         before: Called when the program has planned, before trials start.
         after: Called when the fault has struck and the trials that it hit go on; returns what it found.
+        cleanup: Called when the program has ended.
         told: What the program's log says of the fault, as a regular expression; empty: nothing is to be told.
         ends_run: Whether the run ends by the fault, and does not go on.
+        group: The kinds of one group share a run, for which the first says what it needs. Empty: all that need nothing.
     """
 
     title: str
@@ -186,64 +238,107 @@ class Fault:
     num_trials: int = 4
     num_at_once: int = 4
     order: Mapping[str, Any] = field(default_factory=dict)
+    variables: Callable[[Path], Mapping[str, str]] | None = None
     before: Callable[[RunningProgram], None] | None = None
     after: Callable[[RunningProgram, Hit], Verdict] | None = None
+    cleanup: Callable[[RunningProgram], None] | None = None
     told: str = ""
     ends_run: bool = False
+    group: str = ""
 
-    def number_under(self, way: str) -> int:
-        """Return how many times it strikes in a run: with Train, which takes longer to go on, a third as often."""
-        return -(-self.number // 3) if way in WITH_TRAIN else self.number
+    def under(self, way: str) -> "Fault":
+        """Return the fault for runs in this way: with Train, whose trials have four processes, less of all."""
+        if way not in WITH_TRAIN:
+            return self
+        num_trials, num_at_once = -(-self.num_trials // 2), -(-self.num_at_once // 2)
+        return replace(self, number=-(-self.number // 3), num_trials=num_trials, num_at_once=num_at_once)
 
 
-def run_under(fault: Fault, way: str, cluster: FaultCluster, folder: Path, number: int, seed: int) -> Verdict:
-    """Run trials in one way while a fault strikes so many times; return what it did."""
-    order = Order(cluster.address, way, fault.num_trials, **fault.order)
-    program = RunningProgram(cluster, folder, order)
+def run_under(
+    faults: Mapping[str, Fault], way: str, cluster: FaultCluster, folder: Path, number: int | None, seed: int
+) -> Verdicts:
+    """Run trials in one way while faults strike, each kind so often, in random order; return what each kind did.
+
+    Args:
+        faults: The kinds by their names, all of one group.
+        way: How the trials run.
+        cluster: Where they run.
+        folder: For the program's files.
+        number: How often each kind strikes; ``None``: as often as it says.
+        seed: Of what is hit, and when.
+    """
+    rng = random.Random(f"{seed} {' '.join(faults)} {way}")
+    faults = {name: fault.under(way) for name, fault in faults.items()}
+    strikes = [name for name, fault in faults.items() for _ in range(number or fault.number)]
+    rng.shuffle(strikes)
+    first = next(iter(faults.values()))
+    order = Order(cluster.address, way, first.num_trials, **first.order)
+    program = RunningProgram(cluster, folder, order, first.variables and first.variables(folder))
     hits: list[Hit] = []
     try:
-        verdict = _strike(fault, program, hits, number, random.Random(f"{seed} {fault.title} {way}"))
-        if not (hits and fault.ends_run):
+        verdicts = _strike(faults, strikes, program, hits, rng)
+        last = hits[-1].kind if hits else strikes[0]
+        if not (hits and first.ends_run):
             program.finish()
-        if program.end() is None:
-            verdict += Verdict(lost=(f"the program hung, and was killed: {program.last_words()[-300:]}",))
+        status = program.end()
+        if status is None:
+            verdicts[last] += Verdict(lost=("the program hung, and was killed",))
+        ends, error = read_outcome(folder)
+        if not (ends or error or first.ends_run):
+            verdicts[last] += Verdict(lost=(f"the program ended by itself with status {status}",))
+        events = program.events()
+        if first.ends_run:
+            ended_s = (folder / OUTCOME).stat().st_mtime if ends or error else time.time()
+            verdicts[last] += Verdict(ended_s=tuple(ended_s - hit.at_s for hit in hits))
+            verdicts[last] += not_kept(events, _saved(folder))
+        elif error:
+            verdicts[last] += Verdict(lost=(f"the run ended: {error[:200]}",))
+        for kind, verdict in judge(events, hits, ends, ends_early=first.ends_run).items():
+            verdicts[kind or strikes[0]] += verdict
+        for hit in hits:
+            if told := faults[hit.kind].told:
+                verdicts[hit.kind] += Verdict(told_s=(program.told_after_s(hit, told),))
+        if any(verdict.failures for verdict in verdicts.values()):
+            print(f"the program's log ends:\n{program.last_words()}", file=sys.stderr, flush=True)
+        halves = [f"file {each.name}" for each in (folder / "results").rglob(".*") if _HALF.search(each.name)]
+        verdicts[last] += Verdict(left=(*cluster.left_within(_LEFT_S), *halves))
     finally:
-        program.process.kill()  # does nothing to one that has ended
-    ends, error = read_outcome(folder)
-    events = program.events()
-    if fault.ends_run:
-        ended_s = (folder / OUTCOME).stat().st_mtime if ends or error else time.time()
-        verdict += Verdict(ended_s=tuple(ended_s - hit.at_s for hit in hits)) + not_kept(events, _saved(folder))
-    elif error:
-        verdict += Verdict(lost=(f"the run ended: {error[:200]}",))
-    verdict += judge(events, hits, ends, ends_early=fault.ends_run)
-    if fault.told:
-        verdict += Verdict(told_s=tuple(program.told_after_s(hit, fault.told) for hit in hits))
-    halves = [f"file {each.name}" for each in (folder / "results").rglob(".*") if _HALF.search(each.name)]
-    verdict += Verdict(left=(*cluster.left_within(_LEFT_S), *halves))
+        program.kill()
+        if first.cleanup is not None:
+            first.cleanup(program)
     cluster.restore()
-    return verdict
+    return verdicts
 
 
-def _strike(fault: Fault, program: RunningProgram, hits: list[Hit], number: int, rng: random.Random) -> Verdict:
-    """Let a fault strike, and add to ``hits`` what it hits; return what it finds itself, or that it missed."""
-    verdict = Verdict()
+def _strike(
+    faults: Mapping[str, Fault], strikes: Sequence[str], program: RunningProgram, hits: list[Hit], rng: random.Random
+) -> Verdicts:
+    """Let faults strike in turn, and add to ``hits`` what they hit; return what they find themselves, or missed."""
+    verdicts = Verdicts(Verdict)
+    first = faults[strikes[0]]
     try:
-        if fault.before is not None:
-            fault.before(program)
-        program.wait_for_trials(fault.num_at_once)
-        for _ in range(number):
-            hits.append(fault.strike(program, rng))
+        if first.before is not None:
+            first.before(program)
+        program.wait_for_trials(first.num_at_once)
+    except (MissedError, OSError, subprocess.SubprocessError) as missed:
+        verdicts[strikes[0]] += Verdict(missed=(str(missed),))
+        return verdicts
+    for kind in strikes:
+        fault = faults[kind]
+        try:
+            hits.append(fault.strike(program, rng)._replace(kind=kind))
             if fault.ends_run:
                 break
             program.goes_on_after(hits[-1])
             if fault.after is not None:
-                verdict += fault.after(program, hits[-1])
-            program.cluster.restore()
-            time.sleep(rng.uniform(0.1, 0.6))
-    except MissedError as missed:
-        verdict += Verdict(lost=(f"missed: {missed}",))
-    return verdict
+                verdicts[kind] += fault.after(program, hits[-1])
+        except (MissedError, OSError, subprocess.SubprocessError) as missed:
+            verdicts[kind] += Verdict(missed=(str(missed),))
+        if program.process.poll() is not None:
+            break
+        program.cluster.restore()
+        time.sleep(rng.uniform(0.1, 0.6))
+    return verdicts
 
 
 def _saved(folder: Path) -> dict[str, int]:

@@ -12,6 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -36,7 +37,9 @@ class Event(NamedTuple):
         pid: Its process.
         node: Its node's identifier.
         step: Which step; at a start, the last one that its checkpoint has.
-        origin: At a start, the checkpoint from which it starts, as ``trial/number``; empty: none.
+        origin: At a start, the checkpoint from which it starts, as ``trial/number``; empty: none. At an order,
+            its text.
+        began_s: At a start, since when its process has been there.
     """
 
     what: Literal["start", "step", "order", "end"]
@@ -46,12 +49,35 @@ class Event(NamedTuple):
     node: str
     step: int
     origin: str = ""
+    began_s: float = 0.0
 
 
-def read_events(folder: Path) -> list[Event]:
-    """Return what the trials of a run have noted, in order of time."""
-    lines = (line for path in (folder / EVENTS).iterdir() for line in path.read_text().split("\n"))
-    return sorted((Event(*json.loads(line)) for line in lines if line), key=lambda event: event.at_s)
+class EventReader:
+    """Reads what the trials of a run note, each line once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / EVENTS
+        self._read_bytes: dict[Path, int] = {}
+        self._events: list[Event] = []
+
+    def events(self) -> list[Event]:
+        """Return what the trials have noted so far, in order of time."""
+        for path in self._folder.iterdir():
+            before = self._read_bytes.get(path, 0)
+            if path.stat().st_size > before:
+                with path.open("rb") as file:
+                    file.seek(before)
+                    lines, end, _ = file.read().rpartition(b"\n")  # a last line may still be written
+                self._read_bytes[path] = before + len(lines) + len(end)
+                self._events += [Event(*json.loads(line)) for line in lines.split(b"\n") if line]
+        self._events.sort(key=attrgetter("at_s"))
+        return self._events
+
+
+def _process_began_s() -> float:
+    """Return since when this process has been there, to a hundredth of a second; psutil rounds to a second."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 class Steps:
@@ -66,10 +92,10 @@ class Steps:
             with checkpoint.as_directory() as folder:
                 state = json.loads(Path(folder, "state.json").read_text())
         self.done: int = state["done"]
-        self._note("start", state["name"])
+        self._note("start", state["name"], _process_began_s())
 
-    def _note(self, what: Literal["start", "step", "order", "end"], origin: str = "") -> None:
-        event = Event(what, time.time(), self._trial, self._pid, self._node, self.done, origin)
+    def _note(self, what: Literal["start", "step", "order", "end"], origin: str = "", began_s: float = 0.0) -> None:
+        event = Event(what, time.time(), self._trial, self._pid, self._node, self.done, origin, began_s)
         with Path(self._folder, EVENTS, f"{self._trial}-{self._pid}").open("a") as file:
             file.write(json.dumps(event) + "\n")
 
@@ -82,7 +108,7 @@ class Steps:
             text = order.read_text()
             order.unlink()
             name, _, argument = text.partition(" ")
-            _ORDERS[name](argument, lambda: self._note("order"))
+            _ORDERS[name](argument, lambda: self._note("order", text))
         time.sleep(self._step_s)
         return {"score": self._score, "step": self.done}
 
@@ -148,15 +174,34 @@ def _fail(argument: str, note: Callable[[], None]) -> None:
     raise RuntimeError("the trial was ordered to fail")
 
 
-def _run_out(argument: str, note: Callable[[], None]) -> None:
-    """Run out of memory with the error class of a framework, whose import is not what is timed; or with a text."""
-    from tests.on_ray.real_errors import ERRORS
+def _error_like(name: str, base: type[Exception], text: str) -> Exception:
+    """Return an error of a class that has the full name and the base of a framework's."""
+    module, _, own_name = name.rpartition(".")
+    error: Exception = type(own_name, (base,), {"__module__": module})(text)
+    return error
 
-    texts = {"text": lambda: RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")}
-    make: Callable[[], Exception] = {**ERRORS, **texts}[argument]
-    error = make()
+
+_OUT_OF_MEMORY: Final[Mapping[str, Exception]] = {
+    "torch": _error_like("torch.OutOfMemoryError", RuntimeError, "CUDA out of memory. Tried to allocate 2.00 GiB."),
+    "jax": _error_like(
+        "jax.errors.JaxRuntimeError",
+        RuntimeError,
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.",
+    ),
+    "cupy": _error_like(
+        "cupy.cuda.memory.OutOfMemoryError",
+        MemoryError,
+        "Out of memory allocating 1,073,741,824 bytes (allocated so far: 0 bytes).",
+    ),
+    "python": MemoryError(),
+}
+"""The errors of frameworks that are not imported: on a logical GPU they would be refused. A class whose module is not
+imported is sent by value, so the program needs no framework either."""
+
+
+def _run_out(argument: str, note: Callable[[], None]) -> None:
     note()
-    raise error
+    raise _OUT_OF_MEMORY[argument]
 
 
 def _be_killed_by_kernel(argument: str, note: Callable[[], None]) -> None:

@@ -63,6 +63,7 @@ class Order:
         raises: What raises an error in the program once trials have come far: ``callback``, ``searcher``, ``logger``;
             or empty.
         waits_for_plan: Whether the program waits between planning and running.
+        resumes: Whether the program resumes the run that is in its folder.
     """
 
     address: str
@@ -73,30 +74,31 @@ class Order:
     fail_fast: bool = False
     raises: str = ""
     waits_for_plan: bool = False
+    resumes: bool = False
 
 
 class OrderedError(Exception):
     """What the program was ordered to raise."""
 
 
-_RAISES_AT_STEP: Final = 3
+RAISES_AT_STEP: Final = 8
 
 
 class _RaisingCallback(tune.Callback):  # type: ignore[misc]  # Ray is not followed
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
-        if result["step"] >= _RAISES_AT_STEP:
+        if result["step"] >= RAISES_AT_STEP:
             raise OrderedError("the callback was ordered to raise")
 
 
 class _RaisingLogger(LoggerCallback):  # type: ignore[misc]
     def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:
-        if result["step"] >= _RAISES_AT_STEP:
+        if result["step"] >= RAISES_AT_STEP:
             raise OrderedError("the logger was ordered to raise")
 
 
 class _RaisingSearcher(BasicVariantGenerator):  # type: ignore[misc]
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        if result["step"] >= _RAISES_AT_STEP:
+        if result["step"] >= RAISES_AT_STEP:
             raise OrderedError("the searcher was ordered to raise")
 
 
@@ -141,6 +143,7 @@ class Program:
             "name": "run",
             "raise_on_failed_trial": False,
             "verbose": 0,
+            "resume": "AUTO+ERRORED" if order.resumes else False,
             **raising[order.raises],
         }
 
@@ -153,14 +156,14 @@ def _pbt() -> TrialScheduler:
         time_attr="training_iteration",
         metric="score",
         mode="max",
-        perturbation_interval=8,
+        perturbation_interval=40,
         hyperparam_mutations={"lr": [0.1, 0.2]},
     )
 
 
 def _asha() -> TrialScheduler:
     """Ends the worse trials early, of those that come to a milestone."""
-    return ASHAScheduler(metric="score", mode="max", max_t=100_000, grace_period=40, reduction_factor=4)
+    return ASHAScheduler(metric="score", mode="max", max_t=100_000, grace_period=240, reduction_factor=4)
 
 
 def _by_ray(program: Program) -> Any:
@@ -169,10 +172,12 @@ def _by_ray(program: Program) -> Any:
 
 
 def _by_ray_pbt(program: Program) -> Any:
+    program.wait()
     return tune.run(train, resources_per_trial={"cpu": 1}, scheduler=_pbt(), **program.tune_arguments)
 
 
 def _by_ray_with_gpus(program: Program) -> Any:
+    program.wait()
     return tune.run(train, resources_per_trial=_SHARE, **program.tune_arguments)
 
 
@@ -190,6 +195,7 @@ def _by_ray_train(program: Program) -> Any:
         ).fit()
 
     driver = tune.PlacementGroupFactory([{"memory": 1_000_000}])
+    program.wait()
     return tune.run(tune.with_resources(trial, driver), **program.tune_arguments)
 
 
@@ -212,6 +218,25 @@ def _by_policy_scheduler(program: Program) -> Any:
     )
 
 
+def _by_tuner(program: Program) -> Any:
+    """By a ``Tuner``; where the run is resumed, by ``Tuner.restore``."""
+    policy = CpuPolicy(cpus=1)
+    plan = program.plan(policy)
+    arguments = program.tune_arguments
+    if arguments["resume"]:
+        folder = Path(arguments["storage_path"], arguments["name"])
+        restored = tune.Tuner.restore(str(folder), with_plan(train, plan), resume_errored=True)
+        return restored.fit()._experiment_analysis
+    run_config = tune.RunConfig(
+        name=arguments["name"],
+        storage_path=arguments["storage_path"],
+        failure_config=tune.FailureConfig(arguments["max_failures"], fail_fast=arguments["fail_fast"]),
+        verbose=0,
+    )
+    tuner = tune_policies.tuner(train, policy, param_space=arguments["config"], run_config=run_config)
+    return tuner.fit()._experiment_analysis
+
+
 def _mixed(program: Program) -> Any:
     policy = MixedPolicy(GpuPolicy(gpus=0.5, cpus=0.5), CpuPolicy(cpus=1))
     plan = program.plan(policy)
@@ -221,7 +246,8 @@ def _mixed(program: Program) -> Any:
 
 
 def _oom_retry(program: Program) -> Any:
-    """Without a plan: under one, a share of a logical GPU has no torch that could hold a trial to it."""
+    """Without a plan."""
+    program.wait()
     return tune.run(train, resources_per_trial=_SHARE, scheduler=OomRetryScheduler(), **program.tune_arguments)
 
 
@@ -271,6 +297,7 @@ WAYS: Final[Mapping[str, Callable[[Program], Any]]] = {
     "with_plan": _with_plan,
     "class-reused": _with_plan_class,
     "policy-scheduler": _by_policy_scheduler,
+    "tuner": _by_tuner,
     "mixed": _mixed,
     "oom-fifo": _oom_retry,
     "oom-asha": _oom_retry_under_plan(_asha),
