@@ -18,11 +18,27 @@ from tune_policies import (
     ReservingPolicy,
     Resources,
 )
+from tune_policies.placement.packing import device_slots
 from tune_policies.policies.equal_shares import nodes_with_cpus
 from tune_policies.policies.gpu_selection import describe_gpus
+from tune_policies.values.resources import to_ticks
 
 T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
 A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "share", "slots"),
+    [
+        pytest.param(3, 0.4, 6, id="shares: two on each"),
+        pytest.param(5, 2, 2, id="whole ones: one stays"),
+        pytest.param(0.5, 0.25, 2, id="of a part of a device"),
+        pytest.param(0.5, 0.3, 1, id="of a part of a device, which leaves some"),
+        pytest.param(0.5, 1, 0, id="a part is no whole one"),
+    ],
+)
+def test_so_many_shares_fit_so_many_devices(devices, share, slots):
+    assert device_slots(to_ticks(devices), to_ticks(share)) == slots
 
 
 @pytest.mark.parametrize(
