@@ -439,6 +439,20 @@ def test_an_even_split_says_how_many_waves_it_takes():
     assert not any("waves" in reason for reason in one_wave)
 
 
+@pytest.mark.parametrize(
+    ("poor", "cpus"),
+    [
+        pytest.param([4], 8, id="one of twenty-one with half the CPUs is left out"),
+        pytest.param([5], 5, id="with more than half it decides"),
+        pytest.param([4, 4], 4, id="and so do two of twenty-two"),
+    ],
+)
+def test_a_few_poor_nodes_do_not_decide_on_the_cpus_of_all(poor, cpus):
+    cluster = nodes(*[(8, 1)] * 20, *((each, 1) for each in poor))
+
+    assert GpuPolicy(same_for_all=True).plan(cluster).worker.cpus == cpus
+
+
 def test_gpus_are_described_by_type_and_memory_and_a_part_of_one_is_one():
     groups = ClusterCapacity.of(
         gpu_node("a", gpus=4, **A100),
