@@ -18,11 +18,27 @@ from tune_policies import (
     ReservingPolicy,
     Resources,
 )
+from tune_policies.placement.packing import device_slots
 from tune_policies.policies.equal_shares import nodes_with_cpus
 from tune_policies.policies.gpu_selection import describe_gpus
+from tune_policies.values.resources import to_ticks
 
 T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
 A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "share", "slots"),
+    [
+        pytest.param(3, 0.4, 6, id="shares: two on each"),
+        pytest.param(5, 2, 2, id="whole ones: one stays"),
+        pytest.param(0.5, 0.25, 2, id="of a part of a device"),
+        pytest.param(0.5, 0.3, 1, id="of a part of a device, which leaves some"),
+        pytest.param(0.5, 1, 0, id="a part is no whole one"),
+    ],
+)
+def test_so_many_shares_fit_so_many_devices(devices, share, slots):
+    assert device_slots(to_ticks(devices), to_ticks(share)) == slots
 
 
 @pytest.mark.parametrize(
@@ -421,6 +437,20 @@ def test_an_even_split_says_how_many_waves_it_takes():
     told = "at most 8 fit at once, with 1 CPU per worker: that takes 4 waves, and so do 7 at once, which get more"
     assert told in four
     assert not any("waves" in reason for reason in one_wave)
+
+
+@pytest.mark.parametrize(
+    ("poor", "cpus"),
+    [
+        pytest.param([4], 8, id="one of twenty-one with half the CPUs is left out"),
+        pytest.param([5], 5, id="with more than half it decides"),
+        pytest.param([4, 4], 4, id="and so do two of twenty-two"),
+    ],
+)
+def test_a_few_poor_nodes_do_not_decide_on_the_cpus_of_all(poor, cpus):
+    cluster = nodes(*[(8, 1)] * 20, *((each, 1) for each in poor))
+
+    assert GpuPolicy(same_for_all=True).plan(cluster).worker.cpus == cpus
 
 
 def test_gpus_are_described_by_type_and_memory_and_a_part_of_one_is_one():
