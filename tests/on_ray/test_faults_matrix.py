@@ -9,12 +9,31 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+def strike(*faults, way="policy-scheduler", number=1):
+    named = [word for fault in faults for word in ("--fault", fault)]
+    command = [sys.executable, "-m", "tests.evidence", "faults", *named, "--way", way, "--number", str(number)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.rest
 @pytest.mark.timeout(300)
 def test_kills_of_workers_and_nodes_lose_no_trial_and_disturb_no_neighbour():
-    faults = ["--fault", "worker-killed", "--fault", "node-killed-no-failure-allowed"]
-    command = [sys.executable, "-m", "tests.evidence", "faults", *faults, "--way", "policy-scheduler", "--number", "2"]
+    done = strike("worker-killed", "node-killed-no-failure-allowed", number=2)
 
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_trial_that_rays_memory_monitor_ends_goes_on_and_does_not_end_the_run():
+    done = strike("memory-monitor")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_trial_that_loses_the_node_of_its_train_workers_goes_on_though_no_failure_is_allowed():
+    done = strike("node-killed-no-failure-allowed", way="as_trainable")
 
     assert done.returncode == 0, done.stdout + done.stderr

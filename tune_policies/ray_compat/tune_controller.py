@@ -8,6 +8,7 @@ In each step Tune asks its scheduler for one trial, requests resources for every
 (``TuneController._maybe_add_actors``), and gives processes that are kept for reuse to trials with the same request.
 """
 
+import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
@@ -37,7 +39,7 @@ MEMBERS: Final = (
     *("_actor_cache", "_actor_to_trial", "_has_errored", "_mark_trial_to_checkpoint", "_paused_trials"),
     *("_pending_trials", "_pending_trials_list", "_remove_actor", "_resetting_trials", "_resources_to_pending_trials"),
     *("_reuse_actors", "_scheduler_alg", "_set_trial_status", "_staged_trials", "_trial_to_actor"),
-    *("_unstage_trial_with_resources", "_wrapped"),
+    *("_unstage_trial_with_resources", "_wrapped", "_actor_manager"),
 )
 """The private members of Tune's controller that are touched here. A run that needs them fails as it begins."""
 
@@ -109,10 +111,29 @@ def install_failure_hook(trial: Trial, hook: FailureHook, tune_controller: Any) 
         check_members(unwrapped(tune_controller), MEMBERS, "a scheduler that gives trials other resources")
         trial.__class__ = HookedTrial
         state.hooks, state.controller = [], unwrapped(tune_controller)
+        _take_memory_kills_for_deaths(state.controller._actor_manager)
         state.requeued_by = state.why_not_requeued = None
         state.was_saving = state.has_failed = False
     if hook not in state.hooks:
         state.hooks.append(hook)
+
+
+def _take_memory_kills_for_deaths(actor_manager: Any) -> None:
+    """Let Tune retry a trial whose process Ray's memory monitor has ended: Tune knows no such error, and ends the run.
+
+    Only where the process dies while it trains: of its other calls, Tune takes every error for a death.
+    """
+    handle = getattr(actor_manager, "_actor_task_failed", None)
+    if handle is None or hasattr(handle, "takes_memory_kills"):
+        return
+
+    @functools.wraps(handle)
+    def handle_death(tracked_actor_task: Any, exception: Exception) -> None:
+        is_memory_kill = isinstance(exception, OutOfMemoryError)
+        handle(tracked_actor_task, RayActorError(error_msg=str(exception)) if is_memory_kill else exception)
+
+    handle_death.takes_memory_kills = True  # type: ignore[attr-defined]
+    actor_manager._actor_task_failed = handle_death
 
 
 def requeued_by(trial: Trial) -> FailureHook | None:

@@ -135,8 +135,11 @@ class RunningProgram:
             raise MissedError(f"only {len(self.current())} of {number} trials run")
 
     def last_words(self) -> str:
-        """Return the end of the program's log."""
-        return self.log.read_text(errors="replace")[-_LAST_CHARACTERS:]
+        """Return the end of the program's log, without what raylets say in it."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join(line for line in lines if "(raylet)" not in line and "state-dump" not in line)[
+            -_LAST_CHARACTERS:
+        ]
 
     def pick(self, rng: random.Random, besides: Iterable[str] = ()) -> Event:
         """Return the latest step of some trial that runs.
