@@ -119,7 +119,7 @@ def test_each_trial_reserves_the_host_memory_that_was_measured(policy, memory_gi
 
 
 def test_headroom_of_host_memory_is_asked_for_as_far_as_the_largest_node_has_it():
-    small, large = (gpu_node(str(gib), gpu_memory_gib=80, memory_gib=gib) for gib in (32, 64))
+    small, large = (gpu_node(str(gib), gpu_memory_gib=80, cpus=gib, memory_gib=gib) for gib in (32, 64))
 
     plan = GpuMemoryPolicy(profile=with_host_memory(60), headroom=0.2).plan(ClusterCapacity.of(small, large))
 
