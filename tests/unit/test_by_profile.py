@@ -64,6 +64,7 @@ def test_many_sizes_become_twelve_of_which_each_config_gets_one_that_is_enough()
     assert len(plan.by_config.slots) <= 12
     assert all(plan.slot_for({"batch": batch}).gpu_memory_bytes >= 1.5 * batch * GIB for batch in range(1, 31))
     assert gpus_for(plan, net="resnet") == 1
+    assert plan.slot_for({"batch": 10}).gpu_memory_bytes <= 20 * GIB
 
 
 def test_between_the_measured_sizes_lie_others_so_that_no_config_gets_much_more_than_it_needs():
@@ -115,6 +116,14 @@ def test_each_trial_reserves_the_host_memory_that_was_measured(policy, memory_gi
     assert reserved == (None if memory_gib is None else memory_gib * GIB)
     assert plan.max_concurrent_trials == at_once
     assert any("of host memory per worker" in reason for reason in plan.reasons) == (memory_gib is not None)
+
+
+def test_headroom_of_host_memory_is_asked_for_as_far_as_the_largest_node_has_it():
+    small, large = (gpu_node(str(gib), gpu_memory_gib=80, cpus=gib, memory_gib=gib) for gib in (32, 64))
+
+    plan = GpuMemoryPolicy(profile=with_host_memory(60), headroom=0.2).plan(ClusterCapacity.of(small, large))
+
+    assert plan.slot_for({"batch": 0}).worker.memory_bytes == 64 * GIB - 2**20
 
 
 def test_where_even_the_largest_node_has_less_host_memory_than_was_measured_it_says_so():

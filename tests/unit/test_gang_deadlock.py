@@ -194,6 +194,14 @@ def test_the_resource_that_lets_the_fewest_workers_start_is_short():
     assert deadlock_error(ClusterOccupancy(nodes=(node(cpus=1, gpus=2),), waiting=(one,)), one).short_of == "CPU"
 
 
+def test_of_each_node_the_error_says_who_holds_what_there():
+    one = run("one", needs=gang(9, cpus=1))
+    server = Reservation(node_id="b", amounts={"CPU": CPU}, holder="actor Server")
+    view = ClusterOccupancy(nodes=(node("a"), node("b")), permanent=(server,), waiting=(one,))
+
+    assert "(node a: 2 CPUs; node b: 2 CPUs - 1 CPU held by actor Server = 1 CPU)" in deadlock_error(view, one).offered
+
+
 def addable(name, most, cpus=2, gpus=0, **labels):
     resources = Resources(cpus=cpus, gpus=gpus)
     return NodeTypeCapacity(name=name, resources=resources, max_nodes_to_add=most, labels=labels)
@@ -251,6 +259,9 @@ def test_the_error_says_what_could_be_added():
 
     assert "nodes that can be added: 2 gpu with 4 CPUs, 1 GPU, at most 5 together" in error.offered
     assert error.suggestion.startswith("Ask for num_workers=2, or add nodes")
+
+    with_none_left = view.model_copy(update={"node_types": (*view.node_types, addable("used up", 0))})
+    assert deadlock_error(with_none_left, one).offered == error.offered
 
     full = view.model_copy(update={"nodes": (node(may_go=True),), "max_nodes_to_add": 0})
     error = deadlock_error(full, one)
