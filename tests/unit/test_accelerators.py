@@ -33,6 +33,18 @@ def test_the_page_shows_the_table_as_it_is():
     assert rows[1:] == [row(family) for family in FAMILIES]
 
 
+def test_the_page_of_policies_has_the_size_of_each_known_type():
+    page = PAGE.with_name("policies.md").read_text()
+    by_size = {
+        size: ", ".join(sorted(name for name in _NOMINAL_GB if _NOMINAL_GB[name] == size))
+        for size in sorted({*_NOMINAL_GB.values()})
+    }
+
+    assert [f"| {size} | {names} |" for size, names in by_size.items()] == [
+        line for line in page.splitlines() if line.startswith("| ") and line.split(" ")[1].isdigit()
+    ]
+
+
 def test_no_device_type_belongs_to_two_families():
     assert sum(len(family.types) for family in FAMILIES) == len(ACCELERATOR_TYPES)
 

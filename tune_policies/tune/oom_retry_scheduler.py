@@ -177,7 +177,7 @@ class OomRetryScheduler(WrappingScheduler):
         growth: The factor by which a trial's memory grows. A share is rounded up to the next equal part of a GPU.
         max_gpus: The most GPUs of a trial. A trial that runs out with as many fails, and its error says so.
         memory_keys: The keys of the config that decide how much memory a trial needs, such as ``"model/width"`` for a
-            nested one; ``None``: all but fractions.
+            nested one, fractions among them; ``None``: all keys whose values are no fractions.
 
     Raises:
         InvalidResourcesError: ``growth`` is not above 1, or ``max_gpus`` is no amount of GPUs above 0.
