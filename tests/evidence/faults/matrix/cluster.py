@@ -22,7 +22,7 @@ QUICK_HEALTH: Final = {
     "gcs_rpc_server_reconnect_timeout_s": 5,
 }
 NODE: Final[Mapping[str, int]] = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 80 * 2**20}
-_AGENTS: Final = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::AutoscalingCoordinator")
+_AGENTS: Final = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::_AutoscalingCoordinator")
 """The last one is what Ray Train leaves on each cluster, once."""
 _OF_RAY: Final = ("dashboard/agent", "runtime_env/agent", "log_monitor", "ray-dashboard")
 _INTERVAL_S: Final = 0.5
