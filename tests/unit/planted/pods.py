@@ -80,6 +80,9 @@ DEVICES = (
           "gpus-without-device", "num-gpus", after=_CPU),
     plant("GPUs of two kinds in one pod", _with(_LIMIT + '\n                  amd.com/gpu: "1"'),
           "replicas: 0", "replicas: 0", "several-kinds-of-devices", _LIMIT, after=_L4),
+    plant("a type of GPU in a group without one", CLUSTER, _PARAMS,
+          _PARAMS + "\n      labels: {ray.io/accelerator-type: L4}",
+          "type-without-device", "groupName: cpu", after=_CPU),
     plant("a GPU for a sidecar", CLUSTER, "            - name: ray-worker", _RAY_WITHOUT_GPU,
           "device-beside-ray", "- name: metrics", after=_L4),
 )  # fmt: skip

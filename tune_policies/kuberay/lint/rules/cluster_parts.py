@@ -7,6 +7,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
+from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
+from tune_policies.cluster.labels import ACCELERATOR_TYPE
 from tune_policies.files.yaml_documents import Path
 from tune_policies.kuberay.design.device_plugins import ray_resource
 from tune_policies.kuberay.reading.kuberay_models import (
@@ -228,6 +230,12 @@ def workers_of(cluster: ClusterInFile) -> list[Group[WorkerGroupSpec]]:
 def groups_of(cluster: ClusterInFile) -> list[Group[HeadGroup]]:
     """Return the head and the groups of workers."""
     return [head_of(cluster), *workers_of(cluster)]
+
+
+def tells_type(at: Group[HeadGroup]) -> bool:
+    """Return whether the autoscaler is told the type of its devices, which Ray counts as a resource of a node."""
+    names = (*at.spec.resources, at.spec.rayStartParams.get("resources", ""))
+    return ACCELERATOR_TYPE in at.spec.labels or any(ACCELERATOR_TYPE_PREFIX in text for text in names)
 
 
 def is_on_gke(at: Group[HeadGroup]) -> bool:

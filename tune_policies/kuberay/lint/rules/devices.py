@@ -16,6 +16,7 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     extra,
     groups_of,
     ray_version_of,
+    tells_type,
     workers_of,
 )
 from tune_policies.kuberay.reading.kuberay_models import ClusterInFile, HeadGroup, WorkerGroupSpec
@@ -195,6 +196,18 @@ def _gpus_without_device(gpus: _ToldGpus) -> Iterator[Found]:
         message = f"Ray is told of {gpus.told} GPUs in {gpus.at}, whose Ray container asks Kubernetes for none"
         fix = f'write nvidia.com/gpu: "{gpus.told}", or the key of another maker, under the limits'
         yield Found(gpus.path, message, fix)
+
+
+@RULES.of_each(groups_of, "type-without-device", "warning", _GPU_PAGE)
+def _type_without_device(at: Group[HeadGroup]) -> Iterator[Found]:
+    """A trial that asks for the type may have such a node added, and finds no device there."""
+    asked = [{**each.resources.limits, **each.resources.requests} for _, each in at.containers]
+    has_devices = any("/" in key for amounts in asked for key in amounts)  # of any maker: not all keys are known
+    if tells_type(at) and not has_devices and not has_other_gpus(at) and at.amount("GPU", "num-gpus") is None:
+        message = f"{at} has the name of a device type, and asks Kubernetes for no device"
+        yield Found(
+            at.path, message, 'write its key under the limits, such as nvidia.com/gpu: "1", or leave the type out'
+        )
 
 
 @RULES.of_each(_told_gpus, "fewer-gpus-than-there-are", "warning", _GPU_PAGE)

@@ -20,6 +20,7 @@ from tune_policies.kuberay.lint.rules.cluster_parts import (
     head_of,
     is_on_gke,
     ray_in_image,
+    tells_type,
     the_cluster,
     version_of,
     workers_of,
@@ -335,10 +336,8 @@ def _no_type(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
     A trial that asks for a type has no node added until the manifest tells it.
     """
-    names = (*at.spec.resources, at.spec.rayStartParams.get("resources", ""))
-    is_told = ACCELERATOR_TYPE in at.spec.labels or any("accelerator_type:" in text for text in names)
     # Ray's reader makes the resource of TPU slices from their node selectors.
-    if at.is_autoscaling and not is_told and any(ray_resource(key) != "TPU" for key in at.devices):
+    if at.is_autoscaling and not tells_type(at) and any(ray_resource(key) != "TPU" for key in at.devices):
         fix = f"write labels: {{{ACCELERATOR_TYPE}: …}} with Ray's name of the type, if trials ask for it"
         yield Found(at.path, f"the autoscaler is not told which device type {at} has", fix)
 
