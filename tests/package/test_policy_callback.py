@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tune_policies.tune.run_plan import BackgroundTask
-from tune_policies.tune.usage.policy_callback import usage_writer
+from tune_policies.tune.usage.policy_callback import PolicyCallback, usage_writer
 from tune_policies.tune.usage.resource_usage import (
     USAGE_FILE,
     IdleHours,
@@ -120,3 +120,12 @@ def test_a_run_without_trials_has_nothing_to_show():
     assert shown(ResourceUsage()).endswith(
         "- trials: none\n- out of memory: never\n- waves: 0 as run, with 0 trials at once at most\n"
     )
+
+
+def test_a_callback_that_version_0_1_0_has_saved_can_be_saved_again():
+    saved = {"_plan": None, "_scheduler": None, "_before": None}
+    restored = PolicyCallback()
+
+    restored.__setstate__(saved)
+
+    assert restored.__getstate__() == {**saved, "_is_printed": False}

@@ -81,6 +81,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         InvalidResourcesError: ``plan`` is no plan, or ``scheduler`` has none.
     """
 
+    _is_printed = False  # here, as the state that version 0.1.0 has saved with an experiment lacks it
+
     def __init__(self, plan: TrialPlan | None = None, scheduler: PolicyScheduler | None = None) -> None:
         if plan is not None and not isinstance(plan, TrialPlan):
             raise InvalidResourcesError(f"plan must be the TrialPlan of a policy, got {shorten(plan)}")
@@ -91,7 +93,6 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             )
         self._plan = plan
         self._scheduler = scheduler
-        self._is_printed = False
         self._before: ResourceUsage | None = None
         self._reset_run()
 
@@ -119,7 +120,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def __getstate__(self) -> dict[str, Any]:
         """Return what a ``Tuner`` saves, without threads. :meth:`get_state` returns the counts of the run."""
         kept = ("_plan", "_scheduler", "_is_printed", "_before")
-        return {name: self.__dict__[name] for name in kept}
+        return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
