@@ -213,14 +213,7 @@ def _as_read(num_nodes: int) -> list[dict[str, Any]]:
 @collector_paused()  # as the probe does
 def _built(nodes: list[dict[str, Any]]) -> ClusterCapacity:
     gpu_node = NodeTypeCapacity(name="gpu", resources=Resources(cpus=32, gpus=4), max_nodes_to_add=64)
-    built = (
-        NodeCapacity(
-            **{**fields, "devices": None if devices is None else tuple(GpuDevice(**device) for device in devices)}
-        )
-        for fields in nodes
-        for devices in [fields["devices"]]
-    )
-    return ClusterCapacity(nodes=tuple(built), node_types=(gpu_node,))
+    return ClusterCapacity(nodes=tuple(NodeCapacity(**fields) for fields in nodes), node_types=(gpu_node,))
 
 
 def _shape(index: int) -> tuple[Resources, str | None]:
