@@ -76,6 +76,10 @@ class FaultCluster:
             self._begin()
         for node_id in self.node_ids()[self.num_nodes :]:
             self.kill_node(node_id)
+        self.replenish()
+
+    def replenish(self) -> None:
+        """Add nodes until there are as many as at first. None is taken away: trials may run on it."""
         while len(self._cluster.worker_nodes) < self.num_nodes:
             self.add_node()
 

@@ -18,6 +18,8 @@ _SOME: Final = ("ray", "with_plan", "policy-scheduler", "mixed", "oom-asha", "as
 _FEW: Final = ("ray", "policy-scheduler", "as_trainable")
 _RESUMING: Final = (*_SOME, "class-reused", "tuner")
 _END_S: Final = 60.0
+_HAS_CHECKPOINT: Final = 4
+"""In this step Tune knows a checkpoint of an earlier one."""
 _TMPFS: Final = "16m"
 _LASTS_S: Final = 3.0
 _HOUR_S: Final = 3600
@@ -78,6 +80,11 @@ def _spoil(damage: Callable[[Path], object]) -> Strike:
     """Damage all checkpoints of a trial, and end its process by SIGKILL."""
 
     def strike(program: RunningProgram, rng: random.Random) -> Hit:
+        def have_checkpoints() -> bool:
+            return all(event.step >= _HAS_CHECKPOINT for event in program.current().values())
+
+        if not program.wait_until(have_checkpoints, 30):
+            raise MissedError("some trial has no checkpoint yet, and would begin anew")
         event = program.pick(rng)
         os.kill(event.pid, signal.SIGSTOP)  # it would write another one
         at_s = time.time()

@@ -339,7 +339,7 @@ def _strike(
             verdicts[kind] += Verdict(missed=(str(missed),))
         if program.process.poll() is not None:
             break
-        program.cluster.restore()
+        program.cluster.replenish()
         time.sleep(rng.uniform(0.1, 0.6))
     return verdicts
 
