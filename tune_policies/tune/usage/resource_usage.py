@@ -23,7 +23,7 @@ class IdleHours(Value):
 
     Attributes:
         reason: Why no trial had it.
-        hours: Units of the resource times hours.
+        hours: Units of the resource times hours: 2 CPUs that were idle for half an hour are 1.
     """
 
     reason: str
@@ -55,11 +55,12 @@ class SlotHours(Value):
     """What the trials in one slot type used.
 
     Attributes:
-        slot: The kind, as text.
+        slot: The slot type, as text.
         accelerator_type: Ray's name of its device type; ``None``: none, or not known.
         num_starts: How often a trial began there, or went on there.
-        trial_hours: How long trials ran there, all together.
-        hours: Of each resource, its units times hours.
+        trial_hours: How long trials ran there, in hours, all together: two trials of half an hour are 1.
+        hours: What they reserved of each resource, by Ray's name of it, in units times hours: two GPUs for half an hour
+            are 1.
     """
 
     slot: str
@@ -70,16 +71,16 @@ class SlotHours(Value):
 
 
 class TrialCounts(Value):
-    """What became of the trials.
+    """What became of the trials of a run. Each trial counts once, but for its retries.
 
     Attributes:
-        num_finished: Those that came to their end. A class ends by a result that says so, as a scheduler ends it: of
-            classes those that were stopped early are among these.
-        num_stopped_early: Functions that a scheduler or a stopper ended.
+        num_finished: Those that came to their own end. Of class trainables, those that a scheduler stopped are among
+            these, as nothing tells them apart.
+        num_stopped_early: Trials of a function that a scheduler or a stopper ended.
         num_failed: Those that ended with an error.
         num_cut_off: Those that ended with the whole run, before they had come to their own end.
         num_unfinished: Those that wait, run or are paused.
-        num_retries: How often a trial failed and went back.
+        num_retries: How often a trial failed and was tried again.
     """
 
     num_finished: Count = 0
@@ -96,7 +97,7 @@ class OutOfMemoryCounts(Value):
     Attributes:
         num_gpu_errors: Failures of trials for want of GPU memory.
         num_host_errors: Failures of trials for want of host memory.
-        num_neighbours: Those of them in which neighbours had filled the device.
+        num_neighbours: Those failures in which neighbours had filled the device.
         num_raised: How often a trial started again with more than it had when its memory ran out.
         num_refused_allocations: Allocations that frameworks refused and of which trials' results tell. A trial may
             have gone on after one.
@@ -114,17 +115,20 @@ SpanEnd = Literal["finished", "stopped_early", "failed", "tried_again", "paused"
 
 
 class TrialSpan(Value):
-    """A trial's time in a slot, from a start to its end there.
+    """A trial's time in a slot, from its start there to its end there. A trial that comes back has one for each time.
 
     Attributes:
-        trial: The trial's name.
+        trial: The trial's name, as Tune prints it.
         slot: The slot type, as text.
-        place: Which of the slots of its kind, from 0: the first that was free, whatever device that is.
-        began_s: Seconds of the run before it.
-        ended_s: When it ended; ``None``: it runs.
-        end: How it ended; ``None``: it runs.
-        out_of_memory: Whether it failed as memory ran out.
-        error: The last line of its error.
+        place: Which slot of its type, from 0. A trial takes the first that is free. It does not say which device.
+        began_s: When the trial's process was there, in seconds since the run began. Of a restored run, the time between
+            its parts does not count.
+        ended_s: When its time there ended, in the same seconds; ``None``: it runs.
+        end: ``"finished"``; ``"stopped_early"``: by a scheduler or a stopper; ``"failed"``; ``"tried_again"``: it
+            failed, and goes back; ``"paused"``: it goes back without a failure; ``"cut_off"``: with the whole run;
+            ``None``: it runs.
+        out_of_memory: Whether it failed because memory ran out.
+        error: The last line of its error; empty: it has none.
     """
 
     trial: Redacted
@@ -141,7 +145,7 @@ class PlanInUse(Value):
     """A plan, and from when on it held.
 
     Attributes:
-        at_s: Seconds of the run before it.
+        at_s: When it began to hold, in seconds since the run began.
         why: Why it changed; empty for the first.
         text: The plan, as it explains itself.
     """
@@ -163,9 +167,9 @@ class ResourceUsage(ShownValue):
         trials: What became of the trials.
         out_of_memory: How often memory ran out.
         max_trials_at_once: The most that ran at once.
-        num_waves_planned: Rounds that the trials would take under the last plan, if all lasted equally long; ``None``:
+        num_waves_planned: Waves that the trials would take under the last plan, if all lasted equally long; ``None``:
             how many trials there will be is not known.
-        num_waves: Rounds of the trials that ran, with as many in each as ran at once at most.
+        num_waves: Waves of the trials that ran: how many, divided by the most that ran at once.
         plans: Each plan that held.
         spans: Who had which slot and when, in the order of the starts: the first 2000.
         warnings: What could not be counted, and why.
