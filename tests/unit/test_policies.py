@@ -589,12 +589,13 @@ def test_a_gpu_share_states_its_gpu_memory_where_it_was_read():
     assert plan.gpu_memory_bytes == 20 * GIB
 
 
-def test_the_reasons_say_why_earlier_choices_were_not_taken():
+def test_the_reasons_say_why_earlier_choices_were_not_taken_and_advise_no_fallback():
     plan = FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=2)).plan(nodes((4, 0)))
 
     assert not plan.use_gpu
-    assert plan.reasons[0].startswith(
-        "not GpuPolicy: one trial needs 1 GPU, but the largest node offers 4 CPUs, 0 GPUs"
+    assert plan.reasons[0] == (
+        "not GpuPolicy: one trial needs 1 GPU, but the largest node offers 4 CPUs, 0 GPUs: short of GPU. "
+        "Add a GPU node."
     )
 
 

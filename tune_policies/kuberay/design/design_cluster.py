@@ -33,6 +33,7 @@ from tune_policies.plan.decision import Decision
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.accelerator import AcceleratorPolicy
 from tune_policies.policies.autoscaling import AutoscalingPolicy
+from tune_policies.policies.first_feasible import why_not
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
@@ -379,7 +380,7 @@ def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: M
             found = nodes_for(choice, shares_of(choice, num_trials), pool, num_trials)
         except InfeasibleRequestError as error:
             errors.append(error)
-            notes.append(f"not {type(choice).__name__}: {error}")
+            notes.append(why_not(choice, error))
         else:
             return found._replace(notes=(*notes, *found.notes))
     if len(errors) == 1:
