@@ -17,11 +17,18 @@ from ray.tune.logger import TBXLoggerCallback
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler
 
 from tests.clusters import nodes
-from tune_policies import CpuPolicy, GpuPolicy, InvalidResourcesError, OomRetryScheduler, PolicyCallback
+from tune_policies import (
+    CpuPolicy,
+    GpuPolicy,
+    InvalidResourcesError,
+    OomRetryScheduler,
+    PolicyCallback,
+    PolicyScheduler,
+)
 from tune_policies.trainers import as_trainable, with_plan
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
 from tune_policies.tune.usage.policy_callback import classify_failure
-from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceUsage
+from tune_policies.tune.usage.resource_usage import USAGE_FILE, OutOfMemoryCounts, ResourceUsage
 
 RAY = {"num_cpus": 4, "num_gpus": 1}
 
@@ -275,6 +282,51 @@ def test_a_restored_run_goes_on_counting(tmp_path):
         (2, 1),
     ]
     assert after.elapsed_s > before.elapsed_s
+
+
+@pytest.mark.rest
+def test_a_run_that_was_killed_after_tune_saved_its_state_counts_what_the_file_has_since(tmp_path):
+    trainable = with_plan(fails_once, PLAN)
+    run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback(PLAN)])
+    tune.Tuner(trainable, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()
+    saved = usage_of(tmp_path)
+    later = {
+        "elapsed_s": saved.elapsed_s + 100,
+        "trials": saved.trials.model_copy(update={"num_retries": 3, "num_stopped_early": 5}),
+        "out_of_memory": OutOfMemoryCounts(num_gpu_errors=3),
+    }
+    (tmp_path / "run" / USAGE_FILE).write_text(saved.model_copy(update=later).to_json())
+
+    tune.Tuner.restore(str(tmp_path / "run"), trainable, restart_errored=True).fit()
+
+    usage = usage_of(tmp_path)
+    assert usage.elapsed_s > saved.elapsed_s + 100
+    assert usage.trials.model_dump(exclude_defaults=True) == {"num_finished": 1, "num_retries": 3}
+    assert usage.out_of_memory.num_gpu_errors == 3
+
+
+def climbs(config):
+    for step in range(9):
+        tune.report({"score": config["level"] * step})
+
+
+@pytest.mark.rest
+def test_a_trial_that_a_scheduler_ends_at_its_max_t_has_finished(tmp_path):
+    one_by_one = PLAN.capped(1, limited_by="the test")
+    halving = AsyncHyperBandScheduler(metric="score", mode="max", max_t=4, grace_period=2, reduction_factor=2)
+    scheduler = PolicyScheduler(halving, one_by_one)
+
+    trials = run(
+        with_plan(climbs, one_by_one),
+        tmp_path,
+        PolicyCallback(one_by_one, scheduler),
+        scheduler=scheduler,
+        config={"level": tune.grid_search([2, 1, 3])},
+    ).trials
+
+    lengths = [trial.last_result["training_iteration"] for trial in trials]
+    assert lengths == [4, 2, 4]
+    assert usage_of(tmp_path).trials.model_dump(exclude_defaults=True) == {"num_finished": 2, "num_stopped_early": 1}
 
 
 def build_trainer(config):

@@ -87,7 +87,7 @@ def test_another_ray_than_the_programs_cannot_be_named():
 
 
 @pytest.mark.rest
-def test_a_gpu_node_without_nvml_still_counts_even_when_its_cpus_are_taken():
+def test_a_gpu_node_without_nvml_still_counts_even_when_its_cpus_are_taken_and_is_told_of_once():
     @ray.remote(num_cpus=1)
     class Busy:
         def ready(self):
@@ -99,6 +99,7 @@ def test_a_gpu_node_without_nvml_still_counts_even_when_its_cpus_are_taken():
         ray.get(busy.ready.remote(), timeout=60)
         with pytest.warns(ProbeWarning, match="GPU memory is not known .* NVML"):
             (node,) = probe_cluster().nodes
+        probe_cluster()  # a warning would be an error
 
     assert (node.resources.gpus, node.smallest_gpu_memory_bytes) == (64, None)
 

@@ -17,7 +17,14 @@ from ray.exceptions import RayActorError
 from ray.train import ScalingConfig
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 from ray.train.v2.api.exceptions import WorkerGroupError
-from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    HyperBandForBOHB,
+    HyperBandScheduler,
+    PopulationBasedTraining,
+    ResourceChangingScheduler,
+)
 from ray.util.placement_group import placement_group
 from ray.util.queue import Queue
 
@@ -258,6 +265,22 @@ def test_the_scheduler_inside_one_that_changes_resources_is_found():
 
     assert tune_controller.scheduler_inside(ResourceChangingScheduler(inner)) is inner
     assert tune_controller.scheduler_inside(inner) is None
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "found"),
+    [
+        (AsyncHyperBandScheduler(max_t=7), {"training_iteration": 7}),
+        (HyperBandScheduler(time_attr="time_total_s", max_t=9), {"time_total_s": 9}),
+        (HyperBandForBOHB(max_t=8), {"training_iteration": 8}),
+        (AsyncHyperBandScheduler(max_t=7, stop_last_trials=False), {}),
+        (PopulationBasedTraining(hyperparam_mutations={"x": [1]}), {}),
+        (FIFOScheduler(), {}),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_how_long_a_scheduler_lets_any_trial_run_is_read(scheduler, found):
+    assert tune_controller.longest_trials(scheduler) == found
 
 
 def test_tune_makes_of_a_function_a_class_that_inherits_from_mixins():

@@ -13,7 +13,7 @@ from tune_policies.kuberay.design.cluster_spec import DesignedGroup
 from tune_policies.kuberay.design.design_cluster import ClusterDesign
 from tune_policies.kuberay.design.device_plugins import DEVICE_PLUGINS
 
-TRIALS = GpuPolicy(gpus=0.25).plan(nodes((8, 1)))
+TRIALS = GpuPolicy(gpus=0.25).plan(nodes(*[(8, 1)] * 3))
 
 KEY_OF = {plugin.family: plugin.key for plugin in DEVICE_PLUGINS}
 PARTS_OF_GPUS = ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb", "nvidia.com/gpu.shared"]

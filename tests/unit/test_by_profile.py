@@ -129,7 +129,7 @@ def test_headroom_of_host_memory_is_asked_for_as_far_as_the_largest_node_has_it(
 def test_where_even_the_largest_node_has_less_host_memory_than_was_measured_it_says_so():
     node = gpu_node("a", gpu_memory_gib=80, memory_gib=4)
 
-    with pytest.raises(InfeasibleRequestError, match=r"5 GiB of host memory .* short of memory"):
+    with pytest.raises(InfeasibleRequestError, match=r"5 GiB of host memory, .* short of memory"):
         GpuMemoryPolicy(profile=with_host_memory(5)).plan(ClusterCapacity.of(node))
 
 

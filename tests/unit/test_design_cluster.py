@@ -245,7 +245,33 @@ def test_where_the_catalogue_has_too_few_nodes_as_many_trials_run_as_they_hold()
     plan = design_cluster(GpuPolicy(), catalog(L4.model_copy(update={"max_nodes": 3})), 64)
 
     assert groups(plan) == {"l4": 3}
-    assert "3 of 64 trials run at once, as there are no more such nodes; the others wait" in plan.reasons
+    assert plan.reasons[1:] == (
+        "3 of 64 trials run at once, as there are no more such nodes; the others wait",
+        "64 l4 would hold all 64 at once: raise max_nodes",
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "reasons"),
+    [
+        (
+            AutoscalingPolicy(GpuPolicy(gpus=0.5), max_nodes_to_add=2),
+            (
+                "4 of 12 trials run at once, as max_nodes_to_add is 2; the others wait",
+                "6 l4 would hold all 12 at once: raise max_nodes_to_add",
+            ),
+        ),
+        (
+            CappedPolicy(GpuPolicy(gpus=0.5), 4),
+            ("4 of 12 trials run at once, as the policy or its nodes allow no more; the others wait",),
+        ),
+    ],
+    ids=["its limit of nodes", "its cap, where no node helps"],
+)
+def test_where_the_policy_allows_fewer_trials_at_once_the_design_says_why_and_what_helps(policy, reasons):
+    plan = design_cluster(policy, catalog(L4), 12)
+
+    assert plan.reasons[1:] == reasons
 
 
 def test_every_group_scales_from_zero():

@@ -250,14 +250,21 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
         pytest.param(
             ClusterCapacity.of(gpu_node("a", **T4)),
             GpuMemoryPolicy(gpu_memory="24GiB"),
-            "one trial needs 1 GPU with 24 GiB of GPU memory, but the largest GPUs have 16 GiB: short of GPU memory. "
+            "one trial needs a GPU share of 24 GiB, but the largest GPUs have 16 GiB: short of GPU memory. "
             "Ask for at most 16GiB, or add a larger GPU.",
             id="too much GPU memory",
         ),
         pytest.param(
+            ClusterCapacity.of(gpu_node("a", **T4)),
+            GpuMemoryPolicy(gpu_memory="4GiB", cpus=128),
+            "one trial needs 128 CPUs, a GPU share of 4 GiB, but the largest node offers 64 CPUs, 1 GPU (T4): "
+            "short of CPU. Ask for at most 64 CPUs per worker, or add a larger node.",
+            id="too many CPUs beside a share",
+        ),
+        pytest.param(
             nodes((8, 1)),
             GpuMemoryPolicy(gpu_memory="6GiB"),
-            "one trial needs 1 GPU with 6 GiB of GPU memory, but the GPU memory of the GPU node was not read: "
+            "one trial needs a GPU share of 6 GiB, but the GPU memory of the GPU node was not read: "
             "short of GPU memory. Install nvidia-ml-py on the GPU nodes and probe again, give them an accelerator "
             "type, or take GpuPolicy with a share of a GPU.",
             id="GPU memory not read",
@@ -582,12 +589,13 @@ def test_a_gpu_share_states_its_gpu_memory_where_it_was_read():
     assert plan.gpu_memory_bytes == 20 * GIB
 
 
-def test_the_reasons_say_why_earlier_choices_were_not_taken():
+def test_the_reasons_say_why_earlier_choices_were_not_taken_and_advise_no_fallback():
     plan = FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=2)).plan(nodes((4, 0)))
 
     assert not plan.use_gpu
-    assert plan.reasons[0].startswith(
-        "not GpuPolicy: one trial needs 1 GPU, but the largest node offers 4 CPUs, 0 GPUs"
+    assert plan.reasons[0] == (
+        "not GpuPolicy: one trial needs 1 GPU, but the largest node offers 4 CPUs, 0 GPUs: short of GPU. "
+        "Add a GPU node."
     )
 
 

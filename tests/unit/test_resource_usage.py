@@ -25,7 +25,7 @@ from tune_policies.tune.usage.resource_meter import (
     available_resources,
     idle_by_reason,
 )
-from tune_policies.tune.usage.resource_usage import ResourceUsage
+from tune_policies.tune.usage.resource_usage import ResourceUsage, TrialCounts
 from tune_policies.tune.usage.run_monitor import RunMonitor
 
 ONE = 10_000
@@ -415,6 +415,44 @@ def test_a_restored_run_goes_on_counting():
     assert (usage.elapsed_s, usage.resources[0].used_hours) == (15, 15 / 3600)
     assert len(usage.plans) == 1
     assert (usage.trials.num_stopped_early, usage.trials.num_finished) == (1, 1)
+
+
+def test_a_trial_that_ran_out_before_the_run_was_restored_counts_as_raised_when_it_starts_with_more():
+    before = RunMonitor(plan_of(), None, 1, None)
+    one = trial("a", gpus=0.5)
+    begin(before, one, 0)
+    before.fail(one, GPU_OOM, is_requeued=True)
+    restored = RunMonitor(plan_of(), None, 1, ResourceUsage.from_json(before.record(3).to_json()))
+
+    begin(restored, trial("a", gpus=1), 1)
+
+    usage = restored.record(2)
+    assert usage.out_of_memory.model_dump(exclude_defaults=True) == {"num_gpu_errors": 1, "num_raised": 1}
+    assert (usage.trials.num_retries, usage.ran_out_with) == (1, {})
+
+
+def test_what_goes_on_after_a_later_record_counts_from_there():
+    run = RunMonitor(plan_of(), None, 1, ResourceUsage(elapsed_s=5))
+    run.go_on_after(ResourceUsage(elapsed_s=8, trials=TrialCounts(num_retries=2)))
+
+    usage = run.record(1)
+
+    assert (usage.elapsed_s, usage.trials.num_retries) == (9, 2)
+
+
+@pytest.mark.parametrize(
+    ("is_at_end", "outcome"),
+    [(True, {"num_finished": 1}), (False, {"num_stopped_early": 1})],
+    ids=["at the scheduler's most", "before it"],
+)
+def test_a_trial_that_is_stopped_where_all_end_has_finished(is_at_end, outcome):
+    run = RunMonitor(plan_of(), None, 1, None)
+    one = trial("a")
+    begin(run, one, 0)
+    finish(run, one, is_stopped=True, is_at_end=is_at_end)
+    run.step([one], 1)
+
+    assert run.record(1).trials.model_dump(exclude_defaults=True) == outcome
 
 
 def test_a_run_that_is_restored_under_another_plan_says_so():

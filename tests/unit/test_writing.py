@@ -38,6 +38,14 @@ def test_the_text_is_as_people_write_it():
     assert text == EXPECTED
 
 
+def test_the_first_line_says_so_where_fewer_trials_run_at_once_than_wished():
+    text = write_cluster(a_design(num_trials=100))
+
+    assert text.startswith(
+        "# Written by tune-policies: a Ray cluster for 100 trials, of which 12 run at once: the others wait.\n"
+    )
+
+
 EXPECTED = """\
 # Written by tune-policies: a Ray cluster for 12 trials.
 # 12 trials at once need 3 nodes.

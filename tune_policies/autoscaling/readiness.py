@@ -18,6 +18,7 @@ from tune_policies.placement.scale_up import GPU_MEMORY, fewest_nodes, plan_on_s
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import Bundle
 from tune_policies.policies import AutoscalingPolicy, FirstFeasiblePolicy
+from tune_policies.policies.first_feasible import why_not
 from tune_policies.policies.gpu_selection import GpuTypesPolicy
 from tune_policies.policies.policy import ResourcePolicy, with_inner
 from tune_policies.probe.probe_cluster import probe_cluster
@@ -114,7 +115,7 @@ class _Search:
                 return plan
             error = self._shortfall(choice)
             errors.append(error.told(offered=f"{error.offered}, and {why}"))
-            self._given_up.append(f"not {type(choice).__name__}: {errors[-1]}")
+            self._given_up.append(why_not(choice, errors[-1]))
             self._tell(f"{type(choice).__name__} is given up: {why}")
         raise InfeasibleRequestError.of_each(errors)
 

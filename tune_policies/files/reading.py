@@ -140,6 +140,26 @@ def decode(data: bytes, source: str, errors: str = "strict") -> str:
         raise DocumentError(source, line, f"the byte 0x{data[error.start]:02x} is not UTF-8 text") from error
 
 
+def get_text(filesystem: Any, path: str, *, max_bytes: int = MAX_BYTES) -> str:
+    """Return the text of a file that ``put_text`` wrote.
+
+    Args:
+        filesystem: Of pyarrow, as Ray writes the run's results.
+        path: The file there.
+        max_bytes: A larger file is not read.
+
+    Raises:
+        Exception: It cannot be read; each filesystem has errors of its own.
+    """
+    if filesystem.type_name == "local":
+        return read_text(path, max_bytes=max_bytes)
+    with filesystem.open_input_stream(path) as stream:
+        data = stream.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise UnreadableFileError(path, "file", f"more than {max_bytes:,} bytes")
+    return decode(data, path)
+
+
 def read_data(path: str | Path, *, what: str = "file", max_bytes: int = MAX_BYTES) -> Any:
     """Return the plain data of a file in JSON or YAML; of a larger one than people write, it may have more parts.
 

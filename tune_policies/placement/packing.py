@@ -269,6 +269,7 @@ class Request(Value):
         max_workers: To how many the trial may grow; ``None``: the number is fixed. It takes no part in packing.
         accelerator_type: Ray's name of the device type that the workers must have.
         gpu_memory_bytes: GPU memory that each worker wants. It takes no part in packing: the GPU share does.
+        is_any_share: Whether every GPU share will do that holds ``gpu_memory_bytes``: texts then name no other amount.
     """
 
     worker: Resources
@@ -276,6 +277,7 @@ class Request(Value):
     max_workers: Count | None = None
     accelerator_type: str | None = None
     gpu_memory_bytes: Bytes | None = None
+    is_any_share: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -308,7 +310,11 @@ class Request(Value):
 
     def __str__(self) -> str:
         each = str(self.worker)
-        if self.gpu_memory_bytes:
+        if self.gpu_memory_bytes and self.is_any_share:
+            others = self.worker.replaced(gpus=0)
+            each = f"{others}, " if others.ticks else ""
+            each += f"a GPU share of {format_bytes(self.gpu_memory_bytes)}"
+        elif self.gpu_memory_bytes:
             each += f" with {format_bytes(self.gpu_memory_bytes)} of GPU memory"
         if self.accelerator_type:
             each += f" on {self.accelerator_type}"

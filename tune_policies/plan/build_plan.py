@@ -1,6 +1,7 @@
 """From one trial's request to a plan; or, where not one fits, to the error: what is short, and what would work."""
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX, DEVICE_RESOURCES, families_of
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
@@ -22,6 +23,9 @@ from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import MOST, TICKS, Resources, amount_of, format_amount, from_ticks, to_ticks
 from tune_policies.values.units import format_bytes, format_request
 from tune_policies.values.value import counted
+
+TAKE_FALLBACK: Final = "Take CpuPolicy() instead, or as a fallback (policy | CpuPolicy()), or add"
+"""How a suggestion begins where there are none of the devices; what to add follows."""
 
 
 def build_plan(
@@ -204,7 +208,7 @@ def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: 
     if most is None:
         return f"Add a node with more {short_of}, or ask for less in every respect."
     if most == 0 and short_of in DEVICE_RESOURCES:
-        return f"Take CpuPolicy() instead, or as a fallback (policy | CpuPolicy()), or add a {short_of} node."
+        return f"{TAKE_FALLBACK} a {short_of} node."
     if most == 0:
         return f"Ask for no {short_of}, or add a node with more."
     amount = format_request(most) + " of host memory" if short_of == "memory" else _amount(most, short_of)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from tune_policies.cluster.capacity import ClusterCapacity
+from tune_policies.plan.build_plan import TAKE_FALLBACK
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
@@ -83,7 +84,7 @@ def plan_first_feasible(
             )
         except InfeasibleRequestError as error:
             errors.append(error)
-            notes.append(f"not {type(policy).__name__}: {error}")
+            notes.append(why_not(policy, error))
     if len(errors) == 1:
         raise errors[0]
     if most_at_once:  # then how near each choice came is the answer
@@ -96,6 +97,11 @@ def plan_first_feasible(
         last.suggestion,
         tuple(errors),
     )
+
+
+def why_not(policy: ResourcePolicy, error: InfeasibleRequestError) -> str:
+    """Return why a choice does not fit, for the plan of a later one: it does not advise to take a fallback."""
+    return f"not {type(policy).__name__}: {error}".replace(TAKE_FALLBACK, "Add")
 
 
 def _fewer(at_once: int) -> str:

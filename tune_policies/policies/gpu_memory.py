@@ -322,7 +322,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return Request(worker=worker, num_workers=self.num_workers)
 
     def _infeasible(self, capacity: ClusterCapacity, usable: Selection, needed: int) -> InfeasibleRequestError:
-        wish = {"accelerator_type": usable.accelerator_type, "gpu_memory_bytes": needed}
+        wish = {"accelerator_type": usable.accelerator_type, "gpu_memory_bytes": needed, "is_any_share": True}
         request = self._request(1).model_copy(update=wish)
         # Where no GPU has the CPUs, its memory may still be what is short of most.
         there = usable if usable.groups else gpus_of_type(capacity, usable.accelerator_type)

@@ -32,7 +32,11 @@ _NAMED: Final = 3
 
 
 class ProbeWarning(UserWarning):
-    """A part of the cluster could not be read; the capacity says "not known" there."""
+    """A part of the cluster could not be read; the capacity says "not known" there. A program is told each once."""
+
+
+_told: Final[set[str]] = set()
+"""The warnings that were given. Python's own register is emptied whenever any code changes the filters of warnings."""
 
 
 def probe_cluster(
@@ -57,7 +61,8 @@ def probe_cluster(
         ProbeError: Ray cannot be reached in time, goes away while it is read, or has no alive node.
 
     Warns:
-        ProbeWarning: A node, or the autoscaler's configuration, could not be read in time; its part is ``None``.
+        ProbeWarning: A node, or the autoscaler's configuration, could not be read in time; its part is ``None``. A
+            program gets the same warning once.
     """
     if not timeout_s > 0:
         raise InvalidResourcesError(f"timeout_s must be above 0 seconds, got {timeout_s!r}")
@@ -79,7 +84,9 @@ def probe_cluster(
         readings.warnings.append(f"What the autoscaler could add is not known: {error}")
         node_types, max_nodes_to_add = None, None
     for text in readings.warnings:
-        warnings.warn(text, ProbeWarning, stacklevel=2)
+        if text not in _told:
+            warnings.warn(text, ProbeWarning, stacklevel=2)
+            _told.add(text)
     return ClusterCapacity(
         nodes=tuple(_with_facts(node, readings.facts.get(node.node_id)) for node in state.nodes),
         draining=state.draining,

@@ -218,6 +218,14 @@ def scheduler_inside(scheduler: TrialScheduler) -> TrialScheduler | None:
     return getattr(scheduler, "_base_scheduler", None)
 
 
+def longest_trials(scheduler: TrialScheduler) -> dict[str, float]:
+    """Return how long ``scheduler`` lets any trial run at most, its ``max_t``, by the key of a result that says so."""
+    key = getattr(scheduler, "_time_attr", None)
+    max_t = getattr(scheduler, "_max_t", getattr(scheduler, "_max_t_attr", None))
+    stops = getattr(scheduler, "_stop_last_trials", False)
+    return {key: max_t} if stops and isinstance(key, str) and isinstance(max_t, int | float) else {}
+
+
 def pending_change(scheduler: ResourceChangingScheduler, trial: Trial) -> PlacementGroupFactory | None:
     """Return what ``scheduler`` is about to give ``trial``, for which it pauses it; ``None``: nothing else."""
     wanted = scheduler._trials_to_reallocate.get(trial)

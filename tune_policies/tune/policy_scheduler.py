@@ -351,6 +351,6 @@ def _check_none_changes_resources(scheduler: TrialScheduler | None) -> None:
     if any(isinstance(each, ResourceChangingScheduler) for each in nested_schedulers(scheduler)):
         raise InvalidResourcesError(
             "ResourceChangingScheduler gives trials other resources while they run, and PolicyScheduler would put each "
-            "back into its slot after every step: leave one of them out. ResourceChangingScheduler alone, with "
-            "with_plan(trainable, plan), begins with the plan's resources"
+            "back into its slot after every step: leave one of them out. ResourceChangingScheduler alone, with a "
+            "trainable under the plan, begins with the plan's resources"
         )

@@ -344,7 +344,7 @@ def _check_plan(plan: TrialPlan) -> TrialPlan:
     if plan.by_config is not None:
         raise InvalidResourcesError(
             "PolicyScheduler gives trials the slots of a plan, but this plan gives each trial what its config needs: "
-            "pass with_plan(trainable, plan) to Tune without PolicyScheduler, or plan without a profile or a decision"
+            "leave PolicyScheduler out, or plan without a profile or a decision"
         )
     return plan
 

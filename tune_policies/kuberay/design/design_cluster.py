@@ -33,6 +33,7 @@ from tune_policies.plan.decision import Decision
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.accelerator import AcceleratorPolicy
 from tune_policies.policies.autoscaling import AutoscalingPolicy
+from tune_policies.policies.first_feasible import why_not
 from tune_policies.policies.gpu import GpuPolicy
 from tune_policies.policies.gpu_memory import GpuMemoryPolicy
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
@@ -334,7 +335,7 @@ def design_cluster(
         price_per_hour=None if workers_price is None else workers_price + (pool.head.price_per_hour or 0),
         hours=None if trial_s is None else plan.num_waves(num_trials) * trial_s / 3600,
         currency=catalog.currency,
-        reasons=(*notes, *chosen.notes, *_why(plan, pool, chosen, num_trials)),
+        reasons=(*notes, *chosen.notes, *_why(plan, pool, chosen, num_trials, policy)),
     )
 
 
@@ -379,7 +380,7 @@ def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: M
             found = nodes_for(choice, shares_of(choice, num_trials), pool, num_trials)
         except InfeasibleRequestError as error:
             errors.append(error)
-            notes.append(f"not {type(choice).__name__}: {error}")
+            notes.append(why_not(choice, error))
         else:
             return found._replace(notes=(*notes, *found.notes))
     if len(errors) == 1:
@@ -408,7 +409,9 @@ def _trials_by_group(plan: TrialPlan, pool: NodePool, units: Units) -> dict[str,
     return counts
 
 
-def _why(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int) -> Iterator[str]:
+def _why(
+    plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int, policy: ResourcePolicy
+) -> Iterator[str]:
     """Yield why these nodes, and not others or more."""
     names = shorten_names([f"{number} {name}" for name, number in plan.nodes_to_add.items()])
     if not pool.has_prices:
@@ -420,10 +423,29 @@ def _why(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int) 
     at_once = plan.min_concurrent_trials
     yield f"{counted(at_once, 'trial')} on {names}: {how}"
     yield from _by_price(plan, pool, chosen)
-    if at_once < num_trials:
-        are_all = all(pool.most[name] == chosen.units.get(name, 0) for name in chosen.units)
-        why = "there are no more such nodes" if are_all else "the policy or its nodes allow no more"
-        yield f"{at_once} of {num_trials} trials run at once, as {why}; the others wait"
+    if at_once >= num_trials:
+        return
+    limit = policy.max_nodes_to_add if isinstance(policy, AutoscalingPolicy) else None
+    to_raise, why = None, "the policy or its nodes allow no more"
+    if all(pool.most[name] == chosen.units.get(name, 0) for name in chosen.units):
+        to_raise, why = "max_nodes", "there are no more such nodes"
+    elif _num_nodes(pool, chosen.units) == limit:
+        to_raise, why = "max_nodes_to_add", f"max_nodes_to_add is {limit}"
+    yield f"{at_once} of {num_trials} trials run at once, as {why}; the others wait"
+    if to_raise is not None and (nodes := _for_all_at_once(plan, pool, chosen, num_trials)) is not None:
+        yield f"{nodes} would hold all {num_trials} at once: raise {to_raise}"
+
+
+def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int) -> str | None:
+    """Return the nodes of the one type in use on which all trials fit; ``None``: more of them do not help."""
+    if len(chosen.units) != 1:
+        return None
+    ((name, units),) = chosen.units.items()
+    more = {name: -(-num_trials * units // plan.min_concurrent_trials)}
+    larger = pool.plan(chosen.policy, more)
+    if larger is None or larger.min_concurrent_trials < num_trials:
+        return None
+    return f"{pool.group(name, more[name]).max_nodes} {name}"
 
 
 def _by_price(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iterator[str]:

@@ -11,7 +11,7 @@ from tune_policies.kuberay.writing.block_yaml import to_block_yaml
 from tune_policies.kuberay.writing.manifests import cluster_yaml, has_nvidia, helm_values, node_selector, ray_cluster
 from tune_policies.kuberay.writing.options import WriteOptions
 from tune_policies.values.errors import InvalidResourcesError
-from tune_policies.values.value import shorten_names
+from tune_policies.values.value import counted, shorten_names
 
 __all__ = ["WriteOptions", "write_cluster"]
 
@@ -71,7 +71,9 @@ def _selected_alike(nodes: Sequence[NodeType], options: WriteOptions) -> list[li
 
 
 def _comments(design: ClusterDesign, options: WriteOptions) -> Iterator[str]:
-    yield f"Written by tune-policies: a Ray cluster for {design.num_trials} trials."
+    at_once = design.trials.min_concurrent_trials
+    waiting = "" if at_once >= design.num_trials else f", of which {at_once} run at once: the others wait"
+    yield f"Written by tune-policies: a Ray cluster for {counted(design.num_trials, 'trial')}{waiting}."
     yield from design.reasons
     nodes = [group.node_type for group in design.groups]
     if options.format == "cluster-yaml":

@@ -54,7 +54,7 @@ def advise(run: RunUsage) -> list[str]:
     """Return advice about the run, each item a sentence."""
     known = [trial for trial in run.trials if trial.usage is not None]
     if not known:
-        return ["no trial says what it used: only trials with GPUs do, of a trainable made by with_plan"]
+        return ["no trial says what it used: only trials that have a GPU, and run under a plan, do"]
     return [*_advise_on_share(known), *_advise_on_outgrown_shares(known), *_advise_on_problems(known)]
 
 

@@ -7,7 +7,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -15,16 +15,18 @@ from typing import Any, Final
 from ray.tune import Callback
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, read_bytes, read_text
+from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, get_text, read_bytes, read_text
 from tune_policies.files.terminal import TextConsole
 from tune_policies.files.writing import put_text
 from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.ray_compat.gcs import read_cluster_state
+from tune_policies.ray_compat.tune_controller import longest_trials
 from tune_policies.ray_compat.tune_trial import is_function_class, unpickled_error
 from tune_policies.tune.policy_scheduler import PolicyScheduler
 from tune_policies.tune.run_plan import BackgroundTask
 from tune_policies.tune.usage.gpu_memory_usage import GPU_MEMORY_KEY, USAGE_NOTE, GpuMemoryUsage
+from tune_policies.tune.wrapping_scheduler import nested_schedulers
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.value import shorten
 
@@ -39,6 +41,8 @@ _READ_EVERY_S: Final = 5.0
 _WRITE_EVERY_S: Final = 10.0
 _TELL_EVERY_S: Final = 2.0
 """Ray hands metrics on every ten seconds, unless told otherwise."""
+_WRITE_AFTER_FAILURE_S: Final = 1.0
+"""Tune's own state may be ten seconds old when a program is killed, and has no failures that were retried since."""
 _END_TIMEOUT_S: Final = 10.0
 """How long the end of a run waits for its record to be written."""
 
@@ -81,8 +85,6 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         InvalidResourcesError: ``plan`` is no plan, or ``scheduler`` has none.
     """
 
-    _is_printed = False  # here, as the state that version 0.1.0 has saved with an experiment lacks it
-
     def __init__(self, plan: TrialPlan | None = None, scheduler: PolicyScheduler | None = None) -> None:
         if plan is not None and not isinstance(plan, TrialPlan):
             raise InvalidResourcesError(f"plan must be the TrialPlan of a policy, got {shorten(plan)}")
@@ -93,19 +95,23 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             )
         self._plan = plan
         self._scheduler = scheduler
+        self._longest_trials = _longest_trials(scheduler)
+        self._is_printed = False
         self._before: ResourceUsage | None = None
         self._reset_run()
 
-    def follow(self, plan: TrialPlan, scheduler: PolicyScheduler | None, *, is_printed: bool) -> None:
-        """Tell of this plan, and of the scheduler that may change it, if none was given before.
+    def follow(self, plan: TrialPlan, scheduler: Any, *, is_printed: bool) -> None:
+        """Tell of this plan, and of the ``PolicyScheduler`` that may change it, if none was given before.
 
         Args:
             plan: The plan of the run.
-            scheduler: What may change it; ``None``: nothing.
+            scheduler: The scheduler of the run; ``None``: Tune's own.
             is_printed: Whether the plan has been printed already.
         """
+        self._longest_trials = _longest_trials(scheduler)
         if self._plan is None:
-            self._plan, self._scheduler, self._is_printed = plan, scheduler, is_printed
+            self._plan, self._is_printed = plan, is_printed
+            self._scheduler = scheduler if isinstance(scheduler, PolicyScheduler) else None
 
     def _reset_run(self) -> None:
         self._run: RunMonitor | None = None
@@ -119,11 +125,12 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a ``Tuner`` saves, without threads. :meth:`get_state` returns the counts of the run."""
-        kept = ("_plan", "_scheduler", "_is_printed", "_before")
+        kept = ("_plan", "_scheduler", "_longest_trials", "_is_printed", "_before")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        added = {"_longest_trials": {}, "_is_printed": False}  # since version 0.1.0
+        self.__dict__.update(added | state)
         self._reset_run()
 
     # The run.
@@ -143,11 +150,10 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._reset_run()
         self._began_s = time.monotonic()
         plan = self._plan if self._scheduler is None else self._scheduler.plan
-        before, self._before = self._before, None
         try:
             samples = total_num_samples or 0
             num_trials = int(samples) if 0 < samples < math.inf else None
-            self._run = RunMonitor(plan, self._scheduler, num_trials, before)
+            self._run = RunMonitor(plan, self._scheduler, num_trials, self._before)
             self._read_cluster(self._run, 0.0)
             self._reading.wait(_READ_TIMEOUT_S)
             self._read_cluster(self._run, 0.0)
@@ -157,6 +163,22 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             if self._run is not None:
                 self._run.warn(f"the counts are not complete, as setup failed: {error}")
             _logger.exception("the counts of what the run uses are not complete: setup failed")
+
+    @_in_run
+    def on_step_begin(self, run: RunMonitor, iteration: int, trials: Sequence[Any], **info: Any) -> None:
+        """Read once, of a restored run, what its file has of the time after Tune saved its state."""
+        saved, self._before = self._before, None
+        self._find_storage(trials)
+        if saved is None or self._storage is None:
+            return
+        reading: BackgroundTask[ResourceUsage] = BackgroundTask()
+        reading.start(partial(_read_usage, self._storage))
+        reading.wait(_READ_TIMEOUT_S)
+        latest = reading.take()
+        if isinstance(latest, ResourceUsage) and latest.elapsed_s > saved.elapsed_s:
+            # Tune takes the trials back to where they were when it saved its state.
+            counts = saved.trials.model_copy(update={"num_retries": latest.trials.num_retries})
+            run.go_on_after(latest.model_copy(update={"trials": counts}))
 
     @_in_run
     def on_step_end(self, run: RunMonitor, iteration: int, trials: Sequence[Any], **info: Any) -> None:
@@ -244,9 +266,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         # A function trainable ends without a last result, so a result that says "done" is of a trial that is stopped:
         # by a scheduler, or by the user's own ``stop={…}``.
         if result.get("done") and self._is_function(trial):
-            ends = trial.stopping_criterion.items()
-            if not any(name in result and result[name] >= end for name, end in ends):
-                run.complete(trial, is_stopped=True)
+            run.complete(trial, is_stopped=True, is_at_end=self._is_at_end(trial, result))
         usage = result.get(GPU_MEMORY_KEY)
         if isinstance(usage, dict) and isinstance(usage.get("num_ooms"), int):
             run.count_refused_allocations(trial, usage.get("pid"), usage["num_ooms"])
@@ -260,12 +280,18 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any
     ) -> None:
         """Count a trial that has ended well."""
-        run.complete(trial, is_stopped=False)
+        run.complete(trial, is_stopped=False, is_at_end=self._is_at_end(trial, trial.last_result))
+
+    def _is_at_end(self, trial: Any, result: Mapping[str, Any]) -> bool:
+        """Return whether no trial runs longer: by the user's own ``stop={…}``, or the scheduler's ``max_t``."""
+        ends = (*trial.stopping_criterion.items(), *self._longest_trials.items())
+        return any(name in result and result[name] >= end for name, end in ends)
 
     @_in_run
     def on_trial_recover(self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
         """Count a failure of a trial that is requeued."""
         run.fail(trial, classify_failure(trial), _last_line(trial), is_requeued=True)
+        self._next_write_s = min(self._next_write_s, self._now_s() + _WRITE_AFTER_FAILURE_S)
 
     @_in_run
     def on_trial_error(self, run: RunMonitor, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
@@ -290,6 +316,13 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             self._before = ResourceUsage.from_json(state[_STATE_KEY])
         except (InvalidResourcesError, KeyError, TypeError) as error:  # of another version of this
             _logger.warning("what the run used before cannot be read, and is counted anew: %s", error)
+
+
+def _longest_trials(scheduler: Any) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for each in nested_schedulers(scheduler):
+        found |= longest_trials(each)
+    return found
 
 
 def _read_nodes() -> ClusterCapacity:
@@ -319,6 +352,11 @@ def _last_line(trial: Any) -> str:
     """Return the line that says what the latest error of ``trial`` was; the notes to an error stand below it."""
     lines = (line for line in reversed(_failure_text(trial).splitlines()) if line.strip())
     return next((line for line in lines if not line.startswith(USAGE_NOTE)), "")[:200]
+
+
+def _read_usage(storage: Any) -> ResourceUsage:
+    file = f"{storage.experiment_fs_path}/{USAGE_FILE}"
+    return ResourceUsage.from_json(get_text(storage.storage_filesystem, file, max_bytes=MAX_RECORD_BYTES))
 
 
 def usage_writer(storage: Any, text: str) -> Callable[[], None]:

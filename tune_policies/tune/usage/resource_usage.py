@@ -74,9 +74,10 @@ class TrialCounts(Value):
     """What became of the trials of a run. Each trial counts once, but for its retries.
 
     Attributes:
-        num_finished: Those that came to their own end. Of class trainables, those that a scheduler stopped are among
-            these, as nothing tells them apart.
-        num_stopped_early: Trials of a function that a scheduler or a stopper ended.
+        num_finished: Those that came to their end: their own, that of ``stop={…}``, or the scheduler's ``max_t`` where
+            the callback has the scheduler. Of class trainables, those that a scheduler stopped are among these, as
+            nothing tells them apart.
+        num_stopped_early: Trials of a function that a scheduler or a stopper ended before.
         num_failed: Those that ended with an error.
         num_cut_off: Those that ended with the whole run, before they had come to their own end.
         num_unfinished: Those that wait, run or are paused.
@@ -166,6 +167,7 @@ class ResourceUsage(ShownValue):
         slots: What was used in each slot type.
         trials: What became of the trials.
         out_of_memory: How often memory ran out.
+        ran_out_with: What each trial had when its memory ran out, by its id, until it starts again.
         max_trials_at_once: The most that ran at once.
         num_waves_planned: Waves that the trials would take under the last plan, if all lasted equally long; ``None``:
             how many trials there will be is not known.
@@ -184,6 +186,7 @@ class ResourceUsage(ShownValue):
     slots: Many[SlotHours] = ()
     trials: TrialCounts = TrialCounts()
     out_of_memory: OutOfMemoryCounts = OutOfMemoryCounts()
+    ran_out_with: dict[str, dict[str, float]] = Field(default_factory=dict)
     max_trials_at_once: Count = 0
     num_waves_planned: Count | None = None
     num_waves: Count = 0

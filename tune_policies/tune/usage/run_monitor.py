@@ -73,19 +73,9 @@ class RunMonitor:
         self._scheduler = scheduler
         self._num_trials = num_trials
         self._cluster: ClusterCapacity | None = None
-        self._meter = ResourceMeter(before)
-        first_reason = "" if before is None else "the run was restored"
-        before = before or ResourceUsage()
-        self._trials_before = before.trials
-        self._num_retries = self._trials_before.num_retries
-        self._ooms = Counter(before.out_of_memory.model_dump())
         self._outcome_of: dict[str, Outcome] = {}  # the first that is said of a trial, until it starts again
         self._amounts: dict[str, Mapping[str, float]] = {}
-        self._ran_out_with: dict[str, Mapping[str, float]] = {}
         self._refused: Counter[tuple[str, object]] = Counter()
-        self._plans, self._warnings = list(before.plans), list(before.warnings)
-        cut_off = {"ended_s": before.elapsed_s, "end": "cut_off"}
-        self._spans = [span if span.end else span.model_copy(update=cut_off) for span in before.spans]
         self._open_spans: dict[str, TrialSpan] = {}
         self._failures: dict[str, dict[str, Any]] = {}  # how the open span of a trial will end
         self._num_changes = len(scheduler.changes) if scheduler else 0
@@ -94,7 +84,21 @@ class RunMonitor:
         self._waiting: dict[str, Any] = {}
         self._running: dict[str, Any] = {}
         self._trials: Sequence[Any] = ()
-        self._use_plan(plan, first_reason)
+        self.go_on_after(before)
+
+    def go_on_after(self, before: ResourceUsage | None) -> None:
+        """Count from now on after what was counted ``before``, instead of all that was counted so far."""
+        first_reason = "" if before is None else "the run was restored"
+        self._meter = ResourceMeter(before)
+        before = before or ResourceUsage()
+        self._trials_before = before.trials
+        self._num_retries = self._trials_before.num_retries
+        self._ooms = Counter(before.out_of_memory.model_dump())
+        self._ran_out_with: dict[str, Mapping[str, float]] = dict(before.ran_out_with)
+        self._plans, self._warnings = list(before.plans), list(before.warnings)
+        cut_off = {"ended_s": before.elapsed_s, "end": "cut_off"}
+        self._spans = [span if span.end else span.model_copy(update=cut_off) for span in before.spans]
+        self._use_plan(self.plan, first_reason)
 
     def _use_plan(self, plan: TrialPlan, why: str) -> None:
         self.plan = plan
@@ -248,9 +252,9 @@ class RunMonitor:
         types = {node.accelerator_type for node, _ in self._cluster.groups if node.accelerator_type}
         return types.pop() if len(types) == 1 else None
 
-    def complete(self, trial: Any, *, is_stopped: bool) -> None:
-        """Record that ``trial`` finished, or was stopped early."""
-        is_early = is_stopped or trial.trial_id in self._waiting  # a paused one
+    def complete(self, trial: Any, *, is_stopped: bool, is_at_end: bool = False) -> None:
+        """Record that ``trial`` finished, or was stopped, which is early unless its last result ``is_at_end``."""
+        is_early = not is_at_end and (is_stopped or trial.trial_id in self._waiting)  # a paused one
         self._outcome_of.setdefault(trial.trial_id, "stopped_early" if is_early else "finished")
 
     def fail(self, trial: Any, out_of_memory: OutOfMemory, error: str = "", *, is_requeued: bool) -> None:
@@ -294,6 +298,7 @@ class RunMonitor:
                 "is_final": is_final,
                 "trials": trials,
                 "out_of_memory": OutOfMemoryCounts(**self._ooms),
+                "ran_out_with": {trial_id: dict(amounts) for trial_id, amounts in self._ran_out_with.items()},
                 "num_waves_planned": None if planned is None else self.plan.num_waves(planned),
                 "num_waves": -(-num_ran // max(1, counted.max_trials_at_once)),
                 "plans": tuple(self._plans),
