@@ -97,9 +97,7 @@ def _hand_over_plan(trainable: _Trainable, callbacks: Iterable[Any] | None, sche
     plan = plan_of(trainable)
     for each in callbacks or ():
         if isinstance(each, PolicyCallback) and plan is not None:
-            # Who plans by a policy prints the plan.
-            is_printed = policy_of(trainable) is not None
-            each.follow(plan, scheduler, is_printed=is_printed)
+            each.follow(plan, scheduler)
 
 
 def _scheduling(

@@ -267,15 +267,17 @@ def fails_once(config):
 
 
 @pytest.mark.rest
-def test_a_restored_run_goes_on_counting(tmp_path):
+def test_a_restored_run_prints_its_plan_once_and_goes_on_counting(tmp_path, capfd):
     trainable = with_plan(fails_once, PLAN)
     run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback(PLAN)])
     tune.Tuner(trainable, param_space={"flag": str(tmp_path / "flag")}, run_config=run_config).fit()
     before = usage_of(tmp_path)
+    capfd.readouterr()
 
     tune.Tuner.restore(str(tmp_path / "run"), trainable, restart_errored=True).fit()
 
     after = usage_of(tmp_path)
+    assert capfd.readouterr().out.count(PLAN.explain()) == 1
     assert (before.trials.num_failed, after.trials.num_failed, after.trials.num_finished) == (1, 0, 1)
     assert [(slot.num_starts, len(usage.plans)) for usage in (before, after) for slot in usage.slots] == [
         (1, 1),

@@ -128,4 +128,4 @@ def test_a_callback_that_version_0_1_0_has_saved_can_be_saved_again():
 
     restored.__setstate__(saved)
 
-    assert restored.__getstate__() == {**saved, "_longest_trials": {}, "_is_printed": False}
+    assert restored.__getstate__() == {**saved, "_longest_trials": {}}

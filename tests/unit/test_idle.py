@@ -45,7 +45,7 @@ def explained(capacity, policy):
         (
             nodes((8, 1), (4, 0)),
             GpuPolicy(cpus=2),
-            ["6 of 12 CPUs: their nodes have no GPU left", "4 of 12 CPUs: their nodes have no GPU"],
+            ["10 of 12 CPUs: their nodes have no GPU, or none left"],
         ),
         (
             nodes((8, 1)),

@@ -26,6 +26,10 @@ ROUNDING: Final = "lost to rounding, as Ray counts in steps of 0.0001"
 
 _NOT_SELECTED: Final = "on nodes that the plan's label selector leaves out"
 
+_NONE: Final = "their nodes have no"
+
+_TOO_LITTLE: Final = "their nodes have too little"
+
 _GROWTH: Final = "left for one trial to grow into"
 
 _TOO_SMALL: Final = "less than one more {} needs"
@@ -91,6 +95,7 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
     request = request_of(slot)
     is_selected = matcher(slot.label_selector)
     room, parts = _left_on_full_nodes(cluster.where(lambda node: is_selected(node.ray_labels)), request)
+    _merge_with_left(parts)
     for name, ticks in _total(cluster.where(lambda node: not is_selected(node.ray_labels))).items():
         parts[name, _NOT_SELECTED] += ticks
     spare = room - slot.max_concurrent_trials * request.processes
@@ -141,7 +146,15 @@ def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str
 
     # What is used up says more than what is merely too little.
     stop = min(others, key=lambda other: (not is_used_up(other), other))
-    return f"their nodes have {'no' if is_used_up(stop) else 'too little'} {stop}" + (" left" if held else "")
+    return f"{_NONE if is_used_up(stop) else _TOO_LITTLE} {stop}" + (" left" if held else "")
+
+
+def _merge_with_left(parts: Parts) -> None:
+    """Tell of nodes that never had a resource together with those that have none left: trials want it on both."""
+    for name, reason in [part for part in parts if (part[0], f"{part[1]} left") in parts]:
+        both = f"{reason}, or none left" if reason.startswith(_NONE) else f"{reason} left"
+        amount = parts.pop((name, reason)) + parts.pop((name, f"{reason} left"))
+        parts[name, both] = amount
 
 
 def _lost_to_rounding(share: int, has: int) -> int:

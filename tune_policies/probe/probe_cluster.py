@@ -38,6 +38,9 @@ class ProbeWarning(UserWarning):
 _told: Final[set[str]] = set()
 """The warnings that were given. Python's own register is emptied whenever any code changes the filters of warnings."""
 
+_printed: Final[set[str]] = set()
+"""The plans that were printed, as they explain themselves."""
+
 
 def probe_cluster(
     address: str | None = None, *, timeout_s: float = 30.0, cluster_config: str | Path | None = None
@@ -112,8 +115,15 @@ def plan_on_cluster(policy: ResourcePolicy, *, timeout_s: float = 30.0) -> Trial
     """
     connect(timeout_s)
     plan = policy.plan(probe_cluster(timeout_s=timeout_s))
-    print(plan.explain())
+    text = plan.explain()
+    print(text)
+    _printed.add(text)
     return plan
+
+
+def is_printed(plan: TrialPlan) -> bool:
+    """Return whether ``plan_on_cluster`` has printed the plan in this program."""
+    return plan.explain() in _printed
 
 
 @dataclass

@@ -20,8 +20,9 @@ from tune_policies.files.terminal import TextConsole
 from tune_policies.files.writing import put_text
 from tune_policies.oom import OutOfMemory, classify_oom, classify_oom_text
 from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.probe.probe_cluster import is_printed
 from tune_policies.ray_compat.gcs import read_cluster_state
-from tune_policies.ray_compat.tune_controller import longest_trials
+from tune_policies.ray_compat.tune_controller import longest_trials, plan_of_trainable
 from tune_policies.ray_compat.tune_trial import is_function_class, unpickled_error
 from tune_policies.tune.policy_scheduler import PolicyScheduler
 from tune_policies.tune.run_plan import BackgroundTask
@@ -96,21 +97,19 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         self._plan = plan
         self._scheduler = scheduler
         self._longest_trials = _longest_trials(scheduler)
-        self._is_printed = False
         self._before: ResourceUsage | None = None
         self._reset_run()
 
-    def follow(self, plan: TrialPlan, scheduler: Any, *, is_printed: bool) -> None:
+    def follow(self, plan: TrialPlan, scheduler: Any) -> None:
         """Tell of this plan, and of the ``PolicyScheduler`` that may change it, if none was given before.
 
         Args:
             plan: The plan of the run.
             scheduler: The scheduler of the run; ``None``: Tune's own.
-            is_printed: Whether the plan has been printed already.
         """
         self._longest_trials = _longest_trials(scheduler)
         if self._plan is None:
-            self._plan, self._is_printed = plan, is_printed
+            self._plan = plan
             self._scheduler = scheduler if isinstance(scheduler, PolicyScheduler) else None
 
     def _reset_run(self) -> None:
@@ -125,12 +124,11 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a ``Tuner`` saves, without threads. :meth:`get_state` returns the counts of the run."""
-        kept = ("_plan", "_scheduler", "_longest_trials", "_is_printed", "_before")
+        kept = ("_plan", "_scheduler", "_longest_trials", "_before")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        added = {"_longest_trials": {}, "_is_printed": False}  # since version 0.1.0
-        self.__dict__.update(added | state)
+        self.__dict__.update({"_longest_trials": {}, **state})  # version 0.1.0 has saved none
         self._reset_run()
 
     # The run.
@@ -138,7 +136,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     def setup(
         self, stop: Any = None, num_samples: int | None = None, total_num_samples: int | None = None, **info: Any
     ) -> None:
-        """Print the plan, unless ``run`` or ``tuner`` has done so, and begin to count.
+        """Print the plan, unless the program has done so, and begin to count.
 
         Raises:
             InvalidResourcesError: There is no plan.
@@ -157,8 +155,8 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             self._read_cluster(self._run, 0.0)
             self._reading.wait(_READ_TIMEOUT_S)
             self._read_cluster(self._run, 0.0)
-            if not self._is_printed:
-                TextConsole().print(plan.explain(), soft_wrap=True, highlight=False)
+            if self._before is None:  # else the trials know the plan
+                _print_once(plan)
         except Exception as error:
             if self._run is not None:
                 self._run.warn(f"the counts are not complete, as setup failed: {error}")
@@ -166,10 +164,16 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     @_in_run
     def on_step_begin(self, run: RunMonitor, iteration: int, trials: Sequence[Any], **info: Any) -> None:
-        """Read once, of a restored run, what its file has of the time after Tune saved its state."""
+        """Print the plan of a restored run, and read what was used since Tune saved its state."""
+        self._begin_restored(run, trials)
+
+    def _begin_restored(self, run: RunMonitor, trials: Sequence[Any]) -> None:
         saved, self._before = self._before, None
+        if saved is None:
+            return
+        _print_once(next(map(plan_of_trainable, trials), None) or run.plan)
         self._find_storage(trials)
-        if saved is None or self._storage is None:
+        if self._storage is None:
             return
         reading: BackgroundTask[ResourceUsage] = BackgroundTask()
         reading.start(partial(_read_usage, self._storage))
@@ -202,6 +206,7 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
     @_in_run
     def on_experiment_end(self, run: RunMonitor, trials: Sequence[Any], **info: Any) -> None:
         """Print what was used, and write it to the file."""
+        self._begin_restored(run, trials)  # where nothing was left to run, there was no step
         now_s = self._now_s()
         run.end(trials, now_s)
         self._tell_metrics(is_end=True)
@@ -316,6 +321,11 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
             self._before = ResourceUsage.from_json(state[_STATE_KEY])
         except (InvalidResourcesError, KeyError, TypeError) as error:  # of another version of this
             _logger.warning("what the run used before cannot be read, and is counted anew: %s", error)
+
+
+def _print_once(plan: TrialPlan) -> None:
+    if not is_printed(plan):
+        TextConsole().print(plan.explain(), soft_wrap=True, highlight=False)
 
 
 def _longest_trials(scheduler: Any) -> dict[str, float]:
