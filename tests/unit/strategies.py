@@ -149,6 +149,7 @@ def wrapping(inner):
             cpus=st.just(0) | cpu_amounts,
             gpus=st.integers(0, 2),
             memory=st.none() | gibs.map(lambda gib: f"{gib}GiB"),
+            gpu_memory=st.none() | gibs.map(lambda gib: f"{gib}GiB"),
         )
         | selecting(inner)
     )

@@ -6,6 +6,7 @@ from tests.clusters import GIB, gpu_node, nodes
 from tune_policies import (
     AcceleratorPolicy,
     AutoPolicy,
+    AutoscalingPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -15,14 +16,17 @@ from tune_policies import (
     GpuPolicy,
     InfeasibleRequestError,
     InvalidResourcesError,
+    NodeTypeCapacity,
     ReservingPolicy,
     Resources,
 )
+from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.placement.packing import device_slots
 from tune_policies.policies.equal_shares import nodes_with_cpus
 from tune_policies.policies.gpu_selection import describe_gpus
 from tune_policies.values.resources import to_ticks
 
+L4_BYTES = gpu_memory_of_type("L4")
 T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
 A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
 
@@ -291,6 +295,13 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
             id="more to be left free than there is",
         ),
         pytest.param(
+            ClusterCapacity.of(gpu_node("a", gpu_memory_gib=24)),
+            ReservingPolicy(GpuPolicy(gpus=0.5), gpu_memory="24GiB"),
+            "one trial needs 24 GiB of each GPU left free beside it, but node a has GPUs of 24 GiB: short of GPU "
+            "memory. Leave less free, or leave such nodes out: SelectingPolicy(policy, exclude_nodes=…).",
+            id="more GPU memory to be left free than there is",
+        ),
+        pytest.param(
             nodes((2, 0)),
             FirstFeasiblePolicy(GpuPolicy(), CpuPolicy(cpus=4)),
             "one trial needs 1 GPU or else 4 CPUs, but the largest node offers 2 CPUs, 0 GPUs: short of GPU and CPU. "
@@ -379,6 +390,32 @@ def test_gpu_memory_stays_unknown_on_a_node_of_which_some_gpus_are_left_free():
     assert (plan.max_concurrent_trials, plan.gpu_memory_bytes, plan.label_selector) == (7, None, {})
 
 
+@pytest.mark.parametrize(
+    ("policy", "node", "at_once", "share_bytes"),
+    [
+        pytest.param(GpuMemoryPolicy(gpu_memory="5GiB"), {"gpu_memory_gib": 24}, 4, 20 * GIB // 4, id="by need"),
+        pytest.param(GpuPolicy(gpus=0.5), {"gpu_memory_gib": 24}, 2, 20 * GIB // 2, id="by share"),
+        pytest.param(GpuPolicy(gpus=0.5), {"accelerator_type": "L4"}, 2, (L4_BYTES - 4 * GIB) // 2, id="by type"),
+    ],
+)
+def test_gpu_memory_is_left_free_on_every_gpu(policy, node, at_once, share_bytes):
+    cluster = ClusterCapacity.of(gpu_node("a", **node))
+
+    plan = ReservingPolicy(policy, gpu_memory="4GiB").plan(cluster)
+
+    assert (plan.max_concurrent_trials, plan.gpu_memory_bytes) == (at_once, share_bytes)
+    assert plan.reasons[0] == "4 GiB of each GPU left free for others: trials share the rest"
+
+
+def test_gpu_memory_is_left_free_on_nodes_to_come_too():
+    l4 = NodeTypeCapacity(name="l4", resources=Resources(cpus=8, gpus=1), accelerator_type="L4", max_nodes_to_add=2)
+    policy = AutoscalingPolicy(ReservingPolicy(GpuMemoryPolicy(gpu_memory="6GiB"), gpu_memory="4GiB"))
+
+    plan = policy.plan(ClusterCapacity(node_types=(l4,)))
+
+    assert (plan.max_concurrent_trials, plan.nodes_to_add) == (4, {"l4": 2})
+
+
 def test_more_trials_than_a_plan_counts_fit_as_many_as_it_counts():
     plan = CpuPolicy(cpus=0.0001).plan(nodes((10**11, 0)))
 
@@ -404,8 +441,10 @@ def test_a_gpu_on_which_no_worker_fits_makes_no_share_smaller():
         (ReservingPolicy(CpuPolicy(), cpus=1), "with tune.run or Tuner, pass max_concurrent_trials"),
         (ReservingPolicy(GpuPolicy(gpus=0.5), gpus=1), "perhaps no whole GPU"),
         (ReservingPolicy(CpuPolicy(), memory="1GiB"), "host memory of some nodes is not known"),
+        (ReservingPolicy(GpuPolicy(gpus=0.5), gpu_memory="1GiB"), "GPU memory of some nodes is not known"),
+        (ReservingPolicy(GpuPolicy(), gpu_memory="1GiB"), "a trial with a whole GPU has no limit"),
     ],
-    ids=["CPUs", "shares of a GPU", "host memory"],
+    ids=["CPUs", "shares of a GPU", "host memory", "GPU memory", "whole GPUs"],
 )
 def test_a_reservation_says_what_it_does_not_hold(policy, note):
     plan = policy.plan(nodes((8, 1), (8, 1)))

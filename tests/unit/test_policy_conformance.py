@@ -60,6 +60,7 @@ POLICIES = [
     CappedPolicy(GpuPolicy(), 2),
     MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2), CpuPolicy(cpus=500), speeds=(8, 1, 1)),
     ReservingPolicy(CpuPolicy(), cpus=4, gpus=1, memory="8GiB"),
+    ReservingPolicy(GpuMemoryPolicy(gpu_memory="6GiB"), gpu_memory="2GiB"),
     SelectingPolicy(GpuPolicy(), exclude_nodes=("b",)),
 ]
 

@@ -51,7 +51,7 @@ from tune_policies.values.resources import (
     format_amount,
     from_ticks,
 )
-from tune_policies.values.units import MOST_BYTES, format_bytes, format_request
+from tune_policies.values.units import MOST_BYTES, format_bytes, format_request, parse_bytes
 from tune_policies.values.value import counted
 
 _MOST_SIZES: Final = 12
@@ -140,7 +140,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         ]
         enough = [group for each in nodes for group in each.groups]
         on_each = ", ".join(
-            f"{TICKS // each.share_ticks} on a GPU of {format_bytes(smallest)}"
+            f"{TICKS // each.share_ticks} on a GPU of {_to_text(smallest, needed)}"
             for each in nodes
             if (smallest := Selection(tuple(each.groups)).memory_bytes)
         )
@@ -293,7 +293,8 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         is_capped = self.max_trials_per_gpu is not None and self.max_trials_per_gpu < fit
         reasons = [
             f"{format_bytes(needed)} a worker: {counted(k, 'worker')} on a GPU of "
-            f"{format_bytes(smallest)}" + (f", with max_trials_per_gpu={self.max_trials_per_gpu}" if is_capped else "")
+            f"{_to_text(smallest, needed)}"
+            + (f", with max_trials_per_gpu={self.max_trials_per_gpu}" if is_capped else "")
         ]
         reasons += self._left_out(capacity, usable, choice)
         request = self._request(from_ticks(share))
@@ -439,3 +440,9 @@ def _what_was_measured(profile: GpuMemoryProfile, held: list[int], headroom: flo
         f"{counted(len(profile.measurements), 'config')} measured{on}, {amount}: each trial gets what its config "
         f"needs and {headroom:.0%} more"
     )
+
+
+def _to_text(device_bytes: int, needed: int) -> str:
+    """Return the size of a device with the digits that show why no more workers fit: 19.99 GiB hold no 4 of 5 GiB."""
+    texts = [format_bytes(device_bytes, digits) for digits in (1, 2, 3)]
+    return next((text for text in texts if parse_bytes(text) // needed == device_bytes // needed), texts[-1])

@@ -1,6 +1,9 @@
-"""Room on each node that trials leave free, for what else runs there."""
+"""Room that trials leave free on the cluster, or on each GPU, for what else runs there."""
 
-from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity
+import math
+from typing import TypeVar
+
+from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.cluster.labels import NODE_ID, is_none_of
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.packing import as_told_apart, request_of, subtract, workers_on_node
@@ -9,7 +12,10 @@ from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
 from tune_policies.values.resources import TICKS, Amount, Count, Memory, Resources, to_ticks
+from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value, counted
+
+Node = TypeVar("Node", NodeCapacity, NodeTypeCapacity)
 
 
 class ReservingPolicy(WrappingPolicy):
@@ -20,11 +26,15 @@ class ReservingPolicy(WrappingPolicy):
     ``max_concurrent_trials``. Where trials take shares of a GPU, Ray may spread them: as much is left free, but
     perhaps no whole device.
 
+    GPU memory is left free on every GPU. It is for programs outside Ray, which Ray does not see: trials share the rest.
+    A trial with a whole GPU has no limit, so nothing holds it to the rest.
+
     Attributes:
         inner: The policy that plans with the rest.
         cpus: CPUs to leave free.
         gpus: Whole GPUs to leave free; only as many CPUs as ``cpus`` says stay free with them.
         memory: Host memory to leave free: bytes, or a text such as ``"4GiB"``.
+        gpu_memory: GPU memory to leave free on each GPU: bytes, or a text such as ``"4GiB"``.
 
     Raises:
         InvalidResourcesError: A field is wrong.
@@ -33,13 +43,36 @@ class ReservingPolicy(WrappingPolicy):
     cpus: Amount = 0
     gpus: Count = 0
     memory: Memory | None = None
+    gpu_memory: Memory | None = None
 
-    def __init__(self, inner: ResourcePolicy, cpus: float = 0, gpus: int = 0, memory: int | str | None = None) -> None:
-        Value.__init__(self, inner=inner, cpus=cpus, gpus=gpus, memory=memory)
+    def __init__(
+        self,
+        inner: ResourcePolicy,
+        cpus: float = 0,
+        gpus: int = 0,
+        memory: int | str | None = None,
+        gpu_memory: int | str | None = None,
+    ) -> None:
+        Value.__init__(self, inner=inner, cpus=cpus, gpus=gpus, memory=memory, gpu_memory=gpu_memory)
 
     def plan(self, capacity: ClusterCapacity) -> TrialPlan:
         """Return the plan; see :meth:`ResourcePolicy.plan`."""
+        if self.gpu_memory is None:
+            return self._plan(capacity)
+        plan = self._plan(_with_smaller_gpus(capacity, int(self.gpu_memory)))
+        if not any(slot.worker.gpus for slot in plan.slots):
+            return plan
+        notes = [f"{format_bytes(int(self.gpu_memory))} of each GPU left free for others: trials share the rest"]
+        if any(slot.worker.gpus >= 1 for slot in plan.slots):
+            notes.append("a trial with a whole GPU has no limit, so it may take what is left free of its memory")
+        if any(group.node.smallest_gpu_memory_bytes is None for group in capacity.gpu_groups()):
+            notes.append("GPU memory of some nodes is not known, so nothing may be left free there")
+        return plan.with_reasons(*notes)
+
+    def _plan(self, capacity: ClusterCapacity) -> TrialPlan:
         wish = Resources(cpus=self.cpus, gpus=self.gpus, memory_bytes=self.memory)
+        if not wish.ticks:
+            return self.inner.plan(capacity)
         rest = _without(capacity, wish)
         try:
             plan = self.inner.plan(rest)
@@ -148,6 +181,35 @@ def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
             "Leave less free, or add nodes.",
         )
     return capacity.replacing(kept)
+
+
+def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCapacity:
+    """Return ``capacity`` with so much less memory on each GPU of which the memory is known, those to come too.
+
+    Raises:
+        InfeasibleRequestError: A GPU does not have more.
+    """
+
+    def smaller(each: Node, node: NodeCapacity) -> Node:
+        memory = node.smallest_gpu_memory_bytes
+        if memory is None:
+            return each
+        if memory <= less_bytes:
+            raise InfeasibleRequestError(
+                f"{format_bytes(less_bytes)} of each GPU left free beside it",
+                f"node {node.node_id} has GPUs of {format_bytes(memory)}",
+                "GPU memory",
+                "Leave less free, or leave such nodes out: SelectingPolicy(policy, exclude_nodes=…).",
+            )
+        of_type = GpuDevice(index=0, name=node.accelerator_type or "GPU", memory_bytes=memory)
+        devices = node.devices or (of_type,) * math.ceil(node.resources.gpus)
+        left = tuple(gpu.model_copy(update={"memory_bytes": gpu.memory_bytes - less_bytes}) for gpu in devices)
+        return each.model_copy(update={"devices": left})
+
+    nodes = capacity.with_nodes(smaller(node, node) for node in capacity.nodes)
+    if capacity.node_types is None:
+        return nodes
+    return nodes.model_copy(update={"node_types": tuple(smaller(each, each.as_node()) for each in capacity.node_types)})
 
 
 def _takeable(node: NodeCapacity) -> dict[str, int]:

@@ -92,9 +92,9 @@ def format_request(amount: int) -> str:
     return f"{amount // GIB}GiB" if amount % GIB == 0 else f"{amount // MIB}MiB"
 
 
-def format_bytes(amount: int) -> str:
+def format_bytes(amount: int, digits: int = 1) -> str:
     """Return ``amount`` bytes for people: ``"6 GiB"``, ``"1.5 GiB"``, ``"500 MiB"``."""
     for unit, size in (("TiB", 2**40), ("GiB", GIB), ("MiB", MIB), ("KiB", 2**10)):
         if amount >= size:
-            return f"{round(amount / size, 1):g} {unit}"
+            return f"{round(amount / size, digits):g} {unit}"
     return f"{amount} B"
