@@ -114,7 +114,8 @@ def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> Plann
     try:
         plan = device.policy(cpus).plan(capacity)
     except InfeasibleRequestError as error:
-        return PlannedDevice(device, None, DeviceFound(device=str(device), why_missing=str(error)))
+        why = f"one trial needs {error.asked}, but {error.offered}"  # what to plan instead is nothing to measure
+        return PlannedDevice(device, None, DeviceFound(device=str(device), why_missing=why))
     found = DeviceFound(
         device=str(device),
         slot=str(plan.common_slot),

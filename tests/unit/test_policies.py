@@ -274,6 +274,14 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
             id="GPU memory not read",
         ),
         pytest.param(
+            ClusterCapacity.of(gpu_node("a", accelerator_type="RTX-4090")),
+            GpuMemoryPolicy(gpu_memory="6GiB"),
+            "one trial needs a GPU share of 6 GiB, but the GPU memory of the GPU node was not read, and is not known "
+            "of the type RTX-4090: short of GPU memory. Install nvidia-ml-py on the GPU nodes and probe again, give "
+            "each device its memory_bytes, or take GpuPolicy with a share of a GPU.",
+            id="a type that nobody knows",
+        ),
+        pytest.param(
             nodes((8, 2), (64, 0)),
             GpuPolicy(cpus=32),
             "one trial needs 32 CPUs, 1 GPU, but the largest node offers 8 CPUs, 2 GPUs: short of CPU. "

@@ -52,7 +52,7 @@ from tune_policies.values.resources import (
     from_ticks,
 )
 from tune_policies.values.units import MOST_BYTES, format_bytes, format_request, parse_bytes
-from tune_policies.values.value import counted
+from tune_policies.values.value import counted, shorten_names
 
 _MOST_SIZES: Final = 12
 """Each size costs a plan; with twelve a trial gets a sixth more than it needs in the mean, from 1 to 80 GiB."""
@@ -340,12 +340,15 @@ class GpuMemoryPolicy(GpuTypesPolicy):
                 f"Ask for at most {format_request(max(known))}, or add a larger GPU.",
             )
         count = sum(count for _, count in there.groups)
+        types = sorted({node.accelerator_type for node, _ in there.groups if node.accelerator_type})
+        unknown = f", and is not known of the type {shorten_names(types)}" if types else ""
+        way_out = "give each device its memory_bytes" if types else "give them an accelerator type"
         return InfeasibleRequestError(
             str(request),
-            f"the GPU memory of {'the GPU node' if count == 1 else f'all {count} GPU nodes'} was not read",
+            f"the GPU memory of {'the GPU node' if count == 1 else f'all {count} GPU nodes'} was not read{unknown}",
             "GPU memory",
-            "Install nvidia-ml-py on the GPU nodes and probe again, give them an accelerator type, or take GpuPolicy "
-            "with a share of a GPU.",
+            f"Install nvidia-ml-py on the GPU nodes and probe again, {way_out}, or take GpuPolicy with a share of a "
+            "GPU.",
         )
 
 
