@@ -205,8 +205,9 @@ class RunningProgram:
 
     def told_after_s(self, hit: Hit, pattern: str) -> float | None:
         """Return how soon after a fault the log said something; ``None``: it did not."""
-        found = re.findall(rf"^(\d+\.\d+) .*(?:{pattern})", self.log.read_text(errors="replace"), re.MULTILINE)
-        after = [float(at_s) - hit.at_s for at_s in found if float(at_s) >= hit.at_s - 0.1]
+        found = re.finditer(rf"^(\d+\.\d+) .*(?:{pattern})", self.log.read_text(errors="replace"), re.MULTILINE)
+        times_s = [float(each[1]) for each in found]
+        after = [at_s - hit.at_s for at_s in times_s if at_s >= hit.at_s - 0.1]
         return max(0.0, min(after)) if after else None
 
 
