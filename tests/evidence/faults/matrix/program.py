@@ -20,7 +20,7 @@ from tune_policies.files.child_python import child_python
 from .cluster import FaultCluster
 from .judge import Hit, Verdict, Verdicts, judge, not_kept
 from .trial import EVENTS, FINISH, ORDERS, SCRATCH, Event, EventReader
-from .ways import DRIVERS, OUTCOME, PLANNED, WITH_TRAIN, Order, read_outcome, write_order
+from .ways import DRIVERS, OUTCOME, PLANNED, WITH_PBT, WITH_TRAIN, Order, read_outcome, write_order
 
 _ROOT: Final = Path(__file__).parents[4]
 _POLL_S: Final = 0.1
@@ -297,7 +297,8 @@ def run_under(
             verdicts[last] += not_kept(events, _saved(folder))
         elif error:
             verdicts[last] += Verdict(lost=(f"the run ended: {error[:200]}",))
-        for kind, verdict in judge(events, hits, ends, ends_early=first.ends_run).items():
+        found = judge(events, hits, ends, ends_early=first.ends_run, may_pause=way in WITH_PBT)
+        for kind, verdict in found.items():
             verdicts[kind or strikes[0]] += verdict
         for hit in hits:
             if told := faults[hit.kind].told:
