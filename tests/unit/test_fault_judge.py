@@ -74,6 +74,17 @@ def test_a_trial_that_starts_again_without_being_hit_was_disturbed():
     assert found.disturbed == ("a: starts again at step 1 of 2, unhit",)
 
 
+def test_a_trial_that_pbt_paused_was_disturbed_only_if_it_repeats_a_step():
+    paused = [*FIRST_TWO, event("start", 4, 2, pid=2, origin="a/2"), event("step", 5, 3, pid=2)]
+
+    found = [
+        judge(events, [KILL._replace(pids=frozenset({7}))], ENDED_WELL, may_pause=True)[KIND].disturbed
+        for events in (paused, [*FIRST_TWO, *GOES_ON])
+    ]
+
+    assert found == [(), ("a: starts again at step 1 of 2, unhit",)]
+
+
 def test_a_trial_that_takes_over_anothers_state_was_not_disturbed():
     taken_over = [event("start", 4, 9, pid=2, origin="b/1"), event("step", 5, 10, pid=2)]
 

@@ -104,6 +104,7 @@ def judge(
     ends: Mapping[str, TrialEnd],
     *,
     ends_early: bool = False,
+    may_pause: bool = False,
 ) -> Verdicts:
     """Return what ``hits`` did to the trials, by kind: what came after several is of the last.
 
@@ -112,6 +113,7 @@ def judge(
         hits: The faults, in order of time.
         ends: How each trial ended; empty: the program did not say.
         ends_early: Whether the fault ends the run by itself, so that a trial may have an error.
+        may_pause: Whether the scheduler pauses trials that it lets go on later, as PBT does while others wait.
     """
     verdicts = Verdicts(Verdict)
     for hit in hits:
@@ -123,7 +125,7 @@ def judge(
     for trial, its in groupby(by_trial, key=attrgetter("trial")):
         seen.add(trial)
         its_events = list(its)
-        _judge_trial(trial, its_events, hits, verdicts)
+        _judge_trial(trial, its_events, hits, verdicts, may_pause=may_pause)
         if not (ends_early or trial in doomed) and (why := _why_lost(its_events, ends.get(trial))):
             kinds = [hit.kind for hit in hits if any(map(hit.is_on, its_events))]
             verdicts[kinds[-1] if kinds else last_kind] += Verdict(lost=(f"{trial}: {why}",))
@@ -143,7 +145,9 @@ def _why_lost(events: Sequence[Event], end: TrialEnd | None) -> str:
     return "" if end.step is not None and end.step >= last - 1 else f"Tune knows step {end.step} of {last}"
 
 
-def _judge_trial(trial: str, events: Sequence[Event], hits: Sequence[Hit], verdicts: Verdicts) -> None:
+def _judge_trial(
+    trial: str, events: Sequence[Event], hits: Sequence[Hit], verdicts: Verdicts, *, may_pause: bool
+) -> None:
     def disturb(event: Event, why: str) -> None:
         kind = next((hit.kind for hit in reversed(hits) if hit.at_s <= event.at_s), hits[0].kind if hits else "")
         verdicts[kind] += Verdict(disturbed=(f"{trial}: {why}",))
@@ -164,7 +168,7 @@ def _judge_trial(trial: str, events: Sequence[Event], hits: Sequence[Hit], verdi
         hit = next((hit for hit in reversed(hits) if hit.at_s <= event.at_s and hit.ends(start)), None)
         if hit is not None and not is_taken_over:
             verdicts[hit.kind] += _judge_restart(event, events[place:], hit, most)
-        elif hit is None and not is_taken_over:
+        elif hit is None and not is_taken_over and not (may_pause and event.step == latest.step):
             disturb(event, f"starts again at step {event.step} of {latest.step}, unhit")
         if event.pid != start.pid:
             former.add(start.pid)

@@ -20,7 +20,7 @@ from tune_policies.files.child_python import child_python
 from .cluster import FaultCluster
 from .judge import Hit, Verdict, Verdicts, judge, not_kept
 from .trial import EVENTS, FINISH, ORDERS, SCRATCH, Event, EventReader
-from .ways import DRIVERS, OUTCOME, PLANNED, WITH_TRAIN, Order, read_outcome, write_order
+from .ways import DRIVERS, OUTCOME, PLANNED, WITH_PBT, WITH_TRAIN, Order, read_outcome, write_order
 
 _ROOT: Final = Path(__file__).parents[4]
 _POLL_S: Final = 0.1
@@ -205,8 +205,9 @@ class RunningProgram:
 
     def told_after_s(self, hit: Hit, pattern: str) -> float | None:
         """Return how soon after a fault the log said something; ``None``: it did not."""
-        found = re.findall(rf"^(\d+\.\d+) .*(?:{pattern})", self.log.read_text(errors="replace"), re.MULTILINE)
-        after = [float(at_s) - hit.at_s for at_s in found if float(at_s) >= hit.at_s - 0.1]
+        found = re.finditer(rf"^(\d+\.\d+) .*(?:{pattern})", self.log.read_text(errors="replace"), re.MULTILINE)
+        times_s = [float(each[1]) for each in found]
+        after = [at_s - hit.at_s for at_s in times_s if at_s >= hit.at_s - 0.1]
         return max(0.0, min(after)) if after else None
 
 
@@ -296,7 +297,8 @@ def run_under(
             verdicts[last] += not_kept(events, _saved(folder))
         elif error:
             verdicts[last] += Verdict(lost=(f"the run ended: {error[:200]}",))
-        for kind, verdict in judge(events, hits, ends, ends_early=first.ends_run).items():
+        found = judge(events, hits, ends, ends_early=first.ends_run, may_pause=way in WITH_PBT)
+        for kind, verdict in found.items():
             verdicts[kind or strikes[0]] += verdict
         for hit in hits:
             if told := faults[hit.kind].told:

@@ -307,6 +307,7 @@ WAYS: Final[Mapping[str, Callable[[Program], Any]]] = {
 }
 RAY_ALONE: Final = ("ray", "ray-pbt", "ray-gpus", "ray-train")
 WITH_OOM_RETRY: Final = ("oom-fifo", "oom-asha", "oom-pbt")
+WITH_PBT: Final = ("ray-pbt", "oom-pbt")
 WITH_TRAIN: Final = ("ray-train", "as_trainable", "torch-builder")
 
 
