@@ -155,7 +155,8 @@ class FaultCluster:
         left = []
         for process in self._processes():
             with suppress(psutil.Error):
-                left.append(f"process {' '.join(process.cmdline())[:60]}")
+                command = " ".join(process.cmdline())
+                left.append(f"process {command.rpartition('site-packages/')[2][:60]}")
         if not self._has_gcs:
             return tuple(left)
         groups = self._cluster.global_state.placement_group_table()

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import reduce
-from itertools import groupby
+from itertools import groupby, product
 from operator import add
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,7 +26,7 @@ from . import faults_of_drivers, faults_of_nodes, faults_of_programs, faults_of_
 from .cluster import fault_cluster
 from .judge import Verdict, Verdicts
 from .program import Fault, run_under
-from .ways import RAY_ALONE
+from .ways import RAY_ALONE, WITH_TRAIN
 
 FAULTS: Final[Mapping[str, Fault]] = {
     **faults_of_workers.FAULTS,
@@ -177,14 +177,19 @@ _HEAD: Final = (
 
 
 def table_of(cells: Sequence[Cell]) -> str:
-    """Return the table: for each kind of fault a row for the ways under a plan, and one for Ray alone."""
+    """Return the table: for each kind of fault a row for the ways under a plan, and one for Ray alone.
+
+    Ways with Ray Train have rows of their own: more processes start there, one after the other.
+    """
     lines = [_row(_HEAD), "|---|---|" + "---:|" * (len(_HEAD) - 2)]
     for name in dict.fromkeys(cell.fault for cell in cells):
-        for is_ray in (False, True):
-            its = [cell for cell in cells if cell.fault == name and (cell.way in RAY_ALONE) == is_ray]
+        title = FAULTS[name].title if name in FAULTS else name
+        for is_train, is_ray in product((False, True), (False, True)):
+            its = [each for each in cells if (each.fault, each.way in WITH_TRAIN) == (name, is_train)]
+            its = [each for each in its if (each.way in RAY_ALONE) == is_ray]
             if its:
-                ways = "Ray alone" if is_ray else ", ".join(dict.fromkeys(cell.way for cell in its))
-                title = FAULTS[name].title if name in FAULTS else name
+                alone = "Ray Train in Tune alone" if is_train else "Ray alone"
+                ways = alone if is_ray else ", ".join(dict.fromkeys(cell.way for cell in its))
                 found = reduce(add, (cell.verdict for cell in its))
                 lines.append(_row((title, ways, *_columns(found, is_told=not is_ray))))
     return "\n".join(lines)
