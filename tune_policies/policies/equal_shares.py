@@ -127,8 +127,8 @@ def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: f
         )
     if with_none:
         yield (
-            f"left out {counted(with_none, 'node')} with {resource} but no CPUs: with cpus=0, trials run there too, "
-            "but no worker gets a CPU"
+            f"left out {counted(with_none, 'node')} with {resource} but no CPUs for trials: with cpus=0, trials run "
+            "there too, but no worker gets a CPU"
         )
 
 

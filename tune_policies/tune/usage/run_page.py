@@ -4,17 +4,17 @@ Its pictures are plain SVG, as wide and with texts as large as those of the benc
 """
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tune_policies.files.html_page import Content, Picture, Section, Table, colour_variable, html_page
-from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
+from tune_policies.files.html_page import Content, Picture, Section, Table, colour_variable
+from tune_policies.placement.idle import LEFT_FREE
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted
 
 from .gpu_memory_report import advise, needed_bytes, share_or_device_bytes
 from .gpu_memory_usage import GpuMemoryUsage, RunUsage
+from .resource_meter import unplanned
 from .resource_usage import USAGE_FILE, ResourceUsage, TrialSpan, format_hours
 
 if TYPE_CHECKING:
@@ -48,25 +48,9 @@ _ENDS: Final = {
 """How a span ended, in words and in colour."""
 
 
-def run_page(folder: Path, run: RunUsage, *, redact: bool = False) -> str:
-    """Return the page of ``run``, whose folder may have a record beside its results.
-
-    With ``redact`` it has nothing of what errors and warnings say.
-
-    Raises:
-        InvalidResourcesError: The record cannot be read, or there is no Jinja.
-    """
-    file = folder / USAGE_FILE
-    is_there = file.exists()
-    usage = read_value(file, ResourceUsage, "record of a run", max_bytes=MAX_RECORD_BYTES) if is_there else None
-    if redact:
-        run, usage = run.redacted(), usage and usage.redacted()
-    return html_page(build_run_page(folder.resolve().name, run, usage))
-
-
 def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Content:
     """Return what the page says; what is not known is said, too."""
-    advice = [*advise(run), *(_advise_on_idle(usage) if usage else ())]
+    advice = [*advise(run, usage), *(_advise_on_idle(usage) if usage else ())]
     details = [counted(len(run.trials), "trial")]
     if usage is not None:
         details = [f"{format_hours(usage.elapsed_s / 3600)}{'' if usage.is_final else ' so far'}", *usage.summary]
@@ -84,7 +68,8 @@ def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Con
 
 def _advise_on_idle(usage: ResourceUsage) -> Iterator[str]:
     for each in usage.resources:
-        for part in each.idle[:1]:
+        unwanted = [part for part in each.idle if part.reason != unplanned(LEFT_FREE)]
+        for part in unwanted[:1]:
             if each.total_hours and (share := part.hours / each.total_hours) >= _MUCH:
                 yield f"{share:.0%} of the {each.resource} time stood idle for one reason: {part.reason}"
 
