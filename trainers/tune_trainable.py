@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import ray
 from ray import tune
@@ -165,8 +165,8 @@ def with_plan(
     that came back with more memory names that.
     ``tune_policies.run`` and ``tune_policies.tuner`` do this and all else that a plan needs. With Tune's own, also pass
     ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``) where the plan is capped, leaves
-    room for others, or starts Train workers in its trials: resources alone do not hold those back, and such a run
-    is refused without it.
+    room for others, or starts Train workers in its trials: resources alone do not hold those back. Such a run is
+    refused without it, unless a ``PolicyScheduler`` counts slots. What ``tuner`` started has one, also when restored.
     What ``tune.with_resources`` gave the trainable before is replaced; around the result, it replaces the plan's own.
 
     Args:
@@ -182,7 +182,7 @@ def with_plan(
         InfeasibleRequestError: In the trial: its config is known to need more than any GPU has.
         MemoryLimitError: In the trial: its GPU memory cannot be limited, or others hold the memory of its share.
     """
-    policy = _KeptHere(None if isinstance(plan, TrialPlan) else plan)
+    policy = UnpickledOnce(None if isinstance(plan, TrialPlan) else plan)
     if not isinstance(plan, TrialPlan):
         from tune_policies.probe.probe_cluster import plan_on_cluster
 
@@ -229,19 +229,19 @@ class _WatchedResources(ResumeSafeResources):
 
 def plan_of(trainable: Any) -> TrialPlan | None:
     """Return the plan with which ``with_plan`` made a trainable; ``None``: it did not."""
-    carried = _carried(trainable, PLAN_ATTRIBUTE)
-    return carried.value if isinstance(carried, UnpickledOnce) else None
+    return _carried(trainable, PLAN_ATTRIBUTE)  # type: ignore[no-any-return]
 
 
-def policy_of(trainable: Any) -> Optional["ResourcePolicy"]:
+def policy_of(trainable: Any) -> "ResourcePolicy | None":
     """Return the policy that ``with_plan`` was given for a trainable; ``None``: it was given a plan, or none."""
-    kept = _carried(trainable, POLICY_ATTRIBUTE)
-    return kept.policy if isinstance(kept, _KeptHere) else None
+    return _carried(trainable, POLICY_ATTRIBUTE)  # type: ignore[no-any-return]
 
 
 def _carried(trainable: Any, name: str) -> Any:
-    holders = (trainable, *getattr(trainable, "__mixins__", ()))
-    return next((found for each in holders if (found := getattr(each, name, None)) is not None), None)
+    for holder in (trainable, *getattr(trainable, "__mixins__", ())):
+        if isinstance(carried := getattr(holder, name, None), UnpickledOnce):
+            return carried.value
+    return None
 
 
 def resources_for(plan: TrialPlan, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
@@ -256,15 +256,6 @@ def resources_for(plan: TrialPlan, config: Mapping[str, Any]) -> tune.PlacementG
     except InfeasibleRequestError:
         slot = plan.common_slot if plan.by_config is None else plan.by_config.slots[-1]
     return slot.placement_group_factory()
-
-
-class _KeptHere(NamedTuple):
-    """A policy that stays in the program: trials do not need it, and would import all policies for it."""
-
-    policy: Optional["ResourcePolicy"]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _KeptHere, (None,)
 
 
 def _users_own(config: Any) -> dict[str, Any]:

@@ -1,6 +1,10 @@
 """A policy that goes straight in: one call runs Tune under it, and no way runs more trials than it has room for."""
 
+import os
+import signal
 import time
+from functools import partial
+from pathlib import Path
 
 import pytest
 from ray import tune
@@ -232,3 +236,82 @@ def test_a_callback_without_a_plan_tells_of_the_runs_own(tmp_path, capfd):
     printed = capfd.readouterr().out
     once_a_run = ("1 trial at once, limited by", "What was used")
     assert [printed.count(text) for text in once_a_run] == [2, 2]
+
+
+class AskedPolicy(CpuPolicy):
+    """Notes in ``folder`` that it was asked for a plan."""
+
+    folder: str
+
+    def plan(self, capacity):
+        (Path(self.folder) / "asked").touch()
+        return super().plan(capacity)
+
+
+class InterruptOnce(tune.Callback):
+    """Presses Ctrl-C at the first result of the first run."""
+
+    def __init__(self, restored):
+        self.restored = restored
+
+    def on_trial_result(self, **info):
+        if not self.restored.exists():
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def until_planned_anew(config):
+    """Report until the run is restored, and a policy has planned anew in it."""
+    start = time.time()
+    folder = Path(config["folder"])
+    while not (folder / "restored").exists() or not (folder / "asked").exists():
+        tune.report({"start": start, "end": time.time()})
+        time.sleep(0.05)
+    time.sleep(0.3)
+    tune.report({"start": start, "end": time.time()})
+
+
+def interrupted(make_tuner, folder, *callbacks):
+    run_config = tune.RunConfig(
+        callbacks=[InterruptOnce(folder / "restored"), *callbacks],
+        storage_path=str(folder),
+        name="run",
+        verbose=0,
+    )
+    make_tuner(param_space={"folder": str(folder)}, run_config=run_config).fit()
+    (folder / "restored").touch()
+    return str(folder / "run")
+
+
+@pytest.fixture
+def without_loggers(monkeypatch):
+    """Where a run is interrupted, Tune's loggers do not close their files."""
+    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+
+
+@pytest.mark.rest
+@pytest.mark.usefixtures("without_loggers")
+def test_a_tuner_is_restored_under_the_plan_and_the_policy_that_it_is_given(tmp_path):
+    """And not under those that its saved scheduler had, also once the scheduler plans anew."""
+    policy = AskedPolicy(cpus=2, folder=str(tmp_path))
+    tune_config = tune.TuneConfig(num_samples=3, reuse_actors=True)
+    path = interrupted(partial(tuner, until_planned_anew, policy, tune_config=tune_config), tmp_path, PolicyCallback())
+    stricter = with_plan(until_planned_anew, ReservingPolicy(policy, cpus=2))
+    (tmp_path / "asked").unlink()
+
+    found = [result.metrics for result in tune.Tuner.restore(path, stricter).fit()]
+
+    *_, last = ResourceUsage.from_json((tmp_path / "run" / USAGE_FILE).read_text()).plans
+    at_once = most_at_once({name: [each[name] for each in found] for name in ("start", "end")})
+    assert (len(found), at_once) == (3, 1)
+    assert last.text.startswith("1 trial at once")
+
+
+@pytest.mark.rest
+@pytest.mark.usefixtures("without_loggers")
+def test_a_tuner_that_cannot_hold_back_trials_is_not_restored_under_a_plan_that_leaves_room(tmp_path):
+    trainable = with_plan(until_planned_anew, CpuPolicy(cpus=4))
+    tune_config = tune.TuneConfig(num_samples=2)
+    path = interrupted(partial(tune.Tuner, trainable, tune_config=tune_config), tmp_path)
+
+    with pytest.raises(InvalidResourcesError, match="run has no max_concurrent_trials"):
+        tune.Tuner.restore(path, with_plan(until_planned_anew, ONE_AT_ONCE)).fit()

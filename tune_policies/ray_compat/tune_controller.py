@@ -24,7 +24,7 @@ from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 from tune_policies.placement.packing import BundleGroup, num_slots_for
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
-from tune_policies.ray_compat.tune_trial import PLAN_ATTRIBUTE, UnpickledOnce
+from tune_policies.ray_compat.tune_trial import PLAN_ATTRIBUTE, POLICY_ATTRIBUTE, UnpickledOnce
 from tune_policies.ray_compat.version import Gone, check_members
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
 
@@ -239,7 +239,16 @@ def drop_change(scheduler: ResourceChangingScheduler, trial: Trial) -> None:
 
 def plan_of_trainable(trial: Trial) -> TrialPlan | None:
     """Return the plan with which ``with_plan`` made the trainable; ``None``: it did not."""
-    carried = getattr(trial.get_trainable_cls(), PLAN_ATTRIBUTE, None)
+    return _carried(trial, PLAN_ATTRIBUTE)  # type: ignore[no-any-return]
+
+
+def policy_of_trainable(trial: Trial) -> Any:
+    """Return the policy that ``with_plan`` was given for the trainable; ``None``: it was given a plan, or none."""
+    return _carried(trial, POLICY_ATTRIBUTE)
+
+
+def _carried(trial: Trial, name: str) -> Any:
+    carried = getattr(trial.get_trainable_cls(), name, None)
     return carried.value if isinstance(carried, UnpickledOnce) else None
 
 

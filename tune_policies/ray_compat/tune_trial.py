@@ -52,7 +52,7 @@ _logger = logging.getLogger(__name__)
 PLAN_ATTRIBUTE: Final = "plan_of_trainable"
 """Under this name the class that Tune runs has the plan of ``with_plan``, as an ``UnpickledOnce``."""
 POLICY_ATTRIBUTE: Final = "policy_of_trainable"
-"""Under this name it has the policy that made the plan; ``None``: the plan was given."""
+"""Under this name it has the policy that made the plan, as an ``UnpickledOnce``; of ``None``: the plan was given."""
 
 
 def add_mixin(function: Callable[..., Any], mixin: type, *, before: Any = None) -> None:
@@ -141,13 +141,20 @@ _Carried = TypeVar("_Carried")
 
 
 class UnpickledOnce(Generic[_Carried]):
-    """Holds a value that is never changed; all its copies in a process share one.
+    """Holds a value that is never changed; all its copies in a process share one, which is unpickled at its first use.
 
-    Tune's driver unpickles a trainable twice for each trial, and a plan takes longer than most trainables.
+    Tune's driver unpickles a trainable twice for each trial, and a plan takes longer than most trainables. A trial does
+    not use its policy, for which it would import all policies.
     """
 
     def __init__(self, value: _Carried) -> None:
         self.value = value
+
+    @functools.cached_property
+    def value(self) -> _Carried:
+        """The value."""
+        value: _Carried = pickle.loads(self._pickled)  # noqa: S301  # made below, and carried by Ray as all else is
+        return value
 
     @functools.cached_property
     def _pickled(self) -> bytes:
@@ -160,7 +167,9 @@ class UnpickledOnce(Generic[_Carried]):
 
 @functools.lru_cache(maxsize=16)
 def _unpickled(pickled: bytes) -> UnpickledOnce[Any]:
-    return UnpickledOnce(pickle.loads(pickled))  # noqa: S301  # made above, and carried by Ray as all else is
+    copied: UnpickledOnce[Any] = UnpickledOnce.__new__(UnpickledOnce)
+    copied._pickled = pickled
+    return copied
 
 
 _Request = Callable[[Mapping[str, Any]], PlacementGroupFactory]
@@ -211,7 +220,8 @@ def _adding_frame() -> FrameType | None:
 
     Tune asks the trainable (``default_resource_request``, which is public) with the trial's config alone, before any
     scheduler or callback hears of the trial. So the trial and its run are looked for where Tune adds it: on the
-    interpreter's stack. Nothing is written there, but to the trial. The same in Ray 2.50 and 2.60.
+    interpreter's stack. Nothing is written there, but to the trial, and to a run that is refused. The same in Ray 2.50
+    and 2.60.
     """
     try:
         with needs_of_ray("another plan for a resumed run"):
@@ -244,6 +254,7 @@ def _check_cap(controller: TuneController, at_once: int) -> None:
     if 0 < cap <= at_once or 0 < total <= at_once:
         return
     given = f"max_concurrent_trials={cap}" if cap else "no max_concurrent_trials"
+    controller._fail_fast = True  # else Tune only logs the errors of a run that it resumes, and begins it anew
     raise InvalidResourcesError(
         f"the plan lets {counted(at_once, 'trial')} run at once, which resources alone do not ensure, and the run has "
         f"{given}: use tune_policies.run(trainable, policy, …) or tune_policies.tuner(…) instead of Tune's own, or "

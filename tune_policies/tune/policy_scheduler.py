@@ -23,6 +23,7 @@ from tune_policies.ray_compat.tune_controller import (
     TuneQueue,
     install_failure_hook,
     plan_of_trainable,
+    policy_of_trainable,
     remember_slot,
     save_experiment,
     slot_before,
@@ -194,12 +195,13 @@ class PolicyScheduler(WrappingScheduler):
         return chosen if chosen in started else None
 
     def _take_plan_of_trainable(self, queue: TuneQueue) -> None:
-        """Use the trainable's plan where a run is resumed: ``Tuner.restore`` takes no scheduler."""
-        if not self._has_begun and queue.is_resumed:
-            plan = next(map(plan_of_trainable, queue.pending), None)
-            if plan is not None:
-                self._run_plan.replan(plan, "the run goes on with this plan")
+        """Use the trainable's plan and policy where a run is resumed: ``Tuner.restore`` takes no scheduler."""
+        trial = next(iter(queue.pending), None)
+        if self._has_begun or trial is None:
+            return
         self._has_begun = True
+        if queue.is_resumed and (plan := plan_of_trainable(trial)) is not None:
+            self._run_plan.go_on_with(plan, policy_of_trainable(trial))
 
     def _apply_plan(self, queue: TuneQueue) -> None:
         """Go on with new placements. Withdraw requests for those that are gone: their nodes may never come back.

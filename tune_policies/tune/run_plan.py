@@ -94,6 +94,10 @@ class NodeWatch:
         self._next_at_s = 0.0
         self._reading: BackgroundTask[tuple[Hashable, ClusterCapacity] | None] = BackgroundTask()
 
+    def anew(self, *, probes: bool) -> "NodeWatch":
+        """Return a watch with the same interval, to which the first reading of the nodes is a change."""
+        return NodeWatch(self._interval_s, probes=probes)
+
     def read_now(self) -> ClusterCapacity | None:
         """Return the nodes now, against which later changes are told; ``None``: they could not be read in time."""
         try:
@@ -254,6 +258,20 @@ class RunPlan:
             self.changes.append(PlanChange(at_s=time.time(), plan=plan, why=why))
         self._infeasible = None
         self._placements = None
+
+    def go_on_with(self, plan: TrialPlan, policy: ResourcePolicy | None) -> None:
+        """Use the plan that a resumed run was given, and its policy, instead of those that the run began with.
+
+        Args:
+            plan: The plan.
+            policy: The policy that made it; ``None``: the plan was given, and stays unless it is the one of before.
+
+        Raises:
+            InvalidResourcesError: The plan goes by configs.
+        """
+        if policy is not None or plan != self.plan:
+            self._policy, self._watch = policy, self._watch.anew(probes=policy is not None)
+        self.replan(plan, "the run goes on with this plan")
 
     def follow_nodes(self, *, is_resumed: bool) -> bool:
         """Bring the plan up to date with the nodes; return whether placements were made anew. Does not wait.
