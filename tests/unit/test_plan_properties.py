@@ -4,12 +4,15 @@ import json
 import pickle
 import random
 import re
+from collections import Counter
 
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
+from tests.clusters import GIB
 from tests.unit.strategies import (
     clusters,
+    cpu_amounts,
     even_splits,
     fixed_size,
     gpu_amounts,
@@ -34,6 +37,7 @@ from tune_policies import (
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.packing import Request, as_told_apart, count_trials
 from tune_policies.policies.policy import build_policy
+from tune_policies.policies.reserving import rests
 
 TICKS = 10_000
 
@@ -271,6 +275,40 @@ def test_what_is_reserved_stays_free(capacity, cpus, gpus, policy):
     taken = plan.max_concurrent_trials * max(1, plan.num_workers)
     assert taken * plan.worker.cpus <= sum(node.resources.cpus for node in capacity.nodes) - cpus + 1e-6
     assert taken * plan.worker.gpus <= sum(node.resources.gpus for node in capacity.nodes) - gpus + 1e-6
+
+
+reservations = st.builds(Resources, cpus=cpu_amounts, gpus=st.integers(0, 2), memory_bytes=st.sampled_from([None, GIB]))
+
+
+@given(clusters(), reservations)
+def test_all_that_is_reserved_is_missing_from_what_is_planned_with(capacity, wish):
+    try:
+        left = list(rests(capacity, wish))
+    except InfeasibleRequestError:
+        assume(False)
+
+    before = {node.node_id: node.resources.ticks for node in capacity.nodes}
+    for rest in left:
+        after = {node.node_id: node.resources.ticks for node in rest.nodes}
+        taken = Counter()
+        for node_id, ticks in before.items():
+            taken.update({name: ticks.get(name, 0) - after[node_id].get(name, 0) for name in ("CPU", "GPU")})
+            assert all(0 <= after[node_id].get(name, 0) <= amount for name, amount in ticks.items())
+        assert (taken["CPU"], taken["GPU"]) == (wish.ticks["CPU"], wish.ticks.get("GPU", 0))
+
+
+@given(clusters(), st.sampled_from([0.5, 1, 2, 5]), st.integers(0, 2), leaves)
+def test_a_reservation_runs_as_many_trials_as_what_few_nodes_leave(capacity, cpus, gpus, policy):
+    try:
+        on_few_nodes = next(rests(capacity, Resources(cpus=cpus, gpus=gpus)))
+    except InfeasibleRequestError:
+        assume(False)
+    few = plan_or_skip(policy, on_few_nodes)
+    assume(len(few.slots) == 1)
+
+    plan = ReservingPolicy(policy, cpus=cpus, gpus=gpus).plan(capacity)
+
+    assert plan.max_concurrent_trials >= few.max_concurrent_trials
 
 
 @given(clusters(), st.builds(GpuMemoryPolicy, gpu_memory=st.sampled_from(["1GiB", "5GiB", "6GiB", "16GiB", "40GiB"])))

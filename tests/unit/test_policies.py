@@ -29,6 +29,7 @@ from tune_policies.values.resources import to_ticks
 L4_BYTES = gpu_memory_of_type("L4")
 T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
 A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
+SHARE = GpuPolicy(gpus=0.25, cpus=1)
 
 
 @pytest.mark.parametrize(
@@ -469,12 +470,49 @@ def test_what_is_left_free_is_given(shapes, wish, left):
 
     class Looking(CpuPolicy):
         def plan(self, capacity):
-            seen.extend((node.resources.cpus, node.resources.gpus) for node in capacity.nodes)
+            seen.append(sorted((node.resources.cpus, node.resources.gpus) for node in capacity.nodes))
             return super().plan(capacity)
 
     ReservingPolicy(Looking(), **wish).plan(nodes(*shapes))
 
-    assert sorted(seen) == left
+    assert seen[0] == left
+
+
+@pytest.mark.parametrize(
+    ("shapes", "policy", "wish", "slots"),
+    [
+        pytest.param([(8, 1)] * 2, SHARE, {"cpus": 8}, ["8 x 1 CPU, 0.25 GPU"], id="CPUs that trials leave over"),
+        pytest.param([(8, 1)] * 2, SHARE, {"cpus": 7}, ["8 x 1 CPU, 0.25 GPU"], id="not as many from each node"),
+        pytest.param([(8, 1)] * 2, SHARE, {"cpus": 9}, ["7 x 1 CPU, 0.25 GPU"], id="one CPU more than they leave over"),
+        pytest.param(
+            [(8, 1)] * 2, GpuPolicy(gpus=0.25), {"cpus": 8}, ["8 x 1 CPU, 0.25 GPU"], id="CPUs that trials divide"
+        ),
+        pytest.param([(1, 1)] * 2, GpuPolicy(gpus=0.5), {"cpus": 1}, ["4 x 0.25 CPU, 0.5 GPU"], id="half a CPU each"),
+        pytest.param([(8, 1), (8, 1), (8, 2)], SHARE, {"cpus": 8}, ["16 x 1 CPU, 0.25 GPU"], id="where devices have the most"),
+        pytest.param(
+            [(8, 1), (8, 1), (4, 0)], SHARE, {"cpus": 12}, ["8 x 1 CPU, 0.25 GPU"], id="CPUs without devices first"
+        ),
+        pytest.param(
+            [(8, 1), (8, 1), (8, 1)], SHARE, {"cpus": 12, "gpus": 1}, ["8 x 1 CPU, 0.25 GPU"], id="beside a whole GPU"
+        ),
+        pytest.param([(2, 1)] * 2, GpuPolicy(cpus=2), {"cpus": 2}, ["1 x 2 CPUs, 1 GPU"], id="few nodes if that does"),
+        pytest.param(
+            [(8, 1)] * 2, GpuPolicy(cpus=8) | CpuPolicy(cpus=1), {"cpus": 8}, ["1 x 8 CPUs, 1 GPU"], id="no fallback"
+        ),
+    ],
+)
+def test_cpus_are_left_free_where_no_device_needs_them(shapes, policy, wish, slots):
+    plan = ReservingPolicy(policy, **wish).plan(nodes(*shapes))
+
+    assert [f"{slot.max_concurrent_trials} x {slot}" for slot in plan.slots] == slots
+
+
+def test_cpus_are_left_free_where_no_npu_needs_them():
+    node = Resources(cpus=8, custom={"NPU": 1})
+
+    plan = ReservingPolicy(AcceleratorPolicy(resource="NPU", cpus=1), cpus=8).plan(ClusterCapacity.of(node, node))
+
+    assert plan.max_concurrent_trials == 2
 
 
 def test_an_even_split_says_how_many_waves_it_takes():

@@ -247,10 +247,14 @@ def test_each_worker_on_a_slice_reserves_the_host_memory_that_is_asked_for():
     assert "6 GiB of host memory per worker, as asked for" in plan.reasons
 
 
-def test_a_plan_for_slices_can_be_wrapped():
-    plan = ReservingPolicy(policy(), cpus=8).plan(ClusterCapacity.of(*A, *B))
+@pytest.mark.parametrize(
+    ("cpus", "at_once"),
+    [pytest.param(8, 1, id="all CPUs of a host"), pytest.param(None, 2, id="CPUs of both hosts, as many of each")],
+)
+def test_a_plan_for_slices_can_be_wrapped(cpus, at_once):
+    plan = ReservingPolicy(policy(cpus=cpus), cpus=8).plan(ClusterCapacity.of(*A, *B))
 
-    assert (plan.topology, plan.max_concurrent_trials) == ("2x2x2", 1)
+    assert (plan.topology, plan.max_concurrent_trials) == ("2x2x2", at_once)
 
 
 @given(

@@ -1,12 +1,14 @@
 """Room that trials leave free on the cluster, or on each GPU, for what else runs there."""
 
 import math
+from collections.abc import Iterator
 from typing import TypeVar
 
+from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
 from tune_policies.cluster.labels import NODE_ID, is_none_of
 from tune_policies.placement.layout import place_slots
-from tune_policies.placement.packing import as_told_apart, request_of, subtract, workers_on_node
+from tune_policies.placement.packing import as_told_apart, largest, request_of, subtract, workers_on_node
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
@@ -22,7 +24,9 @@ class ReservingPolicy(WrappingPolicy):
     """Leaves a part of the cluster free for others.
 
     What is left free comes from as few nodes as possible: from nodes without GPUs first, unless GPUs are to be
-    left free too. ``run`` and ``tuner`` start no more trials than planned; to ``tune.run`` and ``Tuner`` pass
+    left free too. Where that would take CPUs from devices, the policy also plans with CPUs taken from more nodes, so
+    that each device keeps as many as possible. It gives that plan if trials use more devices, and no fewer run at once.
+    ``run`` and ``tuner`` start no more trials than planned; to ``tune.run`` and ``Tuner`` pass
     ``max_concurrent_trials``. Where trials take shares of a GPU, Ray may spread them: as much is left free, but
     perhaps no whole device.
 
@@ -73,7 +77,21 @@ class ReservingPolicy(WrappingPolicy):
         wish = Resources(cpus=self.cpus, gpus=self.gpus, memory_bytes=self.memory)
         if not wish.ticks:
             return self.inner.plan(capacity)
-        rest = _without(capacity, wish)
+        plans: list[TrialPlan] = []
+        errors: list[InfeasibleRequestError] = []
+        for rest in rests(capacity, wish):
+            try:
+                plans.append(self._plan_on(rest, capacity, wish))
+            except InfeasibleRequestError as error:
+                errors.append(error)
+        if not plans:
+            raise errors[0]
+        few, last = plans[0], plans[-1]
+        # More trials alone could be those of a fallback without devices.
+        uses_more = _devices_used(last) > _devices_used(few)
+        return last if uses_more and last.max_concurrent_trials >= few.max_concurrent_trials else few
+
+    def _plan_on(self, rest: ClusterCapacity, capacity: ClusterCapacity, wish: Resources) -> TrialPlan:
         try:
             plan = self.inner.plan(rest)
         except InfeasibleRequestError as error:
@@ -140,8 +158,53 @@ def _kept_off_small_devices(slot: TrialSlot, capacity: ClusterCapacity) -> Trial
     return slot.on_nodes({NODE_ID: is_none_of(node.node_id for node in capacity.nodes_of(too_small))})
 
 
-def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
-    """Return ``capacity`` less ``wish``.
+def rests(capacity: ClusterCapacity, wish: Resources) -> Iterator[ClusterCapacity]:
+    """Yield ``capacity`` less ``wish`` from few nodes; where these have devices, also with CPUs from more nodes.
+
+    Raises:
+        InfeasibleRequestError: The cluster does not have so much.
+    """
+    changed = _reduced(capacity, wish)
+    yield capacity.replacing(changed)
+    if wish.cpus and any(map(_num_devices, changed.values())):
+        without_cpus = wish.replaced(cpus=0)
+        rest = capacity.replacing(_reduced(capacity, without_cpus))
+        cpus = Resources(cpus=wish.cpus)
+        yield rest.replacing(_reduced(rest, cpus, kept_per_device=_most_kept_per_device(rest, cpus.ticks["CPU"])))
+
+
+def _most_kept_per_device(capacity: ClusterCapacity, cpus: int) -> int:
+    """Return how many CPUs each device can keep where others get so many, all in ticks; from 1 on whole CPUs."""
+    nodes = [(group.num_nodes, group.node.resources.ticks.get("CPU", 0), group.node) for group in capacity.groups]
+    has = [(count, ticks, _num_devices(node)) for count, ticks, node in nodes]
+
+    def is_enough(kept: int) -> bool:
+        return sum(count * max(0, ticks - kept * num_devices) for count, ticks, num_devices in has) >= cpus
+
+    kept = largest(0, max(ticks for _, ticks, _ in has), is_enough)
+    return kept if kept < TICKS else kept // TICKS * TICKS
+
+
+def _num_devices(node: NodeCapacity) -> int:
+    return -(-sum(node.resources.ticks.get(name, 0) for name in DEVICE_RESOURCES) // TICKS)
+
+
+def _devices_used(plan: TrialPlan) -> int:
+    """Return how many ticks of devices the trials have that run at once."""
+    return sum(
+        slot.max_concurrent_trials * max(1, slot.num_workers) * slot.worker.ticks.get(name, 0)
+        for slot in plan.slots
+        for name in DEVICE_RESOURCES
+    )
+
+
+def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int = 0) -> dict[str, NodeCapacity]:
+    """Return the nodes from which ``wish`` comes, less that, by their identifiers.
+
+    Args:
+        capacity: The cluster.
+        wish: What is left free.
+        kept_per_device: CPUs that a node keeps for each of its devices, in ticks.
 
     Raises:
         InfeasibleRequestError: The cluster does not have so much.
@@ -149,7 +212,7 @@ def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
     left = dict(wish.ticks)
 
     def preference(node: NodeCapacity) -> tuple[object, ...]:
-        has = _takeable(node)
+        has = _takeable(node, kept_per_device)
         alone = all(has.get(name, 0) >= amount for name, amount in wish.ticks.items())
         # One node that can give it all; then CPUs that serve no GPU; then the node that keeps the most.
         return (not alone, has.get("GPU", 0), -has.get("CPU", 0))
@@ -163,7 +226,7 @@ def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
         if not any(left.values()):
             break
         for node in (exact.get(each.node_id, each) for each in nodes):
-            has = _takeable(node)
+            has = _takeable(node, kept_per_device)
             taken = {name: min(amount, has.get(name, 0)) for name, amount in left.items()}
             if not any(taken.values()):
                 break
@@ -180,7 +243,7 @@ def _without(capacity: ClusterCapacity, wish: Resources) -> ClusterCapacity:
             short_of[0],
             "Leave less free, or add nodes.",
         )
-    return capacity.replacing(kept)
+    return kept
 
 
 def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCapacity:
@@ -212,7 +275,8 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCap
     return nodes.model_copy(update={"node_types": tuple(smaller(each, each.as_node()) for each in capacity.node_types)})
 
 
-def _takeable(node: NodeCapacity) -> dict[str, int]:
+def _takeable(node: NodeCapacity, kept_per_device: int) -> dict[str, int]:
     # A device is left free as a whole: the shares on one device are all alike.
     ticks = node.resources.ticks
-    return ticks | {"GPU": ticks.get("GPU", 0) // TICKS * TICKS}
+    cpus = ticks.get("CPU", 0) - kept_per_device * _num_devices(node)
+    return ticks | {"CPU": max(0, cpus), "GPU": ticks.get("GPU", 0) // TICKS * TICKS}
