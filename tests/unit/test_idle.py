@@ -14,6 +14,7 @@ from tune_policies import (
     CpuPolicy,
     GpuPolicy,
     InvalidResourcesError,
+    MixedPolicy,
     ReservingPolicy,
     Resources,
     SelectingPolicy,
@@ -65,6 +66,37 @@ def explained(capacity, policy):
             ["2 of 8 CPUs: held back by the cap max_concurrent_trials"],
         ),
         (nodes((8, 0)), ReservingPolicy(CpuPolicy(cpus=2), cpus=2), ["2 of 8 CPUs: left free by the policy"]),
+        (
+            nodes((8, 1), (8, 1)),
+            ReservingPolicy(GpuPolicy(gpus=0.25, cpus=1), cpus=8),
+            ["8 of 16 CPUs: left free by the policy"],
+        ),
+        (
+            nodes((8, 1), (8, 1)),
+            ReservingPolicy(GpuPolicy(gpus=0.25, cpus=1), cpus=11),
+            [
+                "11 of 16 CPUs: left free by the policy",
+                "0.75 of 2 GPUs: the policy leaves free what else more trials need",
+            ],
+        ),
+        (
+            nodes((8, 0)),
+            ReservingPolicy(CpuPolicy(cpus=3), cpus=1),
+            ["1 of 8 CPUs: left free by the policy", "1 of 8 CPUs: less than one more trial needs"],
+        ),
+        (
+            nodes((8, 2), (8, 0)),
+            ReservingPolicy(MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=4)), cpus=4),
+            ["4 of 16 CPUs: left free by the policy", "2 of 16 CPUs: limited by CPU"],
+        ),
+        (
+            nodes((16, 2)),
+            GpuPolicy(gpus=0.3),
+            [
+                "4 of 16 CPUs: too few for one more in each trial, and their nodes have no GPU left",
+                f"0.0002 of 2 GPUs: {ROUNDING}",
+            ],
+        ),
         (nodes((7, 0)), CpuPolicy(cpus=1, num_workers=3), ["1 of 7 CPUs: less than one more trial needs"]),
         (nodes((5, 0), (5, 0), (5, 0)), CpuPolicy(cpus=2), ["3 of 15 CPUs: less than one more trial needs"]),
         (
@@ -102,6 +134,11 @@ def explained(capacity, policy):
         "nodes of another type",
         "a cap",
         "what a policy leaves free",
+        "what it leaves free that trials do not need",
+        "devices beside what it leaves free",
+        "more than it leaves free",
+        "what it leaves free beside slots of several types",
+        "CPUs that were divided, and rounded down",
         "fewer workers than a trial has",
         "what each of several nodes leaves",
         "what each of them leaves, and workers that are too few",

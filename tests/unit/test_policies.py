@@ -378,7 +378,7 @@ def test_a_gpu_node_that_is_left_out_for_want_of_cpus_is_named_with_the_way_out(
     cluster = ClusterCapacity.of(gpu_node("a", cpus=0, **T4), gpu_node("b", cpus=8, **T4))
 
     assert (
-        "left out 1 node with GPU but no CPUs: with cpus=0, trials run there too, but no worker gets a CPU"
+        "left out 1 node with GPU but no CPUs for trials: with cpus=0, trials run there too, but no worker gets a CPU"
     ) in policy.plan(cluster).reasons
 
 
@@ -488,7 +488,9 @@ def test_what_is_left_free_is_given(shapes, wish, left):
             [(8, 1)] * 2, GpuPolicy(gpus=0.25), {"cpus": 8}, ["8 x 1 CPU, 0.25 GPU"], id="CPUs that trials divide"
         ),
         pytest.param([(1, 1)] * 2, GpuPolicy(gpus=0.5), {"cpus": 1}, ["4 x 0.25 CPU, 0.5 GPU"], id="half a CPU each"),
-        pytest.param([(8, 1), (8, 1), (8, 2)], SHARE, {"cpus": 8}, ["16 x 1 CPU, 0.25 GPU"], id="where devices have the most"),
+        pytest.param(
+            [(8, 1), (8, 1), (8, 2)], SHARE, {"cpus": 8}, ["16 x 1 CPU, 0.25 GPU"], id="where devices have the most"
+        ),
         pytest.param(
             [(8, 1), (8, 1), (4, 0)], SHARE, {"cpus": 12}, ["8 x 1 CPU, 0.25 GPU"], id="CPUs without devices first"
         ),

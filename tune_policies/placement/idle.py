@@ -11,7 +11,7 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import matcher
 from tune_policies.placement.packing import Request, request_of, slots_on_node
-from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_plan import CPUS_DIVIDED, TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, amount_of, format_amount, from_ticks
@@ -24,11 +24,16 @@ Parts = Counter[tuple[str, str]]
 ROUNDING: Final = "lost to rounding, as Ray counts in steps of 0.0001"
 """The reason for what shares of 1/k of a device leave of it: next to nothing."""
 
+LEFT_FREE: Final = "left free by the policy"
+"""The reason for what a policy was told to leave to others: no fault."""
+
 _NOT_SELECTED: Final = "on nodes that the plan's label selector leaves out"
 
 _NONE: Final = "their nodes have no"
 
 _TOO_LITTLE: Final = "their nodes have too little"
+
+_BESIDE: Final = "the policy leaves free what else more trials need"
 
 _GROWTH: Final = "left for one trial to grow into"
 
@@ -79,6 +84,7 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
     parts = _parts(cluster, plan)
     if parts is None:
         parts = Counter({(name, f"limited by {plan.limited_by}"): total[name] - used[name] for name in total})
+    _tell_what_is_left_free(parts, plan)
     rows = sorted((name not in ("CPU", "GPU"), name, -amount, reason) for (name, reason), amount in parts.items())
     return tuple(
         Idle(resource=name, amount=_amount(name, -negated), total=_amount(name, total[name]), reason=reason)
@@ -96,6 +102,8 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
     is_selected = matcher(slot.label_selector)
     room, parts = _left_on_full_nodes(cluster.where(lambda node: is_selected(node.ray_labels)), request)
     _merge_with_left(parts)
+    if any(reason.endswith(CPUS_DIVIDED) for reason in plan.reasons):
+        _tell_what_is_rounded_down(parts, slot)
     for name, ticks in _total(cluster.where(lambda node: not is_selected(node.ray_labels))).items():
         parts[name, _NOT_SELECTED] += ticks
     spare = room - slot.max_concurrent_trials * request.processes
@@ -107,9 +115,19 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
     for name, needed in request.worker.ticks.items():
         parts[name, _GROWTH] += growth * needed
         parts[name, _TOO_SMALL.format("trial")] += too_few * needed
-        parts[name, _who_holds_back(cluster, plan)] += (spare - too_few) * needed
+        parts[name, _why_spare(name, cluster, plan)] += (spare - too_few) * needed
     _take_drivers(parts, slot)
     return parts
+
+
+def _tell_what_is_left_free(parts: Parts, plan: TrialPlan) -> None:
+    """Tell of so much of a resource that it is left free: first of what more trials would take."""
+    for name, ticks in plan.left_free.ticks.items():
+        reasons = [reason for each, reason in parts if each == name and reason not in (_GROWTH, LEFT_FREE)]
+        for reason in sorted(reasons, key=lambda reason: (reason != _BESIDE, reason)):
+            moved = min(parts[name, reason], ticks - parts[name, LEFT_FREE])
+            parts[name, LEFT_FREE] += moved
+            parts[name, reason] -= moved
 
 
 def _left_on_full_nodes(cluster: ClusterCapacity, request: Request) -> tuple[int, Parts]:
@@ -149,6 +167,15 @@ def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str
     return f"{_NONE if is_used_up(stop) else _TOO_LITTLE} {stop}" + (" left" if held else "")
 
 
+def _tell_what_is_rounded_down(parts: Parts, slot: TrialSlot) -> None:
+    """Tell of CPUs that were divided by the slots of a node, and rounded down to whole ones, that they are too few."""
+    workers = slot.max_concurrent_trials * max(1, slot.num_workers)
+    for name, reason in [part for part in parts if part[0] == "CPU" and part[1].endswith(" left")]:
+        if slot.worker.cpus >= 1 and parts[name, reason] < workers * TICKS:
+            each = "worker" if slot.num_workers else "trial"
+            parts[name, f"too few for one more in each {each}, and {reason}"] = parts.pop((name, reason))
+
+
 def _merge_with_left(parts: Parts) -> None:
     """Tell of nodes that never had a resource together with those that have none left: trials want it on both."""
     for name, reason in [part for part in parts if (part[0], f"{part[1]} left") in parts]:
@@ -163,10 +190,11 @@ def _lost_to_rounding(share: int, has: int) -> int:
     return has // TICKS * lost if lost < TICKS // share else 0
 
 
-def _who_holds_back(cluster: ClusterCapacity, plan: TrialPlan) -> str:
+def _why_spare(name: str, cluster: ClusterCapacity, plan: TrialPlan) -> str:
+    """Return why trials do not take what would hold more of them."""
     resources = _total(cluster).keys() | {"memory"}
     if plan.limited_by in resources or plan.limited_by.startswith(ACCELERATOR_TYPE_PREFIX):
-        return "left free by the policy"
+        return _BESIDE if plan.left_free.ticks else LEFT_FREE
     return f"held back by the cap {plan.limited_by}"
 
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from tune_policies.views.svg import Picture
 
 
+CPUS_DIVIDED: Final = "set cpus= to change"
+"""How a reason ends that says how a policy divided the CPUs of a node."""
+
 _MOST_SHOWN: Final = 8
 """Slot types that ``explain`` names one by one."""
 
@@ -45,6 +48,7 @@ class TrialPlan(ShownValue):
         by_config: What each trial gets by its config, where that is known; the first of ``slots`` is then good for
             every config that was measured. ``None``: all trials get the same.
         fewer_than_fit: Whether fewer trials may run at once than Ray would place by their resources alone.
+        left_free: What the policy leaves free for others, of all nodes together.
         common: What every trial gets in a run by hand, where the nodes differ and each has slots of its own; ``None``:
             what the first of ``slots`` says.
     """
@@ -57,6 +61,7 @@ class TrialPlan(ShownValue):
     nodes_to_add: dict[str, PositiveCount] = Field(default_factory=dict)
     by_config: SlotsByProfile | SlotsByDecision | None = None
     fewer_than_fit: bool = False
+    left_free: Resources = Resources()
     common: TrialSlot | None = None
 
     @property

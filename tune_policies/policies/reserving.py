@@ -1,6 +1,7 @@
 """Room that trials leave free on the cluster, or on each GPU, for what else runs there."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
 from tune_policies.values.errors import InfeasibleRequestError
-from tune_policies.values.resources import TICKS, Amount, Count, Memory, Resources, to_ticks
+from tune_policies.values.resources import TICKS, Amount, Count, Memory, Resources, from_ticks, to_ticks
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import Value, counted
 
@@ -107,11 +108,18 @@ class ReservingPolicy(WrappingPolicy):
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
             notes.append("host memory of some nodes is not known, so it may not be left free")
         plan = plan.with_slots(lambda slot: _kept_off_small_devices(slot, capacity)).with_reasons(*notes)
-        plan = plan.model_copy(update={"fewer_than_fit": True})
+        plan = plan.model_copy(update={"fewer_than_fit": True, "left_free": _sum(plan.left_free, wish)})
         if len(plan.slots) == 1:
             return plan
         # Slots of several types have places of their own, which are chosen on all of the cluster.
         return _placed(plan, capacity)
+
+
+def _sum(one: Resources, other: Resources) -> Resources:
+    ticks = Counter(one.ticks)
+    ticks.update(other.ticks)
+    cpus, gpus = from_ticks(ticks["CPU"]), from_ticks(ticks["GPU"])
+    return Resources(cpus=cpus, gpus=gpus, memory_bytes=ticks["memory"] or None)
 
 
 def _placed(plan: TrialPlan, capacity: ClusterCapacity) -> TrialPlan:
