@@ -96,7 +96,8 @@ def _message(request: Amounts, waited_s: float) -> str:
         f"tasks that need {needs} have waited for {waited_s:.0f} s, as this program's trials and Train workers have "
         "reserved that on every node. Ray Data's tasks run outside what a trial reserves, so they wait until one ends, "
         "and for ever if the trials wait for them. Leave room for them: plan with "
-        f"ReservingPolicy(policy{room}), and pass max_concurrent_trials=plan.max_concurrent_trials to Tune"
+        f"ReservingPolicy(policy{room}). With Ray's own tune.run or Tuner, also pass "
+        "max_concurrent_trials=plan.max_concurrent_trials"
     )
 
 
