@@ -121,6 +121,25 @@ def test_the_advice_comes_first():
     assert content.summary == "Peak 8.3 of 8.0 GiB, with little to spare: 1 trial per GPU instead of 2."
 
 
+@pytest.mark.parametrize(
+    ("hours", "advice"),
+    [
+        pytest.param({"not in the plan: left free by the policy": 2}, "There is nothing to change.", id="as asked for"),
+        pytest.param(
+            {"not in the plan: left free by the policy": 2, "no trial was waiting": 1},
+            "25% of the CPU time stood idle for one reason: no trial was waiting.",
+            id="and something else",
+        ),
+    ],
+)
+def test_what_the_policy_was_told_to_leave_free_is_no_fault(hours, advice):
+    idle = tuple(IdleHours(reason=reason, hours=each) for reason, each in hours.items())
+    usage = ResourceUsage(resources=(ResourceHours(resource="CPU", total_hours=4, used_hours=1, idle=idle),))
+    run = RunUsage(trials=(TrialUsage(name="a", usage=memory(0)),))
+
+    assert build_run_page("run", run, usage).summary == advice
+
+
 def test_each_time_in_a_slot_is_a_bar_that_says_whose_it_is_and_how_it_ended():
     (picture,) = sections(build_run_page("tuned", *a_run()))["Slots"].pictures
 

@@ -95,8 +95,13 @@ def available_resources(plan: TrialPlan, cluster: ClusterCapacity | None) -> Ava
         rows = [(row.resource, row.reason, to_ticks(row.amount)) for row in idle(cluster, plan)]
     except InvalidResourcesError:  # the plan is for another cluster: nodes came or went, or are still to be added
         rows = [(name, f"limited by {plan.limited_by}", total[name] - planned[name]) for name in total]
-    unplanned = {(name, f"not in the plan: {why}"): ticks for name, why, ticks in rows if name in total and ticks > 0}
-    return AvailableResources(dict(total), unplanned, tuple(slot_types))
+    left = {(name, unplanned(why)): ticks for name, why, ticks in rows if name in total and ticks > 0}
+    return AvailableResources(dict(total), left, tuple(slot_types))
+
+
+def unplanned(why: str) -> str:
+    """Return the reason for what a plan itself leaves idle."""
+    return f"not in the plan: {why}"
 
 
 def _counted(ticks: Mapping[str, int]) -> dict[str, int]:

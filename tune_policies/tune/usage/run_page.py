@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from tune_policies.files.html_page import Content, Picture, Section, Table, colour_variable, html_page
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
+from tune_policies.placement.idle import LEFT_FREE
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted
 
 from .gpu_memory_report import advise, needed_bytes, share_or_device_bytes
 from .gpu_memory_usage import GpuMemoryUsage, RunUsage
+from .resource_meter import unplanned
 from .resource_usage import USAGE_FILE, ResourceUsage, TrialSpan, format_hours
 
 if TYPE_CHECKING:
@@ -84,7 +86,8 @@ def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Con
 
 def _advise_on_idle(usage: ResourceUsage) -> Iterator[str]:
     for each in usage.resources:
-        for part in each.idle[:1]:
+        unwanted = [part for part in each.idle if part.reason != unplanned(LEFT_FREE)]
+        for part in unwanted[:1]:
             if each.total_hours and (share := part.hours / each.total_hours) >= _MUCH:
                 yield f"{share:.0%} of the {each.resource} time stood idle for one reason: {part.reason}"
 
