@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tune_policies.tune.usage.gpu_memory_usage import GpuMemoryUsage
+from tune_policies.tune.usage.resource_usage import USAGE_FILE, ResourceHours, ResourceUsage, SlotHours
 
 GIB = 2**30
 
@@ -42,6 +43,54 @@ def test_it_prints_json_for_machines(run_folder):
 
     assert [trial["usage"]["peak_reserved_bytes"] for trial in said["trials"]] == [2 * GIB, int(2.9 * GIB)]
     assert said["advice"] == ["peak 2.9 of 8.0 GiB: 5 trials per GPU instead of 2"]
+
+
+def record_in(run_folder, **hours):
+    parts = tuple(ResourceHours(resource=name, total_hours=4, used_hours=used) for name, used in hours.items())
+    slots = (SlotHours(slot="1 CPU", hours=hours),)
+    (run_folder / USAGE_FILE).write_text(ResourceUsage(is_final=True, resources=parts, slots=slots).to_json())
+
+
+@pytest.fixture
+def cpu_folder(tmp_path):
+    """A run on CPUs, with a record."""
+    trial = tmp_path / "cpu-run" / "train_0_lr=0.1_2026-01-02_03-04-05"
+    trial.mkdir(parents=True)
+    (trial / "result.json").write_text('{"loss": 1}\n')
+    record_in(trial.parent, CPU=1)
+    return trial.parent
+
+
+def test_of_a_run_on_cpus_it_prints_what_was_used_and_nothing_of_gpu_memory(cpu_folder):
+    done = usage(cpu_folder)
+
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr, lines[0].strip()) == (0, "", "What was used in 0.0 s")
+    assert ["CPU", "4.0", "h", "1.0", "h", "75%"] in [line.split() for line in lines]
+    assert "OOMs" not in done.stdout
+    assert lines[-1].startswith("- waves:")
+
+
+def test_of_a_run_on_gpus_it_prints_both(run_folder):
+    record_in(run_folder, CPU=1, GPU=2)
+
+    lines = usage(run_folder).stdout.splitlines()
+
+    assert lines[0].strip() == "What was used in 0.0 s"
+    assert lines[-1] == "- peak 2.9 of 8.0 GiB: 5 trials per GPU instead of 2"
+
+
+def test_trials_with_gpus_that_say_nothing_of_them_are_told(cpu_folder):
+    record_in(cpu_folder, GPU=1)
+
+    assert "- no trial says what it used" in usage(cpu_folder).stdout
+
+
+def test_machines_read_the_record_too(cpu_folder, run_folder):
+    of_cpus, of_gpus = (json.loads(usage(folder, "--json").stdout) for folder in (cpu_folder, run_folder))
+
+    assert (of_cpus["resource_usage"]["slots"][0]["hours"], of_cpus["advice"]) == ({"CPU": 1.0}, [])
+    assert of_gpus["resource_usage"] is None
 
 
 def test_it_plots_to_a_file(run_folder, tmp_path):

@@ -32,7 +32,7 @@ from tune_policies.kuberay.reading.load_cluster import find_cluster
 from tune_policies.policies.policy_file import load_capacity, load_runtime_env
 from tune_policies.trainers.gpu_memory.overhead import load_overheads
 from tune_policies.tune.usage.gpu_memory_usage import read_usage
-from tune_policies.tune.usage.run_page import run_page
+from tune_policies.tune.usage.run_page import read_record
 from tune_policies.values.sanitize import indented
 
 NAME = "hostile.yaml"
@@ -87,14 +87,13 @@ def read_train(path):
 
 def read_run_record(path):
     folder = path.with_name("run")
-    (folder / "a").mkdir(parents=True, exist_ok=True)
-    (folder / "a" / "result.json").touch()
+    folder.mkdir(exist_ok=True)
     record = folder / "resource_usage.json"
     record.symlink_to(path)
     if not record.exists():  # most runs have none
         raise InvalidResourcesError(f"{path} is not there")
     try:
-        run_page(folder, read_usage(folder))
+        read_record(folder)
     except InvalidResourcesError as error:
         raise InvalidResourcesError(str(error).replace(str(record), str(path))) from error
 

@@ -98,22 +98,33 @@ def usage(
     redact: Redact = False,
     force: Force = False,
 ) -> None:
-    """Show what each trial of a run used of its share of GPU memory, and how many would fit on a GPU."""
+    """Show what a run used, what each trial used of its share of GPU memory, and how many would fit on a GPU.
+
+    What it used of all else is known of a run with PolicyCallback.
+    """
+    from tune_policies.files.html_page import html_page
     from tune_policies.tune.usage.gpu_memory_report import advise, plot_usage, usage_view
     from tune_policies.tune.usage.gpu_memory_usage import read_usage
-    from tune_policies.tune.usage.run_page import run_page
+    from tune_policies.tune.usage.run_page import build_run_page, read_record
 
-    run = read_usage(result_dir)
-    run = run.redacted() if redact else run
+    run, record = read_usage(result_dir), read_record(result_dir)
+    if redact:
+        run, record = run.redacted(), record and record.redacted()
     if html is not None:
         # Errors of trials may name hosts, and files with their users.
-        write_new(html, run_page(result_dir, run, redact=redact), force=force, is_private=not redact)
+        page = html_page(build_run_page(result_dir.resolve().name, run, record))
+        write_new(html, page, force=force, is_private=not redact)
     if plot is not None:
         plot_usage(run, plot, force=force)
     if json:
-        print(json_text.dumps({**run.model_dump(mode="json"), "advice": advise(run)}, indent=2, ensure_ascii=False))
+        said = {
+            **run.model_dump(mode="json"),
+            "resource_usage": record and record.model_dump(mode="json"),
+            "advice": advise(run, record),
+        }
+        print(json_text.dumps(said, indent=2, ensure_ascii=False))
     else:
-        TextConsole().print(usage_view(run))
+        TextConsole().print(usage_view(run, record))
 
 
 @app.command()

@@ -21,6 +21,7 @@ from tune_policies.values.units import GIB, format_bytes
 from tune_policies.values.value import counted, shorten_names
 
 from .gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage, rests_on_assumption
+from .resource_usage import ResourceUsage, resource_usage_view
 
 HEADROOM: Final = 0.1
 """What a trial gets above the most that it used, as a fraction of that."""
@@ -50,9 +51,11 @@ def share_or_device_bytes(usage: GpuMemoryUsage) -> int:
     return usage.share_bytes or device_bytes(usage) or 0
 
 
-def advise(run: RunUsage) -> list[str]:
-    """Return advice about the run, each item a sentence."""
+def advise(run: RunUsage, record: ResourceUsage | None = None) -> list[str]:
+    """Return advice about the run, each item a sentence; nothing where its record says that no trial had a GPU."""
     known = [trial for trial in run.trials if trial.usage is not None]
+    if _is_without_gpus(run, record):
+        return []
     if not known:
         return ["no trial says what it used: only trials that have a GPU, and run under a plan, do"]
     return [*_advise_on_share(known), *_advise_on_outgrown_shares(known), *_advise_on_problems(known)]
@@ -142,14 +145,28 @@ _BAR: Final = 40
 """Characters of a bar that fills the share."""
 
 
-def usage_view(run: RunUsage) -> RenderableType:
+def _is_without_gpus(run: RunUsage, record: ResourceUsage | None) -> bool:
+    if record is None or any(trial.usage for trial in run.trials):
+        return False
+    return not any(slot.hours.get("GPU") for slot in record.slots)
+
+
+def usage_view(run: RunUsage, record: ResourceUsage | None = None) -> RenderableType:
     """Return the tables and the lines that ``tune-policies usage`` shows."""
+    parts = [] if record is None else [resource_usage_view(record)]
+    if not _is_without_gpus(run, record):
+        parts += [""] if parts else []
+        parts += [_gpu_memory_view(run), *(line(f"- {text}") for text in advise(run))]
+    return Group(*parts)
+
+
+def _gpu_memory_view(run: RunUsage) -> RenderableType:
     view = empty_table(counted(len(run.trials), "trial"), "Trial", "Share", "Limit", "Peak", "Process", "Kept", "OOMs")
     for trial in run.trials:
         num_ooms = sum(usage.num_ooms for usage in trial.usages)
         cells: list[RenderableType] = [*_cells(trial.usage), str(num_ooms)] if trial.usage else ["-"] * 6
         view.add_row(trial.name, *cells)
-    return Group(view, *_bars(run), *(line(f"- {text}") for text in advise(run)))
+    return Group(view, *_bars(run))
 
 
 def _bars(run: RunUsage) -> list[RenderableType]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tune_policies.files.html_page import Content, Picture, Section, Table, colour_variable, html_page
+from tune_policies.files.html_page import Content, Picture, Section, Table, colour_variable
 from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
 from tune_policies.placement.idle import LEFT_FREE
 from tune_policies.values.sanitize import one_line
@@ -50,25 +50,19 @@ _ENDS: Final = {
 """How a span ended, in words and in colour."""
 
 
-def run_page(folder: Path, run: RunUsage, *, redact: bool = False) -> str:
-    """Return the page of ``run``, whose folder may have a record beside its results.
-
-    With ``redact`` it has nothing of what errors and warnings say.
+def read_record(folder: Path) -> ResourceUsage | None:
+    """Return the record in a run's folder; ``None``: the run had no ``PolicyCallback``.
 
     Raises:
-        InvalidResourcesError: The record cannot be read, or there is no Jinja.
+        InvalidResourcesError: The record cannot be read.
     """
     file = folder / USAGE_FILE
-    is_there = file.exists()
-    usage = read_value(file, ResourceUsage, "record of a run", max_bytes=MAX_RECORD_BYTES) if is_there else None
-    if redact:
-        run, usage = run.redacted(), usage and usage.redacted()
-    return html_page(build_run_page(folder.resolve().name, run, usage))
+    return read_value(file, ResourceUsage, "record of a run", max_bytes=MAX_RECORD_BYTES) if file.exists() else None
 
 
 def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Content:
     """Return what the page says; what is not known is said, too."""
-    advice = [*advise(run), *(_advise_on_idle(usage) if usage else ())]
+    advice = [*advise(run, usage), *(_advise_on_idle(usage) if usage else ())]
     details = [counted(len(run.trials), "trial")]
     if usage is not None:
         details = [f"{format_hours(usage.elapsed_s / 3600)}{'' if usage.is_final else ' so far'}", *usage.summary]
