@@ -32,7 +32,7 @@ from tune_policies.kuberay.reading.load_cluster import find_cluster
 from tune_policies.policies.policy_file import load_capacity, load_runtime_env
 from tune_policies.trainers.gpu_memory.overhead import load_overheads
 from tune_policies.tune.usage.gpu_memory_usage import read_usage
-from tune_policies.tune.usage.resource_usage import read_record
+from tune_policies.tune.usage.run_page import read_record
 from tune_policies.values.sanitize import indented
 
 NAME = "hostile.yaml"

@@ -105,8 +105,7 @@ def usage(
     from tune_policies.files.html_page import html_page
     from tune_policies.tune.usage.gpu_memory_report import advise, plot_usage, usage_view
     from tune_policies.tune.usage.gpu_memory_usage import read_usage
-    from tune_policies.tune.usage.resource_usage import read_record
-    from tune_policies.tune.usage.run_page import build_run_page
+    from tune_policies.tune.usage.run_page import build_run_page, read_record
 
     run, record = read_usage(result_dir), read_record(result_dir)
     if redact:

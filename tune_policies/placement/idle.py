@@ -11,7 +11,7 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import matcher
 from tune_policies.placement.packing import Request, request_of, slots_on_node
-from tune_policies.plan.trial_plan import TrialPlan
+from tune_policies.plan.trial_plan import CPUS_DIVIDED, TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, amount_of, format_amount, from_ticks
@@ -102,6 +102,8 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
     is_selected = matcher(slot.label_selector)
     room, parts = _left_on_full_nodes(cluster.where(lambda node: is_selected(node.ray_labels)), request)
     _merge_with_left(parts)
+    if any(reason.endswith(CPUS_DIVIDED) for reason in plan.reasons):
+        _tell_what_is_rounded_down(parts, slot)
     for name, ticks in _total(cluster.where(lambda node: not is_selected(node.ray_labels))).items():
         parts[name, _NOT_SELECTED] += ticks
     spare = room - slot.max_concurrent_trials * request.processes
@@ -162,11 +164,16 @@ def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str
 
     # What is used up says more than what is merely too little.
     stop = min(others, key=lambda other: (not is_used_up(other), other))
-    reason = f"{_NONE if is_used_up(stop) else _TOO_LITTLE} {stop}" + (" left" if held else "")
-    # Policies that divide the CPUs of a node round down to whole ones.
-    if name == "CPU" and needed >= TICKS and left[name] < held * TICKS:
-        return f"too few for one more in each {'worker' if request.num_workers else 'trial'}, and {reason}"
-    return reason
+    return f"{_NONE if is_used_up(stop) else _TOO_LITTLE} {stop}" + (" left" if held else "")
+
+
+def _tell_what_is_rounded_down(parts: Parts, slot: TrialSlot) -> None:
+    """Tell of CPUs that were divided by the slots of a node, and rounded down to whole ones, that they are too few."""
+    workers = slot.max_concurrent_trials * max(1, slot.num_workers)
+    for name, reason in [part for part in parts if part[0] == "CPU" and part[1].endswith(" left")]:
+        if slot.worker.cpus >= 1 and parts[name, reason] < workers * TICKS:
+            each = "worker" if slot.num_workers else "trial"
+            parts[name, f"too few for one more in each {each}, and {reason}"] = parts.pop((name, reason))
 
 
 def _merge_with_left(parts: Parts) -> None:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from tune_policies.views.svg import Picture
 
 
+CPUS_DIVIDED: Final = "set cpus= to change"
+"""How a reason ends that says how a policy divided the CPUs of a node."""
+
 _MOST_SHOWN: Final = 8
 """Slot types that ``explain`` names one by one."""
 

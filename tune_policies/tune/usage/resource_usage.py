@@ -6,7 +6,6 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field
 from rich.console import Group, RenderableType
 
-from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
 from tune_policies.files.terminal import empty_table, line
 from tune_policies.values.resources import Count
 from tune_policies.values.sanitize import LEFT_OUT, Redacted
@@ -213,16 +212,6 @@ class ResourceUsage(ShownValue):
             *([f"the plan changed {counted(changes, 'time')}"] if changes > 0 else []),
             *self.warnings,
         )
-
-
-def read_record(folder: Path) -> ResourceUsage | None:
-    """Return the record in a run's folder; ``None``: the run had no ``PolicyCallback``.
-
-    Raises:
-        InvalidResourcesError: The record cannot be read.
-    """
-    file = folder / USAGE_FILE
-    return read_value(file, ResourceUsage, "record of a run", max_bytes=MAX_RECORD_BYTES) if file.exists() else None
 
 
 def resource_usage_view(usage: ResourceUsage) -> RenderableType:

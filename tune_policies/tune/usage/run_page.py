@@ -4,9 +4,11 @@ Its pictures are plain SVG, as wide and with texts as large as those of the benc
 """
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tune_policies.files.html_page import Content, Picture, Section, Table, colour_variable
+from tune_policies.files.reading import MAX_RECORD_BYTES, read_value
 from tune_policies.placement.idle import LEFT_FREE
 from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
@@ -46,6 +48,16 @@ _ENDS: Final = {
     "failed": ("failed", _PINK),
 }
 """How a span ended, in words and in colour."""
+
+
+def read_record(folder: Path) -> ResourceUsage | None:
+    """Return the record in a run's folder; ``None``: the run had no ``PolicyCallback``.
+
+    Raises:
+        InvalidResourcesError: The record cannot be read.
+    """
+    file = folder / USAGE_FILE
+    return read_value(file, ResourceUsage, "record of a run", max_bytes=MAX_RECORD_BYTES) if file.exists() else None
 
 
 def build_run_page(name: str, run: RunUsage, usage: ResourceUsage | None) -> Content:

@@ -221,11 +221,11 @@ def _by_policy_scheduler(program: Program) -> Any:
 def _by_tuner(program: Program) -> Any:
     """By a ``Tuner``; where the run is resumed, by ``Tuner.restore``."""
     policy = CpuPolicy(cpus=1)
-    plan = program.plan(policy)
+    program.plan(policy)
     arguments = program.tune_arguments
     if arguments["resume"]:
         folder = Path(arguments["storage_path"], arguments["name"])
-        restored = tune.Tuner.restore(str(folder), with_plan(train, plan), resume_errored=True)
+        restored = tune.Tuner.restore(str(folder), with_plan(train, policy), resume_errored=True)
         return restored.fit()._experiment_analysis
     run_config = tune.RunConfig(
         name=arguments["name"],
