@@ -114,7 +114,8 @@ def plan_device(device: Device, capacity: ClusterCapacity, cpus: float) -> Plann
     try:
         plan = device.policy(cpus).plan(capacity)
     except InfeasibleRequestError as error:
-        why = f"one trial needs {error.asked}, but {error.offered}"  # what to plan instead is nothing to measure
+        # Without the suggestion: what to plan instead is nothing to measure.
+        why = f"one trial needs {error.asked}, but {error.offered}: short of {error.short_of}"
         return PlannedDevice(device, None, DeviceFound(device=str(device), why_missing=why))
     found = DeviceFound(
         device=str(device),
