@@ -182,7 +182,7 @@ def with_plan(
         InfeasibleRequestError: In the trial: its config is known to need more than any GPU has.
         MemoryLimitError: In the trial: its GPU memory cannot be limited, or others hold the memory of its share.
     """
-    policy = UnpickledOnce(None if isinstance(plan, TrialPlan) else plan)
+    policy = UnpickledOnce(None if isinstance(plan, TrialPlan) else plan, is_needed=False)
     if not isinstance(plan, TrialPlan):
         from tune_policies.probe.probe_cluster import plan_on_cluster
 

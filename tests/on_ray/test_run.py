@@ -238,6 +238,22 @@ def test_a_callback_without_a_plan_tells_of_the_runs_own(tmp_path, capfd):
     assert [printed.count(text) for text in once_a_run] == [2, 2]
 
 
+class UnpicklablePolicy(CpuPolicy):
+    """A policy of a user's own that holds what no process can send, as an open connection."""
+
+    def __reduce__(self):
+        raise TypeError("cannot pickle a connection")
+
+
+@pytest.mark.rest
+def test_trials_run_by_a_policy_that_cannot_be_pickled(tmp_path):
+    trainable = with_plan(spans, UnpicklablePolicy(cpus=1))
+
+    (trial,) = tune.run(trainable, storage_path=str(tmp_path), verbose=0).trials
+
+    assert (trial.status, trial.last_result["slot"]) == ("TERMINATED", "1 CPU")
+
+
 class AskedPolicy(CpuPolicy):
     """Notes in ``folder`` that it was asked for a plan."""
 

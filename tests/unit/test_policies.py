@@ -6,7 +6,6 @@ from tests.clusters import GIB, gpu_node, nodes
 from tune_policies import (
     AcceleratorPolicy,
     AutoPolicy,
-    AutoscalingPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -16,20 +15,16 @@ from tune_policies import (
     GpuPolicy,
     InfeasibleRequestError,
     InvalidResourcesError,
-    NodeTypeCapacity,
     ReservingPolicy,
     Resources,
 )
-from tune_policies.cluster.accelerators import gpu_memory_of_type
 from tune_policies.placement.packing import device_slots
 from tune_policies.policies.equal_shares import nodes_with_cpus
 from tune_policies.policies.gpu_selection import describe_gpus
 from tune_policies.values.resources import to_ticks
 
-L4_BYTES = gpu_memory_of_type("L4")
 T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
 A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
-SHARE = GpuPolicy(gpus=0.25, cpus=1)
 
 
 @pytest.mark.parametrize(
@@ -390,41 +385,6 @@ def test_a_gpu_node_that_is_left_out_for_want_of_cpus_is_named_with_the_way_out(
     ) in policy.plan(cluster).reasons
 
 
-def test_gpu_memory_stays_unknown_on_a_node_of_which_some_gpus_are_left_free():
-    """Ray counts 8 GPUs and the driver lists 7: with one left free, the numbers agree by chance."""
-    cluster = ClusterCapacity.of(gpu_node("a", gpus=8, gpu_memory_gib=16, num_devices=7))
-
-    plan = ReservingPolicy(GpuPolicy(), gpus=1).plan(cluster)
-
-    assert (plan.max_concurrent_trials, plan.gpu_memory_bytes, plan.label_selector) == (7, None, {})
-
-
-@pytest.mark.parametrize(
-    ("policy", "node", "at_once", "share_bytes"),
-    [
-        pytest.param(GpuMemoryPolicy(gpu_memory="5GiB"), {"gpu_memory_gib": 24}, 4, 20 * GIB // 4, id="by need"),
-        pytest.param(GpuPolicy(gpus=0.5), {"gpu_memory_gib": 24}, 2, 20 * GIB // 2, id="by share"),
-        pytest.param(GpuPolicy(gpus=0.5), {"accelerator_type": "L4"}, 2, (L4_BYTES - 4 * GIB) // 2, id="by type"),
-    ],
-)
-def test_gpu_memory_is_left_free_on_every_gpu(policy, node, at_once, share_bytes):
-    cluster = ClusterCapacity.of(gpu_node("a", **node))
-
-    plan = ReservingPolicy(policy, gpu_memory="4GiB").plan(cluster)
-
-    assert (plan.max_concurrent_trials, plan.gpu_memory_bytes) == (at_once, share_bytes)
-    assert plan.reasons[0] == "4 GiB of each GPU left free for others: trials share the rest"
-
-
-def test_gpu_memory_is_left_free_on_nodes_to_come_too():
-    l4 = NodeTypeCapacity(name="l4", resources=Resources(cpus=8, gpus=1), accelerator_type="L4", max_nodes_to_add=2)
-    policy = AutoscalingPolicy(ReservingPolicy(GpuMemoryPolicy(gpu_memory="6GiB"), gpu_memory="4GiB"))
-
-    plan = policy.plan(ClusterCapacity(node_types=(l4,)))
-
-    assert (plan.max_concurrent_trials, plan.nodes_to_add) == (4, {"l4": 2})
-
-
 def test_more_trials_than_a_plan_counts_fit_as_many_as_it_counts():
     plan = CpuPolicy(cpus=0.0001).plan(nodes((10**11, 0)))
 
@@ -442,87 +402,6 @@ def test_a_gpu_on_which_no_worker_fits_makes_no_share_smaller():
     assert plan.max_concurrent_trials == 8
     assert "left out for want of CPUs: 1 unknown type (8 GiB), 1 unknown type (memory not read)" in plan.reasons
     assert shared.gpu_memory_bytes == 40 * GIB
-
-
-@pytest.mark.parametrize(
-    ("policy", "note"),
-    [
-        (ReservingPolicy(CpuPolicy(), cpus=1), "with tune.run or Tuner, pass max_concurrent_trials"),
-        (ReservingPolicy(GpuPolicy(gpus=0.5), gpus=1), "perhaps no whole GPU"),
-        (ReservingPolicy(CpuPolicy(), memory="1GiB"), "host memory of some nodes is not known"),
-        (ReservingPolicy(GpuPolicy(gpus=0.5), gpu_memory="1GiB"), "GPU memory of some nodes is not known"),
-        (ReservingPolicy(GpuPolicy(), gpu_memory="1GiB"), "a trial with a whole GPU has no limit"),
-    ],
-    ids=["CPUs", "shares of a GPU", "host memory", "GPU memory", "whole GPUs"],
-)
-def test_a_reservation_says_what_it_does_not_hold(policy, note):
-    plan = policy.plan(nodes((8, 1), (8, 1)))
-
-    assert any(note in reason for reason in plan.reasons)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "wish", "left"),
-    [
-        pytest.param([(4, 0), (8, 0)], {"cpus": 3}, [(4, 0), (5, 0)], id="by the node that keeps the most"),
-        pytest.param([(8, 2), (4, 0)], {"cpus": 3}, [(1, 0), (8, 2)], id="by CPUs that serve no GPU"),
-        pytest.param([(8, 2), (2, 0)], {"cpus": 3}, [(2, 0), (5, 2)], id="by one node if one has it all"),
-        pytest.param([(8, 2), (4, 1)], {"cpus": 2, "gpus": 1}, [(2, 0), (8, 2)], id="by few GPUs"),
-        pytest.param([(2, 0), (2, 0)], {"cpus": 3}, [(0, 0), (1, 0)], id="else by several nodes"),
-        pytest.param([(2, 0), (5, 1)], {"cpus": 6}, [(0, 0), (1, 1)], id="of different shapes, if need be"),
-        pytest.param([(4, 0), (4, 0), (4, 1)], {"cpus": 6}, [(0, 0), (2, 0), (4, 1)], id="of one shape, if that does"),
-    ],
-)
-def test_what_is_left_free_is_given(shapes, wish, left):
-    seen = []
-
-    class Looking(CpuPolicy):
-        def plan(self, capacity):
-            seen.append(sorted((node.resources.cpus, node.resources.gpus) for node in capacity.nodes))
-            return super().plan(capacity)
-
-    ReservingPolicy(Looking(), **wish).plan(nodes(*shapes))
-
-    assert seen[0] == left
-
-
-@pytest.mark.parametrize(
-    ("shapes", "policy", "wish", "slots"),
-    [
-        pytest.param([(8, 1)] * 2, SHARE, {"cpus": 8}, ["8 x 1 CPU, 0.25 GPU"], id="CPUs that trials leave over"),
-        pytest.param([(8, 1)] * 2, SHARE, {"cpus": 7}, ["8 x 1 CPU, 0.25 GPU"], id="not as many from each node"),
-        pytest.param([(8, 1)] * 2, SHARE, {"cpus": 9}, ["7 x 1 CPU, 0.25 GPU"], id="one CPU more than they leave over"),
-        pytest.param(
-            [(8, 1)] * 2, GpuPolicy(gpus=0.25), {"cpus": 8}, ["8 x 1 CPU, 0.25 GPU"], id="CPUs that trials divide"
-        ),
-        pytest.param([(1, 1)] * 2, GpuPolicy(gpus=0.5), {"cpus": 1}, ["4 x 0.25 CPU, 0.5 GPU"], id="half a CPU each"),
-        pytest.param(
-            [(8, 1), (8, 1), (8, 2)], SHARE, {"cpus": 8}, ["16 x 1 CPU, 0.25 GPU"], id="where devices have the most"
-        ),
-        pytest.param(
-            [(8, 1), (8, 1), (4, 0)], SHARE, {"cpus": 12}, ["8 x 1 CPU, 0.25 GPU"], id="CPUs without devices first"
-        ),
-        pytest.param(
-            [(8, 1), (8, 1), (8, 1)], SHARE, {"cpus": 12, "gpus": 1}, ["8 x 1 CPU, 0.25 GPU"], id="beside a whole GPU"
-        ),
-        pytest.param([(2, 1)] * 2, GpuPolicy(cpus=2), {"cpus": 2}, ["1 x 2 CPUs, 1 GPU"], id="few nodes if that does"),
-        pytest.param(
-            [(8, 1)] * 2, GpuPolicy(cpus=8) | CpuPolicy(cpus=1), {"cpus": 8}, ["1 x 8 CPUs, 1 GPU"], id="no fallback"
-        ),
-    ],
-)
-def test_cpus_are_left_free_where_no_device_needs_them(shapes, policy, wish, slots):
-    plan = ReservingPolicy(policy, **wish).plan(nodes(*shapes))
-
-    assert [f"{slot.max_concurrent_trials} x {slot}" for slot in plan.slots] == slots
-
-
-def test_cpus_are_left_free_where_no_npu_needs_them():
-    node = Resources(cpus=8, custom={"NPU": 1})
-
-    plan = ReservingPolicy(AcceleratorPolicy(resource="NPU", cpus=1), cpus=8).plan(ClusterCapacity.of(node, node))
-
-    assert plan.max_concurrent_trials == 2
 
 
 def test_an_even_split_says_how_many_waves_it_takes():

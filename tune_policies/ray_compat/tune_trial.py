@@ -145,10 +145,16 @@ class UnpickledOnce(Generic[_Carried]):
 
     Tune's driver unpickles a trainable twice for each trial, and a plan takes longer than most trainables. A trial does
     not use its policy, for which it would import all policies.
+
+    Args:
+        value: The value.
+        is_needed: Whether its copies must have it. If not, those of a value that cannot be pickled have ``None``: a
+            policy may be anybody's code, and a run needs it only once it is resumed.
     """
 
-    def __init__(self, value: _Carried) -> None:
+    def __init__(self, value: _Carried, *, is_needed: bool = True) -> None:
         self.value = value
+        self._is_needed = is_needed
 
     @functools.cached_property
     def value(self) -> _Carried:
@@ -158,7 +164,12 @@ class UnpickledOnce(Generic[_Carried]):
 
     @functools.cached_property
     def _pickled(self) -> bytes:
-        pickled: bytes = cloudpickle.dumps(self.value)
+        try:
+            pickled: bytes = cloudpickle.dumps(self.value)
+        except Exception:  # each class has errors of its own
+            if self._is_needed:
+                raise
+            pickled = cloudpickle.dumps(None)
         return pickled
 
     def __reduce__(self) -> tuple[Any, ...]:
