@@ -136,8 +136,8 @@ def _check_memory(policy: ResourcePolicy, needed: int, accelerator_type: str | N
     if has is None:
         named = f"of {accelerator_type!r}" if accelerator_type else "of GPUs without a type"
         raise InvalidResourcesError(
-            f"{type(policy).__name__} goes by GPU memory, and that {named} is not known: name an accelerator_type such "
-            f"as 'A100', or {_HINT}"
+            f"{type(policy).__name__} goes by GPU memory, and the memory {named} is not known: name an "
+            f"accelerator_type such as 'A100', or {_HINT}"
         )
     if has < needed:
         larger = sorted(name for name in ACCELERATOR_TYPES if (gpu_memory_of_type(name) or 0) >= needed)
