@@ -61,12 +61,12 @@ def test_it_says_what_runs_at_the_minimum_and_at_the_maximum_and_what_it_costs(p
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        "at the minimum (1 gpu, 1.50 USD an hour): 4 trials at once, limited by GPU",
-        "at the maximum (4 gpu, 6.00 USD an hour): 16 trials at once, limited by GPU",
+        "at the minimum (1 gpu node, 1.50 USD an hour): 4 trials at once, limited by GPU",
+        "at the maximum (4 gpu nodes, 6.00 USD an hour): 16 trials at once, limited by GPU",
         "  each trial: 2 CPUs, 0.25 GPU",
         "  - nodes that can be added are counted: up to 3 gpu",
         "  - GPU memory was not read on every node, so how much a share holds is not known",
-        "6 trials at once need 2 gpu, 3.00 USD an hour",
+        "6 trials at once need 2 gpu nodes, 3.00 USD an hour",
         "caution: the head is not in the price, as the catalogue has none for it",
         "6 trials run in 1 wave",
     ]
@@ -104,7 +104,7 @@ def test_what_the_file_leaves_open_is_told_with_the_plan(plan):
     done = plan(ON_AWS.replace("CPU: 8", "CPU: 8, GPU: 1"))
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "at the maximum (2 g5): 8 trials at once" in done.stdout
+    assert "at the maximum (2 g5 nodes): 8 trials at once" in done.stdout
     assert done.stdout.endswith("caution: the file has no max_workers: 2 is counted, Ray's default for aws\n")
 
 
@@ -127,7 +127,7 @@ def test_of_several_clusters_the_name_picks_one(plan, text):
     done = plan(text, "--name", "tune")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "at the maximum (2 gpu): 8 trials at once" in done.stdout
+    assert "at the maximum (2 gpu nodes): 8 trials at once" in done.stdout
 
 
 def test_what_is_wrong_with_another_cluster_is_no_matter(plan):

@@ -247,7 +247,7 @@ def test_where_the_catalogue_has_too_few_nodes_as_many_trials_run_as_they_hold()
     assert groups(plan) == {"l4": 3}
     assert plan.reasons[1:] == (
         "3 of 64 trials run at once, as there are no more such nodes; the others wait",
-        "64 l4 would hold all 64 at once: raise max_nodes",
+        "64 l4 nodes would hold all 64 at once: raise max_nodes",
     )
 
 
@@ -258,7 +258,7 @@ def test_where_the_catalogue_has_too_few_nodes_as_many_trials_run_as_they_hold()
             AutoscalingPolicy(GpuPolicy(gpus=0.5), max_nodes_to_add=2),
             (
                 "4 of 12 trials run at once, as max_nodes_to_add is 2; the others wait",
-                "6 l4 would hold all 12 at once: raise max_nodes_to_add",
+                "6 l4 nodes would hold all 12 at once: raise max_nodes_to_add",
             ),
         ),
         (
@@ -384,8 +384,8 @@ def test_a_plan_explains_itself():
         "  l4: 0 to 16 nodes with 4 CPUs, 1 GPU, 16 GiB of host memory (L4), for 64 trials",
         "  each trial: 1 CPU, 0.25 GPU, 5.3 GiB of GPU memory",
         "at most 11.20 USD an hour, without the head, whose price is not known",
-        "  - 64 trials on 16 l4: these are the cheapest that hold them",
-        "  - an hour of such a trial costs 0.175 on l4, 0.25 on l4-4, on nodes that are full",
+        "  - 64 trials on 16 l4 nodes: the cheapest that hold them",
+        "  - on full nodes, an hour of such a trial costs 0.175 on l4, 0.25 on l4-4",
         "  - 5.3 GiB of GPU memory per worker: its share of the smallest device in use",
     ]
 

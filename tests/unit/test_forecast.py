@@ -159,7 +159,7 @@ def test_a_group_without_a_limit_is_counted_up_to_ten_thousand_nodes():
     ("num_trials", "expected"),
     [
         pytest.param(1, "1 trial at once needs no more nodes than the minimum has", id="what is always there"),
-        pytest.param(9, "9 trials at once need 3 gpu", id="nodes that are added"),
+        pytest.param(9, "9 trials at once need 3 gpu nodes", id="nodes that are added"),
     ],
 )
 def test_what_some_trials_need_is_said_in_nodes(num_trials, expected):

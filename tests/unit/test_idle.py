@@ -87,13 +87,13 @@ def explained(capacity, policy):
         (
             nodes((8, 2), (8, 0)),
             ReservingPolicy(MixedPolicy(GpuPolicy(cpus=1), CpuPolicy(cpus=4)), cpus=4),
-            ["4 of 16 CPUs: left free by the policy", "2 of 16 CPUs: limited by CPU"],
+            ["4 of 16 CPUs: left free by the policy", "2 of 16 CPUs: less than one more trial needs"],
         ),
         (
             nodes((16, 2)),
             GpuPolicy(gpus=0.3),
             [
-                "4 of 16 CPUs: too few for one more in each trial, and their nodes have no GPU left",
+                "4 of 16 CPUs: too few to give each trial one more, and their nodes have no GPU left",
                 f"0.0002 of 2 GPUs: {ROUNDING}",
             ],
         ),
@@ -168,7 +168,7 @@ def test_where_places_cannot_be_told_node_by_node_the_sum_is_idle():
 
     parts = idle(nodes((8, 2)), TrialPlan(slots=kinds, limited_by="CPU"))
 
-    assert [str(part) for part in parts] == ["4 of 8 CPUs: limited by CPU"]
+    assert [str(part) for part in parts] == ["4 of 8 CPUs: less than one more trial needs"]
 
 
 def test_a_plan_for_another_cluster_is_refused():

@@ -138,7 +138,7 @@ def test_gpu_memory_that_was_not_read_comes_from_the_table_of_known_types_and_th
     plan = GpuPolicy(min_gpu_memory="20GiB", gpus=0.5).plan(ClusterCapacity.of(gpu_node("a", accelerator_type="L4")))
 
     assert plan.gpu_memory_bytes == gpu_memory_of_type("L4") // 2
-    assert "GPU memory was not read, so that of the device type counts: 1 L4 (21.2 GiB)" in plan.reasons
+    assert "GPU memory was not read, so the plan goes by the device type: 1 L4 (21.2 GiB)" in plan.reasons
 
 
 def test_gpu_memory_that_nobody_knows_is_not_enough():

@@ -70,7 +70,7 @@ def test_the_explanation_says_how_many_what_each_gets_what_limits_and_why():
     assert text.splitlines() == [
         "6 trials at once, limited by GPU",
         "  each trial: 2 CPUs, 0.5 GPU",
-        "  - 0.4 GPU became 0.5: a GPU holds 2 such workers, and unequal shares may wait for ever",
+        "  - 0.4 GPU became 0.5: a GPU holds 2 such workers, and with unequal shares a trial may wait for ever",
         "  - 2 CPUs per worker: 16 CPUs ÷ 6 GPU slots, rounded down; set cpus= to change",
         "  - GPU memory was not read on every node, so how much a share holds is not known",
     ]

@@ -10,6 +10,7 @@ from tune_policies import (
     CpuPolicy,
     GpuMemoryPolicy,
     GpuPolicy,
+    InfeasibleRequestError,
     NodeTypeCapacity,
     ReservingPolicy,
     Resources,
@@ -44,6 +45,13 @@ def test_gpu_memory_is_left_free_on_every_gpu(policy, node, at_once, share_bytes
 
     assert (plan.max_concurrent_trials, plan.gpu_memory_bytes) == (at_once, share_bytes)
     assert plan.reasons[0] == "4 GiB of each GPU left free for others: trials share the rest"
+
+
+def test_the_error_names_the_same_node_in_whatever_order_the_nodes_are_listed():
+    small = [gpu_node("b", gpu_memory_gib=8), gpu_node("a", gpu_memory_gib=16)]
+
+    with pytest.raises(InfeasibleRequestError, match="node a has GPUs of 16 GiB"):
+        ReservingPolicy(SHARE, gpu_memory="20GiB").plan(ClusterCapacity.of(*small))
 
 
 def test_gpu_memory_is_left_free_on_nodes_to_come_too():

@@ -83,7 +83,9 @@ def idle(capacity: ClusterCapacity, plan: TrialPlan) -> tuple[Idle, ...]:
             )
     parts = _parts(cluster, plan)
     if parts is None:
-        parts = Counter({(name, f"limited by {plan.limited_by}"): total[name] - used[name] for name in total})
+        limits = dict.fromkeys(total, f"limited by {plan.limited_by}")
+        limits[plan.limited_by] = _TOO_SMALL.format("trial")
+        parts = Counter({(name, limits[name]): total[name] - used[name] for name in total})
     _tell_what_is_left_free(parts, plan)
     rows = sorted((name not in ("CPU", "GPU"), name, -amount, reason) for (name, reason), amount in parts.items())
     return tuple(
@@ -173,7 +175,7 @@ def _tell_what_is_rounded_down(parts: Parts, slot: TrialSlot) -> None:
     for name, reason in [part for part in parts if part[0] == "CPU" and part[1].endswith(" left")]:
         if slot.worker.cpus >= 1 and parts[name, reason] < workers * TICKS:
             each = "worker" if slot.num_workers else "trial"
-            parts[name, f"too few for one more in each {each}, and {reason}"] = parts.pop((name, reason))
+            parts[name, f"too few to give each {each} one more, and {reason}"] = parts.pop((name, reason))
 
 
 def _merge_with_left(parts: Parts) -> None:

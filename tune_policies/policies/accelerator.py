@@ -138,7 +138,7 @@ class AcceleratorPolicy(ResourcePolicy):
         if share != self.amount:
             reasons = [
                 f"{asked} became {format_amount(share)}: a device holds {counted(int(1 / share), 'such worker')}, and "
-                "unequal shares may wait for ever"
+                "with unequal shares a trial may wait for ever"
             ]
         if share < 1:
             reasons.append(f"no limit holds a worker to its share of {self.resource} memory")

@@ -145,7 +145,8 @@ class GpuPolicy(GpuTypesPolicy):
         if share != to_ticks(self.gpus):
             reasons.append(
                 f"{format_amount(self.gpus)} GPU became {format_amount(from_ticks(share))}: a GPU holds "
-                f"{counted(TICKS // to_ticks(self.gpus), 'such worker')}, and unequal shares may wait for ever"
+                f"{counted(TICKS // to_ticks(self.gpus), 'such worker')}, "
+                "and with unequal shares a trial may wait for ever"
             )
         return reasons
 

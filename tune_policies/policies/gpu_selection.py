@@ -181,7 +181,7 @@ def plan_gpu_share(
             else f"{format_bytes(memory)} of GPU memory per worker: its share of the smallest device in use"
         )
     if memory is not None and (unread := [group for group in usable.groups if group.node.devices is None]):
-        notes.append(f"GPU memory was not read, so that of the device type counts: {describe_gpus(unread)}")
+        notes.append(f"GPU memory was not read, so the plan goes by the device type: {describe_gpus(unread)}")
     groups = selection.groups if selection.by_label else None
     if choose_cpus and not usable.groups:  # no node has room for the share: look for what would work on nodes with CPUs
         groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")

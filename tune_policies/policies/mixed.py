@@ -166,7 +166,8 @@ def _next_slots(policy: ResourcePolicy, left: RemainingCapacity) -> _PolicySlots
         if not found:
             raise InfeasibleRequestError(
                 error.asked,
-                "the policies before it cut the same devices into other shares, and unequal shares may wait for ever",
+                "the policies before it cut the same devices into other shares, "
+                "and with unequal shares a trial may wait for ever",
                 error.short_of,
                 "Ask for the same share, or give this policy a device type or nodes of its own.",
             ) from error

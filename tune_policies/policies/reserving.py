@@ -277,7 +277,8 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCap
         left = tuple(gpu.model_copy(update={"memory_bytes": gpu.memory_bytes - less_bytes}) for gpu in devices)
         return each.model_copy(update={"devices": left})
 
-    nodes = capacity.with_nodes(smaller(node, node) for node in capacity.nodes)
+    # By name, so that the error names the same node in whatever order Ray lists them.
+    nodes = capacity.with_nodes(smaller(node, node) for node in sorted(capacity.nodes, key=lambda node: node.node_id))
     if capacity.node_types is None:
         return nodes
     return nodes.model_copy(update={"node_types": tuple(smaller(each, each.as_node()) for each in capacity.node_types)})

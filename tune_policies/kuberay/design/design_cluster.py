@@ -136,8 +136,8 @@ def _check_memory(policy: ResourcePolicy, needed: int, accelerator_type: str | N
     if has is None:
         named = f"of {accelerator_type!r}" if accelerator_type else "of GPUs without a type"
         raise InvalidResourcesError(
-            f"{type(policy).__name__} goes by GPU memory, and that {named} is not known: name an accelerator_type such "
-            f"as 'A100', or {_HINT}"
+            f"{type(policy).__name__} goes by GPU memory, and the memory {named} is not known: name an "
+            f"accelerator_type such as 'A100', or {_HINT}"
         )
     if has < needed:
         larger = sorted(name for name in ACCELERATOR_TYPES if (gpu_memory_of_type(name) or 0) >= needed)
@@ -413,13 +413,13 @@ def _why(
     plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_trials: int, policy: ResourcePolicy
 ) -> Iterator[str]:
     """Yield why these nodes, and not others or more."""
-    names = shorten_names([f"{number} {name}" for name, number in plan.nodes_to_add.items()])
+    names = shorten_names([counted(number, f"{name} node") for name, number in plan.nodes_to_add.items()])
     if not pool.has_prices:
-        how = "no prices are known, so these are the fewest nodes that hold them"
+        how = "the fewest that hold them, as no prices are known"
     elif pool.price_per_hour(chosen.units) is None:
         how = "nodes with a price do not hold them all, so others are taken, too"
     else:
-        how = "these are the cheapest that hold them" + (", for each kind" if len(plan.slots) > 1 else "")
+        how = "the cheapest that hold them" + (", for each kind" if len(plan.slots) > 1 else "")
     at_once = plan.min_concurrent_trials
     yield f"{counted(at_once, 'trial')} on {names}: {how}"
     yield from _by_price(plan, pool, chosen)
@@ -445,7 +445,7 @@ def _for_all_at_once(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes, num_t
     larger = pool.plan(chosen.policy, more)
     if larger is None or larger.min_concurrent_trials < num_trials:
         return None
-    return f"{pool.group(name, more[name]).max_nodes} {name}"
+    return counted(pool.group(name, more[name]).max_nodes, f"{name} node")
 
 
 def _by_price(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iterator[str]:
@@ -460,4 +460,4 @@ def _by_price(plan: TrialPlan, pool: NodePool, chosen: ChosenNodes) -> Iterator[
             prices.append((node_type.price_per_hour * node_type.num_hosts / places, name))
     if len(prices) > 1:
         listed = shorten_names([f"{price:.3g} on {name}" for price, name in sorted(prices)])
-        yield f"an hour of such a trial costs {listed}, on nodes that are full"
+        yield f"on full nodes, an hour of such a trial costs {listed}"

@@ -76,7 +76,9 @@ class TrialForecast(Value):
         return "\n".join(map(one_line, [*lines, *(f"caution: {caution}" for caution in self.cautions)]))
 
     def _nodes(self, stage: Stage) -> str:
-        nodes = [f"{number} {name}" for name, number in stage.nodes.items() if number] or ["the head alone"]
+        nodes = [counted(number, f"{name} node") for name, number in stage.nodes.items() if number] or [
+            "the head alone"
+        ]
         price = [] if stage.price_per_hour is None else [f"{stage.price_per_hour:.2f} {self.currency} an hour"]
         return ", ".join([*nodes, *price])
 

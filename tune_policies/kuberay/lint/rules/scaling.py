@@ -88,7 +88,7 @@ def _name_twice(cluster: ClusterInFile) -> Iterator[Found]:
 
 @RULES.of_each(groups_of, "restart-policy-v2", "error", f"{VALIDATION} (ValidateRayClusterSpec)")
 def _restart_policy(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Autoscaler v2 takes a pod for one node for good, so the operator refuses pods that start again by themselves."""
+    """Autoscaler v2 expects a pod to be one node for all its life, so the operator refuses pods that start again."""
     # What Ray's version makes of the autoscaler does not count there.
     is_v2 = at.is_autoscaling and at.cluster.spec.autoscalerOptions.version == "v2"
     if is_v2 and at.pod.restartPolicy not in (None, "", "Never"):
