@@ -172,7 +172,9 @@ def _odd_table(repetitions: int) -> Table:
     for _ in range(20):
         wrapped = CappedPolicy(wrapped, 100)
     arms: dict[str, Callable[[], Callable[[], object]]] = {
-        "MixedPolicy, with a node type of which any number can be added": partial(_prepared, AutoscalingPolicy(mixed), growing),
+        "MixedPolicy, with a node type of which any number can be added": partial(
+            _prepared, AutoscalingPolicy(mixed), growing
+        ),
         "40,000 nodes, all named in a selector": partial(
             partial, lambda: SelectingPolicy(GpuPolicy(), label_selector=selector).plan(named.model_copy())
         ),
