@@ -251,15 +251,15 @@ def with_deadlock_check(trainer: TrainerT) -> TrainerT:
     """Return a copy of one of Ray Train's trainers that fails within seconds where its workers can never start.
 
     Without it, Ray Train waits and retries for ever. This package's trainers and those of ``as_trainable`` have it.
-    What counts as held: the share of each driver whose own workers wait, and the actors of this program, and detached
-    ones, that are outside of trials and Train runs. The workers of other runs, other trials and other programs will
-    end; nodes that an autoscaler can add count as room.
+    These count as held for good: the resources of each driver whose own workers wait, and actors outside of trials and
+    Train runs, of this program or detached. Workers of other runs, trials and programs will end at some time. Nodes
+    that an autoscaler can add count as room.
 
     Args:
         trainer: Of Ray Train's version 2; it is left untouched.
 
     Raises:
-        InfeasibleRequestError: From ``fit()``: the workers cannot all start beside what holds on. Ray 2.50 wraps it in
+        InfeasibleRequestError: From ``fit()``: the workers cannot all start beside what is held. Ray 2.50 wraps it in
             a ``ControllerError``, as its ``controller_failure``.
     """
     watched: TrainerT = with_run_config(trainer, with_deadlock_watch(trainer.run_config))

@@ -27,12 +27,12 @@ def run(
 ) -> tune.ExperimentAnalysis:
     """Run ``tune.run`` under a policy, which plans on the cluster that the run uses; the plan is printed.
 
-    ``run(train_fn, AutoPolicy(), config={"lr": tune.grid_search([0.1, 0.2])})``. Each trial gets what the plan says and
-    is held to it, no more run at once than there is room for, and the policy plans anew as nodes come and go.
+    ``run(train_fn, AutoPolicy(), config={"lr": tune.grid_search([0.1, 0.2])})``. Each trial gets what the plan says,
+    and is limited to it. No more trials run at once than fit. The policy plans anew as nodes come and go.
 
     Args:
         trainable: A function of a config, a ``tune.Trainable`` class, or what ``as_trainable`` or ``with_plan`` made.
-        policy: What to plan by, or a plan that was made already; ``None``: ``trainable`` is under a plan.
+        policy: The policy, or a plan; ``None``: ``trainable`` has a plan already.
         **tune_run_kwargs: Anything else that ``tune.run`` takes; ``max_concurrent_trials`` may lower the plan's.
 
     Returns:
@@ -40,8 +40,8 @@ def run(
 
     Raises:
         InfeasibleRequestError: Not even one trial fits.
-        InvalidResourcesError: ``trainable`` is none, has a plan already or none at all, or an argument says what the
-            plan says.
+        InvalidResourcesError: ``trainable`` is no trainable; it and ``policy`` both bring a plan, or neither does; or
+            an argument sets what the plan sets.
         ProbeError: No Ray answers in time, or none can be started.
     """
     if "resources_per_trial" in tune_run_kwargs:

@@ -157,23 +157,27 @@ def with_plan(
 ) -> TrainableT:
     """Return a new trainable for ``tune.run`` and ``tune.Tuner`` that runs under ``plan``.
 
-    Each trial reserves the plan's resources, or where the plan goes by configs those of its own. Before the user's
-    code runs in it, a trial without GPUs has all GPUs hidden, its thread count set to its CPUs, and a trial on a share
-    of a GPU is held to its share of GPU memory.
-    What a trial with GPUs used of their memory stands in each of its results under ``"gpu_memory"``, and in which slot
-    it runs under ``"slot"``. With ``PolicyScheduler`` that is the one that it was given; else the plan's first. A trial
-    that came back with more memory names that.
-    ``tune_policies.run`` and ``tune_policies.tuner`` do this and all else that a plan needs. With Tune's own, also pass
-    ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``) where the plan is capped, leaves
-    room for others, or starts Train workers in its trials: resources alone do not hold those back. Such a run is
-    refused without it, unless a ``PolicyScheduler`` counts slots. What ``tuner`` started has one, also when restored.
-    What ``tune.with_resources`` gave the trainable before is replaced; around the result, it replaces the plan's own.
+    Each trial reserves the plan's resources. If the plan goes by configs, it reserves those for its config. Before your
+    code runs, the thread count of a trial is set to its CPUs, a trial without GPUs has all GPUs hidden, and a trial on
+    a share of a GPU is limited to its share of GPU memory.
+
+    Each result has the trial's slot under ``"slot"``: the one from ``PolicyScheduler``, else the plan's first. After a
+    retry with more memory it is the larger one. With GPUs, a result also has what the trial used of their memory, under
+    ``"gpu_memory"``.
+
+    ``tune_policies.run`` and ``tune_policies.tuner`` do this and all else that a plan needs. ``tune.run`` and ``Tuner``
+    need ``max_concurrent_trials=plan.max_concurrent_trials`` (or ``plan.tune_config()``) if the plan is capped, leaves
+    room for others, or starts Train workers in its trials, as resources alone do not hold trials back there. Without it
+    such a run is refused, unless it has a ``PolicyScheduler``, which counts slots.
+
+    The last resource setting wins: the plan replaces what ``tune.with_resources`` gave the trainable, and
+    ``tune.with_resources`` around the result replaces the plan's resources.
 
     Args:
         trainable: A function of a config, or a ``tune.Trainable`` class. It is left untouched.
         plan: The plan of a policy; or a policy, which then plans on the program's cluster, as ``plan_on_cluster`` does.
         isolation: ``"mps"``: let NVIDIA's MPS daemon hold the trial too, where one answers.
-        on_void_limit: What to do about a setting that turns the memory limit into none: an error, or a warning in the
+        on_void_limit: What to do about a setting that makes the memory limit void: an error, or a warning in the
             result.
 
     Raises:

@@ -50,4 +50,4 @@ for part in (run, record, decide):
 
 @app.callback()
 def benchmarks() -> None:
-    """GPU against CPU, with the machine and the versions beside every figure."""
+    """Measure GPU against CPU, with the machine and the versions beside every figure."""

@@ -199,7 +199,7 @@ def check(
     duration_s: Annotated[float, typer.Option(min=1, help="How long equal steps are timed, about, in seconds.")] = 7,
     as_json: Json = False,
 ) -> None:
-    """Say whether this machine is quiet enough to tell a change of 5 % in a step of 0.3 ms; end with 1 if not."""
+    """Say whether this machine is quiet enough to see a change of 5 % in a step of 0.3 ms; end with 1 if not."""
     from ..compare.machine_check import measure_equal_steps, print_check
 
     found = measure_equal_steps(duration_s)

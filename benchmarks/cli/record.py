@@ -60,7 +60,7 @@ def export(
     redact: Redact = False,
     force: Force = False,
 ) -> None:
-    """Hand what was measured to other programs: pyperf, which compares devices, or whatever reads CSV or JSON."""
+    """Write what was measured for other programs: for pyperf, which compares devices, or as CSV or JSON."""
     chosen = select(read_run_set(file), workloads=workload or (), devices=device or (), phases=phase or ())
     chosen = chosen.redacted() if redact else chosen
     if format_ is Format.PYPERF:
@@ -75,7 +75,7 @@ def plot(
     file: File,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The picture's file; its ending says which kind.", show_default=False)
+        Path, typer.Option("--output", "-o", help="The picture's file; its suffix says which kind.", show_default=False)
     ],
     workload: Workloads = None,
     phase: Annotated[Phase, typer.Option(help="Phase to draw.")] = Phase.TRANSFERS,

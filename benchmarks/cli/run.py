@@ -53,7 +53,7 @@ def run(
             min=0.1, help="The longest that a process works, in seconds.  [default: 60; quick: 15]", show_default=False
         ),
     ] = None,
-    max_steps: Annotated[int, typer.Option(min=1, help="The most steps for which a process is timed.")] = 1_000_000,
+    max_steps: Annotated[int, typer.Option(min=1, help="The most steps that a process is timed for.")] = 1_000_000,
     control: Annotated[
         bool, typer.Option(help="Measure a second, equal arm, which shows how noisy the machine is.")
     ] = True,
@@ -61,7 +61,7 @@ def run(
     timeout_s: TimeoutS = 30.0,
     json: Json = False,
 ) -> None:
-    """Time workloads on devices: fresh processes as trials would be, in random turns; steps, transfers, start-up."""
+    """Time the steps, transfers and start of workloads on devices, in fresh processes and random order."""
     from ..measuring.runner import InterruptedRunError, Session, measure_to_file
     from ..record.machine import own_command
     from ..record.run_set import Settings
@@ -165,7 +165,7 @@ def packing(
     repetitions: Annotated[int, typer.Option(min=1, help="Runs of each arm.")] = 3,
     work: Annotated[float, typer.Option(min=0.001, help="Share of each workload's steps that a trial does.")] = 1.0,
     cpus_per_trial: Annotated[float, typer.Option(min=0, help="CPUs of a trial under the measured plan.")] = 1,
-    mps: Annotated[bool, typer.Option("--mps", help="Also run under MPS what shares the GPU.")] = False,
+    mps: Annotated[bool, typer.Option("--mps", help="Also run under MPS the trials that share the GPU.")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the record to this file.", show_default=False)
     ] = None,

@@ -183,11 +183,11 @@ def estimate_gpu_memory(
     """Return what training a PyTorch model will take of a GPU. Nothing is computed, and no GPU is needed.
 
     Args:
-        model_fn: Builds the model, on the device that it is told by nobody: without ``.cuda()``. Of a model that it
-            only hands over, a copy without data is followed.
+        model_fn: Builds the model on the default device: without ``.cuda()``. If it returns a model that already
+            exists, a copy without data is followed.
         batch: What the model takes: a tensor, a tuple of its arguments or a dict of its keyword arguments; or a
-            function that returns it. In place of a tensor a tuple of whole numbers may stand, its shape; its numbers
-            are of the type of the model's. With ``loss_fn`` a pair: this, and the targets.
+            function that returns it. A tuple of whole numbers counts as the shape of a tensor with numbers of the
+            model's type. With ``loss_fn`` it is a pair: the batch, and the targets.
         optimizer: Makes the optimizer from the parameters, such as ``torch.optim.AdamW``; ``None``: no optimizer.
         loss_fn: The loss of an output and its targets; ``None``: the output's own ``loss``, or else its mean.
 

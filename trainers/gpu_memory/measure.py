@@ -364,14 +364,14 @@ def measure_gpu_memory(
 ) -> GpuMemoryProfile:
     """Return how much GPU and host memory trials need, measured by short ones, each alone on a whole GPU.
 
-    Uses the Ray that the program is connected to, or else one as :func:`tune_policies.probe_cluster` does. What the
-    trials report is thrown away. As each begins, a line on stderr says which it is, and how long all may still take.
+    Uses the Ray that the program is connected to, or else one as :func:`tune_policies.probe_cluster` does. The reports
+    of the trials are discarded. As each begins, a line on stderr says which it is, and how long all may still take.
 
     Args:
         trainable: A function of a config, or a ``tune.Trainable`` class, as Tune takes it.
         configs: The configs to measure; or a search space of Tune's, of which ``num_samples`` are drawn. Memory is
-            predicted from what varies in them, so let them differ in what it depends on, and take the largest in; of a
-            space, the largest and the smallest whole numbers are.
+            predicted from the values that vary. So vary those on which memory depends, and include the largest. From a
+            space, the largest and the smallest whole numbers are always taken.
         max_steps: Each trial ends after so many results.
         timeout_s: Each trial ends after so many seconds, whether it has reported or not.
         num_samples: Configs to draw from a search space; a grid in it counts once for each.

@@ -60,16 +60,16 @@ def request_capacity(plan: TrialPlan, num_trials: int | None = None) -> Capacity
 
     What Ray makes of the request:
 
-    * There is one slot for the whole cluster, and the last writer wins: another program's request, or a plain
-      ``request_resources``, replaces this one, and this one theirs. So does ``plan_when_ready`` inside the block.
-      Only what still stands there is released.
-    * It counts what the cluster has, not what is free: nodes that others use are not doubled.
-    * It stays until it is overwritten, even when this program ends without ``with`` or is killed: nodes that it asks
-      for are never idle enough to go. Then call :func:`release_capacity` from any program on the cluster.
+    * Ray holds one request for the whole cluster, and the last writer wins. Another program's request, a plain
+      ``request_resources``, or ``plan_when_ready`` inside the block replaces this one, and this one theirs. A request
+      that was replaced is not released here.
+    * It counts what the cluster has, not what is free: no nodes are added in place of those that others use.
+    * It stays until it is overwritten, even when this program ends without ``with`` or is killed, and its nodes never
+      go. Then call :func:`release_capacity` from any program on the cluster.
     * Autoscaler v2 adds nodes for all of the request or for none: ask for no more trials than can run at once. v1
       adds what it can, and drops label selectors, as does Ray 2.50.
-    * After the release, nodes go when they have been idle for the cluster's ``idle_timeout_minutes``. So that they are,
-      an actor which Ray Train leaves behind is started on this program's node, where a plan has Train workers.
+    * After the release, nodes go when they have been idle for the cluster's ``idle_timeout_minutes``. Ray Train leaves
+      an actor behind, which would keep its node busy. With Train workers, it is started on this program's node instead.
 
     Args:
         plan: What the trials reserve, drivers and Train workers alike.

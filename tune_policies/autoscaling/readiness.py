@@ -48,18 +48,16 @@ def plan_when_ready(
     """Return a plan that can run now, with nodes that are added for it if need be.
 
     The choices of a policy (a ``FirstFeasiblePolicy``, several device types) are tried in turn. A choice that fits the
-    alive nodes is taken at once. Else the autoscaler is asked for the nodes of ``num_trials`` trials, and listened
-    to. The next choice comes as soon as it is known that this one will not be met: no autoscaler, no such node type, a
-    launch that failed. Only what may still come is waited for.
-    A better choice that can run after all, as its node came late, is taken before a later one.
+    alive nodes is taken at once. Otherwise the autoscaler is asked for the nodes of ``num_trials`` trials. The next
+    choice is tried as soon as it is known that this one cannot be met: no autoscaler, no such node type, a launch that
+    failed. While nodes may still come, this waits. If the node of an earlier choice comes late, that choice is taken.
 
-    The autoscaler is asked for nothing any more when this returns or raises, by Ctrl-C too. Nodes that came stay until
-    they have been idle for ``idle_timeout_minutes`` of the cluster, 1 to 5 minutes by default, so start the run at
-    once, or hold them with :func:`request_capacity`. See there for what a request is to Ray: a program that is killed
-    meanwhile leaves it behind.
+    When this returns or raises, by Ctrl-C too, it withdraws its request. New nodes stay until they have been idle for
+    ``idle_timeout_minutes`` of the cluster, 1 to 5 minutes by default. So start the run at once, or hold them with
+    :func:`request_capacity`. A program that is killed meanwhile leaves its request behind: see there.
 
-    Autoscaler v1 does not say that it can never meet a request: where the node types are not known, it is taken at its
-    silence, three reports (15 s) in which it launches nothing.
+    Autoscaler v1 does not say that it can never meet a request. If the node types are not known, three reports (15 s)
+    in which it launches nothing count as a refusal.
 
     Args:
         policy: What to plan. An ``AutoscalingPolicy`` may count more nodes than are there when this returns.
@@ -70,7 +68,7 @@ def plan_when_ready(
 
     Raises:
         InvalidResourcesError: ``timeout_s`` or ``num_trials`` is not above 0.
-        InfeasibleRequestError: No choice can be met; says of each why.
+        InfeasibleRequestError: No choice can be met. It says why for each.
         ProbeError: The program is not connected to Ray, or Ray went away.
 
     Warns:

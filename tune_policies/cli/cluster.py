@@ -38,7 +38,7 @@ _RayVersion = Annotated[str | None, _option("Ray's version on the cluster; by de
 _Image = Annotated[str | None, _option("Image of all pods; by default Ray's own of that version.")]
 _Platform = Annotated[
     Literal["gke", "karpenter", "gpu-operator", "none"],
-    _option("Whose labels say which GPUs a node has; none: only those of the catalogue.", shown=True),
+    _option("Whose node labels say which GPUs a node has; none: only those of the catalogue.", shown=True),
 ]
 _Namespace = Annotated[str | None, _option("Namespace in Kubernetes; by default that of whoever applies the manifest.")]
 _Job = Annotated[str | None, _option("Write a RayJob that runs this command, such as `python tune.py`.")]

@@ -24,10 +24,10 @@ _COULD_NOT_LOOK: Final = 3
 
 @app.command()
 def doctor(*, json: Json = False, redact: Redact = False, address: Address = None, timeout_s: TimeoutS = 30.0) -> None:
-    """Check the nodes of a Ray, or this machine where none runs, for what stops GPU work.
+    """Check the nodes of a Ray, or this machine if no Ray runs, for what stops GPU work.
 
-    Exit status: 0 nothing, or only notes; 1 there are problems; 2 wrong usage; 3 it could not look, as Ray cannot be
-    reached or no node was read.
+    Exit status: 0 nothing, or only notes; 1 there are problems; 2 wrong usage; 3 Ray cannot be reached, or no node
+    could be read.
     """
     from tune_policies.probe.doctor.cluster_reader import examine
 
@@ -100,7 +100,7 @@ def usage(
 ) -> None:
     """Show what a run used, what each trial used of its share of GPU memory, and how many would fit on a GPU.
 
-    What it used of all else is known of a run with PolicyCallback.
+    CPUs, devices and slots are shown if the run had a PolicyCallback.
     """
     from tune_policies.files.html_page import html_page
     from tune_policies.tune.usage.gpu_memory_report import advise, plot_usage, usage_view
@@ -129,7 +129,7 @@ def usage(
 
 @app.command()
 def dashboard() -> None:
-    """Print the Grafana dashboard of the metrics that PolicyCallback gives to Ray."""
+    """Print a Grafana dashboard for the metrics that PolicyCallback gives to Ray."""
     from tune_policies.tune.usage.resource_usage import DASHBOARD
 
     print(read_text(DASHBOARD), end="")

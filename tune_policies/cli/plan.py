@@ -63,8 +63,7 @@ def plan(
         int | None,
         typer.Option(
             min=0,
-            help="How many trials your run has: also say how many waves they take, and with --cluster which nodes run "
-            "all of them at once.",
+            help="All trials of your run: adds how many waves they take; with --cluster, which nodes run all at once.",
             show_default=False,
         ),
     ] = None,

@@ -154,8 +154,8 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 def classify_oom(error: object) -> OutOfMemory:
     """Return what ``error`` says about memory that ran out; never raises.
 
-    It also reads causes, contexts, members of exception groups and what Ray wraps; the innermost error that means
-    memory gives the answer. A context that ``raise ... from None`` hides does not count. A text is read as a traceback.
+    It also reads causes, contexts, members of exception groups and what Ray wraps. The innermost error about memory
+    decides. A context that ``raise ... from None`` hides does not count. A text is read as a traceback.
     """
     if type(error) is str:
         return classify_oom_text(error)

@@ -37,7 +37,7 @@ _MOST_SHOWN: Final = 8
 class TrialPlan(ShownValue):
     """What a policy decided.
 
-    It has slots of at least one type. Where a user asks for "the" trial, ``common_slot`` answers.
+    It has slots of at least one type. Properties such as ``trial`` and ``num_workers`` are those of ``common_slot``.
 
     Attributes:
         slots: The slot types, the best first.
@@ -66,7 +66,7 @@ class TrialPlan(ShownValue):
 
     @property
     def common_slot(self) -> TrialSlot:
-        """What a trial gets of which the slot is not known: what all get where all get the same, or the first."""
+        """What a trial gets if its slot is not known: what all get if all get the same, else the first slot type."""
         return self.slots[0] if self.common is None or len(self.slots) == 1 else self.common
 
     @property

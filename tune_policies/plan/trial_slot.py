@@ -49,21 +49,21 @@ class TrialSlot(Value):
     Attributes:
         trial: Reserved by Tune for the trainable: all of it when ``num_workers`` is 0, else only what a
             waiting Train driver holds.
-        max_concurrent_trials: How many trials run at once in slots of this type.
+        max_concurrent_trials: How many slots of this type there are.
         num_workers: Train workers in each trial, the fewest where they may grow; 0: the trial itself trains.
         max_workers: To how many workers a trial may grow while the others have their fewest; ``None``: it may not.
-        max_workers_alone: To how many it may grow where no other trial runs.
+        max_workers_alone: To how many it may grow if no other trial runs.
         per_worker: Reserved by Train for each of its workers.
         gpu_memory_bytes: GPU memory that a worker may use on each of its devices; ``None``: not known.
-        gpu_overhead_bytes: What of it is counted for what a worker's frameworks use outside their allocators; ``None``:
-            the worker finds out.
+        gpu_overhead_bytes: The part of it that is left for what a worker's frameworks use outside their allocators;
+            ``None``: the worker finds out.
         measured_with: The versions of Ray and the frameworks with which both were measured, by name; empty: not known.
         accelerator_type: Ray's name of the device type that workers are placed on; ``None``: any.
         topology: TPU slices of this topology are reserved as a whole for each trial; ``None``: no slices.
         label_selector: Ray's label selector, by which trials and workers are placed on some nodes only; empty: any.
         speed: How fast a trial runs here, compared with the other slots of a plan, in any unit; ``None``: not known.
-        worker_nodes: The nodes of its Train workers, and how many are on each; empty: Train chooses. A trial has them
-            that runs beside slots of other types.
+        worker_nodes: The nodes of its Train workers, and how many are on each; empty: Train chooses. They are known for
+            trials in a plan with several slot types.
     """
 
     trial: Resources

@@ -63,14 +63,14 @@ class AcceleratorPolicy(ResourcePolicy):
         resource: Ray's name of the devices, such as ``"TPU"``.
         amount: Devices of each worker, in amounts that the family allows. A share below 1, where the family can be
             split, is rounded up to an equal part of a device: a half, a third, a quarter.
-        cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its device slots. Where every
+        cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its device slots. If every
             trial must get the same, the node with the fewest per slot decides. Nodes without CPUs are left out,
-            unless all are so.
+            unless no node has any.
         memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved.
         accelerator_type: Only devices of this type, such as ``"TPU-V6E"``.
         topology: Whole TPU slices of this topology, such as ``"4x4"``, for each trial; needs ``accelerator_type``.
         num_workers: Train workers in a trial; 0: the trial itself trains. With a topology, as many as fill slices.
-        same_for_all: Whether each trial gets the same on every node; if not, as many CPUs as its node has for it.
+        same_for_all: Whether each trial gets the same on every node. If not, its CPUs depend on its node.
 
     Raises:
         InvalidResourcesError: A field is wrong, or Ray does not hand out such amounts.

@@ -26,9 +26,9 @@ _MOST_COUNTED: Final = 10_000
 class AutoscalingPolicy(WrappingPolicy):
     """Counts the nodes that the autoscaler can still add beside those that are alive.
 
-    ``nodes_to_add`` of the plan says the fewest that its trials need. Nodes with devices are added for trials that use
-    devices; other trials get them only if no other type holds them. Ray itself chooses the nodes, when trials wait for
-    them or ``request_capacity`` asks for them. Where several types hold a trial, it may choose others than the plan.
+    ``nodes_to_add`` of the plan names the fewest nodes that its trials need. Trials without devices get nodes with
+    devices only if no other type holds them. Ray adds the nodes when trials wait for them, or when ``request_capacity``
+    asks for them. If several types hold a trial, Ray may choose others than the plan.
 
     Attributes:
         inner: The policy that decides everything else.

@@ -36,8 +36,8 @@ class EvenSplitPolicy(ResourcePolicy):
     """Divides what the cluster has among the trials, as evenly as its nodes and devices allow.
 
     All trials run at once if each can have the least that you ask for. If not, they run in as few waves as possible,
-    and each gets the most, first of GPUs and then of CPUs, that needs no further wave: 20 trials in 3 waves get what 7
-    at once can have. As many trials of that size as fit run at once.
+    and each gets the most that adds no wave, first of GPUs and then of CPUs. 20 trials in 3 waves need 7 at once, so
+    each gets what 7 at once can have. As many trials of that size as fit run at once.
 
     Attributes:
         num_trials: Trials of the whole experiment.

@@ -59,9 +59,9 @@ class GpuPolicy(GpuTypesPolicy):
     Attributes:
         gpus: GPUs of each worker: a whole number, or a share below 1, which is rounded up to an equal part of a GPU:
             a half, a third, a quarter.
-        cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its GPU slots. Where every trial
-            must get the same, the node with the fewest per slot decides. Nodes without CPUs are left out, unless all
-            are so.
+        cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its GPU slots. If every trial
+            must get the same, the node with the fewest per slot decides. Nodes without CPUs are left out, unless no
+            node has any.
         memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: none reserved.
         accelerator_type: Only devices of this type, such as ``"A100"``; of several, such as ``("H100", "A100")``, the
             first that a trial fits.
@@ -69,8 +69,8 @@ class GpuPolicy(GpuTypesPolicy):
         num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
         min_gpu_memory: Only devices with at least so much memory each: bytes, or a text such as ``"24GiB"``.
         custom: Other Ray resources of each worker by their names.
-        same_for_all: Whether each trial gets the same on every node; if not, as many CPUs, and as much GPU memory, as
-            its node has for it.
+        same_for_all: Whether each trial gets the same on every node. If not, the CPUs and the GPU memory that a trial
+            gets depend on its node.
 
     Raises:
         InvalidResourcesError: A field is wrong.

@@ -67,10 +67,10 @@ _MOST_NAMED: Final = 8
 class GpuMemoryPolicy(GpuTypesPolicy):
     """As many workers on a GPU as its memory holds: 2 of 6 GiB on a 16 GiB card, 13 on an 80 GiB one.
 
-    Where GPUs differ, each size has slots of its own, with the share that its memory holds. Where every trial must get
-    the same, with Train workers or ``same_for_all``, the policy compares three choices: all GPUs, with the share that
-    fits the smallest; only those with more memory; or the GPUs of one type. It takes the one that runs the most trials
-    at once, and says which devices it leaves out.
+    If GPUs differ, each size has slots of its own, with its own share. With Train workers or ``same_for_all``, every
+    trial must get the same. Then the policy compares three choices: all GPUs, with the share that fits the smallest;
+    only those with more memory; or the GPUs of one type. It takes the one that runs the most trials at once, and says
+    which devices it leaves out.
 
     With a profile instead of an amount, each trial gets what its own config needs: see ``TrialPlan.by_config``.
 
@@ -78,10 +78,10 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         gpu_memory: GPU memory that one worker needs in all, its framework's own use included: bytes, or a text
             such as ``"6GiB"``. This or ``profile`` is needed.
         profile: What was measured, config by config.
-        headroom: How much more than the profile says a worker gets: 0.1 is a tenth more.
-        cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its GPU slots. Where every trial
-            must get the same, the node with the fewest per slot decides. Nodes without CPUs are left out, unless all
-            are so.
+        headroom: How much more a worker gets than the profile says: 0.1 is a tenth more.
+        cpus: CPUs of each worker; ``None``: the CPUs of a node, divided equally among its GPU slots. If every trial
+            must get the same, the node with the fewest per slot decides. Nodes without CPUs are left out, unless no
+            node has any.
         memory: Host memory of each worker: bytes, or a text such as ``"4GiB"``; ``None``: what the profile measured,
             or none where it did not.
         accelerator_type: Only devices of this type, such as ``"A100"``; of several, such as ``("H100", "A100")``, the
@@ -90,8 +90,8 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         num_workers: Train workers in a trial; 0: the trial itself trains; ``(2, 8)``: from 2 to 8, as there is room.
         max_trials_per_gpu: At most so many workers on a GPU, even where its memory holds more.
         custom: Other Ray resources of each worker by their names.
-        same_for_all: Whether each trial gets the same on every node; if not, the share that its device is worth, and as
-            many CPUs as its node has for it.
+        same_for_all: Whether each trial gets the same on every node. If not, its share depends on the size of its
+            device, and its CPUs on its node.
 
     Raises:
         InvalidResourcesError: A field is wrong.

@@ -27,16 +27,16 @@ _SLOWEST: Final = sys.float_info.min
 class MixedPolicy(ResourcePolicy):
     """Slots of several policies at once: each plans on what those before it leave.
 
-    ``MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))`` has a plan whose ``slots`` are quarter GPUs and, on
-    the CPUs that are left, slots without. ``PolicyScheduler`` gives each trial one of them as it becomes free. A policy
-    for which nothing is left is left out, and the plan says why. Beside slots of other types no trial's workers grow.
+    With ``MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))``, a plan has slots of a quarter GPU, and slots
+    of 2 CPUs on the CPUs that are left. ``PolicyScheduler`` gives each trial a slot as one becomes free. A policy for
+    which nothing is left has no slots, and the plan says why. With several slot types, Train runs do not grow.
 
     Attributes:
         policies: One for each type of slot, the best first; as arguments, or by name in one list. At least one, none
             with a GPU-memory profile.
         speeds: How fast a trial runs in the slots of each policy, in any one unit; ``None``: not known. With them
-            ``PolicyScheduler`` leaves slow slots idle where the faster ones end all waiting trials sooner, from the
-            first trial on.
+            ``PolicyScheduler`` leaves slow slots idle from the first trial on, if faster ones end all waiting trials
+            sooner.
 
     Raises:
         InvalidResourcesError: A field is wrong, there is no policy, or there are not as many speeds.

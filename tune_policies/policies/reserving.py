@@ -24,11 +24,11 @@ Node = TypeVar("Node", NodeCapacity, NodeTypeCapacity)
 class ReservingPolicy(WrappingPolicy):
     """Leaves a part of the cluster free for others.
 
-    What is left free comes from as few nodes as possible: from nodes without GPUs first, unless GPUs are to be
-    left free too. Where that would take CPUs from devices, the policy also plans with CPUs taken from more nodes, so
-    that each device keeps as many as possible. It gives that plan if trials use more devices, and no fewer run at once.
+    What is left free comes from as few nodes as possible, and from nodes without GPUs first, unless GPUs are left free
+    too. If nodes with devices must give CPUs, the policy makes a second plan, in which more nodes give some. It takes
+    the second plan if trials use more devices in it, and no fewer run at once.
     ``run`` and ``tuner`` start no more trials than planned; to ``tune.run`` and ``Tuner`` pass
-    ``max_concurrent_trials``. Where trials take shares of a GPU, Ray may spread them: as much is left free, but
+    ``max_concurrent_trials``. If trials take shares of a GPU, Ray may spread them: as much is left free, but
     perhaps no whole device.
 
     GPU memory is left free on every GPU. It is for programs outside Ray, which Ray does not see: trials share the rest.

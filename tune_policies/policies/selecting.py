@@ -18,10 +18,10 @@ _SHORT_ID: Final = 8
 
 
 class SelectingPolicy(WrappingPolicy):
-    """Plans on some of the nodes, and has Ray place trials and workers on no other.
+    """Plans on some of the nodes, and keeps Ray from placing trials and workers on others.
 
     ``SelectingPolicy(GpuPolicy(), label_selector={"zone": "!eu"}, exclude_head=True)`` keeps trials off the zone and
-    the head node. What is excluded by name reaches Ray as a condition on the label ``ray.io/node-id``.
+    the head node. Ray gets excluded nodes as a condition on the label ``ray.io/node-id``.
 
     Attributes:
         inner: The policy that decides everything else.

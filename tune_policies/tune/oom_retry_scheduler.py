@@ -164,13 +164,13 @@ class OomRetryScheduler(WrappingScheduler):
 
     The trial resumes from its latest checkpoint with a larger share of a GPU, or more host memory. That counts as no
     failure: ``max_failures`` and ``fail_fast`` are for all other errors, and work for them as without this scheduler.
-    The inner scheduler is not told, with two exceptions: HyperBand is, and so is any other where the trial ran out
-    while it saved a checkpoint.
+    The inner scheduler does not see the failure, with two exceptions: HyperBand does, and any scheduler does if the
+    trial ran out while it saved a checkpoint.
 
-    A trial with a config like one that ran out starts with what that one got. Configs are alike where no whole number
-    is smaller and all else but fractions is equal. A restored experiment keeps what earlier trials showed.
+    When a trial has run out, later trials with a config like its own start with what it got. A config is like it if no
+    whole number is smaller, and all else but fractions is equal. A restored experiment remembers this.
 
-    Where neighbours had filled the GPU and the trial was within its share, it is first retried twice as it is.
+    If neighbours had filled the GPU and the trial was within its share, it is first retried twice with the same.
 
     Args:
         inner: The scheduler that decides everything else; ``None``: Tune's default, first come first served.

@@ -39,14 +39,14 @@ _logger = logging.getLogger(__name__)
 
 
 class PolicyScheduler(WrappingScheduler):
-    """Wraps a Tune scheduler, and gives each trial a slot of the plan as one becomes free, the better type first.
+    """Wraps a Tune scheduler, and gives each trial a slot of the plan as one becomes free, the best type first.
 
     Use it with ``with_plan(trainable, plan)``, and without ``max_concurrent_trials``: the plan says how many trials run
     at once. The inner scheduler decides everything else, as without this one.
 
-    A slow slot stays idle where the faster slots finish all waiting trials before the slow slot would finish one more.
-    The scheduler knows how fast slots are from the plan's speeds, and from the trials that have ended. Where the
-    searcher does not say how many trials are to come, every slot is used.
+    A slow slot stays idle if the faster slots finish all waiting trials before the slow slot would finish one more.
+    The scheduler knows how fast slots are from the plan's speeds, and from the trials that have ended. If the searcher
+    does not say how many trials are to come, every slot is used.
 
     A trial that is lost with its node, or with that of its Train workers, is requeued, and resumes from its latest
     checkpoint. That counts as no failure: ``max_failures`` and ``fail_fast`` are for all other errors.

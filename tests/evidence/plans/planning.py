@@ -172,11 +172,13 @@ def _odd_table(repetitions: int) -> Table:
     for _ in range(20):
         wrapped = CappedPolicy(wrapped, 100)
     arms: dict[str, Callable[[], Callable[[], object]]] = {
-        "a type of node without a limit, for a mix": partial(_prepared, AutoscalingPolicy(mixed), growing),
+        "MixedPolicy, with a node type of which any number can be added": partial(
+            _prepared, AutoscalingPolicy(mixed), growing
+        ),
         "40,000 nodes, all named in a selector": partial(
             partial, lambda: SelectingPolicy(GpuPolicy(), label_selector=selector).plan(named.model_copy())
         ),
-        "2,000 sizes of devices, 100 MiB each": partial(
+        "2,000 sizes of devices, 100 MiB a worker": partial(
             _prepared, GpuMemoryPolicy(gpu_memory="100MiB"), ClusterCapacity(nodes=tuple(sizes))
         ),
         "a node with 1,000,000 GPUs": partial(

@@ -296,7 +296,7 @@ def design_cluster(
     scale from zero.
 
     Args:
-        policy: What a trial gets. Of several choices the first counts of which a trial fits.
+        policy: What a trial gets. Of several choices, the first under which a trial fits counts.
         catalog: The nodes that there could be; ``None``: nodes that suit the policy.
         num_trials: How many trials are to run at once.
         decision: What benchmarks measured. Where the policy has slots or choices on GPU and CPU, trials go where a
@@ -306,7 +306,8 @@ def design_cluster(
         name: Of the cluster: a DNS label.
 
     Raises:
-        InvalidResourcesError: An argument is wrong, or without a catalogue no node can be told to suit the policy.
+        InvalidResourcesError: An argument is wrong, or there is no catalogue, and the policy does not say enough to
+            choose nodes for it.
         InfeasibleRequestError: Not even one trial fits the nodes that there could be.
     """
     num_trials = check_count(num_trials, least=1, name="num_trials")

@@ -100,7 +100,7 @@ def forecast_trials(
         policy: Decides what a trial gets.
         cluster: As its file describes it.
         catalog: Has the prices; ``None``: costs are not told.
-        num_trials: So many are to run; ``None``: as many as can.
+        num_trials: How many trials are to run; ``None``: as many as fit.
 
     Raises:
         InfeasibleRequestError: Not one trial fits at the maximum.

@@ -70,7 +70,7 @@ class GpuMemoryUsage(Value):
         left_over_bytes: What an earlier trial in this process had left behind and did not release.
         isolation: What holds the process to its share, such as ``"framework"`` or ``"mps"``; ``None``: nothing does.
         not_enforceable: Frameworks in use that know no limit.
-        warnings: What voids a limit, and was insisted on; and what else a reader should know.
+        warnings: What makes a limit void although you asked to run on; and what else a reader should know.
         sources: How each figure was measured, by its field.
     """
 

@@ -74,9 +74,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     While the run goes on, Ray's metrics have its figures, for Prometheus and dashboards; see ``run_metrics``.
 
-    It also writes this to ``resource_usage.json`` in the experiment's folder, at the end and every ten seconds. Where a
-    run has several experiments, that is the folder of the first trial's. A restored run goes on counting. Nothing that
-    goes wrong here ends the run.
+    It also writes this to ``resource_usage.json`` in the experiment's folder, at the end and every ten seconds. If a
+    run has several experiments, it is the folder of the first trial's. A restored run goes on counting. An error in the
+    callback does not end the run.
 
     Args:
         plan: The policy's plan under which the trials run; ``None``: ``run`` or ``tuner`` hands its plan over.

@@ -164,7 +164,7 @@ class ResourceUsage(ShownValue):
         is_final: Whether the run had ended.
         elapsed_s: How long it has run, in seconds; of a restored run all its parts, without the time between them.
         resources: CPUs and devices.
-        slots: What was used in each slot type.
+        slots: What was used of each slot type.
         trials: What became of the trials.
         out_of_memory: How often memory ran out.
         ran_out_with: What each trial had when its memory ran out, by its id, until it starts again.

@@ -15,9 +15,11 @@ _DROPPED = "The API server refuses the manifest, or drops the field without a wo
 UNREADABLE: Final = Rule(
     "unreadable", "error", "Nothing can be said of what cannot be read.", "https://yaml.org/spec/1.2.2/"
 )
-NOTHING_KNOWN: Final = Rule("nothing-known", "note", "That nothing is found in such a file says nothing.", _API)
+NOTHING_KNOWN: Final = Rule(
+    "nothing-known", "note", "The file holds no cluster that lint knows, so it was not checked.", _API
+)
 WRONG_FIELD: Final = Rule(
-    "wrong-field", "error", "Kubernetes refuses the manifest, or Ray reads something else than is meant.", _API
+    "wrong-field", "error", "Kubernetes refuses the manifest, or Ray reads something else than you mean.", _API
 )
 MISSPELLED: Final = Rule("misspelled-field", "error", _DROPPED, _API)
 AGAINST_DEFINITION: Final = Rule(

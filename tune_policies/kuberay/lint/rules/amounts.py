@@ -131,7 +131,7 @@ def _plain_amounts(text: str) -> dict[str, int] | None:
 
 @RULES.of_each(groups_of, "start-param-unknown", "warning", START)
 def _unknown(at: Group[HeadGroup]) -> Iterator[Found]:
-    """The command ray start stops at an option that it does not know, so that no pod of the group gets ready."""
+    """The command ray start stops at an option that it does not know, so no pod of the group gets ready."""
     for name in at.spec.rayStartParams:
         if name not in OPTIONS:
             message = f"{at} has {name!r} in rayStartParams{suggest(name.replace('_', '-'), OPTIONS)}"
@@ -200,7 +200,7 @@ def _request_above_limit(at: Group[HeadGroup]) -> Iterator[Found]:
 
 @RULES.of_each(workers_of, "workers-without-cpus", "warning", START)
 def _workers_without_cpus(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """A trial asks for a CPU unless it says otherwise, so that it never runs there, not even for the GPUs."""
+    """A trial asks for a CPU unless it says otherwise, so it never runs there, not even for the GPUs."""
     told = at.amount("CPU", "num-cpus")
     if told is not None and exact(told[1]) == 0:
         fix = "leave it out: 0 is for the head, which is to take no trials"

@@ -77,9 +77,9 @@ def _fractional_device(at: Group[HeadGroup]) -> Iterator[Found]:
 
 @RULES.of_each(groups_of, "device-not-counted", "error", f"_get_num_gpus in {_READER}")
 def _device_not_counted(at: Group[HeadGroup]) -> Iterator[Found]:
-    """The autoscaler counts keys that end in gpu, and google.com/tpu.
+    """The autoscaler counts only keys that end in gpu, and google.com/tpu.
 
-    It adds no node of this group for a trial that needs the device, which waits for ever.
+    It adds no node of this group for a trial that needs the device, so the trial waits for ever.
     """
     if not at.is_autoscaling:
         return  # Ray counts what it finds where a node starts: only a node that is still to come is misread
@@ -212,7 +212,7 @@ def _type_without_device(at: Group[HeadGroup]) -> Iterator[Found]:
 
 @RULES.of_each(_told_gpus, "fewer-gpus-than-there-are", "warning", _GPU_PAGE)
 def _fewer_gpus_than_there_are(gpus: _ToldGpus) -> Iterator[Found]:
-    """The others are paid for, and no trial ever gets them."""
+    """You pay for the other GPUs, and no trial ever gets them."""
     if gpus.told < gpus.there:
         yield gpus.found()
 
@@ -228,7 +228,7 @@ def _device_beside_ray(at: Group[HeadGroup]) -> Iterator[Found]:
 
 @RULES.of_each(groups_of, "several-kinds-of-devices", "warning", f"_get_num_gpus in {_READER}")
 def _several_kinds(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray's autoscaler counts the first kind of GPU that it meets, and Ray detects one kind on a node."""
+    """Ray's autoscaler counts only the first kind of GPU that it meets, and Ray finds one kind on a node."""
     if len(keys := sorted(at.devices)) > 1:
         message = f"{at} has devices of several kinds: {', '.join(keys)}"
         yield Found(at.key_path(keys[1]), message, "make a group of each")
@@ -250,7 +250,7 @@ def _shared_device(at: Group[HeadGroup]) -> Iterator[Found]:
 
 @RULES.of_each(groups_of, "several-gpu-parts", "warning", "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/")
 def _several_parts(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray gives each trial the number of one, but CUDA finds one MIG device alone: most trials see none."""
+    """Ray gives each trial one MIG device by its number, but CUDA finds only the first: most trials see none."""
     for key, amount in at.devices.items():
         if key.startswith("nvidia.com/mig-") and (exact(amount) or 0) > 1:
             message = f"{at} has {amount} of {key} in a pod, of which CUDA shows a process one"
@@ -290,7 +290,7 @@ def _slices(cluster: ClusterInFile) -> Iterator[_Slices]:
     _slices, "tpu-selectors-missing", "error", "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/tpu.html"
 )
 def _selectors_missing(slices: _Slices) -> Iterator[Found]:
-    """Google puts TPU pods on nodes by both, and Ray makes from them the resource that reserves a slice."""
+    """Google places TPU pods by type and topology, and Ray makes from both the resource that reserves a slice."""
     for key in (GKE_TPU_TYPE, GKE_TPU_TOPOLOGY):
         if key not in slices.selector:
             message = f"{slices.at} has TPUs and no node selector {key}"
@@ -301,7 +301,7 @@ def _selectors_missing(slices: _Slices) -> Iterator[Found]:
     _slices, "unknown-tpu", "error", "gke_tpu_accelerator_to_generation in ray.autoscaler._private.kuberay.utils"
 )
 def _unknown_accelerator(slices: _Slices) -> Iterator[Found]:
-    """No node has this selector, and Ray makes no resource for the slice."""
+    """No node has such a TPU, and Ray makes no resource for the slice."""
     name = slices.selector.get(GKE_TPU_TYPE)
     if name is not None and name not in TPU_TYPES:
         message = f"Ray does not know the TPU {name!r}{suggest(name, TPU_TYPES)}"
@@ -310,7 +310,7 @@ def _unknown_accelerator(slices: _Slices) -> Iterator[Found]:
 
 @RULES.of_each(_slices, "unknown-tpu-topology", "error", "VALID_TPU_TOPOLOGY in ray._private.accelerators.tpu")
 def _unknown_topology(slices: _Slices) -> Iterator[Found]:
-    """Ray reserves no slice of it, and reads numbers between x's only."""
+    """Ray reserves no slice of this topology. It reads only numbers with an x between them."""
     device, topology = TPU_TYPES.get(slices.selector.get(GKE_TPU_TYPE, "")), slices.selector.get(GKE_TPU_TOPOLOGY)
     if device is not None and topology is not None and topology not in TOPOLOGIES[device]:
         message = f"{device} has no slices of topology {topology!r}{suggest(topology, TOPOLOGIES[device])}"
@@ -320,7 +320,7 @@ def _unknown_topology(slices: _Slices) -> Iterator[Found]:
 
 @RULES.of_each(_slices, "tpu-chips-of-a-host", "error", _GKE)
 def _chips_of_a_host(slices: _Slices) -> Iterator[Found]:
-    """Hosts have so many chips, and a pod gets all chips of its host."""
+    """A pod gets all chips of its host, so it must ask for as many as the host has."""
     allowed = (1, 2, 4, 8) if slices.at.spec.numOfHosts == 1 else (4,)
     if slices.chips not in allowed:
         message = f"a host of {slices.at} has {slices.chips} TPU chips"
@@ -329,7 +329,7 @@ def _chips_of_a_host(slices: _Slices) -> Iterator[Found]:
 
 @RULES.of_each(_slices, "tpu-hosts-of-a-slice", "error", _GKE)
 def _hosts_of_a_slice(slices: _Slices) -> Iterator[Found]:
-    """A slice comes and goes as a whole; with other numbers it never gets ready."""
+    """A slice comes and goes as a whole: with another number of hosts it never gets ready."""
     topology, hosts = slices.selector.get(GKE_TPU_TOPOLOGY, ""), slices.at.spec.numOfHosts
     if not re.fullmatch(r"\d{1,4}(x\d{1,4}){1,2}", topology) or slices.chips == 0:
         return

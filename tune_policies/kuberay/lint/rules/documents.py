@@ -126,7 +126,7 @@ def _plain(name: str) -> str:
     (VALUES,), "chart-key-unknown", "note", "https://github.com/ray-project/kuberay/tree/v1.7.0/helm-chart/ray-cluster"
 )
 def _unknown_key(document: Document) -> Iterator[Found]:
-    """Helm passes over values that no template names. Known are the keys of the chart's versions up to 1.7."""
+    """Helm ignores values that no template names. This rule knows the keys of the chart's versions up to 1.7."""
     for path, near in unknown_keys(document.data):
         yield Found(path, f"{path[-1]} is nothing that the chart reads{near}", "leave it out, or correct the name")
 
@@ -137,7 +137,7 @@ def _job_path(document: Document) -> Path:
 
 @RULES.of_documents((RAY_JOB, RAY_CRON_JOB), "job-entrypoint", "error", f"{API} (RayJobSpec.entrypoint)")
 def _entrypoint(document: Document) -> Iterator[Found]:
-    """There is nothing to run, so that the submission fails."""
+    """There is nothing to run, so the submission fails."""
     path = _job_path(document)
     job = mapping(at(document.data, path))
     own_command = at(job, ("submitterPodTemplate", "spec", "containers", 0, "command"))

@@ -167,7 +167,7 @@ def _numbers_and_names(data: dict[str, Any], cluster: ClusterYaml) -> Iterator[F
 
 @_rule("min-above-max", "error", _REFERENCE)
 def _min_above_max(file: _File) -> Iterator[Found]:
-    """The autoscaler cannot keep both."""
+    """The autoscaler cannot keep to both numbers."""
     for path, name, each in file.types:
         if each.max_workers is not None and each.min_workers > each.max_workers:
             message = f"{name!r} has min_workers: {each.min_workers} above max_workers: {each.max_workers}"

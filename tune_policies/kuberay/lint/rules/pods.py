@@ -95,7 +95,7 @@ def _ray_versions_differ(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
 @RULES.of_each(groups_of, "image-gone", "error", "https://github.com/ray-project/ray/issues/46378")
 def _image_gone(at: Group[HeadGroup]) -> Iterator[Found]:
-    """No tag of ray-ml is published from Ray 2.31 on, so that the pods never start."""
+    """No tag of ray-ml is published from Ray 2.31 on, so the pods never start."""
     found = re.fullmatch(r"(\d+\.\d+\.\d+)(-.*)?", _tag_of_ray_ml(at) or "")
     if found and (version_of(found[1]) or ())[:2] > _LAST_RAY_ML:
         message = f"{at} has the image {at.container.image!r}, which does not exist"
@@ -273,7 +273,7 @@ def _taint_of(at: Group[HeadGroup], key: str) -> Taint:
     "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
 )
 def _any_node(cluster: ClusterInFile) -> Iterator[Found]:
-    """Where nodes have different devices, trials get now these, now those."""
+    """If nodes have different devices, chance decides which of them a trial gets."""
     keys = Counter(key for at in workers_of(cluster) for key in at.devices)
     for at in workers_of(cluster):
         for key in at.devices:
@@ -284,7 +284,7 @@ def _any_node(cluster: ClusterInFile) -> Iterator[Found]:
 
 @RULES.of_each(groups_of, "device-type-contradicted", "warning", _LABELS)
 def _type_contradicted(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Trials that ask for the type get nodes with another."""
+    """Trials that ask for the type get nodes with another type."""
     try:
         counted = ray_counts(at.spec)
     except InvalidResourcesError:
@@ -332,9 +332,9 @@ def _unknown_type(at: Group[HeadGroup]) -> Iterator[Found]:
 
 @RULES.of_each(workers_of, "device-type-not-told", "note", _LABELS)
 def _no_type(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """A node tells its device type when it is there.
+    """A node tells its device type only once it runs.
 
-    A trial that asks for a type has no node added until the manifest tells it.
+    If the manifest does not tell it, no node is added for a trial that asks for the type.
     """
     # Ray's reader makes the resource of TPU slices from their node selectors.
     if at.is_autoscaling and not tells_type(at) and any(ray_resource(key) != "TPU" for key in at.devices):
@@ -407,7 +407,7 @@ def _is_tainted_against(at: Group[HeadGroup], other: Group[HeadGroup]) -> bool:
 
 @RULES.of_each(groups_of, "devices-by-hand", "warning", "resolve in ray._private.resource_and_label_spec")
 def _devices_by_hand(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Ray takes what it names for all that the node has, and refuses to start where it is told of more."""
+    """Ray takes the devices that are named for all that the node has, and refuses to start if it is told of more."""
     for name in sorted(_VARIABLES & at.environment.keys()) if at.devices else ():
         message = f"{at} sets {name}={at.environment[name]} by hand"
         yield Found(at.variable_path(name), message, "leave it out: Ray sets it for each trial")
@@ -427,7 +427,7 @@ def _devices_not_set(at: Group[HeadGroup]) -> Iterator[Found]:
 
 @RULES.of_each(groups_of, "visible-on-zero", "note", "ray._private.worker, RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
 def _visible_on_zero(at: Group[HeadGroup]) -> Iterator[Found]:
-    """Such a trial may use the GPU of another one, without being counted."""
+    """A trial without GPUs may then use the GPU of another trial, without being counted."""
     name = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
     if at.devices and (at.environment.get(name) or "").lower() in ("0", "false"):
         message = f"in {at} a trial without GPU sees every GPU of its node"

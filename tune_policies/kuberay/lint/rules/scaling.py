@@ -100,9 +100,9 @@ def _restart_policy(at: Group[HeadGroup]) -> Iterator[Found]:
 
 @RULES.of_each(workers_of, "group-idle-without-v2", "error", f"{VALIDATION} (validateWorkerGroupIdleTimeout)")
 def _idle_without_v2(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
-    """Only autoscaler v2 knows a group's own idle time-out, and KubeRay 1.6 and later want it said.
+    """Only autoscaler v2 knows a group's own idle time-out.
 
-    That v2 is Ray's default does not count there.
+    KubeRay 1.6 and later want v2 named in the file, although it is Ray's default.
     """
     spec, variable = at.cluster.spec, head_of(at.cluster).environment.get(AUTOSCALER_V2)
     version = spec.autoscalerOptions.version
@@ -120,7 +120,7 @@ def _idle_without_v2(at: Group[WorkerGroupSpec]) -> Iterator[Found]:
 
 @RULES.of_each(the_cluster, "autoscaler-options-unused", "note", f"{API} (RayClusterSpec.enableInTreeAutoscaling)")
 def _options_unused(cluster: ClusterInFile) -> Iterator[Found]:
-    """Without an autoscaler nobody reads them: the numbers of pods stay as they are."""
+    """Without an autoscaler nobody reads these options: the numbers of pods stay as they are."""
     options = cluster.spec.autoscalerOptions
     if not is_autoscaling(cluster) and (said := sorted(options.model_fields_set | set(options.model_extra or {}))):
         message = f"autoscalerOptions has {', '.join(said)}, but enableInTreeAutoscaling is not true"
@@ -203,7 +203,7 @@ def _head_works(cluster: ClusterInFile) -> Iterator[Found]:
 
 @RULES.of_each(the_cluster, "head-with-devices", "note", _AUTOSCALING)
 def _head_with_devices(cluster: ClusterInFile) -> Iterator[Found]:
-    """The head never goes while the cluster is there, so its devices are paid without a pause."""
+    """The head never goes while the cluster is there, so you pay for its devices all the time."""
     at = head_of(cluster)
     for key, amount in at.devices.items() if cluster.spec.workerGroupSpecs else ():
         message = f"the head holds {amount} {key} as long as the cluster is there"
@@ -262,7 +262,7 @@ def _unread(cluster: ClusterInFile) -> Iterator[tuple[Group[HeadGroup], str]]:
 
 @RULES.of_each(_unread, "group-labels-unread", "note", "https://github.com/ray-project/ray/pull/57260")
 def _labels_unread(unread: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
-    """The pods have them, but no node is added for a trial that asks for them."""
+    """The pods have the labels, but no node is added for a trial that asks for them."""
     at, why = unread
     if at.spec.labels and at.path[0] != "headGroupSpec":
         yield Found((*at.path, "labels"), f"{at} has labels, {why}", "take Ray 2.51 or newer")
@@ -270,7 +270,7 @@ def _labels_unread(unread: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
 
 @RULES.of_each(_unread, "group-resources-unread", "warning", "https://github.com/ray-project/ray/pull/57260")
 def _resources_unread(unread: tuple[Group[HeadGroup], str]) -> Iterator[Found]:
-    """The pods have them, and the autoscaler plans with others."""
+    """The pods have these resources, but the autoscaler plans with others."""
     at, why = unread
     if at.spec.resources:
         fix = "take Ray 2.51 or newer, or write rayStartParams"
