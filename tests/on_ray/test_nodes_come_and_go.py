@@ -96,7 +96,7 @@ class GoOnAfterALoss(tune.Callback):
 
 def run(folder, scheduler, trainable, num_samples, **kwargs):
     arguments = {
-        "config": {"folder": str(folder)},
+        "config": {"folder": str(folder), "number": num_samples},
         "num_samples": num_samples,
         "scheduler": scheduler,
         "storage_path": str(folder / "results"),
@@ -106,9 +106,9 @@ def run(folder, scheduler, trainable, num_samples, **kwargs):
     return tune.run(with_plan(trainable, scheduler.plan), **{**arguments, **kwargs}).trials
 
 
-def meet_four(config):
+def meet(config):
     note(config, ray.get_runtime_context().get_node_id())
-    wait_until(lambda: len(notes(config["folder"])) >= 4)
+    wait_until(lambda: len(notes(config["folder"])) >= config["number"])
     tune.report({"score": 1})
 
 
@@ -119,10 +119,30 @@ def test_when_a_node_comes_more_trials_run_at_once(tmp_path, add_node):
     scheduler = PolicyScheduler(None, policy.plan(probe_cluster()), policy=policy, replan_interval_s=INTERVAL_S)
     when_two_run = When(lambda _: len(notes(tmp_path)) == 2, lambda: add_node(num_cpus=2))
 
-    trials = run(tmp_path, scheduler, meet_four, 4, callbacks=[when_two_run])
+    trials = run(tmp_path, scheduler, meet, 4, callbacks=[when_two_run])
 
     assert [trial.status for trial in trials] == ["TERMINATED"] * 4
     assert [(change.plan.max_concurrent_trials, change.why) for change in scheduler.changes] == [(4, "1 node came")]
+
+
+@pytest.mark.rest
+def test_trials_that_were_started_on_any_node_keep_the_slots_of_their_own_node_when_others_come(tmp_path, add_node):
+    first = add_node(num_cpus=4, num_gpus=1)
+    gpu = TrialSlot(trial=Resources(cpus=1, gpus=0.5), max_concurrent_trials=2)
+    cpu = TrialSlot(trial=Resources(cpus=1), max_concurrent_trials=4)
+    scheduler = PolicyScheduler(
+        None, TrialPlan(slots=(cpu.model_copy(update={"max_concurrent_trials": 2}),), limited_by="CPU")
+    )
+
+    def add_one_without_a_gpu():
+        add_node(num_cpus=2)
+        scheduler.replan(TrialPlan(slots=(gpu, cpu), limited_by="CPU"))
+
+    when_two_run = When(lambda _: len(notes(tmp_path)) == 2, add_one_without_a_gpu)
+
+    run(tmp_path, scheduler, meet, 6, callbacks=[when_two_run])
+
+    assert notes(tmp_path).count(first.node_id) == 4
 
 
 class StartsSlowly(tune.Trainable):
@@ -157,7 +177,7 @@ def test_on_several_nodes_each_kind_has_its_nodes(tmp_path, add_node):
     cpu = TrialSlot(trial=Resources(cpus=1), max_concurrent_trials=2)
     scheduler = PolicyScheduler(None, TrialPlan(slots=(gpu, cpu), limited_by="CPU"))
 
-    trials = run(tmp_path, scheduler, meet_four, 4)
+    trials = run(tmp_path, scheduler, meet, 4)
 
     assert sorted(notes(tmp_path)) == sorted([with_gpu.node_id] * 2 + [without.node_id] * 2)
     assert sorted(trial.last_result["slot"] for trial in trials) == ["1 CPU"] * 2 + ["1 CPU, 0.5 GPU"] * 2

@@ -16,6 +16,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from ray.actor import ActorHandle
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
@@ -271,12 +272,23 @@ def remember_slot(trial: Trial, slot: TrialSlot) -> None:
     trial.invalidate_json_state()
 
 
+def actor_of(trial: Trial) -> str | None:
+    """Return the identifier of the actor that runs ``trial``; ``None``: it has none, or Tune does not say."""
+    actor = getattr(getattr(trial, "temporary_state", None), "ray_actor", None)
+    return actor._actor_id.hex() if isinstance(actor, ActorHandle) else None
+
+
 def slots_taken(trial: Trial, slot: TrialSlot) -> int:
     """Return how many times ``slot`` holds what ``trial`` asks for: once, unless a scheduler gave it more."""
-    asked = trial.placement_group_factory
-    if planned_of(asked) is asked:
+    if not has_raised_resources(trial):
         return 1
-    return num_slots_for(bundles_of(asked)[0], bundles_of(slot.placement_group_factory())[0])
+    return num_slots_for(bundles_of(trial.placement_group_factory)[0], bundles_of(slot.placement_group_factory())[0])
+
+
+def has_raised_resources(trial: Trial) -> bool:
+    """Return whether a scheduler gave ``trial`` other resources than were planned: it fits into no kept process."""
+    asked = trial.placement_group_factory
+    return planned_of(asked) is not asked
 
 
 def request_instead(tune_controller: Any, trial: Trial, resources: PlacementGroupFactory) -> None:

@@ -7,7 +7,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ray.tune import PlacementGroupFactory
@@ -21,6 +21,7 @@ from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.probe.probe_cluster import plan_on_cluster
 from tune_policies.ray_compat.tune_controller import (
     TuneQueue,
+    has_raised_resources,
     install_failure_hook,
     plan_of_trainable,
     policy_of_trainable,
@@ -31,7 +32,7 @@ from tune_policies.ray_compat.tune_controller import (
 )
 from tune_policies.values.errors import InvalidResourcesError
 
-from .run_plan import PlanChange, RunPlan, check_seconds, lost_node
+from .run_plan import PlanChange, RunPlan, check_seconds, lost_node, nodes_of
 from .slot_assignment import SlotAssignment, TrialTimer, free_slots, place_of
 from .wrapping_scheduler import WrappingScheduler, nested_schedulers
 
@@ -222,10 +223,24 @@ class PolicyScheduler(WrappingScheduler):
                 trial: assignment._replace(slot_type=self._slot_types.type_of(assignment.slot))
                 for trial, assignment in self._assignments.items()
             }
+        self._find_nodes(trial for trial, assignment in self._assignments.items() if assignment.has_started)
+
+    def _find_nodes(self, trials: Iterable[Trial]) -> None:
+        """Note the nodes of trials that were started on any node, where the plan now says which slots each node has."""
+        anywhere = [trial for trial in trials if self._assignments[trial].node_id is None]
+        if not anywhere or all(placement.node_id is None for placement in self._run_plan.placements):
+            return
+        for trial, node_id in nodes_of(anywhere).items():
+            self._assignments[trial] = self._assignments[trial]._replace(node_id=node_id)
 
     def _update(self, queue: TuneQueue) -> None:
         """Read which trials have a slot, and hold back those that wait for one."""
-        self._assignments = self._current_assignments(queue)
+        before, self._assignments = self._assignments, self._current_assignments(queue)
+        self._find_nodes(
+            trial
+            for trial, assignment in self._assignments.items()
+            if assignment.has_started and not before[trial].has_started
+        )
         self._free = None
         for trial in self._waiting.keys() - queue.pending:
             del self._waiting[trial]
@@ -335,16 +350,16 @@ class PolicyScheduler(WrappingScheduler):
         return slot_type in idle
 
     def _keep_idle_processes(self, queue: TuneQueue) -> None:
-        """Let Tune keep processes for reuse while trials wait, but none where a trial waits for several slots."""
+        """Let Tune keep processes for reuse while trials wait, but none where they hold what a new one waits for."""
         wanted: Counter[PlacementGroupFactory] = Counter()
         if self._waiting:
-            gathering = {
+            in_the_way = {
                 assignment.place
-                for assignment in self._assignments.values()
-                if assignment.num_slots > 1 and not assignment.has_started
+                for trial, assignment in self._assignments.items()
+                if not assignment.has_started and has_raised_resources(trial)
             }
             for placement in self._run_plan.placements:
-                if place_of(placement) not in gathering:
+                if place_of(placement) not in in_the_way:
                     wanted[self._run_plan.factories[placement]] += placement.count
         queue.keep_processes(wanted)
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import ray
 from ray.tune import PlacementGroupFactory
+from ray.tune.experiment import Trial
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.placement.layout import Placement, place_slots
@@ -22,6 +23,7 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.probe.probe_cluster import probe_cluster
 from tune_policies.ray_compat.gcs import dead_actors, node_of_actor, read_cluster_state
+from tune_policies.ray_compat.tune_controller import actor_of
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError, ProbeError
 from tune_policies.values.units import is_number
 from tune_policies.values.value import Value, counted
@@ -31,7 +33,7 @@ from .slot_assignment import SlotTypes
 _logger = logging.getLogger(__name__)
 
 _READ_TIMEOUT_S: Final = 10.0
-_LOST_NODE_TIMEOUT_S: Final = 5.0
+_ANSWER_TIMEOUT_S: Final = 5.0
 _CONNECT_TIMEOUT_S: Final = 2.0
 
 
@@ -152,13 +154,28 @@ def lost_node(error: object) -> str | None:
     actor_ids = [*dead_actors(error)]
     if not actor_ids:
         return None
-    reading: BackgroundTask[str | None] = BackgroundTask()
-    reading.start(lambda: _dead_node_of(actor_ids))
-    answer: str | Exception | None = TimeoutError(f"no answer within {_LOST_NODE_TIMEOUT_S:g} s")
-    if reading.wait(_LOST_NODE_TIMEOUT_S):
+    # Without an answer the failure counts, as without this scheduler.
+    return _ask(lambda: _dead_node_of(actor_ids), "whether a trial was lost with its node")
+
+
+def nodes_of(trials: Iterable[Trial]) -> dict[Trial, str]:
+    """Return the identifiers of the nodes on which trials run; those of which Ray does not tell are left out."""
+    actors = {trial: actor_id for trial in trials if (actor_id := actor_of(trial)) is not None}
+    if not actors:
+        return {}
+    found = _ask(lambda: {trial: node_of_actor(actor_id) for trial, actor_id in actors.items()}, "where trials run")
+    return {trial: node_id for trial, node_id in (found or {}).items() if node_id is not None}
+
+
+def _ask(read: Callable[[], T], what: str) -> T | None:
+    """Return what ``read`` returns, which asks Ray; ``None``: it failed, or took too long."""
+    reading: BackgroundTask[T] = BackgroundTask()
+    reading.start(read)
+    answer: T | Exception | None = TimeoutError(f"no answer within {_ANSWER_TIMEOUT_S:g} s")
+    if reading.wait(_ANSWER_TIMEOUT_S):
         answer = reading.take()
-    if isinstance(answer, Exception):  # the failure then counts, as without this scheduler
-        _logger.warning("whether a trial was lost with its node could not be told: %s", answer)
+    if isinstance(answer, Exception):
+        _logger.warning("%s could not be told: %s", what, answer)
         return None
     return answer
 

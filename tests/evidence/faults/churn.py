@@ -11,7 +11,7 @@ import random
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -321,10 +321,15 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
             node_id = churn.actors.node_of.get(str(getattr(error, "actor_id", None)))
             return None if node_id in churn.cluster.nodes else node_id
 
+        def nodes_of(trials: Iterable[Trial]) -> dict[Trial, str]:
+            actors = {each: churn.actors._actors[churn.controller._trial_to_actor[each]] for each in trials}
+            return {each: actor.held.node_id for each, actor in actors.items() if actor.held is not None}
+
         for module, name, instead in (
             (policy_scheduler, "time", churn.clock),
             (run_plan, "time", churn.clock),
             (policy_scheduler, "lost_node", node_lost_with),
+            (policy_scheduler, "nodes_of", nodes_of),
             (oom_retry_scheduler, "was_killed_by_kernel", lambda _: False),
             (oom_retry_scheduler, "read_cluster_state", lambda _: churn.cluster.capacity),
             (storage, "_get_ray_train_session_dir", lambda: f"{folder}/session"),
