@@ -10,6 +10,7 @@ from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapac
 from tune_policies.cluster.labels import NODE_ID, is_none_of
 from tune_policies.placement.layout import place_slots
 from tune_policies.placement.packing import as_told_apart, largest, request_of, subtract, workers_on_node
+from tune_policies.plan.build_plan import about_the_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
@@ -107,8 +108,10 @@ class ReservingPolicy(WrappingPolicy):
             notes.append("Ray may spread the shares, so as much GPU stays free in sum, but perhaps no whole GPU")
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
             notes.append("host memory of some nodes is not known, so it may not be left free")
-        plan = plan.with_slots(lambda slot: _kept_off_small_devices(slot, capacity)).with_reasons(*notes)
-        plan = plan.model_copy(update={"fewer_than_fit": True, "left_free": _sum(plan.left_free, wish)})
+        of_rest = set(about_the_nodes(rest))  # it has less of some nodes than Ray counts there, so it does not tell all
+        reasons = (*notes, *(each for each in plan.reasons if each not in of_rest), *about_the_nodes(capacity))
+        changes = {"reasons": reasons, "fewer_than_fit": True, "left_free": _sum(plan.left_free, wish)}
+        plan = plan.with_slots(lambda slot: _kept_off_small_devices(slot, capacity)).model_copy(update=changes)
         if len(plan.slots) == 1:
             return plan
         # Slots of several types have places of their own, which are chosen on all of the cluster.
