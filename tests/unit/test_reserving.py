@@ -10,6 +10,7 @@ from tune_policies import (
     CpuPolicy,
     GpuMemoryPolicy,
     GpuPolicy,
+    InfeasibleRequestError,
     NodeTypeCapacity,
     ReservingPolicy,
     Resources,
@@ -44,6 +45,14 @@ def test_gpu_memory_is_left_free_on_every_gpu(policy, node, at_once, share_bytes
 
     assert (plan.max_concurrent_trials, plan.gpu_memory_bytes) == (at_once, share_bytes)
     assert plan.reasons[0] == "4 GiB of each GPU left free for others: trials share the rest"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_nodes_with_too_little_gpu_memory_to_leave_free_the_one_with_the_least_is_named(order):
+    cluster = ClusterCapacity.of(*[gpu_node("a", gpu_memory_gib=6), gpu_node("b", gpu_memory_gib=4)][::order])
+
+    with pytest.raises(InfeasibleRequestError, match="node b has GPUs of 4 GiB"):
+        ReservingPolicy(GpuPolicy(), gpu_memory="8GiB").plan(cluster)
 
 
 def test_gpu_memory_is_left_free_on_nodes_to_come_too():

@@ -265,21 +265,23 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCap
     """
 
     def smaller(each: Node, node: NodeCapacity) -> Node:
-        memory = node.smallest_gpu_memory_bytes
-        if memory is None:
+        if (memory := node.smallest_gpu_memory_bytes) is None:
             return each
-        if memory <= less_bytes:
-            raise InfeasibleRequestError(
-                f"{format_bytes(less_bytes)} of each GPU left free beside it",
-                f"node {node.node_id} has GPUs of {format_bytes(memory)}",
-                "GPU memory",
-                "Leave less free, or leave such nodes out: SelectingPolicy(policy, exclude_nodes=…).",
-            )
         of_type = GpuDevice(index=0, name=node.accelerator_type or "GPU", memory_bytes=memory)
         devices = node.devices or (of_type,) * math.ceil(node.resources.gpus)
         left = tuple(gpu.model_copy(update={"memory_bytes": gpu.memory_bytes - less_bytes}) for gpu in devices)
         return each.model_copy(update={"devices": left})
 
+    there = (*capacity.nodes, *(each.as_node() for each in capacity.node_types or ()))
+    known = [(memory, node.node_id) for node in there if (memory := node.smallest_gpu_memory_bytes) is not None]
+    memory, node_id = min(known, default=(less_bytes + 1, ""))
+    if memory <= less_bytes:
+        raise InfeasibleRequestError(
+            f"{format_bytes(less_bytes)} of each GPU left free beside it",
+            f"node {node_id} has GPUs of {format_bytes(memory)}",
+            "GPU memory",
+            "Leave less free, or leave such nodes out: SelectingPolicy(policy, exclude_nodes=…).",
+        )
     nodes = capacity.with_nodes(smaller(node, node) for node in capacity.nodes)
     if capacity.node_types is None:
         return nodes
