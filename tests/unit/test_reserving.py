@@ -6,6 +6,7 @@ from tests.clusters import GIB, gpu_node, nodes
 from tune_policies import (
     AcceleratorPolicy,
     AutoscalingPolicy,
+    CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
     GpuMemoryPolicy,
@@ -145,6 +146,21 @@ def test_cpus_are_left_free_where_no_device_needs_them(shapes, policy, wish, slo
     plan = ReservingPolicy(policy, **wish).plan(nodes(*shapes))
 
     assert [f"{slot.max_concurrent_trials} x {slot}" for slot in plan.slots] == slots
+
+
+@pytest.mark.parametrize(
+    ("policy", "wish", "limited_by"),
+    [
+        pytest.param(GpuPolicy(cpus=4), {"cpus": 12}, "CPU", id="CPUs left free of which a GPU has too few"),
+        pytest.param(SHARE, {"cpus": 12}, "CPU", id="and a share of a GPU"),
+        pytest.param(GpuPolicy(cpus=4), {"cpus": 8}, "GPU", id="GPUs, all in use"),
+        pytest.param(GpuPolicy(), {"cpus": 12}, "GPU", id="GPUs, whose trials divide the CPUs"),
+        pytest.param(GpuPolicy(cpus=4), {"gpus": 1}, "GPU", id="GPUs left free"),
+        pytest.param(CappedPolicy(GpuPolicy(cpus=4), 1), {"cpus": 1}, "max_concurrent_trials", id="a cap"),
+    ],
+)
+def test_a_plan_beside_what_is_left_free_is_limited_by_what_stops_one_more_trial(policy, wish, limited_by):
+    assert ReservingPolicy(policy, **wish).plan(nodes((8, 1), (8, 1))).limited_by == limited_by
 
 
 def test_cpus_are_left_free_where_no_npu_needs_them():

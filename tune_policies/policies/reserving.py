@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
-from tune_policies.cluster.labels import NODE_ID, is_none_of
+from tune_policies.cluster.labels import NODE_ID, is_none_of, matcher
 from tune_policies.placement.layout import place_slots
-from tune_policies.placement.packing import as_told_apart, largest, request_of, subtract, workers_on_node
+from tune_policies.placement.packing import as_told_apart, count_trials, largest, request_of, subtract, workers_on_node
 from tune_policies.plan.build_plan import about_the_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
@@ -112,10 +112,25 @@ class ReservingPolicy(WrappingPolicy):
         reasons = (*notes, *(each for each in plan.reasons if each not in of_rest), *about_the_nodes(capacity))
         changes = {"reasons": reasons, "fewer_than_fit": True, "left_free": _sum(plan.left_free, wish)}
         plan = plan.with_slots(lambda slot: _kept_off_small_devices(slot, capacity)).model_copy(update=changes)
+        plan = plan.model_copy(update={"limited_by": _limited_by(plan, capacity, wish)})
         if len(plan.slots) == 1:
             return plan
         # Slots of several types have places of their own, which are chosen on all of the cluster.
         return _placed(plan, capacity)
+
+
+def _limited_by(plan: TrialPlan, capacity: ClusterCapacity, wish: Resources) -> str:
+    """Return what stops one more trial: of what is left free, that without which more such trials would run."""
+    slot, request = plan.slots[0], request_of(plan.slots[0])
+    if len(plan.slots) > 1 or plan.limited_by in wish.ticks or plan.limited_by not in request.worker.ticks:
+        return plan.limited_by
+    cluster, is_selected = capacity.with_nodes_added(plan.nodes_to_add), matcher(slot.label_selector)
+    for name in wish.ticks:
+        rest = cluster.replacing(_reduced(cluster, wish.with_ticks(name, 0)))
+        groups = rest.where(lambda node: is_selected(node.ray_labels)).groups
+        if count_trials(groups, request) > slot.max_concurrent_trials:
+            return name
+    return plan.limited_by
 
 
 def _sum(one: Resources, other: Resources) -> Resources:
