@@ -152,6 +152,7 @@ class AcceleratorPolicy(ResourcePolicy):
             plan = build_plan(capacity, request, [*reasons, *about_cpus])
         except InfeasibleRequestError as error:
             raise self._infeasible(capacity, request, error) from None
+        plan = plan.model_copy(update={"divides_cpus": self.cpus is None})
         if self.cpus is None and not self.same_for_all:
             nodes = AlikeNodes(groups, to_ticks(share), accelerator_type=self.accelerator_type)
             plan = with_own_slots(

@@ -185,7 +185,8 @@ def plan_gpu_share(
     groups = selection.groups if selection.by_label else None
     if choose_cpus and not usable.groups:  # no node has room for the share: look for what would work on nodes with CPUs
         groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")
-    return build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), notes, groups=groups)
+    plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), notes, groups=groups)
+    return plan.model_copy(update={"divides_cpus": choose_cpus})
 
 
 def sized_for(selection: Selection, request: Request, *, choose_cpus: bool) -> tuple[Request, Selection]:
