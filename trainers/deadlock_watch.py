@@ -229,7 +229,7 @@ class GangDeadlockError(InfeasibleRequestError, ControllerError):  # type: ignor
 
     def __init__(self, *of_error: Any) -> None:
         Exception.__init__(self, *of_error)  # Ray's own constructor takes another error
-        self.asked, self.offered, self.short_of, self.suggestion, self.tried = of_error
+        self.asked, self.offered, self.short_of, self.suggestion, self.tried, self.fallback = of_error
 
     @property
     def controller_failure(self) -> Exception:

@@ -287,6 +287,18 @@ def test_a_restored_run_prints_its_plan_once_and_goes_on_counting(tmp_path, capf
 
 
 @pytest.mark.rest
+def test_a_run_that_is_restored_with_a_trainable_under_another_plan_is_metered_by_that_plan(tmp_path):
+    other = PLAN.capped(1, limited_by="the test")
+    run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback(PLAN)])
+    space = {"flag": str(tmp_path / "flag")}
+    tune.Tuner(with_plan(fails_once, PLAN), param_space=space, run_config=run_config).fit()
+
+    tune.Tuner.restore(str(tmp_path / "run"), with_plan(fails_once, other), restart_errored=True).fit()
+
+    assert [plan.text for plan in usage_of(tmp_path).plans] == [PLAN.explain(), other.explain()]
+
+
+@pytest.mark.rest
 def test_a_run_that_was_killed_after_tune_saved_its_state_counts_what_the_file_has_since(tmp_path):
     trainable = with_plan(fails_once, PLAN)
     run_config = tune.RunConfig(storage_path=str(tmp_path), name="run", verbose=0, callbacks=[PolicyCallback(PLAN)])
@@ -313,16 +325,18 @@ def climbs(config):
 
 
 @pytest.mark.rest
-def test_a_trial_that_a_scheduler_ends_at_its_max_t_has_finished(tmp_path):
+@pytest.mark.parametrize("is_wrapped", [True, False], ids=["in PolicyScheduler", "without it"])
+def test_a_trial_that_a_scheduler_ends_at_its_max_t_has_finished(tmp_path, is_wrapped):
     one_by_one = PLAN.capped(1, limited_by="the test")
     halving = AsyncHyperBandScheduler(metric="score", mode="max", max_t=4, grace_period=2, reduction_factor=2)
-    scheduler = PolicyScheduler(halving, one_by_one)
+    scheduler = PolicyScheduler(halving, one_by_one) if is_wrapped else halving
 
     trials = run(
         with_plan(climbs, one_by_one),
         tmp_path,
         PolicyCallback(one_by_one, scheduler),
         scheduler=scheduler,
+        max_concurrent_trials=None if is_wrapped else 1,
         config={"level": tune.grid_search([2, 1, 3])},
     ).trials
 
@@ -351,11 +365,8 @@ def test_the_workers_of_train_runs_count_as_used(tmp_path):
     assert usage.resources[0].used_hours == slot.hours["CPU"] > 2 / 3600
 
 
-class Breaks:
+class Breaks(PolicyScheduler):
     """A scheduler that cannot be asked."""
-
-    plan = PLAN
-    changes = ()
 
     def slot_of(self, trial):
         raise RuntimeError("out of order")
@@ -369,7 +380,7 @@ def test_what_goes_wrong_in_it_ends_no_run_and_is_said_once(tmp_path, caplog):
     config = {"file": "none", "fails": tune.grid_search([False, False])}
 
     with caplog.at_level(logging.ERROR, logger="tune_policies"):
-        analysis = run(with_plan(sleep, PLAN), tmp_path, PolicyCallback(PLAN, Breaks()), config=config)
+        analysis = run(with_plan(sleep, PLAN), tmp_path, PolicyCallback(PLAN, Breaks(None, PLAN)), config=config)
 
     assert [trial.status for trial in analysis.trials] == ["TERMINATED"] * 2
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [

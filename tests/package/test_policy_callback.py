@@ -99,7 +99,7 @@ GPU        30.0 min   25.0%   trials [bold] wait
 - trials: 2 finished, 1 failed; 1 failure tried again
 - out of memory: 2 failures for want of GPU memory; 1 of them as neighbours had filled the device; 1 trial started again
 with more; 4 allocations refused, as results tell
-- waves: 2 planned, 2 as run, with 2 trials at once at most
+- waves: 2 planned, 2 as run, with 2 trials at once at most, 1.5 on average
 - the plan changed 1 time
 - what the cluster has could not be read: no answer
 """

@@ -12,7 +12,7 @@ from tune_policies import (
 
 ERRORS = [
     InvalidResourcesError("gpus above 1 must be whole, got 1.5"),
-    InfeasibleRequestError("1 GPU", "no node has a GPU", "GPU", "Add one."),
+    InfeasibleRequestError("1 GPU", "no node has a GPU", "GPU", "Add one.", fallback="Or take CpuPolicy()."),
     ProbeError("no Ray"),
     MemoryLimitError("no device"),
 ]

@@ -9,6 +9,7 @@ from tests.clusters import GIB, gpu_node, nodes
 from tests.unit.strategies import clusters, wrapped
 from tests.unit.test_plan_properties import plan_or_skip
 from tune_policies import (
+    AcceleratorPolicy,
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
@@ -158,6 +159,15 @@ def test_nodes_that_are_added_count_as_well():
     plan = TrialPlan(slots=(slot,), limited_by="GPU", nodes_to_add={"gpu": 2})
 
     assert [str(part) for part in idle(capacity, plan)] == ["1 of 17 CPUs: less than one more trial needs"]
+
+
+@pytest.mark.parametrize("policy", [GpuPolicy(gpus=0.3), AcceleratorPolicy(resource="NPU", amount=0.3)])
+def test_what_is_idle_is_not_read_from_the_reasons(policy):
+    capacity = ClusterCapacity.of(Resources(cpus=16, gpus=2, custom={"NPU": 2}))
+    plan = policy.plan(capacity)
+
+    assert idle(capacity, plan.model_copy(update={"reasons": ()})) == idle(capacity, plan)
+    assert "too few to give each trial one more" in str(idle(capacity, plan)[0])
 
 
 def test_where_places_cannot_be_told_node_by_node_the_sum_is_idle():

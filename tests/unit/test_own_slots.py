@@ -60,6 +60,17 @@ def test_each_type_of_node_has_slots_that_suit_it(policy, slots):
     assert found == slots
 
 
+@pytest.mark.parametrize("policy", [GpuPolicy(gpus=0.5), GpuMemoryPolicy(gpu_memory="30GiB")])
+def test_where_slots_list_their_nodes_the_plan_says_which_gpus_these_have(policy):
+    sizes = [40, 40, 80, 80]
+    nodes = [gpu_node(f"n{i}", gpu_memory_gib=size, accelerator_type="A100") for i, size in enumerate(sizes)]
+
+    text = policy.plan(ClusterCapacity.of(*nodes)).explain()
+
+    assert "- nodes with ray.io/node-id=in(n2,n3): 2 A100 (80 GiB)" in text
+    assert "- nodes with ray.io/node-id=in(n0,n1): 2 A100 (40 GiB)" in text
+
+
 @pytest.mark.parametrize(
     ("limit", "reason"),
     [

@@ -208,8 +208,8 @@ def test_the_plan_for_a_cluster(capacity, policy, at_once, worker, limited_by):
         pytest.param(
             nodes((8, 0)),
             GpuPolicy(),
-            "one trial needs 1 GPU, but the largest node offers 8 CPUs, 0 GPUs: short of GPU. Take "
-            "CpuPolicy() instead, or as a fallback (policy | CpuPolicy()), or add a GPU node.",
+            "one trial needs 1 GPU, but the largest node offers 8 CPUs, 0 GPUs: short of GPU. "
+            "Add a GPU node. Or take CpuPolicy() instead, or as a fallback (policy | CpuPolicy()).",
             id="no GPU",
         ),
         pytest.param(

@@ -1,8 +1,11 @@
 """What a process says it used, what its device must have free; CuPy and NVML are stand-ins (tests/stand_ins.py)."""
 
+import copy
 import os
+import pickle
 import sys
 import time
+import traceback
 from types import SimpleNamespace
 
 import pytest
@@ -115,6 +118,19 @@ def test_an_error_of_gpu_memory_carries_the_record_and_any_other_does_not(cupy):
     assert [note[:14] for note in ran_out.value.__notes__] == ['gpu_memory: {"']
     assert not hasattr(other.value, "__notes__")
     assert gpu_memory_usage().num_ooms == 1
+
+
+def test_the_record_of_an_error_is_in_its_traceback_and_in_no_error_that_ray_sends_beside_that(cupy):
+    begin_stats(1)
+    error = RuntimeError("CUDA out of memory")
+    error.add_note("the user's own")
+    with pytest.raises(RuntimeError) as ran_out, noted_on_oom():
+        raise error
+
+    copied, sent = copy.copy(ran_out.value), pickle.loads(pickle.dumps(ran_out.value))
+
+    assert "".join(traceback.format_exception(copied)).count('gpu_memory: {"') == 1
+    assert sent.__notes__ == ["the user's own"]
 
 
 @pytest.fixture

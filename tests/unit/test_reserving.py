@@ -6,6 +6,7 @@ from tests.clusters import GIB, gpu_node, nodes
 from tune_policies import (
     AcceleratorPolicy,
     AutoscalingPolicy,
+    CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
     GpuMemoryPolicy,
@@ -47,11 +48,12 @@ def test_gpu_memory_is_left_free_on_every_gpu(policy, node, at_once, share_bytes
     assert plan.reasons[0] == "4 GiB of each GPU left free for others: trials share the rest"
 
 
-def test_the_error_names_the_same_node_in_whatever_order_the_nodes_are_listed():
-    small = [gpu_node("b", gpu_memory_gib=8), gpu_node("a", gpu_memory_gib=16)]
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_nodes_with_too_little_gpu_memory_to_leave_free_the_one_with_the_least_is_named(order):
+    cluster = ClusterCapacity.of(*[gpu_node("a", gpu_memory_gib=6), gpu_node("b", gpu_memory_gib=4)][::order])
 
-    with pytest.raises(InfeasibleRequestError, match="node a has GPUs of 16 GiB"):
-        ReservingPolicy(SHARE, gpu_memory="20GiB").plan(ClusterCapacity.of(*small))
+    with pytest.raises(InfeasibleRequestError, match="node b has GPUs of 4 GiB"):
+        ReservingPolicy(GpuPolicy(), gpu_memory="8GiB").plan(cluster)
 
 
 def test_gpu_memory_is_left_free_on_nodes_to_come_too():
@@ -78,6 +80,16 @@ def test_a_reservation_says_what_it_does_not_hold(policy, note):
     plan = policy.plan(nodes((8, 1), (8, 1)))
 
     assert any(note in reason for reason in plan.reasons)
+
+
+@pytest.mark.parametrize("cpus", [1, 5], ids=["of one node", "of both nodes"])
+def test_cpus_that_ray_counts_and_a_quota_does_not_allow_are_told_once_wherever_cpus_are_left_free(cpus):
+    alike = [gpu_node(name, gpus=0, cpus=4).model_copy(update={"usable_cpus": 2}) for name in "ab"]
+
+    plan = ReservingPolicy(CpuPolicy(), cpus=cpus).plan(ClusterCapacity.of(*alike))
+
+    told = [reason for reason in plan.reasons if "Ray counts" in reason]
+    assert [reason.partition(" where")[0] for reason in told] == ["Ray counts 4 CPUs on 2 nodes"]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +146,21 @@ def test_cpus_are_left_free_where_no_device_needs_them(shapes, policy, wish, slo
     plan = ReservingPolicy(policy, **wish).plan(nodes(*shapes))
 
     assert [f"{slot.max_concurrent_trials} x {slot}" for slot in plan.slots] == slots
+
+
+@pytest.mark.parametrize(
+    ("policy", "wish", "limited_by"),
+    [
+        pytest.param(GpuPolicy(cpus=4), {"cpus": 12}, "CPU", id="CPUs left free of which a GPU has too few"),
+        pytest.param(SHARE, {"cpus": 12}, "CPU", id="and a share of a GPU"),
+        pytest.param(GpuPolicy(cpus=4), {"cpus": 8}, "GPU", id="GPUs, all in use"),
+        pytest.param(GpuPolicy(), {"cpus": 12}, "GPU", id="GPUs, whose trials divide the CPUs"),
+        pytest.param(GpuPolicy(cpus=4), {"gpus": 1}, "GPU", id="GPUs left free"),
+        pytest.param(CappedPolicy(GpuPolicy(cpus=4), 1), {"cpus": 1}, "max_concurrent_trials", id="a cap"),
+    ],
+)
+def test_a_plan_beside_what_is_left_free_is_limited_by_what_stops_one_more_trial(policy, wish, limited_by):
+    assert ReservingPolicy(policy, **wish).plan(nodes((8, 1), (8, 1))).limited_by == limited_by
 
 
 def test_cpus_are_left_free_where_no_npu_needs_them():

@@ -463,6 +463,16 @@ def test_a_run_that_is_restored_under_another_plan_says_so():
     assert [plan.why for plan in usage.plans] == ["", "the run was restored"]
 
 
+def test_time_after_a_change_of_the_plan_is_metered_by_the_new_plan():
+    run = RunMonitor(plan_of(1), None, 2, None)
+    run.read_cluster(nodes((0, 2)), 0)
+
+    run.use_plan(plan_of(2), "the run was restored")
+
+    (gpu,) = run.record(10).resources
+    assert [idle.reason for idle in gpu.idle] == [NOTHING_RAN]
+
+
 # Who had which slot.
 
 

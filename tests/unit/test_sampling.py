@@ -1,9 +1,19 @@
-"""Which nodes are read: a few tasks, however many nodes there are."""
+"""Which nodes are read: a few tasks, however many nodes there are; what it means if one was not read."""
+
+import pytest
 
 from tests.clusters import GIB, gpu_node
 from tune_policies import GpuDevice, NodeCapacity, Resources
 from tune_policies.cluster.accelerators import gpu_memory_of_type
-from tune_policies.probe.sampling import NodeFacts, first_reads, group_kinds, second_reads, spread_facts, unread
+from tune_policies.probe.sampling import (
+    NodeFacts,
+    about_unread,
+    first_reads,
+    group_kinds,
+    second_reads,
+    spread_facts,
+    unread,
+)
 
 
 def large_cluster(num_nodes, accelerator_type=None):
@@ -124,3 +134,24 @@ def test_cpus_of_other_models_are_no_reason_to_read_all_nodes_and_are_said_of_no
 
     assert num_read < 100
     assert sum(each.cpu_model is not None for each in known.values()) == num_read
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        pytest.param({"gpus": 0}, "CPU limits are not known where nodes were not read: node a: no NVML", id="CPUs"),
+        pytest.param({}, "GPU memory is not known where the GPUs were not read: node a: no NVML", id="no type"),
+        pytest.param(
+            {"accelerator_type": "A100"},
+            "The least GPU memory of the device type counts where the GPUs were not read: node a: no NVML",
+            id="a known type",
+        ),
+        pytest.param(
+            {"accelerator_type": "A100", "gpus": 2, "gpu_memory_gib": 40, "num_devices": 1},
+            "GPU memory is not known where the GPUs were not read: node a: no NVML",
+            id="fewer devices than Ray counts",
+        ),
+    ],
+)
+def test_a_warning_of_a_node_that_was_not_read_says_what_that_means(node, told):
+    assert list(about_unread([gpu_node("a", **node), gpu_node("b")], {"a": "no NVML"})) == [told]

@@ -238,7 +238,7 @@ class _ActiveLimits:
         raise MemoryLimitError(
             f"Ray gave this process a share of a {device}, but {missing[0]} sees no {device}, so nothing can hold it "
             f"to its share: install a {missing[0]} that is built for the {device} and its driver, or plan with "
-            "CpuPolicy"
+            'CpuPolicy. Where only Ray counts the device, see "Rehearse without a GPU" in the how-to on GPU memory'
         )
 
     def note(self, framework: str) -> None:

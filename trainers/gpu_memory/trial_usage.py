@@ -238,6 +238,17 @@ def noted_on_oom() -> Iterator[None]:
         raise
 
 
+class _NotesOfProcess(list[str]):
+    """The notes to an error, of which the record of its usage stays in this process.
+
+    Ray sends the text of the traceback too, which has the record. If it came with the error as well, Python would print
+    it twice.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, ([note for note in self if not note.startswith(USAGE_NOTE)],)
+
+
 def _note(error: Exception, stats: TrialMemoryStats) -> None:
     before = stats.num_ooms
     usage = _usage_if_known()
@@ -246,6 +257,7 @@ def _note(error: Exception, stats: TrialMemoryStats) -> None:
     if usage is not None:
         usage = usage.model_copy(update={"num_ooms": stats.num_ooms})
         error.add_note(USAGE_NOTE + json.dumps(usage.model_dump(mode="json")))
+        error.__notes__ = _NotesOfProcess(error.__notes__)
         # Tune copies a function's error. CuPy's are copied without their state: give them theirs.
         if len(error.__reduce_ex__(4)) == 2:
             copyreg.pickle(type(error), lambda each: (*each.__reduce_ex__(4)[:2], each.__dict__))

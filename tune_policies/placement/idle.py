@@ -11,7 +11,7 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPE_PREFIX
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.cluster.labels import matcher
 from tune_policies.placement.packing import Request, request_of, slots_on_node
-from tune_policies.plan.trial_plan import CPUS_DIVIDED, TrialPlan
+from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InvalidResourcesError
 from tune_policies.values.resources import TICKS, amount_of, format_amount, from_ticks
@@ -104,7 +104,7 @@ def _parts(cluster: ClusterCapacity, plan: TrialPlan) -> Parts | None:
     is_selected = matcher(slot.label_selector)
     room, parts = _left_on_full_nodes(cluster.where(lambda node: is_selected(node.ray_labels)), request)
     _merge_with_left(parts)
-    if any(reason.endswith(CPUS_DIVIDED) for reason in plan.reasons):
+    if plan.divides_cpus:
         _tell_what_is_rounded_down(parts, slot)
     for name, ticks in _total(cluster.where(lambda node: not is_selected(node.ray_labels))).items():
         parts[name, _NOT_SELECTED] += ticks

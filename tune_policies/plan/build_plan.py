@@ -24,8 +24,8 @@ from tune_policies.values.resources import MOST, TICKS, Resources, amount_of, fo
 from tune_policies.values.units import format_bytes, format_request
 from tune_policies.values.value import counted
 
-TAKE_FALLBACK: Final = "Take CpuPolicy() instead, or as a fallback (policy | CpuPolicy()), or add"
-"""How a suggestion begins where there are none of the devices; what to add follows."""
+_FALLBACK: Final = "Or take CpuPolicy() instead, or as a fallback (policy | CpuPolicy())."
+"""What an error advises too where there are none of the devices."""
 
 
 def build_plan(
@@ -167,13 +167,11 @@ def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> Infeas
         request.num_workers - 1,
         lambda n: n == 0 or count_trials(groups, request.model_copy(update={"num_workers": n})) > 0,
     )
+    offered = f"{beside}the cluster holds {workers} such {'worker' if workers == 1 else 'workers'} at once"
     short_of = limiting_resource(groups, request)
-    return InfeasibleRequestError(
-        str(request),
-        f"{beside}the cluster holds {workers} such {'worker' if workers == 1 else 'workers'} at once",
-        short_of,
-        f"Ask for num_workers={fewer}, or add nodes." if fewer else _smaller_request(groups, request, short_of),
-    )
+    if fewer:
+        return InfeasibleRequestError(str(request), offered, short_of, f"Ask for num_workers={fewer}, or add nodes.")
+    return _short_of(short_of, groups, request, offered)
 
 
 def _too_large(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleRequestError:
@@ -197,18 +195,26 @@ def _too_large(groups: tuple[NodeGroup, ...], request: Request) -> InfeasibleReq
     if nowhere := [name for name in needed if max(has_of(node, name) for node in nodes) < needed[name]]:
         short_of = nowhere[0]
         best = max(nodes, key=lambda node: (has_of(node, short_of), how_near(node)))
-    return InfeasibleRequestError(
-        str(request), f"the largest node offers {best}", short_of, _smaller_request(groups, request, short_of)
-    )
+    return _short_of(short_of, groups, request, f"the largest node offers {best}")
 
 
-def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: str) -> str:
-    """Return the nearest request that was tried and works; or what to add, where no smaller request works."""
-    most = _largest_that_fits(groups, request, short_of)
+def _short_of(resource: str, groups: tuple[NodeGroup, ...], request: Request, offered: str) -> InfeasibleRequestError:
+    """Return the error for want of a resource, with what would work."""
+    most = _largest_that_fits(groups, request, resource)
+    suggestion = _smaller_request(groups, request, resource, most)
+    fallback = _FALLBACK if most == 0 and resource in DEVICE_RESOURCES else ""
+    return InfeasibleRequestError(str(request), offered, resource, suggestion, fallback=fallback)
+
+
+def _smaller_request(groups: tuple[NodeGroup, ...], request: Request, short_of: str, most: int | None) -> str:
+    """Return the nearest request that was tried and works; or what to add, where no smaller request works.
+
+    ``most`` is the most of what is short with which a trial fits; ``None``: less does not help.
+    """
     if most is None:
         return f"Add a node with more {short_of}, or ask for less in every respect."
     if most == 0 and short_of in DEVICE_RESOURCES:
-        return f"{TAKE_FALLBACK} a {short_of} node."
+        return f"Add a {short_of} node."
     if most == 0:
         return f"Ask for no {short_of}, or add a node with more."
     amount = format_request(most) + " of host memory" if short_of == "memory" else _amount(most, short_of)

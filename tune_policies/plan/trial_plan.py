@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from tune_policies.views.svg import Picture
 
 
-CPUS_DIVIDED: Final = "set cpus= to change"
-"""How a reason ends that says how a policy divided the CPUs of a node."""
-
 _MOST_SHOWN: Final = 8
 """Slot types that ``explain`` names one by one."""
 
@@ -49,6 +46,7 @@ class TrialPlan(ShownValue):
             every config that was measured. ``None``: all trials get the same.
         fewer_than_fit: Whether fewer trials may run at once than Ray would place by their resources alone.
         left_free: What the policy leaves free for others, of all nodes together.
+        divides_cpus: Whether the policy divided the CPUs of a node by its slots, as it was not told how many to give.
         common: What every trial gets in a run by hand, where the nodes differ and each has slots of its own; ``None``:
             what the first of ``slots`` says.
     """
@@ -62,6 +60,7 @@ class TrialPlan(ShownValue):
     by_config: SlotsByProfile | SlotsByDecision | None = None
     fewer_than_fit: bool = False
     left_free: Resources = Resources()
+    divides_cpus: bool = False
     common: TrialSlot | None = None
 
     @property

@@ -152,6 +152,7 @@ class AcceleratorPolicy(ResourcePolicy):
             plan = build_plan(capacity, request, [*reasons, *about_cpus])
         except InfeasibleRequestError as error:
             raise self._infeasible(capacity, request, error) from None
+        plan = plan.model_copy(update={"divides_cpus": self.cpus is None})
         if self.cpus is None and not self.same_for_all:
             nodes = AlikeNodes(groups, to_ticks(share), accelerator_type=self.accelerator_type)
             plan = with_own_slots(
@@ -213,10 +214,11 @@ class AcceleratorPolicy(ResourcePolicy):
         if self.cpus is None:
             of_type = nodes_with_cpus(of_type, name)
         found = infeasible(of_type, request.model_copy(update={"accelerator_type": None}))
-        suggestion = found.suggestion
+        suggestion, fallback = found.suggestion, found.fallback
         if found.short_of == name and (smaller := self._amount_that_fits(capacity)):
-            suggestion = f"Ask for amount={smaller}, or add a larger node."
-        return InfeasibleRequestError(str(request), found.offered, self._what_is_short(found.short_of), suggestion)
+            suggestion, fallback = f"Ask for amount={smaller}, or add a larger node.", ""
+        short_of = self._what_is_short(found.short_of)
+        return InfeasibleRequestError(str(request), found.offered, short_of, suggestion, fallback=fallback)
 
     def _what_is_short(self, resource: str) -> str:
         # The policy's own CPUs never run out before the devices; where both run out at once, the devices are short.

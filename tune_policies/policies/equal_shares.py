@@ -17,7 +17,7 @@ from tune_policies.placement.packing import (
     workers_on_node,
 )
 from tune_policies.plan.build_plan import about_host_memory, about_the_nodes
-from tune_policies.plan.trial_plan import CPUS_DIVIDED, TrialPlan
+from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.resources import MOST, TICKS, amount_of, from_ticks, to_ticks
 from tune_policies.values.value import counted
@@ -110,7 +110,7 @@ def about_equal_cpus(nodes: Iterable[NodeCapacity], request: Request, resource: 
         text += f": {amount_of(has, 'CPU')} ÷ {counted(slots, f'{resource} slot')}"
         text += ", rounded down" if cpus >= 1 and cpus * slots < has else ""
         text += ", on the node with the fewest for each" if len({*per_slot.values()} - {0}) > 1 else ""
-    return f"{text}; {CPUS_DIVIDED}"
+    return f"{text}; set cpus= to change"
 
 
 def about_nodes_without_cpus(groups: Iterable[NodeGroup], resource: str, cpus: float) -> Iterator[str]:

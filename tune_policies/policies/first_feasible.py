@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 
 from tune_policies.cluster.capacity import ClusterCapacity
-from tune_policies.plan.build_plan import TAKE_FALLBACK
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import InnerPolicy, ResourcePolicy
 from tune_policies.values.errors import InfeasibleRequestError, InvalidResourcesError
@@ -96,12 +95,13 @@ def plan_first_feasible(
         " and ".join(dict.fromkeys(error.short_of for error in errors)),
         last.suggestion,
         tuple(errors),
+        last.fallback,
     )
 
 
 def why_not(policy: ResourcePolicy, error: InfeasibleRequestError) -> str:
     """Return why a choice does not fit, for the plan of a later one: it does not advise to take a fallback."""
-    return f"not {type(policy).__name__}: {error}".replace(TAKE_FALLBACK, "Add")
+    return f"not {type(policy).__name__}: {error.told(fallback='')}"
 
 
 def _fewer(at_once: int) -> str:

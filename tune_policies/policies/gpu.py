@@ -20,6 +20,7 @@ from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
     GpuTypesPolicy,
     Selection,
+    about_listed_nodes,
     alike_in_memory,
     alike_nodes,
     describe_gpus,
@@ -100,14 +101,16 @@ class GpuPolicy(GpuTypesPolicy):
         if self.same_for_all:
             return plan
         share = self._share(selection)
+        nodes = tuple(self._alike_nodes(capacity, selection, accelerator_type, share))
+        reasons = self._reasons(capacity, selection, accelerator_type, share)
         return with_own_slots(
             plan,
             capacity,
             self._request(from_ticks(share)),
-            self._alike_nodes(capacity, selection, accelerator_type, share),
+            nodes,
             resource="GPU",
             choose_cpus=self.cpus is None,
-            reasons=self._reasons(capacity, selection, accelerator_type, share),
+            reasons=[*reasons, *about_listed_nodes(nodes)],
         )
 
     def _selections(self, capacity: ClusterCapacity, accelerator_type: str | None) -> Iterator[Selection]:

@@ -26,6 +26,7 @@ from tune_policies.policies.gpu_selection import (
     AcceleratorTypes,
     GpuTypesPolicy,
     Selection,
+    about_listed_nodes,
     alike_nodes,
     describe_gpus,
     each_once,
@@ -148,6 +149,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         reasons = [
             f"{format_bytes(needed)} a worker: {on_each}{capped}",
             *self._left_out(capacity, usable, Selection(tuple(enough))),
+            *about_listed_nodes(nodes),
         ]
         return with_own_slots(
             plan,
@@ -216,6 +218,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             _what_was_measured(profile, held, self.headroom),
             *_what_ran_out(not_held),
             *_what_they_get(by_config),
+            *about_listed_nodes(alike_nodes(capacity, each, TICKS) for each, _ in told),
             *profile.reasons,
             *_where_it_was_not_measured(profile, gpu_models, overhead),
             *self._about_host_memory(profile),

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from tune_policies.cluster.accelerators import check_accelerator_type, check_type_of_resource
 from tune_policies.cluster.capacity import ClusterCapacity, NodeCapacity, NodeGroup
-from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, is_label_value, is_one_of
+from tune_policies.cluster.labels import ACCELERATOR_TYPE, NODE_ID, format_selector, is_label_value, is_one_of
 from tune_policies.placement.packing import Request, as_told_apart, workers_on_node
 from tune_policies.plan.build_plan import build_plan
 from tune_policies.plan.trial_plan import TrialPlan
@@ -185,7 +185,8 @@ def plan_gpu_share(
     groups = selection.groups if selection.by_label else None
     if choose_cpus and not usable.groups:  # no node has room for the share: look for what would work on nodes with CPUs
         groups = nodes_with_cpus(capacity.groups if groups is None else groups, "GPU")
-    return build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), notes, groups=groups)
+    plan = build_plan(capacity, request.model_copy(update={"gpu_memory_bytes": memory}), notes, groups=groups)
+    return plan.model_copy(update={"divides_cpus": choose_cpus})
 
 
 def sized_for(selection: Selection, request: Request, *, choose_cpus: bool) -> tuple[Request, Selection]:
@@ -304,6 +305,13 @@ def labels_of(capacity: ClusterCapacity, selection: Selection) -> dict[str, str]
     if (types := _types_that_tell(capacity, selection.groups)) is not None:
         return {ACCELERATOR_TYPE: is_one_of(types)}
     return {NODE_ID: is_one_of(node.node_id for node in capacity.nodes_of(selection.groups))}
+
+
+def about_listed_nodes(nodes: Iterable[AlikeNodes]) -> Iterator[str]:
+    """Yield which GPUs nodes have that a selector lists by their identifiers: these say nothing to a reader."""
+    for alike in nodes:
+        if NODE_ID in alike.label_selector:
+            yield f"nodes with {format_selector(alike.label_selector)}: {describe_gpus(alike.groups)}"
 
 
 def describe_gpus(groups: Iterable[NodeGroup]) -> str:

@@ -7,9 +7,10 @@ from typing import TypeVar
 
 from tune_policies.cluster.accelerators import DEVICE_RESOURCES
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeTypeCapacity
-from tune_policies.cluster.labels import NODE_ID, is_none_of
+from tune_policies.cluster.labels import NODE_ID, is_none_of, matcher
 from tune_policies.placement.layout import place_slots
-from tune_policies.placement.packing import as_told_apart, largest, request_of, subtract, workers_on_node
+from tune_policies.placement.packing import as_told_apart, count_trials, largest, request_of, subtract, workers_on_node
+from tune_policies.plan.build_plan import about_the_nodes
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.policies.policy import ResourcePolicy, WrappingPolicy
@@ -107,12 +108,29 @@ class ReservingPolicy(WrappingPolicy):
             notes.append("Ray may spread the shares, so as much GPU stays free in sum, but perhaps no whole GPU")
         if self.memory and any(node.resources.memory_bytes is None for node, _ in capacity.groups):
             notes.append("host memory of some nodes is not known, so it may not be left free")
-        plan = plan.with_slots(lambda slot: _kept_off_small_devices(slot, capacity)).with_reasons(*notes)
-        plan = plan.model_copy(update={"fewer_than_fit": True, "left_free": _sum(plan.left_free, wish)})
+        of_rest = set(about_the_nodes(rest))  # it has less of some nodes than Ray counts there, so it does not tell all
+        reasons = (*notes, *(each for each in plan.reasons if each not in of_rest), *about_the_nodes(capacity))
+        changes = {"reasons": reasons, "fewer_than_fit": True, "left_free": _sum(plan.left_free, wish)}
+        plan = plan.with_slots(lambda slot: _kept_off_small_devices(slot, capacity)).model_copy(update=changes)
+        plan = plan.model_copy(update={"limited_by": _limited_by(plan, capacity, wish)})
         if len(plan.slots) == 1:
             return plan
         # Slots of several types have places of their own, which are chosen on all of the cluster.
         return _placed(plan, capacity)
+
+
+def _limited_by(plan: TrialPlan, capacity: ClusterCapacity, wish: Resources) -> str:
+    """Return what stops one more trial: of what is left free, that without which more such trials would run."""
+    slot, request = plan.slots[0], request_of(plan.slots[0])
+    if len(plan.slots) > 1 or plan.limited_by in wish.ticks or plan.limited_by not in request.worker.ticks:
+        return plan.limited_by
+    cluster, is_selected = capacity.with_nodes_added(plan.nodes_to_add), matcher(slot.label_selector)
+    for name in wish.ticks:
+        rest = cluster.replacing(_reduced(cluster, wish.with_ticks(name, 0)))
+        groups = rest.where(lambda node: is_selected(node.ray_labels)).groups
+        if count_trials(groups, request) > slot.max_concurrent_trials:
+            return name
+    return plan.limited_by
 
 
 def _sum(one: Resources, other: Resources) -> Resources:
@@ -262,23 +280,24 @@ def _with_smaller_gpus(capacity: ClusterCapacity, less_bytes: int) -> ClusterCap
     """
 
     def smaller(each: Node, node: NodeCapacity) -> Node:
-        memory = node.smallest_gpu_memory_bytes
-        if memory is None:
+        if (memory := node.smallest_gpu_memory_bytes) is None:
             return each
-        if memory <= less_bytes:
-            raise InfeasibleRequestError(
-                f"{format_bytes(less_bytes)} of each GPU left free beside it",
-                f"node {node.node_id} has GPUs of {format_bytes(memory)}",
-                "GPU memory",
-                "Leave less free, or leave such nodes out: SelectingPolicy(policy, exclude_nodes=…).",
-            )
         of_type = GpuDevice(index=0, name=node.accelerator_type or "GPU", memory_bytes=memory)
         devices = node.devices or (of_type,) * math.ceil(node.resources.gpus)
         left = tuple(gpu.model_copy(update={"memory_bytes": gpu.memory_bytes - less_bytes}) for gpu in devices)
         return each.model_copy(update={"devices": left})
 
-    # By name, so that the error names the same node in whatever order Ray lists them.
-    nodes = capacity.with_nodes(smaller(node, node) for node in sorted(capacity.nodes, key=lambda node: node.node_id))
+    there = (*capacity.nodes, *(each.as_node() for each in capacity.node_types or ()))
+    known = [(memory, node.node_id) for node in there if (memory := node.smallest_gpu_memory_bytes) is not None]
+    memory, node_id = min(known, default=(less_bytes + 1, ""))
+    if memory <= less_bytes:
+        raise InfeasibleRequestError(
+            f"{format_bytes(less_bytes)} of each GPU left free beside it",
+            f"node {node_id} has GPUs of {format_bytes(memory)}",
+            "GPU memory",
+            "Leave less free, or leave such nodes out: SelectingPolicy(policy, exclude_nodes=…).",
+        )
+    nodes = capacity.with_nodes(smaller(node, node) for node in capacity.nodes)
     if capacity.node_types is None:
         return nodes
     return nodes.model_copy(update={"node_types": tuple(smaller(each, each.as_node()) for each in capacity.node_types)})

@@ -7,8 +7,7 @@ not what is free just now: Ray reports less than is free while placement groups 
 
 import time
 import warnings
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,13 +21,18 @@ from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.policies.policy import ResourcePolicy
 from tune_policies.probe.node_reading import Facts, read_nodes
 from tune_policies.probe.node_types import addable_node_types, addable_nodes, load_cluster_config
-from tune_policies.probe.sampling import NodeFacts, first_reads, group_kinds, second_reads, spread_facts, unread
+from tune_policies.probe.sampling import (
+    NodeFacts,
+    about_unread,
+    first_reads,
+    group_kinds,
+    second_reads,
+    spread_facts,
+    unread,
+)
 from tune_policies.ray_compat.connection import connect, connection
 from tune_policies.ray_compat.gcs import ClusterState, read_cluster_state
 from tune_policies.values.errors import InvalidResourcesError, ProbeError
-
-_NAMED: Final = 3
-"""So many nodes a warning names for one reason."""
 
 
 class ProbeWarning(UserWarning):
@@ -156,11 +160,8 @@ def _read_nodes(state: ClusterState, timeout_s: float) -> _Readings:
     readings.read(second_reads(kinds, readings.facts), state.session, deadline)
     failures = unread(kinds, readings.facts, readings.failures)
     readings.facts = spread_facts(kinds, readings.facts)
-    with_gpus = {node.node_id for node in state.nodes if node.resources.gpus > 0}
-    for known, of_gpus in (("GPU memory is not known where the GPUs", True), ("CPU limits are not known where", False)):
-        if reasons := {node_id: why for node_id, why in failures.items() if (node_id in with_gpus) == of_gpus}:
-            verb = "were not read" if of_gpus else "nodes were not read"
-            readings.warnings.append(f"{known} {verb}: {_explain(reasons)}")
+    nodes = (_with_facts(node, readings.facts.get(node.node_id)) for node in state.nodes)
+    readings.warnings += about_unread(nodes, failures)
     return readings
 
 
@@ -176,18 +177,6 @@ def _to_devices(node: NodeCapacity, facts: Facts) -> tuple[tuple[GpuDevice, ...]
     declared = node.resources.gpus
     fewer = f"Ray counts {declared:g} GPUs, but NVML lists {len(devices)}" if len(devices) < declared else None
     return devices, fewer
-
-
-def _explain(reasons: Mapping[str, str]) -> str:
-    """Return each reason once, with the first nodes that it holds for."""
-    nodes = defaultdict(list)
-    for node_id, why in sorted(reasons.items()):
-        nodes[why].append(node_id[:8])
-    return "; ".join(
-        f"{'node' if len(ids) == 1 else 'nodes'} {', '.join(ids[:_NAMED])}"
-        f"{f' and {len(ids) - _NAMED} more' if len(ids) > _NAMED else ''}: {why}"
-        for why, ids in nodes.items()
-    )
 
 
 def _addable(state: ClusterState, monitor: Any) -> tuple[tuple[NodeTypeCapacity, ...], int | None]:

@@ -1,11 +1,11 @@
-"""Which nodes are read by a task of their own, and for which others they speak.
+"""Which nodes are read by a task of their own, for which others they speak, and what it means if one was not read.
 
 Up to a hundred nodes each is read. In a larger cluster nodes are alike in kinds, so a few of each kind are read, and
 all of a kind only where those differ.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import log2
 from typing import Final
 
@@ -16,6 +16,9 @@ from tune_policies.values.value import Value
 MAX_NODES_READ: Final = 100
 """Most nodes of a cluster that are all read, and most that are read at first in a larger one."""
 READS_PER_KIND: Final = 3
+
+_NAMED: Final = 3
+"""So many nodes a warning names for one reason."""
 
 _MAX_LABEL_VALUES: Final = 10
 """A label with more values in one cluster tells nodes apart (``ray.io/node-id``, host names, racks), not kinds."""
@@ -108,6 +111,34 @@ def unread(kinds: Iterable[Kind], facts: Mapping[str, NodeFacts], failures: Mapp
         of_kind = next((failures[node.node_id] for node in kind if node.node_id in failures), "too many kinds of node")
         reasons |= {n.node_id: of_kind for n in kind if n.node_id not in facts and n.node_id not in failures}
     return reasons
+
+
+def about_unread(nodes: Iterable[NodeCapacity], failures: Mapping[str, str]) -> Iterator[str]:
+    """Yield what failures to read nodes mean for a plan; ``nodes`` have the facts that were read."""
+    reasons: dict[str, dict[str, str]] = defaultdict(dict)
+    for node in nodes:
+        if node.node_id not in failures:
+            continue
+        if not node.resources.gpus:
+            meaning = "CPU limits are not known where nodes were not read"
+        elif node.smallest_gpu_memory_bytes is None:
+            meaning = "GPU memory is not known where the GPUs were not read"
+        else:
+            meaning = "The least GPU memory of the device type counts where the GPUs were not read"
+        reasons[meaning][node.node_id] = failures[node.node_id]
+    yield from (f"{meaning}: {_explain(why)}" for meaning, why in reasons.items())
+
+
+def _explain(reasons: Mapping[str, str]) -> str:
+    """Return each reason once, with the first nodes that it holds for."""
+    nodes = defaultdict(list)
+    for node_id, why in sorted(reasons.items()):
+        nodes[why].append(node_id[:8])
+    return "; ".join(
+        f"{'node' if len(ids) == 1 else 'nodes'} {', '.join(ids[:_NAMED])}"
+        f"{f' and {len(ids) - _NAMED} more' if len(ids) > _NAMED else ''}: {why}"
+        for why, ids in nodes.items()
+    )
 
 
 def _findings(kind: Kind, facts: Mapping[str, NodeFacts]) -> list[NodeFacts]:

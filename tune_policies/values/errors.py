@@ -34,6 +34,7 @@ class InfeasibleRequestError(ResourcePolicyError):
             ``"memory"``, a custom resource, or ``"GPU memory"``.
         suggestion: The nearest request that would work, and what else can be done.
         tried: The errors of each choice, where several were tried in turn.
+        fallback: Which policy to take instead; empty: the error advises none.
     """
 
     def __init__(
@@ -43,18 +44,28 @@ class InfeasibleRequestError(ResourcePolicyError):
         short_of: str,
         suggestion: str,
         tried: "tuple[InfeasibleRequestError, ...]" = (),
+        fallback: str = "",
     ) -> None:
-        super().__init__(asked, offered, short_of, suggestion, tried)
+        super().__init__(asked, offered, short_of, suggestion, tried, fallback)
         self.asked = asked
         self.offered = offered
         self.short_of = short_of
         self.suggestion = suggestion
         self.tried = tried
+        self.fallback = fallback
 
-    def told(self, *, offered: str | None = None, suggestion: str | None = None) -> "InfeasibleRequestError":
+    def told(
+        self, *, offered: str | None = None, suggestion: str | None = None, fallback: str | None = None
+    ) -> "InfeasibleRequestError":
         """Return the same error in other words."""
-        texts = (self.offered if offered is None else offered, self.suggestion if suggestion is None else suggestion)
-        return InfeasibleRequestError(self.asked, texts[0], self.short_of, texts[1], self.tried)
+        return InfeasibleRequestError(
+            self.asked,
+            self.offered if offered is None else offered,
+            self.short_of,
+            self.suggestion if suggestion is None else suggestion,
+            self.tried,
+            self.fallback if fallback is None else fallback,
+        )
 
     @classmethod
     def of_each(cls, errors: "Sequence[InfeasibleRequestError]") -> "InfeasibleRequestError":
@@ -64,10 +75,11 @@ class InfeasibleRequestError(ResourcePolicyError):
         asked = " or else ".join(error.asked for error in errors)
         offered = "; ".join(f"for {error.asked}: {error.offered}" for error in errors)
         short_of = " and ".join(dict.fromkeys(error.short_of for error in errors))
-        return cls(asked, offered, short_of, errors[-1].suggestion, tuple(errors))
+        return cls(asked, offered, short_of, errors[-1].suggestion, tuple(errors), errors[-1].fallback)
 
     def __str__(self) -> str:
-        return f"one trial needs {self.asked}, but {self.offered}: short of {self.short_of}. {self.suggestion}"
+        hints = f"{self.suggestion} {self.fallback}".strip()
+        return f"one trial needs {self.asked}, but {self.offered}: short of {self.short_of}. {hints}"
 
 
 class ProbeError(ResourcePolicyError):

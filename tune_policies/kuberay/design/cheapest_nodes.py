@@ -195,9 +195,7 @@ def _enough(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int
                 try:
                     policy.plan(pool.capacity(most))
                 except InfeasibleRequestError as error:
-                    offered = f"with every node that can be had, {error.offered}"
-                    args = (error.asked, offered, error.short_of, error.suggestion, error.tried)
-                    raise InfeasibleRequestError(*args) from error
+                    raise error.told(offered=f"with every node that can be had, {error.offered}") from error
         elif plan.min_concurrent_trials >= num_trials or units == most:
             return units, plan
         elif plan.min_concurrent_trials == before and number >= 2 * request_of(plan.slots[0]).processes:

@@ -392,6 +392,7 @@ def _choose(policy: ResourcePolicy, pool: NodePool, num_trials: int, measured: M
         " and ".join(dict.fromkeys(error.short_of for error in errors)),
         errors[-1].suggestion,
         tuple(errors),
+        errors[-1].fallback,
     )
 
 

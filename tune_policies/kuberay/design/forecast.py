@@ -121,7 +121,7 @@ def forecast_trials(
     except InfeasibleRequestError as error:
         # What the cluster's file leaves open may be why nothing fits.
         suggestion = " ".join((error.suggestion, *(f"Note that {each}." for each in cluster.assumptions)))
-        raise InfeasibleRequestError(error.asked, error.offered, error.short_of, suggestion, error.tried) from error
+        raise error.told(suggestion=suggestion) from error
     try:
         at_minimum = stage(policy.plan(capacity.model_copy(update={"node_types": ()})))
     except InfeasibleRequestError as error:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from ray.tune import Callback
+from ray.tune.schedulers import TrialScheduler
 
 from tune_policies.cluster.capacity import ClusterCapacity
 from tune_policies.files.reading import MAX_RECORD_BYTES, UnreadableFileError, get_text, read_bytes, read_text
@@ -80,22 +81,21 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
 
     Args:
         plan: The policy's plan under which the trials run; ``None``: ``run`` or ``tuner`` hands its plan over.
-        scheduler: The ``PolicyScheduler`` of the run, whose plan may change; ``None``: the plan stays.
+        scheduler: The scheduler of the run. Under a ``PolicyScheduler`` the plan may change. Of any other only
+            ``max_t`` is read: trials that end there have finished. ``None``: the run has none, or ``run`` or ``tuner``
+            hands it over.
 
     Raises:
-        InvalidResourcesError: ``plan`` is no plan, or ``scheduler`` has none.
+        InvalidResourcesError: ``plan`` is no plan, or ``scheduler`` no scheduler.
     """
 
-    def __init__(self, plan: TrialPlan | None = None, scheduler: PolicyScheduler | None = None) -> None:
+    def __init__(self, plan: TrialPlan | None = None, scheduler: TrialScheduler | None = None) -> None:
         if plan is not None and not isinstance(plan, TrialPlan):
             raise InvalidResourcesError(f"plan must be the TrialPlan of a policy, got {shorten(plan)}")
-        if scheduler is not None and not hasattr(scheduler, "changes"):
-            raise InvalidResourcesError(
-                f"scheduler must be a PolicyScheduler, whose plan may change, got {type(scheduler).__name__}: "
-                "leave it out for others"
-            )
+        if scheduler is not None and not isinstance(scheduler, TrialScheduler):
+            raise InvalidResourcesError(f"scheduler must be the scheduler object of the run, got {shorten(scheduler)}")
         self._plan = plan
-        self._scheduler = scheduler
+        self._scheduler = scheduler if isinstance(scheduler, PolicyScheduler) else None
         self._longest_trials = _longest_trials(scheduler)
         self._before: ResourceUsage | None = None
         self._reset_run()
@@ -171,7 +171,9 @@ class PolicyCallback(Callback):  # type: ignore[misc]  # Ray has no types
         saved, self._before = self._before, None
         if saved is None:
             return
-        _print_once(next(map(plan_of_trainable, trials), None) or run.plan)
+        if self._scheduler is None and (plan := next(map(plan_of_trainable, trials), None)):
+            run.use_plan(plan, "the run was restored")  # the callback may be restored too, with the plan that was
+        _print_once(run.plan)
         self._find_storage(trials)
         if self._storage is None:
             return

@@ -204,11 +204,13 @@ class ResourceUsage(ShownValue):
         """What became of the trials, and of the plan, in lines."""
         planned = "" if self.num_waves_planned is None else f"{self.num_waves_planned} planned, "
         at_once = counted(self.max_trials_at_once, "trial")
+        trial_s = 3600 * sum(slot.trial_hours for slot in self.slots)
+        on_average = f", {trial_s / self.elapsed_s:.1f} on average" if self.elapsed_s else ""
         changes = len(self.plans) - 1
         return (
             f"trials: {_trials(self.trials)}",
             f"out of memory: {_out_of_memory(self.out_of_memory)}",
-            f"waves: {planned}{self.num_waves} as run, with {at_once} at once at most",
+            f"waves: {planned}{self.num_waves} as run, with {at_once} at once at most{on_average}",
             *([f"the plan changed {counted(changes, 'time')}"] if changes > 0 else []),
             *self.warnings,
         )

@@ -98,9 +98,10 @@ class RunMonitor:
         self._plans, self._warnings = list(before.plans), list(before.warnings)
         cut_off = {"ended_s": before.elapsed_s, "end": "cut_off"}
         self._spans = [span if span.end else span.model_copy(update=cut_off) for span in before.spans]
-        self._use_plan(self.plan, first_reason)
+        self.use_plan(self.plan, first_reason)
 
-    def _use_plan(self, plan: TrialPlan, why: str) -> None:
+    def use_plan(self, plan: TrialPlan, why: str) -> None:
+        """Meter by ``plan`` from now on."""
         self.plan = plan
         text = plan.explain()
         if not self._plans or self._plans[-1].text != text:  # a run may be restored under the plan that it had
@@ -129,7 +130,7 @@ class RunMonitor:
         if self._scheduler and len(self._scheduler.changes) > self._num_changes:
             self._meter.count_until(now_s)
             for change in self._scheduler.changes[self._num_changes :]:
-                self._use_plan(change.plan, change.why)
+                self.use_plan(change.plan, change.why)
             self._num_changes = len(self._scheduler.changes)
         if ended:
             self._meter.count_until(now_s)
