@@ -214,8 +214,12 @@ class Churn:
         if trial.status == Trial.PAUSED:
             return "its scheduler has paused it"
         if trial in scheduler._assignments:
-            assert trial in self.controller._trial_to_actor, f"{trial} has a slot, and nothing was asked for"
-            actor = self.actors._actors[self.controller._trial_to_actor[trial]]
+            tracked = self.controller._trial_to_actor.get(trial)
+            if tracked is None:
+                is_full = self.actors.num_pending_actors >= self.controller._max_pending_trials
+                assert is_full, f"{trial} has a slot, and nothing was asked for"
+                return "Tune asks for no more processes at once"
+            actor = self.actors._actors[tracked]
             return "its slot is still held" if actor.held is None else "it starts"
         if not scheduler._run_plan.placements:
             return "no node has room"
