@@ -84,6 +84,16 @@ def test_the_groups_are_the_cheapest_that_hold_all_trials(policy, expected):
     assert groups(plan) == expected
 
 
+def test_workers_get_many_small_nodes_where_these_cost_less_than_a_few_large_ones():
+    """One node of each type would hold all trials, but one T4 node not a single one."""
+    t4 = node_type("t4", 16, 1, 1.0, accelerator_type="T4")
+    a100 = node_type("a100", 96, 8, 37.0, accelerator_type="A100")
+
+    design = design_cluster(GpuMemoryPolicy(gpu_memory="12GiB", num_workers=2), catalog(t4, a100), 3)
+
+    assert groups(design) == {"t4": 6}
+
+
 def test_each_kind_of_slots_has_its_groups():
     policy = MixedPolicy(GpuPolicy(gpus=0.25, cpus=1), CpuPolicy(cpus=2))
 

@@ -166,7 +166,7 @@ def _of_one_kind_of_gpu(policy: ResourcePolicy, pool: NodePool, most: Units, num
 def _of_all(policy: ResourcePolicy, pool: NodePool, most: Units, num_trials: int) -> NodeChoice:
     enough, plan = _enough(policy, pool, most, num_trials)
     target = min(num_trials, plan.min_concurrent_trials)
-    counts = list(_counts(policy, pool, most, enough, plan))
+    counts = list(_counts(policy, pool, most, plan))
     best: tuple[tuple[int, ...], Units] | None = None
     for spare in _SPARE:
         covers = [each for each in _covers(pool, most, counts, target, spare) if best is None or each[0] < best[0]]
@@ -219,13 +219,13 @@ class _Count(NamedTuple):
     uses_devices: bool
 
 
-def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, enough: Units, plan: TrialPlan) -> Iterator[_Count]:
+def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, plan: TrialPlan) -> Iterator[_Count]:
     """Yield each way of counting once: trials on each type by itself, and workers in slots that the policy makes."""
     alone = {name: pool.plan(policy, {name: 1}) for name in most}
     if plan.num_workers == 0:
         in_unit = {name: 0 if one is None else one.min_concurrent_trials for name, one in alone.items()}
         yield _Count(in_unit, 1, _uses_devices(plan.slots[0]))
-    slots = [_alike(slot) for slot in (*_slots(policy, pool, enough), *plan.slots, plan.common_slot)]
+    slots = [_alike(slot) for slot in (*_slots(policy, pool, most), *plan.slots, plan.common_slot)]
     if len({slot.worker.cpus for slot in slots}) > 1:
         # The CPUs are the policy's choice, and give way where a node has few, so that none of its devices is stranded.
         slots += [_without_cpus(slot) for slot in slots if _uses_devices(slot)]
@@ -235,9 +235,9 @@ def _counts(policy: ResourcePolicy, pool: NodePool, most: Units, enough: Units, 
             yield _Count(in_unit, request_of(slot).processes, _uses_devices(slot))
 
 
-def _slots(policy: ResourcePolicy, pool: NodePool, enough: Units) -> Iterator[TrialSlot]:
+def _slots(policy: ResourcePolicy, pool: NodePool, most: Units) -> Iterator[TrialSlot]:
     """Yield the slots that the policy makes on nodes of one type."""
-    for name, number in enough.items():
+    for name, number in most.items():
         with suppress(InfeasibleRequestError):
             yield from _enough(policy, pool, {name: number}, 1)[1].slots
 
