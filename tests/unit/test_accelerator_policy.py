@@ -23,6 +23,7 @@ def test_whole_devices_are_counted_node_by_node_and_share_the_cpus_of_the_poores
 
     assert (plan.max_concurrent_trials, plan.resources_per_trial) == (5, {"cpu": 4, "HPU": 2})
     assert (plan.limited_by, plan.use_gpu) == ("HPU", False)
+    assert not any("share" in reason for reason in plan.reasons)
 
 
 def test_a_share_of_an_npu_is_an_equal_part_of_it():

@@ -204,6 +204,19 @@ def test_little_host_memory_leaves_room_for_few_drivers():
     assert plan.nodes_to_add == {"tiny": 3}
 
 
+def test_nodes_without_room_for_a_driver_are_not_added_for_drivers():
+    """The alive node has the CPUs for all workers, but not a mebibyte of host memory for a driver."""
+    no_room = NodeTypeCapacity(name="no room", resources=Resources(cpus=8, memory_bytes=2**19 + 1), max_nodes_to_add=3)
+    room = NodeTypeCapacity(name="room", resources=Resources(cpus=2, memory_bytes="1GiB"), max_nodes_to_add=3)
+    alive = ClusterCapacity.of(Resources(cpus=8, memory_bytes=2**19 + 1))
+
+    plan = AutoscalingPolicy(CappedPolicy(CpuPolicy(num_workers=1), 2)).plan(
+        alive.model_copy(update={"node_types": (no_room, room)})
+    )
+
+    assert (plan.max_concurrent_trials, plan.nodes_to_add) == (2, {"room": 1})
+
+
 def test_an_added_node_never_takes_the_id_of_an_alive_one():
     alive = ClusterCapacity.of(gpu_node("small+1")).model_copy(update={"node_types": (SMALL,)})
 

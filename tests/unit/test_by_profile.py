@@ -217,7 +217,7 @@ def test_a_config_that_ran_out_gets_a_whole_gpu_that_is_larger():
 
     plan = GpuMemoryPolicy(profile=profile).plan(ONE_GPU)
 
-    assert gpus_for(plan, batch=99) == 1
+    assert (gpus_for(plan, batch=99), plan.max_concurrent_trials) == (1, 1)
     assert not any("'batch': 99" in reason for reason in plan.reasons)
 
 

@@ -120,6 +120,14 @@ def test_the_error_has_the_sum_and_the_number_of_trials_that_would_run():
     )
 
 
+def test_trials_that_only_run_one_by_one_are_told_so():
+    view = ClusterOccupancy(
+        nodes=(node(cpus=2),), waiting=(run("old", 1, gang(), driver()), run("b", 2, gang(), driver()))
+    )
+
+    assert deadlock_error(view, view.waiting[0]).suggestion.startswith("Pass max_concurrent_trials=1 to Tune")
+
+
 def test_a_gang_that_no_empty_cluster_holds_is_told_what_would_fit():
     one = run("one", needs=gang(3))
 

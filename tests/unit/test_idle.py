@@ -213,3 +213,10 @@ def test_nodes_that_the_plan_does_not_select_are_idle():
         "5 of 8 CPUs: on nodes that the plan's label selector leaves out",
         "1 of 8 CPUs: less than one more trial needs",
     ]
+
+
+def test_cpus_that_are_too_few_for_one_more_in_each_worker_are_told_as_such():
+    """The 15 CPUs were divided by the eight workers of one trial."""
+    assert explained(nodes((15, 8)), GpuPolicy(num_workers=8)) == [
+        "7 of 15 CPUs: too few for one more in each worker, and their nodes have no GPU left"
+    ]

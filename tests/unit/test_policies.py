@@ -21,7 +21,7 @@ from tune_policies import (
 from tune_policies.placement.packing import device_slots
 from tune_policies.policies.equal_shares import nodes_with_cpus
 from tune_policies.policies.gpu_selection import describe_gpus
-from tune_policies.values.resources import to_ticks
+from tune_policies.values.resources import TICKS, to_ticks
 
 T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
 A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
@@ -375,6 +375,31 @@ def test_the_many_small_workers_of_a_device_fit_its_memory(total_gib, asked, at_
 
 
 @pytest.mark.parametrize(
+    ("policy", "resource"),
+    [
+        pytest.param(GpuPolicy(gpus=1 / 60), "GPU", id="by share"),
+        pytest.param(GpuMemoryPolicy(gpu_memory="1GiB", same_for_all=True), "GPU", id="by GPU memory"),
+        pytest.param(AcceleratorPolicy(resource="NPU", amount=1 / 60, same_for_all=True), "NPU", id="of an NPU"),
+    ],
+)
+def test_on_no_node_does_the_sum_of_its_devices_admit_more_shares_than_fit_one_by_one(policy, resource):
+    cluster = ClusterCapacity.of(*(gpu_node(f"{n}", gpus=n, gpu_memory_gib=60, custom={"NPU": n}) for n in (1, 8)))
+
+    share = policy.plan(cluster).worker.ticks[resource]
+
+    assert [8 * TICKS // share, TICKS // share] == [device_slots(8 * TICKS, share), device_slots(TICKS, share)]
+
+
+@pytest.mark.parametrize(
+    ("device_gib", "told"), [(21.234, "4 workers on a GPU of 21.2 GiB"), (19.999, "3 workers on a GPU of 19.999 GiB")]
+)
+def test_the_size_of_a_gpu_has_the_digits_that_show_why_no_more_workers_fit(device_gib, told):
+    plan = GpuMemoryPolicy(gpu_memory="5GiB").plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=device_gib)))
+
+    assert plan.reasons[0] == f"5 GiB a worker: {told}"
+
+
+@pytest.mark.parametrize(
     "policy", [GpuPolicy(), GpuPolicy(min_gpu_memory="10GiB"), AcceleratorPolicy(resource="GPU")], ids=str
 )
 def test_a_gpu_node_that_is_left_out_for_want_of_cpus_is_named_with_the_way_out(policy):
@@ -521,6 +546,7 @@ def test_host_memory_as_a_custom_resource_is_refused_with_the_name_of_its_field(
         pytest.param(
             nodes((16, 8), (8, 0), (8, 0), (8, 0)), GpuPolicy(cpus=4), "CPU", id="nodes without GPUs do not count"
         ),
+        pytest.param(nodes((4, 8), (64, 16)), GpuPolicy(cpus=2), "GPU", id="what stops the most trials does"),
         pytest.param(
             nodes((30, 4)), EvenSplitPolicy(num_trials=20, min_gpus=0.5), "GPU", id="CPUs that are handed out do not"
         ),
