@@ -114,6 +114,27 @@ def test_the_nodes_that_are_counted_and_needed(capacity, policy, at_once, nodes_
             id="unless nothing else would hold them",
         ),
         pytest.param(
+            growing(SMALL, LARGE, CPUS),
+            MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 2), CpuPolicy()),
+            [2, 118],
+            {"large": 1, "cpus": 3},
+            id="no GPU node of a type that GPU trials do not need",
+        ),
+        pytest.param(
+            growing(SMALL, CPUS),
+            MixedPolicy(CappedPolicy(CpuPolicy(cpus=4), 4), CappedPolicy(CpuPolicy(cpus=2), 4)),
+            [4, 4],
+            {"cpus": 1},
+            id="no GPU node for CPU trials of two sizes",
+        ),
+        pytest.param(
+            growing(CPUS, node_type("huge", 1, cpus=48)),
+            MixedPolicy(CappedPolicy(CpuPolicy(cpus=4), 12), CappedPolicy(CpuPolicy(cpus=2), 4)),
+            [12, 4],
+            {"huge": 1},
+            id="a large node rather than several small ones",
+        ),
+        pytest.param(
             growing(LARGE, CPUS, most=2),
             MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 8), CpuPolicy()),
             [8, 80],

@@ -222,8 +222,26 @@ def test_no_two_slots_with_different_shares_have_a_node_in_common():
     assert counts(MixedPolicy(one_whole, one_half, GpuPolicy(gpus=0.25, cpus=1)), nodes(*[(8, 2)] * 3)) == [1, 1, 8]
 
 
-def test_slots_without_devices_go_to_nodes_without_devices_first():
-    assert counts(MixedPolicy(CappedPolicy(CpuPolicy(), 4), GpuPolicy(cpus=1)), nodes((4, 0), (8, 8))) == [4, 8]
+@pytest.mark.parametrize(
+    ("first", "shapes", "at_once"),
+    [
+        pytest.param(CappedPolicy(CpuPolicy(), 4), [(4, 0), (8, 8)], [4, 8], id="on nodes without devices"),
+        pytest.param(CappedPolicy(CpuPolicy(), 8), [(8, 4), (8, 1)], [8, 4], id="or with the fewest devices"),
+        pytest.param(
+            CappedPolicy(GpuPolicy(cpus=4), 2), [(12, 8), (8, 2)], [2, 8], id="where the CPUs suffice for all devices"
+        ),
+    ],
+)
+def test_slots_are_first_where_they_leave_the_fewest_devices_without_cpus(first, shapes, at_once):
+    assert counts(MixedPolicy(first, GpuPolicy(cpus=1)), nodes(*shapes)) == at_once
+
+
+def test_few_slots_are_on_the_node_that_holds_the_most_so_that_others_stay_unused():
+    cluster = nodes((4, 0), (8, 0))
+
+    (place,) = place_slots(CappedPolicy(CpuPolicy(), 4).plan(cluster).slots, cluster).places
+
+    assert (place.node_id, place.count) == ("node-1", 4)
 
 
 def test_a_node_where_shares_have_no_place_does_not_decide_on_their_cpus():

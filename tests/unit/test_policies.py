@@ -345,6 +345,15 @@ def test_where_all_get_the_same_the_smaller_ones_are_left_out_if_that_runs_more_
     assert "left out as only A100 is used: 2 T4 (16 GiB)" in plan.reasons
 
 
+def test_where_all_get_the_same_as_many_trials_get_the_larger_share():
+    """Eight trials at once have a whole GPU each, or share the larger one."""
+    cluster = ClusterCapacity.of(gpu_node("a", **A100), gpu_node("b", gpus=7, **T4))
+
+    plan = GpuMemoryPolicy(gpu_memory="10GiB", same_for_all=True).plan(cluster)
+
+    assert (plan.max_concurrent_trials, plan.worker.gpus, plan.accelerator_type) == (8, 1, None)
+
+
 def test_where_all_get_the_same_the_cpus_that_are_asked_for_count_too():
     few_cpus, many = gpu_node("a", gpus=8, cpus=8, **T4), gpu_node("b", gpus=2, cpus=64, **A100)
 
