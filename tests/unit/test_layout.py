@@ -14,6 +14,7 @@ from tune_policies import (
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
+    EvenSplitPolicy,
     GpuPolicy,
     InfeasibleRequestError,
     MixedPolicy,
@@ -251,6 +252,13 @@ def test_a_node_where_shares_have_no_place_does_not_decide_on_their_cpus():
     slots = MixedPolicy(one_whole, shares).plan(nodes((2, 2), (4, 2))).slots
 
     assert [(slot.max_concurrent_trials, slot.worker.cpus) for slot in slots] == [(1, 1), (4, 1)]
+
+
+def test_trials_are_split_over_the_devices_on_which_they_have_a_place():
+    """Six trials on the three GPUs that are left would have a half each, and four of them a place."""
+    one_whole, six = CappedPolicy(GpuPolicy(cpus=1), 1), EvenSplitPolicy(num_trials=6, min_gpus=0.25)
+
+    assert counts(MixedPolicy(one_whole, six), nodes((8, 2), (9, 2))) == [1, 6]
 
 
 @pytest.mark.parametrize(("node_gib", "at_once"), [(2, [1, 1]), (2.5, [1, 2])])
