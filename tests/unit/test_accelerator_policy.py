@@ -23,7 +23,6 @@ def test_whole_devices_are_counted_node_by_node_and_share_the_cpus_of_the_poores
 
     assert (plan.max_concurrent_trials, plan.resources_per_trial) == (5, {"cpu": 4, "HPU": 2})
     assert (plan.limited_by, plan.use_gpu) == ("HPU", False)
-    assert not any("share" in reason for reason in plan.reasons)
 
 
 def test_a_share_of_an_npu_is_an_equal_part_of_it():
@@ -46,6 +45,7 @@ def test_cpus_that_are_asked_for_limit_the_trials():
     plan = AcceleratorPolicy(resource="TPU", amount=1, cpus=8).plan(with_devices((16, {"TPU": 4})))
 
     assert (plan.max_concurrent_trials, plan.limited_by) == (2, "CPU")
+    assert plan.reasons == ("1 TPU per worker, as asked for",)
 
 
 def test_only_devices_of_the_type_that_is_asked_for_are_used():

@@ -231,11 +231,19 @@ def test_nodes_without_room_for_a_driver_are_not_added_for_drivers():
     room = NodeTypeCapacity(name="room", resources=Resources(cpus=2, memory_bytes="1GiB"), max_nodes_to_add=3)
     alive = ClusterCapacity.of(Resources(cpus=8, memory_bytes=2**19 + 1))
 
-    plan = AutoscalingPolicy(CappedPolicy(CpuPolicy(num_workers=1), 2)).plan(
+    plan = CappedPolicy(AutoscalingPolicy(CpuPolicy(num_workers=1)), 2).plan(
         alive.model_copy(update={"node_types": (no_room, room)})
     )
 
     assert (plan.max_concurrent_trials, plan.nodes_to_add) == (2, {"room": 1})
+
+
+def test_a_node_that_has_just_the_host_memory_of_a_trial_is_enough_for_it():
+    exact = NodeTypeCapacity(name="exact", resources=Resources(cpus=8, memory_bytes="1GiB"), max_nodes_to_add=5)
+
+    plan = AutoscalingPolicy(CappedPolicy(CpuPolicy(memory="1GiB"), 2)).plan(growing(exact, alive=()))
+
+    assert plan.nodes_to_add == {"exact": 2}
 
 
 def test_an_added_node_never_takes_the_id_of_an_alive_one():

@@ -199,7 +199,8 @@ def test_nodes_with_gpus_are_the_last_to_be_added_for_trials_without():
 def test_no_slot_is_placed_on_more_nodes_than_may_come_in_all():
     slots = CpuPolicy(cpus=4).plan(ClusterCapacity.of(*(Resources(cpus=4) for _ in range(5)))).slots
     more = NodeTypeCapacity(name="more", resources=Resources(cpus=4), max_nodes_to_add=5)
-    cluster = ClusterCapacity(nodes=(node("alive", 4, GIB),), node_types=(more,), max_nodes_to_add=2)
+    used_up = more.model_copy(update={"name": "used up", "max_nodes_to_add": 0})
+    cluster = ClusterCapacity(nodes=(node("alive", 4, GIB),), node_types=(more, used_up), max_nodes_to_add=2)
 
     assert place_slots(slots, cluster).count(0) == 3
 
