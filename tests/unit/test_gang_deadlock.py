@@ -141,7 +141,9 @@ def test_a_gang_that_no_empty_cluster_holds_is_told_what_would_fit():
 def test_a_gpu_that_is_not_there_is_what_is_short():
     one = run("one", needs=gang(1, gpus=1))
 
-    assert deadlock_error(ClusterOccupancy(nodes=(node(cpus=2),), waiting=(one,)), one).short_of == "GPU"
+    error = deadlock_error(ClusterOccupancy(nodes=(NodeTotals(node_id="a", amounts={"CPU": 2 * CPU}),)), one)
+
+    assert (error.short_of, "(node a: 2 CPUs, 0 GPUs)" in str(error)) == ("GPU", True)
 
 
 def test_an_actor_in_the_way_is_to_be_ended():

@@ -483,6 +483,14 @@ def test_the_plan_says_how_it_came_to_the_cpus_of_a_worker(cpus, told):
     assert told in GpuPolicy().plan(nodes((cpus, 4))).reasons
 
 
+def test_the_plan_says_that_the_node_with_the_fewest_cpus_decided():
+    plan = GpuPolicy(same_for_all=True).plan(nodes((8, 4), (4, 4)))
+
+    assert plan.reasons[0] == (
+        "1 CPU per worker: 4 CPUs ÷ 4 GPU slots, on the node with the fewest for each; set cpus= to change"
+    )
+
+
 ROOMY, TIGHT, UNREAD = (
     gpu_node(name, gpus=4, cpus=16, memory_gib=gib, gpu_memory_gib=16, custom={"NPU": 4})
     for name, gib in (("roomy", 64), ("tight", 3), ("unread", None))
