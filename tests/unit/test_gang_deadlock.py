@@ -120,6 +120,14 @@ def test_the_error_has_the_sum_and_the_number_of_trials_that_would_run():
     )
 
 
+@pytest.mark.parametrize(("num_workers", "is_stuck"), [(4, False), (5, True)])
+def test_workers_that_must_be_on_one_node_are_on_the_largest(num_workers, is_stuck):
+    needs = gang(num_workers, strategy="STRICT_PACK")
+    nodes = (node("small", cpus=2), node("large", cpus=4))
+
+    assert bool(stuck(ClusterOccupancy(nodes=nodes, waiting=(run("one", needs=needs),)))) == is_stuck
+
+
 def test_trials_that_only_run_one_by_one_are_told_so():
     view = ClusterOccupancy(
         nodes=(node(cpus=2),), waiting=(run("old", 1, gang(), driver()), run("b", 2, gang(), driver()))
