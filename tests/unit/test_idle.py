@@ -230,3 +230,10 @@ def test_as_much_is_told_to_be_left_free_as_was_asked_for(cpus):
     parts = idle(capacity, ReservingPolicy(CpuPolicy(cpus=2), cpus=cpus).plan(capacity))
 
     assert [part.amount for part in parts if part.reason == LEFT_FREE] == [cpus]
+
+
+def test_cpus_that_are_enough_for_one_more_in_each_trial_are_not_told_to_be_too_few():
+    """The node with the fewest CPUs decides: on the other one, 12 are left over for the eight trials."""
+    told = explained(nodes((16, 4), (4, 4)), GpuPolicy(same_for_all=True))
+
+    assert [text.partition(":")[0] for text in told if "too few" not in text] == ["12 of 20 CPUs"]

@@ -178,8 +178,8 @@ def test_what_an_inner_policy_selects_and_what_an_outer_one_excludes_are_told_to
 def test_a_selection_without_nodes_says_what_labels_there_are():
     capacity = ClusterCapacity.of(gpu_node("a", labels={"zone": "eu"}), gpu_node("b"))
 
-    with pytest.raises(InfeasibleRequestError, match="none of 2 nodes is left; zone is eu, not set"):
-        SelectingPolicy(CpuPolicy(), label_selector={"zone": "us"}).plan(capacity)
+    with pytest.raises(InfeasibleRequestError, match=r"none of 2 nodes is left; zone is eu, not set: short of"):
+        SelectingPolicy(CpuPolicy(), label_selector={"zone": "us"}, exclude_nodes=("b",)).plan(capacity)
 
 
 def test_nodes_that_are_drained_do_not_count():

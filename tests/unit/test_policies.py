@@ -644,9 +644,10 @@ def test_each_choice_that_failed_is_kept_in_the_error():
         (lambda: FirstFeasiblePolicy("CpuPolicy"), "a policy must be a mapping with a 'kind', got a text"),
         (lambda: GpuPolicy(accelerator_type=iter(())), "must be the name of a device type, or a list of such names"),
         (lambda: GpuPolicy(accelerator_type={"A100"}), "must be the name of a device type, or a list of such names"),
+        (lambda: GpuPolicy(accelerator_type=["A100", ["T4"]]), "must be the name of a device type, or a list of such"),
         (lambda: GpuMemoryPolicy(profile={1: 2}), "profile must be a mapping of field names to values, got {1: 2}"),
     ],
-    ids=range(25),
+    ids=range(26),
 )
 def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(build, message):
     with pytest.raises(InvalidResourcesError) as caught:
