@@ -45,6 +45,7 @@ def test_cpus_that_are_asked_for_limit_the_trials():
     plan = AcceleratorPolicy(resource="TPU", amount=1, cpus=8).plan(with_devices((16, {"TPU": 4})))
 
     assert (plan.max_concurrent_trials, plan.limited_by) == (2, "CPU")
+    assert plan.reasons == ("1 TPU per worker, as asked for",)
 
 
 def test_only_devices_of_the_type_that_is_asked_for_are_used():

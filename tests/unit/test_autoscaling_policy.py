@@ -114,6 +114,27 @@ def test_the_nodes_that_are_counted_and_needed(capacity, policy, at_once, nodes_
             id="unless nothing else would hold them",
         ),
         pytest.param(
+            growing(SMALL, LARGE, CPUS),
+            MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 2), CpuPolicy()),
+            [2, 118],
+            {"large": 1, "cpus": 3},
+            id="no GPU node of a type that GPU trials do not need",
+        ),
+        pytest.param(
+            growing(SMALL, CPUS),
+            MixedPolicy(CappedPolicy(CpuPolicy(cpus=4), 4), CappedPolicy(CpuPolicy(cpus=2), 4)),
+            [4, 4],
+            {"cpus": 1},
+            id="no GPU node for CPU trials of two sizes",
+        ),
+        pytest.param(
+            growing(CPUS, node_type("huge", 1, cpus=48)),
+            MixedPolicy(CappedPolicy(CpuPolicy(cpus=4), 12), CappedPolicy(CpuPolicy(cpus=2), 4)),
+            [12, 4],
+            {"huge": 1},
+            id="a large node rather than several small ones",
+        ),
+        pytest.param(
             growing(LARGE, CPUS, most=2),
             MixedPolicy(CappedPolicy(GpuPolicy(cpus=1), 8), CpuPolicy()),
             [8, 80],
@@ -202,6 +223,27 @@ def test_little_host_memory_leaves_room_for_few_drivers():
     plan = AutoscalingPolicy(CappedPolicy(CpuPolicy(num_workers=1), 6)).plan(growing(tiny, alive=()))
 
     assert plan.nodes_to_add == {"tiny": 3}
+
+
+def test_nodes_without_room_for_a_driver_are_not_added_for_drivers():
+    """The alive node has the CPUs for all workers, but not a mebibyte of host memory for a driver."""
+    no_room = NodeTypeCapacity(name="no room", resources=Resources(cpus=8, memory_bytes=2**19 + 1), max_nodes_to_add=3)
+    room = NodeTypeCapacity(name="room", resources=Resources(cpus=2, memory_bytes="1GiB"), max_nodes_to_add=3)
+    alive = ClusterCapacity.of(Resources(cpus=8, memory_bytes=2**19 + 1))
+
+    plan = CappedPolicy(AutoscalingPolicy(CpuPolicy(num_workers=1)), 2).plan(
+        alive.model_copy(update={"node_types": (no_room, room)})
+    )
+
+    assert (plan.max_concurrent_trials, plan.nodes_to_add) == (2, {"room": 1})
+
+
+def test_a_node_that_has_just_the_host_memory_of_a_trial_is_enough_for_it():
+    exact = NodeTypeCapacity(name="exact", resources=Resources(cpus=8, memory_bytes="1GiB"), max_nodes_to_add=5)
+
+    plan = AutoscalingPolicy(CappedPolicy(CpuPolicy(memory="1GiB"), 2)).plan(growing(exact, alive=()))
+
+    assert plan.nodes_to_add == {"exact": 2}
 
 
 def test_an_added_node_never_takes_the_id_of_an_alive_one():

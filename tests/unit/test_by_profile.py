@@ -58,13 +58,14 @@ def test_each_config_gets_the_share_that_it_needs():
 
 
 def test_many_sizes_become_twelve_of_which_each_config_gets_one_that_is_enough():
-    profile = profile_of(*(measured(1.5 * batch, batch=batch) for batch in range(1, 31)))
+    profile = profile_of(*(measured(batch, batch=batch) for batch in range(1, 31)))
     plan = GpuMemoryPolicy(profile=profile, headroom=0).plan(ONE_GPU)
 
     assert len(plan.by_config.slots) <= 12
-    assert all(plan.slot_for({"batch": batch}).gpu_memory_bytes >= 1.5 * batch * GIB for batch in range(1, 31))
+    assert all(plan.slot_for({"batch": batch}).gpu_memory_bytes >= batch * GIB for batch in range(1, 31))
     assert gpus_for(plan, net="resnet") == 1
-    assert plan.slot_for({"batch": 10}).gpu_memory_bytes <= 20 * GIB
+    assert plan.slot_for({"batch": 1}).gpu_memory_bytes == GIB
+    assert plan.slot_for({"batch": 10}).gpu_memory_bytes <= 16 * GIB
 
 
 def test_between_the_measured_sizes_lie_others_so_that_no_config_gets_much_more_than_it_needs():
@@ -217,7 +218,7 @@ def test_a_config_that_ran_out_gets_a_whole_gpu_that_is_larger():
 
     plan = GpuMemoryPolicy(profile=profile).plan(ONE_GPU)
 
-    assert gpus_for(plan, batch=99) == 1
+    assert (gpus_for(plan, batch=99), plan.max_concurrent_trials) == (1, 1)
     assert not any("'batch': 99" in reason for reason in plan.reasons)
 
 

@@ -181,8 +181,12 @@ def test_where_no_type_is_known_the_policy_tells_what_it_needs(policy, bundles):
     assert (resources(wanted.bundles), wanted.node_types) == (bundles, None)
 
 
+@pytest.mark.parametrize("policy", [ReservingPolicy(CpuPolicy(), gpus=2**20), GpuPolicy(gpus=2**20, cpus=1)], ids=str)
+def test_what_no_node_could_meet_is_planned_on_none(policy):
+    assert plan_on_smallest_node(policy.plan) is None
+
+
 def test_what_no_node_could_meet_is_not_asked_for():
-    assert plan_on_smallest_node(ReservingPolicy(CpuPolicy(), gpus=2**20).plan) is None
     with pytest.raises(InfeasibleRequestError, match="left free"):
         needs(ReservingPolicy(CpuPolicy(), gpus=2**20), UNKNOWN, 1)
 

@@ -120,6 +120,22 @@ def test_the_error_has_the_sum_and_the_number_of_trials_that_would_run():
     )
 
 
+@pytest.mark.parametrize(("num_workers", "is_stuck"), [(4, False), (5, True)])
+def test_workers_that_must_be_on_one_node_are_on_the_largest(num_workers, is_stuck):
+    needs = gang(num_workers, strategy="STRICT_PACK")
+    nodes = (node("small", cpus=2), node("large", cpus=4))
+
+    assert bool(stuck(ClusterOccupancy(nodes=nodes, waiting=(run("one", needs=needs),)))) == is_stuck
+
+
+def test_trials_that_only_run_one_by_one_are_told_so():
+    view = ClusterOccupancy(
+        nodes=(node(cpus=2),), waiting=(run("old", 1, gang(), driver()), run("b", 2, gang(), driver()))
+    )
+
+    assert deadlock_error(view, view.waiting[0]).suggestion.startswith("Pass max_concurrent_trials=1 to Tune")
+
+
 def test_a_gang_that_no_empty_cluster_holds_is_told_what_would_fit():
     one = run("one", needs=gang(3))
 
@@ -133,7 +149,9 @@ def test_a_gang_that_no_empty_cluster_holds_is_told_what_would_fit():
 def test_a_gpu_that_is_not_there_is_what_is_short():
     one = run("one", needs=gang(1, gpus=1))
 
-    assert deadlock_error(ClusterOccupancy(nodes=(node(cpus=2),), waiting=(one,)), one).short_of == "GPU"
+    error = deadlock_error(ClusterOccupancy(nodes=(NodeTotals(node_id="a", amounts={"CPU": 2 * CPU}),)), one)
+
+    assert (error.short_of, "(node a: 2 CPUs, 0 GPUs)" in str(error)) == ("GPU", True)
 
 
 def test_an_actor_in_the_way_is_to_be_ended():

@@ -21,7 +21,7 @@ from tune_policies import (
     SelectingPolicy,
 )
 from tune_policies.cluster.capacity import NodeTypeCapacity
-from tune_policies.placement.idle import ROUNDING, idle
+from tune_policies.placement.idle import LEFT_FREE, ROUNDING, idle
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 
@@ -223,3 +223,27 @@ def test_nodes_that_the_plan_does_not_select_are_idle():
         "5 of 8 CPUs: on nodes that the plan's label selector leaves out",
         "1 of 8 CPUs: less than one more trial needs",
     ]
+
+
+def test_cpus_that_are_too_few_for_one_more_in_each_worker_are_told_as_such():
+    """The 15 CPUs were divided by the eight workers of one trial."""
+    assert explained(nodes((15, 8)), GpuPolicy(num_workers=8)) == [
+        "7 of 15 CPUs: too few for one more in each worker, and their nodes have no GPU left"
+    ]
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 3])
+def test_as_much_is_told_to_be_left_free_as_was_asked_for(cpus):
+    """Some of it is less than a trial needs, and some would hold another trial."""
+    capacity = nodes((8, 0), (3, 0))
+
+    parts = idle(capacity, ReservingPolicy(CpuPolicy(cpus=2), cpus=cpus).plan(capacity))
+
+    assert [part.amount for part in parts if part.reason == LEFT_FREE] == [cpus]
+
+
+def test_cpus_that_are_enough_for_one_more_in_each_trial_are_not_told_to_be_too_few():
+    """The node with the fewest CPUs decides: on the other one, 12 are left over for the eight trials."""
+    told = explained(nodes((16, 4), (4, 4)), GpuPolicy(same_for_all=True))
+
+    assert [text.partition(":")[0] for text in told if "too few" not in text] == ["12 of 20 CPUs"]

@@ -3,6 +3,7 @@
 import pickle
 import random
 
+import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from tune_policies import (
     CappedPolicy,
     ClusterCapacity,
     CpuPolicy,
+    EvenSplitPolicy,
     GpuPolicy,
     InfeasibleRequestError,
     MixedPolicy,
@@ -197,6 +199,78 @@ def test_nodes_with_gpus_are_the_last_to_be_added_for_trials_without():
 def test_no_slot_is_placed_on_more_nodes_than_may_come_in_all():
     slots = CpuPolicy(cpus=4).plan(ClusterCapacity.of(*(Resources(cpus=4) for _ in range(5)))).slots
     more = NodeTypeCapacity(name="more", resources=Resources(cpus=4), max_nodes_to_add=5)
-    cluster = ClusterCapacity(nodes=(node("alive", 4, GIB),), node_types=(more,), max_nodes_to_add=2)
+    used_up = more.model_copy(update={"name": "used up", "max_nodes_to_add": 0})
+    cluster = ClusterCapacity(nodes=(node("alive", 4, GIB),), node_types=(more, used_up), max_nodes_to_add=2)
 
     assert place_slots(slots, cluster).count(0) == 3
+
+
+def test_the_driver_of_a_trial_is_on_a_node_of_its_workers_also_where_these_span_nodes():
+    cluster = nodes((2, 0), (1, 0), (1, 0))
+
+    places = place_slots(CpuPolicy(num_workers=2).plan(cluster).slots, cluster).places
+
+    assert [dict(place.worker_nodes).get(place.node_id) for place in places] == [2, 1]
+
+
+def counts(policy, capacity):
+    return [slot.max_concurrent_trials for slot in policy.plan(capacity).slots]
+
+
+def test_no_two_slots_with_different_shares_have_a_node_in_common():
+    """The first leaves a GPU of its node free, and no share of either size may be there."""
+    one_whole, one_half = CappedPolicy(GpuPolicy(cpus=1), 1), CappedPolicy(GpuPolicy(gpus=0.5, cpus=1), 1)
+
+    assert counts(MixedPolicy(one_whole, one_half, GpuPolicy(gpus=0.25, cpus=1)), nodes(*[(8, 2)] * 3)) == [1, 1, 8]
+
+
+@pytest.mark.parametrize(
+    ("first", "shapes", "at_once"),
+    [
+        pytest.param(CappedPolicy(CpuPolicy(), 4), [(4, 0), (8, 8)], [4, 8], id="on nodes without devices"),
+        pytest.param(CappedPolicy(CpuPolicy(), 8), [(8, 4), (8, 1)], [8, 4], id="or with the fewest devices"),
+        pytest.param(
+            CappedPolicy(GpuPolicy(cpus=4), 2), [(12, 8), (8, 2)], [2, 8], id="where the CPUs suffice for all devices"
+        ),
+    ],
+)
+def test_slots_are_first_where_they_leave_the_fewest_devices_without_cpus(first, shapes, at_once):
+    assert counts(MixedPolicy(first, GpuPolicy(cpus=1)), nodes(*shapes)) == at_once
+
+
+def test_few_slots_are_on_the_node_that_holds_the_most_so_that_others_stay_unused():
+    cluster = nodes((4, 0), (8, 0))
+
+    (place,) = place_slots(CappedPolicy(CpuPolicy(), 4).plan(cluster).slots, cluster).places
+
+    assert (place.node_id, place.count) == ("node-1", 4)
+
+
+def test_a_node_where_shares_have_no_place_does_not_decide_on_their_cpus():
+    """The first node has a CPU and a GPU left, of which no trial may have a share beside one with a whole GPU."""
+    one_whole, shares = CappedPolicy(GpuPolicy(cpus=1), 1), GpuPolicy(gpus=0.5, same_for_all=True)
+
+    slots = MixedPolicy(one_whole, shares).plan(nodes((2, 2), (4, 2))).slots
+
+    assert [(slot.max_concurrent_trials, slot.worker.cpus) for slot in slots] == [(1, 1), (4, 1)]
+
+
+def test_trials_are_split_over_the_devices_on_which_they_have_a_place():
+    """Six trials on the three GPUs that are left would have a half each, and four of them a place."""
+    one_whole, six = CappedPolicy(GpuPolicy(cpus=1), 1), EvenSplitPolicy(num_trials=6, min_gpus=0.25)
+
+    assert counts(MixedPolicy(one_whole, six), nodes((8, 2), (9, 2))) == [1, 6]
+
+
+@pytest.mark.parametrize(("node_gib", "at_once"), [(2, [1, 1]), (2.5, [1, 2])])
+def test_what_the_drivers_hold_is_left_to_no_other_slot(node_gib, at_once):
+    with_driver, others = CappedPolicy(CpuPolicy(num_workers=1), 1), CpuPolicy(memory="1GiB")
+
+    assert counts(MixedPolicy(with_driver, others), ClusterCapacity.of(node("a", 4, int(node_gib * GIB)))) == at_once
+
+
+def test_slots_are_placed_too_where_the_nodes_that_could_be_added_are_not_known():
+    slots = CpuPolicy().plan(nodes((8, 0))).slots
+    smaller = nodes((4, 0)).model_copy(update={"node_types": None})
+
+    assert place_slots(slots, smaller).count(0) == 4

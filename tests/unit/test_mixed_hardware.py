@@ -178,8 +178,8 @@ def test_what_an_inner_policy_selects_and_what_an_outer_one_excludes_are_told_to
 def test_a_selection_without_nodes_says_what_labels_there_are():
     capacity = ClusterCapacity.of(gpu_node("a", labels={"zone": "eu"}), gpu_node("b"))
 
-    with pytest.raises(InfeasibleRequestError, match="none of 2 nodes is left; zone is eu, not set"):
-        SelectingPolicy(CpuPolicy(), label_selector={"zone": "us"}).plan(capacity)
+    with pytest.raises(InfeasibleRequestError, match=r"none of 2 nodes is left; zone is eu, not set: short of"):
+        SelectingPolicy(CpuPolicy(), label_selector={"zone": "us"}, exclude_nodes=("b",)).plan(capacity)
 
 
 def test_nodes_that_are_drained_do_not_count():
@@ -286,6 +286,19 @@ def test_least_memory_is_told_by_type_where_nodes_are_still_to_come():
     plan = AutoscalingPolicy(GpuPolicy(min_gpu_memory="24GiB")).plan(capacity)
 
     assert (plan.accelerator_type, plan.nodes_to_add) == ("A100", {"A100": 2})
+
+
+def test_nodes_to_come_of_which_one_type_alone_can_be_told_to_ray_are_those_of_that_type():
+    """Both types are large enough. But without labels, no selector tells both from the alive node."""
+    types = tuple(
+        NodeTypeCapacity(name=name, resources=Resources(cpus=8, gpus=1), accelerator_type=name, max_nodes_to_add=most)
+        for name, most in (("L4", 1), ("A100", 2))
+    )
+    alive = ClusterCapacity.of(gpu_node("t", accelerator_type="T4")).model_copy(update={"node_types": types})
+
+    plan = AutoscalingPolicy(GpuPolicy(min_gpu_memory="20GiB")).plan(alive)
+
+    assert (plan.accelerator_type, plan.label_selector, plan.nodes_to_add) == ("A100", {}, {"A100": 2})
 
 
 def test_a_limit_that_means_none_is_planned_with_all_the_same():

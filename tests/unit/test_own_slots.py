@@ -212,3 +212,12 @@ def test_where_only_gpu_nodes_without_cpus_would_do_the_error_says_so():
 
     with pytest.raises(InfeasibleRequestError, match=r"Or use the GPU nodes without CPUs too, with cpus=0\.$"):
         GpuMemoryPolicy(gpu_memory="20GiB").plan(capacity)
+
+
+def test_the_nodes_with_the_most_gpu_memory_are_the_first_whatever_their_order():
+    sizes = {"a": 16, "b": 80, "c": 15.9}
+    cluster = ClusterCapacity.of(*(gpu_node(name, gpu_memory_gib=gib) for name, gib in sizes.items()))
+
+    slots = GpuPolicy(gpus=0.5, cpus=1).plan(cluster).slots
+
+    assert [slot.label_selector["ray.io/node-id"] for slot in slots] == ["b", "in(a,c)"]

@@ -21,7 +21,7 @@ from tune_policies import (
 from tune_policies.placement.packing import device_slots
 from tune_policies.policies.equal_shares import nodes_with_cpus
 from tune_policies.policies.gpu_selection import describe_gpus
-from tune_policies.values.resources import to_ticks
+from tune_policies.values.resources import TICKS, to_ticks
 
 T4 = {"gpu_memory_gib": 16, "accelerator_type": "T4"}
 A100 = {"gpu_memory_gib": 80, "accelerator_type": "A100"}
@@ -345,6 +345,15 @@ def test_where_all_get_the_same_the_smaller_ones_are_left_out_if_that_runs_more_
     assert "left out as only A100 is used: 2 T4 (16 GiB)" in plan.reasons
 
 
+def test_where_all_get_the_same_as_many_trials_get_the_larger_share():
+    """Eight trials at once have a whole GPU each, or share the larger one."""
+    cluster = ClusterCapacity.of(gpu_node("a", **A100), gpu_node("b", gpus=7, **T4))
+
+    plan = GpuMemoryPolicy(gpu_memory="10GiB", same_for_all=True).plan(cluster)
+
+    assert (plan.max_concurrent_trials, plan.worker.gpus, plan.accelerator_type) == (8, 1, None)
+
+
 def test_where_all_get_the_same_the_cpus_that_are_asked_for_count_too():
     few_cpus, many = gpu_node("a", gpus=8, cpus=8, **T4), gpu_node("b", gpus=2, cpus=64, **A100)
 
@@ -375,6 +384,31 @@ def test_the_many_small_workers_of_a_device_fit_its_memory(total_gib, asked, at_
 
 
 @pytest.mark.parametrize(
+    ("policy", "resource"),
+    [
+        pytest.param(GpuPolicy(gpus=1 / 60), "GPU", id="by share"),
+        pytest.param(GpuMemoryPolicy(gpu_memory="1GiB", same_for_all=True), "GPU", id="by GPU memory"),
+        pytest.param(AcceleratorPolicy(resource="NPU", amount=1 / 60, same_for_all=True), "NPU", id="of an NPU"),
+    ],
+)
+def test_on_no_node_does_the_sum_of_its_devices_admit_more_shares_than_fit_one_by_one(policy, resource):
+    cluster = ClusterCapacity.of(*(gpu_node(f"{n}", gpus=n, gpu_memory_gib=60, custom={"NPU": n}) for n in (1, 8)))
+
+    share = policy.plan(cluster).worker.ticks[resource]
+
+    assert [8 * TICKS // share, TICKS // share] == [device_slots(8 * TICKS, share), device_slots(TICKS, share)]
+
+
+@pytest.mark.parametrize(
+    ("device_gib", "told"), [(21.234, "4 workers on a GPU of 21.2 GiB"), (19.999, "3 workers on a GPU of 19.999 GiB")]
+)
+def test_the_size_of_a_gpu_has_the_digits_that_show_why_no_more_workers_fit(device_gib, told):
+    plan = GpuMemoryPolicy(gpu_memory="5GiB").plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=device_gib)))
+
+    assert plan.reasons[0] == f"5 GiB a worker: {told}"
+
+
+@pytest.mark.parametrize(
     "policy", [GpuPolicy(), GpuPolicy(min_gpu_memory="10GiB"), AcceleratorPolicy(resource="GPU")], ids=str
 )
 def test_a_gpu_node_that_is_left_out_for_want_of_cpus_is_named_with_the_way_out(policy):
@@ -400,7 +434,9 @@ def test_a_gpu_on_which_no_worker_fits_makes_no_share_smaller():
     shared = GpuPolicy(gpus=0.5, cpus=8).plan(ClusterCapacity.of(gpu_node("a", gpu_memory_gib=80), *small))
 
     assert plan.max_concurrent_trials == 8
-    assert "left out for want of CPUs: 1 unknown type (8 GiB), 1 unknown type (memory not read)" in plan.reasons
+    assert [reason for reason in plan.reasons if reason.startswith("left out")] == [
+        "left out for want of CPUs: 1 unknown type (8 GiB), 1 unknown type (memory not read)"
+    ]
     assert shared.gpu_memory_bytes == 40 * GIB
 
 
@@ -447,6 +483,14 @@ def test_gpus_are_described_by_type_and_memory_and_a_part_of_one_is_one():
 )
 def test_the_plan_says_how_it_came_to_the_cpus_of_a_worker(cpus, told):
     assert told in GpuPolicy().plan(nodes((cpus, 4))).reasons
+
+
+def test_the_plan_says_that_the_node_with_the_fewest_cpus_decided():
+    plan = GpuPolicy(same_for_all=True).plan(nodes((8, 4), (4, 4)))
+
+    assert plan.reasons[0] == (
+        "1 CPU per worker: 4 CPUs ÷ 4 GPU slots, on the node with the fewest for each; set cpus= to change"
+    )
 
 
 ROOMY, TIGHT, UNREAD = (
@@ -521,6 +565,7 @@ def test_host_memory_as_a_custom_resource_is_refused_with_the_name_of_its_field(
         pytest.param(
             nodes((16, 8), (8, 0), (8, 0), (8, 0)), GpuPolicy(cpus=4), "CPU", id="nodes without GPUs do not count"
         ),
+        pytest.param(nodes((4, 8), (64, 16)), GpuPolicy(cpus=2), "GPU", id="what stops the most trials does"),
         pytest.param(
             nodes((30, 4)), EvenSplitPolicy(num_trials=20, min_gpus=0.5), "GPU", id="CPUs that are handed out do not"
         ),
@@ -599,9 +644,10 @@ def test_each_choice_that_failed_is_kept_in_the_error():
         (lambda: FirstFeasiblePolicy("CpuPolicy"), "a policy must be a mapping with a 'kind', got a text"),
         (lambda: GpuPolicy(accelerator_type=iter(())), "must be the name of a device type, or a list of such names"),
         (lambda: GpuPolicy(accelerator_type={"A100"}), "must be the name of a device type, or a list of such names"),
+        (lambda: GpuPolicy(accelerator_type=["A100", ["T4"]]), "must be the name of a device type, or a list of such"),
         (lambda: GpuMemoryPolicy(profile={1: 2}), "profile must be a mapping of field names to values, got {1: 2}"),
     ],
-    ids=range(25),
+    ids=range(26),
 )
 def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(build, message):
     with pytest.raises(InvalidResourcesError) as caught:

@@ -4,6 +4,7 @@ import json
 import pickle
 
 import pytest
+from pydantic import TypeAdapter
 
 import tune_policies
 from tests.clusters import gpu_node
@@ -106,6 +107,14 @@ def test_it_is_the_same_in_python_and_json(policy):
 
     assert data["kind"] == type(policy).__name__
     assert build_policy(data) == type(policy).from_json(policy.to_json()) == type(policy).from_dict(data) == policy
+
+
+@every_policy
+def test_it_may_be_a_field_of_a_users_own_settings(policy):
+    """Pydantic then takes plain data, and of each check what it returns."""
+    settings = TypeAdapter(dict[str, type(policy)])
+
+    assert settings.validate_python({"policy": dict(policy)}) == {"policy": policy}
 
 
 @every_policy

@@ -48,6 +48,13 @@ def test_as_many_workers_are_said_to_fit_as_are_placed_one_by_one(has, worker):
     assert said == allocated(RemainingNode(has), worker)
 
 
+def test_beside_shares_a_whole_device_is_one_that_nobody_has_a_part_of():
+    node = RemainingNode({"GPU": 4 * GPU})
+    allocated(node, {"GPU": 6_000}, most=3)
+
+    assert (node.amount("GPU"), node.slots({"GPU": GPU}, 9)) == (22_000, 1)
+
+
 @given(
     st.integers(0, 4),
     st.sampled_from([0, 0.5, 1, 8]),

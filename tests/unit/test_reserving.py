@@ -56,15 +56,6 @@ def test_of_nodes_with_too_little_gpu_memory_to_leave_free_the_one_with_the_leas
         ReservingPolicy(GpuPolicy(), gpu_memory="8GiB").plan(cluster)
 
 
-def test_gpu_memory_is_left_free_on_nodes_to_come_too():
-    l4 = NodeTypeCapacity(name="l4", resources=Resources(cpus=8, gpus=1), accelerator_type="L4", max_nodes_to_add=2)
-    policy = AutoscalingPolicy(ReservingPolicy(GpuMemoryPolicy(gpu_memory="6GiB"), gpu_memory="4GiB"))
-
-    plan = policy.plan(ClusterCapacity(node_types=(l4,)))
-
-    assert (plan.max_concurrent_trials, plan.nodes_to_add) == (4, {"l4": 2})
-
-
 @pytest.mark.parametrize(
     ("policy", "note"),
     [
@@ -98,6 +89,7 @@ def test_cpus_that_ray_counts_and_a_quota_does_not_allow_are_told_once_wherever_
         pytest.param([(4, 0), (8, 0)], {"cpus": 3}, [(4, 0), (5, 0)], id="by the node that keeps the most"),
         pytest.param([(8, 2), (4, 0)], {"cpus": 3}, [(1, 0), (8, 2)], id="by CPUs that serve no GPU"),
         pytest.param([(8, 2), (2, 0)], {"cpus": 3}, [(2, 0), (5, 2)], id="by one node if one has it all"),
+        pytest.param([(2, 1), (3, 2)], {"cpus": 4, "gpus": 1}, [(0, 0), (1, 2)], id="each from where it is"),
         pytest.param([(8, 2), (4, 1)], {"cpus": 2, "gpus": 1}, [(2, 0), (8, 2)], id="by few GPUs"),
         pytest.param([(2, 0), (2, 0)], {"cpus": 3}, [(0, 0), (1, 0)], id="else by several nodes"),
         pytest.param([(2, 0), (5, 1)], {"cpus": 6}, [(0, 0), (1, 1)], id="of different shapes, if need be"),
@@ -169,3 +161,32 @@ def test_cpus_are_left_free_where_no_npu_needs_them():
     plan = ReservingPolicy(AcceleratorPolicy(resource="NPU", cpus=1), cpus=8).plan(ClusterCapacity.of(node, node))
 
     assert plan.max_concurrent_trials == 2
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["around", "inside"])
+def test_gpu_memory_is_left_free_on_nodes_to_come_on_whichever_side_they_are_counted(nested):
+    l4 = NodeTypeCapacity(name="l4", resources=Resources(cpus=8, gpus=1), accelerator_type="L4", max_nodes_to_add=2)
+    inner = GpuMemoryPolicy(gpu_memory="6GiB")
+    inside = ReservingPolicy(AutoscalingPolicy(inner), gpu_memory="4GiB")
+    policy = inside if nested else AutoscalingPolicy(ReservingPolicy(inner, gpu_memory="4GiB"))
+
+    plan = policy.plan(ClusterCapacity(node_types=(l4,)))
+
+    assert (plan.max_concurrent_trials, plan.nodes_to_add) == (4, {"l4": 2})
+
+
+@pytest.mark.parametrize(
+    ("wish", "told"),
+    [
+        pytest.param({"memory": "1GiB"}, "host memory of some nodes", id="host memory"),
+        pytest.param({"gpu_memory": "1GiB"}, "GPU memory of some nodes", id="GPU memory"),
+        pytest.param({"cpus": 1}, None, id="what nobody asks for is not told"),
+    ],
+)
+def test_one_node_that_is_not_known_is_enough_to_say_so(wish, told):
+    cluster = ClusterCapacity.of(gpu_node("a", gpu_memory_gib=16, memory_gib=8), gpu_node("b"))
+
+    reasons = ReservingPolicy(GpuPolicy(gpus=0.5), **wish).plan(cluster).reasons
+
+    about = [reason for reason in reasons if reason.startswith(("host memory of some", "GPU memory of some"))]
+    assert [reason.partition(" is not known")[0] for reason in about] == ([] if told is None else [told])

@@ -225,6 +225,11 @@ def test_workers_that_cannot_fill_slices_are_refused_when_the_policy_is_made(cha
         ),
         ({"topology": "2x2x4", "num_workers": 4}, A, "Ask for topology='2x2x2', which is there, or add such a slice."),
         (
+            {"topology": "2x2x4", "num_workers": 4, "memory": "9GiB"},
+            A,
+            "Ask for topology='2x2x2', which is there, or add such a slice.",
+        ),
+        (
             {"amount": 8, "num_workers": 2},
             [*A, *B],
             "Ask for amount=4 and num_workers=4, or add slices with larger hosts.",

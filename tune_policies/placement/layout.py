@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, compress
+from itertools import chain, filterfalse
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, Self
 
@@ -96,13 +96,11 @@ def with_places(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> t
 
 def _fill_with_added(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list["FilledSlots"]:
     filled = _fill(plan_slots, capacity)
-    short = [each.slot.max_concurrent_trials - each.num_trials for each in filled]
-    if not any(short) or not capacity.node_types:
-        return filled
-    workers = sum(missing * max(1, slot.num_workers) for missing, slot in zip(short, plan_slots, strict=True))
-    most = min(workers, workers if capacity.max_nodes_to_add is None else capacity.max_nodes_to_add)
-    to_add = {each.name: min(most, each.max_nodes_to_add) for each in capacity.node_types}
-    return _fill(plan_slots, capacity.with_nodes_added(to_add))
+    short = [(each.slot, each.slot.max_concurrent_trials - each.num_trials) for each in filled]
+    workers = sum(missing * max(1, slot.num_workers) for slot, missing in short)
+    most = workers if capacity.max_nodes_to_add is None else min(workers, capacity.max_nodes_to_add)
+    to_add = {each.name: min(most, each.max_nodes_to_add) for each in capacity.node_types or ()}
+    return _fill(plan_slots, capacity.with_nodes_added(to_add)) if any(to_add.values()) else filled
 
 
 def _fill(plan_slots: Sequence[TrialSlot], capacity: ClusterCapacity) -> list["FilledSlots"]:
@@ -188,8 +186,7 @@ class RemainingCapacity(NamedTuple):
             for node in nodes.before:
                 names = frozenset(each.resource for each in in_use if node.node_id in each.node_ids)
                 by_names[names].append(node)
-            if any(by_names):
-                changed[shape] = [(some, _without(resources, names)) for names, some in by_names.items()]
+            changed[shape] = [(some, _without(resources, names)) for names, some in by_names.items()]
         return self.capacity.with_less(changed)
 
     def grown(self, nodes_to_add: Mapping[str, int]) -> Self:
@@ -311,10 +308,11 @@ class RemainingCapacity(NamedTuple):
         ]
         if not others or type(nodes) is not ReducedNodes:  # those are not in use
             return selected, ()
-        taken = [any(node.node_id in ids for ids in others) for node in selected]
-        return [node for node, is_taken in zip(selected, taken, strict=True) if not is_taken], list(
-            compress(selected, taken)
-        )
+
+        def is_taken(node: NodeCapacity) -> bool:
+            return any(node.node_id in ids for ids in others)
+
+        return list(filterfalse(is_taken, selected)), list(filter(is_taken, selected))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from tune_policies.cluster.accelerators import ACCELERATOR_TYPES, DEVICE_RESOURC
 from tune_policies.cluster.capacity import ClusterCapacity, GpuDevice, NodeCapacity, NodeGroup, NodeTypeCapacity
 from tune_policies.cluster.labels import matcher
 from tune_policies.placement.layout import with_places
-from tune_policies.placement.packing import Request, as_told_apart, count_drivers, count_workers, largest, request_of
+from tune_policies.placement.packing import Request, count_drivers, count_workers, largest, request_of
 from tune_policies.plan.trial_plan import TrialPlan
 from tune_policies.plan.trial_slot import TrialSlot
 from tune_policies.values.errors import InfeasibleRequestError
@@ -57,8 +57,6 @@ def _fewest_for_slots(
 
     Nodes with devices are spared first, as they cost the most, and then small ones, of which it takes more.
     """
-    if not any(slot.num_workers or slot.worker.memory_bytes for slot in slots):
-        capacity = as_told_apart(capacity, memory=None, num_workers=0)
     fewest = dict(most)
     types = {each.name: each.resources for each in capacity.node_types or ()}
 

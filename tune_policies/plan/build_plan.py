@@ -165,7 +165,7 @@ def _too_many_workers(groups: tuple[NodeGroup, ...], request: Request) -> Infeas
     fewer = largest(
         0,
         request.num_workers - 1,
-        lambda n: n == 0 or count_trials(groups, request.model_copy(update={"num_workers": n})) > 0,
+        lambda n: count_trials(groups, request.model_copy(update={"num_workers": n})) > 0,
     )
     offered = f"{beside}the cluster holds {workers} such {'worker' if workers == 1 else 'workers'} at once"
     short_of = limiting_resource(groups, request)

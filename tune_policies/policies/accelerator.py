@@ -408,6 +408,7 @@ def _host_memory_that_fits(capacity: ClusterCapacity, wanted: SliceRequest) -> i
             return False
         return True
 
+    # An error for one mebibyte comes here again, and must not ask once more.
     if wanted.memory_bytes is None or wanted.memory_bytes <= MIB or not fits(MIB):
         return None
     return largest(MIB, wanted.memory_bytes - 1, fits)

@@ -111,7 +111,7 @@ class EvenSplitPolicy(ResourcePolicy):
         if least >= TICKS:
             return least
         # The share of k workers to a device is smaller, the larger k is; the least of all is known to fit.
-        too_few = largest(1, TICKS // least, lambda k: k == 1 or not fits(equal_device_share(k, most)))
+        too_few = largest(1, TICKS // least, lambda k: not fits(equal_device_share(k, most)))
         return max(least, equal_device_share(too_few + 1, most))
 
     def _largest_cpus(self, groups: tuple[NodeGroup, ...], share: int, at_once: int) -> float:

@@ -30,7 +30,9 @@ from tune_policies.policies.gpu_selection import (
     alike_nodes,
     describe_gpus,
     each_once,
+    gpu_memory_of,
     gpus_of_type,
+    gpus_with_memory,
     labels_of,
     plan_gpu_share,
     select_gpus,
@@ -132,7 +134,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         """Return the plan with as many workers on each device as its own memory holds, if that is better."""
         groups_with: dict[int, list[NodeGroup]] = {}
         for group in usable.groups:
-            if fit := (group.node.smallest_gpu_memory_bytes or 0) // needed:
+            if fit := gpu_memory_of(group.node) // needed:
                 share = equal_device_share(min(fit, self.max_trials_per_gpu or fit), group.node.resources.gpus)
                 groups_with.setdefault(share, []).append(group)
         nodes = [
@@ -182,7 +184,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         Raises:
             InfeasibleRequestError: No device holds the largest of the configs that ran.
         """
-        sizes = {node.smallest_gpu_memory_bytes or 0 for node, _ in usable.groups}  # 0 is not known
+        sizes = {gpu_memory_of(node) for node, _ in usable.groups}
         largest_device = max(sizes, default=0)
         gpu_models = _models(capacity.nodes_of(usable.groups))
         overhead = profile.overhead_bytes(gpu_models)
@@ -206,7 +208,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
             fitting = []
             for choice, labels in told:
                 with suppress(InfeasibleRequestError):  # too few whole GPUs are there, or not with the CPUs
-                    if (choice.memory_bytes or 0) >= size:
+                    if choice.memory_bytes >= size:
                         fitting.append(self._plan_choice(capacity, usable, choice, size).slots[0].on_nodes(labels))
             if fitting:
                 most = max(fitting, key=lambda slot: slot.max_concurrent_trials)
@@ -246,11 +248,11 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         if not simple:
             raise self._infeasible(capacity, usable, needed)
         bounded: list[tuple[int, Callable[[], Selection]]] = [
-            (self._most(_num_devices(choice.groups), choice.memory_bytes or 0, needed), partial(Selection, *choice))
+            (self._most(_num_devices(choice.groups), choice.memory_bytes, needed), partial(Selection, *choice))
             for choice in simple
         ]
         for least, num_devices in _by_least_memory(usable.groups, needed):
-            with_more = partial(_with_memory, capacity, usable, least)
+            with_more = partial(gpus_with_memory, capacity, usable, least)
             bounded.append((self._most(num_devices, least, needed), with_more))
         found: list[tuple[tuple[object, ...], Selection]] = []
         most = 1
@@ -281,7 +283,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
 
     def _share(self, choice: Selection, needed: int) -> int:
         """Return the share of a device that so many bytes are on the smallest of a choice, in ticks."""
-        fit = (choice.memory_bytes or 0) // needed
+        fit = choice.memory_bytes // needed
         most_devices = max(node.resources.gpus for node, _ in choice.groups)
         return equal_device_share(min(fit, self.max_trials_per_gpu or fit), most_devices)
 
@@ -291,7 +293,7 @@ class GpuMemoryPolicy(GpuTypesPolicy):
         return gpus._replace(groups=nodes_with_cpus(gpus.groups, "GPU")) if self.cpus is None else gpus
 
     def _plan_choice(self, capacity: ClusterCapacity, usable: Selection, choice: Selection, needed: int) -> TrialPlan:
-        smallest, share = choice.memory_bytes or 0, self._share(choice, needed)
+        smallest, share = choice.memory_bytes, self._share(choice, needed)
         fit, k = smallest // needed, TICKS // share
         is_capped = self.max_trials_per_gpu is not None and self.max_trials_per_gpu < fit
         reasons = [
@@ -371,25 +373,19 @@ def _by_least_memory(groups: Iterable[NodeGroup], needed: int) -> Iterator[tuple
     """
     devices_of: Counter[int] = Counter()
     for group in groups:
-        devices_of[group.node.smallest_gpu_memory_bytes or 0] += _num_devices([group])
+        devices_of[gpu_memory_of(group.node)] += _num_devices([group])
     sizes = sorted((size for size in devices_of if size > needed), reverse=True)
     least_with = {size // needed: size for size in sizes}  # the last is the smallest
     at_least = dict(zip(sizes, accumulate(devices_of[size] for size in sizes), strict=True))
     yield from ((least, at_least[least]) for least in [*least_with.values()][:-1])
 
 
-def _with_memory(capacity: ClusterCapacity, usable: Selection, least_bytes: int) -> Selection:
-    """Return the usable devices that have so much memory."""
-    large = (group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least_bytes)
-    return select_gpus(capacity, large, usable.accelerator_type)
-
-
 def _spread(wanted: list[int], largest_device: int) -> Iterator[int]:
     """Yield sizes from the smallest that is wanted to the largest device: the wanted ones, and some between."""
     sizes = sorted({*wanted, largest_device})
     if len(sizes) > _MOST_SIZES:
-        steps = (len(sizes) - 1) / (_MOST_SIZES - 1)
-        sizes = [sizes[math.ceil(i * steps)] for i in range(_MOST_SIZES - 1)] + [sizes[-1]]
+        last = len(sizes) - 1
+        sizes = [sizes[-(-i * last // (_MOST_SIZES - 1))] for i in range(_MOST_SIZES)]
     while len(sizes) < _MOST_SIZES:
         gaps = ((high / low, i) for i, (low, high) in enumerate(pairwise(sizes)))
         gap, at = max(gaps, default=(1.0, 0))

@@ -139,9 +139,9 @@ class Selection(NamedTuple):
     by_label: bool = False
 
     @property
-    def memory_bytes(self) -> int | None:
-        """GPU memory of the smallest device; ``None``: not known of all."""
-        return share_of_gpu_memory(self.groups, TICKS)
+    def memory_bytes(self) -> int:
+        """GPU memory of the smallest device; 0: not known of all."""
+        return share_of_gpu_memory(self.groups, TICKS) or 0
 
     def where(self, holds: Callable[[NodeCapacity], bool]) -> "Selection":
         """Keep the nodes for which ``holds`` is true. The others must have no room for the work anyway."""
@@ -214,9 +214,19 @@ def selections_of(capacity: ClusterCapacity, usable: Selection, least_bytes: int
         of_types = (Selection(tuple(capacity.gpu_groups(name)), name) for name in names)
         usable_shapes = {node.shape for node, _ in usable.groups}
         choices += [choice.where(lambda node: node.shape in usable_shapes) for choice in of_types]
-    large = [group for group in usable.groups if (group.node.smallest_gpu_memory_bytes or 0) >= least_bytes]
-    choices.append(select_gpus(capacity, large, usable.accelerator_type))
-    yield from (choice for choice in each_once(choices) if (choice.memory_bytes or 0) >= least_bytes)
+    choices.append(gpus_with_memory(capacity, usable, least_bytes))
+    yield from (choice for choice in each_once(choices) if choice.memory_bytes >= least_bytes)
+
+
+def gpus_with_memory(capacity: ClusterCapacity, usable: Selection, least_bytes: int) -> Selection:
+    """Return the usable devices that have so much memory."""
+    large = (group for group in usable.groups if gpu_memory_of(group.node) >= least_bytes)
+    return select_gpus(capacity, large, usable.accelerator_type)
+
+
+def gpu_memory_of(node: NodeCapacity) -> int:
+    """Return the GPU memory of the smallest device, in bytes; 0: it is not known."""
+    return node.smallest_gpu_memory_bytes or 0
 
 
 def each_once(selections: Iterable[Selection]) -> Iterator[Selection]:
@@ -268,20 +278,14 @@ def alike_in_memory(selection: Selection) -> Iterator[list[NodeGroup]]:
 
     Devices of one model differ by some MiB from driver to driver, so nodes with nearly the same are taken together.
     """
-    known = [group for group in selection.groups if group.node.smallest_gpu_memory_bytes is not None]
-    known.sort(key=lambda group: group.node.smallest_gpu_memory_bytes or 0, reverse=True)
     alike: list[NodeGroup] = []
-    for group in known:
-        if alike and (group.node.smallest_gpu_memory_bytes or 0) < _ALIKE * (
-            alike[0].node.smallest_gpu_memory_bytes or 0
-        ):
+    for group in sorted(selection.groups, key=lambda group: gpu_memory_of(group.node), reverse=True):
+        if alike and gpu_memory_of(group.node) < _ALIKE * gpu_memory_of(alike[0].node):
             yield alike
             alike = []
         alike.append(group)
     if alike:
         yield alike
-    if unknown := [group for group in selection.groups if group.node.smallest_gpu_memory_bytes is None]:
-        yield unknown
 
 
 def alike_nodes(capacity: ClusterCapacity, selection: Selection, share_ticks: int) -> AlikeNodes:

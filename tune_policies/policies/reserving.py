@@ -249,8 +249,6 @@ def _reduced(capacity: ClusterCapacity, wish: Resources, *, kept_per_device: int
     exact = {} if seen is capacity else {node.node_id: node for node in capacity.nodes}
     alike = (sorted(nodes, key=lambda node: node.node_id) for nodes in seen.nodes_by_shape.values())
     for nodes in sorted(alike, key=lambda nodes: (preference(nodes[0]), nodes[0].node_id)):
-        if not any(left.values()):
-            break
         for node in (exact.get(each.node_id, each) for each in nodes):
             has = _takeable(node, kept_per_device)
             taken = {name: min(amount, has.get(name, 0)) for name, amount in left.items()}

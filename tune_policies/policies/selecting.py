@@ -76,8 +76,6 @@ class SelectingPolicy(WrappingPolicy):
 
     def _excluded(self, capacity: ClusterCapacity) -> tuple[list[str], list[str]]:
         """Return the nodes to exclude, and a note for each name to exclude that no node has."""
-        if not self.exclude_nodes and not self.exclude_head:
-            return [], []
         heads = [node.node_id for node in capacity.nodes if node.is_head]
         excluded, found = heads if self.exclude_head else [], set()
         names = {_plain(name): name for name in self.exclude_nodes}
