@@ -148,6 +148,11 @@ class Training(tune.Trainable):  # type: ignore[misc]  # Ray is not followed
         """Begin; a checkpoint comes later, so the start is noted with the first step."""
         self._steps: Steps | None = None
 
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Begin as another trial, in the process of one that has ended."""
+        self._steps = None
+        return True
+
     def step(self) -> dict[str, Any]:
         """Take a step."""
         self._steps = self._steps or Steps(self.config, self.trial_id, None)
