@@ -26,7 +26,7 @@ _ROOT: Final = Path(__file__).parents[4]
 _POLL_S: Final = 0.1
 _START_S: Final = 120.0
 _RECOVER_S: Final = 60.0
-_END_S: Final = 60.0
+_END_S: Final = 180.0
 _HALF: Final = re.compile(r"\.[0-9a-f]{8}$")
 """How a file is called that is not written to its end."""
 _AFTER_S: Final = 1.0
