@@ -39,7 +39,7 @@ from tune_policies.benchmarks.record.machine import describe_machine, own_comman
 from tune_policies.files.terminal import TextConsole, empty_table
 from tune_policies.placement.layout import Placement
 from tune_policies.placement.packing import num_slots_for
-from tune_policies.ray_compat.tune_controller import bundles_of
+from tune_policies.ray_compat.tune_controller import bundles_of, planned_of
 from tune_policies.trainers import with_plan
 from tune_policies.tune import oom_retry_scheduler, policy_scheduler, run_plan
 from tune_policies.values.units import GIB
@@ -57,6 +57,9 @@ FAULTS: Final = ("a worker is killed", "a trial raises", "a node goes")
 
 _NODES_ARE_READ_AFTER_S: Final = (2.0, 20.0)
 _LONGEST_STEP_S: Final = 90.0
+_HELD: Final = "its slot is still held"
+_KEPT_S: Final = 10.0
+"""Tune ends a process that it need not keep within a step or two."""
 
 
 class SimulatedTrainable(tune.Trainable):  # type: ignore[misc]  # Ray has no types
@@ -220,7 +223,7 @@ class Churn:
                 assert is_full, f"{trial} has a slot, and nothing was asked for"
                 return "Tune asks for no more processes at once"
             actor = self.actors._actors[tracked]
-            return "its slot is still held" if actor.held is None else "it starts"
+            return _HELD if actor.held is None else "it starts"
         if not scheduler._run_plan.placements:
             return "no node has room"
         allowed = scheduler._allowed(trial)
@@ -258,7 +261,17 @@ class Churn:
             if since_s is None or since_s[0] != why:
                 self._same_since_s[trial] = why, self.clock.now_s
             else:
-                self.longest_s[why] = max(self.longest_s[why], self.clock.now_s - since_s[1])
+                waited_s = self.clock.now_s - since_s[1]
+                self.longest_s[why] = max(self.longest_s[why], waited_s)
+                if why == _HELD and waited_s > _KEPT_S:
+                    self._check_not_held_for_others(trial)
+
+    def _check_not_held_for_others(self, trial: Trial) -> None:
+        slot = planned_of(trial.placement_group_factory)
+        in_use = self.controller._actor_to_trial.keys()
+        kept = [each for each in self.actors.live if each.request == slot and each.tracked not in in_use]
+        is_kept = any(not each.is_stopping for each in kept)
+        assert not is_kept, f"{trial} waits {_KEPT_S:g} s and more for what is held by a process that no trial uses"
 
     def pass_hours(self, hours: float, num_faults: int) -> None:
         """Let nodes come and go and trials fail for so many simulated hours, and until the run has ended.
