@@ -400,9 +400,7 @@ def test_an_error_that_cannot_be_read_back_is_told_by_its_text(tmp_path):
     assert classify_failure(trial).kind == "accelerator"
 
 
-@pytest.mark.parametrize(
-    "wrong", [("CpuPolicy", None), (PLAN, FIFOScheduler())], ids=["no plan", "no plan's scheduler"]
-)
-def test_what_has_no_plan_is_refused(wrong):
+@pytest.mark.parametrize("wrong", [("CpuPolicy", None), (PLAN, "fifo")], ids=["no plan", "no scheduler"])
+def test_what_is_no_plan_or_no_scheduler_is_refused(wrong):
     with pytest.raises(InvalidResourcesError, match="must be"):
         PolicyCallback(*wrong)

@@ -156,6 +156,18 @@ def test_failures_and_retries_are_told_with_their_errors():
     ]
 
 
+def test_a_trial_of_which_only_the_share_is_known_is_in_the_table():
+    known = {"0.5 GPU": GpuMemoryUsage(gpus=0.5), "8 GiB": GpuMemoryUsage(gpus=0.5, share_bytes=8 * GIB)}
+    run = RunUsage(trials=tuple(TrialUsage(name=name, usage=usage) for name, usage in known.items()))
+
+    memory_section = sections(build_run_page("rehearsed", run, None))["GPU memory"]
+
+    assert memory_section.pictures == ()
+    assert [row for table in memory_section.tables for row in table.rows] == [
+        (name, "not known", name, "not known", "-", "0") for name in known
+    ]
+
+
 def test_names_become_no_elements_of_the_page():
     page = html_page(build_run_page(HOSTILE, *a_run(HOSTILE)))
 

@@ -274,6 +274,21 @@ def test_a_new_trial_is_found_although_another_went_to_the_end_of_the_list():
     assert {idle.reason for idle in run.record(10).resources[0].idle} == {STARTING, SEARCH}
 
 
+@pytest.mark.parametrize(
+    ("num_trials", "before", "reasons"),
+    [
+        pytest.param(2, None, {STARTING}, id="trials are to come"),
+        pytest.param(None, None, {STARTING}, id="so many as the search gives"),
+        pytest.param(2, ResourceUsage(trials=TrialCounts(num_unfinished=2)), {STARTING}, id="restored"),
+        pytest.param(2, ResourceUsage(trials=TrialCounts(num_finished=2)), {NOTHING_RAN}, id="restored when all ended"),
+    ],
+)
+def test_before_the_first_step_the_trials_that_will_run_are_starting(num_trials, before, reasons):
+    run = RunMonitor(plan_of(), None, num_trials, before)
+
+    assert {idle.reason for idle in run.record(5).resources[0].idle} == reasons
+
+
 def test_a_trial_that_comes_back_with_more_was_raised():
     run = RunMonitor(plan_of(1), None, 1, None)
     one = trial("a", gpus=0.5)
@@ -470,7 +485,7 @@ def test_time_after_a_change_of_the_plan_is_metered_by_the_new_plan():
     run.use_plan(plan_of(2), "the run was restored")
 
     (gpu,) = run.record(10).resources
-    assert [idle.reason for idle in gpu.idle] == [NOTHING_RAN]
+    assert [idle.reason for idle in gpu.idle] == [STARTING]
 
 
 # Who had which slot.

@@ -42,7 +42,11 @@ def run_of(*usages):
         ([used(2, process_bytes=4 * GIB)], "peak 4.0 of 8.0 GiB: 3 trials per GPU instead of 2"),
         ([used(7, num_ooms=1), used(1)], "1 of 2 trials ran out of 8.0 GiB: 1 trial per GPU instead of 2"),
         ([used(15, gpus=1, num_ooms=1)], "1 of 1 trial ran out of 16.0 GiB, a whole GPU: take a larger one"),
-        ([None], "no trial says what it used: only trials that have a GPU, and run under a plan, do"),
+        (
+            [None],
+            "no trial says what it used: only trials that have a GPU, and run under a plan, do. With "
+            "resources_per_trial alone, nothing limits a trial's GPU memory",
+        ),
     ],
 )
 def test_the_advice_follows_from_the_trial_that_used_most(usages, advice):

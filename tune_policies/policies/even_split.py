@@ -35,9 +35,10 @@ from tune_policies.values.resources import (
 class EvenSplitPolicy(ResourcePolicy):
     """Divides what the cluster has among the trials, as evenly as its nodes and devices allow.
 
-    All trials run at once if each can have the least that you ask for. If not, they run in as few waves as possible,
-    and each gets the most that adds no wave, first of GPUs and then of CPUs. 20 trials in 3 waves need 7 at once, so
-    each gets what 7 at once can have. As many trials of that size as fit run at once.
+    All trials run at once if each can have at least ``min_cpus`` and ``min_gpus``. If not, they run in waves, as few as
+    possible. The fewest trials that must run at once for so few waves then divide the cluster, first its GPUs and then
+    its CPUs. For example, 20 trials in 3 waves need 7 at once, so each gets what 7 at once can have. If more trials of
+    that size fit, more run at once.
 
     Attributes:
         num_trials: Trials of the whole experiment.

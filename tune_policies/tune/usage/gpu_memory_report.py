@@ -23,6 +23,11 @@ from tune_policies.values.value import counted, shorten_names
 from .gpu_memory_usage import GpuMemoryUsage, RunUsage, TrialUsage, rests_on_assumption
 from .resource_usage import ResourceUsage, resource_usage_view
 
+_NOTHING_TOLD: Final = (
+    "no trial says what it used: only trials that have a GPU, and run under a plan, do. With resources_per_trial "
+    "alone, nothing limits a trial's GPU memory"
+)
+
 HEADROOM: Final = 0.1
 """What a trial gets above the most that it used, as a fraction of that."""
 
@@ -51,13 +56,20 @@ def share_or_device_bytes(usage: GpuMemoryUsage) -> int:
     return usage.share_bytes or device_bytes(usage) or 0
 
 
+def share_text(usage: GpuMemoryUsage) -> str:
+    """Return the share in bytes, or in GPUs where its size is not known and for whole GPUs."""
+    if usage.share_bytes:
+        return format_bytes(usage.share_bytes)
+    return amount_of(usage.gpus, "GPU") if usage.gpus else "not known"
+
+
 def advise(run: RunUsage, record: ResourceUsage | None = None) -> list[str]:
     """Return advice about the run, each item a sentence; nothing where its record says that no trial had a GPU."""
     known = [trial for trial in run.trials if trial.usage is not None]
     if _is_without_gpus(run, record):
         return []
     if not known:
-        return ["no trial says what it used: only trials that have a GPU, and run under a plan, do"]
+        return [_NOTHING_TOLD]
     return [*_advise_on_share(known), *_advise_on_outgrown_shares(known), *_advise_on_problems(known)]
 
 
@@ -182,14 +194,13 @@ def _bars(run: RunUsage) -> list[RenderableType]:
 
 def _cells(usage: GpuMemoryUsage) -> list[RenderableType]:
     peak = usage.peak_allocated_bytes if usage.peak_reserved_bytes is None else usage.peak_reserved_bytes
-    gpus = amount_of(usage.gpus, "GPU") if usage.gpus else "not known"
     is_one = len(usage.limit_bytes) == 1
     limits = [
         format_bytes(amount) if is_one else f"{one_line(framework)} {format_bytes(amount)}"
         for framework, amount in sorted(usage.limit_bytes.items())
     ]
     return [
-        format_bytes(usage.share_bytes) if usage.share_bytes else gpus,
+        share_text(usage),
         # Each framework has its own limit; nobody uses two, as a rule.
         Text("\n".join(limits) or "none"),
         _known(peak),

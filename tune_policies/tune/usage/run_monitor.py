@@ -79,7 +79,7 @@ class RunMonitor:
         self._open_spans: dict[str, TrialSpan] = {}
         self._failures: dict[str, dict[str, Any]] = {}  # how the open span of a trial will end
         self._num_changes = len(scheduler.changes) if scheduler else 0
-        self._queue = TrialQueue()
+        self._queue = TrialQueue(_num_waiting_at_first(plan, num_trials, before))
         self._known_ids: set[str] = set()
         self._waiting: dict[str, Any] = {}
         self._running: dict[str, Any] = {}
@@ -90,6 +90,7 @@ class RunMonitor:
         """Count from now on after what was counted ``before``, instead of all that was counted so far."""
         first_reason = "" if before is None else "the run was restored"
         self._meter = ResourceMeter(before)
+        self._meter.set_queue(self._queue)
         before = before or ResourceUsage()
         self._trials_before = before.trials
         self._num_retries = self._trials_before.num_retries
@@ -343,6 +344,13 @@ class RunMonitor:
             num_unfinished=len(self._trials) - terminated - failed,
             num_retries=self._num_retries,
         )
+
+
+def _num_waiting_at_first(plan: TrialPlan, num_trials: int | None, before: ResourceUsage | None) -> int:
+    """Return how many trials wait before Tune's first step, in which it makes or restores them."""
+    if before is not None:
+        return before.trials.num_unfinished
+    return plan.max_concurrent_trials if num_trials is None else num_trials
 
 
 def _trial_ticks(slot: TrialSlot) -> dict[str, int]:

@@ -14,7 +14,7 @@ from tune_policies.values.sanitize import one_line
 from tune_policies.values.units import format_bytes
 from tune_policies.values.value import counted
 
-from .gpu_memory_report import advise, needed_bytes, share_or_device_bytes
+from .gpu_memory_report import advise, needed_bytes, share_or_device_bytes, share_text
 from .gpu_memory_usage import GpuMemoryUsage, RunUsage
 from .resource_meter import unplanned
 from .resource_usage import USAGE_FILE, ResourceUsage, TrialSpan, format_hours
@@ -173,26 +173,39 @@ def _failures(usage: ResourceUsage) -> Section:
 
 
 def _memory(run: RunUsage) -> Section:
+    told = [(trial.name, usage) for trial in run.trials for usage in trial.usages]
+    if not told:
+        return Section("GPU memory", ("No trial says what it used of a GPU's memory.",))
+    rows = tuple(_memory_row(name, usage) for name, usage in told)
+    columns = ("Trial", "How it went", "Share", "Peak", "Of it", "Refused")
+    table = Table("GPU memory of each trial", columns, rows, num_texts=2, is_folded=len(rows) > _MOST_TRIALS)
     known = [
-        (trial.name, usage, needed, has)
-        for trial in run.trials
-        for usage in trial.usages
+        (name, usage, needed, has)
+        for name, usage in told
         if (needed := needed_bytes(usage)) and (has := share_or_device_bytes(usage))
     ]
     if not known:
-        return Section("GPU memory", ("No trial says what it used of a GPU's memory.",))
+        text = "What the trials took of their shares is not known, as on GPUs that only Ray counts."
+        return Section("GPU memory", (text,), tables=(table,))
     nearest = sorted(known, key=lambda each: each[2] / each[3], reverse=True)
     texts = ["A bar is the most that a trial took, and the frame around it what it might take."]
     if len(nearest) > _MOST_TRIALS:
         texts.append(f"The {_MOST_TRIALS} of {len(nearest)} that came nearest to it are shown.")
     picture = Picture("memory", "GPU memory against shares", _memory_bars(nearest[:_MOST_TRIALS]))
-    rows = tuple(
-        (name, _verdict(usage), format_bytes(has), format_bytes(needed), f"{needed / has:.0%}", str(usage.num_ooms))
-        for name, usage, needed, has in known
-    )
-    columns = ("Trial", "How it went", "Share", "Peak", "Of it", "Refused")
-    table = Table("GPU memory of each trial", columns, rows, num_texts=2, is_folded=len(rows) > _MOST_TRIALS)
     return Section("GPU memory", tuple(texts), pictures=(picture,), tables=(table,))
+
+
+def _memory_row(name: str, usage: GpuMemoryUsage) -> tuple[str, ...]:
+    needed, has = needed_bytes(usage), share_or_device_bytes(usage)
+    is_judged = needed or usage.num_ooms or usage.share_kept is not None
+    return (
+        name,
+        _verdict(usage) if is_judged else "not known",
+        share_text(usage),
+        format_bytes(needed) if needed else "not known",
+        f"{needed / has:.0%}" if needed and has else "-",
+        str(usage.num_ooms),
+    )
 
 
 def _memory_bars(rows: Sequence[tuple[str, GpuMemoryUsage, int, int]]) -> "Markup":
