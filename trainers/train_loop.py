@@ -23,7 +23,7 @@ from tune_policies.values.errors import InfeasibleRequestError, InvalidResources
 from .deadlock_watch import with_deadlock_watch
 from .gpu_memory.trial_usage import RunFolder, with_usage
 from .process_setup import LimitOptions, ProcessSetup, set_up_before
-from .tune_trainable import plan_of_trial, reserved_for_trial
+from .tune_trainable import RetryPlan, plan_of_trial, reserved_for_trial
 
 TrainerT = TypeVar("TrainerT")
 
@@ -168,7 +168,8 @@ def fit_with_oom_retry(
 
     Args:
         build_trainer: Returns the trainer for a plan, such as ``lambda plan: build_torch_trainer(loop, plan=plan)``.
-        plan: The plan to begin with; it has Train workers. Or a policy, which then plans on the program's cluster.
+        plan: The plan to begin with; it has Train workers. Or a policy, which then plans on the program's cluster. In a
+            trial of Tune with a slot, the run begins with that slot, whichever plan or policy this is.
         growth: The factor by which a worker's memory grows. A share is rounded up to the next equal part of a GPU.
         max_gpus: The most GPUs of a worker.
 
@@ -183,6 +184,7 @@ def fit_with_oom_retry(
         ProbeError: The workers ran out of memory, and the nodes cannot be read.
         Exception: Any other failure of the run, as Ray raised it.
     """
+    plan = plan_of_trial(plan)
     if isinstance(plan, ResourcePolicy):
         plan = plan_on_cluster(plan)
     if plan.num_workers == 0:
@@ -218,4 +220,4 @@ def fit_with_oom_retry(
             except InfeasibleRequestError as infeasible:
                 raise infeasible from error
             _logger.warning("the workers ran out of memory: from %s to %s each", plan.per_worker, larger.per_worker)
-            plan = larger
+            plan = RetryPlan(**dict(larger))

@@ -81,10 +81,18 @@ def slot_of_trial(plan: TrialPlan, config: Mapping[str, Any], reserved: Any) -> 
 PlanT = TypeVar("PlanT", bound="TrialPlan | ResourcePolicy")
 
 
+class RetryPlan(TrialPlan):
+    """The plan with which a Train run is tried again: workers get what it says, also in a trial whose slot has less."""
+
+
 def plan_of_trial(plan: PlanT) -> PlanT | TrialPlan:
     """Return the plan of the slot in which the trial of this process runs; outside of Tune, ``plan`` itself."""
-    given = slot_of_reservation(reserved_for_trial())
-    if given is None:
+    return plan_in_slot(plan, slot_of_reservation(reserved_for_trial()))
+
+
+def plan_in_slot(plan: PlanT, given: TrialSlot | None) -> PlanT | TrialPlan:
+    """Return the plan of the slot that a trial was given; ``plan`` itself if it has none, or is tried again."""
+    if given is None or isinstance(plan, RetryPlan):
         return plan
     if not isinstance(plan, TrialPlan):
         return TrialPlan(slots=(given,), limited_by="the trial's slot")

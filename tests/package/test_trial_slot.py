@@ -6,7 +6,7 @@ from ray.tune import PlacementGroupFactory
 from tune_policies import Resources, TrialPlan, TrialSlot
 from tune_policies.plan.slots_by_config import SlotsByDecision
 from tune_policies.ray_compat.tune_controller import with_bundles
-from tune_policies.trainers.tune_trainable import plan_of_trial, slot_of_trial
+from tune_policies.trainers.tune_trainable import RetryPlan, plan_in_slot, plan_of_trial, slot_of_trial
 
 GPU = TrialSlot(trial=Resources(cpus=1, gpus=0.25), max_concurrent_trials=4, gpu_memory_bytes=6 * 2**30)
 CPU = TrialSlot(trial=Resources(cpus=2), max_concurrent_trials=3)
@@ -70,3 +70,13 @@ def test_a_trial_whose_config_was_changed_keeps_to_what_was_reserved(reserved, s
 
 def test_outside_of_a_trial_a_plan_is_as_it_was():
     assert plan_of_trial(PLAN) is PLAN
+
+
+def test_in_a_trial_a_plan_is_that_of_the_slot_that_the_trial_was_given():
+    assert plan_in_slot(PLAN, OF_A_LATER_PLAN).slots == (OF_A_LATER_PLAN,)
+
+
+def test_in_a_trial_a_train_run_that_is_tried_again_has_more_than_the_slot():
+    plan = RetryPlan(slots=(GPU.model_copy(update={"trial": Resources(cpus=1, gpus=0.5)}),), limited_by="GPU")
+
+    assert plan_in_slot(plan, GPU) is plan

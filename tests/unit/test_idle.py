@@ -228,7 +228,15 @@ def test_nodes_that_the_plan_does_not_select_are_idle():
 def test_cpus_that_are_too_few_for_one_more_in_each_worker_are_told_as_such():
     """The 15 CPUs were divided by the eight workers of one trial."""
     assert explained(nodes((15, 8)), GpuPolicy(num_workers=8)) == [
-        "7 of 15 CPUs: too few for one more in each worker, and their nodes have no GPU left"
+        "7 of 15 CPUs: too few to give each worker one more, and their nodes have no GPU left"
+    ]
+
+
+def test_cpus_that_one_node_lacks_for_more_in_each_worker_are_told_as_such():
+    """Without the CPU left free, each of the 16 workers would have 2."""
+    assert explained(nodes((16, 4), (16, 4)), ReservingPolicy(GpuPolicy(gpus=0.5, num_workers=2), cpus=1)) == [
+        "15 of 32 CPUs: not every node has enough to give each worker more, and their nodes have no GPU left",
+        "1 of 32 CPUs: left free by the policy",
     ]
 
 

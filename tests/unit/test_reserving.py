@@ -73,6 +73,13 @@ def test_a_reservation_says_what_it_does_not_hold(policy, note):
     assert any(note in reason for reason in plan.reasons)
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_max_concurrent_trials_is_asked_for_once(num_workers):
+    plan = ReservingPolicy(GpuPolicy(gpus=0.5, num_workers=num_workers), cpus=1).plan(nodes((8, 2)))
+
+    assert sum("pass max_concurrent_trials" in reason for reason in plan.reasons) == 1
+
+
 @pytest.mark.parametrize("cpus", [1, 5], ids=["of one node", "of both nodes"])
 def test_cpus_that_ray_counts_and_a_quota_does_not_allow_are_told_once_wherever_cpus_are_left_free(cpus):
     alike = [gpu_node(name, gpus=0, cpus=4).model_copy(update={"usable_cpus": 2}) for name in "ab"]

@@ -170,12 +170,17 @@ def _why_left(name: str, request: Request, slots: dict[str, int], left: dict[str
 
 
 def _tell_what_is_rounded_down(parts: Parts, slot: TrialSlot) -> None:
-    """Tell of CPUs that were divided by the slots of a node, and rounded down to whole ones, that they are too few."""
+    """Tell of CPUs that were divided by the slots of a node why no trial has more of them."""
     workers = slot.max_concurrent_trials * max(1, slot.num_workers)
+    each = "worker" if slot.num_workers else "trial"
     for name, reason in [part for part in parts if part[0] == "CPU" and part[1].endswith(" left")]:
-        if slot.worker.cpus >= 1 and parts[name, reason] < workers * TICKS:
-            each = "worker" if slot.num_workers else "trial"
-            parts[name, f"too few to give each {each} one more, and {reason}"] = parts.pop((name, reason))
+        if slot.worker.cpus >= 1 and parts[name, reason] < workers * TICKS:  # workers get whole ones
+            why = f"too few to give each {each} one more"
+        elif reason.startswith(_NONE):  # all workers get the same, and the node with the fewest CPUs decides
+            why = f"not every node has enough to give each {each} more"
+        else:
+            continue
+        parts[name, f"{why}, and {reason}"] = parts.pop((name, reason))
 
 
 def _merge_with_left(parts: Parts) -> None:
