@@ -91,7 +91,7 @@ def test_the_commands_are_the_same_by_every_way_in(program):
 def test_tune_policies_lists_the_benchmarks_among_its_commands():
     done = CliRunner().invoke(tune_policies_app, ["--help"])
 
-    assert re.search(r"bench\s+GPU against CPU", done.stdout)
+    assert re.search(r"bench\s+Measure GPU against CPU", done.stdout)
 
 
 def test_a_reader_who_has_enough_sees_no_traceback():
