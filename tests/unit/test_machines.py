@@ -213,3 +213,18 @@ def test_of_trials_that_fail_on_nodes_that_go_none_is_lost_and_none_waits_withou
         churn.pass_hours(0.1, num_faults=12)
 
     assert churn.faults.total() >= 12
+
+
+def test_a_trial_whose_process_dies_while_it_takes_over_the_trial_is_retried():
+    """Tune hears of such a death twice, and by itself ends the trial for good, whatever ``max_failures``."""
+    num_killed = 0
+    with simulated_run(0, num_trials=60, most_steps=4) as churn:
+        while not churn.controller.is_finished():
+            churn.step()
+            for actor in churn.actors.live:
+                if num_killed < 3 and not actor.is_dead and any(task == "reset" for task, *_ in actor.tasks.values()):
+                    churn.actors.kill(actor)
+                    num_killed += 1
+        churn.check_is_over()
+
+    assert num_killed

@@ -65,6 +65,10 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
     def handle_error(self, exc: Any = None) -> None:
         """Count the failure, unless a hook requeues the trial. If a hook says why it cannot, add that to the error."""
         state = self.temporary_state
+        state.is_told_again = _is_told_again(self, exc, state.controller)
+        if state.is_told_again:
+            _undo_failure(self, state.controller)
+            return
         state.requeued_by, state.why_not_requeued, state.was_saving = None, None, self.is_saving
         try:
             if self.status == Trial.RUNNING or self in state.controller._resetting_trials:
@@ -89,7 +93,9 @@ class HookedTrial(Trial):  # type: ignore[misc]  # Ray has no types
     def should_recover(self) -> bool:
         """Return whether a hook has requeued the trial, or Tune retries it."""
         state = self.temporary_state
-        return state.requeued_by is not None or (state.why_not_requeued is None and bool(super().should_recover()))
+        if state.is_told_again or state.requeued_by is not None:
+            return True
+        return state.why_not_requeued is None and bool(super().should_recover())
 
     def update_resources(self, resources: PlacementGroupFactory | dict[str, float]) -> None:
         """Ask for ``resources``, as the hooks adjust them."""
@@ -114,7 +120,7 @@ def install_failure_hook(trial: Trial, hook: FailureHook, tune_controller: Any) 
         state.hooks, state.controller = [], unwrapped(tune_controller)
         _take_memory_kills_for_deaths(state.controller._actor_manager)
         state.requeued_by = state.why_not_requeued = None
-        state.was_saving = state.has_failed = False
+        state.was_saving = state.has_failed = state.is_told_again = False
     if hook not in state.hooks:
         state.hooks.append(hook)
 
@@ -145,6 +151,17 @@ def requeued_by(trial: Trial) -> FailureHook | None:
 def was_saving(trial: Trial) -> bool:
     """Return whether ``trial``, whose failure was just handled, was saving its state, which Tune forgets then."""
     return bool(trial.temporary_state.was_saving)
+
+
+def _is_told_again(trial: Trial, error: object, controller: Any) -> bool:
+    """Return whether ``error`` is the death of a process that ``trial`` has no more.
+
+    Of a process that dies while it restores a trial, or takes over its config, Tune tells a trial twice: once as it
+    requeues the trial, and once more when the trial waits, which would end it for good whatever its ``max_failures``.
+    """
+    return (
+        isinstance(error, RayActorError) and trial.status == Trial.PENDING and trial not in controller._trial_to_actor
+    )
 
 
 def _undo_failure(trial: Trial, controller: Any) -> None:

@@ -339,7 +339,8 @@ def simulated_run(seed: int, **options: Any) -> Iterator[Churn]:
             return None if node_id in churn.cluster.nodes else node_id
 
         def nodes_of(trials: Iterable[Trial]) -> dict[Trial, str]:
-            actors = {each: churn.actors._actors[churn.controller._trial_to_actor[each]] for each in trials}
+            tracked = churn.controller._trial_to_actor
+            actors = {each: churn.actors._actors[tracked[each]] for each in trials if each in tracked}
             return {each: actor.held.node_id for each, actor in actors.items() if actor.held is not None}
 
         for module, name, instead in (
