@@ -76,7 +76,7 @@ def test_a_file_of_the_user_goes_before_what_the_cluster_says(tmp_path):
     assert (capacity.max_nodes_to_add, [row.name for row in capacity.node_types]) == (7, ["mine"])
 
 
-@pytest.mark.filterwarnings("ignore:GPU memory is not known")  # there is no GPU behind the logical one
+@pytest.mark.filterwarnings("ignore::tune_policies.ProbeWarning")  # there is no GPU behind the logical one
 def test_a_node_on_its_way_is_still_to_come_and_one_that_runs_is_not(autoscaled):
     autoscaled.launches(**{"gpu-node": "hang"})
     holders = [OnGpu.remote() for _ in range(2)]
